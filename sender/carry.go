@@ -54,7 +54,7 @@ const (
 // message whose group fails is published again, until driver.StageAgainAfter after its record. Its
 // goroutine runs while it holds messages.
 type carrier struct {
-	stager *stager // for its broker, timeout and limit; nil: there is no broker
+	stager *stager // for its broker, timeout and limit
 	outage *outage
 	bound  int // bytes that it may hold
 
@@ -80,9 +80,6 @@ func (m *carriedMessage) alone() bool { return len(m.record) > groupBytes/3 || m
 
 // carryInOutage carries all messages without an order key if the broker is out.
 func (c *carrier) carryInOutage(messages []encoded) error {
-	if c.stager == nil {
-		return nil // they are carried always
-	}
 	c.outage.blocked(c.stager.broker.Blocked())
 	if !c.outage.out() {
 		return nil
@@ -106,9 +103,6 @@ func (c *carrier) carryInOutage(messages []encoded) error {
 // and nil in the place of any other. The caller must call send or release with the result.
 func (c *carrier) admit(messages []encoded) []*carriedMessage {
 	admitted := make([]*carriedMessage, len(messages))
-	if c.stager == nil {
-		return admitted
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i, m := range messages {

@@ -15,8 +15,7 @@
 // InTx begins and ends the transaction. If you do that yourself, call SendTx in it: SendTx(ctx,
 // bridge.SQL(tx), …) for a *sql.Tx or a *sqlx.Tx; a *sql.DB does not compile. bridge.SQL says
 // what to pass for other libraries. The examples (example_*_test.go in this folder) are whole
-// programs: PostgreSQL, SQL Server, sqlx, a table of one's own, staging early, carrying, and a
-// sender without a broker.
+// programs: PostgreSQL, SQL Server, sqlx, a table of one's own, staging early, and carrying.
 //
 // The ledger's tables (package migrate, or verifier -migrate) must be in the database of the
 // transaction. The verifier makes the queues, and must run for anything to arrive; package
@@ -118,8 +117,8 @@
 // with a new transaction. Its messages are then carried. Make the broker with bridge.NewBroker, so
 // that your process can start during an outage.
 //
-// With CarryAlways New accepts a nil broker. Then the sender publishes nothing: it is a plain
-// transactional outbox, and verifiers stage each message from its row.
+// New needs a broker also with CarryAlways. Until a verifier's session has found the row of a message
+// that a sender published itself, the session drops no message (rule 6 of package bridge).
 //
 // # In order
 //

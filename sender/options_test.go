@@ -27,19 +27,17 @@ func TestAWrongSenderIsRefusedByTheFieldsName(t *testing.T) {
 		opts   *Options
 	}{
 		"ledger is nil":      {nil, broker, nil},
-		"broker is nil":      {noLedger{}, nil, nil},
+		"broker is nil":      {new(carryingLedger), nil, &Options{Carry: CarryAlways}},
 		"Queue":              {noLedger{}, broker, &Options{Queue: strings.Repeat("q", 201)}},
 		"Timeout":            {noLedger{}, broker, &Options{Timeout: -1}},
 		"MaxMessageBytes":    {noLedger{}, broker, &Options{MaxMessageBytes: -1}},
 		"GroupMessages":      {noLedger{}, broker, &Options{GroupMessages: 1001}},
 		"none of CarrySmall": {noLedger{}, broker, &Options{Carry: 4}},
-		"only CarryAlways":   {new(carryingLedger), nil, &Options{Carry: CarryOnOutage}},
 		"CarryBytes":         {noLedger{}, broker, &Options{CarryBytes: -1}},
 		"CarryPendingBytes":  {noLedger{}, broker, &Options{CarryPendingBytes: -1}},
 		"cannot carry":       {noLedger{}, broker, &Options{Carry: CarryAlways}},
 		"tables of its own":  {noLedger{}, broker, &Options{Carry: CarryOnOutage}},
 		"OrderedShards":      {noLedger{}, broker, &Options{OrderedShards: -1}},
-		"with an order key":  {new(carryingLedger), nil, &Options{OrderedShards: 3, Carry: CarryAlways}},
 	} {
 		if _, err := New(test.ledger, test.broker, test.opts); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)

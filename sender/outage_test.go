@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -297,31 +296,6 @@ func TestAFullStagingQueueIsNoOutageForMessagesWithAKey(t *testing.T) {
 			t.Error("the confirm of a message with a key ends the outage of another queue")
 		}
 	})
-}
-
-// Without a broker every row carries its message, and nothing is published or logged.
-func TestASenderWithoutABrokerOnlyWritesRows(t *testing.T) {
-	ledger, log := new(carryingLedger), new(bytes.Buffer)
-	s, err := New(ledger, nil, &Options{Carry: CarryAlways, Logger: slog.New(slog.NewTextHandler(log, nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.SendTx(t.Context(), nil, small, large); err != nil {
-		t.Error(err)
-	}
-	staged, err := s.StageTx(t.Context(), nil, small)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(staged.Wait(t.Context()), s.Flush(t.Context())); err != nil {
-		t.Error(err)
-	}
-	if got := fmt.Sprint(ledger.unpublished()); got != "[true true true]" || log.Len() > 0 {
-		t.Errorf("unpublished %s; the log is %q", got, log)
-	}
-	if _, err := s.SendTx(t.Context(), nil, withKey); !errors.Is(err, bridge.ErrInvalidMessage) {
-		t.Errorf("with an order key: %v", err)
-	}
 }
 
 // By default small messages are carried, unless the rows cannot: then nothing is.

@@ -30,12 +30,14 @@ type Sender struct {
 }
 
 // New returns a sender that records in ledger and stages through broker. Both stay the
-// caller's, who closes them after the last use of the sender. With CarryAlways broker may be nil:
-// the sender then publishes nothing, and verifiers stage the messages from their rows. opts may be
-// nil. New asks neither database nor broker. Its error names the argument or option that is wrong.
+// caller's, who closes them after the last use of the sender. opts may be nil. New asks neither
+// database nor broker. Its error names the argument or option that is wrong.
 func New(ledger driver.Recorder, broker *bridge.Broker, opts *Options) (*Sender, error) {
 	if ledger == nil {
 		return nil, errors.New("new sender: ledger is nil")
+	}
+	if broker == nil {
+		return nil, errors.New("new sender: broker is nil")
 	}
 	options, err := opts.withDefaults()
 	if err != nil {
@@ -47,16 +49,9 @@ func New(ledger driver.Recorder, broker *bridge.Broker, opts *Options) (*Sender,
 		}
 		options.Carry = CarryNever
 	}
-	switch {
-	case broker == nil && options.Carry != CarryAlways:
-		return nil, errors.New("new sender: broker is nil; only CarryAlways works without a broker")
-	case broker == nil && options.OrderedShards > 0:
-		return nil, errors.New("new sender: broker is nil; Options.OrderedShards needs a broker, since messages with an order key are never carried")
-	}
 	s := &Sender{ledger: ledger, opts: options}
 	if options.Carry != CarryNever {
 		s.outage = &outage{queue: options.Queue, logger: options.Logger, explain: s.explain}
-		s.carrier = &carrier{outage: s.outage, bound: options.CarryPendingBytes}
 	}
 	newStager := func(queue string) *stager {
 		return &stager{
@@ -70,8 +65,8 @@ func New(ledger driver.Recorder, broker *bridge.Broker, opts *Options) (*Sender,
 	}
 	s.stager = newStager(options.Queue)
 	s.ordered = newOrdered(options, newStager)
-	if s.carrier != nil && broker != nil {
-		s.carrier.stager = newStager(options.Queue)
+	if options.Carry != CarryNever {
+		s.carrier = &carrier{stager: newStager(options.Queue), outage: s.outage, bound: options.CarryPendingBytes}
 	}
 	return s, nil
 }

@@ -11,7 +11,6 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/sender"
 	"github.com/twoqueue/twoqueue/tests/servers"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
@@ -165,48 +164,6 @@ func TestAFrozenBrokerHoldsUpNoCarriedMessage(t *testing.T) {
 	if slowest > outageTimeout/2 {
 		t.Errorf("a transaction took %v, as long as the broker", slowest)
 	}
-}
-
-// Without a broker rows carry messages of every size, and a verifier stages them at once.
-func TestSenderWithoutABroker(t *testing.T) {
-	t.Parallel()
-	for _, kind := range carriers {
-		t.Run(kind.Name, func(t *testing.T) {
-			t.Parallel()
-			s := stage.New(t, kind)
-			s.Queue("target", nil)
-			sndr, err := sender.New(s.Ledger, nil, &sender.Options{Queue: "staging", Carry: sender.CarryAlways})
-			if err != nil {
-				t.Fatal(err)
-			}
-			var want []uuid.UUID
-			for _, send := range ways {
-				ids, err := send(t.Context(), sndr, s.DB, func(bridge.Tx) error { return nil }, stage.To("target", "small"), stage.To("target", strings.Repeat("x", 1<<20)))
-				if err != nil {
-					t.Fatal(err)
-				}
-				want = append(want, ids...)
-			}
-			due, _, err := s.Ledger.Due(t.Context(), driver.DueRow{}, 500)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if len(due) != len(want) || !unpublished(due) || s.Depth("staging") > 0 {
-				t.Errorf("due %v; %d messages are published", due, s.Depth("staging"))
-			}
-			s.Verify(verifier.Options{})
-			arrive(t, s, want...)
-		})
-	}
-}
-
-func unpublished(rows []driver.DueRow) bool {
-	for _, r := range rows {
-		if !r.Unpublished() {
-			return false
-		}
-	}
-	return true
 }
 
 // By default small messages are carried and large ones are not. All arrive.
