@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
@@ -68,6 +69,7 @@ type carrier struct {
 }
 
 type carriedMessage struct {
+	id       uuid.UUID
 	record   []byte
 	recorded time.Time
 	refusals int
@@ -109,7 +111,7 @@ func (c *carrier) admit(messages []encoded) []*carriedMessage {
 		if !m.carried {
 			continue
 		}
-		next := &carriedMessage{record: m.record}
+		next := &carriedMessage{id: m.id, record: m.record}
 		if c.held > 0 && c.held+next.held() > c.bound {
 			continue
 		}
@@ -279,18 +281,34 @@ func (c *carrier) ship(groups [][]*carriedMessage) bool {
 	}
 	ended[0] = c.publish(groups[0])
 	others.Wait()
-	var failure error
-	for _, err := range ended {
-		if failure == nil {
-			failure = err
-		}
-	}
+	failure := failureOf(ended)
 	learn(failure, true)
 	return c.judge(groups, ended, failure)
 }
 
-// judge forgets the messages of groups that need no other attempt; failure is the first one. It
-// returns false if messages wait for another attempt.
+// failureOf returns the first error that is not a refusal of a message. Without such an error it
+// returns nil if the broker has confirmed a group, else the refusal.
+func failureOf(ended []error) error {
+	confirmed := false
+	var refusal error
+	for _, err := range ended {
+		switch {
+		case err == nil:
+			confirmed = true
+		case refusesMessage(err):
+			refusal = err
+		default:
+			return err
+		}
+	}
+	if confirmed {
+		return nil
+	}
+	return refusal
+}
+
+// judge forgets the messages of groups that need no other attempt; failure is failureOf(ended). It
+// returns false if messages wait for another attempt, and a pause should come before it.
 func (c *carrier) judge(groups [][]*carriedMessage, ended []error, failure error) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -299,9 +317,15 @@ func (c *carrier) judge(groups [][]*carriedMessage, ended []error, failure error
 			if bridge.Refusal(err) != nil {
 				m.refusals++
 			}
-			if err == nil || m.refusals == carryRefusals {
+			switch {
+			case err == nil:
 				c.forget(m)
-			} else {
+			case m.refusals == carryRefusals:
+				c.forget(m)
+				if refusesMessage(err) {
+					c.outage.logger.Warn("the broker refuses a carried message; it stays in its row", "queue", c.outage.queue, "message_id", m.id.String(), "error", err)
+				}
+			default:
 				c.waiting = append(c.waiting, m)
 			}
 		}
@@ -312,7 +336,7 @@ func (c *carrier) judge(groups [][]*carriedMessage, ended []error, failure error
 		}
 		c.waiting = nil
 	}
-	return failure == nil || len(c.waiting) == 0
+	return failure == nil || refusesMessage(failure) || len(c.waiting) == 0
 }
 
 func (c *carrier) publish(group []*carriedMessage) error {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -480,6 +481,38 @@ func TestARefusedMessageIsLeftToItsRow(t *testing.T) {
 		}
 		if got := fmt.Sprint(times); got != "map[1:1 2:1 bad:1]" {
 			t.Errorf("published again: %s", got)
+		}
+	})
+}
+
+// Messages that are sent while the broker refuses another one are published at once.
+func TestARefusedMessageHoldsUpNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := new(scriptedBroker)
+		b.answer = func(_ context.Context, bodies []string) error {
+			if len(bodies[0]) > 20_000 {
+				return &amqp.Error{Code: amqp.PreconditionFailed, Reason: "too large", Server: true, Recover: true}
+			}
+			return nil
+		}
+		s, ledger, log := carrying(t, Options{Carry: CarryAlways}, b)
+		began := time.Now()
+		for range 10 {
+			send(t, s, strings.Repeat("x", 30_000), "1")
+			synctest.Wait()
+			send(t, s, "2", "3")
+			flush(t, s)
+		}
+		if slices.Contains(ledger.unpublished(), true) || time.Since(began) > 20*carryGather {
+			t.Errorf("unpublished %v, after %v", ledger.unpublished(), time.Since(began))
+		}
+		for i, e := range ledger.entries {
+			if named := strings.Contains(log.String(), e.ID.String()); named != (i%4 == 0) {
+				t.Errorf("message %d is named: %t", i, named)
+			}
+		}
+		if n := strings.Count(log.String(), "\n"); n != 10 {
+			t.Errorf("%d lines in the log %s", n, log)
 		}
 	})
 }

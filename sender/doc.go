@@ -84,6 +84,10 @@
 // one message all the same, to find the end of the failure. So watch the log: it has a line when
 // the sender stops publishing, and one when it goes on.
 //
+// If the broker refuses a carried message (406: it is too large), the sender publishes the message
+// once more, alone, and then leaves it in its row. No verifier can stage such a message until the
+// broker takes it. The log names its ID. Other messages go on.
+//
 // If the transaction rolls back, or rolls back to a savepoint that was set before the message was
 // recorded, the row is gone and the verifier drops the copy. If a confirm was lost or late, the
 // message may be delivered twice, with the same ID.

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
@@ -26,7 +28,7 @@ const (
 // The broker is out if the last publication failed for a reason that time repairs: the broker is
 // away, blocks, has no room, or does not confirm. Any other reason, such as a missing queue, only
 // keeps carried messages from being published: their rows suffice, and other transactions should
-// get the error.
+// get the error. A message that the broker refuses says nothing about others.
 type outage struct {
 	queue   string
 	logger  *slog.Logger
@@ -46,6 +48,12 @@ func isOutage(failure error) bool {
 	return bridge.Retryable(failure) && bridge.Refusal(failure) == nil
 }
 
+// refusesMessage tells whether the broker has refused a message for its content: it is too large.
+func refusesMessage(failure error) bool {
+	refusal := bridge.Refusal(failure)
+	return refusal != nil && refusal.Code == amqp.PreconditionFailed
+}
+
 // watch must be called before each publication of so many bytes, and ended when it has ended. A
 // publication that takes too long counts as failed until it has ended.
 func (o *outage) watch(bytes int) (ended func(failure error, carried bool)) {
@@ -60,7 +68,7 @@ func (o *outage) watch(bytes int) (ended func(failure error, carried bool)) {
 		slow.Stop()
 		o.learn(failure, func() bool {
 			over = true
-			return failure == nil || carried || isOutage(failure)
+			return failure == nil || isOutage(failure) || carried && !refusesMessage(failure)
 		})
 	}
 }
