@@ -129,8 +129,10 @@
 // again, as a side job:
 //
 //   - Twice a second or more it looks for rows whose stage time has come. One look reads thousands
-//     of rows at most; in a longer backlog the next looks go on, and see recent rows first. It
-//     claims a row whose sender has published nothing, and stages its message at once.
+//     of rows at most; in a longer backlog the next looks go on. Each look sees the rows of the
+//     last seconds first. The walk through all rows has pauses of its own, 50 times its duration
+//     (5 s to a minute), and passes a place where the database takes too long. The verifier claims
+//     a row whose sender has published nothing, and stages its message at once.
 //   - For other rows it publishes a marker (wire.Marker) to the staging queue when it has seen them
 //     for half a second. The verifier that receives a marker holds it for half a second, and moves
 //     it to the waiting queue. The verifier that receives it from there holds it for a second. Then

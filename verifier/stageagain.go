@@ -32,13 +32,21 @@ const (
 	dueShare  = 50
 	dueMost   = time.Minute // the longest pause, however long a look has taken
 	// dueWindow is how far before the last look a walk through the recent due rows begins. fullLook
-	// is the time between two walks through all of them.
-	dueWindow = 10 * time.Second
-	fullLook  = 5 * time.Second
+	// is the least time between two walks through all of them, and fullPatience how long a page of
+	// these may take.
+	dueWindow    = 10 * time.Second
+	fullLook     = 5 * time.Second
+	fullPatience = 5 * time.Second
+	// fullReach is how long before the present a walk through all rows goes on at most, if it has
+	// met a place where even one row takes too long. Each further such place divides this time by
+	// reachStep.
+	fullReach = dueWindow * reachStep * reachStep * reachStep * reachStep // a week
+	reachStep = 16
 	// dueLimit bounds a page of a walk, as the smallest statement of all databases does, and
-	// duePages the pages of a walk that one look reads.
-	dueLimit = 500
-	duePages = 10
+	// duePages the pages of a walk that one look reads. A look begins no other page after pagesTime.
+	dueLimit  = 500
+	duePages  = 10
+	pagesTime = time.Second
 	// candidatesLimit bounds the rows that are remembered, and unpublishedLimit how many more there
 	// may be of which no copy can exist.
 	candidatesLimit  = 10_000
@@ -87,9 +95,11 @@ type stager struct {
 	// The rest belongs to the rounds, up to mu.
 	candidates map[uuid.UUID]candidate
 	next       time.Time     // of a look
-	full       time.Time     // when the next walk through all rows begins
 	recent     driver.DueRow // where the walk through the recent rows goes on; zero: it begins
-	all        driver.DueRow // where that through all rows goes on
+	full       time.Time     // when the walk through all rows goes on
+	all        driver.DueRow // where it goes on; zero: it begins
+	allLimit   int           // of its pages
+	reach      time.Duration // how long before the present it goes on behind the next slow place
 	at         time.Time     // the database's time of the last look
 	looked     time.Time     // our time of it
 	found      bool          // a row, ever
@@ -118,7 +128,7 @@ func newStager(s *session, running sideCall) *stager {
 		blocked: func() bool { return s.forwarder.isBlocked() != "" || s.broker.Blocked() != "" },
 		queue:   s.opts.Topology.Queue, waiting: s.opts.Topology.WaitingQueue(),
 		timeout: s.opts.ConfirmTimeout, log: s.log, count: &s.stats.restaged,
-		candidates: make(map[uuid.UUID]candidate), wait: markerOften, refused: make(map[uuid.UUID]bool),
+		candidates: make(map[uuid.UUID]candidate), allLimit: dueLimit, reach: fullReach, wait: markerOften, refused: make(map[uuid.UUID]bool),
 	}
 }
 
@@ -141,56 +151,106 @@ func (g *stager) round(ctx context.Context) (time.Duration, error) {
 	return stageInterval, errors.Join(errs...)
 }
 
-// look asks the ledger for due rows, if it is time. The database's time is that of its begin.
+// look asks the ledger for due rows, if it is time. The database's time is that of its begin. A walk
+// that is not at its end goes on in the next look, so a look costs little in any backlog.
 func (g *stager) look(ctx context.Context) (looked bool, at time.Time, err error) {
 	began := time.Now()
 	if began.Before(g.next) {
 		return false, at, nil
 	}
-	at, err = g.readDue(ctx, began)
+	at, err = g.readRecent(ctx)
+	g.next = time.Now().Add(pauseAfter(began))
+	if err == nil {
+		g.at, g.looked = at, began
+		err = g.readAll(ctx)
+		g.tell(at, time.Now())
+		looked = true
+	}
 	interval := dueOften + rand.N(dueRarely-dueOften)
 	if !g.found && !g.carried.ever.Load() {
 		interval = dueIdle
 	}
-	ended := time.Now()
-	g.next = ended.Add(max(interval, min(dueShare*ended.Sub(began), dueMost)))
-	if err != nil {
-		return false, at, err
+	if next := time.Now().Add(interval); g.next.Before(next) {
+		g.next = next
 	}
-	g.at, g.looked = at, began
-	g.tell(at, ended)
-	return true, at, nil
+	return looked, at, err
 }
 
-// readDue brings the candidates up to date. It walks through the recent due rows, and every fullLook
-// through all. A walk that is not at its end goes on in the next look, so a look costs little in any
-// backlog, and the backlog does not hide recent rows.
-func (g *stager) readDue(ctx context.Context, began time.Time) (at time.Time, err error) {
-	if walking := g.all != (driver.DueRow{}); walking || began.Before(g.full) {
-		if begin := g.at.Add(-dueWindow); g.recent.StageAt.Before(begin) {
-			g.recent = driver.DueRow{StageAt: begin}
-		}
-		if at, err = g.walk(ctx, &g.recent); err != nil || !walking {
-			return at, err
-		}
+// pauseAfter is how long a look, or a part of one, that began then is not repeated.
+func pauseAfter(began time.Time) time.Duration { return min(dueShare*time.Since(began), dueMost) }
+
+// readRecent brings the candidates up to date with the recent due rows. Neither a backlog nor a slow
+// walk through all rows hides these.
+func (g *stager) readRecent(ctx context.Context) (at time.Time, err error) {
+	begin := g.at
+	if begin.IsZero() { // the database's time is not known yet
+		begin = time.Now().Add(-clockMargin)
 	}
-	first, err := g.walk(ctx, &g.all)
-	if err == nil && g.all == (driver.DueRow{}) {
-		g.full = began.Add(fullLook)
+	if begin = begin.Add(-dueWindow); g.recent.StageAt.Before(begin) {
+		g.recent = driver.DueRow{StageAt: begin}
 	}
-	if at.IsZero() {
-		at = first
+	return g.walk(ctx, &g.recent, dueLimit, ledgerTimeout)
+}
+
+// readAll goes on in the walk through all due rows, if it is time.
+func (g *stager) readAll(ctx context.Context) error {
+	began := time.Now()
+	if began.Before(g.full) {
+		return nil
 	}
-	return at, err
+	_, err := g.walk(ctx, &g.all, g.allLimit, fullPatience)
+	pause := pauseAfter(began)
+	switch {
+	case g.at.IsZero(): // it begins anew
+		return err
+	case err != nil:
+		pause = max(pause, fullLook)
+		g.passSlowPlace()
+	default:
+		g.allLimit = min(8*g.allLimit, dueLimit)
+	}
+	if g.all == (driver.DueRow{}) {
+		pause = max(pause, fullLook)
+		g.reach = min(reachStep*g.reach, fullReach) // further back, if there is another slow place
+	}
+	g.full = time.Now().Add(pause)
+	return err
+}
+
+// passSlowPlace is for a page that has failed. On its way to the next due rows the database may pass
+// very many deleted ones, which it keeps as long as an old transaction is open. So the next page asks
+// for a single row. If that fails too, the walk goes on at a later stage time, or is at its end if
+// there is none before the recent rows.
+func (g *stager) passSlowPlace() {
+	if g.allLimit > 1 {
+		g.allLimit = 1
+		return
+	}
+	for g.reach > g.at.Sub(g.all.StageAt)/2 {
+		g.reach /= reachStep
+	}
+	if g.reach > dueWindow {
+		g.all = driver.DueRow{StageAt: g.at.Add(-g.reach)}
+	} else {
+		g.all, g.reach = driver.DueRow{}, dueWindow
+	}
 }
 
 // walk reads due rows from a position on, moves that, at the end to zero, and returns the
 // database's time of the first page.
-func (g *stager) walk(ctx context.Context, position *driver.DueRow) (first time.Time, err error) {
+func (g *stager) walk(ctx context.Context, position *driver.DueRow, limit int, patience time.Duration) (first time.Time, err error) {
 	// The candidates in between must be among those that are seen.
 	from, upTo, seen := position.StageAt, time.Time{}, make(map[uuid.UUID]bool)
-	for range duePages {
-		page, at, err := g.readPage(ctx, *position)
+	defer func() {
+		for id, c := range g.candidates {
+			if at := c.row.StageAt; !seen[id] && at.After(from) && at.Before(upTo) {
+				delete(g.candidates, id)
+			}
+		}
+	}()
+	began := time.Now()
+	for pages := 0; pages < duePages && (pages == 0 || time.Since(began) < pagesTime); pages++ {
+		page, at, err := g.readPage(ctx, *position, limit, patience)
 		if err != nil {
 			return first, err
 		}
@@ -209,17 +269,12 @@ func (g *stager) walk(ctx context.Context, position *driver.DueRow) (first time.
 			seen[row.ID] = true
 			g.see(row, at)
 		}
-		if len(page) < dueLimit {
+		if len(page) < limit {
 			*position, upTo = driver.DueRow{}, at
 			break
 		}
-		*position = page[dueLimit-1]
+		*position = page[limit-1]
 		upTo = position.StageAt
-	}
-	for id, c := range g.candidates {
-		if at := c.row.StageAt; !seen[id] && at.After(from) && at.Before(upTo) {
-			delete(g.candidates, id)
-		}
 	}
 	return first, nil
 }
@@ -230,16 +285,19 @@ func (g *stager) beginAnew(at time.Time) error {
 	err := fmt.Errorf("the database's clock has gone back by %v; all due rows are looked for anew", g.at.Sub(at))
 	clear(g.candidates)
 	g.at, g.full, g.recent, g.all = time.Time{}, time.Time{}, driver.DueRow{}, driver.DueRow{}
+	g.allLimit, g.reach = dueLimit, fullReach
 	return err
 }
 
-func (g *stager) readPage(ctx context.Context, after driver.DueRow) (page []driver.DueRow, at time.Time, err error) {
+func (g *stager) readPage(ctx context.Context, after driver.DueRow, limit int, patience time.Duration) (page []driver.DueRow, at time.Time, err error) {
 	type answer struct {
 		page []driver.DueRow
 		at   time.Time
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, errNoAnswer)
+	defer cancel()
 	a, err := inTime(ctx, g.running, ledgerTimeout, func(ctx context.Context) (a answer, err error) {
-		a.page, a.at, err = g.ledger.Due(ctx, after, dueLimit)
+		a.page, a.at, err = g.ledger.Due(ctx, after, limit)
 		return a, err
 	})
 	if err != nil {
