@@ -71,7 +71,11 @@ func (c *carriedSet) take(m *message) bool {
 }
 
 func (c *carriedSet) hold(m *message) {
-	now := time.Now()
+	h := newHeldCarried(m, time.Now())
+	m.carried, c.held[h.id] = h, h
+}
+
+func newHeldCarried(m *message, now time.Time) *heldCarried {
 	h := &heldCarried{
 		id: m.staged.ID, taken: now, recorded: m.received,
 		target: bridge.Target{Exchange: m.staged.Exchange, RoutingKey: m.staged.RoutingKey},
@@ -82,7 +86,7 @@ func (c *carriedSet) hold(m *message) {
 	if at := m.touchedAt; !at.After(now) && !at.IsZero() {
 		h.touched.Store(at.UnixMilli())
 	}
-	m.carried, c.held[h.id] = h, h
+	return h
 }
 
 func (c *carriedSet) join(first *heldCarried, m *message) bool {

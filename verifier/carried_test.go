@@ -27,6 +27,7 @@ func carryingSession(ledger driver.Ledger) *session {
 		carried: newCarriedSet(3000, 64<<20), toucher: newToucher(ledger), toTouch: newGatherer[*message](),
 		evidence: &evidence{}, more: make(chan struct{}, 1), toForget: newGatherer[*message](),
 	}
+	s.forgetter = newForgetter(ledger, s.log, &s.stats.abandoned)
 	s.opts, _ = (&Options{Logger: s.log}).withDefaults()
 	s.forwarder = &forwarder{holds: s.holds, log: s.log, ended: s.ended, ready: newGatherer[*publication](),
 		careful: newGatherer[*publication](), stuck: newGatherer[*publication]()}

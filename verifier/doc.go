@@ -210,10 +210,13 @@
 // the messages are acked without it (rule 4 of package bridge allows both orders), so that they
 // are not forwarded again and fill no prefetch. An order key goes on even sooner, at its
 // message's confirm. The verifier remembers at most 100,000 such rows, over sessions too, and
-// tries them again with backoff for an hour. While DELETEs fail, no message waits for one.
+// tries them again with backoff: plain rows for an hour, rows that carry their messages without end.
+// While DELETEs fail, no message waits for one. The verifier moves on the stage times of the rows
+// that carry messages, so that no verifier stages these again.
 //
-// A row that is given up, or whose verifier has died, is an orphan: it is harmless, and the sweep
-// removes it. On an own table there is nothing to delete. State.Undeleted, State.DeleteErr and
+// If a plain row is given up, or its verifier has died, the row is an orphan: it is harmless, and
+// the sweep removes it. If such a row carries its message, a verifier stages the message again, and
+// it is delivered again, with the same ID. On an own table there is nothing to delete. State.Undeleted, State.DeleteErr and
 // Stats.Abandoned tell; the log does when it begins and when it ends.
 //
 // # Few connections

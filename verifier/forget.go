@@ -31,10 +31,13 @@ const (
 	retryFirst   = 100 * time.Millisecond
 	retryLongest = 15 * time.Second
 
-	// leftLimit bounds the rows that are remembered, and leftAge for how long: an older one may
-	// be swept.
+	// leftLimit bounds the rows that are remembered. leftAge is for how long a plain one is: an
+	// older one may be swept.
 	leftLimit = 100_000
 	leftAge   = driver.MinSweepAge
+
+	// leftLook is the time between looks for rows whose stage time is to be moved on.
+	leftLook = time.Second
 )
 
 // forget deletes the rows of messages that are safe, then lets them be acked. Both orders are
@@ -57,7 +60,7 @@ func (s *session) forget(ctx context.Context) error {
 		if len(batch) == 0 {
 			continue
 		}
-		s.forgetter.delete(ctx, idsOf(batch))
+		s.forgetter.delete(ctx, leftRows(batch))
 		s.done(batch...)
 		s.forgetting.add(-len(batch))
 	}
@@ -66,43 +69,61 @@ func (s *session) forget(ctx context.Context) error {
 // retryForget tries the rows again that are left.
 func (s *session) retryForget(ctx context.Context) { s.jobs.forget.Run(ctx, s.forgetter.retry) }
 
-func idsOf(messages []*message) []uuid.UUID {
-	ids := make([]uuid.UUID, len(messages))
+// A leftRow is the row of a message that is safe.
+type leftRow struct {
+	id      uuid.UUID
+	since   time.Time
+	carried *heldCarried // nil: the row carries no message
+}
+
+func leftRows(messages []*message) []leftRow {
+	rows, now := make([]leftRow, len(messages)), time.Now()
 	for i, m := range messages {
-		ids[i] = m.staged.ID
+		rows[i] = leftRow{id: m.staged.ID, since: now}
+		if !m.staged.Carried {
+			continue
+		}
+		rows[i].carried = newHeldCarried(m, now)
+		if held := m.carried; held != nil {
+			rows[i].carried.touched.Store(held.touched.Load())
+		}
+	}
+	return rows
+}
+
+func idsOf(rows []leftRow) []uuid.UUID {
+	ids := make([]uuid.UUID, len(rows))
+	for i, r := range rows {
+		ids[i] = r.id
 	}
 	return ids
 }
 
 // A forgetter deletes rows, and remembers the rows that are left: their messages are safe. It
-// outlives sessions. While DELETEs fail it keeps carried messages from being staged again. When the
-// process ends it forgets the rows: the sweep finds plain ones, and carried messages are delivered
-// again.
+// outlives sessions. A session moves on the stage times of carried ones (touchHeld), so that no
+// verifier stages their messages again. When the process ends it forgets the rows: the sweep finds
+// plain ones, and carried messages are delivered again.
 //
 // One DELETE runs at a time. One that does not come back is not waited for, and none is begun
 // beside it.
 type forgetter struct {
 	ledger    driver.Ledger
 	log       *slog.Logger
-	abandoned *atomic.Int64 // rows that are left to the sweep
+	abandoned *atomic.Int64 // rows that are no longer remembered
 
-	running  chan struct{} // holds an element while a DELETE runs
-	touching sideCall
+	running chan struct{} // holds an element while a DELETE runs
 
-	mu    sync.Mutex
-	left  []leftRow // the next to be tried first
-	err   error     // why the last DELETE failed; nil: it did not
-	wait  *backoff.ExponentialBackOff
-	given time.Time // when the log has told the last time that rows are left to the sweep
-}
-
-type leftRow struct {
-	id    uuid.UUID
-	since time.Time
+	mu      sync.Mutex
+	left    []leftRow // the next to be tried first
+	err     error     // why the last DELETE failed; nil: it did not
+	wait    *backoff.ExponentialBackOff
+	given   time.Time      // when the log has told the last time that rows are given up
+	toTouch []*heldCarried // as the last look has found them
+	looked  time.Time      // when that was
 }
 
 func newForgetter(ledger driver.Ledger, log *slog.Logger, abandoned *atomic.Int64) *forgetter {
-	return &forgetter{ledger: ledger, log: log, abandoned: abandoned, running: make(chan struct{}, 1), touching: newSideCall(), wait: newBackOff(retryFirst, retryLongest)}
+	return &forgetter{ledger: ledger, log: log, abandoned: abandoned, running: make(chan struct{}, 1), wait: newBackOff(retryFirst, retryLongest)}
 }
 
 var errLocked = errors.New("another transaction has locked them")
@@ -112,14 +133,32 @@ var errNoDelete = errors.New("the database has not answered a DELETE in time")
 
 // delete returns when the rows are deleted, or remembered: after forgetPatience at the latest,
 // and at once while DELETEs fail.
-func (f *forgetter) delete(ctx context.Context, ids []uuid.UUID) {
-	left, err := ids, f.failure()
+func (f *forgetter) delete(ctx context.Context, rows []leftRow) {
+	err := f.failure()
 	if err == nil {
-		if left, err = f.try(ctx, ids, forgetPatience); err != nil {
-			left = ids
+		var locked []uuid.UUID
+		if locked, err = f.try(ctx, idsOf(rows), forgetPatience); err == nil {
+			rows = only(rows, locked)
 		}
 	}
-	f.keep(left, err)
+	f.keep(rows, err)
+}
+
+// only returns the rows with these IDs.
+func only(rows []leftRow, ids []uuid.UUID) (some []leftRow) {
+	if len(ids) == 0 {
+		return nil
+	}
+	are := make(map[uuid.UUID]bool, len(ids))
+	for _, id := range ids {
+		are[id] = true
+	}
+	for _, r := range rows {
+		if are[r.id] {
+			some = append(some, r)
+		}
+	}
+	return some
 }
 
 // try deletes rows, and waits for that for patience. It returns the rows that are locked.
@@ -194,21 +233,37 @@ func (f *forgetter) rows() map[uuid.UUID]bool {
 	return ids
 }
 
+// untouched returns carried rows whose stage time is to be moved on, at most limit.
+func (f *forgetter) untouched(now time.Time, limit int) []*heldCarried {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.toTouch) == 0 && now.Sub(f.looked) >= leftLook {
+		f.looked = now
+		for _, r := range f.left {
+			if r.carried != nil && r.carried.touchDue(now) {
+				f.toTouch = append(f.toTouch, r.carried)
+			}
+		}
+	}
+	n := min(len(f.toTouch), limit)
+	next := f.toTouch[:n]
+	f.toTouch = f.toTouch[n:]
+	return next
+}
+
 // keep remembers rows of messages that are safe, which are not deleted for that reason; nil:
 // they are locked.
-func (f *forgetter) keep(ids []uuid.UUID, why error) {
-	if len(ids) == 0 {
+func (f *forgetter) keep(rows []leftRow, why error) {
+	if len(rows) == 0 {
 		return
 	}
 	if why == nil {
 		why = errLocked
 	}
 	f.mu.Lock()
-	room := min(leftLimit-len(f.left), len(ids))
-	first, now := len(f.left) == 0, time.Now()
-	for _, id := range ids[:room] {
-		f.left = append(f.left, leftRow{id, now})
-	}
+	room := min(leftLimit-len(f.left), len(rows))
+	first := len(f.left) == 0
+	f.left = append(f.left, rows[:room]...)
 	if first {
 		f.wait.Reset()
 	}
@@ -218,17 +273,17 @@ func (f *forgetter) keep(ids []uuid.UUID, why error) {
 		if errors.Is(why, errLocked) { // which passes; on SQLite any writer locks all rows
 			level = slog.LevelInfo
 		}
-		f.log.Log(context.Background(), level, "rows of messages that are delivered are deleted later", "rows", len(ids), "message_id", ids[0].String(), "reason", why)
+		f.log.Log(context.Background(), level, "rows of messages that are delivered are deleted later", "rows", len(rows), "message_id", rows[0].id.String(), "reason", why)
 	}
-	f.giveUp(ids[room:])
+	f.giveUp(rows[room:])
 }
 
-// giveUp leaves rows to the sweep.
-func (f *forgetter) giveUp(ids []uuid.UUID) {
-	if len(ids) == 0 {
+// giveUp counts rows that are no longer remembered. The sweep removes plain ones.
+func (f *forgetter) giveUp(rows []leftRow) {
+	if len(rows) == 0 {
 		return
 	}
-	all := f.abandoned.Add(int64(len(ids)))
+	all := f.abandoned.Add(int64(len(rows)))
 	f.mu.Lock()
 	tell := time.Since(f.given) >= time.Minute
 	if tell {
@@ -236,7 +291,7 @@ func (f *forgetter) giveUp(ids []uuid.UUID) {
 	}
 	f.mu.Unlock()
 	if tell {
-		f.log.Error("rows of delivered messages stay in the ledger; the sweep removes plain ones, and carried messages are delivered again", "rows", all, "message_id", ids[0].String())
+		f.log.Error("rows of delivered messages stay in the ledger; the sweep removes plain ones, and carried messages are delivered again", "rows", all, "message_id", rows[0].id.String())
 	}
 }
 
@@ -248,42 +303,26 @@ func (f *forgetter) retry(ctx context.Context) (next time.Duration, err error) {
 	}
 	locked, err := f.try(ctx, ids, ledgerTimeout)
 	if err != nil {
-		return 0, errors.Join(fmt.Errorf("forget: %w", err), f.touch(ctx, ids))
+		f.mu.Lock()
+		f.tried(len(ids), ids)
+		f.mu.Unlock()
+		return 0, fmt.Errorf("forget: %w", err)
 	}
-	if len(locked) > 0 {
-		err = f.touch(ctx, locked)
-	}
-	return f.deleted(ids, locked), err
+	return f.deleted(len(ids), locked), nil
 }
 
-// touch moves on the stage times of rows that are left, so that no verifier stages their messages
-// again, which are delivered.
-func (f *forgetter) touch(ctx context.Context, ids []uuid.UUID) error {
-	_, err := inTime(ctx, f.touching, ledgerTimeout, func(ctx context.Context) (struct{}, error) {
-		return struct{}{}, f.ledger.Touch(ctx, ids)
-	})
-	if err != nil {
-		return fmt.Errorf("touch %d rows that are not deleted: %w", len(ids), err)
-	}
-	return nil
-}
-
-// next returns the rows to be tried next, and gives up rows that are too old.
+// next returns the rows to be tried next, and gives up plain rows that are too old.
 func (f *forgetter) next() []uuid.UUID {
 	f.mu.Lock()
-	var old []uuid.UUID
+	var old []leftRow
 	f.left = slices.DeleteFunc(f.left, func(r leftRow) bool {
-		over := time.Since(r.since) >= leftAge
+		over := r.carried == nil && time.Since(r.since) >= leftAge
 		if over {
-			old = append(old, r.id)
+			old = append(old, r)
 		}
 		return over
 	})
-	some := f.left[:min(len(f.left), forgetLimit)]
-	ids := make([]uuid.UUID, len(some))
-	for i, r := range some {
-		ids[i] = r.id
-	}
+	ids := idsOf(f.left[:min(len(f.left), forgetLimit)])
 	if len(ids) == 0 {
 		f.err = nil // the next DELETE shows whether it still fails
 	}
@@ -292,29 +331,27 @@ func (f *forgetter) next() []uuid.UUID {
 	return ids
 }
 
-// deleted takes the rows out that were tried, and puts the locked ones at the end.
-func (f *forgetter) deleted(ids, locked []uuid.UUID) (next time.Duration) {
+// deleted takes out the first n rows, which were tried, puts the locked ones at the end, and
+// returns when to try again.
+func (f *forgetter) deleted(n int, locked []uuid.UUID) (next time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	stays := make(map[uuid.UUID]bool, len(locked))
-	for _, id := range locked {
-		stays[id] = true
-	}
-	tried := f.left[:len(ids)] // others add rows at the end only
-	f.left = slices.Clone(f.left[len(ids):])
-	for _, r := range tried {
-		if stays[r.id] {
-			f.left = append(f.left, r)
-		}
-	}
+	f.tried(n, locked)
 	switch {
 	case len(f.left) == 0:
 		f.log.Info("all rows of messages that are delivered are deleted")
 		return retryIdle
-	case len(locked) < len(ids):
+	case len(locked) < n:
 		f.wait.Reset()
 	}
 	return f.wait.NextBackOff()
+}
+
+// tried takes out the first n rows, and puts the rows with the IDs in stay at the end. The caller
+// holds mu.
+func (f *forgetter) tried(n int, stay []uuid.UUID) {
+	tried := f.left[:n] // others add rows at the end only
+	f.left = append(slices.Clone(f.left[n:]), only(tried, stay)...)
 }
 
 // last tries the rows that are left once more, before the process forgets them.

@@ -41,7 +41,7 @@ func (s *session) ackLast(ctx context.Context) {
 		pause(ctx, look)
 	}
 	safe := s.toForget.take(math.MaxInt)
-	s.forgetter.keep(idsOf(safe), errSessionEnded)
+	s.forgetter.keep(leftRows(safe), errSessionEnded)
 	s.done(safe...)
 	s.forgetting.add(-len(safe))
 	select {

@@ -223,7 +223,6 @@ func (w *carryingWorld) staged() map[uuid.UUID]wire.Staged {
 // session makes a session without servers.
 func (w *carryingWorld) session(ledger driver.Ledger, running sideCall) *session {
 	s := carryingSession(ledger)
-	s.forgetter = newForgetter(ledger, s.log, &s.stats.abandoned)
 	s.stager = newStager(s, running)
 	s.stager.publish = w.publish
 	s.stager.blocked = func() bool {
@@ -375,7 +374,7 @@ func TestWhatAMarkerShows(t *testing.T) {
 			return w.marker()
 		}, false},
 		"a row whose message is delivered, but that could not be deleted": {func(s *session, w *carryingWorld, id uuid.UUID) amqp.Publishing {
-			s.forgetter.keep([]uuid.UUID{id}, nil)
+			s.forgetter.keep(carriedRows(id), nil)
 			return w.marker()
 		}, false},
 		"a row that was seen before publishing was blocked": {func(_ *session, w *carryingWorld, id uuid.UUID) amqp.Publishing {
@@ -408,36 +407,98 @@ func TestWhatAMarkerShows(t *testing.T) {
 }
 
 // WAITING_LEG, PAUSE1 and PAUSE2 of the model.
-// A DELETE that fails for ever, of a message that is delivered, brings no copies of it.
+// A DELETE that fails for hours, of messages that are delivered, brings no copies of them.
 func TestADeliveredMessageThatCannotBeDeletedIsNotStagedAgain(t *testing.T) {
+	const rows = 3 * forgetLimit
+	for name, c := range map[string]struct {
+		forget  func(context.Context, []uuid.UUID) ([]uuid.UUID, error)
+		minutes int
+	}{
+		"the DELETE fails": {func(context.Context, []uuid.UUID) ([]uuid.UUID, error) { return nil, errDenied }, 180},
+		"the DELETE hangs": {func(ctx context.Context, _ []uuid.UUID) ([]uuid.UUID, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}, 15},
+		"another transaction has locked the rows": {func(_ context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
+			return ids, nil
+		}, 15},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
+				ids := w.commits(rows, true, nil)
+				undeleted := w.session(undeletableWorld{w, c.forget}, newSideCall())
+				other := w.verifier()
+				plain := leftRow{id: uuid.New(), since: time.Now()}
+				undeleted.forgetter.keep(append(carriedRows(ids...), plain), errDenied)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				go undeleted.retryForget(ctx)
+				go undeleted.touchHeld(ctx)
+				for minute := range c.minutes {
+					w.wait(time.Minute)
+					other.brings(other.waiting, w.marker())
+					w.wait(waitingPause + moment)
+					if n := len(w.staged()); n > 0 {
+						t.Fatalf("%d are staged again in minute %d", n, minute)
+					}
+				}
+				want := rows + 1
+				if time.Since(plain.since) > leftAge {
+					want = rows
+				}
+				if n := undeleted.forgetter.count(); n != want || undeleted.stats.abandoned.Load() != int64(rows+1-want) {
+					t.Errorf("%d rows are remembered, %d given up", n, undeleted.stats.abandoned.Load())
+				}
+			})
+		})
+	}
+}
+
+// carriedRows are the rows of messages that were committed just now.
+func carriedRows(ids ...uuid.UUID) (rows []leftRow) {
+	for _, id := range ids {
+		m := &message{received: time.Now()}
+		m.staged = wire.Staged{Carried: true, Message: bridge.Message{ID: id}}
+		rows = append(rows, leftRows([]*message{m})...)
+	}
+	return rows
+}
+
+// A row that fails every DELETE keeps only the rows that are tried with it from being deleted.
+func TestARowThatFailsEveryDeleteIsTriedWithOthers(t *testing.T) {
 	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
-		undeleted := w.session(undeletableWorld{w}, newSideCall())
-		other := w.verifier()
-		undeleted.forgetter.keep(w.commits(1, true, nil), errDenied)
+		const rows = 3 * forgetLimit
+		ids := w.commits(rows, true, nil)
+		s := w.session(undeletableWorld{w, func(_ context.Context, some []uuid.UUID) ([]uuid.UUID, error) {
+			if slices.Contains(some, ids[0]) {
+				return nil, errDenied
+			}
+			for _, id := range some {
+				w.forget(id)
+			}
+			return nil, nil
+		}}, newSideCall())
+		s.forgetter.keep(carriedRows(ids...), errDenied)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		go undeleted.retryForget(ctx)
-		for range 30 {
-			w.wait(time.Minute)
-			other.brings(other.waiting, w.marker())
-			w.wait(waitingPause + moment)
-			if n := len(w.staged()); n > 0 {
-				t.Fatalf("%d are staged again", n)
-			}
-		}
-		if undeleted.forgetter.count() != 1 {
-			t.Error("the row is forgotten")
+		go s.retryForget(ctx)
+		w.wait(time.Minute)
+		if n := s.forgetter.count(); n > forgetLimit {
+			t.Errorf("%d rows are left", n)
 		}
 	})
 }
 
-// undeletableWorld is the ledger for a login without the right to DELETE.
-type undeletableWorld struct{ *carryingWorld }
+// undeletableWorld is the ledger for a login that may not, or cannot, DELETE.
+type undeletableWorld struct {
+	*carryingWorld
+	delete func(context.Context, []uuid.UUID) ([]uuid.UUID, error)
+}
 
 var errDenied = errors.New("permission denied")
 
-func (undeletableWorld) Forget(context.Context, []uuid.UUID) ([]uuid.UUID, error) {
-	return nil, errDenied
+func (w undeletableWorld) Forget(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
+	return w.delete(ctx, ids)
 }
 
 func TestAMarkerTakesItsTime(t *testing.T) {

@@ -18,7 +18,9 @@ type State struct {
 	// "" if messages can be published.
 	Blocked string
 	// Undeleted counts rows of delivered messages that could not be deleted yet. They are tried
-	// again. Beyond 100,000, and after an hour, they are left to the sweep.
+	// again, and carried messages among them are kept from being staged again. Plain rows are left to
+	// the sweep after an hour. Rows beyond 100,000 are not remembered: the sweep removes plain ones,
+	// and carried messages are delivered again.
 	Undeleted int
 	// DeleteErr is why rows cannot be deleted; nil if they can, or if the rows are only locked.
 	DeleteErr error

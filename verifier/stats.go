@@ -13,7 +13,7 @@ type Stats struct {
 	SetAside     int64 // moved to the waiting queue
 	Restaged     int64 // carried by their rows, and staged: their first copies were lost, or there were none
 	Swept        int64 // orphan rows removed
-	Abandoned    int64 // rows of delivered messages that could not be deleted, and are left to the sweep
+	Abandoned    int64 // rows of delivered messages that could not be deleted, and are given up: see State.Undeleted
 	Sessions     int64 // started; more than one means errors in between
 }
 

@@ -73,13 +73,16 @@ func (t *toucher) failure() error {
 	return t.err
 }
 
-// touchHeld moves on the stage times of messages that are held for long, as a side job.
+// touchHeld moves on the stage times of messages that are held for long, and of delivered ones whose
+// rows could not be deleted, as a side job.
 func (s *session) touchHeld(ctx context.Context) {
 	if s.carried == nil {
 		return
 	}
 	s.jobs.touch.Run(ctx, func(ctx context.Context) (time.Duration, error) {
-		held := s.carried.untouched(time.Now(), s.holds.has, touchLimit)
+		now := time.Now()
+		held := s.carried.untouched(now, s.holds.has, touchLimit)
+		held = append(held, s.forgetter.untouched(now, touchLimit-len(held))...)
 		if len(held) == 0 {
 			_ = s.toucher.failed(nil) // the next one shows whether it still fails
 			return touchInterval, nil

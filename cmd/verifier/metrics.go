@@ -126,7 +126,7 @@ var (
 	restagedDesc  = desc("twoqueue_restaged_total", "Messages that their rows carry, and that have been staged from there: their first copies were lost, or there were none.")
 	sweptDesc     = desc("twoqueue_swept_total", "Orphan rows removed from the ledger.")
 	undeletedDesc = desc("twoqueue_rows_undeleted", "Ledger rows of delivered messages that could not be deleted yet: locked, or the database refuses.")
-	abandonedDesc = desc("twoqueue_rows_abandoned_total", "Ledger rows of delivered messages that could not be deleted, and are left to the sweep.")
+	abandonedDesc = desc("twoqueue_rows_abandoned_total", "Ledger rows of delivered messages that could not be deleted, and are no longer tried. The sweep removes plain ones; carried messages are delivered again.")
 	sessionsDesc  = desc("twoqueue_sessions_total", "Sessions started, each with a proof that has passed.")
 	runningDesc   = desc("twoqueue_session_running", "1 if there is a session, else 0. A session notices that the database is away when it has something to judge.")
 	usableDesc    = desc("twoqueue_database_usable", "1 if the ledger's database was usable when it was asked the last time, else 0.")
