@@ -402,20 +402,7 @@ func someIDs(ids []uuid.UUID) string {
 // confirmed. If it refuses one for good, all go alone, which shows the one. That one is left: its
 // stage time has moved on.
 func (g *stager) publishCarried(ctx context.Context, claimed []driver.Carried) (staged []uuid.UUID, err error) {
-	claimed = slices.DeleteFunc(claimed, func(c driver.Carried) bool {
-		message, err := wire.ReadRecord(g.ledger.Identity(), c.Message)
-		switch {
-		case err != nil:
-		case message.ID != c.ID:
-			err = fmt.Errorf("its record has the ID %s", message.ID)
-		case message.OrderKey != "":
-			err = errors.New("it has an order key, so no row may carry it")
-		}
-		if err != nil {
-			g.refuse(c.ID, err)
-		}
-		return err != nil
-	})
+	claimed = g.stageable(claimed)
 	ids := func(all []driver.Carried) (ids []uuid.UUID) {
 		for _, c := range all {
 			ids = append(ids, c.ID)
@@ -440,6 +427,39 @@ func (g *stager) publishCarried(ctx context.Context, claimed []driver.Carried) (
 		}
 	}
 	return staged, nil
+}
+
+// stageable returns the messages that can be staged.
+func (g *stager) stageable(claimed []driver.Carried) (stageable []driver.Carried) {
+	for _, c := range claimed {
+		message, err := wire.ReadRecord(g.ledger.Identity(), c.Message)
+		switch {
+		case err != nil:
+		case message.ID != c.ID:
+			err = fmt.Errorf("its record has the ID %s", message.ID)
+		case message.OrderKey != "":
+			err = errors.New("it has an order key, so no row may carry it")
+		case !message.Carried:
+			c.Message, err = g.marked(c.Message)
+		}
+		if err != nil {
+			g.refuse(c.ID, err)
+			continue
+		}
+		stageable = append(stageable, c)
+	}
+	return stageable
+}
+
+// marked returns a record with HeaderCarried. The records of messages that an earlier release had
+// parked lack it, and without it no verifier knows that it holds a carried message.
+func (g *stager) marked(record []byte) ([]byte, error) {
+	message, err := wire.Alone(g.ledger.Identity(), record)
+	if err != nil {
+		return nil, err
+	}
+	message.Headers[wire.HeaderCarried] = true
+	return wire.EncodeRecord(message), nil
 }
 
 // refuse logs once that a message cannot be staged.

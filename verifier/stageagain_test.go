@@ -585,6 +585,24 @@ func TestWhatWasNeverPublishedIsStagedAtOnce(t *testing.T) {
 	})
 }
 
+// As what an earlier release had parked: the verifiers must know that they hold a carried message.
+func TestARecordWithoutTheHeaderGetsIt(t *testing.T) {
+	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
+		parked := w.commits(2, false, func(p *amqp.Publishing) {
+			delete(p.Headers, wire.HeaderCarried)
+			p.Body, p.Type, p.Headers["mine"] = []byte("body"), "kind", "value"
+		})
+		w.verifier()
+		w.wait(moment)
+		staged := w.staged() // they are carried
+		for _, id := range parked {
+			if p := staged[id].Message.Publishing; p.Type != "kind" || string(p.Body) != "body" || p.Headers["mine"] != "value" {
+				t.Errorf("%s is staged as %+v", id, p)
+			}
+		}
+	})
+}
+
 // Otherwise its stage time would move on, further each time.
 func TestNothingIsClaimedWhileNothingCanBePublished(t *testing.T) {
 	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {

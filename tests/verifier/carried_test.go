@@ -19,6 +19,13 @@ import (
 // none.
 func lose(t *testing.T, s *stage.Stage, unpublished bool, messages ...bridge.Message) map[string]bool {
 	t.Helper()
+	return record(t, s, unpublished, true, messages...)
+}
+
+// record commits rows that carry messages. Records of an earlier release lack the header
+// wire.HeaderCarried.
+func record(t *testing.T, s *stage.Stage, unpublished, header bool, messages ...bridge.Message) map[string]bool {
+	t.Helper()
 	tx, err := s.DB.BeginTx(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -28,7 +35,7 @@ func lose(t *testing.T, s *stage.Stage, unpublished bool, messages ...bridge.Mes
 	var entries []driver.Entry
 	for _, m := range messages {
 		m.ID = uuid.Must(uuid.NewV7())
-		staged := wire.Staged{Message: m, Ledger: s.Ledger.Identity(), Carried: true, StagedAt: wire.MadeAt(m.ID)}
+		staged := wire.Staged{Message: m, Ledger: s.Ledger.Identity(), Carried: header, StagedAt: wire.MadeAt(m.ID)}
 		entries = append(entries, driver.Entry{ID: m.ID, Message: wire.EncodeRecord(staged.Publishing()), Unpublished: unpublished})
 		add(want, m.ID)
 	}
@@ -140,6 +147,25 @@ func TestMessagesForAMissingTargetAreNotStagedAgain(t *testing.T) {
 	second.Stop()
 	if n := first.Stats().Restaged + second.Stats().Restaged; n != markers {
 		t.Errorf("%d were staged again without need", n-markers)
+	}
+}
+
+// Rows into which a migration has moved what an earlier release had parked, for a missing target.
+func TestMessagesThatWereParkedAreStagedOnce(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	options := verifier.Options{Prefetch: 100, Patience: 500 * time.Millisecond, Unroutable: stage.Patience}
+	first, second := s.Verify(options), s.Verify(options)
+	want := record(t, s, true, false, some("target", 100)...)
+	setAside := func() int64 { return first.Stats().SetAside + second.Stats().SetAside }
+	s.Eventually("they go round", func() bool { return setAside() > 200 })
+	markers := passMarkers(t, s, 2)
+	target := s.Queue("target", nil)
+	expectOnce(t, s, target, want)
+	first.Stop()
+	second.Stop()
+	if n := first.Stats().Restaged + second.Stats().Restaged - markers; n != int64(len(want)) {
+		t.Errorf("%d were staged, must be %d", n, len(want))
 	}
 }
 
