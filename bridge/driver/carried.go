@@ -11,7 +11,7 @@ type Entry struct {
 	ID uuid.UUID
 	// Message is the encoded message that the row carries: any bytes, 0 included, but not empty.
 	// Nil: the row carries none. Every database takes 16 MiB, except a MariaDB with its default
-	// max_allowed_packet, which takes somewhat less (package mysql).
+	// max_allowed_packet, which takes somewhat less than 12 MiB (package mysql).
 	Message []byte
 	// Unpublished: no copy of the message goes to the staging queue, so the row's stage time is the
 	// time at which it is recorded. Otherwise it is PublishedGrace later. An entry without a

@@ -2,10 +2,38 @@
 // and in the dead queue. It is for senders in other languages, and for tools that read these
 // queues. An application in Go does not need it: package sender stages, package verifier reads.
 //
-// In its transaction a sender first inserts the message's ID into bridge_ledger (id). On SQLite
-// the ID is text in lower case, on MySQL BINARY(16) with the bytes in the UUID's order. Then
-// the sender stages the message, waits for the confirm, and commits (rules 1 and 2 of package
+// In its transaction a sender first inserts the message's row into bridge_ledger ('The row', below).
+// Then the sender stages the message, waits for the confirm, and commits (rules 1 and 2 of package
 // bridge).
+//
+// # The row
+//
+// A plain row has the message's ID in column id. On SQLite the ID is text in lower case, on MySQL
+// BINARY(16) with the bytes in the UUID's order. Insert id only: the columns message and stage_at
+// stay NULL, and recorded_at has a default.
+//
+// A row may also carry the message. Then the transaction need not wait for the confirm: if the staged
+// message gets lost, a verifier stages it from the row. Such a row has these columns too:
+//
+//	message      the record of the staged message ('A group', below), with the header
+//	             x-bridge-carried; its message-id is the row's ID
+//	recorded_at  the database's present time
+//	stage_at     when a verifier stages the message, if the row is still there. If the
+//	             sender stages the message too, recorded_at plus a second. Otherwise
+//	             equal to recorded_at, which tells verifiers that no copy exists
+//
+// Both message and stage_at must be set, or neither. If only message is set, no verifier ever stages
+// the message from its row, and the sweep deletes the row as an orphan. If only stage_at is set, the
+// row has no message to stage, and no sweep deletes it.
+//
+// Both times must come from one reading of the database's clock, in one statement. They are UTC where
+// their type has no zone. On SQLite recorded_at is in seconds and stage_at in milliseconds since 1970.
+// The column claimed_by on MySQL stays NULL. Only verifiers change a row.
+//
+// Stage the message although the row carries it, unless the broker is away: until a verifier's session
+// has found the row of a message that a sender staged, the session drops no message (rule 6 of package
+// bridge). The staged copy then has x-bridge-carried too. A message with an order key must not be
+// carried. An own table carries nothing.
 //
 // # A staged message
 //

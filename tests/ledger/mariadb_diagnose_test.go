@@ -34,7 +34,7 @@ func openMySQL(t *testing.T, db *sql.DB) *mysql.Ledger {
 // Each of these is found by its check, and nothing is found without them.
 func TestMariaDBDiagnose(t *testing.T) {
 	t.Parallel()
-	server := servertest.StartMariaDB(t, &servers.MariaDBOptions{Config: []string{"log-bin=log", "sync-binlog=1", "server-id=1",
+	server := servertest.StartMariaDB(t, &servers.MariaDBOptions{Config: []string{"log-bin=log", "sync-binlog=1", "server-id=1", "max-allowed-packet=22M",
 		"performance-schema=ON", "performance-schema-consumer-events-statements-current=ON"}})
 	words := flavourOf(t, connectMariaDB(t, mariaDBConfig(t, server.DSN())))
 	mariaDBVerifier := mariaDBVerifier
@@ -95,8 +95,8 @@ func TestMariaDBDiagnose(t *testing.T) {
 		"a login's few":     {do: []string{"ALTER USER $role WITH MAX_USER_CONNECTIONS 9"}, check: "connections left", level: inspect.Warning, says: "of 9"},
 		"statement time":    {parameters: map[string]string{words.statementTime: words.tenSeconds}, check: "time-outs", level: inspect.Warning, says: words.statementTime + " is 10s"},
 		"idle time-out":     {parameters: map[string]string{"wait_timeout": "20"}, check: "time-outs", level: inspect.Warning, says: "wait_timeout is 20s"},
-		"small packets": {do: []string{"SET GLOBAL max_allowed_packet = 1048576"}, undo: []string{"SET GLOBAL max_allowed_packet = 16777216"},
-			check: "size of a carried message", level: inspect.Warning, says: "1048576"},
+		"MariaDB's default packets": {do: []string{"SET GLOBAL max_allowed_packet = 16777216"}, undo: []string{"SET GLOBAL max_allowed_packet = 23068672"},
+			check: "size of a carried message", level: inspect.Warning, says: "three quarters of it, 12582912"},
 		"others unseen":           {lacks: "PROCESS ON *.*", check: "who holds a message up", level: inspect.Warning, says: "PROCESS"},
 		"age unseen":              {lacks: "PROCESS ON *.*", check: "oldest open transaction", level: inspect.Unknown, says: "PROCESS"},
 		"another engine":          {do: []string{"ALTER TABLE bridge_watermark ENGINE = MyISAM"}, check: "engine", level: inspect.Error, says: "bridge_watermark is MyISAM"},

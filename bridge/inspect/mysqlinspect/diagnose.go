@@ -67,7 +67,7 @@ var (
 const (
 	shortTimeout = 30 * time.Second
 	shortIdle    = 30 * time.Second // the proof may keep a transaction idle for as long
-	wantedPacket = 16 << 20         // so much every ledger should take, or almost
+	wantedPacket = 22 << 20         // a message of 16 MiB in base64, with its headers
 )
 
 // Diagnose looks at the server, at the login's session and at the bridge's tables.
@@ -252,9 +252,9 @@ func (d *diagnosis) session() {
 		strings.Join(short, ", ")+": it can cut a settle, a sweep or the proof short, which are then begun again",
 		"raise them for the verifier; it bounds its waits itself")
 	packet := d.number("max_allowed_packet")
-	d.Expect("size of a carried message", packet >= wantedPacket, fmt.Sprintf("must be somewhat smaller than max_allowed_packet, %d", packet), inspect.Warning,
-		fmt.Sprintf("max_allowed_packet is %d, and a carried message must be somewhat smaller", packet),
-		fmt.Sprintf("set max_allowed_packet to %d or more, unless all messages are small", wantedPacket))
+	d.Expect("size of a carried message", packet >= wantedPacket, fmt.Sprintf("must be somewhat smaller than three quarters of max_allowed_packet, %d", packet), inspect.Warning,
+		fmt.Sprintf("max_allowed_packet is %d, and a carried message must be somewhat smaller than three quarters of it, %d", packet, packet*3/4),
+		fmt.Sprintf("set max_allowed_packet to %d or more, which messages of 16 MiB need, or keep sender.Options.MaxMessageBytes below %d", wantedPacket, packet*3/4))
 }
 
 func (d *diagnosis) tables(ctx context.Context) error {
