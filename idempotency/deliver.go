@@ -52,16 +52,22 @@ func (g *Guard) deliver(ctx context.Context, d amqp.Delivery, attempt func(ctx c
 // is given up, or it has been held for too long, or the caller stops; and tells the broker.
 //
 // Two contexts: no attempt begins and no pause goes on after caller has ended; the attempt in
-// progress has ctx, which ends Options.Drain later. Both end with Options.Hold.
+// progress has ctx, which ends Options.Drain later, or as the Consumer says. Both end with
+// Options.Hold.
 func (g *Guard) tryToEnd(caller context.Context, d amqp.Delivery, attempt func(ctx context.Context) (outcome, error)) (result error) {
+	draining := caller
+	caller, cancel, inConsumer := untilStop(caller)
+	defer cancel()
 	if caller.Err() != nil {
 		return g.leave(d, context.Cause(caller))
 	}
 	limit := time.Now().Add(g.opts.Hold)
-	caller, cancel := context.WithDeadlineCause(caller, limit, errHeldTooLong)
+	caller, cancel = context.WithDeadlineCause(caller, limit, errHeldTooLong)
 	defer cancel()
-	draining, cancel := g.draining(caller)
-	defer cancel()
+	if !inConsumer {
+		draining, cancel = g.draining(caller)
+		defer cancel()
+	}
 	ctx, cancel := context.WithDeadlineCause(draining, limit, errHeldTooLong)
 	defer cancel()
 

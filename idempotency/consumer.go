@@ -1,0 +1,272 @@
+package idempotency
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// A Consumer takes messages from a queue and hands each to a handler, several at once:
+//
+//	consumer, err := idempotency.NewConsumer(broker, "emails", func(ctx context.Context, d amqp.Delivery) error {
+//		return guard.Handle(ctx, db, d, func(ctx context.Context, tx *sql.Tx) error {
+//			_, err := tx.ExecContext(ctx, `INSERT INTO emails …`, d.Body)
+//			return err
+//		})
+//	}, &idempotency.ConsumerOptions{Workers: 20})
+//	if err != nil {
+//		return err
+//	}
+//	return consumer.Run(ctx)
+//
+// The handler calls a strategy: Guard.Handle, HandleTx, AtMostOnce or Accept, or the Handle of
+// [Latest], [Ordered] or [HighWater]. The strategy acks, retries and dead-letters; the Consumer
+// logs the error that the handler returns. A handler without a strategy acks or rejects d itself.
+// If the handler returns, panics or ends its goroutine, and d is neither acked nor rejected, the
+// Consumer hands d back after a second.
+//
+// # Sessions
+//
+// The Consumer uses one connection of its own with one channel. If either is lost, or the broker
+// ends the consumer (its queue was deleted, a message was held for too long), the Consumer closes
+// both and connects again, with growing pauses. What was delivered and not acked comes again.
+// Handlers that run then may finish; their acks fail (ErrNotAcked).
+//
+// A message that comes again while its handler still runs in this process waits for that handler.
+// So a handler that never returns keeps one worker, however often the broker delivers its message.
+//
+// # Order
+//
+// Messages are handled in parallel and in no order, unless ConsumerOptions.Key is set or Workers
+// is 1. Then the order of the queue is kept, per key or for all messages, if the queue has
+// x-single-active-consumer. A requeued message could be overtaken, so where a message must go
+// back, the Consumer closes the channel instead, which returns all unacked messages in their
+// order. HighWater needs Workers 1.
+//
+// # To stop
+//
+// When Run's context ends, no further handler starts, and a strategy begins no further attempt.
+// The attempts that run have ConsumerOptions.Drain to finish (Options.Drain does not count in a
+// Consumer); then the context of the handlers ends. The end of the connection returns everything
+// else to the queue. Nothing is requeued before.
+type Consumer struct {
+	broker *bridge.Broker
+	queue  string
+	handle func(ctx context.Context, d amqp.Delivery) error
+	opts   ConsumerOptions
+	log    *slog.Logger
+	room   *room
+	jobs   *schedule
+	runs   atomic.Bool
+
+	mu    sync.Mutex
+	state ConsumerState
+}
+
+// ConsumerOptions are the options of NewConsumer. Nil and the zero value of each field mean
+// defaults.
+type ConsumerOptions struct {
+	// Workers is how many handlers run at once, over all sessions. A message that fails keeps its
+	// worker for all its attempts (see Options.Attempts). Default 10.
+	Workers int
+
+	// Key returns what messages have in common that must be handled one after the other, in the
+	// order of the queue: an order's number, an account. Messages with different keys, and all
+	// with the key "", are handled in parallel. A message that fails holds up its key until it is
+	// dead-lettered. If Key panics, the message has the key "". Default: none.
+	Key func(d amqp.Delivery) string
+
+	// Prefetch is how many messages the broker delivers before they are acked. Those that no
+	// worker is free for wait here, while the broker's consumer timeout runs (30 minutes unless
+	// changed). At least Workers. Default: twice Workers; with a Key four times, so that one busy
+	// key does not idle the workers. With these, Options.Hold's default is short enough.
+	Prefetch int
+
+	// MaxBytes bounds the memory of the messages that are held, in bytes. Messages without room
+	// go back to the queue when half of it is free. A larger message is held alone. Default
+	// 64 MiB.
+	MaxBytes int
+
+	// Drain is how long handlers may go on after Run's context has ended, or their session. Then
+	// their context ends too. Run waits up to 5 seconds more for them to return. The process must
+	// be given that time to stop: Kubernetes gives 30 s, Docker 10 s, unless told otherwise.
+	// Default 20 seconds.
+	Drain time.Duration
+
+	// Logger gets a line for the begin and the end of each session, and for each error of a
+	// handler. Default slog.Default().
+	Logger *slog.Logger
+}
+
+func (o *ConsumerOptions) withDefaults() (ConsumerOptions, error) {
+	var filled ConsumerOptions
+	if o != nil {
+		filled = *o
+	}
+	if filled.Workers == 0 {
+		filled.Workers = 10
+	}
+	if filled.Prefetch == 0 {
+		filled.Prefetch = 2 * filled.Workers
+		if filled.Key != nil {
+			filled.Prefetch *= 2
+		}
+	}
+	if filled.MaxBytes == 0 {
+		filled.MaxBytes = 64 << 20
+	}
+	if filled.Drain == 0 {
+		filled.Drain = 20 * time.Second
+	}
+	if filled.Logger == nil {
+		filled.Logger = slog.Default()
+	}
+	const maxPrefetch = 1<<16 - 1 // AMQP has 16 bits for it; 0 would be unlimited
+	switch {
+	case filled.Workers < 0:
+		return filled, fmt.Errorf("ConsumerOptions.Workers is %d, must not be negative", filled.Workers)
+	case filled.Prefetch < filled.Workers || filled.Prefetch > maxPrefetch:
+		return filled, fmt.Errorf("ConsumerOptions.Prefetch is %d, must be from Workers %d to %d", filled.Prefetch, filled.Workers, maxPrefetch)
+	case filled.MaxBytes < 0:
+		return filled, fmt.Errorf("ConsumerOptions.MaxBytes is %d, must not be negative", filled.MaxBytes)
+	case filled.Drain < 0:
+		return filled, fmt.Errorf("ConsumerOptions.Drain is %v, must not be negative", filled.Drain)
+	}
+	return filled, nil
+}
+
+// ordered tells whether a message that goes back must not be overtaken.
+func (o *ConsumerOptions) ordered() bool { return o.Workers == 1 || o.Key != nil }
+
+// NewConsumer returns a Consumer of a queue, which must exist when Run begins to consume. broker
+// is asked for a connection of the Consumer's own. NewConsumer connects to nothing; its error
+// names the argument or option that is wrong.
+//
+// handle is called for each delivery, by up to ConsumerOptions.Workers goroutines at once. Its
+// context ends ConsumerOptions.Drain after Run's. d must not be used after handle has returned.
+func NewConsumer(broker *bridge.Broker, queue string, handle func(ctx context.Context, d amqp.Delivery) error, opts *ConsumerOptions) (*Consumer, error) {
+	filled, err := opts.withDefaults()
+	switch {
+	case broker == nil:
+		return nil, errors.New("new consumer: broker is nil")
+	case queue == "":
+		return nil, errors.New("new consumer: queue is empty")
+	case handle == nil:
+		return nil, errors.New("new consumer: handle is nil")
+	case err != nil:
+		return nil, fmt.Errorf("new consumer: %w", err)
+	}
+	c := &Consumer{broker: broker, queue: queue, handle: handle, opts: filled,
+		log: filled.Logger.With("queue", queue), room: &room{most: filled.MaxBytes}}
+	c.jobs = newSchedule(filled.Workers, c.run)
+	return c, nil
+}
+
+// ErrNotDrained: handlers still ran when the Consumer's time to drain was over. Their messages
+// are redelivered.
+var ErrNotDrained = errors.New("not drained in time")
+
+const (
+	// endPatience is how long Run waits for handlers whose context has ended.
+	endPatience = 5 * time.Second
+
+	// longestRedial bounds the pauses between sessions.
+	longestRedial = 10 * time.Second
+)
+
+// Run consumes until ctx ends, and drains. It then returns nil, or an error that is ErrNotDrained
+// if handlers still run. Otherwise it returns only if the broker refuses the login before it was
+// ever taken; the error is bridge.ErrCredentials. Whatever else fails, Run logs it and tries
+// again: the broker may come back, and a missing queue may be declared. A Consumer runs once at a
+// time.
+func (c *Consumer) Run(ctx context.Context) error {
+	if !c.runs.CompareAndSwap(false, true) {
+		return fmt.Errorf("consume %q: the consumer runs already", c.queue)
+	}
+	defer c.runs.Store(false)
+	patience, cancel := outliving(ctx, c.opts.Drain+endPatience)
+	defer cancel()
+	pauses := backoff.NewExponentialBackOff()
+	pauses.InitialInterval, pauses.MaxInterval = 100*time.Millisecond, longestRedial
+	for admitted := false; ; {
+		reached, err := c.session(ctx, patience)
+		c.disconnected(err)
+		if ctx.Err() != nil {
+			return c.drain(patience, nil, nil) // handlers of earlier sessions, too
+		}
+		if admitted = admitted || reached >= loggedIn; !admitted && errors.Is(err, bridge.ErrCredentials) {
+			return fmt.Errorf("consume %q: %w", c.queue, err)
+		}
+		if reached == consuming {
+			pauses.Reset()
+		}
+		delay := pauses.NextBackOff()
+		c.log.Warn("consumer session ended", "error", err, "retry_in", delay)
+		pause(ctx, delay)
+	}
+}
+
+// drain waits until no handler runs, and returns ErrNotDrained if patience ends before. It
+// receives deliveries meanwhile, which stay unacked.
+func (c *Consumer) drain(patience context.Context, deliveries <-chan amqp.Delivery, received func(amqp.Delivery)) error {
+	for {
+		running, _ := c.jobs.state()
+		if running == 0 {
+			return nil
+		}
+		select {
+		case <-c.jobs.ended:
+		case d, open := <-deliveries:
+			if !open {
+				deliveries = nil // the handlers may finish all the same
+				continue
+			}
+			received(d)
+		case <-patience.Done():
+			return fmt.Errorf("consume %q: %w: %d handlers still run", c.queue, ErrNotDrained, running)
+		}
+	}
+}
+
+// A ConsumerState tells what a Consumer is doing.
+type ConsumerState struct {
+	Consuming bool      // the broker delivers to it
+	Since     time.Time // when Consuming last changed; zero before the first session
+	Err       error     // why it is not consuming: how the last session ended, or could not begin
+
+	Running int       // handlers that run
+	Oldest  time.Time // when the one of these that has run for longest began; zero if there is none
+}
+
+// State returns what the Consumer is doing: for readiness, and to find a handler that hangs.
+func (c *Consumer) State() ConsumerState {
+	c.mu.Lock()
+	state := c.state
+	c.mu.Unlock()
+	state.Running, state.Oldest = c.jobs.state()
+	return state
+}
+
+func (c *Consumer) connected() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.state = ConsumerState{Consuming: true, Since: time.Now()}
+}
+
+func (c *Consumer) disconnected(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.state.Consuming {
+		c.state.Since = time.Now()
+	}
+	c.state.Consuming, c.state.Err = false, err
+}

@@ -1,0 +1,293 @@
+package idempotency
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync/atomic"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// How far a session came.
+const (
+	notConnected = iota
+	loggedIn
+	consuming
+)
+
+const (
+	// readAhead is how many bytes of bodies the connection reads before they are received.
+	readAhead = 1 << 20
+
+	// lastAnswer bounds the wait for the broker's answer at the end of a session.
+	lastAnswer = 2 * time.Second
+
+	// unsettledPause is the pause before a delivery goes back that its handler has not settled,
+	// so that it does not go round as fast as the broker can deliver.
+	unsettledPause = time.Second
+)
+
+var (
+	errSessionOver = errors.New("the consumer's session is over")
+	errReturned    = errors.New("a message was handed back; in an ordered consumer that ends the channel")
+	errCancelled   = errors.New("the broker has ended the consumer: its queue was deleted or has moved, or a message was held for longer than the consumer timeout")
+)
+
+// A consumerSession is one connection with one channel. When stopping has ended, none of its
+// deliveries is begun, and none of its handlers begins another attempt.
+type consumerSession struct {
+	channel  *amqp.Channel
+	ordered  bool
+	stopping context.Context
+	end      context.CancelCauseFunc // ends stopping, and with it the session
+	handling context.Context         // the handlers'; ends ConsumerOptions.Drain after stopping
+}
+
+func (s *consumerSession) over() bool { return s.stopping.Err() != nil }
+
+// stoppingKey has in the handlers' context the context that ends when no attempt should begin.
+type stoppingKey struct{}
+
+// untilStop returns a context that ends with ctx and, if ctx comes from a Consumer, as soon as
+// the Consumer stops or its session ends.
+func untilStop(ctx context.Context) (_ context.Context, cancel context.CancelFunc, inConsumer bool) {
+	stopping, inConsumer := ctx.Value(stoppingKey{}).(context.Context)
+	if !inConsumer {
+		return ctx, func() {}, false
+	}
+	until, end := context.WithCancelCause(ctx)
+	if stopping.Err() != nil { // AfterFunc would tell it a moment later
+		end(context.Cause(stopping))
+	}
+	stop := context.AfterFunc(stopping, func() { end(context.Cause(stopping)) })
+	return until, func() { stop(); end(nil) }, true
+}
+
+// session consumes over one connection, until that or ctx ends. In the latter case it drains.
+func (c *Consumer) session(ctx, patience context.Context) (reached int, err error) {
+	conn, err := c.broker.Connect(ctx)
+	if err != nil {
+		return notConnected, err
+	}
+	conn.BoundReadAhead(readAhead)
+	channel, deliveries, err := c.open(ctx, conn)
+	if err != nil {
+		conn.Close()
+		return loggedIn, err
+	}
+	refusals := channel.NotifyClose(make(chan *amqp.Error, 1))
+	s := &consumerSession{channel: channel, ordered: c.opts.ordered()}
+	s.stopping, s.end = context.WithCancelCause(ctx)
+	handling, cancel := outliving(s.stopping, c.opts.Drain)
+	context.AfterFunc(handling, cancel) // its timer; handlers may outlive the session
+	s.handling = context.WithValue(handling, stoppingKey{}, s.stopping)
+
+	c.connected()
+	c.log.Info("consumer session started")
+	for {
+		select {
+		case d, open := <-deliveries:
+			if open {
+				conn.Received(d)
+				c.take(s, d)
+				continue
+			}
+			err = ended(conn, refusals)
+			s.end(err)
+			c.jobs.prune()
+			conn.Close()
+			return consuming, err
+		case <-s.stopping.Done():
+			c.jobs.prune()
+			err := context.Cause(s.stopping)
+			finished := false
+			if ctx.Err() != nil {
+				err = c.drain(patience, deliveries, conn.Received)
+				finished = err == nil
+			}
+			hangUp(conn, deliveries, func() {
+				if !finished {
+					return
+				}
+				// The answer says that the broker has read the acks.
+				defer time.AfterFunc(lastAnswer, conn.Close).Stop()
+				_ = channel.Qos(1, 0, false)
+			})
+			return consuming, err
+		}
+	}
+}
+
+// open begins to consume.
+func (c *Consumer) open(ctx context.Context, conn *bridge.Connection) (*amqp.Channel, <-chan amqp.Delivery, error) {
+	defer context.AfterFunc(ctx, conn.Close)() // the library's channels know no contexts
+	channel, err := conn.Channel()
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := channel.Qos(c.opts.Prefetch, 0, false); err != nil {
+		return nil, nil, fmt.Errorf("set prefetch: %w", err)
+	}
+	const autoAck, exclusive, noLocal, noWait = false, false, false, false
+	deliveries, err := channel.Consume(c.queue, "", autoAck, exclusive, noLocal, noWait, nil)
+	refused := new(amqp.Error)
+	switch {
+	case errors.As(err, &refused) && refused.Code == amqp.NotFound:
+		return nil, nil, fmt.Errorf("the queue is missing; declare it, or start the program that declares it: %w", err)
+	case errors.As(err, &refused) && refused.Code == amqp.AccessRefused:
+		return nil, nil, fmt.Errorf("the broker refuses the queue; let the login read it (rabbitmqctl set_permissions), or stop its exclusive consumer: %w", err)
+	case err != nil:
+		return nil, nil, fmt.Errorf("begin to consume: %w", err)
+	}
+	return channel, deliveries, nil
+}
+
+// ended says why the deliveries have ended. The library tells the reason of the channel's or the
+// connection's end before it ends them.
+func ended(conn *bridge.Connection, refusals <-chan *amqp.Error) error {
+	select {
+	case reason := <-refusals:
+		if reason != nil {
+			return fmt.Errorf("channel closed: %w", reason)
+		}
+	default:
+	}
+	if err := conn.Err(); err != nil {
+		return err
+	}
+	return errCancelled
+}
+
+// hangUp closes the connection after a last question. The broker's answers come behind
+// deliveries, which are received meanwhile and stay unacked.
+func hangUp(conn *bridge.Connection, deliveries <-chan amqp.Delivery, ask func()) {
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		ask()
+		conn.Close()
+	}()
+	for {
+		select {
+		case d, open := <-deliveries:
+			if !open {
+				deliveries = nil
+				continue
+			}
+			conn.Received(d)
+		case <-closed:
+			return
+		}
+	}
+}
+
+// take queues a delivery for a worker.
+func (c *Consumer) take(s *consumerSession, d amqp.Delivery) {
+	settled := &settlement{session: s}
+	d.Acknowledger = settled
+	leave := c.room.take(d)
+	if leave == nil {
+		c.log.Info("message goes back, since ConsumerOptions.MaxBytes leave no room for it", "message_id", d.MessageId, "bytes", len(d.Body))
+		return
+	}
+	c.jobs.add(&job{session: s, delivery: d, settled: settled, key: c.key(d), leave: leave})
+}
+
+// key returns what d must wait for: an earlier message of the same key, or, where the order does
+// not matter, an earlier delivery of the same message.
+func (c *Consumer) key(d amqp.Delivery) (key string) {
+	if c.opts.Key == nil {
+		if c.opts.Workers == 1 {
+			return "" // one after the other in any case
+		}
+		return d.MessageId
+	}
+	defer func() {
+		if v := recover(); v != nil {
+			key = ""
+			c.log.Error("ConsumerOptions.Key panicked", "message_id", d.MessageId, "panic", v, "stack", string(debug.Stack()))
+		}
+	}()
+	return c.opts.Key(d)
+}
+
+// run lets the handler handle a delivery, and sees to it that the delivery is settled.
+func (c *Consumer) run(j *job) {
+	defer c.jobs.finish(j)
+	returned := false
+	defer func() {
+		if !returned { // a panic, or runtime.Goexit
+			var reason any = "runtime.Goexit"
+			if v := recover(); v != nil {
+				reason = v
+			}
+			c.log.Error("handler did not return", "message_id", j.delivery.MessageId, "panic", reason, "stack", string(debug.Stack()))
+		}
+		c.settle(j)
+	}()
+	err := c.handle(j.session.handling, j.delivery)
+	returned = true
+	switch {
+	case err == nil:
+	case errors.Is(err, ErrLeftUnacked) && j.session.over():
+		c.log.Info("message left in the queue", "message_id", j.delivery.MessageId, "reason", err)
+	default:
+		c.log.Warn("delivery not finished", "message_id", j.delivery.MessageId, "error", err)
+	}
+}
+
+// settle hands back what the handler has neither acked nor rejected.
+func (c *Consumer) settle(j *job) {
+	if j.settled.done.Load() || j.session.over() {
+		return
+	}
+	c.log.Error("message was neither acked nor rejected by its handler; handing it back", "message_id", j.delivery.MessageId, "delay", unsettledPause)
+	if pause(j.session.stopping, unsettledPause) {
+		_ = j.delivery.Nack(false, true) // or the end of the channel does it
+	}
+}
+
+// A settlement is the Acknowledger of one delivery. It knows whether the delivery was settled.
+// In an ordered session it ends the channel in place of a requeue, after which a message could be
+// overtaken.
+type settlement struct {
+	session *consumerSession
+	done    atomic.Bool
+}
+
+var _ amqp.Acknowledger = (*settlement)(nil)
+var _ closable = (*settlement)(nil)
+
+func (s *settlement) Ack(tag uint64, multiple bool) error {
+	s.done.Store(true)
+	return s.session.channel.Ack(tag, multiple)
+}
+
+func (s *settlement) Nack(tag uint64, multiple, requeue bool) error {
+	if s.done.Store(true); requeue && s.session.ordered {
+		return s.Close()
+	}
+	return s.session.channel.Nack(tag, multiple, requeue)
+}
+
+func (s *settlement) Reject(tag uint64, requeue bool) error {
+	if s.done.Store(true); requeue && s.session.ordered {
+		return s.Close()
+	}
+	return s.session.channel.Reject(tag, requeue)
+}
+
+// Close ends the session, which returns what it has not acked. A HighWater calls it.
+func (s *settlement) Close() error {
+	s.done.Store(true)
+	s.session.end(errReturned)
+	return nil
+}
+
+// IsClosed tells whether nothing more of the session may be handled.
+func (s *settlement) IsClosed() bool { return s.session.over() || s.session.channel.IsClosed() }

@@ -1,0 +1,141 @@
+package idempotency
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// A job is a delivery that waits for a worker, or has one.
+type job struct {
+	session  *consumerSession
+	delivery amqp.Delivery
+	settled  *settlement
+	key      string // jobs with the same one run one after the other; "" for no such
+	leave    func() // gives back the room that the delivery takes
+	began    time.Time
+}
+
+// A schedule runs so many jobs at once, in the order in which they came, and of those with the
+// same key one at a time. It belongs to a Consumer and not to a session: a handler that goes on
+// after its session keeps its worker and its key. Jobs that have not begun when their session
+// ends are dropped; prefetch bounds how many there are.
+type schedule struct {
+	workers int
+	run     func(*job)    // in a goroutine of its own; it calls finish
+	ended   chan struct{} // a job has ended
+
+	mu      sync.Mutex
+	ready   []*job            // they have their key, and wait for a worker
+	behind  map[string][]*job // they wait for their key, which is taken if it is in here
+	running map[*job]struct{}
+}
+
+func newSchedule(workers int, run func(*job)) *schedule {
+	return &schedule{workers: workers, run: run, ended: make(chan struct{}, 1),
+		behind: make(map[string][]*job), running: make(map[*job]struct{})}
+}
+
+func (s *schedule) add(j *job) {
+	s.change(func() []*job {
+		waiting, taken := s.behind[j.key]
+		if taken && j.key != "" {
+			s.behind[j.key] = append(waiting, j)
+			return nil
+		}
+		if j.key != "" {
+			s.behind[j.key] = nil
+		}
+		s.ready = append(s.ready, j)
+		return nil
+	})
+}
+
+// finish ends a job that has run.
+func (s *schedule) finish(j *job) {
+	s.change(func() []*job {
+		delete(s.running, j)
+		s.pass(j.key)
+		return []*job{j}
+	})
+	select {
+	case s.ended <- struct{}{}:
+	default:
+	}
+}
+
+// prune drops the jobs of sessions that are over.
+func (s *schedule) prune() {
+	s.change(func() (dropped []*job) {
+		for key, waiting := range s.behind {
+			s.behind[key] = slices.DeleteFunc(waiting, func(j *job) bool {
+				over := j.session.over()
+				if over {
+					dropped = append(dropped, j)
+				}
+				return over
+			})
+		}
+		return dropped
+	})
+}
+
+// change changes the schedule, starts what can start, and gives back the room of the jobs that
+// have ended.
+func (s *schedule) change(change func() []*job) {
+	s.mu.Lock()
+	gone := append(change(), s.start()...)
+	s.mu.Unlock()
+	for _, j := range gone { // which may ask the network
+		j.leave()
+	}
+}
+
+// start runs what there are workers for, and drops what must not begin any more.
+func (s *schedule) start() (dropped []*job) {
+	for i := 0; i < len(s.ready); {
+		j := s.ready[i]
+		switch {
+		case j.session.over():
+			dropped = append(dropped, j)
+			s.pass(j.key)
+		case len(s.running) < s.workers:
+			j.began = time.Now()
+			s.running[j] = struct{}{}
+			go s.run(j)
+		default:
+			i++
+			continue
+		}
+		s.ready = slices.Delete(s.ready, i, i+1)
+	}
+	return dropped
+}
+
+// pass gives a key to the next job that waits for it.
+func (s *schedule) pass(key string) {
+	if key == "" {
+		return
+	}
+	waiting := s.behind[key]
+	if len(waiting) == 0 {
+		delete(s.behind, key)
+		return
+	}
+	s.ready = append(s.ready, waiting[0])
+	s.behind[key] = waiting[1:]
+}
+
+// state returns how many jobs run, and when the first of them began.
+func (s *schedule) state() (running int, oldest time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for j := range s.running {
+		if oldest.IsZero() || j.began.Before(oldest) {
+			oldest = j.began
+		}
+	}
+	return len(s.running), oldest
+}
