@@ -1,0 +1,516 @@
+package idempotency_test
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+)
+
+type deliveryHandler = func(ctx context.Context, d amqp.Delivery) error
+
+// A running consumer.
+type running struct {
+	*idempotency.Consumer
+	t     *testing.T
+	stop  context.CancelFunc
+	ended chan error
+	log   *logbook
+}
+
+// run runs a consumer of q through address until the test ends, or stop.
+func (q *queue) run(address string, handle deliveryHandler, opts idempotency.ConsumerOptions) *running {
+	q.t.Helper()
+	broker, err := bridge.NewBroker(address, nil)
+	must(q.t, err)
+	r := &running{t: q.t, ended: make(chan error, 1), log: new(logbook)}
+	opts.Logger = slog.New(slog.NewTextHandler(r.log, nil))
+	r.Consumer, err = idempotency.NewConsumer(broker, q.name, handle, &opts)
+	must(q.t, err)
+	ctx, stop := context.WithCancel(context.Background())
+	r.stop = stop
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		r.ended <- r.Run(ctx)
+	}()
+	q.t.Cleanup(func() {
+		stop()
+		<-over
+		broker.Close()
+		if q.t.Failed() {
+			q.t.Log(r.log.String())
+		}
+	})
+	return r
+}
+
+// drained stops the consumer, and checks that it ends without an error.
+func (r *running) drained() {
+	r.t.Helper()
+	r.stop()
+	must(r.t, servertest.Next(r.t, "the consumer ends", r.ended))
+}
+
+// logged waits for a text in the log.
+func (r *running) logged(text string) {
+	r.t.Helper()
+	eventually(r.t, "the log says "+text, func() (bool, error) { return strings.Contains(r.log.String(), text), nil })
+}
+
+// consuming waits until the consumer has a session, or none.
+func (r *running) consuming(want bool) {
+	r.t.Helper()
+	eventually(r.t, fmt.Sprint("consuming: ", want), func() (bool, error) { return r.State().Consuming == want, nil })
+}
+
+// ready waits until so many messages are in the queue and delivered to nobody.
+func (q *queue) ready(want int) {
+	q.t.Helper()
+	eventually(q.t, fmt.Sprint(want, " messages are ready"), func() (bool, error) {
+		state, err := q.QueueDeclarePassive(q.name, true, false, false, false, nil)
+		return state.Messages == want, err
+	})
+}
+
+func names(prefix string, n int) (ids []string) {
+	for i := range n {
+		ids = append(ids, fmt.Sprintf("%s:%03d", prefix, i))
+	}
+	return ids
+}
+
+// inserting is a handler that places an order for each message.
+func inserting(guard *idempotency.Guard, db *database) deliveryHandler {
+	return func(ctx context.Context, d amqp.Delivery) error {
+		return guard.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error { return db.placeOrder(ctx, tx, d.MessageId) })
+	}
+}
+
+// settled waits until so many messages have an end.
+func settled(t *testing.T, guard *idempotency.Guard, want uint64) {
+	t.Helper()
+	eventually(t, fmt.Sprint(want, " messages are handled"), func() (bool, error) { return guard.Stats().Handled == want, nil })
+}
+
+// A logbook is a log that may be read while it is written.
+type logbook struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logbook) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logbook) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+func TestAConsumerWorksInParallelAndTakesNoMoreThanItsPrefetch(t *testing.T) {
+	const messages, workers, prefetch = 30, 4, 9
+	q := newQueue(t, quorum)
+	q.publish(names("m", messages)...)
+	begun, finish := make(chan string, messages), make(chan struct{})
+	r := q.run(q.url, func(_ context.Context, d amqp.Delivery) error {
+		begun <- d.MessageId
+		<-finish
+		return d.Ack(false)
+	}, idempotency.ConsumerOptions{Workers: workers, Prefetch: prefetch})
+	seen := make(map[string]bool)
+	for range workers {
+		seen[servertest.Next(t, "a handler begins", begun)] = true
+	}
+	for done := 0; done < messages; done++ {
+		q.ready(max(0, messages-prefetch-done))
+		state := r.State()
+		if want := min(workers, messages-done); state.Running != want || !state.Consuming || time.Since(state.Oldest) < 0 {
+			t.Errorf("after %d the state is %+v, want %d handlers", done, state, want)
+		}
+		if len(begun) > 0 {
+			t.Error("more handlers run than there are workers")
+		}
+		finish <- struct{}{}
+		if done+workers < messages {
+			seen[servertest.Next(t, "the next handler begins", begun)] = true
+		} else {
+			eventually(t, "the handler has ended", func() (bool, error) { return r.State().Running == messages-done-1, nil })
+		}
+	}
+	if len(seen) != messages {
+		t.Errorf("%d messages came, not %d", len(seen), messages)
+	}
+	r.drained()
+	q.wantEmpty()
+}
+
+// One at a time, in the order of the queue, although connections are lost, attempts fail, and
+// messages are handed back and dead-lettered.
+func TestAConsumerHandlesEachKeyInOrder(t *testing.T) {
+	const keys, each = 6, 40
+	db := newDatabase(t, "PostgreSQL")
+	for name, opts := range map[string]idempotency.ConsumerOptions{
+		"by key":     {Workers: 5, Key: func(d amqp.Delivery) string { return d.MessageId[:2] }},
+		"one worker": {Workers: 1},
+		"little room": {Workers: 5, MaxBytes: 12000, Prefetch: 40, Key: func(d amqp.Delivery) string { // about five messages
+			if strings.HasSuffix(d.MessageId, ":000") {
+				panic("no key") // is the first in any case
+			}
+			return d.MessageId[:2]
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			q := newQueue(t, limitless)
+			var ids []string
+			for i := range each {
+				for key := range keys {
+					ids = append(ids, fmt.Sprintf("%s%d:%03d", name[:1], key, i))
+				}
+			}
+			q.publish(ids...)
+			valve, through := servertest.Through(t, q.url)
+			guard := newGuard(t, db.inbox, idempotency.Options{Attempts: 2, MinDelay: time.Millisecond, MaxDelay: time.Millisecond})
+			var mu sync.Mutex
+			busy, attempts := make(map[string]int), make(map[string]int)
+			r := q.run(through, func(ctx context.Context, d amqp.Delivery) error {
+				key := d.MessageId[:2]
+				mu.Lock()
+				if busy[key]++; busy[key] > 1 {
+					t.Errorf("%d handlers of key %s run at once", busy[key], key)
+				}
+				mu.Unlock()
+				defer func() {
+					mu.Lock()
+					busy[key]--
+					mu.Unlock()
+				}()
+				return guard.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error {
+					mu.Lock()
+					attempts[d.MessageId]++
+					attempt, total := attempts[d.MessageId], len(attempts)
+					mu.Unlock()
+					if strings.HasSuffix(d.MessageId, "7") && attempt <= 2 {
+						return errHandler // twice: it is handed back
+					}
+					if attempt == 1 && total%60 == 59 {
+						valve.Cut()
+					}
+					return db.placeOrder(ctx, tx, d.MessageId)
+				})
+			}, opts)
+			settled(t, guard, keys*each)
+			r.drained()
+			q.redeliver(func(d amqp.Delivery) error { return inserting(guard, db)(t.Context(), d) }) // whose acks were lost
+			placed := db.placed(t)
+			for key := range keys {
+				var want []string
+				for i := range each {
+					want = append(want, fmt.Sprintf("%03d", i))
+				}
+				if got := placed[fmt.Sprint(name[:1], key)]; !slices.Equal(got, want) {
+					t.Errorf("key %d took effect in the order %v", key, got)
+				}
+			}
+			q.wantEmpty()
+		})
+	}
+}
+
+// What has no room goes back, and comes again.
+func TestAConsumerHoldsNoMoreBytesThanItsRoom(t *testing.T) {
+	const messages, size, most = 60, 100 << 10, 350 << 10
+	q := newQueue(t, limitless)
+	for i := range messages {
+		must(t, q.Publish("", q.name, true, false, amqp.Publishing{MessageId: fmt.Sprint("m", i), Body: make([]byte, size)}))
+	}
+	var mu sync.Mutex
+	seen := make(map[string]int)
+	full := make(chan struct{})
+	r := q.run(q.url, func(_ context.Context, d amqp.Delivery) error {
+		<-full
+		mu.Lock()
+		defer mu.Unlock()
+		if seen[d.MessageId]++; len(d.Body) != size {
+			t.Errorf("a message has %d bytes", len(d.Body))
+		}
+		return d.Ack(false)
+	}, idempotency.ConsumerOptions{Workers: 20, MaxBytes: most})
+	r.logged("no room for it")
+	if running := r.State().Running; running > most/size {
+		t.Errorf("%d messages are held", running)
+	}
+	close(full)
+	eventually(t, "all have come", func() (bool, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(seen) == messages, nil
+	})
+	r.drained()
+	q.wantEmpty()
+}
+
+// The broker closes the connections of its vhost, as rabbitmqctl close_all_connections does.
+func TestAConsumerComesBackWhenTheBrokerHasClosedItsConnection(t *testing.T) {
+	const messages = 200
+	db := newDatabase(t, "PostgreSQL")
+	q := newQueue(t, limitless)
+	q.publish(names("m", messages)...)
+	_, vhost, _ := strings.Cut(strings.TrimPrefix(q.url, "amqp://"), "/")
+	guard := newGuard(t, db.inbox, idempotency.Options{})
+	closed := make(chan struct{})
+	var once sync.Once
+	r := q.run(q.url, func(ctx context.Context, d amqp.Delivery) error {
+		return guard.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error {
+			if d.MessageId == "m:100" {
+				once.Do(func() {
+					defer close(closed)
+					if _, err := servertest.RabbitMQ(t).Eval(t.Context(), `[rabbit_networking:close_connection(P, "by a test") ||
+						[{pid, P}, {vhost, V}] <- rabbit_networking:connection_info_all([pid, vhost]), V =:= <<"%s">>]`, vhost); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			return db.placeOrder(ctx, tx, d.MessageId)
+		})
+	}, idempotency.ConsumerOptions{Workers: 8})
+	servertest.Next(t, "the connections are closed", closed)
+	settled(t, guard, messages)
+	r.logged("by a test")
+	r.drained()
+	db.wantOrders(t, messages)
+	_, q.Channel = q.dial()
+	q.wantEmpty()
+}
+
+// A queue that is missing at the start, and is deleted later.
+func TestAConsumerWaitsForAMissingQueue(t *testing.T) {
+	q := newQueue(t, quorum)
+	remove := func() {
+		_, err := q.QueueDelete(q.name, false, false, false)
+		must(t, err)
+	}
+	remove()
+	came := make(chan string)
+	r := q.run(q.url, func(_ context.Context, d amqp.Delivery) error {
+		defer func() { came <- d.MessageId }()
+		return d.Ack(false)
+	}, idempotency.ConsumerOptions{})
+	for _, id := range []string{"m1", "m2"} {
+		r.logged("the queue is missing; declare it")
+		eventually(t, "the state says it", func() (bool, error) {
+			state := r.State()
+			return !state.Consuming && state.Err != nil && strings.Contains(state.Err.Error(), "missing"), nil
+		})
+		_, err := q.QueueDeclare(q.name, true, false, false, false, quorum)
+		must(t, err)
+		q.publish(id)
+		if got := servertest.Next(t, "a message", came); got != id {
+			t.Errorf("%s came, not %s", got, id)
+		}
+		r.consuming(true)
+		if id == "m1" {
+			remove()
+			r.logged("the broker has ended the consumer")
+		}
+	}
+	r.drained()
+}
+
+func TestAConsumerWhoseLoginIsRefusedAtTheStartEnds(t *testing.T) {
+	q := newQueue(t, quorum)
+	r := q.run(strings.Replace(servertest.User(t, q.url, "", "", ""), ":secret@", ":wrong@", 1), func(context.Context, amqp.Delivery) error { return nil }, idempotency.ConsumerOptions{})
+	if err := servertest.Next(t, "the end of Run", r.ended); !errors.Is(err, bridge.ErrCredentials) {
+		t.Errorf("Run returned %v", err)
+	}
+	other := q.run(servertest.User(t, q.url, "", "", ""), func(context.Context, amqp.Delivery) error { return nil }, idempotency.ConsumerOptions{})
+	other.logged("let the login read it")
+	other.drained()
+}
+
+// At the end what runs may finish, and nothing else begins or is requeued.
+func TestAConsumerDrains(t *testing.T) {
+	const messages, workers = 20, 3
+	db := newDatabase(t, "PostgreSQL")
+	q := newQueue(t, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": 2}) // what is requeued more often is dropped
+	q.publish(names("m", messages)...)
+	guard := newGuard(t, db.inbox, idempotency.Options{MinDelay: time.Hour, MaxDelay: time.Hour, Hold: 24 * time.Hour, Drain: -1})
+	begun, finish := make(chan context.Context, messages), make(chan struct{})
+	r := q.run(q.url, func(ctx context.Context, d amqp.Delivery) error {
+		return guard.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error {
+			begun <- ctx
+			if d.MessageId == "m:001" {
+				return errHandler // waits for another attempt
+			}
+			<-finish
+			return db.placeOrder(ctx, tx, d.MessageId)
+		})
+	}, idempotency.ConsumerOptions{Workers: workers})
+	for range workers {
+		servertest.Next(t, "a handler begins", begun)
+	}
+	eventually(t, "an attempt has failed", func() (bool, error) { return guard.Stats().FailedAttempts == 1, nil })
+	r.stop()
+	eventually(t, "the message that waited is left", func() (bool, error) { return guard.Stats().LeftUnacked == 1, nil })
+	select {
+	case err := <-r.ended:
+		t.Fatalf("the consumer ended while handlers ran: %v", err)
+	default:
+	}
+	finish <- struct{}{}
+	finish <- struct{}{}
+	must(t, servertest.Next(t, "the consumer ends", r.ended))
+	if len(begun) > 0 {
+		t.Error("a handler began after the stop")
+	}
+	if got, want := guard.Stats(), (idempotency.Stats{Handled: workers - 1, LeftUnacked: 1, FailedAttempts: 1}); got != want {
+		t.Errorf("stats are %+v, want %+v", got, want)
+	}
+	q.ready(messages - workers + 1)
+
+	second := newGuard(t, db.inbox, idempotency.Options{})
+	r = q.run(q.url, inserting(second, db), idempotency.ConsumerOptions{Workers: workers})
+	settled(t, second, messages-workers+1)
+	r.drained()
+	db.wantOrders(t, messages)
+	if stats := second.Stats(); stats.Duplicates != 0 {
+		t.Errorf("%d acks were lost", stats.Duplicates)
+	}
+	q.wantEmpty()
+}
+
+// The end of the time to drain ends the context of what runs.
+func TestAConsumersHandlersAreCancelledAfterTheDrain(t *testing.T) {
+	db := newDatabase(t, "PostgreSQL")
+	q := newQueue(t, quorum)
+	q.publish("m1")
+	guard := newGuard(t, db.inbox, idempotency.Options{})
+	begun := make(chan struct{})
+	r := q.run(q.url, func(ctx context.Context, d amqp.Delivery) error {
+		return guard.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error {
+			close(begun)
+			<-ctx.Done()
+			return context.Cause(ctx)
+		})
+	}, idempotency.ConsumerOptions{Drain: 50 * time.Millisecond})
+	servertest.Next(t, "the handler begins", begun)
+	r.drained()
+	if got, want := guard.Stats(), (idempotency.Stats{LeftUnacked: 1}); got != want {
+		t.Errorf("stats are %+v, want %+v", got, want)
+	}
+	q.ready(1)
+}
+
+// One handler never returns. It keeps its worker, and its message, however often the broker
+// delivers that again; the end does not wait for it.
+func TestAHandlerThatHangsStopsOnlyItself(t *testing.T) {
+	broker := servertest.StartRabbitMQ(t, nil)
+	must(t, broker.SetConsumerTimeout(t.Context(), 2*time.Second))
+	db := newDatabase(t, "PostgreSQL")
+	q := newQueueOn(t, broker.URL(), limitless)
+	guard := newGuard(t, db.inbox, idempotency.Options{})
+	handle, hang, hanging := inserting(guard, db), make(chan struct{}), make(chan struct{}, 10)
+	r := q.run(q.url, func(ctx context.Context, d amqp.Delivery) error {
+		if d.MessageId == "hangs" {
+			hanging <- struct{}{}
+			<-hang
+		}
+		return handle(ctx, d)
+	}, idempotency.ConsumerOptions{Workers: 2, Drain: time.Millisecond})
+	q.publish("hangs")
+	servertest.Next(t, "the handler hangs", hanging)
+	for session := range uint64(3) { // the broker ends each but the last
+		r.consuming(true)
+		q.publish(names(fmt.Sprint("m", session), 10)...)
+		settled(t, guard, 10*(session+1))
+		if session < 2 {
+			eventually(t, "the session ends", func() (bool, error) {
+				return strings.Count(r.log.String(), "session ended") > int(session), nil
+			})
+		}
+	}
+	r.stop()
+	if err := servertest.Next(t, "the consumer ends", r.ended); !errors.Is(err, idempotency.ErrNotDrained) {
+		t.Errorf("Run returned %v", err)
+	}
+	if state := r.State(); state.Running != 1 || len(hanging) != 0 || time.Since(state.Oldest) < 2*time.Second {
+		t.Errorf("the message that hangs was begun %d times more; the state is %+v", len(hanging), state)
+	}
+	close(hang)
+	eventually(t, "the handler has ended", func() (bool, error) { return r.State().Running == 0, nil })
+	db.wantOrders(t, 30) // the session of the other is over
+	q.ready(1)
+}
+
+// A handler that does not settle its delivery, in whatever way, gets it again.
+func TestADeliveryThatItsHandlerDoesNotSettleComesAgain(t *testing.T) {
+	for name, fail := range map[string]func() error{
+		"returns nil":      func() error { return nil },
+		"returns an error": func() error { return errHandler },
+		"panics":           func() error { panic("out of range") },
+		"exits":            func() error { runtime.Goexit(); return nil },
+	} {
+		for _, workers := range []int{1, 4} {
+			t.Run(fmt.Sprint(name, " with ", workers), func(t *testing.T) {
+				t.Parallel()
+				q := newQueue(t, limitless)
+				q.publish("m1")
+				came := make(chan bool, 2)
+				r := q.run(q.url, func(_ context.Context, d amqp.Delivery) error {
+					came <- d.Redelivered
+					if !d.Redelivered {
+						return fail()
+					}
+					return d.Ack(false)
+				}, idempotency.ConsumerOptions{Workers: workers})
+				if servertest.Next(t, "a delivery", came) || !servertest.Next(t, "another", came) {
+					t.Error("the message was not redelivered")
+				}
+				r.logged("neither acked nor rejected")
+				r.drained()
+				q.wantEmpty()
+			})
+		}
+	}
+}
+
+func TestAConsumerRefusesWhatCannotWork(t *testing.T) {
+	broker, err := bridge.NewBroker("amqp://localhost/", nil)
+	must(t, err)
+	defer broker.Close()
+	handle := func(context.Context, amqp.Delivery) error { return nil }
+	for field, opts := range map[string]idempotency.ConsumerOptions{
+		"Workers": {Workers: -1}, "Prefetch": {Workers: 3, Prefetch: 2}, "MaxBytes": {MaxBytes: -1}, "Drain": {Drain: -1},
+	} {
+		if _, err := idempotency.NewConsumer(broker, "q", handle, &opts); err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+	for name, create := range map[string]func() (*idempotency.Consumer, error){
+		"broker": func() (*idempotency.Consumer, error) { return idempotency.NewConsumer(nil, "q", handle, nil) },
+		"queue":  func() (*idempotency.Consumer, error) { return idempotency.NewConsumer(broker, "", handle, nil) },
+		"handle": func() (*idempotency.Consumer, error) { return idempotency.NewConsumer(broker, "q", nil, nil) },
+	} {
+		if _, err := create(); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
