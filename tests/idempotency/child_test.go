@@ -2,11 +2,14 @@ package idempotency_test
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/idempotency"
 	"github.com/twoqueue/twoqueue/tests/program"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
@@ -44,26 +47,32 @@ const (
 	done    = "done\n"
 )
 
-// play is the child's process.
+// play is the child's process: a consumer with one worker.
 func (c child) play() error {
-	conn, err := amqp.Dial(c.AMQP)
-	if err != nil {
-		return err
-	}
-	channel, err := conn.Channel()
-	if err != nil {
-		return err
-	}
-	if err := channel.Qos(1, 0, false); err != nil {
-		return err
-	}
-	deliveries, err := channel.Consume(c.Queue, "", false, false, false, false, nil)
-	if err != nil {
-		return err
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), servertest.Patience)
 	defer cancel()
-	if err := walk(ctx, c, channel, deliveries); err != nil {
+	broker, err := bridge.NewBroker(c.AMQP, nil)
+	if err != nil {
+		return err
+	}
+	w, err := newWalker(ctx, c)
+	if err != nil {
+		return err
+	}
+	var failure error
+	left := c.Messages
+	consumer, err := idempotency.NewConsumer(broker, c.Queue, func(ctx context.Context, d amqp.Delivery) error {
+		d.Acknowledger = stepping{d.Acknowledger.(closableAcknowledger), &w.countdown}
+		failure = w.walk(ctx, d)
+		if left--; left <= 0 || failure != nil {
+			cancel()
+		}
+		return failure
+	}, &idempotency.ConsumerOptions{Workers: 1})
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(consumer.Run(ctx), failure); err != nil {
 		return err
 	}
 	fmt.Print(done)

@@ -87,16 +87,23 @@ func (w *walkingInbox) Unkeep(ctx context.Context, tx bridge.Tx, consumer, entit
 	return w.Inbox.Unkeep(ctx, tx, consumer, entity, version)
 }
 
-// stepping is a channel whose acks are steps, before and after.
+// stepping is the acknowledger of a delivery whose acks are steps, before and after.
 type stepping struct {
-	*amqp.Channel
+	closableAcknowledger
 	*countdown
+}
+
+// A closableAcknowledger is what HighWater needs.
+type closableAcknowledger interface {
+	amqp.Acknowledger
+	Close() error
+	IsClosed() bool
 }
 
 func (s stepping) Ack(tag uint64, multiple bool) error {
 	s.step()
 	defer s.step()
-	return s.Channel.Ack(tag, multiple)
+	return s.closableAcknowledger.Ack(tag, multiple)
 }
 
 // An outbox is the world outside: a file with a line for each e-mail.
@@ -133,24 +140,24 @@ type walker struct {
 	db     *database
 	guard  *idempotency.Guard
 	outbox outbox
-	next   func() amqp.Delivery
+	walk   func(ctx context.Context, d amqp.Delivery) error // handles a delivery
 }
 
-// A task is what a walker does with its first message.
-type task func(ctx context.Context, w *walker) error
+// A task is what a walker does with its only message.
+type task func(ctx context.Context, w *walker, d amqp.Delivery) error
 
 var tasks = map[string]task{
-	"AtMostOnce": func(ctx context.Context, w *walker) error {
-		return w.guard.AtMostOnce(ctx, w.db.DB, w.next(), func(_ context.Context, d amqp.Delivery) error {
+	"AtMostOnce": func(ctx context.Context, w *walker, d amqp.Delivery) error {
+		return w.guard.AtMostOnce(ctx, w.db.DB, d, func(_ context.Context, d amqp.Delivery) error {
 			w.step()
 			defer w.step()
 			return w.outbox.send(d)
 		})
 	},
 	// Its first attempt certainly has not sent anything.
-	"AtMostOnce, not done": func(ctx context.Context, w *walker) error {
+	"AtMostOnce, not done": func(ctx context.Context, w *walker, d amqp.Delivery) error {
 		attempts := 0
-		return w.guard.AtMostOnce(ctx, w.db.DB, w.next(), func(_ context.Context, d amqp.Delivery) error {
+		return w.guard.AtMostOnce(ctx, w.db.DB, d, func(_ context.Context, d amqp.Delivery) error {
 			w.step()
 			if attempts++; attempts == 1 {
 				return idempotency.NotDone(errHandler)
@@ -159,18 +166,18 @@ var tasks = map[string]task{
 			return w.outbox.send(d)
 		})
 	},
-	"AtMostOnce, in doubt": func(ctx context.Context, w *walker) error {
-		return w.guard.AtMostOnce(ctx, w.db.DB, w.next(), func(_ context.Context, d amqp.Delivery) error {
+	"AtMostOnce, in doubt": func(ctx context.Context, w *walker, d amqp.Delivery) error {
+		return w.guard.AtMostOnce(ctx, w.db.DB, d, func(_ context.Context, d amqp.Delivery) error {
 			return errors.Join(w.outbox.send(d), errHandler)
 		})
 	},
-	"Accept": func(ctx context.Context, w *walker) error { return w.guard.Accept(ctx, w.db.DB, w.next()) },
-	"Work": func(ctx context.Context, w *walker) error {
+	"Accept": func(ctx context.Context, w *walker, d amqp.Delivery) error { return w.guard.Accept(ctx, w.db.DB, d) },
+	"Work": func(ctx context.Context, w *walker, d amqp.Delivery) error {
 		accepting, err := idempotency.New(w.Inbox, "shop", &walkers)
 		if err != nil {
 			return err
 		}
-		if err := accepting.Accept(ctx, w.db.DB, w.next()); err != nil {
+		if err := accepting.Accept(ctx, w.db.DB, d); err != nil {
 			return err
 		}
 		ctx, done := context.WithCancel(ctx)
@@ -192,43 +199,29 @@ var tasks = map[string]task{
 	},
 }
 
-// walk does its task, or handles its messages by a strategy.
-func walk(ctx context.Context, c child, channel *amqp.Channel, deliveries <-chan amqp.Delivery) error {
+// newWalker returns a walker that does its task, or handles its messages by a strategy.
+func newWalker(ctx context.Context, c child) (*walker, error) {
 	db, err := open(ctx, c.Store, c.DSN)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	w := &walker{walkingInbox: &walkingInbox{db.inbox, countdown{c.Step}}, db: db, outbox: c.Outbox}
-	w.next = func() (d amqp.Delivery) {
-		select {
-		case d = <-deliveries:
-		case <-ctx.Done(): // the parent gives up too
-			fmt.Fprintln(os.Stderr, "no delivery")
-			os.Exit(1)
-		}
-		d.Acknowledger = stepping{channel, &w.countdown}
-		return d
-	}
 	if does := tasks[c.Task]; does != nil {
-		if w.guard, err = idempotency.New(w, "shop", &walkers); err != nil {
-			return err
-		}
-		return does(ctx, w)
+		w.walk = func(ctx context.Context, d amqp.Delivery) error { return does(ctx, w, d) }
+		w.guard, err = idempotency.New(w, "shop", &walkers)
+		return w, err
 	}
 	r, err := db.receiver(c.Task, w, idempotency.Options{})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	for range c.Messages {
-		err := r.handle(ctx, w.next(), func(ctx context.Context, tx *sql.Tx, id string) error {
+	w.walk = func(ctx context.Context, d amqp.Delivery) error {
+		return r.handle(ctx, d, func(ctx context.Context, tx *sql.Tx, id string) error {
 			defer w.step()
 			return db.placeOrder(ctx, tx, id)
 		})
-		if err != nil {
-			return err
-		}
 	}
-	return nil
+	return w, nil
 }
 
 // walkThrough kills a walker after its first step, another after its second, and so on
