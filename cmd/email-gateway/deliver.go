@@ -16,8 +16,10 @@ import (
 var errHeld = errors.New("held for longer than EMAIL_HOLD")
 
 // deliver brings one message to its end: sent, a duplicate, doubtful, in the dead
-// queue, or in its own queue again.
-func (g *gateway) deliver(ctx context.Context, d amqp.Delivery) {
+// queue, or in its own queue again. It logs its errors itself.
+func (g *gateway) deliver(ctx context.Context, d amqp.Delivery) error {
+	g.held.Add(1)
+	defer g.held.Done()
 	defer g.metrics.hold()()
 	log := g.log.With("message_id", d.MessageId)
 	a := &attempt{gateway: g}
@@ -26,12 +28,16 @@ func (g *gateway) deliver(ctx context.Context, d amqp.Delivery) {
 	if g.sendable(d) {
 		// Nothing is started without a session in which to send, so that a mail server
 		// that is away for hours counts against no e-mail, and leaves none in doubt.
+		waiting, cancel := context.WithTimeoutCause(g.stopping, g.config.Hold.Duration(), errHeld)
+		defer cancel()
 		var err error
-		if a.session, err = g.sessions.take(ctx); err != nil {
+		if a.session, err = g.sessions.take(waiting); err != nil {
 			g.metrics.outcome(handedBack)
 			log.Info("e-mail handed back", "reason", err)
-			_ = d.Nack(false, true) // or the end of the channel does it
-			return
+			if g.stopping.Err() == nil { // the end of the channel hands it back, too
+				_ = d.Nack(false, true)
+			}
+			return nil
 		}
 	}
 	err := g.guard.AtMostOnce(withAttempt(ctx, a), g.db.DB.DB, d, a.run)
@@ -52,6 +58,7 @@ func (g *gateway) deliver(ctx context.Context, d amqp.Delivery) {
 		g.metrics.outcome(duplicate)
 		log.Info("e-mail is a duplicate")
 	}
+	return nil
 }
 
 // sendable tells whether a message is an e-mail. No more messages are decoded at once than

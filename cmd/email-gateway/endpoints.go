@@ -103,7 +103,7 @@ func (p *pendingCollector) get() (map[driver.State]int64, error) {
 // ready returns nil if e-mails can be sent.
 func (g *gateway) ready(ctx context.Context) error {
 	switch {
-	case !g.consuming.Load():
+	case !g.consumer.State().Consuming:
 		return errors.New("no consumer")
 	case g.sessions.away.Load():
 		return errors.New("mail server not available")

@@ -7,10 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
-
-	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
@@ -28,13 +25,13 @@ type gateway struct {
 	statuses *statuses
 	sessions *sessions
 	metrics  *metrics
-	room     *room
+	consumer *idempotency.Consumer
 	parsing  chan struct{} // a token for each e-mail that is decoded
 
+	stopping  context.Context // done when the gateway stops: then nothing waits for a session
 	end       context.Context // done when the time to drain is over: then no mail server is waited for
-	consuming atomic.Bool
-	held      sync.WaitGroup // a token for each message that is held
-	unwritten chan struct{}  // tells settle that a status could not be written
+	held      sync.WaitGroup  // a token for each message that is held
+	unwritten chan struct{}   // tells settle that a status could not be written
 }
 
 // errNotDrained: the gateway has stopped in the middle of something.
@@ -44,8 +41,10 @@ var errNotDrained = errors.New("not drained in time; what was being sent is perh
 func work(ctx context.Context, c *config, stderr io.Writer) error {
 	end, giveUp := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer giveUp(nil)
-	g := &gateway{config: c, log: c.Log.Logger(stderr), end: end, unwritten: make(chan struct{}, 1),
-		room: &room{most: int(c.Max.HeldBytes)}, parsing: make(chan struct{}, c.SMTP.Sessions)}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	g := &gateway{config: c, log: c.Log.Logger(stderr), stopping: ctx, end: end, unwritten: make(chan struct{}, 1),
+		parsing: make(chan struct{}, c.SMTP.Sessions)}
 	transit.Warn(g.log, prefix, c.Database.URL, c.AMQP.URL)
 	mail, err := c.server()
 	if err != nil {
@@ -71,13 +70,18 @@ func work(ctx context.Context, c *config, stderr io.Writer) error {
 	if err := g.declare(ctx); err != nil {
 		return err
 	}
+	g.consumer, err = idempotency.NewConsumer(g.broker, c.Queue, g.deliver, &idempotency.ConsumerOptions{Workers: int(c.Prefetch),
+		Prefetch: int(c.Prefetch), MaxBytes: int(c.Max.HeldBytes), Drain: c.Drain.Duration(), Logger: g.log})
+	if err != nil {
+		return err
+	}
 	g.metrics = newMetrics(g)
 	server, err := g.serve(ctx)
 	if err != nil {
 		return err
 	}
 	defer server.Close()
-	return g.work(ctx, giveUp)
+	return g.work(ctx, stop, giveUp)
 }
 
 // besideSessions are the connections that a gateway uses beside those of its e-mails: one each
@@ -124,13 +128,17 @@ func (g *gateway) greet(ctx context.Context) error {
 	return nil
 }
 
-// work runs all that runs until ctx ends, and drains; giveUp ends g.end.
-func (g *gateway) work(ctx context.Context, giveUp context.CancelCauseFunc) error {
+// work runs all that runs until ctx ends, and drains; stop ends ctx, giveUp ends g.end.
+func (g *gateway) work(ctx context.Context, stop context.CancelFunc, giveUp context.CancelCauseFunc) error {
+	var failure error // the consumer's
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		var parts sync.WaitGroup
-		parts.Go(func() { g.consume(ctx) })
+		parts.Go(func() {
+			defer stop()
+			failure = g.consumer.Run(ctx)
+		})
 		parts.Go(func() { _ = g.guard.Resume(ctx, g.db.DB.DB, g.resume) })
 		parts.Go(func() { g.settle(ctx) })
 		parts.Go(func() { g.purge(ctx) })
@@ -143,7 +151,7 @@ func (g *gateway) work(ctx context.Context, giveUp context.CancelCauseFunc) erro
 	defer limit.Stop()
 	select {
 	case <-ended:
-		return nil
+		return failure
 	case <-limit.C:
 	}
 	giveUp(errNotDrained)
@@ -153,86 +161,6 @@ func (g *gateway) work(ctx context.Context, giveUp context.CancelCauseFunc) erro
 	}
 	return errNotDrained
 }
-
-// consume holds a session with the broker, until ctx ends.
-func (g *gateway) consume(ctx context.Context) {
-	pauses := redials()
-	for {
-		began, err := g.session(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		if began {
-			pauses.Reset()
-		}
-		pause := pauses.NextBackOff()
-		g.log.Warn("consumer session ended", "error", err, "retry_in", pause)
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-// session consumes over one connection, which ends whole. Each message that it is
-// given has a goroutine; prefetch bounds how many there are.
-func (g *gateway) session(ctx context.Context) (began bool, err error) {
-	conn, err := g.broker.Connect(ctx)
-	if err != nil {
-		return false, err
-	}
-	conn.BoundReadAhead(readAhead)
-	ch, err := conn.Channel()
-	if err != nil {
-		conn.Close()
-		return false, err
-	}
-	var deliveries <-chan amqp.Delivery
-	err = ch.Qos(int(g.config.Prefetch), 0, false)
-	if err == nil {
-		const autoAck, exclusive, noLocal, noWait = false, false, false, false
-		deliveries, err = ch.Consume(g.config.Queue, consumer, autoAck, exclusive, noLocal, noWait, nil)
-	}
-	if err != nil {
-		conn.Close()
-		return false, fmt.Errorf("consume: %w", err)
-	}
-	// A message is held no longer than its connection lives, or the gateway's life lasts.
-	holding, letGo := context.WithCancelCause(ctx)
-	defer letGo(errSessionOver)
-	var session sync.WaitGroup
-	defer g.held.Go(func() { // the acks need the connection
-		session.Wait()
-		conn.Close()
-	})
-	stop := context.AfterFunc(ctx, func() { _ = ch.Cancel(consumer, false) }) // closes deliveries
-	defer stop()
-	g.consuming.Store(true)
-	defer g.consuming.Store(false)
-	g.log.Info("consumer session started", "queue", g.config.Queue)
-	for d := range deliveries {
-		conn.Received(d)
-		leave := g.room.take(d)
-		if leave == nil {
-			g.log.Info("e-mail goes back, since there is no room for it", "message_id", d.MessageId, "bytes", len(d.Body))
-			continue
-		}
-		session.Go(func() {
-			defer leave()
-			g.deliver(holding, d)
-		})
-	}
-	if err := conn.Err(); err != nil {
-		return true, err
-	}
-	return true, errors.New("the broker has ended the consumer")
-}
-
-// readAhead is how many bytes of bodies the connection reads before the gateway takes them.
-const readAhead = 1 << 20
-
-var errSessionOver = errors.New("consumer session is over")
 
 // purgeEvery is how often old statuses are looked for.
 const purgeEvery = time.Hour
