@@ -3,18 +3,16 @@
 //
 //	inbox, err := postgres.OpenInbox(ctx, db) // or sqlserver, mysql, sqlite; migrate.Inbox has made its tables
 //	guard, err := idempotency.New(inbox, "mailer", &idempotency.Options{DeadLetter: idempotency.DeadQueue(broker, "emails.dead")})
-//	for d := range idempotency.Until(ctx, deliveries) { // of Consume, with manual acks
-//		err := guard.Handle(ctx, db, d, func(ctx context.Context, tx *sql.Tx) error {
+//	consumer, err := idempotency.NewConsumer(broker, "emails", func(ctx context.Context, d amqp.Delivery) error {
+//		return guard.Handle(ctx, db, d, func(ctx context.Context, tx *sql.Tx) error {
 //			_, err := tx.ExecContext(ctx, `INSERT INTO emails …`, d.Body)
 //			return err
 //		})
-//		if err != nil {
-//			slog.Error("delivery not finished", "error", err)
-//		}
-//	}
-//	err = channel.Close() // returns unacked messages to the queue
+//	}, &idempotency.ConsumerOptions{Workers: 20})
+//	err = consumer.Run(ctx) // until ctx ends
 //
-// The broker is a *bridge.Broker, or use another of Options' ways for messages that fail for good.
+// The broker is a *bridge.Broker. A [Consumer] connects, works in parallel, reconnects and drains. A
+// strategy, such as [Guard.Handle], handles each message once, and also works without a Consumer.
 // The package needs no sender and no verifier of this module: any message with an ID will do. The
 // examples (example_*_test.go in this folder) show a whole receiver, each strategy, and a request
 // with its reply.
@@ -86,23 +84,34 @@
 //
 // If an ack does not reach the broker, the outcome stands and Handle returns an
 // error that is [ErrNotAcked]: the message comes again, and is then a duplicate.
-// So the plain loop at the top is right: it logs the error and goes on.
+// A Consumer logs these errors and goes on.
 //
-// A loop like this handles one message at a time, and one that fails keeps the
-// others waiting for the length of its retries. A Guard may be used by any
-// number of goroutines: start a few such loops on one delivery channel, with a
-// prefetch of at least their number. A much larger one lets messages wait in the process
-// while the broker's consumer timeout runs: Options.Hold says what is too large.
+// A Guard may be used by any number of goroutines, and a message that fails keeps one for the
+// length of its retries. So give a Consumer more Workers than messages fail at once.
 //
 // # To stop
 //
-// End the context of the calls, and close the channel when they have returned, as the loop at the
-// top does. The attempt in progress may go on for Options.Drain. All other messages that were
-// delivered are left unacked, and the end of the channel returns them to the queue.
+// End the context of Consumer.Run. The attempts in progress have ConsumerOptions.Drain to finish.
+// All other messages that were delivered are left unacked, and the end of the connection returns
+// them to the queue.
 //
 // A receiver that stops requeues nothing. The broker would deliver a requeued message again at
 // once, to the receiver that stops, and a quorum queue would dead-letter or drop it at its
 // delivery limit (measured with a limit of 20: ten of ten messages were gone within 3 seconds).
+//
+// # A loop of your own
+//
+// With a loop over deliveries in the place of a Consumer, end the loop when ctx ends, then close
+// the channel; a loop that only ranges over deliveries takes messages until then. Consume with
+// manual acks, on a channel that the client library does not recover by itself: after a recovery
+// delivery tags start again, and an ack with an old tag may ack a message that was not handled.
+// The attempt in progress may go on for Options.Drain.
+//
+// The broker's consumer timeout begins when the broker delivers, Options.Hold when Handle is
+// called. Divide the prefetch by the number of goroutines that call Handle and round up: so many
+// times Hold must stay below the consumer timeout. Close the channel when its deliveries end. A
+// cancelled consumer that acks late may be given messages again, which nothing reads
+// (rabbitmq-server, issue 17317).
 //
 // # Who is to blame for a failed attempt
 //
@@ -233,8 +242,4 @@
 // exchange and a large positive delivery limit. Each end of a channel counts, too, for the
 // messages that it had not acked. The limit also stops a message whose handling
 // kills the process each time, which no code in the process can.
-//
-// Consume with manual acks, on a channel that the client library does not recover by itself.
-// After a recovery delivery tags start again, and an ack with an old tag may ack a message that
-// nobody has handled.
 package idempotency

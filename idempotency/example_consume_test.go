@@ -3,7 +3,6 @@ package idempotency_test
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"log"
 	"os"
 	"os/signal"
@@ -12,6 +11,7 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/idempotency"
@@ -33,48 +33,25 @@ func Example_consume() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	guard, err := idempotency.New(inbox, "mailer", &idempotency.Options{DeadLetterExchange: true}) // see 'Where dead-lettered messages go'
+	broker, err := bridge.Dial(ctx, "amqp://mailer:secret@localhost/", nil)
 	if err != nil {
 		log.Fatal(err)
 	}
-	conn, err := amqp.Dial("amqp://mailer:secret@localhost/")
+	defer broker.Close()
+	guard, err := idempotency.New(inbox, "mailer", &idempotency.Options{DeadLetter: idempotency.DeadQueue(broker, "emails.dead")})
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer conn.Close()
-	if err := consume(ctx, conn, db, guard); err != nil {
-		log.Fatal(err) // whoever starts the process starts it anew
-	}
-}
-
-// consume handles what is in the queue, until ctx ends; or the connection does, which is
-// an error.
-func consume(ctx context.Context, conn *amqp.Connection, db *sql.DB, guard *idempotency.Guard) error {
-	ch, err := conn.Channel()
-	if err != nil {
-		return err
-	}
-	const prefetch = 10
-	if err := ch.Qos(prefetch, 0, false); err != nil {
-		return err
-	}
-	const autoAck, exclusive, noLocal, noWait = false, false, false, false // acks are the guard's
-	deliveries, err := ch.Consume("emails", "", autoAck, exclusive, noLocal, noWait, nil)
-	if err != nil {
-		return err
-	}
-	for d := range idempotency.Until(ctx, deliveries) {
-		err := guard.Handle(ctx, db, d, func(ctx context.Context, tx *sql.Tx) error {
+	consumer, err := idempotency.NewConsumer(broker, "emails", func(ctx context.Context, d amqp.Delivery) error {
+		return guard.Handle(ctx, db, d, func(ctx context.Context, tx *sql.Tx) error {
 			_, err := tx.ExecContext(ctx, `INSERT INTO emails (body) VALUES ($1)`, string(d.Body))
 			return err
 		})
-		if err != nil {
-			log.Print(err) // the message comes again
-		}
+	}, &idempotency.ConsumerOptions{Workers: 20})
+	if err != nil {
+		log.Fatal(err)
 	}
-	err = ch.Close() // unacked messages go back to the queue
-	if ctx.Err() == nil {
-		return errors.Join(errors.New("the channel was closed"), err)
+	if err := consumer.Run(ctx); err != nil {
+		log.Fatal(err)
 	}
-	return err
 }

@@ -3,7 +3,6 @@ package idempotency_test
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"log"
 	"os"
 	"os/signal"
@@ -50,7 +49,11 @@ func Example_requestAndReply() {
 	if b.sender, err = sender.New(ledger, broker, nil); err != nil {
 		log.Fatal(err)
 	}
-	if err := b.serve(ctx, broker); err != nil {
+	consumer, err := idempotency.NewConsumer(broker, "payments", b.answer, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := consumer.Run(ctx); err != nil {
 		log.Fatal(err)
 	}
 }
@@ -61,36 +64,9 @@ type bank struct {
 	sender *sender.Sender
 }
 
-// serve answers requests until ctx ends.
-func (b *bank) serve(ctx context.Context, broker *bridge.Broker) error {
-	conn, err := broker.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	ch, err := conn.Channel()
-	if err != nil {
-		return err
-	}
-	if err := ch.Qos(10, 0, false); err != nil {
-		return err
-	}
-	requests, err := ch.Consume("payments", "", false, false, false, false, nil)
-	if err != nil {
-		return err
-	}
-	for request := range idempotency.Until(ctx, requests) {
-		err := b.guard.Handle(ctx, b.db, request, func(ctx context.Context, tx *sql.Tx) error {
-			return b.pay(ctx, tx, request)
-		})
-		if err != nil {
-			log.Print(err) // the request comes again
-		}
-	}
-	if ctx.Err() == nil {
-		return errors.New("the channel was closed")
-	}
-	return nil // the end of the connection returns unacked messages to the queue
+// answer answers a request once.
+func (b *bank) answer(ctx context.Context, request amqp.Delivery) error {
+	return b.guard.Handle(ctx, b.db, request, func(ctx context.Context, tx *sql.Tx) error { return b.pay(ctx, tx, request) })
 }
 
 // pay handles a request; all that it does is in tx.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -150,31 +149,6 @@ func TestAStopLetsTheAttemptInProgressFinish(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-func TestUntilEndsWithItsContextAndWithTheChannel(t *testing.T) {
-	deliveries := make(chan amqp.Delivery, 3)
-	for tag := range uint64(3) {
-		deliveries <- amqp.Delivery{DeliveryTag: tag + 1}
-	}
-	take := func(ctx context.Context, each func(d amqp.Delivery) (more bool)) (tags []uint64) {
-		for d := range idempotency.Until(ctx, deliveries) {
-			tags = append(tags, d.DeliveryTag)
-			if !each(d) {
-				break
-			}
-		}
-		return tags
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	first := take(ctx, func(amqp.Delivery) bool { return false })
-	second := take(ctx, func(amqp.Delivery) bool { stop(); return true })
-	close(deliveries)
-	third := take(t.Context(), func(amqp.Delivery) bool { return true })
-	if got := slices.Concat(first, second, third); !slices.Equal(got, []uint64{1, 2, 3}) || len(first) != 1 || len(second) != 1 {
-		t.Errorf("yielded %v, %v, %v", first, second, third)
 	}
 }
 

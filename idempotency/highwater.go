@@ -60,9 +60,9 @@ type KeyFunc func(d amqp.Delivery) (source, key string, err error)
 // RabbitMQ 3.10: always, if more than one is unacked, or if a quorum queue has no delivery
 // limit). When a channel is closed, its messages go back in their order. So where a Guard would
 // requeue a message, a HighWater closes the channel, and handles nothing else that this channel
-// has delivered. The loop over the deliveries then ends, as it does when the connection is
-// lost: open a channel and consume anew. With a prefetch of 1 the fewest messages are delivered
-// again.
+// has delivered. A Consumer, which must have one worker, then consumes anew. A loop of your own
+// ends, as it does when the connection is lost: open a channel and consume anew. With a prefetch
+// of 1 the fewest messages are delivered again.
 type HighWater struct {
 	guard *Guard
 	marks driver.Marks

@@ -43,20 +43,17 @@ type Options struct {
 	// exceed the handler's longest run, and stay below the broker's consumer
 	// timeout (30 minutes unless changed), after which the broker gives the message to
 	// somebody else and closes the channel with everything on it, or on RabbitMQ 4.3
-	// cancels the consumer and ignores a late ack without a word. Close the channel when
-	// its deliveries end: a cancelled consumer that acks late may be given messages again,
-	// which nobody reads (rabbitmq-server, issue 17317). The broker's time
-	// begins when it delivers, Hold when Handle is called. A message may wait in
-	// between, if the prefetch exceeds the number of loops that call Handle. Divide the
-	// prefetch by the loops and round up: so many times Hold must stay below the
-	// consumer timeout; with a prefetch of 10 and 4 loops, 3 times. Default 5 minutes.
+	// cancels the consumer and ignores a late ack without a word. The broker's time also counts
+	// the wait for a free worker: with a Consumer's default prefetch, as long again at most. Default
+	// 5 minutes.
 	Hold time.Duration
 
 	// Drain is how long the attempt in progress may go on after the context of Handle or Work has
 	// ended. Then the attempt's context ends too, and the attempt is rolled back. So a stop lets a
 	// handler finish that takes no longer. The process must be given more time to stop than this:
 	// Docker gives 10 s, Kubernetes 30 s, unless told otherwise. AtMostOnce and Resume let an effect
-	// finish in any case. Default 5 seconds; negative: not at all.
+	// finish in any case. In a Consumer, ConsumerOptions.Drain counts instead. Default 5 seconds;
+	// negative: not at all.
 	Drain time.Duration
 
 	// EffectTimeout is how long an effect of AtMostOnce may take, from before its row is written;

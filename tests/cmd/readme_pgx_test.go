@@ -31,7 +31,7 @@ func placeOrderByPgx(ctx context.Context, pool *pgxpool.Pool, s *sender.Sender, 
 	})
 }
 
-// The receiver, with pgx: its loop calls this in the place of guard.Handle.
+// The receiver, with pgx: its consumer calls this in the place of guard.Handle.
 func sendEmailByPgx(ctx context.Context, pool *pgxpool.Pool, guard *idempotency.Guard, d amqp.Delivery) error {
 	return guard.HandleTx(ctx, d, func(ctx context.Context, claim idempotency.Claim) error {
 		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
@@ -46,7 +46,7 @@ func sendEmailByPgx(ctx context.Context, pool *pgxpool.Pool, guard *idempotency.
 
 // README end
 
-func pgxExample(t *testing.T, s *stage.Stage) (guard *idempotency.Guard, place func(order string) error, receive func(<-chan amqp.Delivery)) {
+func pgxExample(t *testing.T, s *stage.Stage) (guard *idempotency.Guard, place func(order string) error, receive func(context.Context) error) {
 	t.Helper()
 	ctx := t.Context()
 	pool, err := pgxpool.New(ctx, s.DatabaseURL)
@@ -66,11 +66,13 @@ func pgxExample(t *testing.T, s *stage.Stage) (guard *idempotency.Guard, place f
 	sender, err := sender.New(ledger, s.Broker, nil)
 	must(t, err)
 	return guard, func(order string) error { return placeOrderByPgx(ctx, pool, sender, order) },
-		func(deliveries <-chan amqp.Delivery) {
-			for d := range idempotency.Until(ctx, deliveries) {
-				if err := sendEmailByPgx(ctx, pool, guard, d); err != nil {
-					t.Log(err)
-				}
+		func(ctx context.Context) error {
+			consumer, err := idempotency.NewConsumer(s.Broker, "emails", func(ctx context.Context, d amqp.Delivery) error {
+				return sendEmailByPgx(ctx, pool, guard, d)
+			}, nil)
+			if err != nil {
+				return err
 			}
+			return consumer.Run(ctx)
 		}
 }

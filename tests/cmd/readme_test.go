@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -38,18 +37,19 @@ func placeOrder(ctx context.Context, db *sql.DB, s *sender.Sender, order string)
 	})
 }
 
-// The receiver: a message that is delivered twice is handled once. The loop ends with ctx. Close
-// the channel of deliveries then; that returns unfinished messages to the queue.
-func sendEmails(ctx context.Context, db *sql.DB, guard *idempotency.Guard, deliveries <-chan amqp.Delivery) {
-	for d := range idempotency.Until(ctx, deliveries) {
-		err := guard.Handle(ctx, db, d, func(ctx context.Context, tx *sql.Tx) error {
+// The receiver: a message that is delivered twice is handled once. It handles ten messages at a
+// time, reconnects, and lets what has begun finish when ctx ends.
+func sendEmails(ctx context.Context, db *sql.DB, broker *bridge.Broker, guard *idempotency.Guard) error {
+	consumer, err := idempotency.NewConsumer(broker, "emails", func(ctx context.Context, d amqp.Delivery) error {
+		return guard.Handle(ctx, db, d, func(ctx context.Context, tx *sql.Tx) error {
 			_, err := tx.ExecContext(ctx, `INSERT INTO emails VALUES ($1)`, d.Body)
 			return err
 		})
-		if err != nil {
-			slog.Error("e-mail not finished; it comes again", "error", err)
-		}
+	}, &idempotency.ConsumerOptions{Workers: 10})
+	if err != nil {
+		return err
 	}
+	return consumer.Run(ctx)
 }
 
 // README end
@@ -94,7 +94,7 @@ func TestThePapersNameTestsThatExist(t *testing.T) {
 	}
 }
 
-func sqlExample(t *testing.T, s *stage.Stage) (guard *idempotency.Guard, place func(order string) error, receive func(<-chan amqp.Delivery)) {
+func sqlExample(t *testing.T, s *stage.Stage) (guard *idempotency.Guard, place func(order string) error, receive func(context.Context) error) {
 	t.Helper()
 	ctx := t.Context()
 	inbox, err := postgres.OpenInbox(ctx, s.DB)
@@ -105,13 +105,13 @@ func sqlExample(t *testing.T, s *stage.Stage) (guard *idempotency.Guard, place f
 	sender, err := sender.New(s.Ledger, s.Broker, nil)
 	must(t, err)
 	return guard, func(order string) error { return placeOrder(ctx, s.DB, sender, order) },
-		func(deliveries <-chan amqp.Delivery) { sendEmails(ctx, s.DB, guard, deliveries) }
+		func(ctx context.Context) error { return sendEmails(ctx, s.DB, s.Broker, guard) }
 }
 
 // The examples, with the worker beside them.
 func TestTheExamplesOfTheReadmeSendAndReceiveOnce(t *testing.T) {
 	t.Parallel()
-	for name, example := range map[string]func(*testing.T, *stage.Stage) (*idempotency.Guard, func(string) error, func(<-chan amqp.Delivery)){
+	for name, example := range map[string]func(*testing.T, *stage.Stage) (*idempotency.Guard, func(string) error, func(context.Context) error){
 		"database/sql": sqlExample, "pgx": pgxExample,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -124,12 +124,10 @@ func TestTheExamplesOfTheReadmeSendAndReceiveOnce(t *testing.T) {
 			}
 			guard, place, receive := example(t, s)
 			p := verify(t, s)
-			deliveries, stop := s.Consume("emails")
-			ended := make(chan struct{})
-			go func() {
-				defer close(ended)
-				receive(deliveries)
-			}()
+			ctx, stop := context.WithCancel(t.Context())
+			defer stop()
+			ended := make(chan error, 1)
+			go func() { ended <- receive(ctx) }()
 			for _, order := range []string{"apples", "pears"} {
 				if err := place(order); err != nil {
 					t.Error(err)
@@ -145,7 +143,7 @@ func TestTheExamplesOfTheReadmeSendAndReceiveOnce(t *testing.T) {
 			})
 			p.Stop()
 			stop()
-			servertest.Next(t, "the receiver has ended", ended)
+			must(t, servertest.Next(t, "the receiver has ended", ended))
 			if stats := guard.Stats(); stats.Handled != 2 {
 				t.Errorf("guard: %+v", stats)
 			}

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"iter"
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -15,69 +14,52 @@ import (
 )
 
 // A message that a stopping receiver requeued would come again at once, and again, until the
-// queue drops it at its delivery limit. 20 is the default of RabbitMQ 4.
+// queue drops it at its delivery limit. 20 is the default of RabbitMQ 4. This loop over the
+// deliveries is not the Consumer's: it goes on when ctx has ended, until the channel is closed.
 func TestAReceiverThatStopsLosesNothing(t *testing.T) {
 	const messages, limit = 10, 20
 	db := newDatabase(t, "SQLite")
-	for name, loop := range map[string]func(ctx context.Context, deliveries <-chan amqp.Delivery) iter.Seq[amqp.Delivery]{
-		"Until": idempotency.Until,
-		// It goes on when ctx has ended, until the channel is closed.
-		"range": func(_ context.Context, deliveries <-chan amqp.Delivery) iter.Seq[amqp.Delivery] {
-			return idempotency.Until(context.Background(), deliveries)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			q := newQueue(t, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": limit})
-			for n := range messages {
-				q.publish(fmt.Sprint(name, ":", n))
-			}
-			guard := newGuard(t, db.inbox, idempotency.Options{})
-			conn, channel := q.dial()
-			must(t, channel.Qos(messages, 0, false))
-			deliveries, err := channel.Consume(q.name, "", false, false, false, false, nil)
-			must(t, err)
+	q := newQueue(t, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": limit})
+	for n := range messages {
+		q.publish(fmt.Sprint("m:", n))
+	}
+	guard := newGuard(t, db.inbox, idempotency.Options{})
+	conn, channel := q.dial()
+	must(t, channel.Qos(messages, 0, false))
+	deliveries, err := channel.Consume(q.name, "", false, false, false, false, nil)
+	must(t, err)
 
-			ctx, stop := context.WithCancel(t.Context())
-			defer stop()
-			calls, over := make(chan error), make(chan struct{})
-			go func() {
-				defer close(over)
-				for d := range loop(ctx, deliveries) {
-					calls <- guard.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error {
-						stop() // in the first handler, which may finish
-						return db.placeOrder(ctx, tx, d.MessageId)
-					})
-				}
-			}()
-			must(t, servertest.Next(t, "the end of the first call", calls))
-			if name == "range" {
-				for range messages - 1 {
-					if err := servertest.Next(t, "the end of a call", calls); !errors.Is(err, idempotency.ErrLeftUnacked) {
-						t.Errorf("a call after the stop got %v", err)
-					}
-				}
-				// What the broker delivered again would be here before the answer.
-				_, err := channel.QueueDeclarePassive(q.name, true, false, false, false, nil)
-				must(t, err)
-				select {
-				case err := <-calls:
-					t.Errorf("the broker delivered a message again to a receiver that stops: %v", err)
-				default:
-				}
-				must(t, conn.Close())
-			}
-			servertest.Next(t, "the end of the loop", over)
-			if name == "Until" {
-				must(t, conn.Close())
-			}
-			q.deserted()
-			eventually(t, "all but the handled message are in the queue", func() (bool, error) {
-				state, err := q.QueueDeclarePassive(q.name, true, false, false, false, nil)
-				return state.Messages == messages-1, err
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	calls, over := make(chan error), make(chan struct{})
+	go func() {
+		defer close(over)
+		for d := range deliveries {
+			calls <- guard.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error {
+				stop() // in the first handler, which may finish
+				return db.placeOrder(ctx, tx, d.MessageId)
 			})
-			if stats := guard.Stats(); stats.HandedBack != 0 || stats.Handled != 1 {
-				t.Errorf("stats are %+v", stats)
-			}
-		})
+		}
+	}()
+	must(t, servertest.Next(t, "the end of the first call", calls))
+	for range messages - 1 {
+		if err := servertest.Next(t, "the end of a call", calls); !errors.Is(err, idempotency.ErrLeftUnacked) {
+			t.Errorf("a call after the stop got %v", err)
+		}
+	}
+	// What the broker delivered again would be here before the answer.
+	_, err = channel.QueueDeclarePassive(q.name, true, false, false, false, nil)
+	must(t, err)
+	select {
+	case err := <-calls:
+		t.Errorf("the broker delivered a message again to a receiver that stops: %v", err)
+	default:
+	}
+	must(t, conn.Close())
+	servertest.Next(t, "the end of the loop", over)
+	q.deserted()
+	q.ready(messages - 1)
+	if stats := guard.Stats(); stats.HandedBack != 0 || stats.Handled != 1 {
+		t.Errorf("stats are %+v", stats)
 	}
 }

@@ -3,7 +3,6 @@ package requestreply_test
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -61,26 +60,14 @@ func (b *brief) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	conn, err := amqp.Dial(b.AMQP)
+	consumer, err := idempotency.NewConsumer(broker, requests, func(ctx context.Context, d amqp.Delivery) error {
+		d.Acknowledger = &stopping{d.Acknowledger, b}
+		return guard.Handle(ctx, db, d, func(ctx context.Context, tx *sql.Tx) error { return b.pay(ctx, tx, sends, d) })
+	}, nil)
 	if err != nil {
 		return err
 	}
-	channel, err := conn.Channel()
-	if err != nil {
-		return err
-	}
-	deliveries, err := channel.Consume(requests, "", false, false, false, false, nil)
-	if err != nil {
-		return err
-	}
-	for d := range idempotency.Until(ctx, deliveries) {
-		d.Acknowledger = &stopping{channel, b}
-		err := guard.Handle(ctx, db, d, func(ctx context.Context, tx *sql.Tx) error { return b.pay(ctx, tx, sends, d) })
-		if err != nil {
-			return err
-		}
-	}
-	return errors.New("the channel is closed")
+	return consumer.Run(ctx)
 }
 
 // pay handles a request.
