@@ -269,17 +269,32 @@ func (s *settlement) Ack(tag uint64, multiple bool) error {
 }
 
 func (s *settlement) Nack(tag uint64, multiple, requeue bool) error {
-	if s.done.Store(true); requeue && s.session.ordered {
-		return s.Close()
+	if requeue {
+		return s.requeue(tag, multiple)
 	}
-	return s.session.channel.Nack(tag, multiple, requeue)
+	s.done.Store(true)
+	return s.session.channel.Nack(tag, multiple, false)
 }
 
 func (s *settlement) Reject(tag uint64, requeue bool) error {
-	if s.done.Store(true); requeue && s.session.ordered {
-		return s.Close()
+	if requeue {
+		return s.requeue(tag, false)
 	}
-	return s.session.channel.Reject(tag, requeue)
+	s.done.Store(true)
+	return s.session.channel.Reject(tag, false)
+}
+
+// requeue requeues nothing once the session is over: the broker would deliver it here again. The
+// end of the connection returns it.
+func (s *settlement) requeue(tag uint64, multiple bool) error {
+	s.done.Store(true)
+	switch {
+	case s.session.ordered:
+		return s.Close()
+	case s.session.over():
+		return nil
+	}
+	return s.session.channel.Nack(tag, multiple, true)
 }
 
 // Close ends the session, which returns what it has not acked. A HighWater calls it.

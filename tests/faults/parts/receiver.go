@@ -38,6 +38,11 @@ func receive(ctx context.Context, b Brief) error {
 	}); err != nil {
 		return err
 	}
+	broker, err := bridge.NewBroker(b.AMQP+"?heartbeat=4", &bridge.BrokerOptions{Logger: logger(), DialTimeout: dialTimeout})
+	if err != nil {
+		return err
+	}
+	defer broker.Close()
 	var queues sync.WaitGroup
 	for _, queue := range b.Queues {
 		guard, err := idempotency.New(inbox, queue, &idempotency.Options{
@@ -47,75 +52,35 @@ func receive(ctx context.Context, b Brief) error {
 		if err != nil {
 			return err
 		}
-		r := &receiver{db: db, database: database, guard: guard, address: b.AMQP, queue: queue, handlers: handlers}
+		r := &receiver{db: db, database: database, guard: guard, queue: queue}
+		opts := &idempotency.ConsumerOptions{Workers: handlers, Prefetch: ReceiverPrefetch, Drain: 5 * time.Second, Logger: logger()}
 		if slices.Contains(b.InOrder, queue) {
-			r.handlers = 1
+			opts.Workers = 1
+		}
+		consumer, err := idempotency.NewConsumer(broker, queue, r.handle, opts)
+		if err != nil {
+			return err
 		}
 		queues.Go(func() {
-			_ = retry(ctx, "consume "+queue, func() error { return r.consume(ctx) })
+			_ = retry(ctx, "consume "+queue, func() error { return consumer.Run(ctx) })
 		})
 	}
 	queues.Wait()
 	return nil
 }
 
-// A receiver consumes one queue.
+// A receiver handles the messages of one queue.
 type receiver struct {
 	db       *sql.DB
 	database Database
 	guard    *idempotency.Guard
-	address  string
 	queue    string
-	handlers int
 }
 
-// consume handles deliveries until the connection or the queue is gone. It
-// returns nil only when ctx has ended.
-func (r *receiver) consume(ctx context.Context) error {
-	conn, err := amqp.DialConfig(r.address, amqp.Config{Heartbeat: 4 * time.Second, Dial: amqp.DefaultDial(dialTimeout)})
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.CloseDeadline(time.Now().Add(time.Second)) }()
-	ch, err := conn.Channel()
-	if err != nil {
-		return err
-	}
-	if err := ch.Qos(ReceiverPrefetch, 0, false); err != nil {
-		return err
-	}
-	deliveries, err := ch.Consume(r.queue, "", false, false, false, false, nil)
-	if err != nil {
-		return err
-	}
-	var working sync.WaitGroup
-	defer working.Wait() // before the connection is closed
-	for range r.handlers {
-		working.Go(func() {
-			for {
-				select {
-				case <-ctx.Done():
-					return
-				case d, ok := <-deliveries:
-					if !ok {
-						return
-					}
-					r.handle(ctx, d)
-				}
-			}
-		})
-	}
-	working.Wait()
-	if ctx.Err() != nil {
-		return nil
-	}
-	return errors.New("no more deliveries")
-}
-
-func (r *receiver) handle(ctx context.Context, d amqp.Delivery) {
+func (r *receiver) handle(ctx context.Context, d amqp.Delivery) error {
 	// What could not be stored is not acked, and comes again.
 	if err := retry(ctx, "store arrival", func() error { return r.arrived(ctx, d) }); err != nil {
-		return
+		return err
 	}
 	note("%s arrived at %s", d.MessageId, r.queue)
 	work := func(ctx context.Context, tx *sql.Tx) error {
@@ -136,6 +101,7 @@ func (r *receiver) handle(ctx context.Context, d amqp.Delivery) {
 	} else {
 		note("%s handled", d.MessageId)
 	}
+	return err
 }
 
 // inTx does the work in a transaction of its own, if the message is fresh.
