@@ -90,7 +90,9 @@ func (g *Guard) AtMostOnce(ctx context.Context, db *sql.DB, d amqp.Delivery, eff
 		}
 		mine := driver.Pending{Key: key, State: driver.Started, Run: uuid.NewString(), Attempts: 1}
 		ended, started := unfinished, time.Now()
-		err = g.record(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
+		until, cancel, _ := untilStop(ctx) // nothing has begun yet
+		defer cancel()
+		err = g.recordUntil(until, ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
 			ended, err = g.start(ctx, tx, &mine, message)
 			return err
 		})
@@ -236,19 +238,24 @@ func (g *Guard) doubt(ctx context.Context, db *sql.DB, mine driver.Pending, mess
 // record commits what fn writes, and tries again until it has or ctx ends. fn must be
 // one that may run again after a commit whose answer was lost.
 func (g *Guard) record(ctx context.Context, db *sql.DB, fn func(ctx context.Context, tx bridge.Tx) error) error {
+	return g.recordUntil(ctx, ctx, db, fn)
+}
+
+// recordUntil is record that does not try again after until has ended.
+func (g *Guard) recordUntil(until, ctx context.Context, db *sql.DB, fn func(ctx context.Context, tx bridge.Tx) error) error {
 	delays := g.opts.shortDelays()
 	for {
 		err := inOwnTx(ctx, db, fn)
 		if err == nil || errors.As(err, new(*refusal)) {
 			return err
 		}
-		if ctx.Err() != nil {
-			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		if until.Err() != nil {
+			return fmt.Errorf("%w: %w", context.Cause(until), err)
 		}
 		delay := delays.NextBackOff()
 		g.log.Warn("the inbox cannot be written, trying again", "delay", delay, "error", err)
-		if !pause(ctx, delay) {
-			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		if !pause(until, delay) {
+			return fmt.Errorf("%w: %w", context.Cause(until), err)
 		}
 	}
 }

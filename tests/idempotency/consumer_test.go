@@ -17,6 +17,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/idempotency"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
@@ -395,6 +396,45 @@ func TestAConsumerDrains(t *testing.T) {
 		t.Errorf("%d acks were lost", stats.Duplicates)
 	}
 	q.wantEmpty()
+}
+
+// A strategy that waits for its database waits no longer when the consumer stops.
+func TestAConsumerStopsWhileItsDatabaseIsAway(t *testing.T) {
+	db := newDatabase(t, "SQLite")
+	for name, call := range map[string]func(g *idempotency.Guard, ctx context.Context, d amqp.Delivery) error{
+		"Handle": func(g *idempotency.Guard, ctx context.Context, d amqp.Delivery) error {
+			return g.Handle(ctx, db.DB, d, func(context.Context, *sql.Tx) error { return errHandler })
+		},
+		"AtMostOnce": func(g *idempotency.Guard, ctx context.Context, d amqp.Delivery) error {
+			return g.AtMostOnce(ctx, db.DB, d, func(context.Context, amqp.Delivery) error { return errHandler })
+		},
+		"Accept": func(g *idempotency.Guard, ctx context.Context, d amqp.Delivery) error { return g.Accept(ctx, db.DB, d) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			q := newQueue(t, quorum)
+			q.publish("m1")
+			inbox := awayInbox{db.inbox, make(chan struct{}, 1)}
+			guard := newGuard(t, inbox, idempotency.Options{MinDelay: time.Hour, MaxDelay: time.Hour, Hold: 24 * time.Hour})
+			r := q.run(q.url, func(ctx context.Context, d amqp.Delivery) error { return call(guard, ctx, d) }, idempotency.ConsumerOptions{Drain: time.Hour})
+			servertest.Next(t, "a claim", inbox.claiming)
+			r.drained()
+			if got, want := guard.Stats(), (idempotency.Stats{LeftUnacked: 1}); got != want {
+				t.Errorf("stats are %+v, want %+v", got, want)
+			}
+			q.ready(1)
+		})
+	}
+}
+
+// An awayInbox is that of a database which cannot be reached.
+type awayInbox struct {
+	driver.Inbox
+	claiming chan struct{}
+}
+
+func (i awayInbox) Claim(context.Context, bridge.Tx, string, string) (bool, error) {
+	i.claiming <- struct{}{}
+	return false, errors.New("connection refused")
 }
 
 // The end of the time to drain ends the context of what runs.
