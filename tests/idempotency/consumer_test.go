@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -395,6 +396,52 @@ func TestAConsumerDrains(t *testing.T) {
 	if stats := second.Stats(); stats.Duplicates != 0 {
 		t.Errorf("%d acks were lost", stats.Duplicates)
 	}
+	q.wantEmpty()
+}
+
+// Consumers that come and go under load. Their last acks are not lost, so no message is even
+// recognised as a duplicate.
+func TestConsumersThatStopUnderLoadLoseNoAck(t *testing.T) {
+	const messages, consumers, life, workers = 2000, 3, 100, 8
+	db := newDatabase(t, "PostgreSQL")
+	q := newQueue(t, limitless)
+	guard := newGuard(t, db.inbox, idempotency.Options{})
+	q.publish(names("m", messages)...)
+	broker, err := bridge.NewBroker(q.url, nil)
+	must(t, err)
+	defer broker.Close()
+	working, stop := context.WithCancel(t.Context())
+	defer stop()
+	var all sync.WaitGroup
+	for range consumers {
+		all.Go(func() {
+			for working.Err() == nil {
+				ctx, stop := context.WithCancel(working)
+				var begun atomic.Int32
+				handle := inserting(guard, db)
+				c, err := idempotency.NewConsumer(broker, q.name, func(ctx context.Context, d amqp.Delivery) error {
+					if begun.Add(1) == life {
+						stop() // in the middle
+					}
+					return handle(ctx, d)
+				}, &idempotency.ConsumerOptions{Workers: workers, Logger: slog.New(slog.DiscardHandler)})
+				if err == nil {
+					err = c.Run(ctx)
+				}
+				if stop(); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	settled(t, guard, messages)
+	stop()
+	all.Wait()
+	if stats := guard.Stats(); stats.Handled != messages || stats.Duplicates+stats.HandedBack+stats.NotAcked+stats.FailedAttempts != 0 {
+		t.Errorf("stats are %+v", stats)
+	}
+	db.wantOrders(t, messages)
 	q.wantEmpty()
 }
 
