@@ -45,10 +45,6 @@ type heldCarried struct {
 // of a row. A wrong guess costs a needless copy.
 const clockMargin = time.Minute
 
-// refusedLimit bounds how many carried messages that the broker refuses are remembered as named in
-// the log.
-const refusedLimit = 1000
-
 // newCarriedSet bounds the copies that have joined others by a quarter of the places and bytes of
 // the staging queue's lane: nothing else takes them from there.
 func newCarriedSet(places, bytes int) *carriedSet {

@@ -84,6 +84,7 @@ type stager struct {
 	publish func(context.Context, []bridge.Outgoing) error
 	blocked func() bool // nothing can be published
 	carried *carriedSet
+	permits func(wire.Staged) bool    // the allow-list
 	left    func() map[uuid.UUID]bool // rows of delivered messages that could not be deleted
 	done    func(*parcel)             // acks a marker, or hands it back
 	queue   string
@@ -91,6 +92,8 @@ type stager struct {
 	timeout time.Duration // of a publication
 	log     *slog.Logger
 	count   *atomic.Int64 // messages that were staged again
+
+	unstageable unstageable
 
 	// The rest belongs to the rounds, up to mu.
 	candidates map[uuid.UUID]candidate
@@ -106,7 +109,6 @@ type stager struct {
 	anew       bool          // nothing could be published: what was seen before counts no more
 	sent       time.Time     // when the last marker was
 	wait       time.Duration
-	refused    map[uuid.UUID]bool
 	failing    bool // the last publication failed
 
 	mu      sync.Mutex
@@ -124,11 +126,11 @@ type candidate struct {
 
 func newStager(s *session, running sideCall) *stager {
 	return &stager{
-		ledger: s.ledger, running: running, publish: s.broker.Publish, carried: s.carried, left: s.forgetter.rows, done: s.endMarker,
+		ledger: s.ledger, running: running, publish: s.broker.Publish, carried: s.carried, permits: s.allow.permits, left: s.forgetter.rows, done: s.endMarker,
 		blocked: func() bool { return s.forwarder.isBlocked() != "" || s.broker.Blocked() != "" },
 		queue:   s.opts.Topology.Queue, waiting: s.opts.Topology.WaitingQueue(),
 		timeout: s.opts.ConfirmTimeout, log: s.log, count: &s.stats.restaged,
-		candidates: make(map[uuid.UUID]candidate), allLimit: dueLimit, reach: fullReach, wait: markerOften, refused: make(map[uuid.UUID]bool),
+		candidates: make(map[uuid.UUID]candidate), allLimit: dueLimit, reach: fullReach, wait: markerOften,
 	}
 }
 
@@ -212,6 +214,7 @@ func (g *stager) readAll(ctx context.Context) error {
 	if g.all == (driver.DueRow{}) {
 		pause = max(pause, fullLook)
 		g.reach = min(reachStep*g.reach, fullReach) // further back, if there is another slow place
+		g.unstageable.forgetGone()
 	}
 	g.full = time.Now().Add(pause)
 	return err
@@ -310,6 +313,9 @@ func (g *stager) readPage(ctx context.Context, after driver.DueRow, limit int, p
 // backlog of more than the limit only rows that can be staged at once are noted.
 func (g *stager) see(row driver.DueRow, at time.Time) {
 	g.found = true
+	if g.unstageable.see(row.ID) {
+		return
+	}
 	limit := candidatesLimit
 	if row.Unpublished() {
 		limit += unpublishedLimit
@@ -382,6 +388,7 @@ func (g *stager) claim(ctx context.Context, batch []driver.DueRow, why string) e
 	g.failing = err != nil
 	if len(staged) > 0 {
 		g.count.Add(int64(len(staged)))
+		g.unstageable.staged(staged)
 		g.log.Info("carried messages are staged", "messages", len(staged), "reason", why, "message_ids", someIDs(staged))
 	}
 	if err != nil {
@@ -429,8 +436,11 @@ func (g *stager) publishCarried(ctx context.Context, claimed []driver.Carried) (
 	return staged, nil
 }
 
-// stageable returns the messages that can be staged.
+// stageable returns the messages that can be staged. A message whose target is not permitted would go
+// to the dead queue if this verifier staged it. The row may belong to the verifiers of another
+// staging queue, which permit the target.
 func (g *stager) stageable(claimed []driver.Carried) (stageable []driver.Carried) {
+	var left []uuid.UUID
 	for _, c := range claimed {
 		message, err := wire.ReadRecord(g.ledger.Identity(), c.Message)
 		switch {
@@ -439,6 +449,11 @@ func (g *stager) stageable(claimed []driver.Carried) (stageable []driver.Carried
 			err = fmt.Errorf("its record has the ID %s", message.ID)
 		case message.OrderKey != "":
 			err = errors.New("it has an order key, so no row may carry it")
+		case !g.permits(message):
+			if g.unstageable.add(c.ID, true) {
+				left = append(left, c.ID)
+			}
+			continue
 		case !message.Carried:
 			c.Message, err = g.marked(c.Message)
 		}
@@ -447,6 +462,10 @@ func (g *stager) stageable(claimed []driver.Carried) (stageable []driver.Carried
 			continue
 		}
 		stageable = append(stageable, c)
+	}
+	if len(left) > 0 {
+		g.log.Error("carried messages are left in their rows, because the allow-list does not permit their targets",
+			"messages", len(left), "message_ids", someIDs(left))
 	}
 	return stageable
 }
@@ -464,8 +483,7 @@ func (g *stager) marked(record []byte) ([]byte, error) {
 
 // refuse logs once that a message cannot be staged.
 func (g *stager) refuse(id uuid.UUID, err error) {
-	if !g.refused[id] && len(g.refused) < refusedLimit {
-		g.refused[id] = true
+	if g.unstageable.add(id, false) {
 		g.log.Error("carried message cannot be staged and stays in its row", "message_id", id.String(), "error", err)
 	}
 }
@@ -541,16 +559,16 @@ func (g *stager) tell(at, now time.Time) {
 	}
 }
 
-// state is for State: how many carried rows are due, as far as they are remembered, and for how long
-// the first of them is.
-func (g *stager) state(now time.Time) (due int, overdue time.Duration) {
+// state is for State: how many carried rows are due, as far as they are remembered, for how long the
+// first of them is, and how many cannot be staged.
+func (g *stager) state(now time.Time) (due int, overdue time.Duration, unstageable int) {
 	if g == nil {
-		return 0, 0
+		return 0, 0, 0
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.due == 0 {
-		return 0, 0
+	if g.due > 0 {
+		due, overdue = g.due, g.overdue+now.Sub(g.told)
 	}
-	return g.due, g.overdue + now.Sub(g.told)
+	return due, overdue, g.unstageable.count()
 }

@@ -614,7 +614,7 @@ func TestNothingIsClaimedWhileNothingCanBePublished(t *testing.T) {
 		if w.claims != 0 || len(w.markers(&w.staging)) != 0 {
 			t.Error("it is claimed, or a marker is sent")
 		}
-		if due, overdue := s.stager.state(time.Now()); due != 2 || overdue < 50*time.Second {
+		if due, overdue, _ := s.stager.state(time.Now()); due != 2 || overdue < 50*time.Second {
 			t.Errorf("due: %d, for %v", due, overdue)
 		}
 		w.mu.Lock()
@@ -652,6 +652,69 @@ func TestARefusedMessageIsLeft(t *testing.T) {
 			if n := strings.Count(said.String(), "message_id="+id.String()); n != 1 {
 				t.Errorf("the log names it %d times:\n%s", n, said.String())
 			}
+		}
+		count := func() int {
+			_, _, unstageable := s.stager.state(time.Now())
+			return unstageable
+		}
+		if n := count(); n != 2 {
+			t.Errorf("%d cannot be staged", n)
+		}
+		w.refuse = nil // the broker's limit is raised
+		for len(w.staged()) == 0 {
+			w.wait(time.Minute)
+			s.brings(s.waiting, w.marker())
+		}
+		w.forget(broken)
+		w.wait(unstageableFor + time.Minute)
+		if n := count(); n != 0 {
+			t.Errorf("%d cannot be staged", n)
+		}
+	})
+}
+
+// Two staging queues of one ledger, whose verifiers permit other targets: one may not even see the
+// other's messages in its queues, and must not put them into its dead queue.
+func TestAMessageForATargetThatIsNotPermittedIsLeft(t *testing.T) {
+	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
+		var said bytes.Buffer
+		s := w.session(w, newSideCall())
+		s.stager.log = slog.New(slog.NewTextHandler(&said, nil))
+		s.stager.permits = func(m wire.Staged) bool { return m.Message.Publishing.Type != "other" }
+		w.runs(s)
+		ours := w.commits(3, false, nil)
+		theirs := w.commits(2000, false, func(p *amqp.Publishing) { p.Type = "other" })
+		w.wait(dueIdle + 10*moment)
+		if staged := w.staged(); len(staged) != len(ours) {
+			t.Errorf("%d are staged", len(staged))
+		}
+		for _, id := range ours {
+			w.forget(id)
+		}
+		if n := strings.Count(said.String(), "allow-list"); n == 0 || n > len(theirs)/claimLimit+2 {
+			t.Errorf("%d lines in the log", n)
+		}
+		// It never claims them again, nor asks for a loss of them.
+		claims := w.claims
+		for range 20 {
+			w.wait(time.Minute)
+			s.brings(s.waiting, w.marker())
+		}
+		if w.claims != claims || len(w.markers(&w.staging)) != 0 {
+			t.Errorf("%d claims more, or a marker", w.claims-claims)
+		}
+		if n := len(s.stager.candidates); n != 0 {
+			t.Errorf("%d candidates", n)
+		}
+		if _, _, n := s.stager.state(time.Now()); n != len(theirs) {
+			t.Errorf("%d cannot be staged", n)
+		}
+		other := w.verifier()
+		w.wait(10 * time.Second)
+		other.brings(other.waiting, w.marker())
+		w.wait(time.Minute)
+		if n := len(w.staged()); n != len(theirs) {
+			t.Errorf("the verifier that permits them stages %d", n)
 		}
 	})
 }
@@ -830,7 +893,7 @@ func TestCandidatesAreThoseOfTheLedger(t *testing.T) {
 		}
 		w.wait(fullLook + moment)
 		check(0)
-		if due, overdue := s.stager.state(time.Now()); due != 0 || overdue != 0 {
+		if due, overdue, _ := s.stager.state(time.Now()); due != 0 || overdue != 0 {
 			t.Errorf("due: %d, for %v", due, overdue)
 		}
 		w.commits(candidatesLimit+2000, true, nil)

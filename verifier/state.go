@@ -44,6 +44,11 @@ type State struct {
 	// Overdue is for how long the stage time of the first of them has passed, by the database's
 	// clock; zero if none is due.
 	Overdue time.Duration
+	// Unstageable counts the rows that carry a message which the session could not stage: the
+	// broker refuses it, its record cannot be read, or Options.Allow does not permit its target.
+	// They stay, and the log names them when they are first met. At most 10,000. A row that is deleted
+	// counts for up to 20 minutes more.
+	Unstageable int
 	// Oldest are the first staged of the Waiting messages, at most 100.
 	Oldest   []HeldMessage
 	KeysHeld int // order keys whose messages wait for an earlier one
@@ -149,7 +154,7 @@ func (v *Verifier) State() State {
 	slices.SortFunc(state.Targets, func(a, b HeldTarget) int { return cmp.Compare(a.Target.String(), b.Target.String()) })
 	state.Evidence, state.WithheldSince = s.evidence.state()
 	state.Withheld = s.room.withheld()
-	state.Due, state.Overdue = s.stager.state(time.Now())
+	state.Due, state.Overdue, state.Unstageable = s.stager.state(time.Now())
 	guests := s.longest()
 	state.Waiting = len(guests)
 	for _, m := range guests[:min(len(guests), oldestLimit)] {
