@@ -35,6 +35,26 @@ type Watcher interface {
 	OpenTransactions(ctx context.Context, age time.Duration, limit int) ([]Holder, error)
 }
 
+// A CarriedReader tells about the rows of a ledger that carry messages. It sees those of committed
+// transactions, whether their stage time has come or not. A row that another transaction has locked
+// may be missing. It reads no message, changes nothing, and waits for no transaction. On an own table
+// its methods return an error that wraps errors.ErrUnsupported.
+type CarriedReader interface {
+	// CountCarried counts the rows, up to limit.
+	CountCarried(ctx context.Context, limit int) (int, error)
+
+	// CarriedRow returns the row of id, or nil if no committed row of id carries a message.
+	CarriedRow(ctx context.Context, id uuid.UUID) (*CarriedRow, error)
+}
+
+// A CarriedRow is a row of the ledger that carries a message.
+type CarriedRow struct {
+	// RecordedAt and StageAt are instants by the database's clock, to the millisecond.
+	RecordedAt, StageAt time.Time
+	// Bytes is the length of the message.
+	Bytes int64
+}
+
 // A Finding is the answer to one question of a Diagnose.
 type Finding struct {
 	Check string `json:"check"`         // what was looked at, a few words, the same in every run

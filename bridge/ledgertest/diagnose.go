@@ -1,12 +1,17 @@
 package ledgertest
 
 import (
+	"database/sql"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 )
 
@@ -54,5 +59,71 @@ func Finds(t *testing.T, of inspect.Diagnoser, what string, level inspect.Level,
 	})
 	if wants := level == inspect.Warning || level == inspect.Error; wants && found.Fix == "" {
 		t.Errorf("%+v has no mend", found)
+	}
+}
+
+// ReadsCarried shows that a CarriedReader of the ledger sees the rows that carry messages, and only
+// committed ones, whether they are due or not. The ledger must be empty.
+func ReadsCarried(t *testing.T, ledger driver.Ledger, of inspect.CarriedReader) {
+	t.Helper()
+	record := func(entries ...driver.Entry) *sql.Tx {
+		t.Helper()
+		tx, err := ledger.DB().BeginTx(t.Context(), nil)
+		check(t, err, "begin")
+		check(t, ledger.Record(t.Context(), bridge.SQL(tx), entries), "record")
+		return tx
+	}
+	expect := func(limit, want int) {
+		t.Helper()
+		n, err := of.CountCarried(t.Context(), limit)
+		check(t, err, "count")
+		if n != want {
+			t.Errorf("up to %d it counts %d, must be %d", limit, n, want)
+		}
+	}
+	row := func(id uuid.UUID) *inspect.CarriedRow {
+		t.Helper()
+		row, err := of.CarriedRow(t.Context(), id)
+		check(t, err, "read the row")
+		return row
+	}
+	expect(10, 0)
+	entries := append(slices.Concat(newCarried(2), newUnpublished(1)), driver.Plain(newID())...)
+	check(t, record(entries...).Commit(), "commit")
+	expect(10, 3)
+	expect(2, 2)
+	for _, e := range entries {
+		got := row(e.ID)
+		if got == nil || e.Message == nil {
+			if got != nil || e.Message != nil {
+				t.Errorf("%+v has the row %+v", e, got)
+			}
+			continue
+		}
+		// SQLite keeps the record's time in seconds.
+		if grace := got.StageAt.Sub(got.RecordedAt); got.Bytes != int64(len(e.Message)) || (grace == 0) != e.Unpublished || grace < 0 || grace > driver.PublishedGrace+tick ||
+			time.Since(got.RecordedAt).Abs() > time.Minute {
+			t.Errorf("%+v has the row %+v", e, got)
+		}
+	}
+	check(t, ledger.Touch(t.Context(), []uuid.UUID{entries[2].ID}), "touch")
+	if got := row(entries[2].ID); got == nil || got.StageAt.Sub(got.RecordedAt) < driver.StageAgainAfter-tick {
+		t.Errorf("a touched row is %+v", got)
+	}
+	expect(10, 3)
+	if ledger.DB().Stats().MaxOpenConnections != 1 {
+		open := newCarried(1)
+		tx := record(open...)
+		if got := row(open[0].ID); got != nil {
+			t.Errorf("an open transaction has the row %+v", got)
+		}
+		expect(10, 3)
+		check(t, tx.Rollback(), "roll back")
+	}
+	_, err := ledger.Forget(t.Context(), idsOfEntries(entries))
+	check(t, err, "forget")
+	expect(10, 0)
+	if got := row(entries[0].ID); got != nil {
+		t.Errorf("a forgotten row is %+v", got)
 	}
 }

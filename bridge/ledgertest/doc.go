@@ -11,8 +11,8 @@
 // inspect.Watcher; their names are these promises. A Harness with an Insert is for a ledger on
 // a table of the application's own (bridge.OwnTable).
 //
-// Well and Finds are for tests of an inspect.Diagnoser, and Verbs for tests that need every verb
-// of an inbox.
+// Well and Finds are for tests of an inspect.Diagnoser, ReadsCarried for those of an
+// inspect.CarriedReader, and Verbs for tests that need every verb of an inbox.
 //
 // The database must be a real one, or a model that says what it models (tests/tds). The suite
 // waits for signals if the database gives any (Harness.Waiting). Every wait may take minutes,

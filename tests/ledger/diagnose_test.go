@@ -18,6 +18,7 @@ import (
 type inspector interface {
 	inspect.Diagnoser
 	inspect.Watcher
+	inspect.CarriedReader
 }
 
 func inspectorOf(t *testing.T, ledger driver.Ledger) inspector {

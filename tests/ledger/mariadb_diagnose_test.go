@@ -61,7 +61,9 @@ func TestMariaDBDiagnose(t *testing.T) {
 	}
 	t.Run("a healthy server is well", func(t *testing.T) {
 		config, admin := database(t)
-		ledgertest.Well(t, inspectorOf(t, openMySQL(t, mariaDBRole(t, config, admin, mariaDBVerifier...))))
+		ledger := openMySQL(t, mariaDBRole(t, config, admin, mariaDBVerifier...))
+		ledgertest.Well(t, inspectorOf(t, ledger))
+		ledgertest.ReadsCarried(t, ledger, inspectorOf(t, ledger))
 	})
 	t.Run("the mends give a login its rights", func(t *testing.T) {
 		config, admin := database(t)

@@ -42,7 +42,9 @@ func testPostgresDiagnose(t *testing.T, server *servers.Postgres) {
 	t.Run("a healthy server is well", func(t *testing.T) {
 		address, admin := database(t)
 		_, at := newRole(t, address, admin, postgresVerifier...)
-		ledgertest.Well(t, inspectorOf(t, openLedger(t, connect(t, at))))
+		ledger := openLedger(t, connect(t, at))
+		ledgertest.Well(t, inspectorOf(t, ledger))
+		ledgertest.ReadsCarried(t, ledger, inspectorOf(t, ledger))
 	})
 	t.Run("the mends give a login its rights", func(t *testing.T) {
 		address, admin := database(t)

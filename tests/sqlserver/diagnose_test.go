@@ -15,7 +15,9 @@ import (
 
 func TestAHealthyDatabaseIsWell(t *testing.T) {
 	onBoth(t, func(t *testing.T, address string) {
-		ledgertest.Well(t, sqlserverinspect.New(open(t, connect(t, address))))
+		ledger := open(t, connect(t, address))
+		ledgertest.Well(t, sqlserverinspect.New(ledger))
+		ledgertest.ReadsCarried(t, ledger, sqlserverinspect.New(ledger))
 	})
 }
 

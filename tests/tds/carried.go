@@ -42,6 +42,8 @@ var carriedStatements = []statement{
 				return x.moved(r), carried
 			})
 		}),
+	form(`SELECT count(*) FROM ( SELECT TOP (@p1) l.stage_at FROM bridge_ledger l WITH («([A-Z, ]+)», INDEX (bridge_ledger_stage_at)) WHERE l.stage_at IS NOT NULL ) carried`, countCarried),
+	form(`SELECT DATEDIFF_BIG(millisecond, '19700101', l.recorded_at) AS recorded_ms, DATEDIFF_BIG(millisecond, '19700101', l.stage_at) AS stage_ms, DATALENGTH(l.message) AS bytes FROM bridge_ledger l WITH («([A-Z, ]+)») WHERE l.id = CAST(@p1 AS uniqueidentifier) AND l.stage_at IS NOT NULL`, readCarried),
 }
 
 func carry(x *execution, words []string) (uint64, error) {
@@ -129,6 +131,42 @@ func due(x *execution, words []string) (uint64, error) {
 		x.out.row(now, id[:], x.style126(r["recorded_at"]), x.style126(r["stage_at"]), len(r["message"].(string)))
 	}
 	return uint64(len(found)), nil
+}
+
+// countCarried reads the index on the stage time.
+func countCarried(x *execution, words []string) (uint64, error) {
+	ledger, err := x.readable("bridge_ledger")
+	if err != nil {
+		return 0, err
+	}
+	how, err := x.reading(words[1])
+	if err != nil {
+		return 0, err
+	}
+	rows, err := x.scan(ledger, how)
+	if err != nil {
+		return 0, err
+	}
+	rows = slices.DeleteFunc(rows, func(r row) bool { return r["stage_at"] == nil })
+	return x.number(min(len(rows), x.top("@p1"))), nil
+}
+
+// readCarried reads a row by its key.
+func readCarried(x *execution, words []string) (uint64, error) {
+	text, _ := x.parameters["@p1"].(string)
+	id, err := parseGUID(text)
+	if err != nil {
+		return 0, err
+	}
+	x.out.describe(column{"recorded_ms", kindInt}, column{"stage_ms", kindInt}, column{"bytes", kindInt})
+	found, err := x.findThose([]guid{id}, place{"bridge_ledger", "id", words[1]}, func(r row) bool {
+		at, carried := r["stage_at"].(time.Time)
+		if carried {
+			x.out.row(int(r["recorded_at"].(time.Time).UnixMilli()), int(at.UnixMilli()), len(r["message"].(string)))
+		}
+		return carried
+	})
+	return uint64(len(found)), err
 }
 
 func claim(x *execution, words []string) (uint64, error) {

@@ -97,7 +97,7 @@ func (i *Inspector) Diagnose(ctx context.Context) ([]inspect.Finding, error) {
 		}
 	}
 	d.Clock(ctx, i.on.DB, clock)
-	d.Backlog(ctx, i.ledger)
+	d.Backlog(ctx, i.ledger, i)
 	return d.Findings, ctx.Err()
 }
 

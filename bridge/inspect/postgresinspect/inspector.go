@@ -15,15 +15,17 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 )
 
-// An Inspector asks about a ledger. It implements inspect.Diagnoser and inspect.Watcher.
+// An Inspector asks about a ledger. It implements inspect.Diagnoser, inspect.Watcher and
+// inspect.CarriedReader.
 type Inspector struct {
 	ledger driver.Ledger // that is in use
 	on     tables.Watched
 }
 
 var (
-	_ inspect.Diagnoser = (*Inspector)(nil)
-	_ inspect.Watcher   = (*Inspector)(nil)
+	_ inspect.Diagnoser     = (*Inspector)(nil)
+	_ inspect.Watcher       = (*Inspector)(nil)
+	_ inspect.CarriedReader = (*Inspector)(nil)
 )
 
 // New returns the inspector of a ledger.

@@ -65,7 +65,7 @@ func (i *Inspector) Diagnose(ctx context.Context) ([]inspect.Finding, error) {
 	d.OK(inspection.CheckWatch, "SQLite does not tell: one process has the file's lock")
 	d.OK(inspection.CheckRows, "%d", p.Rows)
 	d.Clock(ctx, i.on.DB, `SELECT CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)`)
-	d.Backlog(ctx, i.ledger)
+	d.Backlog(ctx, i.ledger, i)
 	return d, ctx.Err()
 }
 

@@ -36,7 +36,9 @@ func must(t *testing.T, err error) {
 }
 
 func TestAHealthyFileIsWell(t *testing.T) {
-	ledgertest.Well(t, sqliteinspect.New(newLedger(t, "")))
+	ledger := newLedger(t, "")
+	ledgertest.Well(t, sqliteinspect.New(ledger))
+	ledgertest.ReadsCarried(t, ledger, sqliteinspect.New(ledger))
 }
 
 // Each of these is found by its check.

@@ -13,13 +13,16 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/sqlite"
 )
 
-// An Inspector asks about a ledger. It implements inspect.Diagnoser.
+// An Inspector asks about a ledger. It implements inspect.Diagnoser and inspect.CarriedReader.
 type Inspector struct {
 	ledger driver.Ledger // that is in use
 	on     tables.Watched
 }
 
-var _ inspect.Diagnoser = (*Inspector)(nil)
+var (
+	_ inspect.Diagnoser     = (*Inspector)(nil)
+	_ inspect.CarriedReader = (*Inspector)(nil)
+)
 
 // New returns the inspector of a ledger.
 func New(ledger *sqlite.Ledger) *Inspector {

@@ -69,7 +69,7 @@ func (i *Inspector) Diagnose(ctx context.Context) ([]inspect.Finding, error) {
 		d.Clock(ctx, i.on.DB, clock)
 		return ctx.Err()
 	})
-	d.Backlog(ctx, i.ledger)
+	d.Backlog(ctx, i.ledger, i)
 	return d.Findings, err
 }
 

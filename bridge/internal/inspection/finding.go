@@ -137,11 +137,12 @@ const (
 	orphanAge   = 7 * 24 * time.Hour
 	mostOrphans = 1000
 	mostDue     = 500
+	mostCarried = 10_000
 	longDue     = 5 * time.Minute
 )
 
-// Backlog counts orphans and due rows that carry messages.
-func (f *Findings) Backlog(ctx context.Context, ledger driver.Ledger) {
+// Backlog counts orphans, rows that carry messages, and those of them that are due.
+func (f *Findings) Backlog(ctx context.Context, ledger driver.Ledger, carried inspect.CarriedReader) {
 	features := ledger.Features()
 	if features.Sweeps {
 		orphans, err := ledger.Orphans(ctx, orphanAge, mostOrphans)
@@ -158,25 +159,30 @@ func (f *Findings) Backlog(ctx context.Context, ledger driver.Ledger) {
 	}
 	if features.Carries {
 		due, now, err := ledger.Due(ctx, driver.DueRow{}, mostDue)
+		all := 0
+		if err == nil {
+			all, err = carried.CountCarried(ctx, mostCarried)
+		}
 		if err != nil {
 			f.Unknown(checkDue, "", err)
 			return
 		}
-		f.due(due, now)
+		f.due(all, due, now)
 	}
 }
 
 // due judges by the first row.
-func (f *Findings) due(due []driver.DueRow, now time.Time) {
+func (f *Findings) due(all int, due []driver.DueRow, now time.Time) {
+	text := "rows hold messages: " + atLeast(max(all, len(due)), mostCarried)
 	if len(due) == 0 {
-		f.OK(checkDue, "none is past its stage time")
+		f.OK(checkDue, "%s; past their stage time: none", text)
 		return
 	}
 	age := now.Sub(due[0].StageAt).Round(time.Second)
-	text := fmt.Sprintf("past their stage time: %s; the first, %s, for %v", atLeast(len(due), mostDue), due[0].ID, age)
+	text += fmt.Sprintf("; past their stage time: %s; the first, %s, for %v", atLeast(len(due), mostDue), due[0].ID, age)
 	if age > longDue {
 		f.Warning(checkDue, "see that the staging queue is not long, and that a verifier has a session and may stage messages again ("+CheckStage+", and job=stage in its log)",
-			"%s; the rows hold the messages, which are not lost", text)
+			"%s; no message is lost while its row is there", text)
 		return
 	}
 	f.OK(checkDue, "%s", text)

@@ -57,7 +57,7 @@ func TestDueRowsAreJudgedByTheFirst(t *testing.T) {
 	now := time.Now()
 	for age, want := range map[time.Duration]inspect.Level{0: inspect.OK, 4 * time.Minute: inspect.OK, 6 * time.Minute: inspect.Warning} {
 		var f Findings
-		f.due([]driver.DueRow{{StageAt: now.Add(-age)}, {StageAt: now}}, now)
+		f.due(2, []driver.DueRow{{StageAt: now.Add(-age)}, {StageAt: now}}, now)
 		if len(f) != 1 || f[0].Level != want || !strings.Contains(f[0].Text, "past their stage time: 2") {
 			t.Errorf("%v: %+v, must be %s", age, f, want)
 		}

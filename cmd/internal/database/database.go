@@ -99,24 +99,29 @@ type kind struct {
 	mendClear string
 }
 
-// opens makes of a kind's own ledger, and of its inspector, what the commands know. SQLite's
-// inspector is no Watcher.
-func opens[L driver.Ledger, I inspect.Diagnoser](open func(context.Context, *sql.DB) (L, error), inspector func(L) I) func(context.Context, *sql.DB) (*Ledger, error) {
+// inspector is what the inspectors of all databases are. SQLite's is no inspect.Watcher.
+type inspector interface {
+	inspect.Diagnoser
+	inspect.CarriedReader
+}
+
+// opens makes of a kind's own ledger, and of its inspector, what the commands know.
+func opens[L driver.Ledger, I inspector](open func(context.Context, *sql.DB) (L, error), of func(L) I) func(context.Context, *sql.DB) (*Ledger, error) {
 	return func(ctx context.Context, db *sql.DB) (*Ledger, error) {
 		ledger, err := open(ctx, db)
 		if err != nil {
 			return nil, err
 		}
-		diagnoser := inspector(ledger)
-		watcher, _ := any(diagnoser).(inspect.Watcher)
-		return &Ledger{ledger, diagnoser, watcher}, nil
+		inspects := of(ledger)
+		watcher, _ := any(inspects).(inspect.Watcher)
+		return &Ledger{ledger, inspects, inspects, watcher}, nil
 	}
 }
 
-func opensOwn[L driver.Ledger, I inspect.Diagnoser](open func(context.Context, *sql.DB, bridge.OwnTable) (L, error), inspector func(L) I) func(context.Context, *sql.DB, bridge.OwnTable) (*Ledger, error) {
+func opensOwn[L driver.Ledger, I inspector](open func(context.Context, *sql.DB, bridge.OwnTable) (L, error), of func(L) I) func(context.Context, *sql.DB, bridge.OwnTable) (*Ledger, error) {
 	return func(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*Ledger, error) {
 		openIt := func(ctx context.Context, db *sql.DB) (L, error) { return open(ctx, db, own) }
-		return opens(openIt, inspector)(ctx, db)
+		return opens(openIt, of)(ctx, db)
 	}
 }
 
@@ -203,6 +208,7 @@ func (d *Database) MigrateTables(ctx context.Context, files fs.FS, part string) 
 type Ledger struct {
 	driver.Ledger
 	inspect.Diagnoser
+	inspect.CarriedReader
 	inspect.Watcher // nil: the database does not tell who holds a message up
 }
 

@@ -1,0 +1,49 @@
+package mysqlinspect
+
+import (
+	"context"
+	"database/sql"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/internal/inspection"
+)
+
+// The rows that carry messages.
+const (
+	countCarried = `SELECT COUNT(*) FROM (
+	SELECT 1 FROM bridge_ledger l FORCE INDEX (bridge_ledger_stage_at) WHERE l.stage_at IS NOT NULL LIMIT ?
+) carried`
+
+	carriedRow = `SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', l.recorded_at) DIV 1000 AS recorded_ms,
+	TIMESTAMPDIFF(MICROSECOND, '1970-01-01', l.stage_at) DIV 1000 AS stage_ms, OCTET_LENGTH(l.message) AS bytes
+FROM bridge_ledger l WHERE l.id = UNHEX(?) AND l.stage_at IS NOT NULL`
+)
+
+// CountCarried reads the index on the stage time, up to limit rows.
+func (i *Inspector) CountCarried(ctx context.Context, limit int) (int, error) {
+	return i.carried().CountCarried(ctx, limit)
+}
+
+// CarriedRow reads the row by its key.
+func (i *Inspector) CarriedRow(ctx context.Context, id uuid.UUID) (*inspect.CarriedRow, error) {
+	return i.carried().CarriedRow(ctx, id)
+}
+
+func (i *Inspector) carried() inspection.Carried {
+	return inspection.Carried{
+		Ledger: i.ledger, Watched: i.on, Count: countCarried, Row: carriedRow,
+		ID: func(id uuid.UUID) any { return strings.ReplaceAll(id.String(), "-", "") },
+		Ask: func(ctx context.Context, ask func(context.Context, sqlx.QueryerContext) error) error {
+			tx, err := i.on.DB.BeginTxx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted, ReadOnly: true})
+			if err != nil {
+				return err
+			}
+			defer func() { _ = tx.Rollback() }()
+			return ask(ctx, tx)
+		},
+	}
+}

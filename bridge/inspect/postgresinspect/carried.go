@@ -1,0 +1,36 @@
+package postgresinspect
+
+import (
+	"context"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/internal/inspection"
+)
+
+// The rows that carry messages.
+const (
+	countCarried = `SELECT count(*) FROM (SELECT FROM bridge_ledger WHERE stage_at IS NOT NULL LIMIT $1::int) AS carried`
+
+	carriedRow = `SELECT floor(extract(epoch FROM recorded_at) * 1000)::bigint AS recorded_ms, floor(extract(epoch FROM stage_at) * 1000)::bigint AS stage_ms,
+	octet_length(message) AS bytes
+FROM bridge_ledger WHERE id = $1::text::uuid AND stage_at IS NOT NULL`
+)
+
+// CountCarried reads the index on the stage time, up to limit rows.
+func (i *Inspector) CountCarried(ctx context.Context, limit int) (int, error) {
+	return i.carried().CountCarried(ctx, limit)
+}
+
+// CarriedRow reads the row by its key.
+func (i *Inspector) CarriedRow(ctx context.Context, id uuid.UUID) (*inspect.CarriedRow, error) {
+	return i.carried().CarriedRow(ctx, id)
+}
+
+func (i *Inspector) carried() inspection.Carried {
+	return inspection.Carried{
+		Ledger: i.ledger, Watched: i.on, Count: countCarried, Row: carriedRow,
+		ID: func(id uuid.UUID) any { return id.String() },
+	}
+}

@@ -1,0 +1,35 @@
+package sqliteinspect
+
+import (
+	"context"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/internal/inspection"
+)
+
+// The rows that carry messages. The statements read the last commit.
+const (
+	countCarried = `SELECT count(*) FROM (SELECT 1 FROM bridge_ledger WHERE stage_at IS NOT NULL LIMIT ?)`
+
+	carriedRow = `SELECT recorded_at * 1000 AS recorded_ms, stage_at AS stage_ms, length(message) AS bytes
+FROM bridge_ledger WHERE id = ? AND stage_at IS NOT NULL`
+)
+
+// CountCarried reads the index on the stage time, up to limit rows.
+func (i *Inspector) CountCarried(ctx context.Context, limit int) (int, error) {
+	return i.carried().CountCarried(ctx, limit)
+}
+
+// CarriedRow reads the row by its key.
+func (i *Inspector) CarriedRow(ctx context.Context, id uuid.UUID) (*inspect.CarriedRow, error) {
+	return i.carried().CarriedRow(ctx, id)
+}
+
+func (i *Inspector) carried() inspection.Carried {
+	return inspection.Carried{
+		Ledger: i.ledger, Watched: i.on, Count: countCarried, Row: carriedRow,
+		ID: func(id uuid.UUID) any { return id.String() },
+	}
+}

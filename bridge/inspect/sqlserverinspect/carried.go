@@ -1,0 +1,46 @@
+package sqlserverinspect
+
+import (
+	"context"
+
+	"github.com/google/uuid"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/internal/inspection"
+	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
+)
+
+// The rows that carry messages. The statements pass over rows that are locked.
+const (
+	countCarried = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+SET LOCK_TIMEOUT 1000;
+SELECT count(*) FROM (
+	SELECT TOP (@p1) l.stage_at FROM bridge_ledger l WITH (READCOMMITTEDLOCK, READPAST, ROWLOCK, INDEX (bridge_ledger_stage_at)) WHERE l.stage_at IS NOT NULL
+) carried`
+
+	carriedRow = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+SET LOCK_TIMEOUT 1000;
+SELECT DATEDIFF_BIG(millisecond, '19700101', l.recorded_at) AS recorded_ms, DATEDIFF_BIG(millisecond, '19700101', l.stage_at) AS stage_ms, DATALENGTH(l.message) AS bytes
+FROM bridge_ledger l WITH (READCOMMITTEDLOCK, READPAST, ROWLOCK) WHERE l.id = CAST(@p1 AS uniqueidentifier) AND l.stage_at IS NOT NULL`
+)
+
+// CountCarried reads the index on the stage time, up to limit rows.
+func (i *Inspector) CountCarried(ctx context.Context, limit int) (int, error) {
+	return i.carried().CountCarried(ctx, limit)
+}
+
+// CarriedRow reads the row by its key.
+func (i *Inspector) CarriedRow(ctx context.Context, id uuid.UUID) (*inspect.CarriedRow, error) {
+	return i.carried().CarriedRow(ctx, id)
+}
+
+func (i *Inspector) carried() inspection.Carried {
+	return inspection.Carried{
+		Ledger: i.ledger, Watched: i.on, Count: countCarried, Row: carriedRow,
+		ID: func(id uuid.UUID) any { return id.String() },
+		Ask: func(ctx context.Context, ask func(context.Context, sqlx.QueryerContext) error) error {
+			return mssql.Try(ctx, func(ctx context.Context) error { return ask(ctx, i.on.DB) })
+		},
+	}
+}
