@@ -79,7 +79,6 @@ type messageFacts struct {
 	ID        uuid.UUID      `json:"id"`
 	CreatedAt *time.Time     `json:"created_at"` // by a UUIDv7 itself
 	Ledger    *rowFacts      `json:"ledger"`     // nil: not asked, as are the others
-	Carried   *carriedFacts  `json:"carried"`
 	Dead      *deadFacts     `json:"dead"`
 	Dropped   *droppedFacts  `json:"dropped"` // copies in the audit queue; nil too if there is none
 	Inbox     []inboxClaim   `json:"inbox"`
@@ -98,15 +97,10 @@ type rowFacts struct {
 	Identity   uuid.UUID        `json:"identity"`
 	State      string           `json:"state"`
 	RecordedAt *time.Time       `json:"recorded_at"` // of a committed row; nil if not found out
+	Carried    *carriedMessage  `json:"carried"`     // nil: the row carries no message
 	Holders    []inspect.Holder `json:"holders"`     // of an open transaction, as far as the login may see
 
 	sweptBefore time.Time // the watermark, where the row is absent
-}
-
-// carriedFacts are about the row, if it carries the message and its stage time has come.
-type carriedFacts struct {
-	Found    *carriedMessage `json:"found"`
-	LookedAt int             `json:"looked_at"`
 }
 
 type deadFacts struct {
@@ -164,28 +158,10 @@ func (l *messageLook) askLedger(ctx context.Context, facts *messageFacts) {
 		facts.failed(err)
 		return
 	}
-	if ledger.Features().Carries {
-		if facts.Carried, err = askCarried(ctx, ledger, facts.ID); err != nil {
-			facts.Carried = nil
-			facts.failed(err)
-		}
-	}
 	if facts.Ledger, err = l.askRow(ctx, ledger, facts.ID); err != nil {
 		facts.Ledger = nil
 		facts.failed(err)
 	}
-}
-
-func askCarried(ctx context.Context, ledger driver.Ledger, id uuid.UUID) (*carriedFacts, error) {
-	list, _, err := lookAtCarried(ctx, ledger, dueMost)
-	if err != nil {
-		return nil, err
-	}
-	carried := &carriedFacts{LookedAt: len(list)}
-	if i := slices.IndexFunc(list, func(m carriedMessage) bool { return m.ID == id }); i >= 0 {
-		carried.Found = &list[i]
-	}
-	return carried, nil
 }
 
 // settlePatience bounds the question whether a transaction is open.
@@ -198,8 +174,7 @@ func (l *messageLook) askRow(ctx context.Context, ledger *database.Ledger, id uu
 		return nil, err
 	}
 	if len(found) > 0 {
-		row.RecordedAt, err = recordedAt(ctx, ledger, id)
-		return row, err
+		return row, row.askCommitted(ctx, ledger, id)
 	}
 	if ledger.Watcher != nil {
 		if row.Holders, err = ledger.Holders(ctx, id); err != nil {
@@ -220,7 +195,7 @@ func (l *messageLook) askRow(ctx context.Context, ledger *database.Ledger, id uu
 			row.sweptBefore, err = ledger.SweptBefore(ctx)
 		}
 	case driver.Committed: // meanwhile
-		row.RecordedAt, err = recordedAt(ctx, ledger, id)
+		err = row.askCommitted(ctx, ledger, id)
 	}
 	if row.State != rowOpen {
 		row.Holders = []inspect.Holder{}
@@ -228,7 +203,26 @@ func (l *messageLook) askRow(ctx context.Context, ledger *database.Ledger, id uu
 	return row, err
 }
 
-// recordedAt finds when a row was inserted, if the ledger is as small as it should be.
+// askCommitted asks whether a committed row carries the message, and when it was inserted. A row that
+// carries it and is locked at this moment looks plain, but gets no RecordedAt, and so never looks lost.
+func (f *rowFacts) askCommitted(ctx context.Context, ledger *database.Ledger, id uuid.UUID) (err error) {
+	if ledger.Features().Carries {
+		row, err := ledger.CarriedRow(ctx, id)
+		if err != nil {
+			return err
+		}
+		if row != nil {
+			f.RecordedAt = &row.RecordedAt
+			f.Carried = &carriedMessage{id, row.RecordedAt, row.StageAt, row.Bytes, !row.StageAt.Equal(row.RecordedAt)}
+			return nil
+		}
+	}
+	f.RecordedAt, err = recordedAt(ctx, ledger, id)
+	return err
+}
+
+// recordedAt finds when a row without a message was inserted, if the ledger is as small as it should
+// be.
 func recordedAt(ctx context.Context, ledger driver.Ledger, id uuid.UUID) (*time.Time, error) {
 	if !ledger.Features().Sweeps {
 		return nil, nil

@@ -17,6 +17,9 @@ func TestConclude(t *testing.T) {
 	old, none := &rowFacts{State: rowCommitted, RecordedAt: new(now.Add(-time.Hour))}, map[string]int{}
 	foreign := &deadFacts{Found: []*deadMessage{{Reason: "foreign", Verdict: "unknown", StagedAt: &now}}}
 	row := func(state string) *rowFacts { return &rowFacts{State: state} }
+	carried := func(recorded time.Duration, published bool) *rowFacts {
+		return &rowFacts{State: rowCommitted, RecordedAt: new(now.Add(recorded)), Carried: &carriedMessage{StageAt: now.Add(time.Minute), Published: published}}
+	}
 	for name, c := range map[string]struct {
 		facts messageFacts
 		says  []string
@@ -57,14 +60,18 @@ func TestConclude(t *testing.T) {
 			[]string{"has been forwarded, and the row has not been deleted", "sweeps"}, []string{"A verifier forwards"}},
 		"committed": {messageFacts{Ledger: row(rowCommitted)},
 			[]string{"Its row is in the ledger: its transaction committed", "A verifier forwards it"}, nil},
-		"committed, carried, and nowhere": {messageFacts{Ledger: old, Carried: &carriedFacts{Found: &carriedMessage{Published: true}}, Dead: &deadFacts{}, Queues: none, Held: new(int64)},
-			[]string{"carries the message", "cannot get lost with a queue", "a verifier stages the message from the row"}, []string{"it is lost", "was published"}},
-		"committed, carried, and never published": {messageFacts{Ledger: row(rowCommitted), Carried: &carriedFacts{Found: &carriedMessage{}}},
-			[]string{"carries the message", "No copy of it was published"}, []string{"A verifier forwards"}},
-		"handled, and its row carries it": {messageFacts{Ledger: row(rowCommitted), Carried: &carriedFacts{Found: &carriedMessage{}}, Inbox: []inboxClaim{{Consumer: "c", State: stateDone}}},
+		"committed, carried, and nowhere": {messageFacts{Ledger: carried(-time.Hour, true), Dead: &deadFacts{}, Queues: none, Held: new(int64)},
+			[]string{"holds the message", "cannot get lost with a queue", "and they hold none", "A verifier stages it from its row", "do not send it again"}, []string{"it is lost", "was published", "from your own data", "sweep"}},
+		"likewise, and nobody tells what verifiers hold": {messageFacts{Ledger: carried(-time.Hour, true), Dead: &deadFacts{}, Queues: none},
+			[]string{"holds the message", "do not send it again"}, []string{"it is lost", "they hold none", "from your own data", "may be lost"}},
+		"committed, carried, and young": {messageFacts{Ledger: carried(-time.Second, true), Dead: &deadFacts{}, Queues: none, Held: new(int64)},
+			[]string{"holds the message", "A verifier forwards the copy in the queues", "after the stage time"}, []string{"lost:", "was published", "from your own data"}},
+		"committed, carried, and never published": {messageFacts{Ledger: carried(0, false)},
+			[]string{"holds the message", "No copy of it was published"}, []string{"A verifier forwards"}},
+		"handled, and its row carries it": {messageFacts{Ledger: carried(0, true), Inbox: []inboxClaim{{Consumer: "c", State: stateDone}}},
 			[]string{"has been forwarded, and the row has not been deleted", "a duplicate, which the inbox absorbs"}, []string{"sweeps"}},
 		"rolled back, dropped": {messageFacts{Ledger: row(rowAbsent), Dropped: &droppedFacts{At: []time.Time{time.Unix(0, 0)}}},
-			[]string{"its transaction rolled back, and a verifier dropped it at 1970-01-01 00:00:00"}, nil},
+			[]string{"its transaction rolled back, or the message had been forwarded before. A verifier dropped the copy at 1970-01-01 00:00:00"}, nil},
 		"in doubt": {messageFacts{Inbox: []inboxClaim{{Consumer: "stock", State: "doubtful", Error: "shelf fell"}}},
 			[]string{"Consumer stock has claimed it and is not done: doubtful: shelf fell."}, []string{"has handled"}},
 		"open": {messageFacts{Ledger: row(rowOpen)}, []string{"still open", "cannot be seen with this login"}, nil},

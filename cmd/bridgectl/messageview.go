@@ -73,14 +73,11 @@ func (f *messageFacts) concludeRow(say func(string, ...any)) {
 		say("Its row is in the ledger: its transaction committed.")
 		f.Next = "It stays there until dead replay sends it to its target, or dead discard removes it."
 	case f.Ledger.State == rowCommitted && handled && f.isCarried():
-		say("Its row is in the ledger still, and carries the message: it has been forwarded, and the row has not been deleted since.")
+		say("Its row is in the ledger still, and holds the message: it has been forwarded, and the row has not been deleted since.")
 		f.Next = "A verifier deletes the row, or stages the message again: a duplicate, which the inbox absorbs."
 	case f.Ledger.State == rowCommitted && f.isCarried():
-		say("Its row is in the ledger and carries the message: its transaction committed, and the message cannot get lost with a queue.")
-		f.Next = "A verifier forwards the copy in the queues. If there is none, a verifier stages the message from the row."
-		if !f.Carried.Found.Published {
-			f.Next = "No copy of it was published: a verifier stages it from the row as soon as it reaches the database and the broker."
-		}
+		say("Its row is in the ledger and holds the message: its transaction committed, and the message cannot get lost with a queue.")
+		f.concludeCarried(say)
 	case f.Ledger.State == rowCommitted && handled:
 		say("Its row is in the ledger still: it has been forwarded, and the row has not been deleted since.")
 		f.Next = "A verifier deletes the row, or sweeps it as an orphan later."
@@ -90,7 +87,7 @@ func (f *messageFacts) concludeRow(say func(string, ...any)) {
 	case dead:
 		f.concludeDeadRow(say, f.Dead.Found[0])
 	case dropped:
-		say("No row is in the ledger, and a copy is in the audit queue: its transaction rolled back, and a verifier dropped it at %s.", f.Dropped.At[0].UTC().Format("2006-01-02 15:04:05"))
+		say("No row is in the ledger, and a copy is in the audit queue: its transaction rolled back, or the message had been forwarded before. A verifier dropped the copy at %s.", f.Dropped.At[0].UTC().Format("2006-01-02 15:04:05"))
 	case handled:
 		say("No row is in the ledger: it was forwarded, and the row deleted.")
 	default:
@@ -105,15 +102,31 @@ func (f *messageFacts) concludeRow(say func(string, ...any)) {
 	}
 }
 
-// isCarried tells that the row carries the message and its stage time has come.
-func (f *messageFacts) isCarried() bool { return f.Carried != nil && f.Carried.Found != nil }
+// isCarried tells that the row carries the message.
+func (f *messageFacts) isCarried() bool { return f.Ledger != nil && f.Ledger.Carried != nil }
 
-// isMissing tells whether a committed row, not a young one, is all that was found, and everything
+// isMissing tells whether a row without a message that isAlone is all that was found.
+func (f *messageFacts) isMissing() bool { return f.isAlone() && !f.isCarried() }
+
+// isAlone tells whether a committed row, not a young one, is all that was found, and everything
 // was looked at that belongs to this staging queue; but for what verifiers hold, if Held is nil.
-func (f *messageFacts) isMissing() bool {
+func (f *messageFacts) isAlone() bool {
 	nowhere := f.Queues != nil && f.ready == 0 && (f.Held == nil || *f.Held == 0) && f.Dead != nil && len(f.Dead.Found) == 0 && f.Dead.LookedAt >= f.Dead.Depth
 	old := f.Ledger != nil && f.Ledger.State == rowCommitted && f.Ledger.RecordedAt != nil && time.Since(*f.Ledger.RecordedAt) > lostAge
-	return nowhere && !f.isCarried() && old
+	return nowhere && old
+}
+
+// concludeCarried is about a committed message that its row holds. It must not be sent again.
+func (f *messageFacts) concludeCarried(say func(string, ...any)) {
+	switch c := f.Ledger.Carried; {
+	case f.isAlone():
+		say("No message is ready in the queues of this topology's verifiers%s.", map[bool]string{true: ", and they hold none"}[f.Held != nil])
+		f.Next = "A verifier stages it from its row at the stage time. If the row is still there a minute after that time, verifiers cannot stage it: their log says why, and the doctor whether their login may. The row holds the message: do not send it again."
+	case !c.Published:
+		f.Next = "No copy of it was published: a verifier stages it from the row as soon as it reaches the database and the broker. If the row stays, the verifiers' log says why."
+	default:
+		f.Next = "A verifier forwards the copy in the queues. If there is none, a verifier stages the message from the row after the stage time. If the row stays, the verifiers' log says why."
+	}
 }
 
 // concludeForward is about a committed message that nobody is known to have.
@@ -195,8 +208,8 @@ func (f *messageFacts) write(p *page) {
 		}
 	}
 	if f.isCarried() {
-		c := f.Carried.Found
-		add("carried", "by its row, %s, due since %s", humanize.Bytes(uint64(c.Size)), when(&c.StageAt))
+		c := f.Ledger.Carried
+		add("carried", "by its row, %s, stage time %s", humanize.Bytes(uint64(c.Size)), whenStaged(c.StageAt))
 	}
 	if f.Dead == nil && f.Queues == nil {
 		add("queues", "%s", notAsked("BRIDGE_AMQP_URL"))
@@ -225,6 +238,14 @@ func (f *messageFacts) write(p *page) {
 		p.line("%s", sentence)
 	}
 	p.write(p.paint(bold, "Next:") + " " + terminal.Plain(f.Next) + "\n")
+}
+
+// whenStaged is a stage time, which may be in the future.
+func whenStaged(at time.Time) string {
+	if left := time.Until(at); left > 0 {
+		return at.UTC().Format(time.RFC3339) + " (in " + spanText(left) + ")"
+	}
+	return when(&at)
 }
 
 func (f *messageFacts) queueRows(add func(name, format string, args ...any)) {

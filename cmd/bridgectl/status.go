@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// ledgerRowsMost, orphansMost and holdersMost bound what is counted and listed.
+	// ledgerRowsMost, for plain and for carried rows, orphansMost and holdersMost bound what is counted and listed.
 	ledgerRowsMost = 10_000
 	orphansMost    = 1000
 	holdersMost    = 20
@@ -80,7 +80,8 @@ type ledgerStatus struct {
 	Identity uuid.UUID        `json:"identity"`
 	Rows     *int             `json:"rows"`        // committed ones that carry no message, up to ledgerRowsMost, on SQLite older than a second; nil: this ledger does not tell
 	Orphans  *int             `json:"orphans"`     // of these, those older than the sweep age, up to orphansMost
-	Due      *int             `json:"carried_due"` // carried messages whose stage time has come, up to dueMost
+	Carried  *int             `json:"carried"`     // committed ones that carry a message, due or not, up to ledgerRowsMost
+	Due      *int             `json:"carried_due"` // of these, those whose stage time has come, up to dueMost
 	Open     []inspect.Holder `json:"open"`        // transactions that have recorded and are open, up to holdersMost; nil: this ledger does not tell, or the login may not see them
 
 	unseen bool // the login may not see them
@@ -183,6 +184,7 @@ func (a *app) ledgerStatus(ctx context.Context, openFor time.Duration, fail func
 		status.Rows, status.Orphans = older(0, ledgerRowsMost), older(orphanAge, orphansMost)
 	}
 	if features.Carries {
+		status.Carried = number(func() (int, error) { return ledger.CountCarried(ctx, ledgerRowsMost) })
 		status.Due = number(func() (int, error) {
 			due, _, err := ledger.Due(ctx, driver.DueRow{}, dueMost)
 			return len(due), err

@@ -27,8 +27,8 @@ func (f *statusFacts) write(p *page) {
 		if f.Queues != nil {
 			p.space()
 		}
-		p.table([]string{"LEDGER", "ROWS", "DUE", "ORPHANS", "OPEN"}, [][]string{{
-			l.Identity.String(), upTo(l.Rows, ledgerRowsMost), upTo(l.Due, dueMost), upTo(l.Orphans, orphansMost), f.openText(),
+		p.table([]string{"LEDGER", "ROWS", "CARRIED", "DUE", "ORPHANS", "OPEN"}, [][]string{{
+			l.Identity.String(), upTo(l.Rows, ledgerRowsMost), upTo(l.Carried, ledgerRowsMost), upTo(l.Due, dueMost), upTo(l.Orphans, orphansMost), f.openText(),
 		}})
 		if l.unseen {
 			p.line("OPEN is not known: the login may not see other sessions; bridgectl doctor names the right")

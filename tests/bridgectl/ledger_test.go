@@ -135,8 +135,13 @@ type messageFacts struct {
 		State      string
 		RecordedAt *time.Time `json:"recorded_at"`
 		Holders    []inspect.Holder
+		Carried    *struct {
+			ID        uuid.UUID
+			StageAt   time.Time `json:"stage_at"`
+			Size      int
+			Published bool
+		}
 	}
-	Carried *struct{ Found *struct{ ID uuid.UUID } }
 	Dead    *struct{ Found []struct{ Reason string } }
 	Dropped *struct{ At []time.Time }
 	Inbox   []struct{ Consumer, State string }
@@ -186,8 +191,22 @@ func TestMessageTellsWhereAMessageIs(t *testing.T) {
 	}
 
 	carried := s.CommitCarried(letter(target, "3"))[0]
-	if f = look(carried); f.Ledger.State != "committed" || f.Carried == nil || f.Carried.Found == nil || f.Carried.Found.ID != carried || !strings.HasPrefix(f.Next, "No copy of it was published") {
+	if f = look(carried); f.Ledger.State != "committed" || f.Ledger.Carried == nil || f.Ledger.Carried.ID != carried || f.Ledger.Carried.Size == 0 || !strings.HasPrefix(f.Next, "No copy of it was published") {
 		t.Errorf("carried: %+v", f)
+	}
+	// A row that is not due, and that no queue has a message of, as one that the broker refuses.
+	s.age(t, carried, time.Hour)
+	must(t, s.Ledger.Touch(t.Context(), []uuid.UUID{carried}))
+	if text := s.must("message", carried.String()); !strings.Contains(text, ", stage time ") || !strings.Contains(text, " (in ") {
+		t.Errorf("a row that is not due: %s", text)
+	}
+	f = look(carried)
+	if c := f.Ledger.Carried; c == nil || !c.Published || time.Until(c.StageAt) < time.Minute || strings.Contains(f.Next, "own data") || strings.Contains(f.Next, "weep") {
+		t.Errorf("a row that is not due: %+v", f)
+	}
+	s.age(t, carried, -time.Hour)
+	if _, err := s.DB.ExecContext(t.Context(), "UPDATE bridge_ledger SET stage_at = now() WHERE id = $1", carried); err != nil {
+		t.Fatal(err)
 	}
 
 	v := s.Verify(verifier.Options{})

@@ -26,6 +26,7 @@ type status struct {
 	Ledger *struct {
 		Identity      uuid.UUID
 		Rows, Orphans *int
+		Carried       *int
 		Due           *int `json:"carried_due"`
 		Open          []inspect.Holder
 	}
@@ -59,7 +60,8 @@ func TestStatusTellsWhatIsGoingOn(t *testing.T) {
 	s.StageSingly()
 	old := s.Commit(letter("t", "1"), letter("t", "2"))[0]
 	s.age(t, old, 8*24*time.Hour)
-	s.CommitCarried(letter("t", "7"), letter("t", "8"))
+	delayed := s.CommitCarried(letter("t", "7"), letter("t", "8"), letter("t", "9"))[0]
+	must(t, s.Ledger.Touch(t.Context(), []uuid.UUID{delayed}))
 	tx, _ := s.Begin(letter("t", "6"))
 	defer func() { _ = tx.Rollback() }()
 
@@ -71,7 +73,7 @@ func TestStatusTellsWhatIsGoingOn(t *testing.T) {
 		}
 	}
 	l := got.Ledger
-	if l == nil || l.Identity != s.Ledger.Identity() || *l.Rows != 2 || *l.Orphans != 1 || *l.Due != 2 {
+	if l == nil || l.Identity != s.Ledger.Identity() || *l.Rows != 2 || *l.Orphans != 1 || *l.Carried != 3 || *l.Due != 2 {
 		t.Fatalf("ledger %+v", l)
 	}
 	if len(l.Open) != 1 || l.Open[0].Session == "" || time.Since(l.Open[0].Since) > time.Hour {
@@ -84,7 +86,7 @@ func TestStatusTellsWhatIsGoingOn(t *testing.T) {
 	for _, want := range []*regexp.Regexp{
 		regexp.MustCompile(`(?m)^shop +3 +- +0 +- +-$`),
 		regexp.MustCompile(`(?m)^shop\.dead +4 `),
-		regexp.MustCompile(`(?m)^` + l.Identity.String() + ` +2 +2 +1 `),
+		regexp.MustCompile(`(?m)^` + l.Identity.String() + ` +2 +3 +2 +1 `),
 	} {
 		if !want.MatchString(text) {
 			t.Errorf("it says\n%swithout %s", text, want)
@@ -106,7 +108,7 @@ func TestStatusTellsWhatIsGoingOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := s.run("status", "--open-for=0s")
-	if !regexp.MustCompile(`(?m)^`+l.Identity.String()+` +2 +- +1 +1$`).MatchString(r.Stdout) || !strings.Contains(r.Stdout, "failed: ") || r.Code != 1 {
+	if !regexp.MustCompile(`(?m)^`+l.Identity.String()+` +2 +3 +- +1 +1$`).MatchString(r.Stdout) || !strings.Contains(r.Stdout, "failed: ") || r.Code != 1 {
 		t.Errorf("without a function: exit code %d\n%s", r.Code, r.Stdout)
 	}
 }
