@@ -39,7 +39,7 @@ type Topology struct {
 	// except those that their rows carry.
 	Classic bool
 	// Audit is how many messages the audit queue keeps: copies of the latest messages that were
-	// dropped as rolled back. 0: no audit queue, and no copies.
+	// dropped: rolled back, or forwarded before. 0: no audit queue, and no copies.
 	Audit int
 	// OrderedShards is how many ordered queues there are, for messages with an order key: at
 	// most 256. 0: none, and no such message can be sent. All messages of one key are in the
@@ -66,8 +66,8 @@ func (t Topology) DeadQueue() string { return t.Queue + ".dead" }
 // that they delay nobody. Verifiers consume it too.
 func (t Topology) WaitingQueue() string { return t.Queue + ".waiting" }
 
-// AuditQueue is the queue for copies of messages that were dropped as rolled back, if Audit is
-// set.
+// AuditQueue is the queue for copies of messages that were dropped (rolled back, or forwarded
+// before), if Audit is set.
 func (t Topology) AuditQueue() string { return t.Queue + ".dropped" }
 
 // orderedQueue is the name of an ordered queue, counted from 0.

@@ -158,8 +158,8 @@
 //
 // # The audit queue
 //
-// If Options.Topology.Audit is set, copies of messages that were dropped as rolled back are
-// kept in the audit queue.
+// If Options.Topology.Audit is set, copies of messages that were dropped (rolled back, or forwarded
+// before) are kept in the audit queue.
 //
 // # Targets that take nothing
 //
