@@ -21,10 +21,11 @@ const deliveryLimit = 1_000_000
 
 // A Topology is the staging queue and the queues beside it.
 type Topology struct {
-	// Queue is the staging queue's name. Required, at most 200 bytes. If rows of a ledger carry
-	// messages, use one staging queue for that ledger. With a second one, the verifiers of one
-	// queue may stage messages again that wait in the other. Such a copy is needless: it finds no
-	// row and is dropped, or is a duplicate. No message is lost.
+	// Queue is the staging queue's name. Required, at most 200 bytes. A ledger whose rows carry
+	// messages needs exactly one unordered staging queue. Several staging queues on one ledger
+	// need senders with CarryNever: the verifiers of one queue would stage carried rows of the
+	// other queue's senders in their own queue, and a verifier whose allow-list does not permit
+	// the target leaves the row, but has moved its stage time on, by up to 10 minutes.
 	Queue string
 	// Exchange is a direct exchange of the bridge's own, to which senders publish, such as
 	// "twoqueue.stage": at most 255 bytes, and no name that begins with "amq.". The staging queue

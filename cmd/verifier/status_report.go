@@ -35,6 +35,8 @@ type report struct {
 
 	Due      int        `json:"due"`                 // carried messages whose stage time has come
 	DueSince *time.Time `json:"due_since,omitempty"` // when that of the first one came
+	// carried messages that could not be staged: refused, unreadable or not permitted
+	Unstageable int `json:"unstageable"`
 
 	Held     int `json:"held"`
 	Waiting  int `json:"waiting"`
@@ -100,7 +102,7 @@ func (s *status) report(ctx context.Context) report {
 	state, stats := s.worker.state(), s.worker.stats()
 	r := report{
 		Now: time.Now().UTC(), Began: s.began.UTC(), Queue: s.worker.config.Queue, Sessions: stats.Sessions,
-		Restaged: stats.Restaged, Swept: stats.Swept, Due: state.Due,
+		Restaged: stats.Restaged, Swept: stats.Swept, Due: state.Due, Unstageable: state.Unstageable,
 		Held: state.Held, Waiting: state.Waiting, Settling: state.Settling,
 		Blocked: state.Blocked, Oldest: []waitingReport{}, Targets: []targetReport{}, DeadByReason: []reasonReport{},
 	}

@@ -131,6 +131,13 @@ func TestMetricsTellEveryOutcome(t *testing.T) {
 		"twoqueue_carried_due": "0", "twoqueue_carried_oldest_due_seconds": "0",
 		"twoqueue_messages_total{forwarded}": "12+"})
 
+	// A carried message for a target that is not permitted stays in its row.
+	s.CommitCarried(stage.To("elsewhere", "not allowed"))
+	p.measure(map[string]string{"twoqueue_rows_unstageable": "1", "twoqueue_dead_letters_total{not-allowed}": "1"})
+	if _, err := s.DB.ExecContext(t.Context(), `DELETE FROM bridge_ledger WHERE message IS NOT NULL`); err != nil {
+		t.Fatal(err)
+	}
+
 	// The broker ends a consumer.
 	before, _ := value(p.scrape(), "twoqueue_session_failures_total{broker}")
 	if _, err := s.Channel.QueueDelete(s.Topology.WaitingQueue(), false, false, false); err != nil {

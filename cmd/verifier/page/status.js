@@ -83,10 +83,11 @@ function showCards(r) {
   }
   const oldest = r.oldest.length ? `the oldest for ${since(r.now, r.oldest[0].since)}` : 'none of them';
   const due = r.due_since ? `${number.format(r.due)} carried are past their stage time, the first for ${since(r.now, r.due_since)}` : 'carried by their rows; none is past its stage time';
+  const unstageable = r.unstageable ? `; ${number.format(r.unstageable)} cannot be staged, see the log` : '';
   for (const [key, name, value, small] of [
     ['waiting', 'Waiting for a transaction', r.waiting, oldest],
     ['held', 'Held', r.held, `taken and not done; ${number.format(r.settling)} lookups wait`],
-    ['restaged', 'Staged again', r.restaged, due],
+    ['restaged', 'Staged again', r.restaged, due + unstageable],
     ['swept', 'Orphan rows swept', r.swept, 'of the ledger'],
   ]) {
     const c = card(cards, key, name);
