@@ -409,23 +409,25 @@ func TestWhatAMarkerShows(t *testing.T) {
 // WAITING_LEG, PAUSE1 and PAUSE2 of the model.
 // A DELETE that fails for hours, of messages that are delivered, brings no copies of them.
 func TestADeliveredMessageThatCannotBeDeletedIsNotStagedAgain(t *testing.T) {
+	fails := func(context.Context, []uuid.UUID) ([]uuid.UUID, error) { return nil, errDenied }
 	const rows = 3 * forgetLimit
 	for name, c := range map[string]struct {
-		forget  func(context.Context, []uuid.UUID) ([]uuid.UUID, error)
-		minutes int
+		forget        func(context.Context, []uuid.UUID) ([]uuid.UUID, error)
+		rows, minutes int
 	}{
-		"the DELETE fails": {func(context.Context, []uuid.UUID) ([]uuid.UUID, error) { return nil, errDenied }, 180},
+		"the DELETE fails":           {fails, rows, 15},
+		"the DELETE fails for hours": {fails, 1, 180},
 		"the DELETE hangs": {func(ctx context.Context, _ []uuid.UUID) ([]uuid.UUID, error) {
 			<-ctx.Done()
 			return nil, ctx.Err()
-		}, 15},
+		}, rows, 15},
 		"another transaction has locked the rows": {func(_ context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
 			return ids, nil
-		}, 15},
+		}, rows, 15},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
-				ids := w.commits(rows, true, nil)
+				ids := w.commits(c.rows, true, nil)
 				undeleted := w.session(undeletableWorld{w, c.forget}, newSideCall())
 				other := w.verifier()
 				plain := leftRow{id: uuid.New(), since: time.Now()}
@@ -442,11 +444,11 @@ func TestADeliveredMessageThatCannotBeDeletedIsNotStagedAgain(t *testing.T) {
 						t.Fatalf("%d are staged again in minute %d", n, minute)
 					}
 				}
-				want := rows + 1
+				want := c.rows + 1
 				if time.Since(plain.since) > leftAge {
-					want = rows
+					want = c.rows
 				}
-				if n := undeleted.forgetter.count(); n != want || undeleted.stats.abandoned.Load() != int64(rows+1-want) {
+				if n := undeleted.forgetter.count(); n != want || undeleted.stats.abandoned.Load() != int64(c.rows+1-want) {
 					t.Errorf("%d rows are remembered, %d given up", n, undeleted.stats.abandoned.Load())
 				}
 			})
