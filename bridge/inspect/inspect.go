@@ -43,12 +43,16 @@ type CarriedReader interface {
 	// CountCarried counts the rows, up to limit.
 	CountCarried(ctx context.Context, limit int) (int, error)
 
+	// CarriedRows lists at most limit rows, the earliest stage time first.
+	CarriedRows(ctx context.Context, limit int) ([]CarriedRow, error)
+
 	// CarriedRow returns the row of id, or nil if no committed row of id carries a message.
 	CarriedRow(ctx context.Context, id uuid.UUID) (*CarriedRow, error)
 }
 
 // A CarriedRow is a row of the ledger that carries a message.
 type CarriedRow struct {
+	ID uuid.UUID
 	// RecordedAt and StageAt are instants by the database's clock, to the millisecond.
 	RecordedAt, StageAt time.Time
 	// Bytes is the length of the message.

@@ -101,12 +101,20 @@ func ReadsCarried(t *testing.T, ledger driver.Ledger, of inspect.CarriedReader) 
 			continue
 		}
 		// SQLite keeps the record's time in seconds.
-		if grace := got.StageAt.Sub(got.RecordedAt); got.Bytes != int64(len(e.Message)) || (grace == 0) != e.Unpublished || grace < 0 || grace > driver.PublishedGrace+tick ||
+		if grace := got.StageAt.Sub(got.RecordedAt); got.ID != e.ID || got.Bytes != int64(len(e.Message)) || (grace == 0) != e.Unpublished || grace < 0 || grace > driver.PublishedGrace+tick ||
 			time.Since(got.RecordedAt).Abs() > time.Minute {
 			t.Errorf("%+v has the row %+v", e, got)
 		}
 	}
 	check(t, ledger.Touch(t.Context(), []uuid.UUID{entries[2].ID}), "touch")
+	rows, err := of.CarriedRows(t.Context(), 10)
+	check(t, err, "list")
+	if len(rows) != 3 || rows[2] != *row(entries[2].ID) || rows[0].ID == rows[1].ID || !slices.IsSortedFunc(rows, func(a, b inspect.CarriedRow) int { return a.StageAt.Compare(b.StageAt) }) {
+		t.Errorf("it lists %+v", rows)
+	}
+	if rows, err = of.CarriedRows(t.Context(), 1); err != nil || len(rows) != 1 {
+		t.Errorf("up to one it lists %+v, %v", rows, err)
+	}
 	if got := row(entries[2].ID); got == nil || got.StageAt.Sub(got.RecordedAt) < driver.StageAgainAfter-tick {
 		t.Errorf("a touched row is %+v", got)
 	}
@@ -120,7 +128,7 @@ func ReadsCarried(t *testing.T, ledger driver.Ledger, of inspect.CarriedReader) 
 		expect(10, 3)
 		check(t, tx.Rollback(), "roll back")
 	}
-	_, err := ledger.Forget(t.Context(), idsOfEntries(entries))
+	_, err = ledger.Forget(t.Context(), idsOfEntries(entries))
 	check(t, err, "forget")
 	expect(10, 0)
 	if got := row(entries[0].ID); got != nil {

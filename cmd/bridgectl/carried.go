@@ -10,9 +10,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/cmd/internal/database"
 )
 
-// dueMost bounds a list of due rows, as the smallest statement of all databases does.
+// dueMost bounds a list of carried rows, as the smallest statement of all databases does.
 const dueMost = 500
 
 func newCarriedCommand(a *app) *cobra.Command {
@@ -25,12 +27,13 @@ then, the verifiers stage it from its row by themselves.`,
 
 func newCarriedList(a *app) *cobra.Command {
 	var limit int
+	var all bool
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List the carried messages whose stage time has come",
-		Long: `Lists the carried messages of committed transactions whose stage time has come, the earliest
-stage time first. Most of them are in the staging queue and wait for a verifier. It only
-reads, reads no message, and waits for no transaction.`,
+		Short: "List the carried messages whose stage time has come, or all of them",
+		Long: `Lists the carried messages of committed transactions whose stage time has come, or all carried
+messages with --all, the earliest stage time first. Most of them are in the staging queue and
+wait for a verifier. It only reads, reads no message, and waits for no transaction.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if limit < 1 || limit > dueMost {
 				return misused("--limit: must be 1 to %d", dueMost)
@@ -42,19 +45,24 @@ reads, reads no message, and waits for no transaction.`,
 			case !ledger.Features().Carries:
 				return errors.New("this ledger carries no messages")
 			}
-			list := &carriedList{limit: limit}
-			if list.Messages, list.At, err = lookAtCarried(cmd.Context(), ledger, limit); err != nil {
+			list := &carriedList{limit: limit, all: all}
+			look := lookAtDue
+			if all {
+				look = lookAtCarried
+			}
+			if list.Messages, list.At, err = look(cmd.Context(), ledger, limit); err != nil {
 				return err
 			}
 			return a.print(list)
 		},
 	}
 	cmd.Flags().IntVar(&limit, "limit", 100, "how many messages are listed")
+	cmd.Flags().BoolVar(&all, "all", false, "also messages whose stage time is in the future")
 	return cmd
 }
 
-// lookAtCarried lists due rows, with the database's time of the look.
-func lookAtCarried(ctx context.Context, ledger driver.Ledger, limit int) ([]carriedMessage, time.Time, error) {
+// lookAtDue lists due rows, with the database's time of the look.
+func lookAtDue(ctx context.Context, ledger *database.Ledger, limit int) ([]carriedMessage, time.Time, error) {
 	due, at, err := ledger.Due(ctx, driver.DueRow{}, limit)
 	if err != nil {
 		return nil, at, err
@@ -64,6 +72,25 @@ func lookAtCarried(ctx context.Context, ledger driver.Ledger, limit int) ([]carr
 		list[i] = carriedMessage{row.ID, row.RecordedAt, row.StageAt, row.Bytes, !row.Unpublished()}
 	}
 	return list, at, nil
+}
+
+// lookAtCarried lists carried rows, due or not, with the database's time of the look.
+func lookAtCarried(ctx context.Context, ledger *database.Ledger, limit int) ([]carriedMessage, time.Time, error) {
+	_, at, err := ledger.Due(ctx, driver.DueRow{}, 1)
+	if err != nil {
+		return nil, at, err
+	}
+	rows, err := ledger.CarriedRows(ctx, limit)
+	list := make([]carriedMessage, len(rows))
+	for i, row := range rows {
+		list[i] = carriedBy(row)
+	}
+	return list, at, err
+}
+
+// carriedBy returns the message of a row.
+func carriedBy(row inspect.CarriedRow) carriedMessage {
+	return carriedMessage{row.ID, row.RecordedAt, row.StageAt, row.Bytes, !row.StageAt.Equal(row.RecordedAt)}
 }
 
 // A carriedMessage is a message that a row of the ledger carries.
@@ -81,6 +108,7 @@ type carriedList struct {
 	Messages []carriedMessage `json:"messages"`
 
 	limit int
+	all   bool
 }
 
 func (l *carriedList) write(p *page) {
@@ -91,14 +119,22 @@ func (l *carriedList) write(p *page) {
 			if m.Published {
 				published = "yes"
 			}
-			rows[i] = []string{m.ID.String(), m.RecordedAt.Format("2006-01-02 15:04:05"), short(l.At.Sub(m.StageAt).Truncate(time.Second)), humanize.Bytes(uint64(m.Size)), published}
+			due := short(l.At.Sub(m.StageAt).Truncate(time.Second))
+			if left := m.StageAt.Sub(l.At); left > 0 {
+				due = "in " + spanText(left)
+			}
+			rows[i] = []string{m.ID.String(), m.RecordedAt.Format("2006-01-02 15:04:05"), due, humanize.Bytes(uint64(m.Size)), published}
 		}
 		p.table([]string{"ID", "RECORDED AT", "DUE FOR", "SIZE", "PUBLISHED"}, rows)
 		p.space()
 	}
+	what := " past the stage time"
+	if l.all {
+		what = ""
+	}
 	if len(l.Messages) == l.limit {
-		p.line("the first %s past the stage time; there may be more", count(l.limit, "carried message"))
+		p.line("the first %s%s; there may be more", count(l.limit, "carried message"), what)
 		return
 	}
-	p.line("%s past the stage time", count(len(l.Messages), "carried message"))
+	p.line("%s%s", count(len(l.Messages), "carried message"), what)
 }

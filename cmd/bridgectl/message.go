@@ -213,7 +213,7 @@ func (f *rowFacts) askCommitted(ctx context.Context, ledger *database.Ledger, id
 		}
 		if row != nil {
 			f.RecordedAt = &row.RecordedAt
-			f.Carried = &carriedMessage{id, row.RecordedAt, row.StageAt, row.Bytes, !row.StageAt.Equal(row.RecordedAt)}
+			f.Carried = new(carriedBy(*row))
 			return nil
 		}
 	}

@@ -1,6 +1,7 @@
 package bridgectl_test
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -54,7 +55,16 @@ func TestCarriedListShowsWhatIsDue(t *testing.T) {
 				t.Errorf("it says %s", text)
 			}
 			s.fails(2, "--limit: must be 1 to 500", "carried", "list", "--limit=501")
-			if s.json(&second, "carried", "list"); !slices.Equal(second.Messages, first.Messages) {
+			moved := uuid.MustParse(want[2])
+			must(t, s.Ledger.Touch(t.Context(), []uuid.UUID{moved}))
+			if text := s.must("carried", "list"); !strings.Contains(text, "2 carried messages past the stage time") || strings.Contains(text, want[2]) {
+				t.Errorf("with one that is not due it says %s", text)
+			}
+			if text := s.must("carried", "list", "--all"); !strings.Contains(text, "3 carried messages\n") || !regexp.MustCompile(`(?m)^`+want[2]+` .* in \d+s +\S+ \S+ +yes$`).MatchString(text) {
+				t.Errorf("of all it says %s", text)
+			}
+			s.json(&first, "carried", "list", "--all")
+			if s.json(&second, "carried", "list", "--all"); !slices.Equal(second.Messages, first.Messages) {
 				t.Errorf("%+v became %+v by looking", first, second)
 			}
 			if n := s.Depth(s.Topology.Queue); n != 0 {

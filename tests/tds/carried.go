@@ -43,7 +43,8 @@ var carriedStatements = []statement{
 			})
 		}),
 	form(`SELECT count(*) FROM ( SELECT TOP (@p1) l.stage_at FROM bridge_ledger l WITH («([A-Z, ]+)», INDEX (bridge_ledger_stage_at)) WHERE l.stage_at IS NOT NULL ) carried`, countCarried),
-	form(`SELECT DATEDIFF_BIG(millisecond, '19700101', l.recorded_at) AS recorded_ms, DATEDIFF_BIG(millisecond, '19700101', l.stage_at) AS stage_ms, DATALENGTH(l.message) AS bytes FROM bridge_ledger l WITH («([A-Z, ]+)») WHERE l.id = CAST(@p1 AS uniqueidentifier) AND l.stage_at IS NOT NULL`, readCarried),
+	form(`SELECT TOP (@p1) CONVERT(nvarchar(36), l.id) AS id, DATEDIFF_BIG(millisecond, '19700101', l.recorded_at) AS recorded_ms, DATEDIFF_BIG(millisecond, '19700101', l.stage_at) AS stage_ms, DATALENGTH(l.message) AS bytes FROM bridge_ledger l WITH («([A-Z, ]+)», INDEX (bridge_ledger_stage_at)) WHERE l.stage_at IS NOT NULL ORDER BY l.stage_at, l.id`, listCarried),
+	form(`SELECT CONVERT(nvarchar(36), l.id) AS id, DATEDIFF_BIG(millisecond, '19700101', l.recorded_at) AS recorded_ms, DATEDIFF_BIG(millisecond, '19700101', l.stage_at) AS stage_ms, DATALENGTH(l.message) AS bytes FROM bridge_ledger l WITH («([A-Z, ]+)») WHERE l.id = CAST(@p1 AS uniqueidentifier) AND l.stage_at IS NOT NULL`, readCarried),
 }
 
 func carry(x *execution, words []string) (uint64, error) {
@@ -135,20 +136,34 @@ func due(x *execution, words []string) (uint64, error) {
 
 // countCarried reads the index on the stage time.
 func countCarried(x *execution, words []string) (uint64, error) {
+	rows, err := x.carried(words[1])
+	return x.number(len(rows)), err
+}
+
+// listCarried reads the same index in its order.
+func listCarried(x *execution, words []string) (uint64, error) {
+	rows, err := x.carried(words[1])
+	x.describeCarried()
+	for _, r := range rows {
+		x.showCarried(r)
+	}
+	return uint64(len(rows)), err
+}
+
+// carried returns the first @p1 rows with messages.
+func (x *execution) carried(hints string) ([]row, error) {
 	ledger, err := x.readable("bridge_ledger")
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	how, err := x.reading(words[1])
+	how, err := x.reading(hints)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	rows, err := x.scan(ledger, how)
-	if err != nil {
-		return 0, err
-	}
 	rows = slices.DeleteFunc(rows, func(r row) bool { return r["stage_at"] == nil })
-	return x.number(min(len(rows), x.top("@p1"))), nil
+	sortByTime(rows, "stage_at")
+	return rows[:min(len(rows), x.top("@p1"))], err
 }
 
 // readCarried reads a row by its key.
@@ -158,15 +173,23 @@ func readCarried(x *execution, words []string) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	x.out.describe(column{"recorded_ms", kindInt}, column{"stage_ms", kindInt}, column{"bytes", kindInt})
+	x.describeCarried()
 	found, err := x.findThose([]guid{id}, place{"bridge_ledger", "id", words[1]}, func(r row) bool {
-		at, carried := r["stage_at"].(time.Time)
+		carried := r["stage_at"] != nil
 		if carried {
-			x.out.row(int(r["recorded_at"].(time.Time).UnixMilli()), int(at.UnixMilli()), len(r["message"].(string)))
+			x.showCarried(r)
 		}
 		return carried
 	})
 	return uint64(len(found)), err
+}
+
+func (x *execution) describeCarried() {
+	x.out.describe(column{"id", kindText}, column{"recorded_ms", kindInt}, column{"stage_ms", kindInt}, column{"bytes", kindInt})
+}
+
+func (x *execution) showCarried(r row) {
+	x.out.row(r["id"].(guid).String(), int(r["recorded_at"].(time.Time).UnixMilli()), int(r["stage_at"].(time.Time).UnixMilli()), len(r["message"].(string)))
 }
 
 func claim(x *execution, words []string) (uint64, error) {

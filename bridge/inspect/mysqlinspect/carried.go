@@ -18,14 +18,22 @@ const (
 	SELECT 1 FROM bridge_ledger l FORCE INDEX (bridge_ledger_stage_at) WHERE l.stage_at IS NOT NULL LIMIT ?
 ) carried`
 
-	carriedRow = `SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', l.recorded_at) DIV 1000 AS recorded_ms,
+	carriedColumns = `SELECT HEX(l.id) AS id, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', l.recorded_at) DIV 1000 AS recorded_ms,
 	TIMESTAMPDIFF(MICROSECOND, '1970-01-01', l.stage_at) DIV 1000 AS stage_ms, OCTET_LENGTH(l.message) AS bytes
-FROM bridge_ledger l WHERE l.id = UNHEX(?) AND l.stage_at IS NOT NULL`
+FROM bridge_ledger l`
+
+	carriedRows = carriedColumns + ` FORCE INDEX (bridge_ledger_stage_at) WHERE l.stage_at IS NOT NULL ORDER BY l.stage_at, l.id LIMIT ?`
+	carriedRow  = carriedColumns + ` WHERE l.id = UNHEX(?) AND l.stage_at IS NOT NULL`
 )
 
 // CountCarried reads the index on the stage time, up to limit rows.
 func (i *Inspector) CountCarried(ctx context.Context, limit int) (int, error) {
 	return i.carried().CountCarried(ctx, limit)
+}
+
+// CarriedRows reads along the index on the stage time.
+func (i *Inspector) CarriedRows(ctx context.Context, limit int) ([]inspect.CarriedRow, error) {
+	return i.carried().CarriedRows(ctx, limit)
 }
 
 // CarriedRow reads the row by its key.
@@ -35,7 +43,7 @@ func (i *Inspector) CarriedRow(ctx context.Context, id uuid.UUID) (*inspect.Carr
 
 func (i *Inspector) carried() inspection.Carried {
 	return inspection.Carried{
-		Ledger: i.ledger, Watched: i.on, Count: countCarried, Row: carriedRow,
+		Ledger: i.ledger, Watched: i.on, Count: countCarried, Rows: carriedRows, Row: carriedRow,
 		ID: func(id uuid.UUID) any { return strings.ReplaceAll(id.String(), "-", "") },
 		Ask: func(ctx context.Context, ask func(context.Context, sqlx.QueryerContext) error) error {
 			tx, err := i.on.DB.BeginTxx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted, ReadOnly: true})

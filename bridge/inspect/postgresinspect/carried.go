@@ -13,14 +13,22 @@ import (
 const (
 	countCarried = `SELECT count(*) FROM (SELECT FROM bridge_ledger WHERE stage_at IS NOT NULL LIMIT $1::int) AS carried`
 
-	carriedRow = `SELECT floor(extract(epoch FROM recorded_at) * 1000)::bigint AS recorded_ms, floor(extract(epoch FROM stage_at) * 1000)::bigint AS stage_ms,
+	carriedColumns = `SELECT id::text AS id, floor(extract(epoch FROM recorded_at) * 1000)::bigint AS recorded_ms, floor(extract(epoch FROM stage_at) * 1000)::bigint AS stage_ms,
 	octet_length(message) AS bytes
-FROM bridge_ledger WHERE id = $1::text::uuid AND stage_at IS NOT NULL`
+FROM bridge_ledger`
+
+	carriedRows = carriedColumns + ` WHERE stage_at IS NOT NULL ORDER BY stage_at, bridge_ledger.id LIMIT $1::int`
+	carriedRow  = carriedColumns + ` WHERE id = $1::text::uuid AND stage_at IS NOT NULL`
 )
 
 // CountCarried reads the index on the stage time, up to limit rows.
 func (i *Inspector) CountCarried(ctx context.Context, limit int) (int, error) {
 	return i.carried().CountCarried(ctx, limit)
+}
+
+// CarriedRows reads along the index on the stage time.
+func (i *Inspector) CarriedRows(ctx context.Context, limit int) ([]inspect.CarriedRow, error) {
+	return i.carried().CarriedRows(ctx, limit)
 }
 
 // CarriedRow reads the row by its key.
@@ -30,7 +38,7 @@ func (i *Inspector) CarriedRow(ctx context.Context, id uuid.UUID) (*inspect.Carr
 
 func (i *Inspector) carried() inspection.Carried {
 	return inspection.Carried{
-		Ledger: i.ledger, Watched: i.on, Count: countCarried, Row: carriedRow,
+		Ledger: i.ledger, Watched: i.on, Count: countCarried, Rows: carriedRows, Row: carriedRow,
 		ID: func(id uuid.UUID) any { return id.String() },
 	}
 }

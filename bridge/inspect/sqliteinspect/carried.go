@@ -13,13 +13,21 @@ import (
 const (
 	countCarried = `SELECT count(*) FROM (SELECT 1 FROM bridge_ledger WHERE stage_at IS NOT NULL LIMIT ?)`
 
-	carriedRow = `SELECT recorded_at * 1000 AS recorded_ms, stage_at AS stage_ms, length(message) AS bytes
-FROM bridge_ledger WHERE id = ? AND stage_at IS NOT NULL`
+	carriedColumns = `SELECT id, recorded_at * 1000 AS recorded_ms, stage_at AS stage_ms, length(message) AS bytes
+FROM bridge_ledger`
+
+	carriedRows = carriedColumns + ` WHERE stage_at IS NOT NULL ORDER BY stage_at, id LIMIT ?`
+	carriedRow  = carriedColumns + ` WHERE id = ? AND stage_at IS NOT NULL`
 )
 
 // CountCarried reads the index on the stage time, up to limit rows.
 func (i *Inspector) CountCarried(ctx context.Context, limit int) (int, error) {
 	return i.carried().CountCarried(ctx, limit)
+}
+
+// CarriedRows reads along the index on the stage time.
+func (i *Inspector) CarriedRows(ctx context.Context, limit int) ([]inspect.CarriedRow, error) {
+	return i.carried().CarriedRows(ctx, limit)
 }
 
 // CarriedRow reads the row by its key.
@@ -29,7 +37,7 @@ func (i *Inspector) CarriedRow(ctx context.Context, id uuid.UUID) (*inspect.Carr
 
 func (i *Inspector) carried() inspection.Carried {
 	return inspection.Carried{
-		Ledger: i.ledger, Watched: i.on, Count: countCarried, Row: carriedRow,
+		Ledger: i.ledger, Watched: i.on, Count: countCarried, Rows: carriedRows, Row: carriedRow,
 		ID: func(id uuid.UUID) any { return id.String() },
 	}
 }

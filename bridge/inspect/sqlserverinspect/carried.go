@@ -19,15 +19,27 @@ SELECT count(*) FROM (
 	SELECT TOP (@p1) l.stage_at FROM bridge_ledger l WITH (READCOMMITTEDLOCK, READPAST, ROWLOCK, INDEX (bridge_ledger_stage_at)) WHERE l.stage_at IS NOT NULL
 ) carried`
 
+	carriedColumns = `CONVERT(nvarchar(36), l.id) AS id, DATEDIFF_BIG(millisecond, '19700101', l.recorded_at) AS recorded_ms,
+	DATEDIFF_BIG(millisecond, '19700101', l.stage_at) AS stage_ms, DATALENGTH(l.message) AS bytes
+FROM bridge_ledger l WITH (READCOMMITTEDLOCK, READPAST, ROWLOCK`
+
+	carriedRows = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+SET LOCK_TIMEOUT 1000;
+SELECT TOP (@p1) ` + carriedColumns + `, INDEX (bridge_ledger_stage_at)) WHERE l.stage_at IS NOT NULL ORDER BY l.stage_at, l.id`
+
 	carriedRow = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 SET LOCK_TIMEOUT 1000;
-SELECT DATEDIFF_BIG(millisecond, '19700101', l.recorded_at) AS recorded_ms, DATEDIFF_BIG(millisecond, '19700101', l.stage_at) AS stage_ms, DATALENGTH(l.message) AS bytes
-FROM bridge_ledger l WITH (READCOMMITTEDLOCK, READPAST, ROWLOCK) WHERE l.id = CAST(@p1 AS uniqueidentifier) AND l.stage_at IS NOT NULL`
+SELECT ` + carriedColumns + `) WHERE l.id = CAST(@p1 AS uniqueidentifier) AND l.stage_at IS NOT NULL`
 )
 
 // CountCarried reads the index on the stage time, up to limit rows.
 func (i *Inspector) CountCarried(ctx context.Context, limit int) (int, error) {
 	return i.carried().CountCarried(ctx, limit)
+}
+
+// CarriedRows reads along the index on the stage time.
+func (i *Inspector) CarriedRows(ctx context.Context, limit int) ([]inspect.CarriedRow, error) {
+	return i.carried().CarriedRows(ctx, limit)
 }
 
 // CarriedRow reads the row by its key.
@@ -37,7 +49,7 @@ func (i *Inspector) CarriedRow(ctx context.Context, id uuid.UUID) (*inspect.Carr
 
 func (i *Inspector) carried() inspection.Carried {
 	return inspection.Carried{
-		Ledger: i.ledger, Watched: i.on, Count: countCarried, Row: carriedRow,
+		Ledger: i.ledger, Watched: i.on, Count: countCarried, Rows: carriedRows, Row: carriedRow,
 		ID: func(id uuid.UUID) any { return id.String() },
 		Ask: func(ctx context.Context, ask func(context.Context, sqlx.QueryerContext) error) error {
 			return mssql.Try(ctx, func(ctx context.Context) error { return ask(ctx, i.on.DB) })

@@ -17,10 +17,10 @@ import (
 type Carried struct {
 	Ledger driver.Ledger
 	tables.Watched
-	// Count is a statement whose one number is that of the rows, up to its parameter. Row is one
-	// that returns recorded_ms and stage_ms, in milliseconds since 1970, and bytes of the row whose
-	// ID is its parameter, or nothing.
-	Count, Row string
+	// Count is a statement whose one number is that of the rows, up to its parameter. Rows returns so
+	// many rows at most, and Row the one whose ID is its parameter, or nothing: id as text, recorded_ms
+	// and stage_ms in milliseconds since 1970, and bytes.
+	Count, Rows, Row string
 	// ID returns an ID as a parameter.
 	ID func(uuid.UUID) any
 	// Ask runs a statement so that it reads only committed rows. Nil: on the pool as it is.
@@ -37,20 +37,41 @@ func (c Carried) CountCarried(ctx context.Context, limit int) (n int, err error)
 
 // CarriedRow reads a row by its key.
 func (c Carried) CarriedRow(ctx context.Context, id uuid.UUID) (*inspect.CarriedRow, error) {
+	rows, err := c.read(ctx, "read carried row "+id.String(), c.Row, c.ID(id))
+	if err != nil || len(rows) == 0 {
+		return nil, err
+	}
+	return &rows[0], nil
+}
+
+// CarriedRows lists rows.
+func (c Carried) CarriedRows(ctx context.Context, limit int) ([]inspect.CarriedRow, error) {
+	return c.read(ctx, "list carried rows", c.Rows, limit)
+}
+
+func (c Carried) read(ctx context.Context, doing, query string, arg any) ([]inspect.CarriedRow, error) {
 	var rows []struct {
+		ID         string
 		RecordedMS int64 `db:"recorded_ms"`
 		StageMS    int64 `db:"stage_ms"`
 		Bytes      int64
 	}
-	err := c.ask(ctx, "read carried row "+id.String(), func(ctx context.Context, db sqlx.QueryerContext) error {
+	err := c.ask(ctx, doing, func(ctx context.Context, db sqlx.QueryerContext) error {
 		rows = nil
-		return sqlx.SelectContext(ctx, db, &rows, c.Row, c.ID(id))
+		return sqlx.SelectContext(ctx, db, &rows, query, arg)
 	})
-	if err != nil || len(rows) == 0 {
+	if err != nil {
 		return nil, err
 	}
-	row := rows[0]
-	return &inspect.CarriedRow{RecordedAt: time.UnixMilli(row.RecordedMS).UTC(), StageAt: time.UnixMilli(row.StageMS).UTC(), Bytes: row.Bytes}, nil
+	found := make([]inspect.CarriedRow, len(rows))
+	for i, row := range rows {
+		id, err := uuid.Parse(row.ID)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", doing, err)
+		}
+		found[i] = inspect.CarriedRow{ID: id, RecordedAt: time.UnixMilli(row.RecordedMS).UTC(), StageAt: time.UnixMilli(row.StageMS).UTC(), Bytes: row.Bytes}
+	}
+	return found, nil
 }
 
 func (c Carried) ask(ctx context.Context, doing string, ask func(ctx context.Context, db sqlx.QueryerContext) error) error {
