@@ -2,7 +2,7 @@
 // belong to commits.
 //
 //	ledger, err := postgres.Open(ctx, db) // or sqlserver, mysql, sqlite
-//	broker, err := bridge.Dial(ctx, "amqp://shop:secret@localhost/", nil)
+//	broker, err := bridge.NewBroker("amqp://shop:secret@localhost/", nil)
 //	s, err := sender.New(ledger, broker, nil)
 //	err = s.InTx(ctx, db, nil, func(tx *sender.Tx) error {
 //		if _, err := tx.ExecContext(ctx, `INSERT INTO orders …`); err != nil {
@@ -66,18 +66,18 @@
 //
 // The ledger's row of a message can also hold the message. Such a message is carried. It is
 // published to the staging queue when its row has been inserted, but no call waits for the confirm:
-// SendTx, Wait and InTx return at once. A transaction that sends other messages too waits for these
-// only. Options.Carry says which messages are carried. Messages with an order key never are.
+// SendTx, Wait and InTx return at once. If a transaction also sends messages that are not carried, it
+// waits for their confirms only. Options.Carry says which messages are carried. Messages with an order key never are.
 //
 //	CarrySmall     the default: messages up to Options.CarryBytes (8 KiB), and in an
 //	               outage of the broker larger ones too
 //	CarryNever     none; the database holds only IDs, and no transaction with messages
 //	               commits without the broker
-//	CarryOnOutage  in an outage all, else none
+//	CarryOnOutage  all in an outage of the broker, none otherwise
 //	CarryAlways    all
 //
 // If a publication fails, nothing fails in the transaction. The sender publishes the message again,
-// for ten seconds at most. If the message still is not in the staging queue after the commit, a
+// until ten seconds after its record. If the message still is not in the staging queue after the commit, a
 // verifier stages it from its row, some seconds late. The same is true if the process dies. While
 // the broker fails or blocks, or more than Options.CarryPendingBytes wait for their confirms, the
 // sender only writes the row, and a verifier stages the message. Once a second the sender publishes
@@ -97,28 +97,30 @@
 // are better left to the broker. Choose CarryNever if the database must not pay for any message or
 // hold its content. A ledger of an own table carries nothing: CarrySmall is CarryNever there.
 //
-// Call Flush before the process ends, so that no message is left to the verifiers:
+// Call Flush before the process ends, so that no message is left to the verifiers. Without the
+// broker it can take fifteen seconds. Its context may end much sooner: no committed message is lost.
 //
 //	err := s.Flush(ctx) // then broker.Close()
 //
 // # When the broker is out
 //
 // The sender knows that the broker is out when a publication has failed because the broker is away,
-// blocks, has no room in the staging queue, or does not confirm within Options.Timeout; and while a
-// publication has been waiting for its confirm for a second. (A missing queue or right, a
+// blocks, has no room in the staging queue, or does not confirm within Options.Timeout. It also
+// counts as out while the confirm of a publication is a second late. (A missing queue or right, a
 // refused login and a refused message are no outages: repair them.) From then on all messages
 // without an order key are carried, and their transactions commit without the broker, until one
 // message is confirmed. Only transactions that were waiting when the outage began fail:
 //
 //	                      it begins          while it is known
 //	carried anyway        commits            commits
-//	CarrySmall, large     fails (Retryable)  commits, carried
-//	CarryOnOutage         fails (Retryable)  commits, carried
-//	CarryNever            fails (Retryable)  fails (Retryable) after Options.Timeout
-//	with an order key     fails (Retryable)  fails at once (Retryable)
+//	CarrySmall, large     fails              commits, carried
+//	CarryOnOutage         fails              commits, carried
+//	CarryNever            fails              fails
+//	with an order key     fails              fails at once
 //
-// 'Retryable' says that bridge.Retryable returns true: roll back, which InTx has done, and try again
-// with a new transaction. Its messages are then carried. Make the broker with bridge.NewBroker, so
+// A transaction that fails does so after Options.Timeout at most, except where the table says 'at
+// once', with an error for which bridge.Retryable returns true: roll back, which InTx has done, and
+// try again with a new transaction. Make the broker with bridge.NewBroker, so
 // that your process can start during an outage.
 //
 // New needs a broker also with CarryAlways. Until a verifier's session has found the row of a message
