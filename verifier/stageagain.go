@@ -127,7 +127,7 @@ type candidate struct {
 func newStager(s *session, running sideCall) *stager {
 	return &stager{
 		ledger: s.ledger, running: running, publish: s.broker.Publish, carried: s.carried, permits: s.allow.permits, left: s.forgetter.rows, done: s.endMarker,
-		blocked: func() bool { return s.forwarder.isBlocked() != "" || s.broker.Blocked() != "" },
+		blocked: func() bool { return s.blocked() != "" },
 		queue:   s.opts.Topology.Queue, waiting: s.opts.Topology.WaitingQueue(),
 		timeout: s.opts.ConfirmTimeout, log: s.log, count: &s.stats.restaged,
 		candidates: make(map[uuid.UUID]candidate), allLimit: dueLimit, reach: fullReach, wait: markerOften,

@@ -149,7 +149,7 @@ func (v *Verifier) State() State {
 	state.KeysHeld = len(state.Keys)
 	state.Keys = state.Keys[:min(len(state.Keys), oldestLimit)]
 	state.Settling = int(s.settling.Load())
-	state.Blocked = s.forwarder.isBlocked()
+	state.Blocked = s.blocked()
 	state.Targets = s.holds.list()
 	slices.SortFunc(state.Targets, func(a, b HeldTarget) int { return cmp.Compare(a.Target.String(), b.Target.String()) })
 	state.Evidence, state.WithheldSince = s.evidence.state()
@@ -162,6 +162,10 @@ func (v *Verifier) State() State {
 	}
 	return state
 }
+
+// blocked returns why nothing can be published, as far as a connection that publishes knows it, or
+// "". While only carried rows wait, nothing is forwarded, so only the connection that stages knows.
+func (s *session) blocked() string { return cmp.Or(s.forwarder.isBlocked(), s.broker.Blocked()) }
 
 // longest lists the messages that wait for an open transaction, the oldest first.
 func (s *session) longest() []*message {

@@ -34,6 +34,7 @@ func TestWithABrokerOfItsOwn(t *testing.T) {
 	t.Run("a carried message that it refuses stops no other", func(t *testing.T) { testCarriedAndRefused(t, broker, limit) })
 	t.Run("messages that have become too large stay until it takes them", func(t *testing.T) { testTooLarge(t, broker, limit) })
 	t.Run("a verifier stops during an alarm", func(t *testing.T) { testStopDuringAlarm(t, broker) })
+	t.Run("a verifier that only stages tells of an alarm", func(t *testing.T) { testAlarmWhileStaging(t, broker) })
 
 	if err := broker.SetConsumerTimeout(t.Context(), consumerTimeout); err != nil {
 		t.Fatal(err)
@@ -187,6 +188,21 @@ func testStopDuringAlarm(t *testing.T, server *servers.RabbitMQ) {
 		servertest.Alarm(t, server, false)
 		servertest.Next(t, "it stops after the alarm", ended)
 	}
+}
+
+// Nothing is forwarded, so the broker tells the alarm only to the connection that stages.
+func testAlarmWhileStaging(t *testing.T, server *servers.RabbitMQ) {
+	s := stage.On(t, stage.Postgres, server.URL(), bridge.Topology{Queue: "staging-alarm"})
+	queue := s.Queue("staging-alarm-target", nil)
+	v := s.Verify(verifier.Options{})
+	s.Eventually("a session has begun", func() bool { return !v.State().Session.IsZero() })
+	servertest.Alarm(t, server, true)
+	want := map[string]bool{}
+	add(want, s.CommitCarried(stage.To(queue, "waits in its row"))...)
+	s.Eventually("it tells that the broker takes nothing", func() bool { return v.State().Blocked != "" })
+	servertest.Alarm(t, server, false)
+	expectAll(t, s, queue, want)
+	s.Eventually("it tells no more of an alarm", func() bool { return v.State().Blocked == "" })
 }
 
 const (
