@@ -6,14 +6,15 @@ import (
 	"github.com/twoqueue/twoqueue/verifier/sidejob"
 )
 
-// sideJobs are what no message depends on (rule 12 of package bridge). None of them
-// ends a session, and what the log has said of them is remembered from one to the next.
+// sideJobs are the jobs of rule 12 of package bridge. Only carried messages of which no queue has
+// a copy wait for one of them, stage. None of them ends a session. Each remembers from one session
+// to the next what the log has said of it.
 type sideJobs struct{ forget, stage, touch, sweep, explain, observe *sidejob.Job }
 
 func newSideJobs(logger *slog.Logger) sideJobs {
 	return sideJobs{
 		forget:  sidejob.New("forget", logger),
-		stage:   sidejob.New("stage", logger),
+		stage:   sidejob.NewAwaited("stage", "carried messages of which no queue has a copy wait until this works", logger),
 		touch:   sidejob.New("touch", logger),
 		sweep:   sidejob.New("sweep", logger),
 		explain: sidejob.New("explain", logger),

@@ -1,5 +1,5 @@
-// Package sidejob runs jobs that no message depends on (rule 12 of package bridge). It is for
-// package verifier, and for a worker that is built around it.
+// Package sidejob runs jobs whose failure ends no session and delays no other job (rule 12 of
+// package bridge). It is for package verifier, and for a worker that is built around it.
 package sidejob
 
 import (
@@ -26,6 +26,7 @@ const (
 // a minute.
 type Job struct {
 	name   string
+	fails  string // the log's text when it begins to fail
 	logger *slog.Logger
 
 	failing atomic.Bool
@@ -33,8 +34,15 @@ type Job struct {
 	failed  time.Time // the last time, while it is failing
 }
 
-// New returns a job; the log calls it by its name.
-func New(name string, logger *slog.Logger) *Job { return &Job{name: name, logger: logger} }
+// New returns a job that no message waits for; the log calls it by its name.
+func New(name string, logger *slog.Logger) *Job {
+	return NewAwaited(name, "messages do not wait for it", logger)
+}
+
+// NewAwaited returns a job of which the log also says, when it fails, which messages wait.
+func NewAwaited(name, waiting string, logger *slog.Logger) *Job {
+	return &Job{name: name, fails: "side job fails; " + waiting, logger: logger}
+}
 
 // Run does one round of the job after the other until ctx ends. A round returns how long to
 // wait for the next one. After an error or a panic Run waits at least so long, and longer each
@@ -86,7 +94,7 @@ func (j *Job) Report(err error) {
 	case err != nil:
 		j.failed = now
 		if !j.failing.Swap(true) {
-			j.logger.Warn("side job fails; messages do not wait for it", "job", j.name, "error", err)
+			j.logger.Warn(j.fails, "job", j.name, "error", err)
 		}
 	case now.Sub(j.failed) >= calm:
 		j.Works()
