@@ -128,7 +128,7 @@ func (g *stager) evaluateMarkers(ctx context.Context) error {
 			continue
 		}
 		g.wait = markerOften
-		err := g.stage(ctx, "its staged copy is lost", func(_ uuid.UUID, c candidate) bool { return c.before(m.Look) })
+		err := g.stage(ctx, "no queue has a copy", func(_ uuid.UUID, c candidate) bool { return c.before(m.Look) })
 		errs = append(errs, err)
 		if errors.Is(err, errNoAnswer) { // the next one would wait for it too
 			break
