@@ -39,7 +39,8 @@ type State struct {
 	// evidence. Others may be in the waiting queue.
 	WithheldSince time.Time
 	// Due counts the rows that carry a message whose stage time has come, as far as they are
-	// remembered: at most 10,000. Most of these messages are in the queues still.
+	// remembered: at most 10,000. In a backlog most of these messages are in the
+	// queues; after an outage of the broker most are only in their rows.
 	Due int
 	// Overdue is for how long the stage time of the first of them has passed, by the database's
 	// clock; zero if none is due.

@@ -49,7 +49,7 @@ func newMetrics(w *worker) *metrics {
 			Help:    "From the moment at which the verifier saw that a message's transaction had committed until its target had confirmed it.",
 			Buckets: buckets}),
 		due: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twoqueue_carried_due",
-			Help: "Rows of the ledger that carry a message whose stage time has come, when the database was asked the last time; 500 means that many or more. Most of these messages are in the queues."}),
+			Help: "Rows of the ledger that carry a message whose stage time has come, when the database was asked the last time; 500 means that many or more. In a backlog most of these messages are in the queues; after an outage of the broker most are only in their rows."}),
 		oldestDue: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twoqueue_carried_oldest_due_seconds",
 			Help: "Time since the stage time of the first of these rows, by the database's clock, when the database was asked the last time; 0 if none is due."}),
 		orphans: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twoqueue_orphan_rows",
@@ -131,7 +131,7 @@ var (
 	sessionsDesc  = desc("twoqueue_sessions_total", "Sessions started, each with a proof that has passed.")
 	runningDesc   = desc("twoqueue_session_running", "1 if there is a session, else 0. A session notices that the database is away when it has something to judge.")
 	usableDesc    = desc("twoqueue_database_usable", "1 if the ledger's database was usable when it was asked the last time, else 0.")
-	blockedDesc   = desc("twoqueue_broker_blocked", "1 while nothing can be published: the broker has a memory or disk alarm, or allows no connection; else 0.")
+	blockedDesc   = desc("twoqueue_broker_blocked", "1 while nothing can be published, else 0. Either the broker allows no connection, or it has a memory or disk alarm. The broker tells a worker of an alarm when the worker publishes.")
 	heldDesc      = desc("twoqueue_messages_held", "Messages taken from the queues and not done.")
 	waitingDesc   = desc("twoqueue_messages_waiting", "Messages held that wait for an open transaction: the size of the waiting room.")
 	oldestDesc    = desc("twoqueue_oldest_waiting_age_seconds", "Time since the staging of the message that has waited longest for an open transaction, among the messages that this verifier holds; 0 if none waits.")
