@@ -48,8 +48,8 @@
 // open. A committed message is forwarded to its target (exchange and routing key), and its row
 // is forgotten. A message of a rolled-back transaction is dropped. What can be neither
 // forwarded nor rightly dropped goes to the dead queue. A carried message is one of which the
-// row in the ledger holds a copy; a verifier stages it from there if no queue has it. Its stage
-// time is when it is due for that. An orphan is a row that carries no message, and whose message
+// row in the ledger holds a copy; a verifier stages it from there if no queue has it, but not
+// before the row's stage time. An orphan is a row that carries no message, and whose message
 // is gone from the queues. The inbox is the receiver's table of processed keys.
 //
 // # What is promised, and what is not

@@ -135,9 +135,11 @@
 //     a row whose sender has published nothing, and stages its message at once.
 //   - For other rows it publishes a marker (wire.Marker) to the staging queue when it has seen them
 //     for half a second. The verifier that receives a marker holds it for half a second, and moves
-//     it to the waiting queue. The verifier that receives it from there holds it for a second. Then
-//     it claims and stages the rows that it had itself seen before the marker was sent, that it
-//     does not hold, and that have not changed. Their messages were in no queue.
+//     it to the waiting queue. The verifier that receives it from there holds it for a second. By
+//     then each copy that was in the queues before the marker has reached a verifier, which has
+//     deleted the row or moved its stage time on. So a row has no copy in a queue if this verifier
+//     saw it before the marker was sent, does not hold its message, and finds its stage time
+//     unchanged. The verifier claims such rows and stages their messages.
 //   - A claim moves the stage time by the age of the row, by 10 s at least and by 10 min at most,
 //     before the message is published. If the verifier dies in between, the row is due again then.
 //   - A verifier that holds a committed message for half a second, or for a held target, moves its
