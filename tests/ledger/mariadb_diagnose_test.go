@@ -104,7 +104,7 @@ func TestMariaDBDiagnose(t *testing.T) {
 		"another engine":          {do: []string{"ALTER TABLE bridge_watermark ENGINE = MyISAM"}, check: "engine", level: inspect.Error, says: "bridge_watermark is MyISAM"},
 		"no right to delete":      {lacks: "SELECT, DELETE ON bridge_ledger", do: []string{"GRANT SELECT ON bridge_ledger TO $role"}, check: "rights of a verifier", level: inspect.Error, says: "lacks DELETE ON bridge_ledger"},
 		"no right to insert":      {lacks: "INSERT ON bridge_ledger", check: "rights of a verifier", level: inspect.Error, says: "lacks INSERT ON bridge_ledger"},
-		"no right to stage again": {lacks: "UPDATE (stage_at, claimed_by) ON bridge_ledger", check: "rights to stage again", level: inspect.Warning, says: "lacks UPDATE (stage_at, claimed_by) ON bridge_ledger: a carried message whose staged copy is lost"},
+		"no right to stage again": {lacks: "UPDATE (stage_at, claimed_by) ON bridge_ledger", check: "rights to stage again", level: inspect.Error, says: "lacks UPDATE (stage_at, claimed_by) ON bridge_ledger: a carried message whose staged copy is lost"},
 		"no right to sweep":       {lacks: "UPDATE ON bridge_watermark", check: "rights to sweep", level: inspect.Warning, says: "UPDATE ON bridge_watermark"},
 		"orphans": {do: []string{"INSERT INTO bridge_ledger (id, recorded_at) VALUES ('1', UTC_TIMESTAMP() - INTERVAL 8 DAY), ('2', UTC_TIMESTAMP() - INTERVAL 9 DAY)"},
 			check: "orphans", level: inspect.Warning, says: "days old: 2;"},

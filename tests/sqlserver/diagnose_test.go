@@ -51,7 +51,7 @@ func TestDiagnose(t *testing.T) {
 		"others unseen, 2019":     {options: tds.Options{Version: "15.0.4355.3"}, denied: "VIEW SERVER PERFORMANCE STATE", check: "who holds a message up", level: inspect.Warning, says: "may not see"},
 		"age unseen":              {denied: "VIEW SERVER PERFORMANCE STATE", check: "oldest open transaction", level: inspect.Unknown, says: "may not see"},
 		"no right to delete":      {denied: "DELETE ON bridge_ledger", check: "rights of a verifier", level: inspect.Error, says: "DELETE ON bridge_ledger"},
-		"no right to stage again": {denied: "UPDATE ON bridge_ledger", check: "rights to stage again", level: inspect.Warning, says: "UPDATE ON bridge_ledger: a carried message whose staged copy is lost"},
+		"no right to stage again": {denied: "UPDATE ON bridge_ledger", check: "rights to stage again", level: inspect.Error, says: "UPDATE ON bridge_ledger: a carried message whose staged copy is lost"},
 		"no right to sweep":       {denied: "UPDATE ON bridge_watermark", check: "rights to sweep", level: inspect.Warning, says: "UPDATE ON bridge_watermark"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -12,6 +12,8 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/inspect/sqlserverinspect"
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/tds"
@@ -147,6 +149,28 @@ func TestOwnTableLeastRights(t *testing.T) {
 	expectOutcome(t, ledger, id, driver.Committed)
 	forget(t, ledger, id)
 	expectOutcome(t, ledger, id, driver.Committed)
+}
+
+// An own table carries nothing, and its rows are not swept.
+func TestDiagnoseOfAnOwnTableAsksForNoRightToStageOrSweep(t *testing.T) {
+	server, ledger := ordersOnStandIn(t, nil)
+	for _, right := range []string{"UPDATE ON bridge_ledger", "SELECT ON bridge_watermark", "UPDATE ON bridge_watermark"} {
+		server.Deny(right)
+	}
+	findings, err := sqlserverinspect.NewOwnTable(ledger.(*sqlserver.OwnLedger)).Diagnose(t.Context())
+	must(t, err)
+	checks := 0
+	for _, f := range findings {
+		if strings.HasPrefix(f.Check, "rights") {
+			checks++
+			if f.Check != "rights of a verifier" || f.Level != inspect.OK {
+				t.Errorf("diagnose asks for rights that are not needed: %+v", f)
+			}
+		}
+	}
+	if checks != 1 {
+		t.Errorf("%d checks of rights, must be 1", checks)
+	}
 }
 
 func TestAnOwnTableThatMayNotBeReadIsRefusedWithTheGrant(t *testing.T) {

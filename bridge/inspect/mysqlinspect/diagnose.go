@@ -48,12 +48,15 @@ WHERE b.trx_mysql_thread_id <> CONNECTION_ID() AND (b.trx_mysql_thread_id = 0 OR
 type right struct{ name, explain string }
 
 var (
-	verifierRights = []right{
+	// The proof of an own table puts its canaries into bridge_ledger.
+	ownTableRights = []right{
 		{"SELECT ON bridge_ledger", `SELECT id FROM bridge_ledger WHERE id = ''`},
 		{"INSERT ON bridge_ledger", `INSERT INTO bridge_ledger (id) VALUES ('')`},
 		{"DELETE ON bridge_ledger", `DELETE FROM bridge_ledger WHERE id = ''`},
 		{"SELECT ON bridge_identity", `SELECT one FROM bridge_identity`},
 		{"SELECT ON bridge_ledger_version", `SELECT version_id FROM bridge_ledger_version`},
+	}
+	watermarkRights = []right{
 		{"SELECT ON bridge_watermark", `SELECT one FROM bridge_watermark`},
 	}
 	stageRights = []right{
@@ -72,7 +75,7 @@ const (
 
 // Diagnose looks at the server, at the login's session and at the bridge's tables.
 func (i *Inspector) Diagnose(ctx context.Context) ([]inspect.Finding, error) {
-	d := diagnosis{db: i.on.DB, variables: make(map[string]string)}
+	d := diagnosis{db: i.on.DB, keeps: i.ledger.Features().KeepsRows, variables: make(map[string]string)}
 	d.Ledger(ctx, i.ledger)
 	for _, part := range []func(context.Context) error{d.read, d.tables, d.rights, d.transactions} {
 		if err := part(ctx); err != nil {
@@ -105,6 +108,7 @@ func DiagnoseInbox(ctx context.Context, db *sql.DB) ([]inspect.Finding, error) {
 type diagnosis struct {
 	inspection.Findings
 	db        *sqlx.DB
+	keeps     bool              // an own table: nothing is carried or swept
 	variables map[string]string // by their names in lower case
 }
 
@@ -283,15 +287,20 @@ func (d *diagnosis) rights(ctx context.Context) error {
 	if err := d.db.GetContext(ctx, &name, login); err != nil {
 		return err
 	}
-	for _, part := range []struct {
+	type part struct {
 		check  string
 		rights []right
 		level  inspect.Level
-	}{
-		{inspection.CheckRights, verifierRights, inspect.Error},
-		{inspection.CheckStage, stageRights, inspect.Warning},
+	}
+	needed := []part{
+		{inspection.CheckRights, slices.Concat(ownTableRights, watermarkRights), inspect.Error},
+		{inspection.CheckStage, stageRights, inspect.Error},
 		{inspection.CheckSweep, sweepRights, inspect.Warning},
-	} {
+	}
+	if d.keeps {
+		needed = []part{{inspection.CheckRights, ownTableRights, inspect.Error}}
+	}
+	for _, part := range needed {
 		var missing []string
 		for _, r := range part.rights {
 			_, err := d.db.ExecContext(ctx, "EXPLAIN "+r.explain)

@@ -322,7 +322,7 @@ func (d *diagnosis) rights(ctx context.Context) error {
 	}
 	needed := []part{
 		{inspection.CheckRights, verifierRights, inspect.Error},
-		{inspection.CheckStage, stageRights, inspect.Warning},
+		{inspection.CheckStage, stageRights, inspect.Error},
 		{inspection.CheckSweep, sweepRights, inspect.Warning},
 	}
 	if d.keeps {

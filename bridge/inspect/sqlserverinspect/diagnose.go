@@ -48,7 +48,9 @@ WHERE COALESCE(HAS_PERMS_BY_NAME(w.relation, 'OBJECT', w.name), 0) = 0`
 
 // The rights that the package's documentation names, as values of the statement above.
 const (
-	verifierNeeds = `('bridge_ledger', 'SELECT'), ('bridge_ledger', 'INSERT'), ('bridge_ledger', 'DELETE'), ('bridge_identity', 'SELECT'), ('bridge_ledger_version', 'SELECT'), ('bridge_watermark', 'SELECT')`
+	// The proof of an own table puts its canaries into bridge_ledger.
+	ownTableNeeds = `('bridge_ledger', 'SELECT'), ('bridge_ledger', 'INSERT'), ('bridge_ledger', 'DELETE'), ('bridge_identity', 'SELECT'), ('bridge_ledger_version', 'SELECT')`
+	verifierNeeds = ownTableNeeds + `, ('bridge_watermark', 'SELECT')`
 	stageNeeds    = `('bridge_ledger', 'UPDATE')`
 	sweepNeeds    = `('bridge_watermark', 'UPDATE')`
 )
@@ -190,14 +192,18 @@ func (d *diagnosis) locking(p properties) {
 }
 
 func (d *diagnosis) rights(ctx context.Context) error {
-	parts := []struct {
+	type part struct {
 		check, values string
 		level         inspect.Level
 		missing       []string
-	}{
+	}
+	parts := []part{
 		{check: inspection.CheckRights, values: verifierNeeds, level: inspect.Error},
-		{check: inspection.CheckStage, values: stageNeeds, level: inspect.Warning},
+		{check: inspection.CheckStage, values: stageNeeds, level: inspect.Error},
 		{check: inspection.CheckSweep, values: sweepNeeds, level: inspect.Warning},
+	}
+	if d.ledger.Features().KeepsRows { // nothing is carried or swept
+		parts = []part{{check: inspection.CheckRights, values: ownTableNeeds, level: inspect.Error}}
 	}
 	var name string
 	if err := d.on.DB.GetContext(ctx, &name, login); err != nil {
