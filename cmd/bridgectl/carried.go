@@ -32,8 +32,12 @@ func newCarriedList(a *app) *cobra.Command {
 		Use:   "list",
 		Short: "List the carried messages whose stage time has come, or all of them",
 		Long: `Lists the carried messages of committed transactions whose stage time has come, or all carried
-messages with --all, the earliest stage time first. Most of them are in the staging queue and
-wait for a verifier. It only reads, reads no message, and waits for no transaction.`,
+messages with --all, the earliest stage time first. In a backlog most of them are in the
+staging queue and wait for a verifier; after an outage of the broker most are only in their
+rows. It only reads, reads no message, and waits for no transaction.
+
+PUBLISHED yes means that the sender or a verifier began to publish the message. The broker need
+not have it.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if limit < 1 || limit > dueMost {
 				return misused("--limit: must be 1 to %d", dueMost)
@@ -99,7 +103,7 @@ type carriedMessage struct {
 	RecordedAt time.Time `json:"recorded_at"` // by the database's clock, as is StageAt
 	StageAt    time.Time `json:"stage_at"`
 	Size       int64     `json:"size"`      // with its properties, in bytes
-	Published  bool      `json:"published"` // by its sender or a verifier, so a copy may be in the queues
+	Published  bool      `json:"published"` // its sender or a verifier began to, so a copy may be in the queues
 }
 
 // carriedList is the answer of carried list.
