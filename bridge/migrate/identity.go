@@ -41,17 +41,17 @@ func NewIdentity(ctx context.Context, db *sql.DB, dialect Dialect, identity stri
 		return 0, fmt.Errorf("new identity: begin: %w", err)
 	}
 	defer func() { _ = tx.Rollback() }()
-	exec := func(statement string) (changed int64, err error) {
+	exec := func(right, statement string) (changed int64, err error) {
 		result, err := tx.ExecContext(ctx, statement)
 		if err != nil {
-			return 0, fmt.Errorf("new identity: %w", err)
+			return 0, fmt.Errorf("new identity (needs %s): %w", right, err)
 		}
 		return result.RowsAffected()
 	}
-	if deleted, err = exec(`DELETE FROM bridge_ledger WHERE stage_at IS NOT NULL`); err != nil {
+	if deleted, err = exec("SELECT, DELETE ON bridge_ledger", `DELETE FROM bridge_ledger WHERE stage_at IS NOT NULL`); err != nil {
 		return 0, err
 	}
-	switch changed, err := exec(strings.Replace(setIdentity[dialect], "ID", identity, 1)); {
+	switch changed, err := exec("UPDATE ON bridge_identity", strings.Replace(setIdentity[dialect], "ID", identity, 1)); {
 	case err != nil:
 		return 0, err
 	case changed != 1:

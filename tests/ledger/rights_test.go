@@ -418,6 +418,25 @@ func (l *logLines) with(words string) int {
 	return strings.Count(l.text.String(), words)
 }
 
+// The rights that bridgectl grants to operators are not enough for it, and the error names the right.
+func TestPostgresNewIdentityNamesTheMissingRight(t *testing.T) {
+	t.Parallel()
+	address, admin := migrated(t)
+	rights, err := migrate.Rights(migrate.PostgreSQL, migrate.Operator, "", "public")
+	must(t, err)
+	_, at := newRole(t, address, admin, slices.DeleteFunc(rights, func(right string) bool { return strings.Contains(right, "bridge_inbox") })...)
+	operator := connect(t, at)
+	newIdentity := func() error {
+		_, err := migrate.NewIdentity(t.Context(), operator, migrate.PostgreSQL, newID().String())
+		return err
+	}
+	if err := newIdentity(); err == nil || !strings.Contains(err.Error(), "needs UPDATE ON bridge_identity") {
+		t.Errorf("new identity: %v", err)
+	}
+	execute(t, admin, "GRANT UPDATE ON bridge_identity TO "+roleOf(t, at))
+	must(t, newIdentity())
+}
+
 func TestPostgresRightsToMigrate(t *testing.T) {
 	t.Parallel()
 	address := servertest.PostgresDB(t)
