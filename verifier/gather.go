@@ -27,6 +27,13 @@ func (g *gatherer[T]) add(items ...T) {
 	g.wake()
 }
 
+// count is how many items have gathered.
+func (g *gatherer[T]) count() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.items)
+}
+
 func (g *gatherer[T]) wake() {
 	select {
 	case g.more <- struct{}{}:

@@ -14,8 +14,10 @@ import (
 const (
 	// lookupLimit bounds one lookup statement.
 	lookupLimit = 1000
-	// lookupGather is the pause before a lookup under full load.
+	// lookupGather is the pause before a lookup under full load, unless lookupEnough messages have
+	// arrived already, as the groups of carried messages bring them.
 	lookupGather = 6 * time.Millisecond
+	lookupEnough = 20
 	// idlersGather is the time between lookups of waiting messages that no settler
 	// has time for.
 	idlersGather = 8 * time.Millisecond
@@ -39,7 +41,9 @@ func (s *session) look(ctx context.Context) error {
 		case <-s.room.again:
 		case <-s.idlers():
 		}
-		pause(ctx, s.pace.gather(lookupGather))
+		if s.arrivals.count() < lookupEnough {
+			pause(ctx, s.pace.gather(lookupGather))
+		}
 		fresh := s.arrivals.take(lookupLimit)
 		waiting := s.room.lookAgain(time.Now(), lookupLimit)
 		if len(fresh)+len(waiting) == 0 {
