@@ -18,10 +18,10 @@ import (
 	"github.com/twoqueue/twoqueue/sender/pgxsender"
 )
 
-// ledger is this project, with its defaults. Its relay is the worker's binary.
+// ledger is this project in its pure form. Its relay is the worker's binary.
 var ledger = &contender{
 	name:     "twoqueue",
-	what:     "this project with its defaults, one verifier",
+	what:     "this project with sender.CarryNever, one verifier: the database holds only IDs, and each commit waits for the broker",
 	setUp:    setUpLedger,
 	verifier: true,
 	open: func(ctx context.Context, p place, b business) (application, error) {
@@ -40,10 +40,10 @@ var ledgerEarly = &contender{
 	},
 }
 
-// ledgerCarried has the rows carry the messages.
+// ledgerCarried is this project with its defaults: the rows carry the messages, if these are small.
 var ledgerCarried = &contender{
 	name:     "twoqueue-carried",
-	what:     "the same, but that the rows carry the messages (CarrySmall), and no commit waits for the broker",
+	what:     "this project with its defaults, one verifier: rows carry messages of up to 8 KiB, whose commits do not wait for the broker",
 	setUp:    setUpLedger,
 	verifier: true,
 	open: func(ctx context.Context, p place, b business) (application, error) {
