@@ -38,8 +38,8 @@ import (
 //
 // The Consumer uses one connection of its own with one channel. If either is lost, or the broker
 // ends the consumer (its queue was deleted, a message was held for too long), the Consumer closes
-// both and connects again, with growing pauses. What was delivered and not acked comes again.
-// Handlers that run then may finish; their acks fail (ErrNotAcked).
+// both and connects again, with growing pauses. Messages that were delivered and not acked come
+// again. Handlers that run then may finish; their acks fail (ErrNotAcked).
 //
 // A message that comes again while its handler still runs in this process waits for that handler.
 // So a handler that never returns keeps one worker, however often the broker delivers its message.
@@ -72,23 +72,25 @@ type Consumer struct {
 	state ConsumerState
 }
 
-// ConsumerOptions are the options of NewConsumer. Nil and the zero value of each field mean
+// ConsumerOptions are the options of NewConsumer. Nil and the zero value of each field mean their
 // defaults.
 type ConsumerOptions struct {
 	// Workers is how many handlers run at once, over all sessions. A message that fails keeps its
 	// worker for all its attempts (see Options.Attempts). Default 10.
 	Workers int
 
-	// Key returns what messages have in common that must be handled one after the other, in the
-	// order of the queue: an order's number, an account. Messages with different keys, and all
-	// with the key "", are handled in parallel. A message that fails holds up its key until it is
-	// dead-lettered. If Key panics, the message has the key "". Default: none.
+	// Key returns a message's key: an order's number, an account. Messages with the same key are
+	// handled one after the other, in the order of the queue. Messages with different keys, and
+	// all with the key "", are handled in parallel. A message that fails holds up its key until it
+	// is dead-lettered. If Key panics, the message has the key "". Default: none.
 	Key func(d amqp.Delivery) string
 
-	// Prefetch is how many messages the broker delivers before they are acked. Those that no
-	// worker is free for wait here, while the broker's consumer timeout runs (30 minutes unless
-	// changed). At least Workers. Default: twice Workers; with a Key four times, so that one busy
-	// key does not idle the workers. With these, Options.Hold's default is short enough.
+	// Prefetch is how many messages the broker delivers before they are acked. Messages without a
+	// free worker wait here, while the broker's consumer timeout runs (30 minutes unless changed).
+	// At least Workers. Default: twice Workers; with a Key four times, so that one busy key does
+	// not idle the workers. With the first, Options.Hold's default is short enough. With a Key,
+	// many failing messages of one key may together reach the timeout; then the session ends, and
+	// they come again.
 	Prefetch int
 
 	// MaxBytes bounds the memory of the messages that are held, in bytes. Messages without room
@@ -237,7 +239,7 @@ func (c *Consumer) drain(patience context.Context, deliveries <-chan amqp.Delive
 	}
 }
 
-// A ConsumerState tells what a Consumer is doing.
+// A ConsumerState is the state of a Consumer at one moment.
 type ConsumerState struct {
 	Consuming bool      // the broker delivers to it
 	Since     time.Time // when Consuming last changed; zero before the first session
@@ -247,7 +249,7 @@ type ConsumerState struct {
 	Oldest  time.Time // when the one of these that has run for longest began; zero if there is none
 }
 
-// State returns what the Consumer is doing: for readiness, and to find a handler that hangs.
+// State returns the present state: for readiness, and to find a handler that hangs.
 func (c *Consumer) State() ConsumerState {
 	c.mu.Lock()
 	state := c.state

@@ -27,8 +27,8 @@ const (
 	// lastAnswer bounds the wait for the broker's answer at the end of a session.
 	lastAnswer = 2 * time.Second
 
-	// unsettledPause is the pause before a delivery goes back that its handler has not settled,
-	// so that it does not go round as fast as the broker can deliver.
+	// unsettledPause is the pause before a delivery that its handler has not settled goes back.
+	// Without it the delivery would go round at the broker's speed.
 	unsettledPause = time.Second
 )
 
@@ -198,8 +198,8 @@ func (c *Consumer) take(s *consumerSession, d amqp.Delivery) {
 	c.jobs.add(&job{session: s, delivery: d, settled: settled, key: c.key(d), leave: leave})
 }
 
-// key returns what d must wait for: an earlier message of the same key, or, where the order does
-// not matter, an earlier delivery of the same message.
+// key returns the key of d's turn: d waits for earlier messages with the same key. Where the order
+// does not matter, it waits for an earlier delivery of the same message only.
 func (c *Consumer) key(d amqp.Delivery) (key string) {
 	if c.opts.Key == nil {
 		if c.opts.Workers == 1 {
@@ -241,7 +241,7 @@ func (c *Consumer) run(j *job) {
 	}
 }
 
-// settle hands back what the handler has neither acked nor rejected.
+// settle hands the delivery back if the handler has neither acked nor rejected it.
 func (c *Consumer) settle(j *job) {
 	if j.settled.done.Load() || j.session.over() {
 		return
@@ -297,7 +297,7 @@ func (s *settlement) requeue(tag uint64, multiple bool) error {
 	return s.session.channel.Nack(tag, multiple, true)
 }
 
-// Close ends the session, which returns what it has not acked. A HighWater calls it.
+// Close ends the session, which returns all unacked messages. A HighWater calls it.
 func (s *settlement) Close() error {
 	s.done.Store(true)
 	s.session.end(errReturned)

@@ -18,10 +18,10 @@ type job struct {
 	began    time.Time
 }
 
-// A schedule runs so many jobs at once, in the order in which they came, and of those with the
-// same key one at a time. It belongs to a Consumer and not to a session: a handler that goes on
-// after its session keeps its worker and its key. Jobs that have not begun when their session
-// ends are dropped; prefetch bounds how many there are.
+// A schedule starts jobs in the order in which they came, up to a number of workers, and one at a
+// time per key. It belongs to a Consumer and not to a session: a handler that goes on after its
+// session keeps its worker and its key. Jobs that have not begun when their session ends are
+// dropped. The prefetch bounds their number.
 type schedule struct {
 	workers int
 	run     func(*job)    // in a goroutine of its own; it calls finish
@@ -82,8 +82,7 @@ func (s *schedule) prune() {
 	})
 }
 
-// change changes the schedule, starts what can start, and gives back the room of the jobs that
-// have ended.
+// change changes the schedule, starts jobs, and gives back the room of the jobs that have ended.
 func (s *schedule) change(change func() []*job) {
 	s.mu.Lock()
 	gone := append(change(), s.start()...)
@@ -93,7 +92,7 @@ func (s *schedule) change(change func() []*job) {
 	}
 }
 
-// start runs what there are workers for, and drops what must not begin any more.
+// start starts jobs while workers are free, and drops jobs whose session is over.
 func (s *schedule) start() (dropped []*job) {
 	for i := 0; i < len(s.ready); {
 		j := s.ready[i]

@@ -13,7 +13,7 @@ import (
 	"github.com/twoqueue/twoqueue/cmd/email-gateway/internal/transport"
 )
 
-// redials returns the pauses between attempts to reach the mail server, or the broker.
+// redials returns the pauses between attempts to reach the mail server.
 func redials() *backoff.ExponentialBackOff {
 	pauses := backoff.NewExponentialBackOff()
 	pauses.MaxInterval = 10 * time.Second
