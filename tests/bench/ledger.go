@@ -21,6 +21,7 @@ import (
 // ledger is this project in its pure form. Its relay is the worker's binary.
 var ledger = &contender{
 	name:     "twoqueue",
+	label:    "twoqueue,\nCarryNever",
 	what:     "this project with sender.CarryNever, one verifier: the database holds only IDs, and each commit waits for the broker",
 	setUp:    setUpLedger,
 	verifier: true,
@@ -43,6 +44,7 @@ var ledgerEarly = &contender{
 // ledgerCarried is this project with its defaults: the rows carry the messages, if these are small.
 var ledgerCarried = &contender{
 	name:     "twoqueue-carried",
+	label:    "twoqueue",
 	what:     "this project with its defaults, one verifier: rows carry messages of up to 8 KiB, whose commits do not wait for the broker",
 	setUp:    setUpLedger,
 	verifier: true,
