@@ -33,9 +33,8 @@ const (
 )
 
 var (
-	errSessionOver = errors.New("the consumer's session is over")
-	errReturned    = errors.New("a message was handed back; in an ordered consumer that ends the channel")
-	errCancelled   = errors.New("the broker has ended the consumer: its queue was deleted or has moved, or a message was held for longer than the consumer timeout")
+	errReturned  = errors.New("a message was handed back; in an ordered consumer that ends the channel")
+	errCancelled = errors.New("the broker has ended the consumer: its queue was deleted or has moved, or a message was held for longer than the consumer timeout")
 )
 
 // A consumerSession is one connection with one channel. When stopping has ended, none of its
