@@ -84,7 +84,6 @@ type stager struct {
 	publish func(context.Context, []bridge.Outgoing) error
 	blocked func() bool // nothing can be published
 	carried *carriedSet
-	permits func(wire.Staged) bool    // the allow-list
 	left    func() map[uuid.UUID]bool // rows of delivered messages that could not be deleted
 	done    func(*parcel)             // acks a marker, or hands it back
 	queue   string
@@ -126,7 +125,7 @@ type candidate struct {
 
 func newStager(s *session, running sideCall) *stager {
 	return &stager{
-		ledger: s.ledger, running: running, publish: s.broker.Publish, carried: s.carried, permits: s.allow.permits, left: s.forgetter.rows, done: s.endMarker,
+		ledger: s.ledger, running: running, publish: s.broker.Publish, carried: s.carried, left: s.forgetter.rows, done: s.endMarker,
 		blocked: func() bool { return s.blocked() != "" },
 		queue:   s.opts.Topology.Queue, waiting: s.opts.Topology.WaitingQueue(),
 		timeout: s.opts.ConfirmTimeout, log: s.log, count: &s.stats.restaged,
@@ -313,9 +312,7 @@ func (g *stager) readPage(ctx context.Context, after driver.DueRow, limit int, p
 // backlog of more than the limit only rows that can be staged at once are noted.
 func (g *stager) see(row driver.DueRow, at time.Time) {
 	g.found = true
-	if g.unstageable.see(row.ID) {
-		return
-	}
+	g.unstageable.see(row.ID)
 	limit := candidatesLimit
 	if row.Unpublished() {
 		limit += unpublishedLimit
@@ -436,11 +433,8 @@ func (g *stager) publishCarried(ctx context.Context, claimed []driver.Carried) (
 	return staged, nil
 }
 
-// stageable returns the messages that can be staged. A message whose target is not permitted would go
-// to the dead queue if this verifier staged it. The row may belong to the verifiers of another
-// staging queue, which permit the target.
+// stageable returns the messages that can be staged.
 func (g *stager) stageable(claimed []driver.Carried) (stageable []driver.Carried) {
-	var left []uuid.UUID
 	for _, c := range claimed {
 		message, err := wire.ReadRecord(g.ledger.Identity(), c.Message)
 		switch {
@@ -449,11 +443,6 @@ func (g *stager) stageable(claimed []driver.Carried) (stageable []driver.Carried
 			err = fmt.Errorf("its record has the ID %s", message.ID)
 		case message.OrderKey != "":
 			err = errors.New("it has an order key, so no row may carry it")
-		case !g.permits(message):
-			if g.unstageable.add(c.ID, true) {
-				left = append(left, c.ID)
-			}
-			continue
 		case !message.Carried:
 			c.Message, err = g.marked(c.Message)
 		}
@@ -462,10 +451,6 @@ func (g *stager) stageable(claimed []driver.Carried) (stageable []driver.Carried
 			continue
 		}
 		stageable = append(stageable, c)
-	}
-	if len(left) > 0 {
-		g.log.Error("carried messages are left in their rows, because the allow-list does not permit their targets",
-			"messages", len(left), "message_ids", someIDs(left))
 	}
 	return stageable
 }
@@ -483,7 +468,7 @@ func (g *stager) marked(record []byte) ([]byte, error) {
 
 // refuse logs once that a message cannot be staged.
 func (g *stager) refuse(id uuid.UUID, err error) {
-	if g.unstageable.add(id, false) {
+	if g.unstageable.add(id) {
 		g.log.Error("carried message cannot be staged and stays in its row", "message_id", id.String(), "error", err)
 	}
 }

@@ -675,52 +675,6 @@ func TestARefusedMessageIsLeft(t *testing.T) {
 	})
 }
 
-// Two staging queues of one ledger, whose verifiers permit other targets: one may not even see the
-// other's messages in its queues, and must not put them into its dead queue.
-func TestAMessageForATargetThatIsNotPermittedIsLeft(t *testing.T) {
-	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
-		var said bytes.Buffer
-		s := w.session(w, newSideCall())
-		s.stager.log = slog.New(slog.NewTextHandler(&said, nil))
-		s.stager.permits = func(m wire.Staged) bool { return m.Message.Publishing.Type != "other" }
-		w.runs(s)
-		ours := w.commits(3, false, nil)
-		theirs := w.commits(2000, false, func(p *amqp.Publishing) { p.Type = "other" })
-		w.wait(dueIdle + 10*moment)
-		if staged := w.staged(); len(staged) != len(ours) {
-			t.Errorf("%d are staged", len(staged))
-		}
-		for _, id := range ours {
-			w.forget(id)
-		}
-		if n := strings.Count(said.String(), "allow-list"); n == 0 || n > len(theirs)/claimLimit+2 {
-			t.Errorf("%d lines in the log", n)
-		}
-		// It never claims them again, nor asks for a loss of them.
-		claims := w.claims
-		for range 20 {
-			w.wait(time.Minute)
-			s.brings(s.waiting, w.marker())
-		}
-		if w.claims != claims || len(w.markers(&w.staging)) != 0 {
-			t.Errorf("%d claims more, or a marker", w.claims-claims)
-		}
-		if n := len(s.stager.candidates); n != 0 {
-			t.Errorf("%d candidates", n)
-		}
-		if _, _, n := s.stager.state(time.Now()); n != len(theirs) {
-			t.Errorf("%d cannot be staged", n)
-		}
-		other := w.verifier()
-		w.wait(10 * time.Second)
-		other.brings(other.waiting, w.marker())
-		w.wait(time.Minute)
-		if n := len(w.staged()); n != len(theirs) {
-			t.Errorf("the verifier that permits them stages %d", n)
-		}
-	})
-}
-
 // A publication that fails leaves the row to its next stage time.
 func TestAMessageThatCouldNotBeStagedIsDueAgain(t *testing.T) {
 	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {

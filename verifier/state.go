@@ -46,8 +46,7 @@ type State struct {
 	// clock; zero if none is due.
 	Overdue time.Duration
 	// Unstageable counts the rows that carry a message which the session could not stage: the
-	// broker refuses it, its record cannot be read, or Options.Allow does not permit its target.
-	// They stay, and the log names them when they are first met. At most 10,000. A row that is deleted
+	// broker refuses it, or its record cannot be read. They stay, and the log names them when they are first met. At most 10,000. A row that is deleted
 	// counts for up to 20 minutes more.
 	Unstageable int
 	// Oldest are the first staged of the Waiting messages, at most 100.

@@ -19,21 +19,14 @@ const (
 )
 
 // unstageable remembers carried rows whose message this session could not stage: the broker refuses
-// it, its record cannot be read, or the allow-list does not permit its target.
+// it, or its record cannot be read.
 type unstageable struct {
 	mu   sync.Mutex
-	rows map[uuid.UUID]unstageableRow
-}
-
-type unstageableRow struct {
-	seen time.Time // when it was due or was claimed last
-	// left: it is not claimed again, because its target is not permitted. Each claim would keep it
-	// for longer from a verifier whose allow-list permits the target.
-	left bool
+	rows map[uuid.UUID]time.Time // when it was due or was claimed last
 }
 
 // add tells whether the row was not remembered before, and is now.
-func (u *unstageable) add(id uuid.UUID, left bool) bool {
+func (u *unstageable) add(id uuid.UUID) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	_, known := u.rows[id]
@@ -41,22 +34,19 @@ func (u *unstageable) add(id uuid.UUID, left bool) bool {
 		return false
 	}
 	if u.rows == nil {
-		u.rows = make(map[uuid.UUID]unstageableRow)
+		u.rows = make(map[uuid.UUID]time.Time)
 	}
-	u.rows[id] = unstageableRow{time.Now(), left}
+	u.rows[id] = time.Now()
 	return !known
 }
 
-// see notes that a row is due, and tells whether it is to be left alone.
-func (u *unstageable) see(id uuid.UUID) (left bool) {
+// see notes that a row is due.
+func (u *unstageable) see(id uuid.UUID) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	row, known := u.rows[id]
-	if known {
-		row.seen = time.Now()
-		u.rows[id] = row
+	if _, known := u.rows[id]; known {
+		u.rows[id] = time.Now()
 	}
-	return row.left
 }
 
 // staged is for rows whose messages could be staged after all.
@@ -72,8 +62,8 @@ func (u *unstageable) staged(ids []uuid.UUID) {
 func (u *unstageable) forgetGone() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	for id, row := range u.rows {
-		if time.Since(row.seen) > unstageableFor {
+	for id, seen := range u.rows {
+		if time.Since(seen) > unstageableFor {
 			delete(u.rows, id)
 		}
 	}

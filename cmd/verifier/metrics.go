@@ -127,7 +127,7 @@ var (
 	sweptDesc     = desc("twoqueue_swept_total", "Orphan rows removed from the ledger.")
 	undeletedDesc = desc("twoqueue_rows_undeleted", "Ledger rows of delivered messages that could not be deleted yet: locked, or the database refuses.")
 	abandonedDesc = desc("twoqueue_rows_abandoned_total", "Ledger rows of delivered messages that could not be deleted, and are no longer tried. The sweep removes plain ones; carried messages are delivered again.")
-	unstageDesc   = desc("twoqueue_rows_unstageable", "Ledger rows that carry a message which the verifier could not stage: the broker refuses it, its record cannot be read, or the allow-list does not permit its target; 10000 means that many or more.")
+	unstageDesc   = desc("twoqueue_rows_unstageable", "Ledger rows that carry a message which the verifier could not stage: the broker refuses it, or its record cannot be read; 10000 means that many or more.")
 	sessionsDesc  = desc("twoqueue_sessions_total", "Sessions started, each with a proof that has passed.")
 	runningDesc   = desc("twoqueue_session_running", "1 if there is a session, else 0. A session notices that the database is away when it has something to judge.")
 	usableDesc    = desc("twoqueue_database_usable", "1 if the ledger's database was usable when it was asked the last time, else 0.")

@@ -35,7 +35,7 @@ type report struct {
 
 	Due      int        `json:"due"`                 // carried messages whose stage time has come
 	DueSince *time.Time `json:"due_since,omitempty"` // when that of the first one came
-	// carried messages that could not be staged: refused, unreadable or not permitted
+	// carried messages that could not be staged: refused or unreadable
 	Unstageable int `json:"unstageable"`
 
 	Held     int `json:"held"`

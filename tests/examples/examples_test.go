@@ -36,7 +36,6 @@ var examples = map[string]func(t *testing.T, e shown){
 	"sender/example_sqlx_test.go":         sends("parcels", "four plums"),
 	"sender/example_owntable_test.go":     testOwnTable,
 	"sender/example_carry_test.go":        testCarry,
-	"sender/example_nobroker_test.go":     testNoBroker,
 	"sender/example_sqlserver_test.go":    testSQLServer,
 	"verifier/example_test.go":            testVerifier,
 }
@@ -147,12 +146,6 @@ func testCarry(t *testing.T, e shown) {
 		t.Errorf("%d rows carry messages, must be 1", n)
 	}
 	arrives(t, s, "emails", "seven quinces")
-}
-
-func testNoBroker(t *testing.T, e shown) {
-	s := shop(t, stage.Postgres)
-	e.runs(t, map[string]string{shopDatabase: s.DatabaseURL})
-	arrives(t, s, "emails", "ten lemons")
 }
 
 func testSQLServer(t *testing.T, e shown) {
