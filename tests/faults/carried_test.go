@@ -37,9 +37,11 @@ func (s *stage) placed(more int) {
 	}))
 }
 
-// recovery is within which time after its sender's death a message arrives of which the broker has
-// nothing: 1 s until its row is due, and the way of a marker through the queues.
-const recovery = 5 * time.Second
+// recovery bounds the time after a sender's death in which a message arrives of which the broker
+// has nothing: 1 s until its row is due, and the way of a marker through the queues. That takes 3 to
+// 5 s on an idle machine. The test logs the time. The bound is for a message that is not staged at
+// its first stage time.
+const recovery = 15 * time.Second
 
 // The broker has lost what a sender published last, and the sender is killed. Its rows bring the
 // messages to their targets. On a busy machine that takes longer: by as much as a single message
