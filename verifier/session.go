@@ -54,6 +54,7 @@ type session struct {
 	toucher     *toucher            // the verifier's
 	stager      *stager             // nil likewise
 	toTouch     *gatherer[*message] // to be set aside after a Touch
+	finished    atomic.Bool         // all was acked or handed back, at the end
 	room        *waitingRoom
 	evidence    *evidence
 	turn        turn
@@ -219,7 +220,12 @@ func (s *session) run(ctx context.Context) error {
 	group, failing := errgroup.WithContext(context.WithoutCancel(ctx))
 	// Whatever a stage still waits for then, safe messages are acked, and the rest handed back.
 	ended := make(chan struct{})
-	stopEnd := context.AfterFunc(failing, func() { defer close(ended); s.end() })
+	stopEnd := context.AfterFunc(failing, func() {
+		defer close(ended)
+		if !s.finished.Load() {
+			s.end()
+		}
+	})
 	defer func() {
 		if !stopEnd() {
 			<-ended
@@ -316,12 +322,16 @@ func (s *session) drain(ctx context.Context) error {
 	}
 }
 
+// finish hands back once. Messages that come again before the channels end are left to that end: each
+// time that they go back counts up to a delivery limit.
 func (s *session) finish() error {
 	var errs []error
 	for _, l := range s.lanes() {
 		errs = append(errs, l.finish())
 	}
-	return errors.Join(errs...)
+	err := errors.Join(errs...)
+	s.finished.Store(err == nil)
+	return err
 }
 
 // lanes are those that there are at present.

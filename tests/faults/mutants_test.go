@@ -243,7 +243,7 @@ var mutants = []mutant{
 	{
 		name: "requeue at a stop",
 		pkg:  "idempotency",
-		test: "TestAReceiverThatStopsLosesNothing/range",
+		test: "TestAReceiverThatStopsLosesNothing",
 		says: "after the stop got|delivered a message again",
 		edits: []edit{{"idempotency/settle.go", `	g.count.leftUnacked.Add(1)
 `, `	if mutant("requeue at a stop") {
