@@ -105,7 +105,7 @@ type stager struct {
 	at         time.Time     // the database's time of the last look
 	looked     time.Time     // our time of it
 	found      bool          // a row, ever
-	anew       bool          // nothing could be published: what was seen before counts no more
+	anew       bool          // nothing could be published: rows that were seen before count no more
 	sent       time.Time     // when the last marker was
 	wait       time.Duration
 	failing    bool // the last publication failed
@@ -241,7 +241,7 @@ func (g *stager) passSlowPlace() {
 // walk reads due rows from a position on, moves that, at the end to zero, and returns the
 // database's time of the first page.
 func (g *stager) walk(ctx context.Context, position *driver.DueRow, limit int, patience time.Duration) (first time.Time, err error) {
-	// The candidates in between must be among those that are seen.
+	// The candidates in between must be among the rows that are seen.
 	from, upTo, seen := position.StageAt, time.Time{}, make(map[uuid.UUID]bool)
 	defer func() {
 		for id, c := range g.candidates {
@@ -281,8 +281,8 @@ func (g *stager) walk(ctx context.Context, position *driver.DueRow, limit int, p
 	return first, nil
 }
 
-// beginAnew forgets what was seen by a clock that has gone back, as in a failover to another server:
-// it says nothing of what is before a marker.
+// beginAnew forgets rows that were seen by a clock that has gone back, as in a failover to another server:
+// it does not tell which rows were seen before a marker.
 func (g *stager) beginAnew(at time.Time) error {
 	err := fmt.Errorf("the database's clock has gone back by %v; all due rows are looked for anew", g.at.Sub(at))
 	clear(g.candidates)

@@ -62,7 +62,7 @@ func TestConclude(t *testing.T) {
 			[]string{"Its row is in the ledger: its transaction committed", "A verifier forwards it"}, nil},
 		"committed, carried, and nowhere": {messageFacts{Ledger: carried(-time.Hour, true), Dead: &deadFacts{}, Queues: none, Held: new(int64)},
 			[]string{"holds the message", "cannot get lost with a queue", "and they hold none", "A verifier stages it from its row", "do not send it again"}, []string{"it is lost", "was published", "from your own data", "sweep"}},
-		"likewise, and nobody tells what verifiers hold": {messageFacts{Ledger: carried(-time.Hour, true), Dead: &deadFacts{}, Queues: none},
+		"likewise, and the messages that verifiers hold are unknown": {messageFacts{Ledger: carried(-time.Hour, true), Dead: &deadFacts{}, Queues: none},
 			[]string{"holds the message", "do not send it again"}, []string{"it is lost", "they hold none", "from your own data", "may be lost"}},
 		"committed, carried, and young": {messageFacts{Ledger: carried(-time.Second, true), Dead: &deadFacts{}, Queues: none, Held: new(int64)},
 			[]string{"holds the message", "A verifier forwards the copy in the queues", "after the stage time"}, []string{"lost:", "was published", "from your own data"}},

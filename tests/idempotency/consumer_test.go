@@ -80,7 +80,7 @@ func (r *running) consuming(want bool) {
 	eventually(r.t, fmt.Sprint("consuming: ", want), func() (bool, error) { return r.State().Consuming == want, nil })
 }
 
-// ready waits until so many messages are in the queue and delivered to nobody.
+// ready waits until so many messages are in the queue and delivered to no consumer.
 func (q *queue) ready(want int) {
 	q.t.Helper()
 	eventually(q.t, fmt.Sprint(want, " messages are ready"), func() (bool, error) {
@@ -348,7 +348,7 @@ func TestAConsumerWhoseLoginIsRefusedAtTheStartEnds(t *testing.T) {
 func TestAConsumerDrains(t *testing.T) {
 	const messages, workers = 20, 3
 	db := newDatabase(t, "PostgreSQL")
-	q := newQueue(t, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": 2}) // what is requeued more often is dropped
+	q := newQueue(t, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": 2}) // drops a message that is requeued more often
 	q.publish(names("m", messages)...)
 	guard := newGuard(t, db.inbox, idempotency.Options{MinDelay: time.Hour, MaxDelay: time.Hour, Hold: 24 * time.Hour, Drain: -1})
 	begun, finish := make(chan context.Context, messages), make(chan struct{})
@@ -469,7 +469,7 @@ func TestAConsumerStopsWhileItsDatabaseIsAway(t *testing.T) {
 	}
 }
 
-// An awayInbox is that of a database which cannot be reached.
+// An awayInbox is the inbox of a database that cannot be reached.
 type awayInbox struct {
 	driver.Inbox
 	claiming chan struct{}

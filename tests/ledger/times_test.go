@@ -2,6 +2,7 @@ package ledger_test
 
 import (
 	"context"
+	"database/sql"
 	"testing"
 	"time"
 
@@ -81,22 +82,7 @@ func TestPostgresMigrationGivesUpBehindAnOpenTransaction(t *testing.T) {
 	for _, statement := range []string{"DROP TABLE bridge_watermark", "ALTER TABLE bridge_ledger DROP COLUMN message, DROP COLUMN stage_at", "DELETE FROM bridge_ledger_version WHERE version_id > 1"} {
 		execute(t, db, statement)
 	}
-	tx := begin(t, db)
-	must(t, ledger.Record(t.Context(), bridge.SQL(tx), driver.Plain(newID())))
-	ctx, cancel := context.WithCancel(t.Context())
-	failed := make(chan error, 1)
-	go func() { failed <- migrate.Ledger(ctx, db, migrate.PostgreSQL) }()
-	awaitLock(t, db)
-	// Others wait behind the migration, and get their turn while tx is still open.
-	other := begin(t, db)
-	must(t, ledger.Record(t.Context(), bridge.SQL(other), driver.Plain(newID())))
-	must(t, other.Commit())
-	cancel()
-	if err := servertest.Next(t, "the migration's end", failed); err == nil {
-		t.Error("the migration has changed a table in use")
-	}
-	must(t, tx.Commit())
-	must(t, migrate.Ledger(t.Context(), db, migrate.PostgreSQL))
+	givesUpBehindAnOpenTransaction(t, db, ledger, migrate.PostgreSQL, awaitLock)
 }
 
 // On MariaDB a statement on a table would wait for a day, with everybody else behind it.
@@ -105,12 +91,19 @@ func testMariaDBMigrationGivesUpBehindAnOpenTransaction(t *testing.T) {
 	ledger := openMySQL(t, db)
 	execute(t, db, "ALTER TABLE bridge_ledger DROP INDEX bridge_ledger_stage_at, DROP COLUMN message, DROP COLUMN stage_at, DROP COLUMN claimed_by")
 	execute(t, db, "DELETE FROM bridge_ledger_version WHERE version_id > 2")
+	givesUpBehindAnOpenTransaction(t, db, ledger, migrate.MySQL, awaitMetadataLock)
+}
+
+// givesUpBehindAnOpenTransaction migrates beside an open transaction. await returns when the migration
+// waits for a lock.
+func givesUpBehindAnOpenTransaction(t *testing.T, db *sql.DB, ledger driver.Recorder, dialect migrate.Dialect, await func(*testing.T, *sql.DB)) {
+	t.Helper()
 	tx := begin(t, db)
 	must(t, ledger.Record(t.Context(), bridge.SQL(tx), driver.Plain(newID())))
 	ctx, cancel := context.WithCancel(t.Context())
 	failed := make(chan error, 1)
-	go func() { failed <- migrate.Ledger(ctx, db, migrate.MySQL) }()
-	awaitMetadataLock(t, db)
+	go func() { failed <- migrate.Ledger(ctx, db, dialect) }()
+	await(t, db)
 	// Others wait behind the migration, and get their turn while tx is still open.
 	other := begin(t, db)
 	must(t, ledger.Record(t.Context(), bridge.SQL(other), driver.Plain(newID())))
@@ -120,5 +113,5 @@ func testMariaDBMigrationGivesUpBehindAnOpenTransaction(t *testing.T) {
 		t.Error("the migration has changed a table in use")
 	}
 	must(t, tx.Commit())
-	must(t, migrate.Ledger(t.Context(), db, migrate.MySQL))
+	must(t, migrate.Ledger(t.Context(), db, dialect))
 }

@@ -6,7 +6,7 @@ inline raise_watermark() {
 	printf("sweeper: raises the watermark to time %d, COMMIT\n", era)
 }
 
-/* One statement: what is committed, old and not carried. */
+/* One statement: rows that are committed, old and not carried. */
 inline delete_row(m) {
 	if
 	:: row[m] == PRESENT && recorded_at[m] < era && !is_spared(m) ->

@@ -127,7 +127,7 @@ func TestInAnOutageTransactionsCommit(t *testing.T) {
 }
 
 // The broker stands still. No transaction with small messages waits for it. One with a large
-// message fails first, and those that follow carry it.
+// message fails first, and later transactions carry it.
 func TestAFrozenBrokerHoldsUpNoCarriedMessage(t *testing.T) {
 	t.Parallel()
 	s, rabbit, sndr := anOutage(t, sender.CarrySmall)

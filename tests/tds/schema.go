@@ -173,7 +173,7 @@ var schemaStatements = []statement{
 	form(`ALTER DATABASE «(\w+)» SET «(\w+) (?:= )?(\w+)(?: WITH ROLLBACK IMMEDIATE)?»`, alterDatabase),
 }
 
-// carryParked has the rows of the ledger carry what is parked.
+// carryParked has the rows of the ledger carry the parked messages.
 func carryParked(x *execution, _ []string) (uint64, error) {
 	parked, err := x.readable("bridge_parked")
 	if err != nil {
