@@ -62,7 +62,7 @@ func TestEveryContenderDeliversWhatWasCommittedAndNothingElse(t *testing.T) {
 // trial before was of, and if there are none the first one. Of their points they have the
 // first and the last that does not take long.
 func news(seen map[any]bool, trials []trial) (some []trial) {
-	type shape struct{ classic, five, ordered, inbox, queues, orphans, pgx, many bool }
+	type shape struct{ mariaDB, classic, five, ordered, inbox, queues, orphans, pgx, many bool }
 	for i, one := range trials {
 		trials[i].points = slices.DeleteFunc(slices.Clone(one.points), func(p point) bool {
 			return p.open > 50 || p.order.Messages*p.order.Size > 1<<20
@@ -71,7 +71,7 @@ func news(seen map[any]bool, trials []trial) (some []trial) {
 			trials[i].points = []point{one.points[0], trials[i].points[n-1]}
 		}
 		k := one.kind
-		in := shape{k.Classic, k.Five, k.Shards > 0, k.Inbox > 0, k.Queues > 0, k.Orphans > 0,
+		in := shape{k.MariaDB, k.Classic, k.Five, k.Shards > 0, k.Inbox > 0, k.Queues > 0, k.Orphans > 0,
 			one.contender != nil && one.contender.pgx,
 			slices.ContainsFunc(one.points, func(p point) bool { return p.order.Messages > 1 })}
 		if !seen[one.name] || !seen[in] {

@@ -35,7 +35,7 @@ func (w *world) bill(ctx context.Context, c *contender, size int, add adder) err
 	}
 	wal, err := w.charge(ctx, c, size)
 	if err == nil {
-		add(bytes(size), "WAL bytes", wal-w.business)
+		add(c.name, bytes(size), "WAL bytes", wal-w.business)
 	}
 	return err
 }

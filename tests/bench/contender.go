@@ -20,6 +20,8 @@ type contender struct {
 	silent bool
 	// pgx says that its application uses pgx itself and not database/sql: see onPgx.
 	pgx bool
+	// classic says that its staging queue is a classic one.
+	classic bool
 	// verifier says that its relay is the project's worker.
 	verifier bool
 	// setUp makes its tables and queues in a new place.
@@ -48,7 +50,7 @@ type application interface {
 }
 
 // contenders are all there are; the first is the project itself.
-var contenders = slices.Concat([]*contender{ledger, ledgerEarly, ledgerCarried, bare, afterCommit, outboxPoll, outboxNotify, outboxHint,
+var contenders = slices.Concat([]*contender{ledger, ledgerEarly, ledgerCarried, ledgerAlways, ledgerClassic, bare, afterCommit, outboxPoll, outboxNotify, outboxHint,
 	watermillEight, oagudoOptimistic, ledgerPgx, ledgerEarlyPgx, outboxPollPgx, afterCommitPgx}, receivers)
 
 func contenderNames() []string {
@@ -78,14 +80,15 @@ const (
 
 // business is the transaction around what a contender does in it.
 type business struct {
-	db   *sql.DB
-	pool *pgxpool.Pool // in place of db: see onPgx
-	five bool
+	db     *sql.DB
+	pool   *pgxpool.Pool // in place of db: see onPgx
+	insert string        // the business row
+	five   bool
 }
 
 // openBusiness opens what the application of c works on.
 func openBusiness(ctx context.Context, p place, c *contender) (b business, err error) {
-	b = business{five: p.Five}
+	b = business{insert: pick(p.MariaDB, insertOrderMariaDB, insertOrder), five: p.Five}
 	if c.pgx {
 		b.pool, err = p.openPool(ctx)
 	} else {
@@ -108,7 +111,7 @@ func (b business) in(ctx context.Context, decide func() bool, send func(tx bridg
 // transaction's.
 func (b business) work(ctx context.Context, tx bridge.Tx) error {
 	if !b.five {
-		_, err := tx.Exec(ctx, insertOrder, 4711, "one order")
+		_, err := tx.Exec(ctx, b.insert, 4711, "one order")
 		return err
 	}
 	for _, id := range []int{1, 2} {
@@ -116,13 +119,13 @@ func (b business) work(ctx context.Context, tx bridge.Tx) error {
 			return err
 		}
 	}
-	if _, err := tx.Exec(ctx, insertOrder, 4711, "one order"); err != nil {
+	if _, err := tx.Exec(ctx, b.insert, 4711, "one order"); err != nil {
 		return err
 	}
 	if _, err := tx.Exec(ctx, updateOrder, "one order, paid"); err != nil {
 		return err
 	}
-	_, err := tx.Exec(ctx, insertOrder, 4712, "another order")
+	_, err := tx.Exec(ctx, b.insert, 4712, "another order")
 	return err
 }
 

@@ -105,7 +105,7 @@ func draining(what string, b backlog, movers ...mover) (trials []trial) {
 			if err != nil {
 				return fmt.Errorf("%s: %w", what, err)
 			}
-			add(what, d.values()...)
+			add(m.name, what, d.values()...)
 			return nil
 		}})
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
+	"github.com/twoqueue/twoqueue/bridge/mysql"
 	"github.com/twoqueue/twoqueue/bridge/pgxbridge"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/sender"
@@ -53,12 +54,36 @@ var ledgerCarried = &contender{
 	},
 }
 
+// ledgerAlways carries messages of any size.
+var ledgerAlways = &contender{
+	name:     "twoqueue-always",
+	what:     "this project with sender.CarryAlways, one verifier: rows carry messages of any size",
+	setUp:    setUpLedger,
+	verifier: true,
+	open: func(ctx context.Context, p place, b business) (application, error) {
+		return openLedgerApplication(ctx, p, b, sender.CarryAlways, false)
+	},
+}
+
+// ledgerClassic needs no safe staging queue, since all messages are in their rows.
+var ledgerClassic = &contender{
+	name:     "twoqueue-carried-classic",
+	what:     "this project with sender.CarryAlways and a classic staging queue (bridge.Topology.Classic), one verifier",
+	setUp:    setUpLedger,
+	classic:  true,
+	verifier: true,
+	open:     ledgerAlways.open,
+}
+
 func openLedgerApplication(ctx context.Context, p place, b business, carry sender.Carry, early bool) (application, error) {
 	var l driver.Recorder
 	var err error
-	if b.pool != nil {
+	switch {
+	case b.pool != nil:
 		l, err = pgxbridge.Open(ctx, b.pool)
-	} else {
+	case p.MariaDB:
+		l, err = mysql.Open(ctx, b.db)
+	default:
 		l, err = postgres.Open(ctx, b.db)
 	}
 	if err != nil {
@@ -77,7 +102,7 @@ func openLedgerApplication(ctx context.Context, p place, b business, carry sende
 }
 
 func setUpLedger(ctx context.Context, p place, db *sql.DB) error {
-	if err := migrate.Ledger(ctx, db, migrate.PostgreSQL); err != nil {
+	if err := migrate.Ledger(ctx, db, pick(p.MariaDB, migrate.MySQL, migrate.PostgreSQL)); err != nil {
 		return err
 	}
 	broker, err := bridge.Dial(ctx, p.AMQP, nil)

@@ -66,7 +66,7 @@ const (
 )
 
 func setUpOutbox(ctx context.Context, p place, db *sql.DB) error {
-	return run(ctx, db, createOutbox)
+	return run(ctx, db, pick(p.MariaDB, createOutboxMariaDB, createOutbox))
 }
 
 // waking is how the application wakes the relay.
@@ -80,7 +80,7 @@ const (
 
 func openOutbox(wake waking) func(context.Context, place, business) (application, error) {
 	return func(_ context.Context, p place, b business) (application, error) {
-		a := &outboxApplication{business: b, wake: wake, queue: p.Target}
+		a := &outboxApplication{business: b, wake: wake, queue: p.Target, onMariaDB: p.MariaDB}
 		if wake == wakeAfterCommit {
 			ctx, cancel := context.WithCancel(context.Background())
 			a.stop, a.hints = cancel, make(chan struct{}, 1)
@@ -92,8 +92,9 @@ func openOutbox(wake waking) func(context.Context, place, business) (application
 
 type outboxApplication struct {
 	business
-	wake  waking
-	queue string
+	wake      waking
+	queue     string
+	onMariaDB bool
 
 	stop    func()
 	hints   chan struct{} // one is enough: the relay takes all it finds
@@ -118,7 +119,10 @@ func (a *outboxApplication) transact(ctx context.Context, bodies [][]byte, decid
 }
 
 func (a *outboxApplication) insert(ctx context.Context, tx bridge.Tx, bodies [][]byte) error {
-	if len(bodies) == 1 || len(bodies[0]) > oneByOne {
+	switch {
+	case a.onMariaDB:
+		return insertManyMariaDB(ctx, tx, a.queue, bodies)
+	case len(bodies) == 1 || len(bodies[0]) > oneByOne:
 		for _, body := range bodies {
 			if _, err := tx.Exec(ctx, insertOutbox, uuid.NewString(), a.queue, body); err != nil {
 				return err
@@ -161,6 +165,9 @@ func relayOutbox(ctx context.Context, p place, every time.Duration, listen bool)
 		return err
 	}
 	defer publisher.close()
+	if p.MariaDB {
+		return relayMariaDB(ctx, p, publisher, every)
+	}
 	woken := make(chan struct{}, 1)
 	if listen {
 		go listenOutbox(ctx, p, woken)

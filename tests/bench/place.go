@@ -14,7 +14,7 @@ import (
 type place struct {
 	Contender string
 	kind
-	Database string
+	Database string // a URL of the worker's form
 	AMQP     string
 	Staging  string // the staging queue, for whoever has one
 	Target   string // the target queue
@@ -22,8 +22,9 @@ type place struct {
 
 // A kind of place.
 type kind struct {
+	MariaDB bool
 	Classic bool // the staging queue and the target are classic ones
-	Five    bool // transactions have five statements
+	Five    bool // transactions have five statements; on PostgreSQL
 	Keys    int  // messages have one of so many order keys; 0: none
 	Shards  int  // ordered queues
 	Inbox   int  // keys that a receiver has handled before
@@ -33,11 +34,19 @@ type kind struct {
 
 // open opens a pool for the application: every contender gets the same.
 func (p place) open(ctx context.Context) (*sql.DB, error) {
-	config, err := pgx.ParseConfig(p.Database)
-	if err != nil {
-		return nil, err
+	var db *sql.DB
+	if p.MariaDB {
+		var err error
+		if db, err = openMariaDB(p.Database); err != nil {
+			return nil, err
+		}
+	} else {
+		config, err := pgx.ParseConfig(p.Database)
+		if err != nil {
+			return nil, err
+		}
+		db = stdlib.OpenDB(*config)
 	}
-	db := stdlib.OpenDB(*config)
 	db.SetMaxIdleConns(connections)
 	db.SetMaxOpenConns(connections)
 	if err := db.PingContext(ctx); err != nil {

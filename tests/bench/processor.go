@@ -70,7 +70,7 @@ func readProcessorTimes(application int, relays ...*child) processorTimes {
 			t.relay += p.used
 		case p.name == "beam.smp":
 			t.broker += p.used
-		case p.name == "postgres":
+		case p.name == "postgres" || p.name == "mariadbd":
 			t.database += p.used
 		}
 	}
@@ -86,6 +86,14 @@ func (a processorTimes) perMessage(n int) []any {
 		"application", perMessage(a.application, n),
 		"relay", perMessage(a.relay, n),
 	}
+}
+
+// loadAverage is how many processes of the whole machine ran or waited to run, within the last
+// minute.
+func loadAverage() string {
+	text, _ := os.ReadFile("/proc/loadavg")
+	first, _, _ := strings.Cut(string(text), " ")
+	return first
 }
 
 // largestMemory is the most resident memory that one of the relays has had, in bytes; 0 if

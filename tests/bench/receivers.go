@@ -52,7 +52,7 @@ func (s *session) receive(ctx context.Context, add adder) error {
 	if err != nil {
 		return err
 	}
-	add(among, m.values()...)
+	add(s.contender.name, among, m.values()...)
 	if s.place.Inbox == fewKeys {
 		return nil
 	}
@@ -89,7 +89,7 @@ func (s *session) receive(ctx context.Context, add adder) error {
 			return errors.New("no key is purged")
 		}
 	}
-	add(among+", purge", append(m.values(), "purged/s", float64(purged)/took.Seconds())...)
+	add(s.contender.name, among+", purge", append(m.values(), "purged/s", float64(purged)/took.Seconds())...)
 	return nil
 }
 

@@ -193,6 +193,10 @@ func (w *world) machine() string {
 	if w.network > 0 {
 		apart = fmt.Sprintf(", %s each way between servers and processes (a model of a network)", w.network)
 	}
-	return fmt.Sprintf("%s. %d cores, shared by all servers and processes%s; %s; %s; %s%s%d rounds, in brackets the lowest and the highest; one measurement takes %s.",
-		time.Now().Format("2006-01-02"), runtime.NumCPU(), apart, w.versions.broker, w.versions.postgres, runtime.Version(), machineEnd, w.rounds, w.window)
+	databases := w.versions.postgres
+	if w.versions.mariadb != "" {
+		databases += "; " + w.versions.mariadb
+	}
+	return fmt.Sprintf("%s. %d cores, shared by all servers and processes%s; %s; %s; %s%s%d rounds, in brackets the lowest and the highest; one measurement takes %s. The machine's load average was %s before the run and %s at its end, this run's own load included.",
+		time.Now().Format("2006-01-02"), runtime.NumCPU(), apart, w.versions.broker, databases, runtime.Version(), machineEnd, w.rounds, w.window, w.loaded, loadAverage())
 }

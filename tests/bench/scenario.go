@@ -26,8 +26,8 @@ type trial struct {
 	run func(ctx context.Context, w *world, add adder) error
 }
 
-// An adder notes values of a case, given as pairs of a metric's name and its value.
-type adder func(what string, values ...any)
+// An adder notes values of a contender in a case, given as pairs of a metric's name and its value.
+type adder func(contender, what string, values ...any)
 
 // A point is one case of a trial.
 type point struct {
@@ -85,7 +85,7 @@ func (w *world) compare(ctx context.Context, scenario string, trials []trial) er
 			if !w.only.MatchString(t.name) || round > 0 && t.seldom && !w.long {
 				continue
 			}
-			err := t.measure(ctx, w, func(what string, values ...any) { w.add(round, scenario, what, t.name, values...) })
+			err := t.measure(ctx, w, func(contender, what string, values ...any) { w.add(round, scenario, what, contender, values...) })
 			if err != nil {
 				return fmt.Errorf("%s: %w", t.name, err)
 			}
@@ -104,7 +104,7 @@ func (t trial) measure(ctx context.Context, w *world, add adder) error {
 			if err != nil {
 				return fmt.Errorf("%s: %w", p.what, err)
 			}
-			add(p.what, m.values()...)
+			add(t.name, p.what, m.values()...)
 		}
 		return nil
 	})

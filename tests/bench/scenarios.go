@@ -93,5 +93,22 @@ var scenarios = []scenario{
 			return seldom(sending(kind{}, points, ledger, afterCommit))
 		},
 	},
-	growthScenario, shardsScenario, receiveScenario,
+	{
+		name:     "mariadb",
+		what:     "committed and delivered messages per second on MariaDB, with 8 and 128 concurrent transactions of one message of 512 bytes",
+		headline: headline{metric: "delivered/s", ours: ledgerCarried.name},
+		trials: func(c config) []trial {
+			return sending(kind{MariaDB: true}, c.atOnce(8, 128), ledger, ledgerCarried, outboxPoll, bare)
+		},
+	},
+	{
+		name:     "classic",
+		what:     "committed and delivered messages per second with 1, 8, 32 and 128 concurrent transactions of one message of 512 bytes, all of them carried: with a classic staging queue and with a quorum queue; the target is a quorum queue",
+		headline: headline{metric: "delivered/s", ours: ledgerClassic.name},
+		trials: func(c config) []trial {
+			return sending(kind{}, c.atOnce(1, 8, fullLoad, 128), ledgerCarried, ledgerClassic, outboxPoll)
+		},
+	},
+	sizesScenario,
+	growthScenario, shardsScenario, receiveScenario, outageScenario,
 }

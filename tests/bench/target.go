@@ -11,12 +11,14 @@ import (
 // A target is the receiver: it consumes the target queue and notes when each
 // message first came.
 type target struct {
-	conn *amqp.Connection
-	done chan struct{} // closed when the consumer has ended
+	url, queue string
+	conn       *amqp.Connection
+	done       chan struct{} // closed when the consumer has ended
 
 	mu       sync.Mutex
 	arrivals map[uint64]instant
 	times    []instant // of all first arrivals, in order
+	again    int       // copies of messages that had come; redeliveries of one copy do not count
 	came     chan struct{}
 }
 
@@ -26,13 +28,28 @@ const (
 )
 
 func consume(url, queue string) (*target, error) {
-	conn, deliveries, err := consumeQueue(url, queue)
-	if err != nil {
+	t := &target{url: url, queue: queue, arrivals: make(map[uint64]instant), came: make(chan struct{}, 1)}
+	if err := t.connect(); err != nil {
 		return nil, err
 	}
-	t := &target{conn: conn, done: make(chan struct{}), arrivals: make(map[uint64]instant), came: make(chan struct{}, 1)}
-	go t.take(deliveries)
 	return t, nil
+}
+
+// connect begins to consume.
+func (t *target) connect() error {
+	conn, deliveries, err := consumeQueue(t.url, t.queue)
+	if err != nil {
+		return err
+	}
+	t.conn, t.done = conn, make(chan struct{})
+	go t.take(deliveries, t.done)
+	return nil
+}
+
+// reconnect begins anew, after the broker was away. Nothing else may use t meanwhile.
+func (t *target) reconnect() error {
+	t.close()
+	return t.connect()
 }
 
 func consumeQueue(url, queue string) (*amqp.Connection, <-chan amqp.Delivery, error) {
@@ -55,12 +72,12 @@ func consumeQueue(url, queue string) (*amqp.Connection, <-chan amqp.Delivery, er
 	return conn, deliveries, nil
 }
 
-func (t *target) take(deliveries <-chan amqp.Delivery) {
-	defer close(t.done)
+func (t *target) take(deliveries <-chan amqp.Delivery, done chan<- struct{}) {
+	defer close(done)
 	unacked := 0
 	for d := range deliveries {
 		at := now()
-		t.note(d.Body, at)
+		t.note(d.Body, at, d.Redelivered)
 		if unacked++; unacked >= ackEvery || len(deliveries) == 0 {
 			_ = d.Ack(true) // of a connection that is closed: nobody cares
 			unacked = 0
@@ -68,11 +85,17 @@ func (t *target) take(deliveries <-chan amqp.Delivery) {
 	}
 }
 
-func (t *target) note(body []byte, at instant) {
+func (t *target) note(body []byte, at instant, redelivered bool) {
 	number, ok := numberOf(body)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if _, known := t.arrivals[number]; known || !ok {
+	if !ok {
+		return
+	}
+	if _, known := t.arrivals[number]; known {
+		if !redelivered {
+			t.again++
+		}
 		return
 	}
 	t.arrivals[number] = at
@@ -128,6 +151,13 @@ func (t *target) wait(messages []sent, patience time.Duration) (latencies []time
 		}
 	}
 	return latencies, missing
+}
+
+// copies is how many messages have come again.
+func (t *target) copies() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.again
 }
 
 func (t *target) arrival(number uint64) (instant, bool) {

@@ -24,18 +24,20 @@ type world struct {
 	folder   string // for what is built
 	broker   *servers.RabbitMQ
 	postgres *servers.Postgres
-	verifier string // the worker's binary
+	mariadb  *servers.MariaDB // nil until a contender needs it
+	verifier string           // the worker's binary
 	amqp     *amqp.Connection
 	control  *amqp.Channel // declares and deletes queues
 	begun    time.Time
-	versions struct{ broker, postgres string }
+	loaded   string // the load average at the beginning
+	versions struct{ broker, postgres, mariadb string }
 	places   int
 	business float64             // the bytes of WAL of a transaction that sends nothing; 0 until it is asked for
 	networks map[string]*network // by what is behind them
 }
 
 func newWorld(ctx context.Context, c config) (w *world, err error) {
-	w = &world{config: c, begun: time.Now(), networks: make(map[string]*network)}
+	w = &world{config: c, begun: time.Now(), loaded: loadAverage(), networks: make(map[string]*network)}
 	defer func() {
 		if err != nil {
 			w.close()
@@ -62,13 +64,19 @@ func newWorld(ctx context.Context, c config) (w *world, err error) {
 	if err = errors.Join(errs[:]...); err != nil {
 		return w, err
 	}
-	if w.amqp, err = amqp.Dial(w.broker.URL()); err != nil {
-		return w, err
-	}
-	if w.control, err = w.amqp.Channel(); err != nil {
+	if err = w.connect(); err != nil {
 		return w, err
 	}
 	return w, w.readVersions(ctx)
+}
+
+// connect opens the run's own connection to the broker.
+func (w *world) connect() (err error) {
+	if w.amqp, err = amqp.Dial(w.broker.URL()); err != nil {
+		return err
+	}
+	w.control, err = w.amqp.Channel()
+	return err
 }
 
 func (w *world) readVersions(ctx context.Context) error {
@@ -102,6 +110,9 @@ func (w *world) close() {
 	if w.postgres != nil {
 		err = errors.Join(err, w.postgres.Stop())
 	}
+	if w.mariadb != nil {
+		err = errors.Join(err, w.mariadb.Stop())
+	}
 	if w.folder != "" {
 		err = errors.Join(err, os.RemoveAll(w.folder))
 	}
@@ -124,26 +135,32 @@ func (w *world) newPlace(ctx context.Context, c *contender, k kind) (p place, db
 	if p.AMQP, err = w.apart(w.broker.URL()); err != nil {
 		return p, nil, nil, err
 	}
-	if p.Database, err = w.apart(w.postgres.DatabaseURL(name)); err != nil {
-		return p, nil, nil, err
+	if k.MariaDB {
+		p.Database, err = w.newMariaDB(ctx, name)
+	} else {
+		p.Database, err = w.postgres.DatabaseURL(name), w.administer(ctx, "CREATE DATABASE "+name)
 	}
-	if err = w.administer(ctx, "CREATE DATABASE "+name); err != nil {
+	if err == nil {
+		p.Database, err = w.apart(p.Database)
+	}
+	if err != nil {
 		return p, nil, nil, err
 	}
 	args := amqp.Table{"x-queue-type": pick(k.Classic, "classic", "quorum")}
 	if _, err := w.control.QueueDeclare(p.Target, true, false, false, false, args); err != nil {
 		return p, nil, nil, fmt.Errorf("declare target: %w", err)
 	}
+	p.Classic = k.Classic || c.classic
 	if db, err = p.open(ctx); err != nil {
 		return p, nil, nil, err
 	}
 	leave = func() {
 		_ = db.Close()
-		if err := w.clear(name); err != nil {
+		if err := w.clear(name, k); err != nil {
 			w.say("clear %s: %v", name, err)
 		}
 	}
-	err = run(ctx, db, createOrders)
+	err = run(ctx, db, pick(k.MariaDB, createOrdersMariaDB, createOrders))
 	if err == nil {
 		err = c.setUp(ctx, p, db)
 	}
@@ -185,13 +202,16 @@ func (w *world) administer(ctx context.Context, statements ...string) error {
 }
 
 // clear removes a place's database and queues, also after the run was broken off.
-func (w *world) clear(name string) error {
+func (w *world) clear(name string, k kind) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	for _, queue := range []string{".target", ".staging", ".staging.waiting", ".staging.dead"} {
 		if _, err := w.control.QueueDelete(name+queue, false, false, false); err != nil {
 			return fmt.Errorf("delete queue: %w", err)
 		}
+	}
+	if k.MariaDB {
+		return w.administerMariaDB(ctx, "DROP DATABASE "+name)
 	}
 	return w.administer(ctx, "DROP DATABASE "+name+" WITH (FORCE)")
 }
