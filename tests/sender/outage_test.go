@@ -2,7 +2,11 @@ package sender_test
 
 import (
 	"context"
+	"io/fs"
 	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -100,14 +104,7 @@ func TestInAnOutageTransactionsCommit(t *testing.T) {
 			if err := sndr.Flush(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			conn, err := amqp.Dial(s.AMQP)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = conn.Close() })
-			if s.Channel, err = conn.Channel(); err != nil {
-				t.Fatal(err)
-			}
+			redial(t, s)
 			s.Verify(verifier.Options{})
 			s.Eventually("the messages arrive", func() bool { return s.Rows() == 0 })
 			seen := make(map[string]bool)
@@ -125,6 +122,95 @@ func TestInAnOutageTransactionsCommit(t *testing.T) {
 		})
 	}
 }
+
+// redial gives the stage a channel again, after the broker was away.
+func redial(t *testing.T, s *stage.Stage) {
+	t.Helper()
+	conn, err := amqp.Dial(s.AMQP)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	if s.Channel, err = conn.Channel(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// RabbitMQ does not fsync a message in a classic queue before it confirms it. Here the broker is
+// killed and the messages of its classic queues are removed, as a crash of the host can remove them.
+func TestAClassicStagingQueueLosesNoCarriedMessage(t *testing.T) {
+	t.Parallel()
+	rabbit := servertest.StartRabbitMQ(t, nil)
+	s := stage.On(t, stage.Postgres, rabbit.URL(), bridge.Topology{Queue: "staging", Classic: true})
+	s.Queue("target", nil)
+	sndr, err := sender.New(s.Ledger, s.Broker, &sender.Options{
+		Queue: "staging", Carry: sender.CarryAlways, Timeout: outageTimeout, Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := make(map[string]bool)
+	send := func(body string) {
+		t.Helper()
+		ids, _, err := commit(t.Context(), s, sndr, stage.To("target", body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, id := range ids {
+			want[id.String()] = true
+		}
+	}
+	const some = 30
+	for range some {
+		send("small")
+		send(strings.Repeat("x", 20_000))
+	}
+	if err := sndr.Flush(t.Context()); err != nil { // all are confirmed
+		t.Fatal(err)
+	}
+	rabbit.Kill()
+	loseClassicQueues(t, rabbit)
+	send("while the broker is away")
+	if err := rabbit.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	redial(t, s)
+	if n := len(s.Staged()); n > 1 {
+		t.Fatalf("%d messages are still in the staging queue: nothing is shown", n)
+	}
+	send("afterwards")
+	s.Verify(verifier.Options{})
+	s.Eventually("the messages arrive", func() bool { return s.Rows() == 0 })
+	for _, d := range s.Receive("target", s.Depth("target")) {
+		delete(want, d.MessageId)
+	}
+	if len(want) > 0 {
+		t.Errorf("%d messages have not arrived", len(want))
+	}
+}
+
+// loseClassicQueues removes the messages of all classic queues of a broker that is down. The queues
+// stay.
+func loseClassicQueues(t *testing.T, rabbit *servers.RabbitMQ) {
+	t.Helper()
+	removed := 0
+	err := filepath.WalkDir(filepath.Join(rabbit.Folder, "data"), func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && strings.Contains(path, "msg_stores") && slices.Contains(classicFiles, filepath.Ext(path)) {
+			removed++
+			err = os.Remove(path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if removed == 0 {
+		t.Fatal("the broker has no file of a classic queue: nothing is shown")
+	}
+}
+
+// classicFiles are those of the message store and of both versions of classic queues.
+var classicFiles = []string{".rdq", ".idx", ".jif", ".qi", ".qs"}
 
 // The broker stands still. No transaction with small messages waits for it. One with a large
 // message fails first, and later transactions carry it.
