@@ -37,7 +37,11 @@ type Topology struct {
 	// Classic declares classic queues instead of quorum queues. They are only as safe as one
 	// node, and RabbitMQ does not fsync a message in them before it confirms it (RabbitMQ's blog of
 	// 2025-01-17). If the host crashes, committed messages that wait in them can be lost,
-	// except those that their rows carry.
+	// except those that their rows carry. So an application whose senders all have
+	// sender.CarryAlways, and that sends no order keys, may choose classic queues for their speed
+	// (tests/bench, scenario classic). A carried message that the queue has lost arrives some
+	// seconds late, when a verifier has staged it from its row. Only the dead queue can lose
+	// messages then: it is a classic queue too, and a message in it has no row any more.
 	Classic bool
 	// Audit is how many messages the audit queue keeps: copies of the latest messages that were
 	// dropped: rolled back, or forwarded before. 0: no audit queue, and no copies.

@@ -31,7 +31,8 @@ const (
 	// CarryOnOutage: messages of any size are carried while the broker is known to be out. Else
 	// each transaction waits for the broker's confirm.
 	CarryOnOutage
-	// CarryAlways: messages of any size are carried.
+	// CarryAlways: messages of any size are carried. If all senders have it, and no message has an
+	// order key, a classic staging queue loses nothing (bridge.Topology.Classic).
 	CarryAlways
 )
 

@@ -24,6 +24,9 @@
 //
 //	go run . -run live -workers 32 -only '^twoqueue$' -rounds 1 -window 5s
 //
+// The scenarios mariadb and sizes also start a MariaDB. The scenario outage ends with the broker
+// started again, so it comes last.
+//
 // Two settings of the verifier side by side: variables that start with BRIDGE_ go
 // on to it, so run twice with -out and compare the processor times.
 //
