@@ -158,14 +158,14 @@ func (i *faultyInbox) RemovePending(ctx context.Context, tx bridge.Tx, consumer,
 	return i.Inbox.RemovePending(ctx, tx, consumer, key, run)
 }
 
-func (i *faultyInbox) Claim(ctx context.Context, tx bridge.Tx, consumer, key string) (bool, error) {
+func (i *faultyInbox) Claim(ctx context.Context, tx bridge.Tx, consumer string, keys []string) ([]string, error) {
 	if i.failures.Add(-1) >= 0 {
-		return false, errNetwork
+		return nil, errNetwork
 	}
 	if i.onClaim != nil {
-		return false, i.onClaim(ctx)
+		return nil, i.onClaim(ctx)
 	}
-	return i.Inbox.Claim(ctx, tx, consumer, key)
+	return i.Inbox.Claim(ctx, tx, consumer, keys)
 }
 
 func (i *faultyInbox) LockMark(ctx context.Context, tx bridge.Tx, consumer, name string) (string, error) {

@@ -110,14 +110,7 @@ func (g *Guard) Handle(ctx context.Context, db *sql.DB, d amqp.Delivery, fn func
 	if db == nil || fn == nil {
 		panic("idempotency: Handle needs a database and a function")
 	}
-	defer g.purgeSome(ctx, db, d)
-	return g.deliver(ctx, d, func(ctx context.Context) (outcome, error) {
-		key, err := g.key(d)
-		if err != nil {
-			return unfinished, err
-		}
-		return g.attempt(ctx, db, key, fn)
-	})
+	return handleIn(ctx, g, db, beginOn(db), d, func(ctx context.Context, tx *sqlTransaction) error { return fn(ctx, tx.tx) })
 }
 
 // key returns the key of d, or a refusal.
@@ -143,7 +136,8 @@ func (g *Guard) key(d amqp.Delivery) (key string, err error) {
 
 // claim claims key in tx, and refuses a new one that is too old to be judged.
 func (g *Guard) claim(ctx context.Context, tx bridge.Tx, key string) (bool, error) {
-	fresh, err := g.inbox.Claim(ctx, tx, g.consumer, key)
+	keys, err := g.inbox.Claim(ctx, tx, g.consumer, []string{key})
+	fresh := len(keys) == 1
 	if fresh && err == nil {
 		err = g.judgeAge(key)
 	}

@@ -109,12 +109,12 @@ func (g *Guard) committed(parent context.Context, key string) (bool, error) {
 		return false, fmt.Errorf("look at the claim: %w", err)
 	}
 	defer tx.Rollback()
-	absent, err := g.inbox.Claim(ctx, bridge.SQL(tx), g.consumer, key)
+	absent, err := g.inbox.Claim(ctx, bridge.SQL(tx), g.consumer, []string{key})
 	if ctx.Err() != nil && parent.Err() == nil {
 		return false, &handlerError{errNotCommitted} // somebody still has it open
 	}
 	if err != nil {
 		return false, fmt.Errorf("look at the claim: %w", err)
 	}
-	return !absent, nil
+	return len(absent) == 0, nil
 }

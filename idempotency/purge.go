@@ -71,20 +71,25 @@ func (g *Guard) Purge(ctx context.Context, db *sql.DB) (forgotten int64, err err
 	}
 }
 
-// purgeSome makes a step of the purge where one is due, unless another goroutine is at
-// it. It is for after the ack of d, when nothing waits for it but the next message, and
+// purgeSome makes a step of the purge for every purgeEvery messages, unless another goroutine is
+// at it. It is for after the acks of ds, when nothing waits for it but the next message, and
 // takes no longer than ten seconds, or Options.MaxDelay if that is less.
-func (g *Guard) purgeSome(ctx context.Context, db *sql.DB, d amqp.Delivery) {
+func (g *Guard) purgeSome(ctx context.Context, db *sql.DB, ds ...amqp.Delivery) {
 	if g.opts.Retention < 0 || !g.purge.mu.TryLock() {
 		return
 	}
 	defer g.purge.mu.Unlock()
-	if g.purge.claims++; g.purge.claims < purgeEvery {
+	if g.purge.claims += len(ds); g.purge.claims < purgeEvery {
 		return
 	}
-	g.purge.claims = 0
 	ctx, cancel := context.WithTimeout(ctx, g.opts.shortDelay())
 	defer cancel()
+	for ; g.purge.claims >= purgeEvery; g.purge.claims -= purgeEvery {
+		g.purgeNext(ctx, db, ds[0])
+	}
+}
+
+func (g *Guard) purgeNext(ctx context.Context, db *sql.DB, d amqp.Delivery) {
 	_, next, err := g.purgeStep(ctx, db, g.purge.after)
 	if err == nil && !g.purge.begun {
 		// The walk goes on at a key of this process. So processes that end before their

@@ -20,11 +20,16 @@ type Inbox interface {
 	// from outside its transaction, and to purge.
 	DB() *sql.DB
 
-	// Claim records, in the caller's transaction, that consumer processes key. It returns true
-	// if the key is new, and false if a committed transaction has claimed it before. While
-	// another open transaction holds the same claim, it waits until that one ends. A rollback
-	// gives the claim back.
-	Claim(ctx context.Context, tx bridge.Tx, consumer, key string) (bool, error)
+	// Claim records, in the caller's transaction, that consumer processes keys. It returns the
+	// keys that are new, in their order; the others were claimed before, by a committed
+	// transaction or by this one. While another open transaction holds one of the claims, Claim
+	// waits until that one ends. A rollback gives all claims back.
+	//
+	// The keys must be in ascending order of their bytes, without duplicates; anything else is an
+	// error. They are claimed in this order, so that of two transactions that claim some of the
+	// same keys one waits for the other, and not each for the other. If the server sees a
+	// deadlock all the same, it ends one of the two with an error that is Transient.
+	Claim(ctx context.Context, tx bridge.Tx, consumer string, keys []string) (fresh []string, err error)
 
 	// Unclaim deletes the claim of a key; without one it does nothing.
 	Unclaim(ctx context.Context, tx bridge.Tx, consumer, key string) error

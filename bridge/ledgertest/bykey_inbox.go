@@ -53,7 +53,7 @@ func (b *keyedInbox) add(t *testing.T, n int) {
 			if _, err := b.Keep(ctx, b.in(tx), byKey, key, 1, []byte("message")); err != nil {
 				return err
 			}
-			if _, err := b.Claim(ctx, b.in(tx), byKey, key); err != nil {
+			if _, err := b.Claim(ctx, b.in(tx), byKey, []string{key}); err != nil {
 				return err
 			}
 			if _, err := b.AddPending(ctx, b.in(tx), byKey, pending(driver.Failed, key), time.Hour); err != nil {
@@ -82,7 +82,7 @@ func (b *keyedInbox) open(t *testing.T) []*sql.Tx {
 	_, err := b.Forget(ctx, b.in(claims), byKey, []string{forgotten}, -time.Minute)
 	check(t, err, "forget")
 	for _, key := range []string{first, last} {
-		_, err := b.Claim(ctx, b.in(claims), byKey, key)
+		_, err := b.Claim(ctx, b.in(claims), byKey, []string{key})
 		check(t, err, "claim")
 		_, err = b.AddPending(ctx, b.in(claims), byKey, pending(driver.Failed, key), time.Hour)
 		check(t, err, "add")
@@ -99,7 +99,7 @@ func (b *keyedInbox) steps(t *testing.T) (steps []step) {
 	t.Helper()
 	ctx := t.Context()
 	check(t, within(ctx, b.one, func(tx *sql.Tx) error {
-		_, err := b.Claim(ctx, b.in(tx), byKey, forgotten)
+		_, err := b.Claim(ctx, b.in(tx), byKey, []string{forgotten})
 		if err == nil && !b.Overlap {
 			_, err = b.AddPending(ctx, b.in(tx), byKey, pending(driver.Ready, taken), -time.Hour)
 		}

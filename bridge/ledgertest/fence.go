@@ -8,7 +8,7 @@ func testFence(t *testing.T, box *inbox) {
 	check(t, box.Enter(t.Context(), box.in(tx)), "enter")
 	_, err := tx.ExecContext(t.Context(), box.Savepoint)
 	check(t, err, "set savepoint")
-	fresh, err := box.Claim(t.Context(), box.in(tx), "fence", "key")
+	fresh, err := box.Claim(t.Context(), box.in(tx), "fence", []string{"key"})
 	check(t, err, "claim")
 	_, err = tx.ExecContext(t.Context(), box.RollbackTo)
 	check(t, err, "roll back to savepoint")
@@ -16,10 +16,10 @@ func testFence(t *testing.T, box *inbox) {
 	check(t, tx.Commit(), "commit")
 
 	tx = begin(t, box.db)
-	again, err := box.Claim(t.Context(), box.in(tx), "fence", "key")
+	again, err := box.Claim(t.Context(), box.in(tx), "fence", []string{"key"})
 	check(t, err, "claim again")
 	check(t, tx.Rollback(), "roll back")
-	if !fresh || !again {
-		t.Errorf("the key was new: %t, and after the rollback to the savepoint: %t", fresh, again)
+	if len(fresh) != 1 || len(again) != 1 {
+		t.Errorf("new keys: %q, and after the rollback to the savepoint: %q", fresh, again)
 	}
 }

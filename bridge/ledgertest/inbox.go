@@ -31,6 +31,10 @@ func RunInbox(t *testing.T, h Harness) {
 		{"keys and consumers that differ in case, in spaces or in accents are different", testClaimCase},
 		{"a transaction that has not ended passes the fence", testFence},
 		{"a claim waits for the same claim of another, and is given after its rollback alone", testClaimWaits},
+		{"of several keys the new ones are claimed, and the transaction goes on", testClaimMany},
+		{"a claim of several keys waits for another's claim of one, and gives that after its rollback alone", testClaimManyWaits},
+		{"of many claims at once of some of the same keys each key is given once", testClaimManyAtOnce},
+		{"keys that do not ascend are not claimed", testClaimAscending},
 	}, pendingTestsOfDriver, purgeTests), slices.Concat([]test[*inbox]{
 		{"consumers and keys have up to 255 bytes and no NUL, and all else is an error of every verb", testNames},
 	}, pendingTestsOfServer), func(*testing.T) {})
@@ -72,14 +76,19 @@ func alone[R any](t *testing.T, i *inbox, doing string, do func(tx bridge.Tx) (R
 
 func (i *inbox) claim(t *testing.T, consumer, key string) bool {
 	t.Helper()
-	return alone(t, i, "claim", func(tx bridge.Tx) (bool, error) { return i.Claim(t.Context(), tx, consumer, key) })
+	return alone(t, i, "claim", func(tx bridge.Tx) (bool, error) { return i.claimOne(t, tx, consumer, key) })
 }
 
 func (i *inbox) claimIn(t *testing.T, tx *sql.Tx, consumer, key string) bool {
 	t.Helper()
-	claimed, err := i.Claim(t.Context(), i.in(tx), consumer, key)
+	claimed, err := i.claimOne(t, i.in(tx), consumer, key)
 	check(t, err, "claim")
 	return claimed
+}
+
+func (i *inbox) claimOne(t *testing.T, tx bridge.Tx, consumer, key string) (bool, error) {
+	fresh, err := i.Claim(t.Context(), tx, consumer, []string{key})
+	return len(fresh) == 1, err
 }
 
 func expectClaimed(t *testing.T, claimed, want bool) {
@@ -119,7 +128,7 @@ func testClaimWaits(t *testing.T, i *inbox) {
 		key := newID().String()
 		first, second := begin(t, i.db), begin(t, i.db)
 		expectClaimed(t, i.claimIn(t, first, "a", key), true)
-		done := beside(func() (bool, error) { return i.Claim(t.Context(), i.in(second), "a", key) })
+		done := beside(func() (bool, error) { return i.claimOne(t, i.in(second), "a", key) })
 		awaitWaiting(t, i.Harness, i.db, 1)
 		check(t, end(first), "end the first transaction")
 		claimed, err := next(t, "the second claim", done)

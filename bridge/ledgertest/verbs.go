@@ -43,15 +43,23 @@ func Verbs(inbox driver.Inbox, consumer string, p driver.Pending) []Verb {
 		found.Since = time.Time{}
 		return *found, err
 	}
-	claim := func(ctx context.Context, tx bridge.Tx) (any, error) { return inbox.Claim(ctx, tx, consumer, key) }
+	claim := func(ctx context.Context, tx bridge.Tx) (any, error) {
+		return inbox.Claim(ctx, tx, consumer, []string{key})
+	}
 	add := func(ctx context.Context, tx bridge.Tx) (any, error) {
 		return inbox.AddPending(ctx, tx, consumer, bare, -time.Hour)
 	}
 	lock := func(ctx context.Context, tx bridge.Tx) (any, error) { return inbox.LockMark(ctx, tx, consumer, key) }
 	return []Verb{
 		{"look up what is new", true, nil, lookUp},
-		{"claim", true, true, claim},
-		{"claim again", true, false, claim},
+		{"claim", true, []string{key}, claim},
+		{"claim again", true, nil, func(ctx context.Context, tx bridge.Tx) (any, error) {
+			fresh, err := inbox.Claim(ctx, tx, consumer, []string{key})
+			if err == nil && len(fresh) > 0 {
+				err = fmt.Errorf("%q is new", fresh)
+			}
+			return nil, err
+		}},
 		{"add", true, true, add},
 		{"remove bare", true, true, func(ctx context.Context, tx bridge.Tx) (any, error) {
 			return inbox.RemoveBarePending(ctx, tx, consumer, key, run)

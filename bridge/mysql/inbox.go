@@ -82,26 +82,41 @@ func OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
 	return &Inbox{Inbox: inbox.On(db), Entities: entities}, nil
 }
 
-// Claim inserts the key in tx. It waits for an open transaction that has inserted
-// it, for as long as tx's innodb_lock_wait_timeout allows (error 1205). Where
-// several wait for one that rolls back, InnoDB may end all but one of them with a
-// deadlock (1213): roll back and try again.
-func (*Inbox) Claim(ctx context.Context, tx bridge.Tx, consumer, key string) (bool, error) {
-	if err := tables.CheckKey(consumer, key); err != nil {
-		return false, fmt.Errorf("claim key: %w", err)
+// claimMost is how many keys one INSERT claims: with the longest, 100 kB of text.
+const claimMost = 100
+
+// Claim inserts the keys in tx, up to 100 with a statement. It waits at each key for an open
+// transaction that has inserted that key, for as long as tx's innodb_lock_wait_timeout allows
+// (error 1205). If one of the keys is claimed, the statement fails as a whole, and its keys are
+// inserted in smaller numbers, down to one. Where several wait for one that rolls back, InnoDB may
+// end all but one of them with a deadlock (1213), and so of two that claim some of the same keys
+// and find one of these claimed: roll back and try again.
+func (*Inbox) Claim(ctx context.Context, tx bridge.Tx, consumer string, keys []string) (fresh []string, err error) {
+	if err := tables.CheckClaim(consumer, keys); err != nil {
+		return nil, fmt.Errorf("claim keys: %w", err)
 	}
-	// The duplicate is told by its error, which leaves tx as it was. INSERT IGNORE
-	// would take every other error for a duplicate too, and the count of ON DUPLICATE
-	// KEY UPDATE depends on how the driver has connected.
-	_, err := tx.Exec(ctx, fmt.Sprintf("INSERT INTO bridge_inbox (consumer, `key`) VALUES (UNHEX('%s'), UNHEX('%s'))",
-		hex.EncodeToString([]byte(consumer)), hex.EncodeToString([]byte(key))))
-	switch {
-	case mysqlserver.Number(err) == duplicateKey:
-		return false, nil
-	case err != nil:
-		return false, fmt.Errorf("claim key: %w", classify(err))
+	of := hex.EncodeToString([]byte(consumer))
+	fresh, err = tables.ClaimParts(keys, claimMost, func(keys []string) (duplicate bool, err error) {
+		// The duplicate is told by its error, which leaves tx as it was. INSERT IGNORE
+		// would take every other error for a duplicate too, and the count of ON DUPLICATE
+		// KEY UPDATE depends on how the driver has connected. MySQL has no RETURNING.
+		text := []byte("INSERT INTO bridge_inbox (consumer, `key`) VALUES ")
+		for n, key := range keys {
+			if n > 0 {
+				text = append(text, ", "...)
+			}
+			text = fmt.Appendf(text, "(UNHEX('%s'), UNHEX('%x'))", of, key)
+		}
+		_, err = tx.Exec(ctx, string(text))
+		if mysqlserver.Number(err) == duplicateKey {
+			return true, nil
+		}
+		return false, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("claim keys: %w", classify(err))
 	}
-	return true, nil
+	return fresh, nil
 }
 
 // forgetKeys joins the keys to the table in that order, row by row by key, as the

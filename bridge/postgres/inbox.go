@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"strings"
 
 	"github.com/jmoiron/sqlx"
 
@@ -61,14 +62,43 @@ func OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
 	return &Inbox{inbox.On(db), entities}, nil
 }
 
-// Claim inserts the key in tx. It waits for an open transaction that has inserted
-// it, for as long as tx's lock_timeout allows. In a transaction at REPEATABLE READ
-// or above, a key that was claimed after the transaction's first statement is a
-// serialization failure (SQLSTATE 40001): roll back and try again.
-func (*Inbox) Claim(ctx context.Context, tx bridge.Tx, consumer, key string) (bool, error) {
-	claimed, err := tables.Claim(ctx, tx, sqlx.DOLLAR, consumer, key)
-	if err != nil {
-		return false, fmt.Errorf("claim key: %w", classify(err))
+const (
+	claimOne = `INSERT INTO bridge_inbox (consumer, key) VALUES ($1, $2) ON CONFLICT DO NOTHING`
+
+	// unnest returns the keys in their order, in which they are inserted.
+	claimMany = `INSERT INTO bridge_inbox (consumer, key) SELECT $1, unnest($2::text::text[]) ON CONFLICT DO NOTHING RETURNING key`
+)
+
+// Claim inserts the keys in tx with one statement, which returns the keys that it has inserted.
+// At each key it waits for an open transaction that has inserted that key, for as long as tx's
+// lock_timeout allows. In a transaction at REPEATABLE READ or above, a key that was claimed after
+// the transaction's first statement is a serialization failure (SQLSTATE 40001): roll back and
+// try again.
+func (*Inbox) Claim(ctx context.Context, tx bridge.Tx, consumer string, keys []string) (fresh []string, err error) {
+	if err = tables.CheckClaim(consumer, keys); err == nil {
+		if len(keys) == 1 {
+			fresh, err = claimKey(ctx, tx, consumer, keys)
+		} else {
+			fresh, err = tables.ReadClaimed(ctx, tx, claimMany, consumer, texts(keys))
+		}
 	}
-	return claimed, nil
+	if err != nil {
+		return nil, fmt.Errorf("claim keys: %w", classify(err))
+	}
+	return fresh, nil
+}
+
+func claimKey(ctx context.Context, tx bridge.Tx, consumer string, key []string) ([]string, error) {
+	inserted, err := tx.Exec(ctx, claimOne, consumer, key[0])
+	return key[:inserted], err
+}
+
+// texts returns texts as the text of a text[].
+func texts(all []string) string {
+	escaped := strings.NewReplacer(`\`, `\\`, `"`, `\"`)
+	quoted := make([]string, len(all))
+	for i, s := range all {
+		quoted[i] = `"` + escaped.Replace(s) + `"`
+	}
+	return "{" + strings.Join(quoted, ",") + "}"
 }

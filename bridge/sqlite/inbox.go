@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/jmoiron/sqlx"
 
@@ -59,14 +61,34 @@ func (i *Inbox) TakePending(ctx context.Context, tx bridge.Tx, consumer string, 
 	return i.Inbox.TakePending(ctx, tx, consumer, state)
 }
 
-// Claim inserts the key in tx. It waits for any other transaction that writes to
-// the database, for as long as the connection's busy_timeout allows, and returns
-// SQLITE_BUSY after it. Make it the first statement of tx: SQLite does not let a
-// transaction that has read an older state write.
-func (*Inbox) Claim(ctx context.Context, tx bridge.Tx, consumer, key string) (bool, error) {
-	claimed, err := tables.Claim(ctx, tx, sqlx.QUESTION, consumer, key)
-	if err != nil {
-		return false, fmt.Errorf("claim key: %w", classify(err))
+const (
+	claimOne  = `INSERT INTO bridge_inbox (consumer, key) VALUES (?, ?)`
+	claimMore = `, (?, ?)`
+	claimEnd  = ` ON CONFLICT DO NOTHING RETURNING key`
+
+	// claimMost is how many keys one statement claims: SQLite may be built to take no more than
+	// 999 parameters.
+	claimMost = 400
+)
+
+// Claim inserts the keys in tx, up to 400 with a statement, which returns the keys that it has
+// inserted. It waits for any other transaction that writes to the database, for as long as the
+// connection's busy_timeout allows, and returns SQLITE_BUSY after it. Make it the first
+// statement of tx: SQLite does not let a transaction that has read an older state write.
+func (*Inbox) Claim(ctx context.Context, tx bridge.Tx, consumer string, keys []string) (fresh []string, err error) {
+	if err := tables.CheckClaim(consumer, keys); err != nil {
+		return nil, fmt.Errorf("claim keys: %w", err)
 	}
-	return claimed, nil
+	for some := range slices.Chunk(keys, claimMost) {
+		args := make([]any, 0, 2*len(some))
+		for _, key := range some {
+			args = append(args, consumer, key)
+		}
+		claimed, err := tables.ReadClaimed(ctx, tx, claimOne+strings.Repeat(claimMore, len(some)-1)+claimEnd, args...)
+		if err != nil {
+			return nil, fmt.Errorf("claim keys: %w", classify(err))
+		}
+		fresh = append(fresh, claimed...)
+	}
+	return fresh, nil
 }

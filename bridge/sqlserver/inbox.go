@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"strings"
 
 	"github.com/jmoiron/sqlx"
 
@@ -13,10 +14,19 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// With XACT_ABORT ON a duplicate would end the caller's transaction. The server
-// takes the SET back with the end of the text.
-var claim = packing.Unpack(`SET XACT_ABORT OFF;
-INSERT INTO bridge_inbox (consumer, [key]) VALUES (bytes(@p1), bytes(@p2))`)
+// A statement that claims up to so many keys: few numbers, so that the server keeps few plans.
+// @p2 is how many keys count. With XACT_ABORT ON a duplicate would end the caller's transaction.
+// The server takes the SET back with the end of the text.
+var claim = map[int]string{1: claiming(1), 10: claiming(10), 100: claiming(100)}
+
+func claiming(room int) string {
+	keys := make([]string, room)
+	for n := range keys {
+		keys[n] = fmt.Sprintf("(%d, bytes(@p%d))", n+1, n+3)
+	}
+	return packing.Unpack(`SET XACT_ABORT OFF;
+INSERT INTO bridge_inbox (consumer, [key]) SELECT bytes(@p1), k.k FROM (VALUES ` + strings.Join(keys, ", ") + `) AS k (n, k) WHERE k.n <= @p2`)
+}
 
 const inboxState = `SELECT (SELECT max(version_id) FROM bridge_inbox_version) AS version, ` + mssql.ServerColumns
 
@@ -90,20 +100,30 @@ func OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
 	return &Inbox{inbox.On(db), entities}, nil
 }
 
-// Claim inserts the key in tx. It waits for an open transaction that has inserted
-// it, for as long as the session's LOCK_TIMEOUT allows. Keys are kept as bytes, in
-// which all of them differ that differ in any way.
-func (*Inbox) Claim(ctx context.Context, tx bridge.Tx, consumer, key string) (bool, error) {
-	if err := tables.CheckKey(consumer, key); err != nil {
-		return false, fmt.Errorf("claim key: %w", err)
+// Claim inserts the keys in tx, up to 100 with a statement. It waits at each key for an open
+// transaction that has inserted that key, for as long as the session's LOCK_TIMEOUT allows. If
+// one of the keys is claimed, the statement fails as a whole, and its keys are inserted in
+// smaller numbers, down to one. Keys are kept as bytes, in which all of them differ that differ
+// in any way.
+func (*Inbox) Claim(ctx context.Context, tx bridge.Tx, consumer string, keys []string) (fresh []string, err error) {
+	if err := tables.CheckClaim(consumer, keys); err != nil {
+		return nil, fmt.Errorf("claim keys: %w", err)
 	}
-	_, err := tx.Exec(ctx, claim, packed(consumer), packed(key))
-	switch {
-	case isDuplicate(err):
-		return false, nil
-	case err != nil:
-		return false, fmt.Errorf("claim key: %w", classify(err, claimRights))
-	default:
-		return true, nil
+	fresh, err = tables.ClaimParts(keys, 100, func(keys []string) (duplicate bool, err error) {
+		size := room(len(keys), []int{1, 10, 100})
+		args := make([]any, 0, size+2)
+		args = append(args, packed(consumer), int64(len(keys)))
+		for n := range size {
+			args = append(args, packed(keys[min(n, len(keys)-1)]))
+		}
+		_, err = tx.Exec(ctx, claim[size], args...)
+		if isDuplicate(err) {
+			return true, nil
+		}
+		return false, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("claim keys: %w", classify(err, claimRights))
 	}
+	return fresh, nil
 }

@@ -112,7 +112,7 @@ func TestOnlyWhatTheInboxIsDoneWithIsSettled(t *testing.T) {
 		s.mustBegin(t, 1)
 		err := errors.Join(s.end(t.Context(), anID, 1, c.was, nil), s.inTx(t.Context(), func(tx *sqlx.Tx) (err error) {
 			if c.claimed {
-				_, err = inbox.Claim(t.Context(), bridge.SQL(tx), consumer, anID)
+				_, err = inbox.Claim(t.Context(), bridge.SQL(tx), consumer, []string{anID})
 			}
 			if c.pending && err == nil {
 				_, err = inbox.AddPending(t.Context(), bridge.SQL(tx), consumer, driver.Pending{Key: anID, State: driver.Started, Run: "r", Attempts: 1}, time.Hour)
@@ -134,7 +134,7 @@ func TestMoreStatusesThanABatchAreSettled(t *testing.T) {
 	err := s.inTx(t.Context(), func(tx *sqlx.Tx) error {
 		for i := range n {
 			id := fmt.Sprintf("%s%04d", anID[:32], i)
-			_, err := inbox.Claim(t.Context(), bridge.SQL(tx), consumer, id)
+			_, err := inbox.Claim(t.Context(), bridge.SQL(tx), consumer, []string{id})
 			if err == nil {
 				_, err = s.exec(t.Context(), tx, `INSERT INTO email_gateway (message_id, status, recipients, attempts, error, first_at, changed_at)
 VALUES (?, 'sending', '', 1, '', ?, ?)`, id, timestamp(), timestamp())
@@ -179,7 +179,7 @@ func TestARunBeginsOnlyWhereNoOtherMayHaveSent(t *testing.T) {
 func addPending(t *testing.T, s *statuses, state driver.State) {
 	t.Helper()
 	must(t, s.inTx(t.Context(), func(tx *sqlx.Tx) error {
-		_, err := s.inbox.Claim(t.Context(), bridge.SQL(tx), consumer, anID)
+		_, err := s.inbox.Claim(t.Context(), bridge.SQL(tx), consumer, []string{anID})
 		if err == nil {
 			_, err = s.inbox.AddPending(t.Context(), bridge.SQL(tx), consumer, driver.Pending{Key: anID, State: state, Run: "r", Attempts: 1}, time.Hour)
 		}

@@ -172,9 +172,9 @@ type signallingInbox struct {
 	claiming chan struct{}
 }
 
-func (i signallingInbox) Claim(ctx context.Context, tx bridge.Tx, consumer, key string) (bool, error) {
+func (i signallingInbox) Claim(ctx context.Context, tx bridge.Tx, consumer string, keys []string) ([]string, error) {
 	i.claiming <- struct{}{}
-	return i.Inbox.Claim(ctx, tx, consumer, key)
+	return i.Inbox.Claim(ctx, tx, consumer, keys)
 }
 
 // The broker takes a delivery back after five seconds, and gives it to another consumer

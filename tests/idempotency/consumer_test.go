@@ -475,9 +475,9 @@ type awayInbox struct {
 	claiming chan struct{}
 }
 
-func (i awayInbox) Claim(context.Context, bridge.Tx, string, string) (bool, error) {
+func (i awayInbox) Claim(context.Context, bridge.Tx, string, []string) ([]string, error) {
 	i.claiming <- struct{}{}
-	return false, errors.New("connection refused")
+	return nil, errors.New("connection refused")
 }
 
 // The end of the time to drain ends the context of what runs.

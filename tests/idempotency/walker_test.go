@@ -27,10 +27,10 @@ type walkingInbox struct {
 	countdown
 }
 
-func (w *walkingInbox) Claim(ctx context.Context, tx bridge.Tx, consumer, key string) (bool, error) {
+func (w *walkingInbox) Claim(ctx context.Context, tx bridge.Tx, consumer string, keys []string) ([]string, error) {
 	w.step()
 	defer w.step()
-	return w.Inbox.Claim(ctx, tx, consumer, key)
+	return w.Inbox.Claim(ctx, tx, consumer, keys)
 }
 
 func (w *walkingInbox) Unclaim(ctx context.Context, tx bridge.Tx, consumer, key string) error {

@@ -38,8 +38,8 @@ func testMariaDBInboxKeepsBytesAsTheyAre(t *testing.T) {
 		}
 	}
 
-	claimed, err := write.Claim(ctx, tx, consumer, key)
-	did("claim", claimed, err)
+	claimed, err := write.Claim(ctx, tx, consumer, []string{key})
+	did("claim", len(claimed) == 1, err)
 	added, err := write.AddPending(ctx, tx, consumer, driver.Pending{Key: key, State: driver.Ready, Run: "1", Message: notLatin1}, 0)
 	did("add", added, err)
 	added, err = write.AddPending(ctx, tx, consumer, driver.Pending{Key: "bare", State: driver.Ready, Run: "1"}, time.Hour)

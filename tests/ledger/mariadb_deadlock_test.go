@@ -25,7 +25,10 @@ func testMariaDBAClaimOfAnotherSinceTheFirstReadIsNotGiven(t *testing.T) {
 	late := begin(t, db)
 	var n int
 	must(t, late.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM shop").Scan(&n))
-	claim := func(tx *sql.Tx) (bool, error) { return inbox.Claim(t.Context(), bridge.SQL(tx), "consumer", "key") }
+	claim := func(tx *sql.Tx) (bool, error) {
+		fresh, err := inbox.Claim(t.Context(), bridge.SQL(tx), "consumer", []string{"key"})
+		return len(fresh) == 1, err
+	}
 	first := begin(t, db)
 	if claimed, err := claim(first); err != nil || !claimed {
 		t.Fatalf("the first claim: %t, %v", claimed, err)
@@ -51,7 +54,7 @@ func testMariaDBManyClaimsOfOneKeyGiveItOnce(t *testing.T) {
 	inbox, err := mysql.OpenInbox(t.Context(), db)
 	must(t, err)
 	first := begin(t, db)
-	_, err = inbox.Claim(t.Context(), bridge.SQL(first), "consumer", "key")
+	_, err = inbox.Claim(t.Context(), bridge.SQL(first), "consumer", []string{"key"})
 	must(t, err)
 	claim := func() (bool, error) {
 		tx, err := db.BeginTx(t.Context(), nil)
@@ -59,11 +62,11 @@ func testMariaDBManyClaimsOfOneKeyGiveItOnce(t *testing.T) {
 			return false, err
 		}
 		defer func() { _ = tx.Rollback() }()
-		claimed, err := inbox.Claim(t.Context(), bridge.SQL(tx), "consumer", "key")
+		claimed, err := inbox.Claim(t.Context(), bridge.SQL(tx), "consumer", []string{"key"})
 		if err != nil {
 			return false, err
 		}
-		return claimed, tx.Commit()
+		return len(claimed) == 1, tx.Commit()
 	}
 	var all sync.WaitGroup
 	var given, deadlocks atomic.Int32

@@ -26,7 +26,7 @@ func TestWhatIsAskedOfOneConsumerWaitsForNoOther(t *testing.T) {
 		must(t, err)
 		add := func(tx *sql.Tx, consumer, key string, due time.Duration) {
 			t.Helper()
-			_, err := inbox.Claim(t.Context(), bridge.SQL(tx), consumer, key)
+			_, err := inbox.Claim(t.Context(), bridge.SQL(tx), consumer, []string{key})
 			must(t, err)
 			_, err = inbox.AddPending(t.Context(), bridge.SQL(tx), consumer, driver.Pending{Key: key, State: driver.Started, Run: "r", Message: []byte("m")}, due)
 			must(t, err)

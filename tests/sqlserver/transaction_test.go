@@ -77,10 +77,10 @@ func TestRecordAndARefusedClaimWorkInEveryTransaction(t *testing.T) {
 		key, id := newID().String(), newID()
 		claim := func(tx *sql.Tx, want bool) {
 			t.Helper()
-			claimed, err := inbox.Claim(t.Context(), bridge.SQL(tx), "consumer", key)
+			claimed, err := inbox.Claim(t.Context(), bridge.SQL(tx), "consumer", []string{key})
 			must(t, err)
-			if claimed != want {
-				t.Errorf("the claim is %t, must be %t", claimed, want)
+			if (len(claimed) == 1) != want {
+				t.Errorf("the claim is %q, must be new: %t", claimed, want)
 			}
 		}
 		first := begin(t, db, nil)

@@ -29,13 +29,20 @@ var inboxStatements = []statement{
 			x.out.row(version, product, edition, babelfish)
 			return 1, nil
 		}),
-	form(`INSERT INTO bridge_inbox (consumer, [key]) VALUES (@p1, @p2)`,
-		func(x *execution, _ []string) (uint64, error) {
+	form(`INSERT INTO bridge_inbox (consumer, [key]) SELECT @p1, k.k FROM (VALUES «((?:\(\d+, @p\d+\)(?:, )?)+)») AS k (n, k) WHERE k.n <= @p2`,
+		func(x *execution, words []string) (claimed uint64, err error) {
 			inbox, err := x.writable("INSERT", "bridge_inbox")
 			if err != nil {
 				return 0, err
 			}
-			return 1, x.insert(inbox, row{"consumer": x.bytes("@p1"), "key": x.bytes("@p2"), "claimed_ms": time.Now().UnixMilli()})
+			for _, place := range list(words[1])[:x.parameters["@p2"].(int64)] {
+				_, parameter, _ := strings.Cut(strings.Trim(place, "()"), ", ")
+				if err := x.insert(inbox, row{"consumer": x.bytes("@p1"), "key": x.bytes(parameter), "claimed_ms": time.Now().UnixMilli()}); err != nil {
+					return 0, err
+				}
+				claimed++
+			}
+			return claimed, nil
 		}),
 	form(`DELETE t FROM bridge_inbox t WITH («([^=]+?)») WHERE consumer = @p1 AND [key] = @p2`,
 		func(x *execution, words []string) (uint64, error) {

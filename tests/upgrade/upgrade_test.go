@@ -217,10 +217,10 @@ func (w *world) judge(open func(context.Context, *sql.DB) (driver.Inbox, error))
 	for _, d := range arrived {
 		tx, err := w.DB.BeginTx(w.t.Context(), nil)
 		must(w.t, err)
-		first, err := received.Claim(w.t.Context(), bridge.SQL(tx), "customer", d.MessageId)
+		first, err := received.Claim(w.t.Context(), bridge.SQL(tx), "customer", []string{d.MessageId})
 		must(w.t, err)
 		must(w.t, tx.Commit())
-		if !first {
+		if len(first) == 0 {
 			twice++
 			continue
 		}

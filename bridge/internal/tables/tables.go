@@ -8,6 +8,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/google/uuid"
@@ -130,15 +131,54 @@ func NotNil(message []byte) []byte {
 	return message
 }
 
-// Claim inserts the key in tx, and tells whether it was new. bindType is sqlx's
-// word for the database's placeholders.
-func Claim(ctx context.Context, tx bridge.Tx, bindType int, consumer, key string) (bool, error) {
-	if err := CheckKey(consumer, key); err != nil {
-		return false, err
+// CheckClaim returns an error if keys cannot be claimed: see driver.Inbox.
+func CheckClaim(consumer string, keys []string) error {
+	if err := CheckKeys(consumer, keys); err != nil {
+		return err
 	}
-	inserted, err := tx.Exec(ctx, sqlx.Rebind(bindType,
-		`INSERT INTO bridge_inbox (consumer, key) VALUES (?, ?) ON CONFLICT DO NOTHING`), consumer, key)
-	return inserted == 1, err
+	for n := 1; n < len(keys); n++ {
+		if keys[n-1] >= keys[n] {
+			return fmt.Errorf("keys must ascend: %q, then %q", keys[n-1], keys[n])
+		}
+	}
+	return nil
+}
+
+// claimParts is into how many parts ClaimParts divides keys.
+const claimParts = 5
+
+// ClaimParts claims keys on a server whose INSERT fails as a whole if one of its keys is claimed,
+// and leaves the transaction usable. insert inserts up to most keys, or tells that one is claimed.
+// Then those keys are inserted in fewer at a time.
+func ClaimParts(keys []string, most int, insert func(keys []string) (duplicate bool, err error)) (fresh []string, err error) {
+	for part := range slices.Chunk(keys, most) {
+		duplicate, err := insert(part)
+		switch {
+		case err != nil:
+			return nil, err
+		case !duplicate:
+			fresh = append(fresh, part...)
+		case len(part) > 1:
+			some, err := ClaimParts(part, (len(part)+claimParts-1)/claimParts, insert)
+			if err != nil {
+				return nil, err
+			}
+			fresh = append(fresh, some...)
+		}
+	}
+	return fresh, nil
+}
+
+// ReadClaimed reads the keys that a statement has claimed, and returns them in ascending order.
+func ReadClaimed(ctx context.Context, tx bridge.Tx, statement string, args ...any) (fresh []string, err error) {
+	err = query(ctx, tx, statement, args, func(rows bridge.Rows) error {
+		var key string
+		err := rows.Scan(&key)
+		fresh = append(fresh, key)
+		return err
+	})
+	slices.Sort(fresh)
+	return fresh, err
 }
 
 // CheckKey returns an error if consumer or key cannot stand in every inbox.

@@ -220,7 +220,7 @@ func snapshotInsert(ctx context.Context, w *world) (string, error) {
 		return "", err
 	}
 	const c, k = "snapshot", "k"
-	claim := func(tx bridge.Tx) error { _, err := w.inbox.Claim(ctx, tx, c, k); return err }
+	claim := func(tx bridge.Tx) error { _, err := w.inbox.Claim(ctx, tx, c, []string{k}); return err }
 	if err := w.in(ctx, claim); err != nil {
 		return "", err
 	}
@@ -236,11 +236,11 @@ func snapshotInsert(ctx context.Context, w *world) (string, error) {
 	if err := w.in(ctx, func(tx bridge.Tx) error { return w.inbox.Unclaim(ctx, tx, c, k) }); err != nil {
 		return "", err
 	}
-	claimed, err := w.inbox.Claim(ctx, bridge.SQL(tx), c, k)
+	claimed, err := w.inbox.Claim(ctx, bridge.SQL(tx), c, []string{k})
 	switch {
 	case err != nil:
 		return "error " + number(err), nil
-	case claimed:
+	case len(claimed) == 1:
 		return "success", nil
 	}
 	return "2627", nil

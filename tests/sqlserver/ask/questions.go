@@ -230,7 +230,7 @@ func inboxSeeks(ctx context.Context, w *world) (string, error) {
 		return driver.Pending{Key: key, State: driver.Started, Run: "r", Message: []byte("m")}
 	}
 	add := func(tx bridge.Tx, consumer, key string) error {
-		_, claim := w.inbox.Claim(ctx, tx, consumer, key)
+		_, claim := w.inbox.Claim(ctx, tx, consumer, []string{key})
 		_, add := w.inbox.AddPending(ctx, tx, consumer, pending(key), time.Hour)
 		_, lock := w.inbox.LockMark(ctx, tx, consumer, key)
 		_, keep := w.inbox.Keep(ctx, tx, consumer, key, 1, []byte("m"))

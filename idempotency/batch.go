@@ -1,0 +1,272 @@
+package idempotency
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// togetherMost is how often a batch is tried whose handler meets a deadlock or its like. Then it
+// is taken apart, for one of its messages may be the cause.
+const togetherMost = 3
+
+// HandleBatch is Handle of several deliveries in one transaction. It claims their keys with one
+// statement, runs fn once for all messages whose key is new, commits, and acks all of them. So
+// they share the round trips, the commit and, in a batch consumer, the ack. [NewBatchConsumer]
+// gathers batches.
+//
+// fn handles the messages of fresh, which are in the order of ds, through tx. A copy of a message
+// in the same batch is left out, as a duplicate. If fn returns an error or panics, or the database
+// refuses the commit, the transaction is rolled back and the batch is taken apart: each message
+// is handled alone, with a slice of length one and a transaction of its own, as by Handle. So fn
+// may run several times for a message. Only the message that fails is retried and dead-lettered;
+// its pauses hold up no other message of the batch. One attempt runs at a time. A message whose
+// key cannot be used, or is too old, is handled alone from the start.
+//
+// A failed attempt at a batch counts against no message. If the database is away, or ends the
+// transaction because of a deadlock, the batch is tried again as a whole.
+//
+// The keys are claimed in their order, whatever the order of ds, so that two batches with some of
+// the same messages wait for each other one way: the second batch waits until the first has ended,
+// and handles what is then left.
+//
+// ctx and the errors are as with Handle; the error joins those of the messages. When HandleBatch
+// returns, the broker was told about each delivery of ds, except for those left unacked. All
+// deliveries must come from one channel. ds must not be changed meanwhile. It bounds the memory:
+// HandleBatch keeps a key for each, and if the batch is taken apart, a goroutine.
+func (g *Guard) HandleBatch(ctx context.Context, db *sql.DB, ds []amqp.Delivery, fn func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error) error {
+	if db == nil || fn == nil {
+		panic("idempotency: HandleBatch needs a database and a function")
+	}
+	return handleBatch(ctx, g, db, beginOn(db), ds, func(ctx context.Context, tx *sqlTransaction, fresh []amqp.Delivery) error {
+		return fn(ctx, tx.tx, fresh)
+	})
+}
+
+// HandleBatchIn is Guard.HandleBatch in a transaction of any library; begin is as in HandleIn.
+func HandleBatchIn[T Transaction](ctx context.Context, g *Guard, begin func(ctx context.Context) (T, error), ds []amqp.Delivery, fn func(ctx context.Context, tx T, fresh []amqp.Delivery) error) error {
+	if begin == nil || fn == nil {
+		panic("idempotency: HandleBatchIn needs a transaction and a function")
+	}
+	return handleBatch(ctx, g, g.inbox.DB(), begin, ds, fn)
+}
+
+func handleBatch[T Transaction](ctx context.Context, g *Guard, db *sql.DB, begin func(ctx context.Context) (T, error), ds []amqp.Delivery, fn func(ctx context.Context, tx T, fresh []amqp.Delivery) error) error {
+	if len(ds) == 0 {
+		return nil
+	}
+	defer g.purgeSome(ctx, db, ds...)
+	limit := time.Now().Add(g.opts.Hold)
+	b := &batch[T]{guard: g, begin: begin, fn: fn, limit: limit, turn: make(chan struct{}, 1)}
+	together, alone := b.sortOut(ds)
+	untold := ds
+	defer func() { // the goroutine ends in the handler
+		for _, d := range untold {
+			g.log.Error("message not handled", "message_id", d.MessageId, "error", g.unfinished(ctx, d, errGone))
+		}
+	}()
+	result, apart := b.tryTogether(ctx, together)
+	untold = nil
+	if apart {
+		alone = ds
+	}
+	return errors.Join(result, b.handleAlone(ctx, alone))
+}
+
+// A batch is a call of HandleBatch.
+type batch[T Transaction] struct {
+	guard *Guard
+	begin func(ctx context.Context) (T, error)
+	fn    func(ctx context.Context, tx T, fresh []amqp.Delivery) error
+	limit time.Time     // ds may be kept until then
+	turn  chan struct{} // of the one attempt at a message alone that runs
+}
+
+// A keyed is a delivery with its key.
+type keyed struct {
+	amqp.Delivery
+	key string
+}
+
+// sortOut divides deliveries into those that may be handled together and those that may not.
+func (b *batch[T]) sortOut(ds []amqp.Delivery) (together []keyed, alone []amqp.Delivery) {
+	for _, d := range ds {
+		key, err := b.guard.key(d)
+		if err == nil {
+			err = b.guard.judgeAge(key)
+		}
+		if err != nil {
+			alone = append(alone, d)
+			continue
+		}
+		together = append(together, keyed{d, key})
+	}
+	return together, alone
+}
+
+// tryTogether handles deliveries in one transaction and tells the broker, or tells that each is to
+// be handled alone.
+func (b *batch[T]) tryTogether(parent context.Context, ds []keyed) (result error, apart bool) {
+	if len(ds) == 0 {
+		return nil, false
+	}
+	g := b.guard
+	caller, ctx, cancel := g.hold(parent, b.limit)
+	defer cancel()
+	if caller.Err() != nil {
+		return nil, true // where each is left
+	}
+	delays := g.opts.shortDelays()
+	for tries := 1; ; tries++ {
+		fresh, err := b.attempt(ctx, ds)
+		if err == nil {
+			return b.settle(ds, fresh), false
+		}
+		if caller.Err() != nil { // which may be why the attempt failed
+			reason := fmt.Errorf("%w: %w", context.Cause(caller), err)
+			var all []error
+			for _, d := range ds {
+				all = append(all, g.unfinished(caller, d.Delivery, reason))
+			}
+			return errors.Join(all...), false
+		}
+		if len(ds) == 1 || b.blames(err, tries) {
+			g.log.Warn("batch failed, handling its messages one by one", "messages", len(ds), "error", err)
+			return nil, true
+		}
+		delay := delays.NextBackOff()
+		g.log.Warn("batch failed, trying again", "messages", len(ds), "delay", delay, "error", err)
+		pause(caller, delay)
+	}
+}
+
+// blames tells whether one of the messages may be to blame for err. It may be if the connection
+// was dead after the handler had run: a statement too large for the server does that each time.
+func (b *batch[T]) blames(err error, tries int) bool {
+	if errors.As(err, new(*lostError)) {
+		return true
+	}
+	return errors.As(err, new(*handlerError)) && (b.guard.counts(err) || errors.As(err, new(*laterError)) || tries >= togetherMost)
+}
+
+// attempt claims the keys of ds and runs the handler for the new ones, in one transaction. It
+// returns the keys that were new.
+func (b *batch[T]) attempt(ctx context.Context, ds []keyed) (fresh map[string]bool, err error) {
+	g := b.guard
+	keys := make([]string, len(ds))
+	for i, d := range ds {
+		keys[i] = d.key
+	}
+	slices.Sort(keys)
+	keys = slices.Compact(keys)
+	_, err = inTransaction(ctx, g, b.begin, func(ctx context.Context, tx T) (outcome, error) {
+		claimed, err := g.inbox.Claim(ctx, tx, g.consumer, keys)
+		if err != nil {
+			return unfinished, err
+		}
+		fresh = make(map[string]bool, len(claimed))
+		for _, key := range claimed {
+			fresh[key] = true
+		}
+		todo := first(ds, fresh)
+		if len(todo) == 0 {
+			return duplicate, nil
+		}
+		return handled, g.run(todo[0].MessageId, func() error { return b.fn(ctx, tx, todo) })
+	})
+	return fresh, err
+}
+
+// first returns the first delivery of each of these keys.
+func first(ds []keyed, keys map[string]bool) []amqp.Delivery {
+	seen := make(map[string]bool, len(keys))
+	all := make([]amqp.Delivery, 0, len(keys))
+	for _, d := range ds {
+		if keys[d.key] && !seen[d.key] {
+			seen[d.key] = true
+			all = append(all, d.Delivery)
+		}
+	}
+	return all
+}
+
+// settle counts and acks deliveries that are committed.
+func (b *batch[T]) settle(ds []keyed, fresh map[string]bool) error {
+	g := b.guard
+	all := make([]amqp.Delivery, len(ds))
+	for i, d := range ds {
+		all[i] = d.Delivery
+		g.failures.take(d.MessageId)
+		if fresh[d.key] {
+			g.count.outcome(handled).Add(1)
+			fresh[d.key] = false // the next one is a copy
+		} else {
+			g.count.outcome(duplicate).Add(1)
+		}
+	}
+	return g.ackAll(all)
+}
+
+// handleAlone handles each delivery as Handle does. The pauses of all run at once, and the
+// attempts one at a time.
+func (b *batch[T]) handleAlone(ctx context.Context, ds []amqp.Delivery) error {
+	if len(ds) == 0 {
+		return nil
+	}
+	g := b.guard
+	caller, _, cancel := g.hold(ctx, b.limit)
+	defer cancel()
+	all := make([]error, len(ds))
+	var running sync.WaitGroup
+	for i, d := range ds {
+		running.Go(func() {
+			all[i] = g.deliverUntil(ctx, b.limit, d, func(ctx context.Context) (outcome, error) {
+				key, err := g.key(d)
+				if err != nil {
+					return unfinished, err
+				}
+				select {
+				case b.turn <- struct{}{}:
+				case <-caller.Done():
+					return unfinished, context.Cause(caller)
+				}
+				defer func() { <-b.turn }()
+				return attempt(ctx, g, b.begin, key, func(ctx context.Context, tx T) error { return b.fn(ctx, tx, []amqp.Delivery{d}) })
+			})
+		})
+	}
+	running.Wait()
+	return errors.Join(all...)
+}
+
+// A batchAcknowledger knows which deliveries of its channel are not settled. AckBatch acks those
+// with these tags, with as few words as it can.
+type batchAcknowledger interface {
+	AckBatch(tags []uint64) error
+}
+
+// ackAll acks deliveries of one channel.
+func (g *Guard) ackAll(ds []amqp.Delivery) error {
+	if channel, ok := ds[0].Acknowledger.(batchAcknowledger); ok {
+		tags := make([]uint64, len(ds))
+		for i, d := range ds {
+			tags[i] = d.DeliveryTag
+		}
+		if err := channel.AckBatch(tags); err != nil {
+			g.count.notAcked.Add(uint64(len(ds)))
+			return fmt.Errorf("ack %d messages: %w: %w", len(ds), ErrNotAcked, err)
+		}
+		return nil
+	}
+	var all []error
+	for _, d := range ds {
+		all = append(all, g.ack(d))
+	}
+	return errors.Join(all...)
+}

@@ -1,0 +1,260 @@
+package idempotency_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/idempotency"
+)
+
+func (r *receiver) deliveries(ids ...string) (ds []amqp.Delivery) {
+	for _, id := range ids {
+		ds = append(ds, r.delivery(id))
+	}
+	return ds
+}
+
+func idsOf(ds []amqp.Delivery) (ids []string) {
+	for _, d := range ds {
+		ids = append(ids, d.MessageId)
+	}
+	return ids
+}
+
+// placeOrders returns a handler that stores an order for each message. A message with an ID that
+// begins with "poison" fails.
+func placeOrders(ctx context.Context, tx *sql.Tx, ds []amqp.Delivery) error {
+	for _, d := range ds {
+		if err := placeOrder(d.MessageId)(ctx, tx); err != nil {
+			return err
+		}
+		if strings.HasPrefix(d.MessageId, "poison") {
+			return errHandler
+		}
+	}
+	return nil
+}
+
+func TestABatchHandlesEachNewMessageOnceInOneTransaction(t *testing.T) {
+	r := newReceiver(t, idempotency.Options{})
+	r.handle(placeOrder("m1"))
+	var calls [][]string
+	must(t, r.guard.HandleBatch(t.Context(), r.db, r.deliveries("m3", "m2", "m1", "m2", "m4"), func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
+		calls = append(calls, idsOf(fresh))
+		return placeOrders(ctx, tx, fresh)
+	}))
+	if len(calls) != 1 || !slices.Equal(calls[0], []string{"m3", "m2", "m4"}) {
+		t.Errorf("the handler was given %q", calls)
+	}
+	r.wantRows(4, 4)
+	r.wantSaid("ack 1", "ack 2", "ack 3", "ack 4", "ack 5", "ack 6")
+	r.wantStats(idempotency.Stats{Handled: 4, Duplicates: 2})
+
+	must(t, r.guard.HandleBatch(t.Context(), r.db, r.deliveries("m2", "m4"), func(context.Context, *sql.Tx, []amqp.Delivery) error {
+		t.Error("the handler ran for duplicates")
+		return nil
+	}))
+	must(t, r.guard.HandleBatch(t.Context(), r.db, nil, placeOrders))
+	r.wantStats(idempotency.Stats{Handled: 4, Duplicates: 4})
+}
+
+// The poison is tried as often as Options say and dead-lettered, and each other message is
+// handled before the poison's pauses have ended.
+func TestABatchThatFailsIsTakenApartAndThePoisonAloneIsDeadLettered(t *testing.T) {
+	for name, fail := range map[string]func(){"error": func() {}, "panic": func() { panic("poison") }} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var dead []string
+				r := newReceiver(t, idempotency.Options{Attempts: 3, MinDelay: time.Minute, MaxDelay: time.Minute,
+					DeadLetter: func(_ context.Context, d amqp.Delivery, _ error) error {
+						dead = append(dead, d.MessageId)
+						return nil
+					}})
+				var mu sync.Mutex
+				running, alone := 0, make(map[string]int)
+				begun := time.Now()
+				must(t, r.guard.HandleBatch(t.Context(), r.db, r.deliveries("m1", "poison", "m2", "m1", "m3"), func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
+					mu.Lock()
+					defer mu.Unlock()
+					if running++; running > 1 {
+						t.Error("two attempts run at once")
+					}
+					defer func() { running-- }()
+					if len(fresh) == 1 {
+						alone[fresh[0].MessageId]++
+						if fresh[0].MessageId != "poison" && time.Since(begun) > 0 {
+							t.Errorf("%s waited for the poison", fresh[0].MessageId)
+						}
+					}
+					err := placeOrders(ctx, tx, fresh)
+					if err != nil {
+						fail()
+					}
+					return err
+				}))
+				if want := map[string]int{"m1": 1, "m2": 1, "m3": 1, "poison": 3}; fmt.Sprint(alone) != fmt.Sprint(want) {
+					t.Errorf("handled alone: %v, must be %v", alone, want)
+				}
+				if !slices.Equal(dead, []string{"poison"}) {
+					t.Errorf("dead-lettered: %q", dead)
+				}
+				r.wantRows(3, 3)
+				r.wantStats(idempotency.Stats{Handled: 3, Duplicates: 1, DeadLettered: 1, FailedAttempts: 3})
+			})
+		})
+	}
+}
+
+func TestABatchWhoseDatabaseFailsIsTriedAgainAsAWhole(t *testing.T) {
+	for name, c := range map[string]struct {
+		fail func(r *receiver)
+		want idempotency.Stats
+	}{
+		"no connection": {func(r *receiver) {
+			r.faults.killAll()
+			r.faults.connect = failingTimes(failures)
+		}, idempotency.Stats{Handled: 3}},
+		"no claim": {func(r *receiver) { r.inbox.failures.Store(failures) }, idempotency.Stats{Handled: 3}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newReceiver(t, idempotency.Options{Attempts: 1, DeadLetterExchange: true})
+				c.fail(r)
+				calls := 0
+				must(t, r.guard.HandleBatch(t.Context(), r.db, r.deliveries("m1", "m2", "m3"), func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
+					calls++
+					return placeOrders(ctx, tx, fresh)
+				}))
+				if calls != 1 {
+					t.Errorf("the handler ran %d times", calls)
+				}
+				r.wantRows(3, 3)
+				r.wantStats(c.want)
+			})
+		})
+	}
+}
+
+// A connection that dies in the handler or the commit does not count against any message.
+func TestABatchWhoseConnectionDiesIsHandledOnceAllTheSame(t *testing.T) {
+	for name, c := range map[string]struct {
+		commit func(commit func() error) error
+		dies   int
+		want   idempotency.Stats
+	}{
+		"dies in the handler":         {nil, 3, idempotency.Stats{Handled: 3}},
+		"commit, done, no answer":     {func(commit func() error) error { return errors.Join(commit(), errNetwork) }, 0, idempotency.Stats{Duplicates: 3}},
+		"commit, not done, no answer": {func(func() error) error { return errNetwork }, 0, idempotency.Stats{Handled: 3}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newReceiver(t, idempotency.Options{Attempts: 1, DeadLetterExchange: true})
+				if c.commit != nil {
+					r.faults.commit = func(commit func() error) error {
+						r.faults.commit = nil // the connection is made anew, as it was before
+						return c.commit(commit)
+					}
+				}
+				dies := failingTimes(c.dies)
+				must(t, r.guard.HandleBatch(t.Context(), r.db, r.deliveries("m1", "m2", "m3"), func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
+					if dies() != nil {
+						r.faults.killAll()
+					}
+					return placeOrders(ctx, tx, fresh)
+				}))
+				r.wantRows(3, 3)
+				r.wantStats(c.want)
+			})
+		})
+	}
+}
+
+func TestAStrangeMessageInABatchIsDeadLetteredAlone(t *testing.T) {
+	r := newReceiver(t, idempotency.Options{DeadLetterExchange: true})
+	must(t, r.guard.HandleBatch(t.Context(), r.db, r.deliveries("m1", "", "m2", "a\x00b", "01890000-0000-7000-8000-000000000001"), placeOrders))
+	r.wantRows(2, 2)
+	r.wantStats(idempotency.Stats{Handled: 2, DeadLettered: 3})
+}
+
+func TestAStopLeavesTheMessagesOfABatchUnacked(t *testing.T) {
+	for name, before := range map[string]bool{"before": true, "in the handler": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newReceiver(t, idempotency.Options{DeadLetterExchange: true})
+				ctx, stop := context.WithCancel(t.Context())
+				if before {
+					stop()
+				}
+				err := r.guard.HandleBatch(ctx, r.db, r.deliveries("m1", "m2"), func(ctx context.Context, tx *sql.Tx, _ []amqp.Delivery) error {
+					stop()
+					<-ctx.Done()
+					return ctx.Err()
+				})
+				if !errors.Is(err, idempotency.ErrLeftUnacked) || !errors.Is(err, context.Canceled) {
+					t.Errorf("error %v", err)
+				}
+				r.wantSaid()
+				r.wantRows(0, 0)
+				r.wantStats(idempotency.Stats{LeftUnacked: 2})
+			})
+		})
+	}
+}
+
+func TestABatchThatOutlastsHoldIsHandedBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReceiver(t, idempotency.Options{DeadLetterExchange: true, Hold: time.Hour})
+		r.inbox.failures.Store(1 << 30)
+		begun := time.Now()
+		err := r.guard.HandleBatch(t.Context(), r.db, r.deliveries("m1", "m2"), placeOrders)
+		if held := time.Since(begun); held != time.Hour {
+			t.Errorf("held for %v, must be an hour", held)
+		}
+		if !errors.Is(err, idempotency.ErrHandedBack) {
+			t.Errorf("error %v", err)
+		}
+		r.wantSaid("requeue 1", "requeue 2")
+		r.wantStats(idempotency.Stats{HandedBack: 2})
+	})
+}
+
+// The whole of Hold counts from the call, also for messages that are handled alone.
+func TestAMessageOfABatchIsHeldNoLongerThanHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReceiver(t, idempotency.Options{Attempts: 1000, MinDelay: time.Minute, MaxDelay: time.Minute, Hold: time.Hour, DeadLetterExchange: true})
+		begun := time.Now()
+		err := r.guard.HandleBatch(t.Context(), r.db, r.deliveries("m1", "poison", "m2"), placeOrders)
+		if held := time.Since(begun); held != time.Hour {
+			t.Errorf("held for %v, must be an hour", held)
+		}
+		if !errors.Is(err, idempotency.ErrHandedBack) {
+			t.Errorf("error %v", err)
+		}
+		r.wantRows(2, 2)
+	})
+}
+
+func TestABatchWhoseHandlerEndsItsGoroutineIsHandedBack(t *testing.T) {
+	r := newReceiver(t, idempotency.Options{DeadLetterExchange: true})
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = r.guard.HandleBatch(t.Context(), r.db, r.deliveries("m1", "m2"), func(context.Context, *sql.Tx, []amqp.Delivery) error {
+			goexit()
+			return nil
+		})
+	}()
+	<-ended
+	r.wantSaid("requeue 1", "requeue 2")
+	r.wantRows(0, 0)
+}
