@@ -113,6 +113,10 @@
 // cancelled consumer that acks late may be given messages again, which nothing reads
 // (rabbitmq-server, issue 17317).
 //
+// # Unit tests
+//
+// Package idempotencytest makes deliveries by hand, which tell whether they were acked.
+//
 // # Who is to blame for a failed attempt
 //
 // The handler is, if it returns an error, panics, or the database refuses the commit (a

@@ -108,7 +108,7 @@ func silent(ctx context.Context, _ []string) error {
 func away(context.Context, []string) error { return bridge.ErrUnavailable }
 
 // carrying makes a sender that carries, and the log that it writes.
-func carrying(t *testing.T, opts Options, b broker) (*Sender, *carryingLedger, *bytes.Buffer) {
+func carrying(t *testing.T, opts Options, b Broker) (*Sender, *carryingLedger, *bytes.Buffer) {
 	t.Helper()
 	ledger, log := new(carryingLedger), new(bytes.Buffer)
 	opts.Logger = slog.New(slog.NewTextHandler(log, nil))

@@ -175,6 +175,11 @@
 // A process that dies needs nothing: the database rolls back what was open, and
 // what had committed is forwarded.
 //
+// # Unit tests
+//
+// Package sendertest has a Sender without a broker or a ledger. It tells the test which messages
+// committed, and fails when it is told to.
+//
 // # What it does not do
 //
 // It does not repeat a transaction, wait for the receiver, or keep an order among messages

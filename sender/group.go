@@ -38,7 +38,7 @@ const (
 type stager struct {
 	ledger  uuid.UUID
 	queue   bridge.Target
-	broker  broker
+	broker  Broker
 	timeout time.Duration
 	limit   int     // messages in a group
 	ordered bool    // they go one after the other
@@ -50,8 +50,9 @@ type stager struct {
 	underWay int // bytes of all shipments, as begin counts them
 }
 
-// A broker is what a stager needs of a bridge.Broker.
-type broker interface {
+// A Broker is what a Sender needs of a *bridge.Broker, whose methods these are. Package sendertest
+// has another one, for unit tests.
+type Broker interface {
 	Publish(ctx context.Context, messages []bridge.Outgoing) error
 	Blocked() string
 }

@@ -66,7 +66,7 @@ func (l *countingLedger) Record(_ context.Context, _ bridge.Tx, entries []driver
 }
 
 // newSender has a broker for messages without a key, and one for those with a key.
-func newSender(t *testing.T, opts Options, others, inOrder broker) (*Sender, *countingLedger) {
+func newSender(t *testing.T, opts Options, others, inOrder Broker) (*Sender, *countingLedger) {
 	t.Helper()
 	ledger := new(countingLedger)
 	opts.Logger = slog.New(slog.DiscardHandler)

@@ -23,11 +23,12 @@ func TestAWrongSenderIsRefusedByTheFieldsName(t *testing.T) {
 	broker := new(bridge.Broker)
 	for want, test := range map[string]struct {
 		ledger driver.Recorder
-		broker *bridge.Broker
+		broker Broker
 		opts   *Options
 	}{
 		"ledger is nil":      {nil, broker, nil},
 		"broker is nil":      {new(carryingLedger), nil, &Options{Carry: CarryAlways}},
+		"broker is nil ":     {noLedger{}, (*bridge.Broker)(nil), nil},
 		"Queue":              {noLedger{}, broker, &Options{Queue: strings.Repeat("q", 201)}},
 		"Timeout":            {noLedger{}, broker, &Options{Timeout: -1}},
 		"MaxMessageBytes":    {noLedger{}, broker, &Options{MaxMessageBytes: -1}},
@@ -39,7 +40,7 @@ func TestAWrongSenderIsRefusedByTheFieldsName(t *testing.T) {
 		"tables of its own":  {noLedger{}, broker, &Options{Carry: CarryOnOutage}},
 		"OrderedShards":      {noLedger{}, broker, &Options{OrderedShards: -1}},
 	} {
-		if _, err := New(test.ledger, test.broker, test.opts); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := New(test.ledger, test.broker, test.opts); err == nil || !strings.Contains(err.Error(), strings.TrimSpace(want)) {
 			t.Errorf("%s: %v", want, err)
 		}
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
-func orderedStager(b broker) *stager {
+func orderedStager(b Broker) *stager {
 	return &stager{broker: b, timeout: time.Second, limit: wire.MaxMembers, ordered: true}
 }
 

@@ -55,7 +55,7 @@ func failing(err error) func(context.Context, []string) error {
 }
 
 // outsider makes a sender all of whose messages go to b.
-func outsider(t *testing.T, opts Options, b broker) (*Sender, *carryingLedger, *bytes.Buffer) {
+func outsider(t *testing.T, opts Options, b Broker) (*Sender, *carryingLedger, *bytes.Buffer) {
 	t.Helper()
 	s, ledger, log := carrying(t, opts, b)
 	s.stager.broker = b

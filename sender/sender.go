@@ -29,14 +29,14 @@ type Sender struct {
 	opts    Options
 }
 
-// New returns a sender that records in ledger and stages through broker. Both stay the
+// New returns a sender that records in ledger and stages through broker, a *bridge.Broker. Both stay the
 // caller's, who closes them after the last use of the sender. opts may be nil. New asks neither
 // database nor broker. Its error names the argument or option that is wrong.
-func New(ledger driver.Recorder, broker *bridge.Broker, opts *Options) (*Sender, error) {
+func New(ledger driver.Recorder, broker Broker, opts *Options) (*Sender, error) {
 	if ledger == nil {
 		return nil, errors.New("new sender: ledger is nil")
 	}
-	if broker == nil {
+	if b, ours := broker.(*bridge.Broker); broker == nil || ours && b == nil {
 		return nil, errors.New("new sender: broker is nil")
 	}
 	options, err := opts.withDefaults()

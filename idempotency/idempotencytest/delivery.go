@@ -1,0 +1,120 @@
+// Package idempotencytest makes deliveries by hand, to test handlers without a broker.
+//
+//	d := idempotencytest.New(bridge.Message{RoutingKey: "emails", Publishing: amqp.Publishing{Body: []byte("two apples")}})
+//	if err := sendEmail(t.Context(), d.Delivery); err != nil { // which calls guard.Handle
+//		t.Error(err)
+//	}
+//	if d.Outcome() != idempotencytest.Acked {
+//		t.Errorf("the message is %s", d.Outcome())
+//	}
+//
+// The Guard is a real one on a database of yours; the example has one on SQLite, in a file. Give the
+// messages of package sendertest to New to test both ends together.
+//
+// A Guard that retries pauses between its attempts: set Options.Attempts or Options.MinDelay in a
+// test of failures.
+package idempotencytest
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// An Outcome says what became of a delivery.
+type Outcome string
+
+// The outcomes.
+const (
+	Unsettled    Outcome = "unsettled"     // neither acked nor rejected: it comes again when the channel is closed
+	Acked        Outcome = "acked"         // done
+	HandedBack   Outcome = "handed back"   // requeued: it comes again at once
+	DeadLettered Outcome = "dead-lettered" // rejected for good: it goes to the dead-letter exchange, if there is one
+)
+
+// A Delivery is a message as a broker delivers it. Give the handler its field Delivery. It is for any
+// number of goroutines.
+type Delivery struct {
+	amqp.Delivery
+	settled *settled
+}
+
+// New returns the first delivery of m, as a verifier has forwarded it. A message without an ID gets
+// one. To take it away again, empty the field MessageId.
+func New(m bridge.Message) *Delivery {
+	p := m.Publishing
+	if m.ID == uuid.Nil && p.MessageId == "" {
+		m.ID = uuid.Must(uuid.NewV7())
+	}
+	if p.MessageId == "" {
+		p.MessageId = m.ID.String()
+	}
+	return deliver(amqp.Delivery{
+		DeliveryTag: 1, Exchange: m.Exchange, RoutingKey: m.RoutingKey,
+		Headers: p.Headers, ContentType: p.ContentType, ContentEncoding: p.ContentEncoding, DeliveryMode: amqp.Persistent,
+		Priority: p.Priority, CorrelationId: p.CorrelationId, ReplyTo: p.ReplyTo, Expiration: p.Expiration,
+		MessageId: p.MessageId, Timestamp: p.Timestamp, Type: p.Type, UserId: p.UserId, AppId: p.AppId, Body: p.Body,
+	})
+}
+
+// Again returns the next delivery of the same message.
+func (d *Delivery) Again() *Delivery {
+	again := d.Delivery
+	again.DeliveryTag++
+	again.Redelivered = true
+	return deliver(again)
+}
+
+func deliver(d amqp.Delivery) *Delivery {
+	s := &settled{outcome: Unsettled}
+	d.Acknowledger = s
+	return &Delivery{d, s}
+}
+
+// Outcome returns what has become of the delivery so far.
+func (d *Delivery) Outcome() Outcome {
+	d.settled.mu.Lock()
+	defer d.settled.mu.Unlock()
+	return d.settled.outcome
+}
+
+// settled is the Acknowledger of one delivery.
+type settled struct {
+	mu      sync.Mutex
+	outcome Outcome
+}
+
+func (s *settled) settle(outcome Outcome) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.outcome != Unsettled {
+		return fmt.Errorf("idempotencytest: the delivery is %s already; a broker would close the channel", s.outcome)
+	}
+	s.outcome = outcome
+	return nil
+}
+
+func (s *settled) Ack(uint64, bool) error { return s.settle(Acked) }
+
+func (s *settled) Nack(_ uint64, _, requeue bool) error { return s.Reject(0, requeue) }
+
+func (s *settled) Reject(_ uint64, requeue bool) error {
+	if requeue {
+		return s.settle(HandedBack)
+	}
+	return s.settle(DeadLettered)
+}
+
+// Close returns the delivery with its channel, as HighWater does where the order matters.
+func (s *settled) Close() error { return s.settle(HandedBack) }
+
+// IsClosed tells whether the channel has ended.
+func (s *settled) IsClosed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.outcome == HandedBack
+}

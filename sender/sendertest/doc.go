@@ -1,0 +1,47 @@
+// Package sendertest has a sender for unit tests: no broker, no verifier, and no database unless
+// you have one.
+//
+//	func TestAnOrderSendsAnEmail(t *testing.T) {
+//		s := sendertest.New(t, nil)
+//		if err := placeOrder(t.Context(), s.DB, s.Sender, "two apples"); err != nil {
+//			t.Fatal(err)
+//		}
+//		sent := s.Committed()
+//		if len(sent) != 1 || sent[0].RoutingKey != "emails" || string(sent[0].Publishing.Body) != "two apples" {
+//			t.Errorf("sent %v", sent)
+//		}
+//	}
+//
+// The application gets a real *sender.Sender: it checks messages, groups, carries and fails as in
+// production. Only its ledger and its broker are in memory.
+//
+// # Which transaction
+//
+// New has a database in memory, Sender.DB, for code that only writes. It takes every statement,
+// changes one row with each, and answers every query with no rows. It knows transactions and
+// savepoints (SAVEPOINT, ROLLBACK TO, and SQL Server's SAVE TRANSACTION and ROLLBACK TRANSACTION,
+// each as a statement of its own), and nothing else of SQL.
+//
+// On works on a database of yours with any library: on a SQLite file, or on the PostgreSQL that the
+// tests start anyway. Pass the ledger that Open has returned. Committed then asks the database, so
+// that every rollback counts, also one to a savepoint.
+//
+// A transaction of another fake, such as go-sqlmock, works with New if the fake allows the statement
+// that records: INSERT INTO bridge_ledger (id) VALUES …, with the IDs as arguments. Such a fake tells
+// no one whether it committed. Its messages are in Recorded, and Committed fails the test.
+//
+// # Failures
+//
+// Sender.FailPublish makes the broker fail: ErrOut, ErrRefused, or any error of package bridge.
+// Sender.LoseCommit loses the answer of a COMMIT.
+//
+//	s.FailPublish(sendertest.ErrOut)
+//
+// Carried messages commit without the broker, as in production: to see a transaction fail, send a
+// message that is not carried (sender.CarryNever, or an order key).
+//
+// If a transaction commits although SendTx or Wait has failed, its message would be lost in
+// production. Committed fails the test then.
+//
+// Handlers of the messages are tested with package idempotencytest.
+package sendertest

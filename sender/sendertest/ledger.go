@@ -1,0 +1,55 @@
+package sendertest
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+)
+
+// recordStatement begins the statement that records. The memory knows it by this text.
+const recordStatement = "INSERT INTO bridge_ledger (id) VALUES "
+
+// memoryLedger records by one statement, whose rows belong to the transaction in which it runs.
+type memoryLedger struct {
+	memory   *memory
+	rows     *rows
+	identity uuid.UUID
+}
+
+func (*memoryLedger) Enter(context.Context, bridge.Tx) error { return nil }
+func (*memoryLedger) Leave(context.Context, bridge.Tx) error { return nil }
+func (l *memoryLedger) Identity() uuid.UUID                  { return l.identity }
+func (*memoryLedger) Features() driver.Features              { return driver.Features{Carries: true} }
+
+func (l *memoryLedger) Record(ctx context.Context, tx bridge.Tx, entries []driver.Entry) error {
+	if len(entries) == 0 {
+		return nil
+	}
+	ids := make([]any, len(entries))
+	for i, e := range entries {
+		ids[i] = e.ID.String()
+	}
+	values := strings.TrimSuffix(strings.Repeat("(?), ", len(entries)), ", ")
+	if _, err := tx.Exec(ctx, recordStatement+values, ids...); err != nil {
+		return fmt.Errorf("record %d IDs: %w", len(entries), err)
+	}
+	return l.rows.add(l.identity, entries, !l.memory.has(entries[0].ID))
+}
+
+// realLedger is a ledger of a database that notes what it has recorded.
+type realLedger struct {
+	driver.Recorder
+	rows *rows
+}
+
+func (l *realLedger) Record(ctx context.Context, tx bridge.Tx, entries []driver.Entry) error {
+	if err := l.Recorder.Record(ctx, tx, entries); err != nil {
+		return err
+	}
+	return l.rows.add(l.Identity(), entries, false)
+}
