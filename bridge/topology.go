@@ -125,31 +125,43 @@ func (t Topology) Declare(ctx context.Context, broker *Broker) error {
 	if t.OrderedShards < 0 || t.OrderedShards > MaxOrderedShards {
 		return fmt.Errorf("declare topology: field OrderedShards is not between 0 and %d", MaxOrderedShards)
 	}
+	// The staging queue first: if it cannot be used, nothing is made beside it.
+	if err := declareAll(ctx, broker, t.Queues(), t); err != nil {
+		return fmt.Errorf("declare topology: %w", err)
+	}
+	return nil
+}
+
+// DeclareQueues creates missing queues and checks the existing ones, in their order, as
+// Topology.Declare does, with the same errors.
+func DeclareQueues(ctx context.Context, broker *Broker, queues []Queue) error {
+	return declareAll(ctx, broker, queues, Topology{})
+}
+
+// declareAll declares queues, and the exchange of t if it has one.
+func declareAll(ctx context.Context, broker *Broker, queues []Queue, t Topology) error {
 	_, err := backoff.Retry(ctx, func() (struct{}, error) {
-		err := t.declare(ctx, broker)
+		err := declareOnce(ctx, broker, queues, t)
 		if failed := new(amqp.Error); err != nil && (!errors.As(err, &failed) || failed.Code != amqp.InternalError) {
 			err = backoff.Permanent(err)
 		}
 		return struct{}{}, err
 	}, backoff.WithBackOff(newBackOff()), backoff.WithMaxTries(declareTries))
-	if err != nil {
-		return fmt.Errorf("declare topology: %w", err)
-	}
-	return nil
+	return err
 }
 
 // declareTries is how often a broker is asked that fails. RabbitMQ takes a quorum queue back that
 // has not got a leader in time, and closes the connection.
 const declareTries = 3
 
-func (t Topology) declare(ctx context.Context, broker *Broker) error {
+func declareOnce(ctx context.Context, broker *Broker, queues []Queue, t Topology) error {
 	conn, err := broker.Connect(ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, conn.Close)()
-	for _, queue := range t.Queues() { // the staging queue first: if it cannot be used, nothing is made beside it
+	for _, queue := range queues {
 		err := queue.Declare(conn)
 		if errors.Is(err, ErrUnchecked) {
 			broker.opts.Logger.Warn("queue is used as it is", "queue", queue.Name, "error", err)
@@ -157,7 +169,7 @@ func (t Topology) declare(ctx context.Context, broker *Broker) error {
 			return err
 		}
 	}
-	err = t.DeclareExchange(conn)
+	err = t.DeclareExchange(conn) // none, if it has no name
 	if errors.Is(err, ErrUnchecked) {
 		broker.opts.Logger.Warn("exchange is used as it is", "exchange", t.Exchange, "error", err)
 		err = nil
@@ -165,8 +177,8 @@ func (t Topology) declare(ctx context.Context, broker *Broker) error {
 	return err
 }
 
-// A Queue is one of the queues of a Topology. It is durable, not exclusive, and not deleted
-// automatically.
+// A Queue is one of the queues of a Topology or of a receiver. It is durable, not exclusive, and
+// not deleted automatically.
 type Queue struct {
 	Name      string
 	Arguments amqp.Table
@@ -192,24 +204,34 @@ func (t Topology) Queues() []Queue {
 	return queues
 }
 
+// QuorumQueue returns a quorum queue with the arguments of a staging queue. The broker moves the
+// messages that it gives up there to the queue deadTo, at least once. If deadTo is empty, it has
+// the arguments of a dead queue: messages leave it by an ack only.
+func QuorumQueue(name, deadTo string) Queue {
+	args := amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": deliveryLimit}
+	if deadTo != "" {
+		args["x-dead-letter-exchange"] = ""
+		args["x-dead-letter-routing-key"] = deadTo
+		// The broker moves messages with confirms; that strategy needs reject-publish, which
+		// without a length limit does nothing.
+		args["x-dead-letter-strategy"] = "at-least-once"
+		args["x-overflow"] = "reject-publish"
+	}
+	return Queue{name, args}
+}
+
 func (t Topology) baseArgs() amqp.Table {
 	if t.Classic {
 		return amqp.Table{"x-queue-type": "classic"}
 	}
-	return amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": deliveryLimit}
+	return QuorumQueue("", "").Arguments
 }
 
 func (t Topology) stagingArgs() amqp.Table {
-	args := t.baseArgs()
-	args["x-dead-letter-exchange"] = ""
-	args["x-dead-letter-routing-key"] = t.DeadQueue()
-	if !t.Classic {
-		// What the broker itself dead-letters is moved with confirms; that
-		// strategy needs reject-publish, which without a length limit does nothing.
-		args["x-dead-letter-strategy"] = "at-least-once"
-		args["x-overflow"] = "reject-publish"
+	if t.Classic {
+		return amqp.Table{"x-queue-type": "classic", "x-dead-letter-exchange": "", "x-dead-letter-routing-key": t.DeadQueue()}
 	}
-	return args
+	return QuorumQueue("", t.DeadQueue()).Arguments
 }
 
 // Declare creates the queue, or checks that it exists with these arguments. If it does not have

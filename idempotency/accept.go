@@ -139,7 +139,8 @@ func (g *Guard) work(ctx context.Context, db *sql.DB, taken time.Time, mine driv
 	defer cancel()
 	leased, cancel := context.WithDeadlineCause(draining, taken.Add(g.opts.Lease), errLeaseOver)
 	defer cancel()
-	_, err = g.inTx(leased, db, func(ctx context.Context, tx *sql.Tx) (outcome, error) {
+	last := mine.Attempts >= g.opts.Attempts
+	_, err = g.inTx(withAttempt(leased, mine.Attempts, last), db, func(ctx context.Context, tx *sql.Tx) (outcome, error) {
 		ours, err := g.inbox.RemovePending(ctx, bridge.SQL(tx), g.consumer, mine.Key, mine.Run)
 		if err == nil && !ours {
 			err = errLeaseLost

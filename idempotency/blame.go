@@ -22,8 +22,10 @@ func (e *laterError) Unwrap() error { return e.err }
 // RetryLater marks the error of an attempt that failed for a reason which no message causes: a
 // service that the handler needs is away, for example. The attempt does not count. The next one
 // begins after a pause of this length; 0 means a pause that grows with each such attempt, to 10
-// seconds or Options.MaxDelay if that is less. In Handle the delivery is held meanwhile, so the
-// pause ends with Options.Hold, and the message is handed back. For an effect of AtMostOnce,
+// seconds or Options.MaxDelay if that is less. With Options.Queues the message waits in the first
+// retry queue whose delay is at least as long, or else in the slowest; with 0, in a slower one each
+// time. In place, the delivery is held meanwhile, so the pause ends with Options.Hold, and the message
+// is handed back. For an effect of AtMostOnce,
 // return NotDone(RetryLater(err, after)).
 func RetryLater(err error, after time.Duration) error {
 	if err == nil {

@@ -50,7 +50,8 @@ import (
 // is 1. Then the order of the queue is kept, per key or for all messages, if the queue has
 // x-single-active-consumer. A requeued message could be overtaken, so where a message must go
 // back, the Consumer closes the channel instead, which returns all unacked messages in their
-// order. HighWater needs Workers 1.
+// order. For the same reason messages are retried in place, and not in retry queues (Options.Queues).
+// HighWater needs Workers 1.
 //
 // # To stop
 //
@@ -75,8 +76,8 @@ type Consumer struct {
 // ConsumerOptions are the options of NewConsumer. Nil and the zero value of each field mean their
 // defaults.
 type ConsumerOptions struct {
-	// Workers is how many handlers run at once, over all sessions. A message that fails keeps its
-	// worker for all its attempts (see Options.Attempts). Default 10.
+	// Workers is how many handlers run at once, over all sessions. Without Options.Queues, a message
+	// that fails keeps its worker for all its attempts (see Options.Attempts). Default 10.
 	Workers int
 
 	// Key returns a message's key: an order's number, an account. Messages with the same key are

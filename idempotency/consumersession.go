@@ -11,6 +11,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
 // How far a session came.
@@ -49,16 +50,23 @@ type consumerSession struct {
 
 func (s *consumerSession) over() bool { return s.stopping.Err() != nil }
 
-// stoppingKey has in the handlers' context the context that ends when no attempt should begin.
-type stoppingKey struct{}
+// sessionKey has in the handlers' context the session.
+type sessionKey struct{}
+
+// sessionOf returns the session of the Consumer from which a handler's context comes, or nil.
+func sessionOf(ctx context.Context) *consumerSession {
+	s, _ := ctx.Value(sessionKey{}).(*consumerSession)
+	return s
+}
 
 // untilStop returns a context that ends with ctx and, if ctx comes from a Consumer, as soon as
 // the Consumer stops or its session ends.
 func untilStop(ctx context.Context) (_ context.Context, cancel context.CancelFunc, inConsumer bool) {
-	stopping, inConsumer := ctx.Value(stoppingKey{}).(context.Context)
-	if !inConsumer {
+	session := sessionOf(ctx)
+	if session == nil {
 		return ctx, func() {}, false
 	}
+	stopping := session.stopping
 	until, end := context.WithCancelCause(ctx)
 	if stopping.Err() != nil { // AfterFunc would tell it a moment later
 		end(context.Cause(stopping))
@@ -84,7 +92,7 @@ func (c *Consumer) session(ctx, patience context.Context) (reached int, err erro
 	s.stopping, s.end = context.WithCancelCause(ctx)
 	handling, cancel := outliving(s.stopping, c.opts.Drain)
 	context.AfterFunc(handling, cancel) // its timer; handlers may outlive the session
-	s.handling = context.WithValue(handling, stoppingKey{}, s.stopping)
+	s.handling = context.WithValue(handling, sessionKey{}, s)
 
 	c.connected()
 	c.log.Info("consumer session started")
@@ -190,6 +198,7 @@ func hangUp(conn *bridge.Connection, deliveries <-chan amqp.Delivery, ask func()
 func (c *Consumer) take(s *consumerSession, d amqp.Delivery) {
 	settled := &settlement{session: s}
 	d.Acknowledger = settled
+	d = wire.Restored(d)
 	leave := c.room.take(d)
 	if leave == nil {
 		c.log.Info("message goes back, since ConsumerOptions.MaxBytes leave no room for it", "message_id", d.MessageId, "bytes", len(d.Body))

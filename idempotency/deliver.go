@@ -58,7 +58,8 @@ func (g *Guard) tryToEnd(caller context.Context, limit time.Time, d amqp.Deliver
 		return g.leave(d, context.Cause(caller))
 	}
 
-	failed := g.failures.take(d.MessageId)
+	failed, retries := g.retried(d)
+	failed = max(failed, g.failures.take(d.MessageId))
 	defer func() {
 		anew := g.opts.HandBack && failed >= g.opts.Attempts
 		if !anew && (errors.Is(result, ErrHandedBack) || errors.Is(result, ErrLeftUnacked)) {
@@ -67,28 +68,36 @@ func (g *Guard) tryToEnd(caller context.Context, limit time.Time, d amqp.Deliver
 	}()
 	delays := g.opts.shortDelays()
 	for {
-		ended, err := attempt(ctx)
+		last := !g.opts.HandBack && failed+1 >= g.opts.Attempts
+		ended, err := attempt(withAttempt(ctx, failed+1, last))
 		if err == nil {
 			g.count.outcome(ended).Add(1)
 			return g.ack(d)
 		}
 		if errors.As(err, new(*refusal)) {
-			return g.giveUp(caller, ctx, d, err)
+			return g.giveUp(caller, withAttempt(ctx, failed, true), d, err)
 		}
 		if caller.Err() != nil { // which may be why the attempt failed
 			return g.unfinished(caller, d, fmt.Errorf("%w: %w", context.Cause(caller), err))
 		}
 		var delay time.Duration
-		if errors.As(err, new(*handlerError)) && g.counts(err) {
+		counted := errors.As(err, new(*handlerError)) && g.counts(err)
+		if counted {
 			g.count.failedAttempts.Add(1)
 			failed++
 			if failed >= g.opts.Attempts || permanent(err) {
-				return g.giveUp(caller, ctx, d, err)
+				return g.giveUp(caller, withAttempt(ctx, failed, true), d, err)
 			}
 			delay = g.opts.delay(failed)
 			delays.Reset()
 		} else {
 			delay = after(err, delays.NextBackOff)
+		}
+		if queue, found := g.retryQueue(caller, err, counted, failed, retries); found && g.putAside(ctx, queue, d, failed, retries+1) {
+			g.log.Warn("attempt failed, trying again later", "message_id", d.MessageId,
+				"failed", failed, "of", g.opts.Attempts, "queue", queue.name, "error", err)
+			g.count.retriedLater.Add(1)
+			return g.ack(d)
 		}
 		g.log.Warn("attempt failed, trying again", "message_id", d.MessageId,
 			"failed", failed, "of", g.opts.Attempts, "delay", delay, "error", err)

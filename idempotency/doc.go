@@ -2,7 +2,8 @@
 // broker may deliver it more than once.
 //
 //	inbox, err := postgres.OpenInbox(ctx, db) // or sqlserver, mysql, sqlite; migrate.Inbox has made its tables
-//	guard, err := idempotency.New(inbox, "mailer", &idempotency.Options{DeadLetter: idempotency.DeadQueue(broker, "emails.dead")})
+//	queues, err := idempotency.DeclareReceiver(ctx, broker, "emails", nil)
+//	guard, err := idempotency.New(inbox, "mailer", &idempotency.Options{Queues: queues})
 //	consumer, err := idempotency.NewConsumer(broker, "emails", func(ctx context.Context, d amqp.Delivery) error {
 //		return guard.Handle(ctx, db, d, func(ctx context.Context, tx *sql.Tx) error {
 //			_, err := tx.ExecContext(ctx, `INSERT INTO emails …`, d.Body)
@@ -75,6 +76,8 @@
 //	kept           stored, to be handled later; acked           returns nil
 //	doubtful       stored, it is unknown if it was done; acked  returns nil
 //	dead-lettered  refused for good, and safe somewhere else    returns nil
+//	retried later  an attempt failed; a copy is in a retry      returns nil
+//	               queue (Options.Queues), and d is acked
 //	handed back    requeued; the broker delivers it again       returns an error that is ErrHandedBack
 //	left unacked   the receiver stops; the broker delivers it   returns an error that is ErrLeftUnacked
 //	               again when its channel is closed
@@ -86,8 +89,8 @@
 // error that is [ErrNotAcked]: the message comes again, and is then a duplicate.
 // A Consumer logs these errors and goes on.
 //
-// A Guard may be used by any number of goroutines, and a message that fails keeps one for the
-// length of its retries. So give a Consumer more Workers than messages fail at once.
+// A Guard may be used by any number of goroutines. Without retry queues, a message that fails keeps
+// one for the length of its retries: give a Consumer more Workers than messages fail at once.
 //
 // # To stop
 //
@@ -121,13 +124,13 @@
 //
 // The handler is, if it returns an error, panics, or the database refuses the commit (a
 // deferred constraint, a statement whose error was ignored), and the connection still answers
-// afterwards. Such an attempt counts. The Guard tries again in a fresh transaction, with growing
-// pauses, and dead-letters the message after Options.Attempts failures. By default that takes
-// between three and four minutes: longer than the restart of a service that the handler calls.
-// The Guard holds the delivery meanwhile, because nothing else counts attempts reliably: classic
-// queues tell only that there was an earlier delivery, RabbitMQ 4.3 does not count a nack, and a
-// table of attempts would grow. So a message that fails keeps one goroutine and one place in the
-// prefetch for that time.
+// afterwards. Such an attempt counts. The Guard tries again in a fresh transaction, after growing
+// pauses, and dead-letters the message after Options.Attempts failures. With Options.Queues the
+// message waits in retry queues; see below. Otherwise the Guard holds the delivery, by default for
+// between three and four minutes, because nothing else counts attempts reliably: classic queues tell
+// only that there was an earlier delivery, RabbitMQ 4.3 does not count a nack, and a table of
+// attempts would grow. So a message that fails keeps one goroutine and one place in the prefetch for
+// that time.
 //
 // The broker or the database is, and the attempt does not count, if the handler returns
 //
@@ -216,11 +219,44 @@
 // the key of a message that it has just handled: so the purge comes to all keys although
 // processes are restarted, if new keys are spread over all.
 //
+// # Retry queues
+//
+// [DeclareReceiver] declares the queue of a receiver, retry queues beside it, each with a fixed
+// delay, and a dead queue; its result is Options.Queues. When an attempt fails and counts, or
+// returns RetryLater, the Guard publishes a copy of the message to a retry queue, waits for the
+// confirm, and acks the delivery. When the delay is over, the broker moves the copy to the end of
+// the queue, at least once. So a message that fails keeps no worker and no place in the prefetch. By
+// default 13 attempts take more than 18 minutes. [Attempt] tells the handler their number.
+//
+// The number of failed attempts travels in the header x-bridge-attempts of the copy. Every process
+// sees it, and no redelivery resets it. If a process dies between the confirm and the ack, the
+// message and its copy are both in the queues, each with its own number. The inbox takes the second
+// that is handled for a duplicate. If neither can be handled, both are dead-lettered.
+//
+// Expiration, user-id, CC and BCC would act in a retry queue, so they travel in other headers there.
+// A Consumer restores them, the exchange and the routing key before the handler sees the message
+// (wire.Restored of package bridge/wire; a loop of your own must call it first). The broker's own
+// headers, such as x-death, are lost.
+//
+// A message is retried in place, with the delivery held as without retry queues, if
+//
+//   - neither it nor RetryLater is the cause: the database is away, for example. All messages would
+//     go round then;
+//   - a message in a retry queue would be overtaken: in a Consumer with a Key or one worker, with
+//     ReceiverOptions.SingleActiveConsumer, and by Ordered and HighWater. (In a loop of your own
+//     nothing else keeps messages out of retry queues: leave them away if the order counts.);
+//   - no retry queue takes the copy: it is missing or full, the broker does not confirm, or the
+//     headers of the message leave no room for more. One line a minute says so in the log.
+//
 // # Where dead-lettered messages go
 //
-// New requires a choice. With Options.DeadLetter the Guard calls a function, and acks only when
-// that has stored the message. [DeadQueue] makes one that publishes to a dead queue, with the
-// reason, and waits for the confirm. It is the safest choice, and needs a *bridge.Broker.
+// New requires a choice. With Options.Queues the Guard publishes the message to the queue QUEUE.dead,
+// with the reason, the error and the number of attempts, and acks only after the confirm.
+// bridgectl dead list and show show them.
+//
+// With Options.DeadLetter the Guard calls a function, and acks only when
+// that has stored the message. [DeadQueue] makes one that publishes to any queue, with the reason,
+// and waits for the confirm.
 //
 // With Options.DeadLetterExchange the Guard rejects the message and the broker moves it. The Guard
 // cannot see whether the queue has a dead-letter exchange; a message that is rejected on a queue
@@ -243,7 +279,7 @@
 // too. Beyond its delivery limit it dead-letters the message, or drops it if the queue has no
 // dead-letter exchange. Unless set, the limit is 20 from RabbitMQ 4.0 on, and before that there
 // is none. A long outage of the database could reach the limit. So give the queue a dead-letter
-// exchange and a large positive delivery limit. Each end of a channel counts, too, for the
+// exchange and a large positive delivery limit, as DeclareReceiver does. Each end of a channel counts, too, for the
 // messages that it had not acked. The limit also stops a message whose handling
 // kills the process each time, which no code in the process can.
 package idempotency

@@ -38,7 +38,11 @@ func Example_consume() {
 		log.Fatal(err)
 	}
 	defer broker.Close()
-	guard, err := idempotency.New(inbox, "mailer", &idempotency.Options{DeadLetter: idempotency.DeadQueue(broker, "emails.dead")})
+	queues, err := idempotency.DeclareReceiver(ctx, broker, "emails", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	guard, err := idempotency.New(inbox, "mailer", &idempotency.Options{Queues: queues})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -42,8 +42,12 @@ func Example_requestAndReply() {
 		log.Fatal(err)
 	}
 	defer broker.Close()
+	queues, err := idempotency.DeclareReceiver(ctx, broker, "payments", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
 	b := bank{db: db}
-	if b.guard, err = idempotency.New(inbox, "bank", &idempotency.Options{DeadLetter: idempotency.DeadQueue(broker, "payments.dead")}); err != nil {
+	if b.guard, err = idempotency.New(inbox, "bank", &idempotency.Options{Queues: queues}); err != nil {
 		log.Fatal(err)
 	}
 	if b.sender, err = sender.New(ledger, broker, nil); err != nil {

@@ -31,6 +31,7 @@ type Guard struct {
 	marks    driver.Marks
 	consumer string
 	inOrder  bool // what is handed back must not be overtaken: see HighWater
+	inPlace  bool // failing messages use no retry queues
 	opts     Options
 	log      *slog.Logger
 	count    counters

@@ -83,7 +83,7 @@ func NewHighWater(marks driver.Marks, consumer string, keyOf KeyFunc, opts *Opti
 	if err != nil {
 		return nil, fmt.Errorf("new high water: %w", err)
 	}
-	guard.inOrder = true
+	guard.inOrder, guard.inPlace = true, true
 	return &HighWater{guard, marks, keyOf}, nil
 }
 

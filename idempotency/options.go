@@ -12,7 +12,7 @@ import (
 )
 
 // Options say how a Guard retries, and what happens to a message that it gives up: exactly one
-// of DeadLetterExchange, DeadLetter and HandBack is required. The zero value of each other
+// of Queues, DeadLetterExchange, DeadLetter and HandBack is required. The zero value of each other
 // field means its default. New returns an error that names an invalid field.
 type Options struct {
 	// Key returns the key of a message, which only copies of it share, such as the number of an
@@ -23,13 +23,13 @@ type Options struct {
 
 	// Attempts is how often the handler may fail before the message is dead-lettered. An attempt
 	// that the broker or the database has made fail does not count, nor one that returns
-	// RetryLater; see 'Who is to blame' in the package comment. A process counts for itself, and
-	// forgets the count if it ends. Work and Resume count in the database, and make the message
+	// RetryLater; see 'Who is to blame' in the package comment. With Queues the count travels with
+	// the message. Otherwise a process counts for itself, and forgets the count if it ends. Work and Resume count in the database, and make the message
 	// Failed. Default 13; 1 means no retry. If no retry can help, the handler returns
 	// backoff.Permanent(err), of github.com/cenkalti/backoff/v5.
 	Attempts int
 
-	// MinDelay is the pause after the first failed attempt. It doubles with each further one up to
+	// MinDelay is the pause after the first failed attempt that is retried in place. It doubles with each further one up to
 	// MaxDelay, and is varied at random by up to a half. The delivery is held meanwhile. MaxDelay
 	// is also the pause before a message that can be neither handled nor dead-lettered is handed
 	// back. Defaults 100 ms and 1 minute: 13 attempts take between three and four minutes, longer
@@ -90,6 +90,11 @@ type Options struct {
 	// A copy with any other key would be handled again. At least an hour. Default 30 days;
 	// negative: for ever.
 	Retention time.Duration
+
+	// Queues are the queues that DeclareReceiver has declared. A message whose attempt failed waits
+	// in one of the retry queues, and holds up no other message. A message that is given up goes
+	// to the dead queue. See 'Retry queues' in the package comment.
+	Queues *Queues
 
 	// DeadLetterExchange declares that the queue has a dead-letter exchange and
 	// that something is bound to it. Failed messages are then rejected, and the
@@ -180,18 +185,18 @@ func (o *Options) validate() error {
 		return fmt.Errorf("Options.Retention is %v, must be at least 1h, or negative to keep keys for ever", o.Retention)
 	}
 	chosen := 0
-	for _, set := range []bool{o.DeadLetterExchange, o.DeadLetter != nil, o.HandBack} {
+	for _, set := range []bool{o.Queues != nil, o.DeadLetterExchange, o.DeadLetter != nil, o.HandBack} {
 		if set {
 			chosen++
 		}
 	}
 	switch chosen {
 	case 0:
-		return errors.New("Options must say what becomes of a message that cannot be handled: set DeadLetterExchange, DeadLetter, or HandBack to hand it back for ever")
+		return errors.New("Options must say what becomes of a message that cannot be handled: set Queues, DeadLetterExchange, DeadLetter, or HandBack to hand it back for ever")
 	case 1:
 		return nil
 	default:
-		return errors.New("Options.DeadLetterExchange, DeadLetter and HandBack exclude each other")
+		return errors.New("Options.Queues, DeadLetterExchange, DeadLetter and HandBack exclude each other")
 	}
 }
 

@@ -131,6 +131,7 @@ func NewOrdered(keeper driver.Keeper, consumer string, versionOf VersionFunc, op
 	if err != nil {
 		return nil, fmt.Errorf("new ordered: %w", err)
 	}
+	guard.inPlace = true // else all later events of the entity would be kept meanwhile
 	return &Ordered{guard: guard, keeper: keeper, versionOf: versionOf, opts: filled}, nil
 }
 

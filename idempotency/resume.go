@@ -76,6 +76,7 @@ func (g *Guard) resume(ctx context.Context, db *sql.DB, effect Effect) (bool, er
 		_, err = g.putOff(ctx, db, *mine, fmt.Errorf("%w: %w", errUnreadable, err))
 		return true, err
 	}
+	ctx = withAttempt(ctx, mine.Attempts, mine.Attempts >= g.opts.Attempts)
 	ended, err := g.perform(ctx, db, started, *mine, mine.Message, effect, d, func(ctx context.Context, cause error) (outcome, error) {
 		return g.putOff(ctx, db, *mine, cause)
 	})

@@ -57,6 +57,11 @@ func (g *Guard) giveUp(caller, ctx context.Context, d amqp.Delivery, reason erro
 // deadLetter returns nil or ErrNotAcked when the message is safe elsewhere.
 func (g *Guard) deadLetter(ctx context.Context, d amqp.Delivery, reason error) error {
 	switch {
+	case g.opts.Queues != nil:
+		if err := g.opts.Queues.DeadLetter(ctx, d, reason); err != nil {
+			return fmt.Errorf("dead-letter message: %w", err)
+		}
+		return g.ack(d)
 	case g.opts.DeadLetter != nil:
 		store := func() error { return g.opts.DeadLetter(ctx, d, reason) }
 		if err := g.contain("Options.DeadLetter", d.MessageId, store); err != nil {

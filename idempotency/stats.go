@@ -3,7 +3,7 @@ package idempotency
 import "sync/atomic"
 
 // Stats counts what happened to deliveries since the Guard was made. Every call of Handle,
-// HandleTx, AtMostOnce or Accept that has returned is in exactly one of the first eight. Work
+// HandleTx, AtMostOnce or Accept that has returned is in exactly one of the first nine. Work
 // and Resume count the messages that they end once more, as Handled, Kept or Doubtful. The
 // counts only grow.
 type Stats struct {
@@ -15,6 +15,7 @@ type Stats struct {
 	DeadLettered uint64 // rejected to the dead-letter exchange, or stored by Options.DeadLetter
 	HandedBack   uint64 // requeued, to be delivered again
 	LeftUnacked  uint64 // left to the end of the channel, because the receiver stops
+	RetriedLater uint64 // an attempt failed, and a copy is in a retry queue (Options.Queues)
 
 	Released       uint64 // of Ordered only: kept messages whose turn has come, and which were handled
 	FailedAttempts uint64 // attempts that count as the handler's failure, panics among them
@@ -25,7 +26,7 @@ type Stats struct {
 }
 
 type counters struct {
-	handled, duplicates, stale, kept, doubtful, released, deadLettered, handedBack, leftUnacked, failedAttempts, notAcked, purged, purgePasses atomic.Uint64
+	handled, duplicates, stale, kept, doubtful, released, deadLettered, handedBack, leftUnacked, retriedLater, failedAttempts, notAcked, purged, purgePasses atomic.Uint64
 }
 
 // outcome returns the counter of a delivery's end.
@@ -55,6 +56,7 @@ func (g *Guard) Stats() Stats {
 		DeadLettered:   g.count.deadLettered.Load(),
 		HandedBack:     g.count.handedBack.Load(),
 		LeftUnacked:    g.count.leftUnacked.Load(),
+		RetriedLater:   g.count.retriedLater.Load(),
 		Released:       g.count.released.Load(),
 		FailedAttempts: g.count.failedAttempts.Load(),
 		NotAcked:       g.count.notAcked.Load(),

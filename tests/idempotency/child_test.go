@@ -47,7 +47,7 @@ const (
 	done    = "done\n"
 )
 
-// play is the child's process: a consumer with one worker.
+// play is the child's process: a consumer with one worker, two for retryTask.
 func (c child) play() error {
 	ctx, cancel := context.WithTimeout(context.Background(), servertest.Patience)
 	defer cancel()
@@ -60,7 +60,10 @@ func (c child) play() error {
 		return err
 	}
 	var failure error
-	left := c.Messages
+	left, workers := c.Messages, 1
+	if c.Task == retryTask {
+		workers = 2 // one would keep the order, and use no retry queue
+	}
 	consumer, err := idempotency.NewConsumer(broker, c.Queue, func(ctx context.Context, d amqp.Delivery) error {
 		d.Acknowledger = stepping{d.Acknowledger.(closableAcknowledger), &w.countdown}
 		failure = w.walk(ctx, d)
@@ -68,7 +71,7 @@ func (c child) play() error {
 			cancel()
 		}
 		return failure
-	}, &idempotency.ConsumerOptions{Workers: 1})
+	}, &idempotency.ConsumerOptions{Workers: workers})
 	if err != nil {
 		return err
 	}

@@ -134,6 +134,9 @@ var walkers = idempotency.Options{
 	EffectTimeout: 100 * time.Millisecond, Lease: time.Second, HandBack: true, Logger: slog.New(slog.DiscardHandler),
 }
 
+// retryTask is the task whose message fails once, and is put into a retry queue.
+const retryTask = "retry"
+
 // A walker is a child's receiver.
 type walker struct {
 	*walkingInbox
@@ -209,6 +212,21 @@ func newWalker(ctx context.Context, c child) (*walker, error) {
 	if does := tasks[c.Task]; does != nil {
 		w.walk = func(ctx context.Context, d amqp.Delivery) error { return does(ctx, w, d) }
 		w.guard, err = idempotency.New(w, "shop", &walkers)
+		return w, err
+	}
+	if c.Task == retryTask {
+		broker, err := bridge.NewBroker(c.AMQP, nil)
+		if err != nil {
+			return nil, err
+		}
+		queues, err := idempotency.DeclareReceiver(ctx, broker, c.Queue, &idempotency.ReceiverOptions{RetryDelays: shortRetries})
+		if err != nil {
+			return nil, err
+		}
+		w.guard, err = idempotency.New(w, "shop", &idempotency.Options{Queues: queues, Logger: slog.New(slog.DiscardHandler)})
+		w.walk = func(ctx context.Context, d amqp.Delivery) error {
+			return w.guard.Handle(ctx, db.DB, d, func(context.Context, *sql.Tx) error { return errHandler })
+		}
 		return w, err
 	}
 	r, err := db.receiver(c.Task, w, idempotency.Options{})

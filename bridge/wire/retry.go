@@ -1,0 +1,106 @@
+package wire
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/internal/limits"
+)
+
+// HeaderRetries is on a message that a receiver has published to one of its retry queues, beside
+// HeaderAttempts: how often the receiver has done so.
+const HeaderRetries = "x-bridge-retries"
+
+// Retry returns a delivered message as its receiver publishes it to a retry queue, with the number
+// of attempts that have failed and how often it was published so. Properties and headers on which
+// the broker would act there (expiration, user-id, CC, BCC) travel in headers of the bridge, and
+// so do the exchange and the routing key. Headers that the broker has added are left out: a queue
+// drops an expired message whose x-death says that it has been there. Restored reverses Retry.
+//
+// The error wraps bridge.ErrInvalidMessage: the message cannot be read, or its headers leave no
+// room for these and for the broker's own.
+func Retry(d amqp.Delivery, failed, retries int) (amqp.Publishing, error) {
+	if _, record := d.Headers[HeaderDeadRecord]; record {
+		return amqp.Publishing{}, fmt.Errorf("%w: it is the record of a message", bridge.ErrInvalidMessage)
+	}
+	d.Headers = parked(d)
+	d.Headers[HeaderAttempts], d.Headers[HeaderRetries] = int64(failed), int64(retries)
+	copied := Republished(d)
+	if size := limits.HeaderBytes(copied); size > maxProperties {
+		return amqp.Publishing{}, fmt.Errorf("%w: its headers are reckoned at %d bytes: at most %d", bridge.ErrInvalidMessage, size, maxProperties)
+	}
+	return copied, nil
+}
+
+// parked returns the headers of d in a queue beside its own, with everything in them that such a
+// queue would act on or replace.
+func parked(d amqp.Delivery) amqp.Table {
+	d = Restored(d)
+	headers := make(amqp.Table, len(d.Headers)+6)
+	maps.Copy(headers, d.Headers)
+	maps.DeleteFunc(headers, func(name string, _ any) bool { return slices.Contains(addedByBroker, name) })
+	headers[HeaderExchange], headers[HeaderRoutingKey] = d.Exchange, d.RoutingKey
+	for name, value := range map[string]string{HeaderExpiration: d.Expiration, HeaderUserID: d.UserId} {
+		delete(headers, name)
+		if value != "" {
+			headers[name] = value
+		}
+	}
+	rename(headers, "CC", HeaderCC)
+	rename(headers, "BCC", HeaderBCC)
+	return headers
+}
+
+// Restored returns a message that has come back from a retry queue, or was replayed from a dead
+// queue, as it was first delivered: its exchange, routing key, expiration, user-id, CC and BCC are
+// its own again, and the headers of its way are gone. HeaderAttempts and HeaderRetries stay. It
+// returns any other message as it is.
+func Restored(d amqp.Delivery) amqp.Delivery {
+	exchange, first := d.Headers[HeaderExchange].(string)
+	routingKey, second := d.Headers[HeaderRoutingKey].(string)
+	_, third := d.Headers[HeaderAttempts]
+	if !first || !second || !third || d.Exchange != "" { // the default exchange brings it back
+		return d
+	}
+	headers := make(amqp.Table, len(d.Headers))
+	for name, value := range d.Headers {
+		switch name {
+		case HeaderExchange, HeaderRoutingKey:
+		case HeaderExpiration:
+			d.Expiration, _ = value.(string)
+		case HeaderUserID:
+			d.UserId, _ = value.(string)
+		case HeaderCC:
+			headers["CC"] = value
+		case HeaderBCC:
+			headers["BCC"] = value
+		default:
+			if !slices.Contains(addedByBroker, name) {
+				headers[name] = value
+			}
+		}
+	}
+	d.Exchange, d.RoutingKey, d.Headers = exchange, routingKey, headers
+	return d
+}
+
+// Retries returns how many attempts at a message have failed and how often it was in a retry
+// queue, as its headers say. A number that is strange counts as 0, or as the largest int32.
+func Retries(d amqp.Delivery) (failed, retries int) {
+	return count(d.Headers[HeaderAttempts]), count(d.Headers[HeaderRetries])
+}
+
+func count(value any) int {
+	var n int64
+	switch value.(type) {
+	case int8, int16, int32, int64, uint8, uint16, uint32:
+		n, _ = strconv.ParseInt(fmt.Sprint(value), 10, 64)
+	}
+	return int(min(max(n, 0), math.MaxInt32))
+}

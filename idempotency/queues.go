@@ -1,0 +1,201 @@
+package idempotency
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/wire"
+)
+
+// ReceiverOptions are the options of DeclareReceiver. Nil and the zero value of each field mean
+// their defaults.
+type ReceiverOptions struct {
+	// RetryDelays are the delays of the retry queues, growing, in whole milliseconds: the k-th
+	// failure of a message waits for the k-th delay, and further failures for the last one. Default
+	// 1 s, 5 s, 30 s and 2 minutes: with the default Options.Attempts a message is dead-lettered
+	// after more than 18 minutes. An empty list that is not nil: no retry queues.
+	RetryDelays []time.Duration
+
+	// SingleActiveConsumer gives the queue x-single-active-consumer, so that one consumer at a time
+	// gets messages, in their order. A message in a retry queue would be overtaken. So there are no
+	// retry queues then, and messages are retried in place.
+	SingleActiveConsumer bool
+
+	// Logger gets a warning if messages must be retried in place because no retry queue takes
+	// them, at most once a minute. Default slog.Default().
+	Logger *slog.Logger
+}
+
+var defaultRetryDelays = []time.Duration{time.Second, 5 * time.Second, 30 * time.Second, 2 * time.Minute}
+
+func (o *ReceiverOptions) withDefaults() ReceiverOptions {
+	var filled ReceiverOptions
+	if o != nil {
+		filled = *o
+	}
+	switch {
+	case filled.SingleActiveConsumer:
+		filled.RetryDelays = nil
+	case filled.RetryDelays == nil:
+		filled.RetryDelays = defaultRetryDelays
+	}
+	if filled.Logger == nil {
+		filled.Logger = slog.Default()
+	}
+	return filled
+}
+
+const (
+	maxRetryDelays = 16
+	longestRetry   = 24 * time.Hour
+)
+
+func (o *ReceiverOptions) validate() error {
+	if len(o.RetryDelays) > maxRetryDelays {
+		return fmt.Errorf("ReceiverOptions.RetryDelays has %d delays, more than %d", len(o.RetryDelays), maxRetryDelays)
+	}
+	before := time.Duration(0)
+	for _, delay := range o.RetryDelays {
+		if delay <= before || delay > longestRetry || delay%time.Millisecond != 0 {
+			return fmt.Errorf("ReceiverOptions.RetryDelays are %v, must grow, in whole milliseconds, to at most %v", o.RetryDelays, longestRetry)
+		}
+		before = delay
+	}
+	return nil
+}
+
+// A retryQueue is a queue in which messages wait for a fixed time.
+type retryQueue struct {
+	name  string
+	delay time.Duration
+}
+
+// Queues are a receiver's queue, its retry queues and its dead queue, for Options.Queues. They
+// may be used by any number of goroutines.
+type Queues struct {
+	broker  *bridge.Broker
+	queue   string
+	retries []retryQueue
+	log     *slog.Logger
+
+	mu     sync.Mutex
+	warned time.Time
+}
+
+// DeclareReceiver declares the queue of a receiver, and beside it
+//
+//	QUEUE.retry.1s …  a message whose attempt failed waits here, and comes back to QUEUE
+//	QUEUE.dead        for messages that are given up
+//
+// All are quorum queues, with the arguments that ReceiverQueues lists: the broker moves messages
+// between them at least once. Queues that exist are checked. If one has other arguments,
+// the error is a *bridge.QueueMismatch, which names the queue and the argument. A login without
+// the right to configure them gets a warning in the broker's log, and uses them as they are. The
+// effect of policies is not seen; bridgectl doctor --receiver QUEUE looks at it.
+//
+// The login needs the rights to configure the queues, to write to the default exchange, and to read
+// QUEUE and the retry queues. Publishing uses broker, which must stay
+// open. Without a connection the error is bridge.ErrUnavailable.
+func DeclareReceiver(ctx context.Context, broker *bridge.Broker, queue string, opts *ReceiverOptions) (*Queues, error) {
+	filled := opts.withDefaults()
+	switch err := filled.validate(); {
+	case broker == nil:
+		return nil, errors.New("declare receiver: broker is nil")
+	case queue == "" || len(queue) > 200:
+		return nil, fmt.Errorf("declare receiver: the queue's name has %d bytes, must have 1 to 200", len(queue))
+	case err != nil:
+		return nil, fmt.Errorf("declare receiver: %w", err)
+	}
+	if err := bridge.DeclareQueues(ctx, broker, ReceiverQueues(queue, &filled)); err != nil {
+		return nil, fmt.Errorf("declare receiver: %w", err)
+	}
+	q := &Queues{broker: broker, queue: queue, log: filled.Logger.With("queue", queue)}
+	for _, delay := range filled.RetryDelays {
+		q.retries = append(q.retries, retryQueue{RetryQueue(queue, delay), delay})
+	}
+	return q, nil
+}
+
+// ReceiverQueues returns the queues that DeclareReceiver declares, each with its arguments. The
+// dead queue is the first, so that the queue never exists without it, and the queue itself the
+// second.
+func ReceiverQueues(queue string, opts *ReceiverOptions) []bridge.Queue {
+	filled := opts.withDefaults()
+	own := bridge.QuorumQueue(queue, deadQueueOf(queue))
+	if filled.SingleActiveConsumer {
+		own.Arguments["x-single-active-consumer"] = true
+	}
+	queues := []bridge.Queue{bridge.QuorumQueue(deadQueueOf(queue), ""), own}
+	for _, delay := range filled.RetryDelays {
+		retry := bridge.QuorumQueue(RetryQueue(queue, delay), queue)
+		retry.Arguments["x-message-ttl"] = delay.Milliseconds()
+		queues = append(queues, retry)
+	}
+	return queues
+}
+
+func deadQueueOf(queue string) string { return queue + ".dead" }
+
+// RetryQueue returns the name of a queue's retry queue with a delay.
+func RetryQueue(queue string, delay time.Duration) string {
+	text := delay.String()
+	for _, unit := range []string{"m0s", "h0m"} { // 2m0s is 2m
+		if strings.HasSuffix(text, unit) {
+			text = text[:len(text)-2]
+		}
+	}
+	return queue + ".retry." + text
+}
+
+// publishLimit bounds the wait for a confirm. The delivery is held meanwhile.
+const publishLimit = 30 * time.Second
+
+// publish returns nil when the broker has the message in that queue.
+func (q *Queues) publish(ctx context.Context, queue string, message amqp.Publishing) error {
+	ctx, cancel := context.WithTimeout(ctx, publishLimit)
+	defer cancel()
+	return q.broker.Publish(ctx, []bridge.Outgoing{{Target: bridge.Target{RoutingKey: queue}, Publishing: message}})
+}
+
+// DeadLetter publishes a message to the dead queue, with the reason, and returns nil when the
+// broker has confirmed it. If the message's own headers leave no room for the reason, it is
+// published as a record (wire.DeadRecord).
+//
+// A Guard calls DeadLetter by Options.Queues. It also serves as Options.DeadLetter.
+func (q *Queues) DeadLetter(ctx context.Context, d amqp.Delivery, reason error) error {
+	const textLimit = 1000
+	code, text := DeadFailed, strings.ToValidUTF8(reason.Error(), "\uFFFD")
+	if errors.Is(reason, ErrTooOld) {
+		code = DeadTooOld
+	}
+	attempts, _ := Attempt(ctx)
+	letter := wire.ReceiverLetter(d, q.queue, amqp.Table{
+		wire.HeaderDeadReason:   code,
+		wire.HeaderDeadText:     strings.ToValidUTF8(text[:min(len(text), textLimit)], ""),
+		wire.HeaderDeadAttempts: int64(attempts),
+		wire.HeaderDeadAt:       time.Now().UTC().Format(time.RFC3339),
+	})
+	err := q.publish(ctx, deadQueueOf(q.queue), letter)
+	if errors.Is(err, bridge.ErrInvalidMessage) || bridge.Refusal(err) != nil {
+		err = q.publish(ctx, deadQueueOf(q.queue), wire.DeadRecord(letter))
+	}
+	return err
+}
+
+// complain warns that a message is retried in place, at most once a minute.
+func (q *Queues) complain(queue, id string, err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if now := time.Now(); now.Sub(q.warned) >= time.Minute {
+		q.warned = now
+		q.log.Warn("message is not in its retry queue, and is retried in place", "retry_queue", queue, "message_id", id, "error", err)
+	}
+}

@@ -1,0 +1,407 @@
+package idempotency_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/wire"
+	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+)
+
+// A retrying queue is a receiver's queue with retry queues of short delays.
+type retrying struct {
+	*queue
+	*idempotency.Queues
+	log     *logbook
+	retries []string // their names
+}
+
+var shortRetries = []time.Duration{200 * time.Millisecond, 400 * time.Millisecond}
+
+func newRetrying(t *testing.T, url string, opts idempotency.ReceiverOptions) *retrying {
+	t.Helper()
+	q := &retrying{queue: &queue{t: t, url: url, name: fmt.Sprintf("orders-%d", time.Now().UnixNano())}, log: new(logbook)}
+	if opts.RetryDelays == nil {
+		opts.RetryDelays = shortRetries
+	}
+	opts.Logger = slog.New(slog.NewTextHandler(q.log, nil))
+	broker, err := bridge.Dial(t.Context(), url, nil)
+	must(t, err)
+	t.Cleanup(broker.Close)
+	q.Queues, err = idempotency.DeclareReceiver(t.Context(), broker, q.name, &opts)
+	must(t, err)
+	for _, delay := range opts.RetryDelays {
+		q.retries = append(q.retries, idempotency.RetryQueue(q.name, delay))
+	}
+	_, q.Channel = q.dial()
+	must(t, q.Confirm(false))
+	return q
+}
+
+func (q *retrying) guard(db *database, opts idempotency.Options) *idempotency.Guard {
+	q.t.Helper()
+	opts.Queues, opts.Logger = q.Queues, slog.New(slog.NewTextHandler(testLog{q.t}, nil))
+	guard, err := idempotency.New(db.inbox, "shop", &opts)
+	must(q.t, err)
+	return guard
+}
+
+// depth is how many messages are ready in a queue.
+func (q *retrying) depth(name string) int {
+	q.t.Helper()
+	state, err := q.QueueDeclarePassive(name, true, false, false, false, nil)
+	must(q.t, err)
+	return state.Messages
+}
+
+// dead waits for a message in the dead queue, and takes it.
+func (q *retrying) dead() (d amqp.Delivery) {
+	q.t.Helper()
+	eventually(q.t, "a message is dead", func() (ok bool, err error) {
+		d, ok, err = q.Get(q.name+".dead", true)
+		return ok, err
+	})
+	d, err := wire.OpenDead(d)
+	must(q.t, err)
+	return d
+}
+
+// strange is a message with everything on which a broker acts. Its x-death says that it has been
+// in the queue, expired: a broker that believed it would drop the message on its way back.
+func strange(q *retrying, id string) amqp.Publishing {
+	return amqp.Publishing{MessageId: id, Body: []byte(id), UserId: "guest", Expiration: "3600000", CorrelationId: "c", Headers: amqp.Table{
+		"mine": "yes", "CC": []any{"copies"}, "x-death": []any{amqp.Table{"queue": q.name, "reason": "expired", "count": int64(1), "exchange": "", "routing-keys": []any{q.name}}},
+	}}
+}
+
+func TestAFailingMessageWaitsInItsRetryQueuesAndHoldsUpNoOther(t *testing.T) {
+	const others, attempts = 50, 4
+	db := newDatabase(t, "SQLite")
+	q := newRetrying(t, servertest.Vhost(t), idempotency.ReceiverOptions{})
+	must(t, q.ExchangeDeclare("shop", amqp.ExchangeDirect, true, false, false, false, nil))
+	must(t, q.QueueBind(q.name, "order", "shop", false, nil))
+	failing := []string{"f1", "f2", "f3", "f4"}
+	for _, id := range failing {
+		must(t, q.Publish("shop", "order", true, false, strange(q, id)))
+	}
+	q.publish(names("m", others)...)
+	type attempt struct {
+		d      amqp.Delivery
+		number int
+		last   bool
+		at     time.Time
+	}
+	var mu sync.Mutex
+	seen := make(map[string][]attempt)
+	guard := q.guard(db, idempotency.Options{Attempts: attempts, MinDelay: time.Hour, MaxDelay: time.Hour, Hold: 2 * time.Hour})
+	r := q.run(q.url, func(ctx context.Context, d amqp.Delivery) error {
+		return guard.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error {
+			if !strings.HasPrefix(d.MessageId, "f") {
+				return db.placeOrder(ctx, tx, d.MessageId)
+			}
+			number, last := idempotency.Attempt(ctx)
+			mu.Lock()
+			defer mu.Unlock()
+			seen[d.MessageId] = append(seen[d.MessageId], attempt{d, number, last, time.Now()})
+			if d.MessageId == "f1" && number == 3 {
+				return db.placeOrder(ctx, tx, d.MessageId)
+			}
+			return errHandler
+		})
+	}, idempotency.ConsumerOptions{Workers: 2}) // each would wait for an hour in place
+	for range failing[1:] {
+		d := q.dead()
+		queue, ours := wire.ReceiverOf(d)
+		if d.Headers[wire.HeaderDeadReason] != idempotency.DeadFailed || d.Headers[wire.HeaderDeadAttempts] != int64(attempts) || !ours || queue != q.name ||
+			d.Headers[wire.HeaderExchange] != "shop" || d.Headers[wire.HeaderRoutingKey] != "order" || d.Headers[wire.HeaderExpiration] != "3600000" ||
+			d.Headers["mine"] != "yes" || d.Headers["x-death"] != nil || string(d.Body) != d.MessageId {
+			t.Errorf("dead letter %s: headers %v", d.MessageId, d.Headers)
+		}
+	}
+	settled(t, guard, others+1)
+	r.drained()
+	q.wantEmpty()
+	db.wantOrders(t, others+1)
+	for _, id := range failing {
+		want := attempts
+		if id == "f1" {
+			want = 3
+		}
+		if len(seen[id]) != want {
+			t.Errorf("%s: %d attempts, want %d", id, len(seen[id]), want)
+		}
+		for i, a := range seen[id] {
+			if a.number != i+1 || a.last != (i+1 == attempts) {
+				t.Errorf("%s: attempt %d was number %d, last %t", id, i+1, a.number, a.last)
+			}
+			if a.d.Exchange != "shop" || a.d.RoutingKey != "order" || a.d.Expiration != "3600000" || a.d.UserId != "guest" || fmt.Sprint(a.d.Headers["CC"]) != "[copies]" {
+				t.Errorf("%s: attempt %d saw exchange %q, key %q, %+v", id, i+1, a.d.Exchange, a.d.RoutingKey, a.d)
+			}
+			if i > 0 {
+				if waited, least := a.at.Sub(seen[id][i-1].at), shortRetries[min(i-1, 1)]; waited < least {
+					t.Errorf("%s: attempt %d came after %v, before %v", id, i+1, waited, least)
+				}
+			}
+		}
+	}
+	if stats := guard.Stats(); stats.RetriedLater != 2+3*(attempts-1) || stats.DeadLettered != 3 || stats.FailedAttempts != 2+3*attempts {
+		t.Errorf("stats are %+v", stats)
+	}
+}
+
+// An attempt that returns RetryLater is not counted, and waits in the first queue that is slow enough.
+func TestRetryLaterWaitsInARetryQueue(t *testing.T) {
+	db := newDatabase(t, "SQLite")
+	q := newRetrying(t, servertest.Vhost(t), idempotency.ReceiverOptions{RetryDelays: []time.Duration{100 * time.Millisecond, 500 * time.Millisecond, time.Hour}})
+	guard := q.guard(db, idempotency.Options{Attempts: 2})
+	var begun []time.Time
+	done := make(chan struct{})
+	q.publish("m1")
+	r := q.run(q.url, func(ctx context.Context, d amqp.Delivery) error {
+		return guard.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error {
+			if number, _ := idempotency.Attempt(ctx); number != 1 {
+				t.Errorf("attempt %d", number)
+			}
+			if begun = append(begun, time.Now()); len(begun) < 4 {
+				return idempotency.RetryLater(errHandler, 200*time.Millisecond)
+			}
+			defer close(done)
+			return idempotency.RetryLater(errHandler, 24*time.Hour)
+		})
+	}, idempotency.ConsumerOptions{Workers: 2})
+	servertest.Next(t, "the fourth attempt", done)
+	eventually(t, "the message waits in the slowest queue", func() (bool, error) { return q.depth(q.retries[2]) == 1, nil })
+	r.drained()
+	for i := range begun[1:] {
+		if waited := begun[i+1].Sub(begun[i]); waited < 500*time.Millisecond {
+			t.Errorf("the next attempt came after %v", waited)
+		}
+	}
+	q.wantEmpty()
+}
+
+// Where the order counts, no message leaves the queue.
+func TestAnOrderedConsumerRetriesInPlace(t *testing.T) {
+	db := newDatabase(t, "SQLite")
+	q := newRetrying(t, servertest.Vhost(t), idempotency.ReceiverOptions{})
+	guard := q.guard(db, idempotency.Options{Attempts: 3, MinDelay: time.Millisecond, MaxDelay: time.Millisecond})
+	q.publish("e:1", "e:2", "e:3")
+	r := q.run(q.url, func(ctx context.Context, d amqp.Delivery) error {
+		return guard.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error {
+			if number, _ := idempotency.Attempt(ctx); number < 3 || d.MessageId == "e:2" {
+				return errHandler
+			}
+			return db.placeOrder(ctx, tx, d.MessageId)
+		})
+	}, idempotency.ConsumerOptions{Workers: 5, Key: func(amqp.Delivery) string { return "e" }})
+	settled(t, guard, 2)
+	if d := q.dead(); d.MessageId != "e:2" || d.Headers[wire.HeaderDeadAttempts] != int64(3) {
+		t.Errorf("%s is dead: %v", d.MessageId, d.Headers)
+	}
+	r.drained()
+	if got := fmt.Sprint(db.placed(t)["e"]); got != "[1 3]" || guard.Stats().RetriedLater != 0 {
+		t.Errorf("placed %s, %+v", got, guard.Stats())
+	}
+	q.wantEmpty()
+}
+
+// A retry queue that takes no copy: the message is retried in place, and none is lost.
+func TestARetryQueueThatTakesNothingLosesNothing(t *testing.T) {
+	for name, breakIt := range map[string]func(t *testing.T, q *retrying){
+		"deleted": func(t *testing.T, q *retrying) {
+			for _, name := range q.retries {
+				_, err := q.QueueDelete(name, false, false, false)
+				must(t, err)
+			}
+		},
+		"full": func(t *testing.T, q *retrying) {
+			servertest.SetPolicy(t, q.url, "full", `^.*\.retry\..*$`, map[string]any{"max-length-bytes": 0})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			const messages = 20
+			db := newDatabase(t, "SQLite")
+			q := newRetrying(t, servertest.Vhost(t), idempotency.ReceiverOptions{RetryDelays: []time.Duration{time.Hour}})
+			breakIt(t, q)
+			guard := q.guard(db, idempotency.Options{Attempts: 3, MinDelay: time.Millisecond, MaxDelay: time.Millisecond})
+			if name == "full" { // the policy needs a moment
+				eventually(t, "the retry queue is full", func() (bool, error) {
+					confirm, err := q.PublishWithDeferredConfirm("", q.retries[0], true, false, amqp.Publishing{Body: []byte("fill")})
+					if err != nil {
+						return false, err
+					}
+					acked, err := confirm.WaitContext(t.Context())
+					return !acked, err
+				})
+			}
+			before := 0
+			if name == "full" {
+				before = q.depth(q.retries[0])
+			}
+			q.publish(names("m", messages)...)
+			r := q.run(q.url, func(ctx context.Context, d amqp.Delivery) error {
+				return guard.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error {
+					if number, _ := idempotency.Attempt(ctx); number < 3 {
+						return errHandler
+					}
+					return db.placeOrder(ctx, tx, d.MessageId)
+				})
+			}, idempotency.ConsumerOptions{Workers: 4})
+			settled(t, guard, messages)
+			r.drained()
+			db.wantOrders(t, messages)
+			q.wantEmpty()
+			if name == "full" && q.depth(q.retries[0]) != before {
+				t.Error("a copy is in the full queue")
+			}
+			if n := strings.Count(q.log.String(), "retried in place"); n != 1 {
+				t.Errorf("%d warnings: %s", n, q.log.String())
+			}
+			if stats := guard.Stats(); stats.RetriedLater != 0 || stats.FailedAttempts != 2*messages {
+				t.Errorf("stats are %+v", stats)
+			}
+		})
+	}
+}
+
+// Headers that leave no room for those of a copy.
+func TestAMessageFullOfHeadersIsRetriedInPlace(t *testing.T) {
+	db := newDatabase(t, "SQLite")
+	q := newRetrying(t, servertest.Vhost(t), idempotency.ReceiverOptions{})
+	guard := q.guard(db, idempotency.Options{Attempts: 3, MinDelay: time.Millisecond, MaxDelay: time.Millisecond})
+	confirm, err := q.PublishWithDeferredConfirm("", q.name, true, false, amqp.Publishing{MessageId: "m1", Headers: amqp.Table{"a": strings.Repeat("x", 110<<10)}})
+	must(t, err)
+	_, err = confirm.WaitContext(t.Context())
+	must(t, err)
+	r := q.run(q.url, func(ctx context.Context, d amqp.Delivery) error {
+		return guard.Handle(ctx, db.DB, d, func(context.Context, *sql.Tx) error { return errHandler })
+	}, idempotency.ConsumerOptions{Workers: 4})
+	if d := q.dead(); len(d.Headers["a"].(string)) != 110<<10 || d.Headers[wire.HeaderDeadAttempts] != int64(3) {
+		t.Errorf("dead letter %s", d.MessageId)
+	}
+	r.drained()
+	if stats := guard.Stats(); stats.RetriedLater != 0 {
+		t.Errorf("stats are %+v", stats)
+	}
+}
+
+// Every message fails once, and the broker restarts while all wait in the retry queue.
+func TestMessagesInARetryQueueOutliveTheBroker(t *testing.T) {
+	const messages = 100
+	server := servertest.StartRabbitMQ(t, nil)
+	db := newDatabase(t, "SQLite")
+	q := newRetrying(t, server.URL(), idempotency.ReceiverOptions{RetryDelays: []time.Duration{3 * time.Second}})
+	guard := q.guard(db, idempotency.Options{})
+	r := q.run(q.url, func(ctx context.Context, d amqp.Delivery) error {
+		return guard.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error {
+			if number, _ := idempotency.Attempt(ctx); number < 2 {
+				return errHandler
+			}
+			return db.placeOrder(ctx, tx, d.MessageId)
+		})
+	}, idempotency.ConsumerOptions{Workers: 20})
+	q.publish("first")
+	settled(t, guard, 1) // a quorum queue that is killed in its first moments may never get a leader again (3.10)
+	q.publish(names("m", messages)...)
+	eventually(t, "all have failed", func() (bool, error) { return guard.Stats().RetriedLater >= messages+1, nil })
+	server.Kill()
+	must(t, server.Restart(t.Context()))
+	settled(t, guard, messages+1)
+	r.drained()
+	db.wantOrders(t, messages+1)
+}
+
+// A receiver is killed after each of its steps: between the confirm of the copy and the ack both
+// messages remain, and the inbox takes the second for a duplicate.
+func TestAReceiverKilledWhileItRetriesLaterLosesAndRepeatsNothing(t *testing.T) {
+	const least = 4 // before and after the claim, before and after the ack
+	db := newDatabase(t, "SQLite")
+	q := newRetrying(t, servertest.Vhost(t), idempotency.ReceiverOptions{})
+	duplicates := uint64(0)
+	for step := 1; ; step++ {
+		id := fmt.Sprint("m", step)
+		q.publish(id)
+		killed := q.kill(db, child{Task: retryTask, Step: step, Messages: 1})
+		q.deserted()
+		guard := q.guard(db, idempotency.Options{})
+		marker := fmt.Sprint("behind ", step) // fails once, so it comes out of the retry queue behind the copy
+		q.publish(marker)
+		r := q.run(q.url, func(ctx context.Context, d amqp.Delivery) error {
+			return guard.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error {
+				if number, _ := idempotency.Attempt(ctx); number == 1 && d.MessageId == marker {
+					return errHandler
+				}
+				return db.placeOrder(ctx, tx, d.MessageId)
+			})
+		}, idempotency.ConsumerOptions{Workers: 2})
+		settled(t, guard, 2)
+		r.drained()
+		q.wantEmpty()
+		db.wantOrders(t, 2*step)
+		duplicates += guard.Stats().Duplicates
+		if !killed {
+			if step <= least {
+				t.Errorf("there were only %d steps", step-1)
+			}
+			break
+		}
+	}
+	if duplicates == 0 {
+		t.Error("no kill left both the message and its copy")
+	}
+}
+
+func TestDeclareReceiverChecksItsOptionsAndTheQueuesThatExist(t *testing.T) {
+	url := servertest.Vhost(t)
+	broker, err := bridge.Dial(t.Context(), url, nil)
+	must(t, err)
+	defer broker.Close()
+	declare := func(opts *idempotency.ReceiverOptions) error {
+		_, err := idempotency.DeclareReceiver(t.Context(), broker, "orders", opts)
+		return err
+	}
+	for name, delays := range map[string][]time.Duration{
+		"zero": {0}, "falling": {time.Second, time.Millisecond}, "twice": {time.Second, time.Second}, "split": {time.Microsecond}, "long": {25 * time.Hour},
+	} {
+		if err := declare(&idempotency.ReceiverOptions{RetryDelays: delays}); err == nil || !strings.Contains(err.Error(), "RetryDelays") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	must(t, declare(nil))
+	must(t, declare(nil))
+	for name, c := range map[string]struct {
+		opts            idempotency.ReceiverOptions
+		queue, property string
+		arguments       amqp.Table
+	}{
+		"single active": {idempotency.ReceiverOptions{SingleActiveConsumer: true}, "orders", "x-single-active-consumer", nil},
+		"ttl":           {idempotency.ReceiverOptions{RetryDelays: []time.Duration{7 * time.Second}}, "orders.retry.7s", "x-message-ttl", amqp.Table{"x-queue-type": "quorum"}},
+	} {
+		if c.arguments != nil {
+			conn, err := amqp.Dial(url)
+			must(t, err)
+			channel, err := conn.Channel()
+			must(t, err)
+			args := idempotency.ReceiverQueues("orders", &c.opts)[2].Arguments
+			args[c.property] = 8000
+			_, err = channel.QueueDeclare(c.queue, true, false, false, false, args)
+			must(t, err)
+			_ = conn.Close()
+		}
+		mismatch := new(bridge.QueueMismatch)
+		if err := declare(&c.opts); !errors.As(err, &mismatch) || mismatch.Queue != c.queue || mismatch.Property != c.property {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
