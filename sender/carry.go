@@ -348,6 +348,13 @@ func (c *carrier) publish(group []*carriedMessage) error {
 	return c.stager.publishInTime(records)
 }
 
+// waitingBytes returns the bytes of the messages that are held.
+func (c *carrier) waitingBytes() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.held
+}
+
 // flush waits until nothing is held.
 func (c *carrier) flush(ctx context.Context) error {
 	c.mu.Lock()

@@ -175,6 +175,11 @@
 // A process that dies needs nothing: the database rolls back what was open, and
 // what had committed is forwarded.
 //
+// # Metrics
+//
+// Sender.Stats counts messages and tells whether the broker is out. Package metrics, below this one,
+// has the same for Prometheus.
+//
 // # Unit tests
 //
 // Package sendertest has a Sender without a broker or a ledger. It tells the test which messages

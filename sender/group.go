@@ -42,7 +42,8 @@ type stager struct {
 	timeout time.Duration
 	limit   int     // messages in a group
 	ordered bool    // they go one after the other
-	outage  *outage // learns how shipments end, unless they are ordered; nil: no message is carried
+	outage  *outage // learns how shipments end, unless they are ordered
+	count   *counters
 
 	mu       sync.Mutex
 	next     []*shipment // to be published, in this order; the last one gathers
@@ -254,7 +255,18 @@ func (s *stager) publish(ctx context.Context, records [][]byte, limit int) error
 	if err != nil {
 		return err
 	}
-	return s.broker.Publish(ctx, s.outgoing(groups))
+	s.count.publish(records, limit)
+	began := time.Now()
+	err = s.broker.Publish(ctx, s.outgoing(groups))
+	s.count.published(len(records), time.Since(began), err)
+	return err
+}
+
+// waiting returns the bytes that are to be published or to be confirmed, as begin counts them.
+func (s *stager) waiting() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.underWay
 }
 
 // end tells those who wait what became of a shipment.

@@ -16,7 +16,7 @@ import (
 )
 
 func orderedStager(b Broker) *stager {
-	return &stager{broker: b, timeout: time.Second, limit: wire.MaxMembers, ordered: true}
+	return &stager{broker: b, timeout: time.Second, limit: wire.MaxMembers, ordered: true, count: newCounters()}
 }
 
 // cargoOf are messages of which each fills most of a group.

@@ -23,7 +23,7 @@ const (
 )
 
 // An outage is the only place where a Sender remembers that the broker fails. All publications
-// report to it, and all transactions ask it.
+// report to it. All transactions ask it, unless no message is carried.
 //
 // The broker is out if the last publication failed for a reason that time repairs: the broker is
 // away, blocks, has no room, or does not confirm. Any other reason, such as a missing queue, only
@@ -33,9 +33,11 @@ type outage struct {
 	queue   string
 	logger  *slog.Logger
 	explain func(error) error // names the remedy
+	quiet   bool              // no message is carried: the log has nothing to say
 
 	mu      sync.Mutex
 	failure error     // of the last publication; nil: it was confirmed
+	since   time.Time // when a confirm was followed by a failure or a failure by a confirm
 	probe   time.Time // when the next message is published in spite of failure
 }
 
@@ -57,9 +59,6 @@ func refusesMessage(failure error) bool {
 // watch must be called before each publication of so many bytes, and ended when it has ended. A
 // publication that takes too long counts as failed until it has ended.
 func (o *outage) watch(bytes int) (ended func(failure error, carried bool)) {
-	if o == nil {
-		return func(error, bool) {}
-	}
 	over := false // guarded by mu
 	slow := time.AfterFunc(outAfter+time.Duration(bytes)*outAfterByte, func() {
 		o.learn(errSlow, func() bool { return !over })
@@ -83,11 +82,15 @@ func (o *outage) learn(failure error, counts func() bool) {
 	}
 	before := o.failure
 	o.failure = failure
+	if (before == nil) != (failure == nil) {
+		o.since = time.Now()
+	}
 	if failure != nil {
 		o.probe = time.Now().Add(carryProbe)
 	}
 	o.mu.Unlock()
 	switch {
+	case o.quiet:
 	case failure != nil && before == nil:
 		o.logger.Warn("messages are not published; their rows carry them, and verifiers stage them", "queue", o.queue, "error", o.explain(failure))
 	case failure == nil && before != nil:
@@ -107,6 +110,13 @@ func (o *outage) fails() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.failure != nil
+}
+
+// state returns the failure of the last publication, and since when there is one or none.
+func (o *outage) state() (failure error, since time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.failure, o.since
 }
 
 // out tells whether the broker is known to be out.

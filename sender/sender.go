@@ -26,6 +26,8 @@ type Sender struct {
 	ordered ordered
 	carrier *carrier // nil: no message is carried
 	outage  *outage  // nil: no message is carried
+	failure *outage  // the same, but never nil
+	count   *counters
 	opts    Options
 }
 
@@ -49,9 +51,10 @@ func New(ledger driver.Recorder, broker Broker, opts *Options) (*Sender, error) 
 		}
 		options.Carry = CarryNever
 	}
-	s := &Sender{ledger: ledger, opts: options}
+	s := &Sender{ledger: ledger, count: newCounters(), opts: options}
+	s.failure = &outage{queue: options.Queue, logger: options.Logger, explain: s.explain, quiet: options.Carry == CarryNever}
 	if options.Carry != CarryNever {
-		s.outage = &outage{queue: options.Queue, logger: options.Logger, explain: s.explain}
+		s.outage = s.failure
 	}
 	newStager := func(queue string) *stager {
 		return &stager{
@@ -60,7 +63,8 @@ func New(ledger driver.Recorder, broker Broker, opts *Options) (*Sender, error) 
 			broker:  broker,
 			timeout: options.Timeout,
 			limit:   options.GroupMessages,
-			outage:  s.outage,
+			outage:  s.failure,
+			count:   s.count,
 		}
 	}
 	s.stager = newStager(options.Queue)

@@ -81,6 +81,7 @@ func (s *Sender) stage(ctx context.Context, tx bridge.Tx, first []encoded, msgs 
 	if err != nil {
 		return nil, fmt.Errorf("send: %w", err)
 	}
+	s.count.record(messages)
 	if len(inOrder) > 0 {
 		err := s.ordered.stage(ctx, inOrder)
 		if s.outage != nil && err == nil {

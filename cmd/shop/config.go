@@ -31,6 +31,9 @@ type config struct {
 	Hold     environment.Span  `default:"15s" desc:"how long that is"`
 	Open     environment.Count `default:"16" desc:"how many transactions, and so database connections, may be open at once; then the next order waits"`
 
+	HTTP struct {
+		Addr environment.Address `default:"none" desc:"where /livez, /readyz and /metrics are, such as :8082; or none"`
+	}
 	Log environment.Log
 }
 

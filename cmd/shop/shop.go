@@ -11,14 +11,19 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	amqp "github.com/rabbitmq/amqp091-go"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
+	"github.com/twoqueue/twoqueue/cmd/internal/endpoints"
+	"github.com/twoqueue/twoqueue/cmd/internal/environment"
 	"github.com/twoqueue/twoqueue/cmd/internal/mend"
 	"github.com/twoqueue/twoqueue/cmd/internal/transit"
 	"github.com/twoqueue/twoqueue/sender"
+	"github.com/twoqueue/twoqueue/sender/metrics"
 )
 
 //go:embed sql
@@ -64,6 +69,11 @@ func keep(ctx context.Context, c *config, log *slog.Logger) error {
 	if s.sender, err = sender.New(ledger, broker, &sender.Options{Queue: c.Queue, Exchange: c.Exchange, Logger: log}); err != nil {
 		return err
 	}
+	server, err := s.answer(ctx)
+	if err != nil {
+		return err
+	}
+	defer server.Close()
 	log.Info("the shop is open", "every", c.Every.Duration())
 	err = s.serve(ctx)
 	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
@@ -72,6 +82,29 @@ func keep(ctx context.Context, c *config, log *slog.Logger) error {
 		log.Warn("e-mails are left to the verifiers", "error", late)
 	}
 	return err
+}
+
+// answer answers the endpoints until the server is closed.
+func (s *shop) answer(ctx context.Context) (*endpoints.Server, error) {
+	if s.config.HTTP.Addr == environment.None {
+		return nil, nil
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(metrics.New(s.sender), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	probes := endpoints.Probes{Ready: s.ready, Registry: registry}
+	server, err := endpoints.Listen(context.WithoutCancel(ctx), string(s.config.HTTP.Addr), probes.Handler(), s.log)
+	if err == nil {
+		s.log.Info("endpoints", "address", server.Address())
+	}
+	return server, err
+}
+
+// ready tells whether orders can be placed: the database takes them without the broker too.
+func (s *shop) ready(ctx context.Context) error {
+	if s.db.PingContext(ctx) != nil {
+		return errors.New("database not reachable")
+	}
+	return nil
 }
 
 // flushTimeout is how long the shop waits at its end until its e-mails are confirmed.

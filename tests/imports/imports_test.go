@@ -28,6 +28,7 @@ var libraries = map[string][]string{
 	"bridge/sqlite":               {backoff, uuid, amqp, sqlx},
 	"bridge/pgxbridge":            {backoff, uuid, amqp, sqlx, pgx, passfile, servicefile, puddle, xsync, text},
 	"sender/sendertest":           {backoff, uuid, amqp},
+	"sender/metrics":              {backoff, uuid, amqp, prometheus, perks, xxhash, model, common, procfs, xsys, protobuf, goautoneg},
 	"sender/pgxsender":            {backoff, uuid, amqp, sqlx, pgx, passfile, servicefile, puddle, xsync, text},
 	"idempotency/idempotencytest": {backoff, uuid, amqp},
 	"bridge/migrate":              {backoff, goose, interpolate, retry, multierr, xsync},
@@ -48,6 +49,16 @@ const (
 	sqlx        = "github.com/jmoiron/sqlx"
 	xsync       = "golang.org/x/sync" // errgroup
 	uuid        = "github.com/google/uuid"
+
+	prometheus = "github.com/prometheus/client_golang"
+	perks      = "github.com/beorn7/perks"            // by prometheus
+	xxhash     = "github.com/cespare/xxhash/v2"       // by prometheus
+	model      = "github.com/prometheus/client_model" // by prometheus
+	common     = "github.com/prometheus/common"       // by prometheus
+	procfs     = "github.com/prometheus/procfs"       // by prometheus
+	xsys       = "golang.org/x/sys"                   // by prometheus
+	protobuf   = "google.golang.org/protobuf"         // by prometheus
+	goautoneg  = "github.com/munnerz/goautoneg"       // by prometheus
 )
 
 func TestALibraryInheritsNoModuleThatNobodyDecidedOn(t *testing.T) {
@@ -70,6 +81,7 @@ func TestALibraryInheritsNoModuleThatNobodyDecidedOn(t *testing.T) {
 var mayNot = map[string][]string{
 	"bridge/...":                  {"sender", "verifier", "idempotency", "cmd", "tests"},
 	"sender/pgxsender":            {"verifier", "idempotency", "cmd", "tests", "bridge/migrate", "bridge/ledgertest"},
+	"sender/metrics":              {"verifier", "idempotency", "cmd", "tests", "bridge/migrate", "bridge/ledgertest"},
 	"sender/sendertest":           {"verifier", "idempotency", "cmd", "tests", "bridge/migrate", "bridge/ledgertest"},
 	"sender":                      {"verifier", "idempotency", "cmd", "tests", "bridge/migrate", "bridge/ledgertest"},
 	"verifier":                    {"sender", "idempotency", "cmd", "tests", "bridge/migrate", "bridge/ledgertest", "bridge/internal/inspection"},
