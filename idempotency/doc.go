@@ -172,8 +172,8 @@
 //	Failed    it did not happen, in Options.Attempts      mend the cause; Retry or MarkDone
 //
 // [Guard.CountPending] is the metric to alert on, and [Guard.Pending] the list for the
-// operator. A message whose effect certainly did not happen ([NotDone]) is not in doubt, once
-// the inbox knows: if the process dies before that is committed, or the database does not
+// operator; bridgectl pending list shows it, and bridgectl pending retry and done decide. A message
+// whose effect certainly did not happen ([NotDone]) is not in doubt, once the inbox knows: if the process dies before that is committed, or the database does not
 // answer until Options.Hold ends, the row still says 'started', and becomes doubtful. Run
 // [Guard.Resume] somewhere, or nobody does what is Ready.
 //
@@ -186,7 +186,8 @@
 // its version is higher. A version that was overtaken is never handled. Ordered handles version
 // n only after n-1 and keeps what comes early; Watch reports what waits too long. A missing
 // version stops only its own entity; Skip goes on without it. One version that is far too high
-// makes an entity of Latest, or a source of HighWater, ignore all later messages until a Reset. HighWater handles a message only
+// makes an entity of Latest, or a source of HighWater, ignore all later messages until a Reset.
+// Operators use bridgectl gaps list, gaps skip and marks reset. HighWater handles a message only
 // if its key is above the mark. It takes a late message for a duplicate, which loses it: read
 // its comment first.
 //

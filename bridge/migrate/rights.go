@@ -16,7 +16,7 @@ const (
 	Receiver Role = "receiver" // uses all of package idempotency
 	Effects  Role = "effects"  // a receiver that uses AtMostOnce, Accept and Work only
 	Migrator Role = "migrate"  // makes the tables
-	Operator Role = "operator" // looks at all tables and acts on the ledger's, as bridgectl does
+	Operator Role = "operator" // looks at all tables, and acts on the ledger's and the inbox's, as bridgectl does
 )
 
 // Roles returns all roles.
@@ -34,7 +34,8 @@ var tableRights = map[Role]struct {
 	Verifier: {Sender, []string{"SELECT, DELETE ON bridge_ledger", "SELECT, UPDATE ON bridge_watermark", "UPDATE (stage_at) ON bridge_ledger"}},
 	Receiver: {Effects, []string{"SELECT, INSERT, UPDATE ON bridge_mark", "SELECT, INSERT, DELETE ON bridge_kept"}},
 	Effects:  {"", []string{"SELECT ON bridge_inbox_version", "SELECT, INSERT, DELETE ON bridge_inbox", "SELECT, INSERT, UPDATE, DELETE ON bridge_inbox_pending"}},
-	Operator: {Verifier, []string{"SELECT ON bridge_inbox_version", "SELECT ON bridge_inbox", "SELECT ON bridge_inbox_pending"}},
+	Operator: {Verifier, []string{"SELECT ON bridge_inbox_version", "SELECT ON bridge_inbox", "SELECT, UPDATE, DELETE ON bridge_inbox_pending",
+		"SELECT, INSERT, UPDATE ON bridge_mark", "SELECT, DELETE ON bridge_kept"}},
 }
 
 // Rights returns the least rights of a role's login in a database of this kind, each as it stands

@@ -23,6 +23,7 @@ type app struct {
 
 	opened struct { // what has been asked for; nil where not
 		database   *database.Database
+		inbox      *inboxDatabase
 		ledger     *database.Ledger
 		broker     *bridge.Broker
 		management *management
@@ -149,5 +150,8 @@ func (a *app) close() {
 	}
 	if a.opened.database != nil {
 		_ = a.opened.database.Close()
+	}
+	if a.opened.inbox != nil {
+		_ = a.opened.inbox.Close()
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dustin/go-humanize"
+	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/wire"
@@ -57,25 +58,11 @@ type deadDetail struct {
 
 func detail(m *deadMessage, most int) *deadDetail {
 	d := m.delivery
-	out := &deadDetail{deadMessage: m, Headers: jsonTable(d.Headers), Properties: make(map[string]any)}
-	for name, value := range map[string]string{
-		"content_type": d.ContentType, "content_encoding": d.ContentEncoding, "correlation_id": d.CorrelationId,
-		"reply_to": d.ReplyTo, "message_id": d.MessageId, "type": d.Type, "user_id": d.UserId, "app_id": d.AppId,
-		"expiration": d.Expiration,
-	} {
-		if value != "" {
-			out.Properties[name] = value
-		}
-	}
+	out := &deadDetail{deadMessage: m, Headers: jsonTable(d.Headers)}
 	if len(m.members) == 1 { // it travels as a header
 		d.Priority = m.members[0].Message.Publishing.Priority
 	}
-	if d.Priority != 0 {
-		out.Properties["priority"] = d.Priority
-	}
-	if !d.Timestamp.IsZero() {
-		out.Properties["timestamp"] = d.Timestamp.UTC().Format(time.RFC3339)
-	}
+	out.Properties = propertiesOf(d)
 	body := d.Body
 	if len(body) > most {
 		body, out.CutAt = body[:most], most
@@ -83,6 +70,40 @@ func detail(m *deadMessage, most int) *deadDetail {
 	out.Body = bodyText(body)
 	out.Replay = replayWords(m)
 	return out
+}
+
+// propertiesOf returns the AMQP properties that are set.
+func propertiesOf(d amqp.Delivery) map[string]any {
+	set := make(map[string]any)
+	for name, value := range map[string]string{
+		"content_type": d.ContentType, "content_encoding": d.ContentEncoding, "correlation_id": d.CorrelationId,
+		"reply_to": d.ReplyTo, "message_id": d.MessageId, "type": d.Type, "user_id": d.UserId, "app_id": d.AppId,
+		"expiration": d.Expiration,
+	} {
+		if value != "" {
+			set[name] = value
+		}
+	}
+	if d.Priority != 0 {
+		set["priority"] = d.Priority
+	}
+	if !d.Timestamp.IsZero() {
+		set["timestamp"] = d.Timestamp.UTC().Format(time.RFC3339)
+	}
+	return set
+}
+
+// contentRows are properties and headers as rows of a table, without the bridge's headers.
+func contentRows(properties, headers map[string]any) (rows [][]string) {
+	for _, name := range slices.Sorted(maps.Keys(properties)) {
+		rows = append(rows, []string{strings.ReplaceAll(name, "_", " "), fmt.Sprint(properties[name])})
+	}
+	for _, name := range slices.Sorted(maps.Keys(headers)) {
+		if !strings.HasPrefix(name, "x-bridge-") {
+			rows = append(rows, []string{"header " + name, fmt.Sprint(headers[name])})
+		}
+	}
+	return rows
 }
 
 // replayWords says what a replay would do, as far as the message itself tells.
@@ -119,22 +140,8 @@ func (m *deadDetail) write(p *page) {
 		{"ledger", m.Ledger},
 		{"replay", m.Replay},
 	}
-	for _, name := range slices.Sorted(maps.Keys(m.Properties)) {
-		rows = append(rows, []string{strings.ReplaceAll(name, "_", " "), fmt.Sprint(m.Properties[name])})
-	}
-	for _, name := range slices.Sorted(maps.Keys(m.Headers)) {
-		if !strings.HasPrefix(name, "x-bridge-") {
-			rows = append(rows, []string{"header " + name, fmt.Sprint(m.Headers[name])})
-		}
-	}
-	p.table(nil, rows)
-	p.line("body, %s:", humanize.Bytes(uint64(m.Size)))
-	for line := range strings.Lines(m.Body) {
-		p.line("  %s", line)
-	}
-	if m.CutAt > 0 {
-		p.line("  (the first %d bytes; more with --body)", m.CutAt)
-	}
+	p.table(nil, append(rows, contentRows(m.Properties, m.Headers)...))
+	writeBody(p, m.Body, m.Size, m.CutAt)
 }
 
 // A deadOutcome is what became of one message.

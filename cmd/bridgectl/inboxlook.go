@@ -44,7 +44,7 @@ func (a *app) claims(ctx context.Context, key string, consumers []string) ([]inb
 		return nil, about("BRIDGE_INBOX_URL", err)
 	}
 	if len(consumers) == 0 {
-		if consumers, err = listConsumers(ctx, db.DB); err != nil {
+		if consumers, err = listConsumers(ctx, db.DB, claimTable); err != nil {
 			return nil, fmt.Errorf("list the inbox's consumers: %w; name them with --consumer", err)
 		}
 	}
@@ -79,19 +79,23 @@ func lookUpClaim(ctx context.Context, db *sqlx.DB, inbox driver.Inbox, consumer,
 	return claim, nil
 }
 
-// listConsumers goes from one consumer to the next by the index: an inbox may have
+// The inbox's tables.
+const (
+	claimTable   = "bridge_inbox"
+	pendingTable = "bridge_inbox_pending"
+	keptTable    = "bridge_kept"
+	markTable    = "bridge_mark"
+)
+
+// listConsumers goes from one consumer of a table to the next by the index: an inbox may have
 // millions of rows and has few consumers.
-func listConsumers(ctx context.Context, db *sqlx.DB) ([]string, error) {
+func listConsumers(ctx context.Context, db *sqlx.DB, table string) ([]string, error) {
 	var all []string
 	last := ""
 	for len(all) < consumersMost {
-		var after any = last
-		if driver := db.DriverName(); driver == "mysql" || driver == "sqlserver" {
-			after = []byte(last) // its column has bytes
-		}
 		var next []byte
-		query := db.Rebind(`SELECT MIN(consumer) FROM bridge_inbox WHERE consumer > ?`)
-		if err := db.QueryRowContext(ctx, query, after).Scan(&next); err != nil {
+		query := db.Rebind(`SELECT MIN(consumer) FROM ` + table + ` WHERE consumer > ?`)
+		if err := db.QueryRowContext(ctx, query, nameArgument(db, last)).Scan(&next); err != nil {
 			return nil, err
 		}
 		if next == nil {
@@ -101,4 +105,12 @@ func listConsumers(ctx context.Context, db *sqlx.DB) ([]string, error) {
 		all = append(all, last)
 	}
 	return all, nil
+}
+
+// nameArgument is a name as an argument: the columns of some databases have bytes.
+func nameArgument(db *sqlx.DB, name string) any {
+	if driver := db.DriverName(); driver == "mysql" || driver == "sqlserver" {
+		return []byte(name)
+	}
+	return name
 }

@@ -68,6 +68,38 @@ var entityStatements = []statement{
 		}),
 	form(`SELECT TOP (@p2) k.entity, m.mark, k.lowest, k.kept, k.age FROM (SELECT consumer, entity, min([version]) AS lowest, count(*) AS kept, DATEDIFF_BIG(second, min(kept_at), sysutcdatetime()) AS age FROM bridge_kept WITH («([^=]+?)») WHERE consumer = @p1 GROUP BY consumer, entity) k JOIN bridge_mark m WITH («([^=]+?)») ON m.consumer = k.consumer AND m.[name] = k.entity ORDER BY k.age DESC, k.entity`,
 		keptEntities),
+
+	// bridgectl's, which have no hints.
+	form(`SELECT MIN(consumer) FROM «(\w+)» WHERE consumer > @p1`,
+		func(x *execution, words []string) (uint64, error) {
+			rows, err := x.rowsWhere(words[1], "", row{})
+			if err != nil {
+				return 0, err
+			}
+			var least any
+			for _, r := range rows {
+				consumer := r["consumer"].(string)
+				if consumer > x.bytes("@p1") && (least == nil || consumer < string(least.([]byte))) {
+					least = []byte(consumer)
+				}
+			}
+			x.out.describe(column{"", kindBinary})
+			x.out.row(least)
+			return 1, nil
+		}),
+	form(`SELECT name, mark FROM bridge_mark WHERE consumer = @p1 AND name > @p2 ORDER BY name`,
+		func(x *execution, _ []string) (uint64, error) {
+			rows, err := x.rowsWhere("bridge_mark", "", row{"consumer": x.bytes("@p1")})
+			if err != nil {
+				return 0, err
+			}
+			rows = pageAfter(rows, "name", x.bytes("@p2"), int64(len(rows)))
+			x.out.describe(column{"name", kindBinary}, column{"mark", kindBinary})
+			for _, r := range rows {
+				x.out.row([]byte(r["name"].(string)), []byte(r["mark"].(string)))
+			}
+			return uint64(len(rows)), nil
+		}),
 }
 
 // bytes is a parameter of varbinary, as text, so that rows can be compared.

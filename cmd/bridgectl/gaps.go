@@ -1,0 +1,251 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/spf13/cobra"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/idempotency"
+)
+
+func newGapsCommand(a *app) *cobra.Command {
+	return newGroup("gaps", "Look after entities that wait for a version",
+		`A receiver that uses Ordered of package idempotency handles version n of an entity after n-1, and
+keeps events that come early. An entity has a gap while events of it are kept.
+
+The inbox is in the database of BRIDGE_INBOX_URL, or else of BRIDGE_DATABASE_URL.`,
+		newGapsList(a), newGapsSkip(a))
+}
+
+func newGapsList(a *app) *cobra.Command {
+	var consumers []string
+	var start int64
+	var limit int
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List entities with kept events, those first that have waited longest",
+		Long: `Changes nothing. If MISSING is FIRST KEPT, the event is there, and its handling fails, as the
+receiver's log says, or is about to begin. A missing event may be in a dead queue: put it back, or
+go on without it by gaps skip.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if limit < 1 {
+				return misused("--limit: must be positive")
+			}
+			db, err := a.inbox(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if consumers, err = db.consumers(cmd.Context(), consumers, keptTable); err != nil {
+				return err
+			}
+			list := &gapList{Gaps: []gap{}}
+			for _, consumer := range consumers {
+				ordered, err := db.ordered(consumer, start)
+				if err != nil {
+					return err
+				}
+				gaps, err := ordered.Gaps(cmd.Context(), db.DB.DB, limit)
+				if err != nil {
+					return err
+				}
+				list.Limited = list.Limited || len(gaps) == limit
+				for _, g := range gaps {
+					list.Gaps = append(list.Gaps, gap{consumer, g.Entity, g.Missing, g.First, g.Kept, int64(g.Age / time.Second)})
+				}
+			}
+			return a.print(list)
+		},
+	}
+	cmd.Flags().StringArrayVar(&consumers, "consumer", nil, "only this consumer (may be repeated; default: all in the inbox)")
+	cmd.Flags().IntVar(&limit, "limit", 100, "how many entities of a consumer at most")
+	startFlag(cmd, &start)
+	return cmd
+}
+
+func startFlag(cmd *cobra.Command, start *int64) {
+	cmd.Flags().Int64Var(start, "start", 1, "the version of an entity's first event: the receiver's OrderedOptions.Start")
+}
+
+// ordered is an Ordered that takes no deliveries.
+func (d *inboxDatabase) ordered(consumer string, start int64) (*idempotency.Ordered, error) {
+	none := func(amqp.Delivery) (string, int64, error) { return "", 0, errors.New("not a receiver") }
+	ordered, err := idempotency.NewOrdered(d.inbox, consumer, none, &idempotency.OrderedOptions{Options: *d.options(), Start: &start})
+	if err != nil {
+		return nil, misused("--consumer, --start: %w", err)
+	}
+	return ordered, nil
+}
+
+// errKept: versions are not skipped, and nothing has changed.
+var errKept = errors.New("an event of these versions is kept: say --dead-queue NAME to put it there, or --discard")
+
+func newGapsSkip(a *app) *cobra.Command {
+	s, c, patience := new(gapSkip), new(agree), new(patienceFlag)
+	var start int64
+	var discard bool
+	cmd := &cobra.Command{
+		Use:   "skip ENTITY",
+		Short: "Give up versions of an entity, so that it goes on with the next one",
+		Long: `Gives up all versions of an entity up to and including --through. If one of them comes later, it
+is acked as a duplicate. Events of these versions that are kept go to the queue of --dead-queue,
+confirmed, before the skip commits; a crash in between leaves the event in both places. With
+--discard they are deleted. The receiver's Watch, or the entity's next delivery, then handles the
+events that are due.
+
+An entity without a row gets one: so a consumer that begins later is told where the entity stands.
+It waits for a worker that handles an event of the entity at this moment (--wait).`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			s.Entity, s.DryRun = args[0], c.dry
+			switch {
+			case s.Consumer == "":
+				return misused("--consumer: is not given")
+			case !cmd.Flags().Changed("through"):
+				return misused("--through: is not given; gaps list shows which version is missing")
+			case discard && s.DeadQueue != "":
+				return misused("--dead-queue, --discard: give one of them")
+			}
+			if err := c.check(); err != nil {
+				return err
+			}
+			db, err := a.inbox(cmd.Context())
+			if err != nil {
+				return err
+			}
+			ordered, err := db.ordered(s.Consumer, start)
+			if err != nil {
+				return err
+			}
+			if c.dry {
+				err = patience.within(cmd.Context(), func(ctx context.Context) error { return s.look(ctx, db) })
+			} else {
+				var take idempotency.EventFunc
+				if take, err = s.taker(cmd.Context(), a, discard); err == nil {
+					err = patience.within(cmd.Context(), func(ctx context.Context) error {
+						return ordered.Skip(ctx, db.DB.DB, s.Entity, s.Through, take)
+					})
+				}
+			}
+			switch {
+			case errors.Is(err, errKept):
+				return errKept
+			case err != nil:
+				return err
+			}
+			return a.print(s)
+		},
+	}
+	c.flags(cmd)
+	patience.flags(cmd)
+	oneConsumer(cmd, &s.Consumer)
+	startFlag(cmd, &start)
+	cmd.Flags().Int64Var(&s.Through, "through", 0, "the last version to give up")
+	cmd.Flags().StringVar(&s.DeadQueue, "dead-queue", "", "the queue for kept events that are given up, as QUEUE.dead")
+	cmd.Flags().BoolVar(&discard, "discard", false, "delete kept events that are given up")
+	return cmd
+}
+
+// A gapSkip is the answer of gaps skip.
+type gapSkip struct {
+	DryRun    bool   `json:"dry_run"`
+	Consumer  string `json:"consumer"`
+	Entity    string `json:"entity"`
+	Through   int64  `json:"through"`
+	Kept      int    `json:"kept"` // events that were kept, and are given up
+	DeadQueue string `json:"dead_queue,omitempty"`
+}
+
+// taker returns what becomes of kept events.
+func (s *gapSkip) taker(ctx context.Context, a *app, discard bool) (idempotency.EventFunc, error) {
+	bury := func(context.Context, amqp.Delivery, error) error { return errKept }
+	switch {
+	case discard:
+		bury = func(context.Context, amqp.Delivery, error) error { return nil }
+	case s.DeadQueue != "":
+		broker, err := a.broker(ctx)
+		if err != nil {
+			return nil, err
+		}
+		bury = idempotency.DeadQueue(broker, s.DeadQueue)
+	}
+	reason := fmt.Errorf("an operator has skipped the versions of entity %q through %d", s.Entity, s.Through)
+	return func(ctx context.Context, _ *sql.Tx, event amqp.Delivery) error {
+		s.Kept++
+		return bury(ctx, event, reason)
+	}, nil
+}
+
+// look counts the kept events that a skip would give up.
+func (s *gapSkip) look(ctx context.Context, db *inboxDatabase) error {
+	err := db.inTx(ctx, func(tx bridge.Tx) error {
+		if _, err := db.inbox.LockMark(ctx, tx, s.Consumer, s.Entity); err != nil {
+			return err
+		}
+		for {
+			version, message, err := db.inbox.FirstKept(ctx, tx, s.Consumer, s.Entity)
+			if err != nil {
+				return err
+			}
+			if message == nil || version > s.Through {
+				return errRolledBack
+			}
+			if err := db.inbox.Unkeep(ctx, tx, s.Consumer, s.Entity, version); err != nil {
+				return err
+			}
+			s.Kept++
+		}
+	})
+	if errors.Is(err, errRolledBack) {
+		return nil
+	}
+	return fmt.Errorf("look at entity %q: %w", s.Entity, err)
+}
+
+func (s *gapSkip) write(p *page) {
+	would := "goes"
+	if s.DryRun {
+		would = "would go"
+	}
+	p.line("entity %s of %s %s on behind version %d; %s given up", s.Entity, s.Consumer, would, s.Through, count(s.Kept, "kept event"))
+}
+
+// gapList is the answer of gaps list.
+type gapList struct {
+	Gaps    []gap `json:"gaps"`
+	Limited bool  `json:"limited"` // there may be more
+}
+
+// A gap is an entity with kept events.
+type gap struct {
+	Consumer string `json:"consumer"`
+	Entity   string `json:"entity"`
+	Missing  int64  `json:"missing"`
+	First    int64  `json:"first_kept"`
+	Kept     int    `json:"kept"`
+	Seconds  int64  `json:"seconds"` // since the oldest of them was kept
+}
+
+func (l *gapList) write(p *page) {
+	if len(l.Gaps) > 0 {
+		rows := make([][]string, len(l.Gaps))
+		for i, g := range l.Gaps {
+			rows[i] = []string{g.Consumer, g.Entity, fmt.Sprint(g.Missing), fmt.Sprint(g.First), fmt.Sprint(g.Kept), spanText(time.Duration(g.Seconds) * time.Second)}
+		}
+		p.table([]string{"CONSUMER", "ENTITY", "MISSING", "FIRST KEPT", "KEPT", "FOR"}, rows)
+		p.space()
+	}
+	text := fmt.Sprintf("%d entities wait", len(l.Gaps))
+	if len(l.Gaps) == 1 {
+		text = "1 entity waits"
+	}
+	if l.Limited {
+		text += "; there may be more (--limit)"
+	}
+	p.line("%s", text)
+}

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/migrate"
+	"github.com/twoqueue/twoqueue/cmd/internal/database"
+	"github.com/twoqueue/twoqueue/idempotency"
+)
+
+// What the commands for receivers share: pending, gaps and marks.
+
+// An inboxDatabase is a receiver's database with its inbox.
+type inboxDatabase struct {
+	*database.Database
+	inbox driver.Inbox
+}
+
+// inbox is the inbox in the database of BRIDGE_INBOX_URL, or else of BRIDGE_DATABASE_URL.
+func (a *app) inbox(ctx context.Context) (*inboxDatabase, error) {
+	if a.opened.inbox != nil {
+		return a.opened.inbox, nil
+	}
+	variable, url, err := a.schemaURL(migrate.InboxPart)
+	if err != nil {
+		return nil, err
+	}
+	db, err := database.Open(ctx, url)
+	if err != nil {
+		return nil, about(variable, err)
+	}
+	inbox, err := db.Inbox(ctx)
+	if err != nil {
+		_ = db.Close()
+		return nil, about(variable, err)
+	}
+	a.opened.inbox = &inboxDatabase{db, inbox}
+	return a.opened.inbox, nil
+}
+
+// consumers returns the consumers that are named, or all that have rows in a table.
+func (d *inboxDatabase) consumers(ctx context.Context, named []string, table string) ([]string, error) {
+	if len(named) > 0 {
+		return named, nil
+	}
+	all, err := listConsumers(ctx, d.DB, table)
+	if err != nil {
+		return nil, fmt.Errorf("list the inbox's consumers: %w; name them with --consumer", err)
+	}
+	return all, nil
+}
+
+// errRolledBack ends a transaction that only looks.
+var errRolledBack = errors.New("rolled back")
+
+// inTx runs work in a transaction, and rolls it back after an error.
+func (d *inboxDatabase) inTx(ctx context.Context, work func(tx bridge.Tx) error) error {
+	tx, err := d.BeginTxx(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("begin transaction: %w", err)
+	}
+	defer func() { _ = tx.Rollback() }() // without effect after a commit
+	if err := work(bridge.SQL(tx)); err != nil {
+		return err
+	}
+	if err := tx.Commit(); err != nil {
+		return fmt.Errorf("commit: %w", err)
+	}
+	return nil
+}
+
+// guard is a Guard that takes no deliveries. Whatever it has to say is in its errors.
+func (d *inboxDatabase) guard(consumer string) (*idempotency.Guard, error) {
+	return idempotency.New(d.inbox, consumer, d.options())
+}
+
+func (d *inboxDatabase) options() *idempotency.Options {
+	return &idempotency.Options{HandBack: true, Logger: slog.New(slog.DiscardHandler)}
+}
+
+// oneConsumer is the flag --consumer of a command that changes something.
+func oneConsumer(cmd *cobra.Command, consumer *string) {
+	cmd.Flags().StringVar(consumer, "consumer", "", "the receiver's consumer name")
+}
+
+// patienceFlag is how long a change waits for a worker that holds the same row.
+type patienceFlag struct{ wait time.Duration }
+
+func (f *patienceFlag) flags(cmd *cobra.Command) {
+	cmd.Flags().DurationVar(&f.wait, "wait", 15*time.Second, "how long to wait for a worker's transaction that has locked the same row")
+}
+
+// within runs a change that may wait for a worker.
+func (f *patienceFlag) within(ctx context.Context, change func(ctx context.Context) error) error {
+	limited, cancel := context.WithTimeout(ctx, f.wait)
+	defer cancel()
+	err := change(limited)
+	if err != nil && limited.Err() != nil && ctx.Err() == nil {
+		return fmt.Errorf("no answer within %v: a worker's transaction may have locked the row; look again, and raise --wait: %w", f.wait, err)
+	}
+	return err
+}
+
+// agree is the consent to a change.
+type agree struct{ yes, dry bool }
+
+func (c *agree) flags(cmd *cobra.Command) {
+	cmd.Flags().BoolVarP(&c.yes, "yes", "y", false, "do it, without being asked again")
+	cmd.Flags().BoolVar(&c.dry, "dry-run", false, "only say what would be done")
+}
+
+func (c *agree) check() error {
+	if c.yes || c.dry {
+		return nil
+	}
+	return misused("this changes the inbox for good: say --yes, or see with --dry-run what it would do")
+}
