@@ -64,15 +64,18 @@ func (w *world) fail(ctx context.Context, f fault, length time.Duration, add add
 		}
 		all = append(all, &outage{session: s, table: c.table})
 	}
-	working, cancel := context.WithCancel(ctx)
-	var work sync.WaitGroup
+	working, stopWork := context.WithCancel(ctx)
+	keeping, stopKeeping := context.WithCancel(ctx)
+	var work, keep sync.WaitGroup
 	for _, o := range all {
 		work.Go(func() { o.work(working) })
-		work.Go(func() { o.keepRelay(working) })
+		keep.Go(func() { o.keepRelay(keeping) })
 	}
 	stop := sync.OnceFunc(func() {
-		cancel()
+		stopWork()
 		work.Wait()
+		stopKeeping()
+		keep.Wait()
 		for _, o := range all {
 			o.session.relay = o.relay
 		}
@@ -102,13 +105,20 @@ func (w *world) fail(ctx context.Context, f fault, length time.Duration, add add
 	if err := pause(ctx, 2*w.window); err != nil {
 		return err
 	}
-	stop()
+	stopWork()
+	work.Wait()
 	for _, o := range all {
-		values, err := o.values(ctx, from, back)
+		values, err := o.values(from, back)
 		if err != nil {
 			return fmt.Errorf("%s, %s: %w", f.what, o.session.contender.name, err)
 		}
 		add(o.session.contender.name, f.what, values...)
+	}
+	stop()
+	for _, o := range all {
+		if err := errors.Join(o.keeping, o.session.check(ctx)); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -129,9 +139,11 @@ type outage struct {
 	table         string // in which its messages wait
 	bytes, memory int    // of the table and of the application, when the broker is back
 
-	// These are read when work and keepRelay have ended.
+	// These are read when work has ended.
 	slices  []outcome // of one window each
 	working error
+
+	// These are read when keepRelay has ended.
 	relay   *child
 	keeping error
 }
@@ -181,9 +193,9 @@ func (o *outage) back(ctx context.Context) error {
 }
 
 // values waits until all has come.
-func (o *outage) values(ctx context.Context, from, back instant) ([]any, error) {
-	if err := errors.Join(o.working, o.keeping); err != nil {
-		return nil, err
+func (o *outage) values(from, back instant) ([]any, error) {
+	if o.working != nil {
+		return nil, o.working
 	}
 	s := o.session
 	patience := time.Minute + 2*back.sub(from)
@@ -203,9 +215,6 @@ func (o *outage) values(ctx context.Context, from, back instant) ([]any, error) 
 				backlog, arrived = backlog+1, max(arrived, at)
 			}
 		}
-	}
-	if err := s.check(ctx); err != nil {
-		return nil, err
 	}
 	drained := 0.
 	if backlog > 0 {

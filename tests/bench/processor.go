@@ -19,6 +19,10 @@ func (a processorTimes) minus(b processorTimes) processorTimes {
 	return processorTimes{a.broker - b.broker, a.database - b.database, a.application - b.application, a.relay - b.relay}
 }
 
+func (a processorTimes) plus(b processorTimes) processorTimes {
+	return processorTimes{a.broker + b.broker, a.database + b.database, a.application + b.application, a.relay + b.relay}
+}
+
 func (a processorTimes) total() time.Duration { return a.broker + a.database + a.application + a.relay }
 
 // readProcessorTimes reads them from the system's list of processes. The application is a

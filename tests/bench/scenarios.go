@@ -103,10 +103,10 @@ var scenarios = []scenario{
 	},
 	{
 		name:     "classic",
-		what:     "committed and delivered messages per second with 1, 8, 32 and 128 concurrent transactions of one message of 512 bytes, all of them carried: with a classic staging queue and with a quorum queue; the target is a quorum queue",
+		what:     "committed and delivered messages per second with 1, 8, 32 and 128 concurrent transactions of one message of 512 bytes, all of them carried: with a classic staging queue and with a quorum queue, in turns within each measurement; the target is a quorum queue",
 		headline: headline{metric: "delivered/s", ours: ledgerClassic.name},
 		trials: func(c config) []trial {
-			return sending(kind{}, c.atOnce(1, 8, fullLoad, 128), ledgerCarried, ledgerClassic, outboxPoll)
+			return []trial{{name: ledgerClassic.name, run: takeTurns(kind{}, c.atOnce(1, 8, fullLoad, 128), ledgerCarried, ledgerClassic, outboxPoll)}}
 		},
 	},
 	sizesScenario,
