@@ -125,6 +125,32 @@ func TestACopySharesTheEndOfTheMessageThatItHasJoined(t *testing.T) {
 	}
 }
 
+// Rule 4 of package bridge: the row goes after the confirm of the target, whatever delays that.
+func TestACarriedRowStaysUntilTheConfirm(t *testing.T) {
+	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
+		deleted := 0
+		s := w.session(undeletableWorld{w, func(_ context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
+			deleted += len(ids)
+			return nil, nil
+		}}, newSideCall())
+		m := s.delivered(s.staging, w.commits(1, true, nil)[0])
+		s.committed(m)
+		to := s.forwarder.ready.take(10)
+		if len(to) != 1 {
+			t.Fatalf("%d messages are forwarded", len(to))
+		}
+		s.holds.failed(to[0], Missing, problem{})
+		w.wait(time.Minute)
+		if deleted > 0 || len(s.toForget.take(10)) > 0 || m.isAcked() {
+			t.Error("a row is deleted before the confirm, or its message acked")
+		}
+		s.ended(to[0], placed, nil)
+		if forgotten := s.toForget.take(10); !slices.Equal(forgotten, []*message{m}) {
+			t.Errorf("after the confirm %d rows are to be deleted", len(forgotten))
+		}
+	})
+}
+
 // Only carried messages without an order key join others.
 func TestOtherMessagesJoinNone(t *testing.T) {
 	s := carryingSession(nil)

@@ -336,7 +336,8 @@
 //	a refused database connection              a settler                     TestAServerThatOpensNoFurtherConnectionEndsNoSession
 //	the same, at the start                     the verifier's start          TestAVerifierWaitsForItsConnections
 //	no database connection for half a minute   the session                   verifier: TestALookupWithoutAConnectionEndsTheSession
-//	stage, touch, sweep, explain, observer     itself                        TestMessagesDependOnNoSideJob
+//	stage, touch, sweep, explain, observer     itself                        TestMessagesDependOnNoSideJob,
+//	                                                                         TestASideJobThatHangsHoldsNoSessionUp
 //	a lost staged copy of a carried message    itself, for some seconds      TestALostCarriedMessageArrives,
 //	                                                                         TestAPurgedStagingQueueLosesNoCarriedMessage
 //	a lookup or settle that fails, or a        the session, which is         TestKilledDatabaseConnectionsStartANewSessionAndLoseNothing,
@@ -358,5 +359,7 @@
 //	the ledger queue, or the right to it       itself                        –
 //	a broker that blocks publishing            all forwarding                TestMessagesGoBackWhileNothingCanBePublished
 //	a proof that fails                         all: nothing is judged        TestVerifierRefusesALedgerThatFailsTheProof
+//	a proof that hangs                         all; after 75 s the next      verifier: TestAProofThatHangsIsNotWaitedFor
+//	                                           proof begins
 //	a lock on the whole ledger (ALTER TABLE)   all, for as long as it lasts  –
 package verifier

@@ -53,9 +53,7 @@ func (s *session) explain(ctx context.Context) {
 
 // name names in the log the sessions that m waits for.
 func (s *session) name(ctx context.Context, m *message, waiting int, told *named) error {
-	asking, cancel := context.WithTimeout(ctx, ledgerTimeout)
-	defer cancel()
-	holders, err := s.opts.Watcher.Holders(asking, m.staged.ID)
+	holders, err := s.holders(ctx, m.staged.ID)
 	if err != nil {
 		return fmt.Errorf("ask who holds message %s up: %w", m.id(), err)
 	}
@@ -68,6 +66,12 @@ func (s *session) name(ctx context.Context, m *message, waiting int, told *named
 		s.log.Warn("a message waits for an open transaction", append(said, seen(h)...)...)
 	}
 	return nil
+}
+
+func (s *session) holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder, error) {
+	return inTime(ctx, s.calls.explain, ledgerTimeout, func(ctx context.Context) ([]inspect.Holder, error) {
+		return s.opts.Watcher.Holders(ctx, id)
+	})
 }
 
 // seen is what the login sees of a holder.
@@ -98,9 +102,7 @@ func (s *session) over(ctx context.Context, waiting []*message, told named) erro
 		if slices.ContainsFunc(waiting, func(m *message) bool { return m.staged.ID == last.id }) {
 			continue
 		}
-		asking, cancel := context.WithTimeout(ctx, ledgerTimeout)
-		holders, err := s.opts.Watcher.Holders(asking, last.id)
-		cancel()
+		holders, err := s.holders(ctx, last.id)
 		if err != nil {
 			return fmt.Errorf("ask whether message %s is still held up: %w", last.id, err)
 		}

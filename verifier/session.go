@@ -41,6 +41,7 @@ type session struct {
 	allow  allowList
 	stats  *counters
 	jobs   sideJobs
+	calls  sideCalls // the verifier's
 	log    *slog.Logger
 
 	consuming *bridge.Connection // alone, so that an alarm that blocks publishing does not block acks
@@ -78,6 +79,7 @@ func (v *Verifier) open(ctx context.Context, proven *driver.Proven) (_ *session,
 		allow:       v.allow,
 		stats:       &v.stats,
 		jobs:        v.jobs,
+		calls:       v.calls,
 		log:         v.opts.Logger,
 		arrivals:    newGatherer[*message](),
 		toucher:     v.toucher,
@@ -150,7 +152,7 @@ func (v *Verifier) open(ctx context.Context, proven *driver.Proven) (_ *session,
 		return nil, err
 	}
 	if s.carried != nil {
-		s.stager = newStager(s, v.staging)
+		s.stager = newStager(s, s.calls.stage)
 	}
 	return s, nil
 }

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// A sideCall lets the calls of a side job to the ledger run one at a time. A driver may ignore the
+// A sideCall lets the calls of a side job to the database run one at a time. A driver may ignore the
 // context of a call, so each runs in a goroutine of its own, and no session waits for it beyond its
 // time. It is the verifier's: while a call of an earlier session hangs, no other begins, so they
 // never keep more than one connection.
-type sideCall chan struct{} // holds an element while a call runs
+type sideCall chan struct{} // holds an element for each call that runs
 
 func newSideCall() sideCall { return make(sideCall, 1) }
 
@@ -23,7 +23,7 @@ const sideCallTurn = time.Second
 var errNoAnswer = errors.New("the database has not answered in time")
 
 // inTime returns the result of a call, or an error after patience. The context of the call ends
-// after ledgerTimeout, or with ctx.
+// after patience, but not before ledgerTimeout, or with ctx.
 func inTime[T any](ctx context.Context, running sideCall, patience time.Duration, call func(context.Context) (T, error)) (none T, err error) {
 	late, turn := time.NewTimer(patience), time.NewTimer(min(patience, sideCallTurn))
 	defer late.Stop()
@@ -47,7 +47,7 @@ func inTime[T any](ctx context.Context, running sideCall, patience time.Duration
 				ended <- result{err: fmt.Errorf("panic: %v\n%s", reason, debug.Stack())}
 			}
 		}()
-		asking, cancel := context.WithTimeout(ctx, ledgerTimeout)
+		asking, cancel := context.WithTimeout(ctx, max(patience, ledgerTimeout))
 		defer cancel()
 		value, err := call(asking)
 		ended <- result{value, err}

@@ -2,6 +2,8 @@ package verifier
 
 import (
 	"context"
+	"database/sql"
+	sqldriver "database/sql/driver"
 	"errors"
 	"sync/atomic"
 	"testing"
@@ -152,6 +154,60 @@ func TestAPanicLeavesNoMarkerUnacked(t *testing.T) {
 		}
 		if !first.isAcked() || !second.isAcked() {
 			t.Error("a marker from the waiting queue is not acked")
+		}
+	})
+}
+
+// A hangingConnector opens no connection, and does not come back, whatever the context says.
+type hangingConnector struct {
+	sqldriver.Connector
+	asked   atomic.Int32
+	release chan struct{}
+}
+
+func (c *hangingConnector) Connect(context.Context) (sqldriver.Conn, error) {
+	c.asked.Add(1)
+	<-c.release
+	return nil, errors.New("released")
+}
+
+// A pooledLedger is a ledger whose first statement needs a connection.
+type pooledLedger struct {
+	driver.Ledger
+	db *sql.DB
+}
+
+func (l pooledLedger) DB() *sql.DB                     { return l.db }
+func (l pooledLedger) Check(ctx context.Context) error { return l.db.PingContext(ctx) }
+func (l pooledLedger) FallBack(error) bool             { return false }
+
+// The start of a session fails in time and says why, a later proof may succeed, and a stop does not
+// wait for the end of a statement.
+func TestAProofThatHangsIsNotWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		connector := &hangingConnector{release: make(chan struct{})}
+		db := sql.OpenDB(connector)
+		defer db.Close()
+		defer synctest.Wait()
+		defer close(connector.release)
+		v := &Verifier{ledger: pooledLedger{db: db}, calls: newSideCalls()}
+		for n := range int32(provesAtOnce + 2) {
+			began := time.Now()
+			_, err := v.prove(t.Context())
+			if took := time.Since(began); took > provePatience || !errors.Is(err, errNoAnswer) || !errors.Is(err, bridge.ErrUnavailable) {
+				t.Errorf("after %v: %v", took, err)
+			}
+			if hanging := connector.asked.Load(); hanging != min(n+1, provesAtOnce) {
+				t.Errorf("after %d proofs %d hang", n+1, hanging)
+			}
+		}
+		v.calls = newSideCalls()
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		began := time.Now()
+		_, err := v.prove(ctx)
+		if took := time.Since(began); took > 2*proveEnd || !errors.Is(err, context.Canceled) {
+			t.Errorf("a stop has waited %v: %v", took, err)
 		}
 	})
 }

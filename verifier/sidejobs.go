@@ -11,6 +11,13 @@ import (
 // to the next what the log has said of it.
 type sideJobs struct{ forget, stage, touch, sweep, explain, observe *sidejob.Job }
 
+// sideCalls are the calls of the side jobs beside those of forgetter and toucher, and of prove.
+type sideCalls struct{ stage, sweep, explain, prove sideCall }
+
+func newSideCalls() sideCalls {
+	return sideCalls{stage: newSideCall(), sweep: newSideCall(), explain: newSideCall(), prove: make(sideCall, provesAtOnce)}
+}
+
 func newSideJobs(logger *slog.Logger) sideJobs {
 	return sideJobs{
 		forget:  sidejob.New("forget", logger),

@@ -12,6 +12,8 @@ const (
 	sweepFirst    = time.Second // after the start of a session
 	sweepInterval = 10 * time.Minute
 	sweepLimit    = 10_000
+	// sweepPatience is for a ledger of very many rows: a sweep reads all of them.
+	sweepPatience = sweepInterval
 	// sweepMargin is what the clocks of senders, verifiers and the database may
 	// differ by; see 'The sweep' in package driver.
 	sweepMargin = 30 * time.Minute
@@ -28,7 +30,9 @@ func (s *session) sweep(ctx context.Context) {
 			s.log.Debug("no sweep: messages may be in the queues", "error", err)
 			return sweepInterval, err
 		}
-		swept, err := s.ledger.Sweep(ctx, s.opts.SweepAge, sweepLimit)
+		swept, err := inTime(ctx, s.calls.sweep, sweepPatience, func(ctx context.Context) ([]driver.Orphan, error) {
+			return s.ledger.Sweep(ctx, s.opts.SweepAge, sweepLimit)
+		})
 		for _, orphan := range swept {
 			s.log.Warn("orphan row removed: its message was forwarded before a crash, or is lost", "message_id", orphan.ID.String(), "recorded_at", orphan.RecordedAt)
 		}

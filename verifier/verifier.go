@@ -33,7 +33,7 @@ type Verifier struct {
 	connections *connections
 	forgetter   *forgetter
 	toucher     *toucher
-	staging     sideCall // the stager's
+	calls       sideCalls
 
 	fellBack, noClaim sync.Once // each has been logged
 }
@@ -63,7 +63,7 @@ func New(ledger driver.Ledger, broker *bridge.Broker, opts *Options) (*Verifier,
 	}
 	v := &Verifier{ledger: ledger, broker: broker, opts: options, allow: newAllowList(options), jobs: newSideJobs(options.Logger)}
 	v.connections = newConnections(options.Logger, options.Settlers)
-	v.toucher, v.staging = newToucher(ledger), newSideCall()
+	v.toucher, v.calls = newToucher(ledger), newSideCalls()
 	v.forgetter = newForgetter(ledger, options.Logger, &v.stats.abandoned)
 	return v, nil
 }
@@ -111,7 +111,10 @@ func (v *Verifier) Run(ctx context.Context) error {
 		v.opts.Logger.Warn(what, "error", err, "retry_in", retry)
 		pause(ctx, retry)
 		if errors.Is(err, bridge.ErrOtherInstance) { // they would go on leading to both servers
-			closeIdle(ctx, v.ledger.DB())
+			_, _ = inTime(ctx, v.calls.prove, askPatience, func(ctx context.Context) (struct{}, error) {
+				closeIdle(ctx, v.ledger.DB())
+				return struct{}{}, nil
+			})
 		}
 		s, err = v.start(ctx)
 	}
@@ -131,12 +134,8 @@ func (v *Verifier) stopped(s *session, err error) error {
 
 // start makes a session, or says why there can be none now.
 func (v *Verifier) start(ctx context.Context) (*session, error) {
-	dropBroken(ctx, v.ledger.DB())
-	proven, err := driver.Prove(ctx, v.ledger)
+	proven, err := v.prove(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("start verifier: %w", err)
-	}
-	if err := v.mayReadWatermark(ctx); err != nil {
 		return nil, fmt.Errorf("start verifier: %w", err)
 	}
 	if reason := v.ledger.FellBack(); reason != nil {
@@ -151,6 +150,39 @@ func (v *Verifier) start(ctx context.Context) (*session, error) {
 	v.stats.sessions.Add(1)
 	v.opts.Logger.Info("session started", "queue", v.opts.Topology.Queue, "ledger", v.ledger.Identity().String(), "instance", string(proven.Instance()))
 	return s, nil
+}
+
+const (
+	// provePatience bounds prove: askPatience, 35 s for driver.Prove, and ledgerTimeout.
+	provePatience = 75 * time.Second
+	// proveEnd is how long a proof may go on when the verifier stops: it deletes its canaries.
+	proveEnd = 6 * time.Second
+	// provesAtOnce bounds the proofs of which a statement hangs. The next one may succeed on another
+	// connection.
+	provesAtOnce = 3
+)
+
+// prove asks the database for all that a session needs to know before it begins. It returns within
+// provePatience, even if the driver ignores the contexts of its calls.
+func (v *Verifier) prove(ctx context.Context) (*driver.Proven, error) {
+	waiting, stop := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer stop(nil)
+	defer context.AfterFunc(ctx, func() {
+		end := time.AfterFunc(proveEnd, func() { stop(context.Cause(ctx)) })
+		context.AfterFunc(waiting, func() { end.Stop() })
+	})()
+	proven, err := inTime(waiting, v.calls.prove, provePatience, func(context.Context) (*driver.Proven, error) {
+		dropBroken(ctx, v.ledger.DB())
+		proven, err := driver.Prove(ctx, v.ledger)
+		if err != nil {
+			return nil, err
+		}
+		return proven, v.mayReadWatermark(ctx)
+	})
+	if errors.Is(err, errNoAnswer) {
+		err = fmt.Errorf("%w: prove that a lookup waits: %w within %v", bridge.ErrUnavailable, err, provePatience)
+	}
+	return proven, err
 }
 
 // unclaimed says once that nothing keeps verifiers of another ledger from the queue.

@@ -120,7 +120,7 @@ func Prove(ctx context.Context, ledger Ledger) (*Proven, error) {
 		switch {
 		case err == nil:
 			return &Proven{ledger, instance}, nil
-		case errors.Is(err, bridge.ErrProof) && ledger.FallBack(err):
+		case ctx.Err() == nil && errors.Is(err, bridge.ErrProof) && ledger.FallBack(err): // else a later proof may be under way
 			continue
 		case errors.Is(err, errCanaryLate):
 			sleep(ctx, pause)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
@@ -97,8 +98,12 @@ func TestASideJobThatHangsHoldsNoSessionUp(t *testing.T) {
 	defer close(hung.release)
 	usual := s.Broker
 	s.Ledger, s.Broker = hung, dial(t, address)
-	v := s.Verify(verifier.Options{Unroutable: stage.Patience})
+	v := s.Verify(verifier.Options{Unroutable: stage.Patience, Watcher: hung, ExplainAfter: 50 * time.Millisecond})
 	s.Broker = usual
+	s.Eventually("the queues have been empty, for a sweep", func() bool { return hung.sweeping.Load() > 0 })
+	open, _ := s.Begin(stage.To(queue, "open")) // something to explain
+	defer func() { _ = open.Rollback() }()
+	s.Eventually("it is asked who holds a message up", func() bool { return hung.explaining.Load() > 0 })
 	carrying(s)
 	held := s.Commit(stage.To("missing", "held")) // something to touch
 	ids := map[string]bool{}
@@ -119,16 +124,36 @@ func TestASideJobThatHangsHoldsNoSessionUp(t *testing.T) {
 	if took := time.Since(began); took > stage.Patience/4 {
 		t.Errorf("the verifier has taken %v to stop", took)
 	}
-	if looking, touching := hung.looking.Load(), hung.touching.Load(); looking != 1 || touching != 1 {
-		t.Errorf("%d calls of Due hang, %d of Touch", looking, touching)
+	for name, calls := range map[string]*atomic.Int32{
+		"Due": &hung.looking, "Touch": &hung.touching, "Sweep": &hung.sweeping, "Holders": &hung.explaining,
+	} {
+		if n := calls.Load(); n != 1 {
+			t.Errorf("%d calls of %s hang", n, name)
+		}
 	}
 }
 
-// hungJobs does not come back from Due and Touch.
+// hungJobs does not come back from the calls of the side jobs.
 type hungJobs struct {
 	driver.Ledger
-	looking, touching atomic.Int32
-	release           chan struct{}
+	looking, touching, sweeping, explaining atomic.Int32
+	release                                 chan struct{}
+}
+
+func (l *hungJobs) Sweep(ctx context.Context, age time.Duration, limit int) ([]driver.Orphan, error) {
+	l.sweeping.Add(1)
+	<-l.release
+	return l.Ledger.Sweep(ctx, age, limit)
+}
+
+func (l *hungJobs) Holders(context.Context, uuid.UUID) ([]inspect.Holder, error) {
+	l.explaining.Add(1)
+	<-l.release
+	return nil, nil
+}
+
+func (l *hungJobs) OpenTransactions(context.Context, time.Duration, int) ([]inspect.Holder, error) {
+	return nil, nil
 }
 
 func (l *hungJobs) Due(ctx context.Context, after driver.DueRow, limit int) ([]driver.DueRow, time.Time, error) {
