@@ -38,8 +38,9 @@ type BrokerOptions struct {
 	// InFlight is how many messages each of these channels may have unconfirmed
 	// before Publish waits. Default 1024.
 	InFlight int
-	// Logger gets a line each time the publishing connection is lost or cannot be made,
-	// and for each queue whose arguments Declare could not check. Default slog.Default().
+	// Logger gets a line when the publishing connection is lost or cannot be made, one a minute
+	// while there is none, and one when it is back; and a line for each queue whose arguments
+	// Declare could not check. Default slog.Default().
 	Logger *slog.Logger
 }
 
@@ -86,6 +87,7 @@ type Broker struct {
 	keeper   sync.WaitGroup
 	once     sync.Once
 	next     atomic.Uint64
+	away     disconnection // keep's
 
 	mu      sync.Mutex
 	up      *link         // nil while there is none
@@ -142,6 +144,7 @@ func NewBroker(url string, opts *BrokerOptions) (*Broker, error) {
 	}
 	b := &Broker{url: url, opts: options, dial: new(net.Dialer).DialContext, rotation: newRotation(), linked: make(chan struct{})}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
+	b.away.logger = options.Logger
 	return b, nil
 }
 
@@ -162,6 +165,9 @@ func (b *Broker) Close() {
 	b.once.Do(func() {}) // no keeper starts any more
 	b.keeper.Wait()
 }
+
+// Done returns a channel that is closed when Close is called.
+func (b *Broker) Done() <-chan struct{} { return b.ctx.Done() }
 
 // Blocked returns why the broker takes no messages at present, in its own words (a memory or
 // disk alarm). It is empty if the broker takes messages, or if there is no connection.
@@ -304,12 +310,42 @@ func (b *Broker) keep() {
 			wait.Reset()
 		}
 		pause := wait.NextBackOff()
-		b.opts.Logger.Warn("publishing connection lost", "error", err, "retry_in", pause)
+		b.away.lasts(err)
 		select {
 		case <-b.ctx.Done():
 		case <-time.After(pause):
 		}
 	}
+}
+
+// A disconnection has the log tell when there is no publishing connection: at its begin, at its end,
+// and once in disconnectionAgain meanwhile.
+type disconnection struct {
+	logger      *slog.Logger
+	since, told time.Time // zero: there is a connection
+}
+
+const disconnectionAgain = time.Minute
+
+// lasts is for each connection that was lost or could not be made.
+func (d *disconnection) lasts(err error) {
+	now := time.Now()
+	switch {
+	case d.since.IsZero():
+		d.since, d.told = now, now
+		d.logger.Warn("publishing connection lost", "error", err)
+	case now.Sub(d.told) >= disconnectionAgain:
+		d.told = now
+		d.logger.Warn("publishing connection still lost", "error", err, "for", now.Sub(d.since).Round(time.Second))
+	}
+}
+
+func (d *disconnection) ends() {
+	if d.since.IsZero() {
+		return
+	}
+	d.logger.Info("publishing connection is back", "after", time.Since(d.since).Round(time.Millisecond))
+	d.since = time.Time{}
 }
 
 // newBackOff is the pause between attempts to reach a server: exponential with
@@ -351,6 +387,7 @@ func (b *Broker) serve() (linked bool, err error) {
 			return false, err
 		}
 	}
+	b.away.ends()
 	for {
 		b.relink(publishers)
 		var ended *Publisher

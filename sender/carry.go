@@ -45,6 +45,8 @@ const (
 	// carryRefusals is how often the broker may refuse a message before its row is left to carry it.
 	// The first refusal may be due to another message of its group.
 	carryRefusals = 2
+	// flushSlow is how long Flush waits on for a confirm that is late.
+	flushSlow = 4 * time.Second
 	// carriedHeld is counted for each message beside its bytes.
 	carriedHeld = 256
 )
@@ -199,7 +201,10 @@ func (c *carrier) run() {
 		if c.ship(groups) {
 			pauses.Reset()
 		} else {
-			time.Sleep(pauses.NextBackOff())
+			select {
+			case <-time.After(pauses.NextBackOff()):
+			case <-c.stager.broker.Done(): // which the next attempt finds
+			}
 		}
 	}
 }
@@ -355,22 +360,50 @@ func (c *carrier) waitingBytes() int {
 	return c.held
 }
 
-// flush waits until nothing is held.
+// flush waits until nothing is held, or the broker is out.
 func (c *carrier) flush(ctx context.Context) error {
-	c.mu.Lock()
-	if c.held == 0 {
-		c.mu.Unlock()
-		return nil
+	late := func(why error) error {
+		return fmt.Errorf("flush: carried messages are not confirmed; verifiers stage those that the broker does not have: %w", why)
 	}
-	if c.idle == nil {
+	for {
+		var idle <-chan struct{}
+		if idle = c.whenIdle(); idle == nil {
+			return nil
+		}
+		out := c.outage.whenOut()
+		select {
+		case <-c.stager.broker.Done(): // run is about to leave all to their rows
+			out = nil
+		default:
+		}
+		select {
+		case <-idle:
+			return nil
+		case <-ctx.Done():
+			return late(context.Cause(ctx))
+		case <-out:
+		}
+		if c.outage.slow() {
+			select {
+			case <-idle:
+				return nil
+			case <-ctx.Done():
+				return late(context.Cause(ctx))
+			case <-time.After(flushSlow):
+			}
+		}
+		if c.outage.out() {
+			return late(c.outage.cause())
+		}
+	}
+}
+
+// whenIdle returns a channel that is closed when nothing is held, or nil if nothing is.
+func (c *carrier) whenIdle() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.held > 0 && c.idle == nil {
 		c.idle = make(chan struct{})
 	}
-	idle := c.idle
-	c.mu.Unlock()
-	select {
-	case <-idle:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("flush: carried messages are not confirmed yet; verifiers stage those that the broker does not have: %w", context.Cause(ctx))
-	}
+	return c.idle
 }

@@ -58,6 +58,7 @@ func (l *carryingLedger) unpublished() (out []bool) {
 type scriptedBroker struct {
 	answer  func(ctx context.Context, bodies []string) error
 	blocked string
+	closed  chan struct{}
 
 	mu    sync.Mutex
 	asked []time.Time
@@ -65,6 +66,8 @@ type scriptedBroker struct {
 }
 
 func (b *scriptedBroker) Blocked() string { return b.blocked }
+
+func (b *scriptedBroker) Done() <-chan struct{} { return b.closed }
 
 func (b *scriptedBroker) Publish(ctx context.Context, messages []bridge.Outgoing) error {
 	var bodies []string
@@ -136,10 +139,11 @@ func send(t *testing.T, s *Sender, bodies ...string) {
 	}
 }
 
+// flush waits until nothing is on its way, also while the broker is out.
 func flush(t *testing.T, s *Sender) {
 	t.Helper()
-	if err := s.Flush(t.Context()); err != nil {
-		t.Fatal(err)
+	if idle := s.carrier.whenIdle(); idle != nil {
+		<-idle
 	}
 	synctest.Wait() // for the log
 }
@@ -637,4 +641,66 @@ func TestAClosedBrokerEndsTheCarrier(t *testing.T) {
 			t.Errorf("ended after %v, published %v", took, b.groups())
 		}
 	})
+}
+
+// Neither does a pause between two attempts delay that.
+func TestAClosedBrokerEndsTheCarrierBetweenTwoAttempts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &scriptedBroker{closed: make(chan struct{})}
+		b.answer = func(context.Context, []string) error {
+			select {
+			case <-b.closed:
+				return fmt.Errorf("%w: broker is closed: %w", bridge.ErrUnavailable, context.Canceled)
+			default:
+				return bridge.ErrUnavailable
+			}
+		}
+		s, _, _ := carrying(t, Options{}, b)
+		send(t, s, "1")
+		for attempts := 0; attempts < 5; attempts = len(b.groups()) {
+			time.Sleep(time.Millisecond)
+		}
+		close(b.closed)
+		synctest.Wait()
+		s.carrier.mu.Lock()
+		defer s.carrier.mu.Unlock()
+		if s.carrier.running || s.carrier.held > 0 {
+			t.Errorf("runs: %t, %d bytes are held", s.carrier.running, s.carrier.held)
+		}
+	})
+}
+
+// The end of a process waits for a confirm that may come, and for no broker that is out.
+func TestFlushDoesNotWaitForABrokerThatIsOut(t *testing.T) {
+	confirm := func(after time.Duration) func(context.Context, []string) error {
+		return func(context.Context, []string) error { time.Sleep(after); return nil }
+	}
+	for name, c := range map[string]struct {
+		answer func(context.Context, []string) error
+		ends   time.Duration // of the context
+		took   time.Duration
+		why    error
+	}{
+		"away":                   {away, time.Hour, 0, bridge.ErrUnavailable},
+		"no answer":              {silent, time.Hour, outAfter + flushSlow, bridge.ErrUnconfirmed},
+		"no answer, in no time":  {silent, time.Second / 2, time.Second / 2, context.DeadlineExceeded},
+		"no answer, in time":     {silent, 2 * time.Second, 2 * time.Second, context.DeadlineExceeded},
+		"a confirm that is late": {confirm(4 * time.Second), time.Hour, 4 * time.Second, nil},
+		"a missing queue":        {failing(&amqp.Error{Code: amqp.NotFound}), time.Hour, driver.StageAgainAfter, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, _, _ := carrying(t, Options{}, &scriptedBroker{answer: c.answer})
+				send(t, s, "1")
+				ctx, cancel := context.WithTimeout(t.Context(), c.ends)
+				defer cancel()
+				began := time.Now()
+				err := s.Flush(ctx)
+				if took := time.Since(began); took < c.took || took > c.took+carryProbe || !errors.Is(err, c.why) {
+					t.Errorf("after %v: %v", took, err)
+				}
+				flush(t, s)
+			})
+		})
+	}
 }

@@ -98,7 +98,8 @@
 // hold its content. A ledger of an own table carries nothing: CarrySmall is CarryNever there.
 //
 // Call Flush before the process ends, so that no message is left to the verifiers. Without the
-// broker it can take fifteen seconds. Its context may end much sooner: no committed message is lost.
+// broker it returns an error within about five seconds. Its context may end sooner: no committed
+// message is lost.
 //
 //	err := s.Flush(ctx) // then broker.Close()
 //

@@ -56,6 +56,7 @@ type stager struct {
 type Broker interface {
 	Publish(ctx context.Context, messages []bridge.Outgoing) error
 	Blocked() string
+	Done() <-chan struct{} // closed when the Broker is closed
 }
 
 // A cargo is what one call stages. The records are encoded when it is made, since the messages

@@ -32,6 +32,8 @@ type slowBroker struct {
 
 func (b *slowBroker) Blocked() string { return b.blocked }
 
+func (*slowBroker) Done() <-chan struct{} { return nil }
+
 func (b *slowBroker) Publish(ctx context.Context, messages []bridge.Outgoing) error {
 	select {
 	case <-time.After(b.takes):

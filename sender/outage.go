@@ -36,9 +36,10 @@ type outage struct {
 	quiet   bool              // no message is carried: the log has nothing to say
 
 	mu      sync.Mutex
-	failure error     // of the last publication; nil: it was confirmed
-	since   time.Time // when a confirm was followed by a failure or a failure by a confirm
-	probe   time.Time // when the next message is published in spite of failure
+	failure error         // of the last publication; nil: it was confirmed
+	since   time.Time     // when a confirm was followed by a failure or a failure by a confirm
+	probe   time.Time     // when the next message is published in spite of failure
+	begins  chan struct{} // closed when the broker is out; nil if no Flush waits
 }
 
 // errSlow is the failure of a publication that has not ended.
@@ -85,6 +86,10 @@ func (o *outage) learn(failure error, counts func() bool) {
 	if (before == nil) != (failure == nil) {
 		o.since = time.Now()
 	}
+	if o.begins != nil && isOutage(failure) {
+		close(o.begins)
+		o.begins = nil
+	}
 	if failure != nil {
 		o.probe = time.Now().Add(carryProbe)
 	}
@@ -124,6 +129,31 @@ func (o *outage) out() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return isOutage(o.failure)
+}
+
+// cause returns the failure of the last publication, or nil.
+func (o *outage) cause() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.failure
+}
+
+// slow tells whether the broker counts as out only because a confirm is late.
+func (o *outage) slow() bool { return o.cause() == errSlow }
+
+// whenOut returns a channel that is closed when the broker is known to be out.
+func (o *outage) whenOut() <-chan struct{} {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if isOutage(o.failure) {
+		out := make(chan struct{})
+		close(out)
+		return out
+	}
+	if o.begins == nil {
+		o.begins = make(chan struct{})
+	}
+	return o.begins
 }
 
 // holdsBack tells whether a message is not to be published now. During a failure it returns false

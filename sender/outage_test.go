@@ -26,6 +26,8 @@ type brokenBroker struct {
 
 func (*brokenBroker) Blocked() string { return "" }
 
+func (*brokenBroker) Done() <-chan struct{} { return nil }
+
 func (b *brokenBroker) Publish(ctx context.Context, _ []bridge.Outgoing) error {
 	b.mu.Lock()
 	b.asked++

@@ -25,16 +25,19 @@ var (
 type broker struct {
 	mu      sync.Mutex
 	failure error // nil: it takes all
-	closed  bool
+	done    chan struct{}
 	staged  map[uuid.UUID]bridge.Message
 }
 
 func (b *broker) Publish(_ context.Context, messages []bridge.Outgoing) error {
+	select {
+	case <-b.done:
+		return fmt.Errorf("publish: %w: the test has ended: %w", bridge.ErrUnavailable, context.Canceled)
+	default:
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
-	case b.closed:
-		return fmt.Errorf("publish: %w: the test has ended: %w", bridge.ErrUnavailable, context.Canceled)
 	case errors.Is(b.failure, bridge.ErrUnavailable):
 		return fmt.Errorf("publish: nothing sent: %w", b.failure)
 	case bridge.Refusal(b.failure) != nil:
@@ -72,6 +75,8 @@ func (b *broker) take(p amqp.Publishing) error {
 // Blocked is "": the failure bridge.ErrBlocked comes from Publish.
 func (*broker) Blocked() string { return "" }
 
+func (b *broker) Done() <-chan struct{} { return b.done }
+
 func (b *broker) message(id uuid.UUID) (bridge.Message, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -85,8 +90,4 @@ func (b *broker) failWith(err error) {
 	b.failure = err
 }
 
-func (b *broker) close() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.closed = true
-}
+func (b *broker) close() { close(b.done) }

@@ -63,7 +63,7 @@ const patience = 10 * time.Second
 
 func start(t testing.TB, ledger driver.Recorder, rows *rows, opts *sender.Options) *Sender {
 	t.Helper()
-	s := &Sender{t: t, broker: &broker{staged: make(map[uuid.UUID]bridge.Message)}, rows: rows}
+	s := &Sender{t: t, broker: &broker{done: make(chan struct{}), staged: make(map[uuid.UUID]bridge.Message)}, rows: rows}
 	var err error
 	if s.Sender, err = sender.New(ledger, s.broker, opts); err != nil {
 		t.Fatalf("sendertest: %v", err)
