@@ -49,9 +49,11 @@ var packing = tables.Packing{
 		}
 		return base64.StdEncoding.AppendEncode([]byte{}, b)
 	},
-	Text:     func(s string) string { return s },
+	Text:     func(s string) string { return s }, // ASCII already
+	Error:    func(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) },
 	BytesOut: "FROM_BASE64($1)",
 	TextOut:  "$1",
+	ErrorOut: "CONVERT(FROM_BASE64($1) USING utf8mb4)",
 }
 
 // An Inbox is the tables of processed keys, pending messages, marks and kept messages in one

@@ -18,6 +18,7 @@ func testMariaDBInboxKeepsBytesAsTheyAre(t *testing.T) {
 	config.Params = map[string]string{"character_set_connection": "latin1"}
 	odd := connectMariaDB(t, config)
 	must(t, migrate.Inbox(t.Context(), plain, migrate.MySQL))
+	const failure = "gr\u00fc\u00dfe \u20ac \U0001F4A5"               // utf8mb4, in a statement of latin1
 	consumer, key := "caf\u00e9 \u20ac", "gr\u00fc\u00dfe \u20ac\xff" // bytes, in an encoding of the caller's
 	write, err := mysql.OpenInbox(t.Context(), odd)
 	must(t, err)
@@ -40,7 +41,7 @@ func testMariaDBInboxKeepsBytesAsTheyAre(t *testing.T) {
 
 	claimed, err := write.Claim(ctx, tx, consumer, []string{key})
 	did("claim", len(claimed) == 1, err)
-	added, err := write.AddPending(ctx, tx, consumer, driver.Pending{Key: key, State: driver.Ready, Run: "1", Message: notLatin1}, 0)
+	added, err := write.AddPending(ctx, tx, consumer, driver.Pending{Key: key, State: driver.Ready, Run: "1", Message: notLatin1, Error: failure}, 0)
 	did("add", added, err)
 	added, err = write.AddPending(ctx, tx, consumer, driver.Pending{Key: "bare", State: driver.Ready, Run: "1"}, time.Hour)
 	did("add without a message", added, err)
@@ -61,6 +62,9 @@ func testMariaDBInboxKeepsBytesAsTheyAre(t *testing.T) {
 			t.Fatalf("%q: claimed %t, pending %v", k, found, p)
 		}
 		same(k, p.Message)
+		if k == key && p.Error != failure {
+			t.Errorf("the error is %q, must be %q", p.Error, failure)
+		}
 	}
 	_, message, err := read.FirstKept(ctx, tx, consumer, key)
 	must(t, err)
@@ -71,11 +75,14 @@ func testMariaDBInboxKeepsBytesAsTheyAre(t *testing.T) {
 	tx = bridge.SQL(changing)
 	taken, err := write.TakePending(ctx, tx, consumer, driver.Ready)
 	did("take", taken != nil && taken.Key == key, err)
-	changed, err := write.ChangePending(ctx, tx, consumer, "1", driver.Pending{Key: key, State: driver.Failed, Run: "2", Message: notLatin1}, 0)
+	changed, err := write.ChangePending(ctx, tx, consumer, "1", driver.Pending{Key: key, State: driver.Failed, Run: "2", Message: notLatin1, Error: failure}, 0)
 	did("change", changed, err)
 	_, p, err := write.LookUp(ctx, tx, consumer, key)
 	must(t, err)
 	same("the changed one", p.Message)
+	if p.Error != failure {
+		t.Errorf("the changed error is %q, must be %q", p.Error, failure)
+	}
 	listed, err := write.ListPending(ctx, tx, consumer, driver.Failed, "", 10)
 	did("list", len(listed) == 1 && listed[0].Key == key, err)
 	removed, err := write.RemovePending(ctx, tx, consumer, key, "2")

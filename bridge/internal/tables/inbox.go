@@ -80,6 +80,7 @@ func NewInbox(d Dialect) Inbox {
 	if d.Packing.Bytes == nil {
 		d.Packing = unpacked
 	}
+	d.Packing = d.Packing.withError()
 	words := strings.NewReplacer("$key", d.Key, "$now", d.Now, "$claimed", d.Claimed, "$limit", d.Limit,
 		"$insert", d.Insert, "$conflict", d.OnConflict, "$claiming", d.Claiming, "$beside", d.Beside, "$join", cmp.Or(d.Join, "LEFT JOIN"),
 		"$taking", d.Taking, "$overdue", d.Overdue, "$locked", d.Locked, "$seeking", d.Seeking, "$state", cmp.Or(d.State, "text(?)"), "$columns", pendingColumns, "$head", headColumns)
@@ -91,11 +92,11 @@ func NewInbox(d Dialect) Inbox {
 		d:       d,
 		unclaim: text(deleteFrom("bridge_inbox", d.Seeking) + ` WHERE consumer = bytes(?) AND $key = bytes(?)`),
 		add: text(`$insert INSERT INTO bridge_inbox_pending (consumer, message_key, state, run, attempts, since_ms, due_ms, error, message)
-VALUES (bytes(?), bytes(?), text(?), text(?), ?, $now, $now + ?, text(?), bytes(?)) $conflict`),
+VALUES (bytes(?), bytes(?), text(?), text(?), ?, $now, $now + ?, error(?), bytes(?)) $conflict`),
 		look: text(`SELECT c.claimed, p.state, p.run, p.attempts, p.since_ms, p.error, p.message
 FROM (SELECT count(*) AS claimed FROM bridge_inbox $claiming WHERE consumer = bytes(?) AND $key = bytes(?)) c
 $join bridge_inbox_pending p $beside ON p.consumer = bytes(?) AND p.message_key = bytes(?)`),
-		change: text(update(pending, d.Seeking, `state = text(?), run = text(?), attempts = ?, due_ms = $now + ?, error = text(?), message = COALESCE(bytes(?), message)`) +
+		change: text(update(pending, d.Seeking, `state = text(?), run = text(?), attempts = ?, due_ms = $now + ?, error = error(?), message = COALESCE(bytes(?), message)`) +
 			` WHERE consumer = bytes(?) AND message_key = bytes(?) AND run = text(?)`),
 		keep: text(update(pending, d.Seeking, `message = bytes(?)`) +
 			` WHERE consumer = bytes(?) AND message_key = bytes(?) AND run = text(?) AND message IS NULL`),
@@ -139,7 +140,7 @@ func (i Inbox) name(s string) any {
 	return s
 }
 
-// text is a state, a run or an error as an argument.
+// text is a state or a run as an argument.
 func (i Inbox) text(s string) any { return i.d.Packing.Text(s) }
 
 // message is a message as an argument, which keeps an empty one from being stored as one.
@@ -187,7 +188,7 @@ func (i Inbox) AddPending(ctx context.Context, tx bridge.Tx, consumer string, p 
 		return false, fmt.Errorf("add pending message: %w", err)
 	}
 	n, err := tx.Exec(ctx, i.add, i.name(consumer), i.name(p.Key), i.text(string(p.State)), i.text(p.Run),
-		int64(p.Attempts), due.Milliseconds(), i.text(short(p.Error)), i.message(p.Message))
+		int64(p.Attempts), due.Milliseconds(), i.d.Packing.Error(short(p.Error)), i.message(p.Message))
 	if err != nil && i.d.IsDuplicate != nil && i.d.IsDuplicate(err) {
 		return false, nil
 	}
@@ -223,7 +224,7 @@ func (i Inbox) LookUp(ctx context.Context, tx bridge.Tx, consumer, key string) (
 // ChangePending implements driver.PendingMessages.
 func (i Inbox) ChangePending(ctx context.Context, tx bridge.Tx, consumer, run string, p driver.Pending, due time.Duration) (bool, error) {
 	n, err := i.execKey(ctx, tx, "change pending message", consumer, p.Key, i.change, i.text(string(p.State)), i.text(p.Run), int64(p.Attempts),
-		due.Milliseconds(), i.text(short(p.Error)), i.message(p.Message), i.name(consumer), i.name(p.Key), i.text(run))
+		due.Milliseconds(), i.d.Packing.Error(short(p.Error)), i.message(p.Message), i.name(consumer), i.name(p.Key), i.text(run))
 	return n == 1, err
 }
 

@@ -7,19 +7,37 @@ import "regexp"
 type Packing struct {
 	Bytes func(b []byte) []byte // of nil, nil
 	Text  func(s string) string
+	Error func(s string) string // of an error's text, in any characters; nil: Text
 
-	// BytesOut and TextOut are the expressions that take out of the parameter $1 what was
-	// packed in it.
-	BytesOut, TextOut string
+	// BytesOut, TextOut and ErrorOut are the expressions that take out of the parameter $1 what
+	// was packed in it. Without Error, ErrorOut does not count.
+	BytesOut, TextOut, ErrorOut string
 }
 
 // unpacked is the Packing of all other servers.
-var unpacked = Packing{func(b []byte) []byte { return b }, func(s string) string { return s }, "$1", "$1"}
+var unpacked = Packing{
+	Bytes: func(b []byte) []byte { return b }, Text: func(s string) string { return s },
+	BytesOut: "$1", TextOut: "$1",
+}
 
-var packedBytes, packedText = regexp.MustCompile(`\bbytes\(([^()]+)\)`), regexp.MustCompile(`\btext\(([^()]+)\)`)
+// withError returns a Packing that has an Error.
+func (p Packing) withError() Packing {
+	if p.Error == nil {
+		p.Error, p.ErrorOut = p.Text, p.TextOut
+	}
+	return p
+}
 
-// Unpack puts the expressions into a statement in which bytes(…) and text(…) stand around
-// the packed parameters.
+var (
+	packedBytes = regexp.MustCompile(`\bbytes\(([^()]+)\)`)
+	packedText  = regexp.MustCompile(`\btext\(([^()]+)\)`)
+	packedError = regexp.MustCompile(`\berror\(([^()]+)\)`)
+)
+
+// Unpack puts the expressions into a statement in which bytes(…), text(…) and error(…) stand
+// around the packed parameters.
 func (p Packing) Unpack(statement string) string {
-	return packedText.ReplaceAllString(packedBytes.ReplaceAllString(statement, p.BytesOut), p.TextOut)
+	statement = packedBytes.ReplaceAllString(statement, p.BytesOut)
+	statement = packedText.ReplaceAllString(statement, p.TextOut)
+	return packedError.ReplaceAllString(statement, p.withError().ErrorOut)
 }
