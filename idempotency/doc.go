@@ -171,9 +171,10 @@
 //	Ready     it did not happen, and shall                Resume does it
 //	Failed    it did not happen, in Options.Attempts      mend the cause; Retry or MarkDone
 //
-// [Guard.CountPending] is the metric to alert on, and [Guard.Pending] the list for the
-// operator; bridgectl pending list shows it, and bridgectl pending retry and done decide. A message
-// whose effect certainly did not happen ([NotDone]) is not in doubt, once the inbox knows: if the process dies before that is committed, or the database does not
+// [Guard.CountPending] is the metric to alert on, which package idempotency/metrics collects.
+// [Guard.Pending] is the list for the operator. bridgectl pending list shows it, and bridgectl
+// pending retry and done decide. A message whose effect certainly did not happen ([NotDone]) is
+// not in doubt, once the inbox knows: if the process dies before that is committed, or the database does not
 // answer until Options.Hold ends, the row still says 'started', and becomes doubtful. Run
 // [Guard.Resume] somewhere, or nobody does what is Ready.
 //

@@ -31,6 +31,7 @@ var libraries = map[string][]string{
 	"sender/metrics":              {backoff, uuid, amqp, prometheus, perks, xxhash, model, common, procfs, xsys, protobuf, goautoneg},
 	"sender/pgxsender":            {backoff, uuid, amqp, sqlx, pgx, passfile, servicefile, puddle, xsync, text},
 	"idempotency/idempotencytest": {backoff, uuid, amqp},
+	"idempotency/metrics":         {backoff, uuid, amqp, prometheus, perks, xxhash, model, common, procfs, xsys, protobuf, goautoneg},
 	"bridge/migrate":              {backoff, goose, interpolate, retry, multierr, xsync},
 }
 
