@@ -27,7 +27,8 @@ const togetherMost = 3
 // is handled alone, with a slice of length one and a transaction of its own, as by Handle. So fn
 // may run several times for a message. Only the message that fails is retried and dead-lettered;
 // its pauses hold up no other message of the batch. One attempt runs at a time. A message whose
-// key cannot be used, or is too old, is handled alone from the start.
+// key cannot be used, or is too old, and one that comes from a retry queue, is handled alone from
+// the start.
 //
 // A failed attempt at a batch counts against no message. If the database is away, or ends the
 // transaction because of a deadlock, the batch is tried again as a whole.
@@ -101,7 +102,8 @@ func (b *batch[T]) sortOut(ds []amqp.Delivery) (together []keyed, alone []amqp.D
 		if err == nil {
 			err = b.guard.judgeAge(key)
 		}
-		if err != nil {
+		// A message that has failed before would take this batch apart too.
+		if failed, retries := b.guard.retried(d); err != nil || failed > 0 || retries > 0 {
 			alone = append(alone, d)
 			continue
 		}

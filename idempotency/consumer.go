@@ -62,7 +62,7 @@ import (
 type Consumer struct {
 	broker *bridge.Broker
 	queue  string
-	handle func(ctx context.Context, d amqp.Delivery) error
+	handle func(ctx context.Context, ds []amqp.Delivery) error
 	opts   ConsumerOptions
 	log    *slog.Logger
 	room   *room
@@ -88,7 +88,7 @@ type ConsumerOptions struct {
 
 	// Prefetch is how many messages the broker delivers before they are acked. Messages without a
 	// free worker wait here, while the broker's consumer timeout runs (30 minutes unless changed).
-	// At least Workers. Default: twice Workers; with a Key four times, so that one busy key does
+	// At least Workers, and in a batch consumer times the size of a batch. Default: twice that; with a Key four times, so that one busy key does
 	// not idle the workers. With the first, Options.Hold's default is short enough. With a Key,
 	// many failing messages of one key may together reach the timeout; then the session ends, and
 	// they come again.
@@ -110,7 +110,7 @@ type ConsumerOptions struct {
 	Logger *slog.Logger
 }
 
-func (o *ConsumerOptions) withDefaults() (ConsumerOptions, error) {
+func (o *ConsumerOptions) withDefaults(batch int) (ConsumerOptions, error) {
 	var filled ConsumerOptions
 	if o != nil {
 		filled = *o
@@ -119,7 +119,7 @@ func (o *ConsumerOptions) withDefaults() (ConsumerOptions, error) {
 		filled.Workers = 10
 	}
 	if filled.Prefetch == 0 {
-		filled.Prefetch = 2 * filled.Workers
+		filled.Prefetch = 2 * filled.Workers * batch
 		if filled.Key != nil {
 			filled.Prefetch *= 2
 		}
@@ -137,8 +137,8 @@ func (o *ConsumerOptions) withDefaults() (ConsumerOptions, error) {
 	switch {
 	case filled.Workers < 0:
 		return filled, fmt.Errorf("ConsumerOptions.Workers is %d, must not be negative", filled.Workers)
-	case filled.Prefetch < filled.Workers || filled.Prefetch > maxPrefetch:
-		return filled, fmt.Errorf("ConsumerOptions.Prefetch is %d, must be from Workers %d to %d", filled.Prefetch, filled.Workers, maxPrefetch)
+	case filled.Prefetch < filled.Workers*batch || filled.Prefetch > maxPrefetch:
+		return filled, fmt.Errorf("ConsumerOptions.Prefetch is %d, must be from Workers %d times batch %d to %d", filled.Prefetch, filled.Workers, batch, maxPrefetch)
 	case filled.MaxBytes < 0:
 		return filled, fmt.Errorf("ConsumerOptions.MaxBytes is %d, must not be negative", filled.MaxBytes)
 	case filled.Drain < 0:
@@ -157,20 +157,44 @@ func (o *ConsumerOptions) ordered() bool { return o.Workers == 1 || o.Key != nil
 // handle is called for each delivery, by up to ConsumerOptions.Workers goroutines at once. Its
 // context ends ConsumerOptions.Drain after Run's. d must not be used after handle has returned.
 func NewConsumer(broker *bridge.Broker, queue string, handle func(ctx context.Context, d amqp.Delivery) error, opts *ConsumerOptions) (*Consumer, error) {
-	filled, err := opts.withDefaults()
+	if handle == nil {
+		return nil, errors.New("new consumer: handle is nil")
+	}
+	return newConsumer(broker, queue, 1, func(ctx context.Context, ds []amqp.Delivery) error { return handle(ctx, ds[0]) }, opts)
+}
+
+// NewBatchConsumer is NewConsumer with a handler of up to batch deliveries at once, such as a call
+// of [Guard.HandleBatch]. A free worker takes what is there, up to batch, and never waits for more:
+// so batches are of one message while the queue is empty, and grow while all workers are busy. With
+// fewer Workers they grow earlier; 2 is usually enough. Messages with the same key (see
+// ConsumerOptions.Key), and copies of one message, are in different batches.
+//
+// The Consumer knows which of its deliveries are settled. HandleBatch in it acks a whole batch with
+// one word to the broker if no earlier delivery is open, and otherwise the messages behind that one
+// by one.
+func NewBatchConsumer(broker *bridge.Broker, queue string, batch int, handle func(ctx context.Context, ds []amqp.Delivery) error, opts *ConsumerOptions) (*Consumer, error) {
+	switch {
+	case handle == nil:
+		return nil, errors.New("new consumer: handle is nil")
+	case batch < 1:
+		return nil, fmt.Errorf("new consumer: batch is %d, must be at least 1", batch)
+	}
+	return newConsumer(broker, queue, batch, handle, opts)
+}
+
+func newConsumer(broker *bridge.Broker, queue string, batch int, handle func(ctx context.Context, ds []amqp.Delivery) error, opts *ConsumerOptions) (*Consumer, error) {
+	filled, err := opts.withDefaults(batch)
 	switch {
 	case broker == nil:
 		return nil, errors.New("new consumer: broker is nil")
 	case queue == "":
 		return nil, errors.New("new consumer: queue is empty")
-	case handle == nil:
-		return nil, errors.New("new consumer: handle is nil")
 	case err != nil:
 		return nil, fmt.Errorf("new consumer: %w", err)
 	}
 	c := &Consumer{broker: broker, queue: queue, handle: handle, opts: filled,
 		log: filled.Logger.With("queue", queue), room: &room{most: filled.MaxBytes}}
-	c.jobs = newSchedule(filled.Workers, c.run)
+	c.jobs = newSchedule(filled.Workers, batch, c.run)
 	return c, nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -42,6 +43,7 @@ var (
 // deliveries is begun, and none of its handlers begins another attempt.
 type consumerSession struct {
 	channel  *amqp.Channel
+	open     openDeliveries
 	ordered  bool
 	stopping context.Context
 	end      context.CancelCauseFunc // ends stopping, and with it the session
@@ -197,6 +199,7 @@ func hangUp(conn *bridge.Connection, deliveries <-chan amqp.Delivery, ask func()
 // take queues a delivery for a worker.
 func (c *Consumer) take(s *consumerSession, d amqp.Delivery) {
 	settled := &settlement{session: s}
+	s.open.add(d.DeliveryTag, settled)
 	d.Acknowledger = settled
 	d = wire.Restored(d)
 	leave := c.room.take(d)
@@ -225,9 +228,10 @@ func (c *Consumer) key(d amqp.Delivery) (key string) {
 	return c.opts.Key(d)
 }
 
-// run lets the handler handle a delivery, and sees to it that the delivery is settled.
-func (c *Consumer) run(j *job) {
-	defer c.jobs.finish(j)
+// run lets the handler handle deliveries, and sees to it that they are settled.
+func (c *Consumer) run(jobs []*job) {
+	defer c.jobs.finish(jobs)
+	session, id := jobs[0].session, jobs[0].delivery.MessageId
 	returned := false
 	defer func() {
 		if !returned { // a panic, or runtime.Goexit
@@ -235,28 +239,38 @@ func (c *Consumer) run(j *job) {
 			if v := recover(); v != nil {
 				reason = v
 			}
-			c.log.Error("handler did not return", "message_id", j.delivery.MessageId, "panic", reason, "stack", string(debug.Stack()))
+			c.log.Error("handler did not return", "message_id", id, "messages", len(jobs), "panic", reason, "stack", string(debug.Stack()))
 		}
-		c.settle(j)
+		c.settle(jobs)
 	}()
-	err := c.handle(j.session.handling, j.delivery)
+	ds := make([]amqp.Delivery, len(jobs))
+	for n, j := range jobs {
+		ds[n] = j.delivery
+	}
+	err := c.handle(session.handling, ds)
 	returned = true
 	switch {
 	case err == nil:
-	case errors.Is(err, ErrLeftUnacked) && j.session.over():
-		c.log.Info("message left in the queue", "message_id", j.delivery.MessageId, "reason", err)
+	case errors.Is(err, ErrLeftUnacked) && session.over():
+		c.log.Info("message left in the queue", "message_id", id, "messages", len(jobs), "reason", err)
 	default:
-		c.log.Warn("delivery not finished", "message_id", j.delivery.MessageId, "error", err)
+		c.log.Warn("delivery not finished", "message_id", id, "messages", len(jobs), "error", err)
 	}
 }
 
-// settle hands the delivery back if the handler has neither acked nor rejected it.
-func (c *Consumer) settle(j *job) {
-	if j.settled.done.Load() || j.session.over() {
+// settle hands back the deliveries that the handler has neither acked nor rejected.
+func (c *Consumer) settle(jobs []*job) {
+	session := jobs[0].session
+	open := slices.DeleteFunc(slices.Clone(jobs), func(j *job) bool { return j.settled.done.Load() })
+	if len(open) == 0 || session.over() {
 		return
 	}
-	c.log.Error("message was neither acked nor rejected by its handler; handing it back", "message_id", j.delivery.MessageId, "delay", unsettledPause)
-	if pause(j.session.stopping, unsettledPause) {
+	c.log.Error("message was neither acked nor rejected by its handler; handing it back",
+		"message_id", open[0].delivery.MessageId, "messages", len(open), "delay", unsettledPause)
+	if !pause(session.stopping, unsettledPause) {
+		return
+	}
+	for _, j := range open {
 		_ = j.delivery.Nack(false, true) // or the end of the channel does it
 	}
 }
@@ -270,11 +284,17 @@ type settlement struct {
 }
 
 var _ amqp.Acknowledger = (*settlement)(nil)
+var _ batchAcknowledger = (*settlement)(nil)
 var _ closable = (*settlement)(nil)
 
 func (s *settlement) Ack(tag uint64, multiple bool) error {
 	s.done.Store(true)
-	return s.session.channel.Ack(tag, multiple)
+	return s.session.open.settle(tag, multiple, func() error { return s.session.channel.Ack(tag, multiple) })
+}
+
+// AckBatch acks deliveries of the session.
+func (s *settlement) AckBatch(tags []uint64) error {
+	return s.session.open.ackBatch(tags, s.session.channel.Ack)
 }
 
 func (s *settlement) Nack(tag uint64, multiple, requeue bool) error {
@@ -282,7 +302,7 @@ func (s *settlement) Nack(tag uint64, multiple, requeue bool) error {
 		return s.requeue(tag, multiple)
 	}
 	s.done.Store(true)
-	return s.session.channel.Nack(tag, multiple, false)
+	return s.session.open.settle(tag, multiple, func() error { return s.session.channel.Nack(tag, multiple, false) })
 }
 
 func (s *settlement) Reject(tag uint64, requeue bool) error {
@@ -290,7 +310,7 @@ func (s *settlement) Reject(tag uint64, requeue bool) error {
 		return s.requeue(tag, false)
 	}
 	s.done.Store(true)
-	return s.session.channel.Reject(tag, false)
+	return s.session.open.settle(tag, false, func() error { return s.session.channel.Reject(tag, false) })
 }
 
 // requeue requeues nothing once the session is over: the broker would deliver it here again. The
@@ -303,7 +323,7 @@ func (s *settlement) requeue(tag uint64, multiple bool) error {
 	case s.session.over():
 		return nil
 	}
-	return s.session.channel.Nack(tag, multiple, true)
+	return s.session.open.settle(tag, multiple, func() error { return s.session.channel.Nack(tag, multiple, true) })
 }
 
 // Close ends the session, which returns all unacked messages. A HighWater calls it.

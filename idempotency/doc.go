@@ -28,7 +28,8 @@
 // # Which strategy for which case
 //
 //	the receiver ...                                    use                    the store keeps
-//	changes its own database                            Guard.Handle           a key per message
+//	changes its own database                            Guard.Handle,          a key per message
+//	                                                    Guard.HandleBatch
 //	does something outside of it that must not be       Guard.AtMostOnce,      a key per message; a row while
 //	done twice: an e-mail, a payment                    with Guard.Resume      it is done or in doubt
 //	takes long, or wants failed messages kept           Guard.Accept and Work  a key per message; the message
@@ -61,12 +62,13 @@
 // call) may be repeated if the attempt fails afterwards or the process dies. [Guard.AtMostOnce]
 // is for such effects.
 //
-// Handle begins and commits that transaction. If you do so yourself, with any library,
+// Handle begins and commits that transaction, and package pgxreceiver one of pgx. [Guard.HandleBatch]
+// handles many messages in one transaction. If you begin and commit yourself, with any library,
 // [Guard.HandleTx] claims in your transaction, and acks when it has seen the claim committed.
 //
 // # What becomes of a delivery
 //
-// Every call of [Guard.Handle], [Guard.HandleTx], [Guard.AtMostOnce] and [Guard.Accept], and of
+// Every message of a call of [Guard.Handle], [Guard.HandleBatch], [Guard.HandleTx], [Guard.AtMostOnce] and [Guard.Accept], and of
 // the Handle of [Latest], [Ordered] and [HighWater], has one of these outcomes, counted in
 // [Stats]:
 //
@@ -88,6 +90,28 @@
 // If an ack does not reach the broker, the outcome stands and Handle returns an
 // error that is [ErrNotAcked]: the message comes again, and is then a duplicate.
 // A Consumer logs these errors and goes on.
+//
+// # Batches
+//
+// [Guard.HandleBatch] shares round trips, the commit and the ack among many messages. It suits
+// many small messages; [NewBatchConsumer] gathers them:
+//
+//	consumer, err := idempotency.NewBatchConsumer(broker, "emails", 100, func(ctx context.Context, ds []amqp.Delivery) error {
+//		return guard.HandleBatch(ctx, db, ds, func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
+//			return insertEmails(ctx, tx, fresh)
+//		})
+//	}, &idempotency.ConsumerOptions{Workers: 2})
+//
+// A failing handler takes the batch apart: each message is handled alone, so one that cannot be
+// handled is retried and dead-lettered alone, and the others are handled at once. A crash before the
+// commit redelivers the whole batch, and a crash between commit and ack too, as duplicates.
+//
+// A transaction holds the claims of all its messages until its end, so another receiver's copy of
+// one of them waits that long. Keys are claimed in their order, so that batches with some of the
+// same messages do not wait for each other in a circle. Should the database see a deadlock all the
+// same, the batch is tried again.
+//
+// # How many at once
 //
 // A Guard may be used by any number of goroutines. Without retry queues, a message that fails keeps
 // one for the length of its retries: give a Consumer more Workers than messages fail at once.
@@ -201,7 +225,7 @@
 // for example, if a restarted sender may send the same order under a new ID. Each consumer name
 // has its own keys.
 //
-// Keys are kept for Options.Retention. Handle, HandleTx, AtMostOnce and Accept delete older
+// Keys are kept for Options.Retention. Handle, HandleBatch, HandleTx, AtMostOnce and Accept delete older
 // ones as they go: after every 200 messages, once the last one is acked, a short transaction
 // reads 500 keys. If some are old, a second transaction deletes them. Stats.Purged and
 // Stats.PurgePasses show the progress; [Guard.Purge] works off a backlog. The purge follows the

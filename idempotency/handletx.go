@@ -48,6 +48,8 @@ var (
 // returns an error although its claim is committed, because the answer to the COMMIT was lost,
 // the message counts as handled.
 //
+// With pgx, package pgxreceiver needs no second connection.
+//
 // Attempts, errors, pauses and Options.Hold are as with Handle. A failed attempt counts against
 // the handler, unless the claim itself fails or the database does not answer afterwards. A
 // crash at any moment loses nothing.

@@ -24,17 +24,18 @@ type job struct {
 // dropped. The prefetch bounds their number.
 type schedule struct {
 	workers int
-	run     func(*job)    // in a goroutine of its own; it calls finish
-	ended   chan struct{} // a job has ended
+	most    int           // jobs that one worker takes at once
+	run     func([]*job)  // in a goroutine of its own, with jobs of one session; it calls finish
+	ended   chan struct{} // a worker is free
 
 	mu      sync.Mutex
 	ready   []*job            // they have their key, and wait for a worker
 	behind  map[string][]*job // they wait for their key, which is taken if it is in here
-	running map[*job]struct{}
+	running map[*job]struct{} // the first job of each worker
 }
 
-func newSchedule(workers int, run func(*job)) *schedule {
-	return &schedule{workers: workers, run: run, ended: make(chan struct{}, 1),
+func newSchedule(workers, most int, run func([]*job)) *schedule {
+	return &schedule{workers: workers, most: most, run: run, ended: make(chan struct{}, 1),
 		behind: make(map[string][]*job), running: make(map[*job]struct{})}
 }
 
@@ -53,12 +54,14 @@ func (s *schedule) add(j *job) {
 	})
 }
 
-// finish ends a job that has run.
-func (s *schedule) finish(j *job) {
+// finish ends the jobs of a worker.
+func (s *schedule) finish(jobs []*job) {
 	s.change(func() []*job {
-		delete(s.running, j)
-		s.pass(j.key)
-		return []*job{j}
+		delete(s.running, jobs[0])
+		for _, j := range jobs {
+			s.pass(j.key)
+		}
+		return slices.Clone(jobs) // change appends
 	})
 	select {
 	case s.ended <- struct{}{}:
@@ -103,7 +106,14 @@ func (s *schedule) start() (dropped []*job) {
 		case len(s.running) < s.workers:
 			j.began = time.Now()
 			s.running[j] = struct{}{}
-			go s.run(j)
+			end := i + 1
+			for end < len(s.ready) && end-i < s.most && s.ready[end].session == j.session {
+				end++
+			}
+			jobs := slices.Clone(s.ready[i:end])
+			s.ready = slices.Delete(s.ready, i, end)
+			go s.run(jobs)
+			continue
 		default:
 			i++
 			continue
@@ -127,7 +137,7 @@ func (s *schedule) pass(key string) {
 	s.behind[key] = waiting[1:]
 }
 
-// state returns how many jobs run, and when the first of them began.
+// state returns how many workers run, and when the first of them began.
 func (s *schedule) state() (running int, oldest time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

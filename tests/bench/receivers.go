@@ -8,18 +8,22 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
+	"github.com/twoqueue/twoqueue/bridge/pgxbridge"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/idempotency/pgxreceiver"
 )
 
 // receiveScenario has a receiver handle each message of a queue once.
 var receiveScenario = scenario{
 	name:     "receive",
-	what:     "a receiver handles a backlog of messages of 512 bytes, 32 at once, each with one INSERT: idempotency's Handle and HandleTx against a dedupe table written by hand, among 1,000 keys handled before and among 200,000 (with -long 5 million), and there with a purge beside it that deletes the older half of them",
+	what:     "a receiver handles a backlog of messages of 512 bytes, 32 at once, each with one INSERT: idempotency's Handle and HandleTx, on pgx pgxreceiver's Handle, and batches of up to 100 in HandleBatch, against a dedupe table written by hand, among 1,000 keys handled before and among 200,000 (with -long 5 million), and there with a purge beside it that deletes the older half of them",
 	headline: headline{metric: "committed/s", ours: receiveTx.name},
 	trials: func(c config) (trials []trial) {
 		for _, r := range receivers {
@@ -158,7 +162,48 @@ var (
 		},
 		purge: purgeDedupe,
 	}
-	receivers = []*contender{receiveHandle, receiveTx, dedupeTable}
+	receivePgx = &contender{
+		name:   "twoqueue-handle" + nativeSuffix,
+		what:   "pgxreceiver's Handle, in a transaction of pgx",
+		silent: true,
+		pgx:    true,
+		setUp:  setUpInbox,
+		open: func(ctx context.Context, p place, b business) (application, error) {
+			guard, err := openPgxGuard(ctx, b.pool)
+			if err != nil {
+				return nil, err
+			}
+			return openReceiver(p, func(ctx context.Context, d amqp.Delivery) error {
+				return pgxreceiver.Handle(ctx, guard, b.pool, pgx.TxOptions{}, d, func(ctx context.Context, tx pgx.Tx) error { return b.work(ctx, pgxbridge.Tx(tx)) })
+			})
+		},
+		purge: purgeInbox,
+	}
+	dedupeTablePgx = onPgx(dedupeTable)
+	receiveBatch   = &contender{
+		name:   "twoqueue-batch",
+		what:   "idempotency's Guard.HandleBatch, up to 100 messages in a transaction, each with its INSERT; two at once in a batch consumer",
+		silent: true,
+		setUp:  setUpInbox,
+		open: func(ctx context.Context, p place, b business) (application, error) {
+			guard, err := openGuard(ctx, b.db, 0)
+			if err != nil {
+				return nil, err
+			}
+			return openBatchReceiver(ctx, p, func(ctx context.Context, ds []amqp.Delivery) error {
+				return guard.HandleBatch(ctx, b.db, ds, func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
+					for range fresh {
+						if err := b.work(ctx, bridge.SQL(tx)); err != nil {
+							return err
+						}
+					}
+					return nil
+				})
+			})
+		},
+		purge: purgeInbox,
+	}
+	receivers = []*contender{receiveHandle, receiveTx, receivePgx, receiveBatch, dedupeTable, dedupeTablePgx}
 )
 
 const (
@@ -291,6 +336,72 @@ func (r *receiver) transact(ctx context.Context, _ [][]byte, _ func() bool) (ins
 }
 
 func (r *receiver) close() { _ = r.conn.Close() }
+
+// mostInBatch is the size of a batch.
+const mostInBatch = 100
+
+// A batchReceiver handles batches beside transact, which takes the messages that are handled one
+// by one: at most two batches are ahead of it.
+type batchReceiver struct {
+	handled chan struct{}
+	stop    context.CancelFunc
+	ended   chan error
+	broker  *bridge.Broker
+}
+
+func openBatchReceiver(ctx context.Context, p place, handle func(ctx context.Context, ds []amqp.Delivery) error) (application, error) {
+	broker, err := bridge.NewBroker(p.AMQP, nil)
+	if err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	r := &batchReceiver{make(chan struct{}), stop, make(chan error, 1), broker}
+	batches, err := idempotency.NewBatchConsumer(broker, p.Staging, mostInBatch, func(ctx context.Context, ds []amqp.Delivery) error {
+		err := handle(ctx, ds)
+		if err != nil {
+			return err
+		}
+		for range ds {
+			select {
+			case r.handled <- struct{}{}:
+			case <-ctx.Done():
+				return nil
+			}
+		}
+		return nil
+	}, &idempotency.ConsumerOptions{Workers: 2})
+	if err != nil {
+		stop()
+		return nil, err
+	}
+	go func() { r.ended <- batches.Run(ctx) }()
+	return r, nil
+}
+
+func (r *batchReceiver) transact(ctx context.Context, _ [][]byte, _ func() bool) (instant, error) {
+	select {
+	case <-r.handled:
+		return now(), nil
+	case <-time.After(drought):
+		return 0, errors.New("no message was handled: the queue is empty, or the broker delivers nothing")
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+}
+
+func (r *batchReceiver) close() {
+	r.stop()
+	<-r.ended
+	r.broker.Close()
+}
+
+func openPgxGuard(ctx context.Context, pool *pgxpool.Pool) (*idempotency.Guard, error) {
+	inbox, err := pgxbridge.OpenInbox(ctx, pool)
+	if err != nil {
+		return nil, err
+	}
+	return idempotency.New(inbox, consumer, &idempotency.Options{HandBack: true})
+}
 
 // purgeInbox rests after each step, and so does purgeDedupe.
 func purgeInbox(ctx context.Context, db *sql.DB) (int64, error) {

@@ -148,7 +148,7 @@ func TestHighWaterKeepsTheOrderOfASingleConsumer(t *testing.T) {
 					if n == 4 {
 						cancel() // hands back this and all that follow
 					}
-					err := r.handle(ctx, d, db.placeOrder)
+					err := r.handle(ctx, d, db.place)
 					if err != nil && !errors.Is(err, idempotency.ErrHandedBack) {
 						t.Fatal(err)
 					}

@@ -64,10 +64,16 @@ func (c child) play() error {
 	if c.Task == retryTask {
 		workers = 2 // one would keep the order, and use no retry queue
 	}
-	consumer, err := idempotency.NewConsumer(broker, c.Queue, func(ctx context.Context, d amqp.Delivery) error {
-		d.Acknowledger = stepping{d.Acknowledger.(closableAcknowledger), &w.countdown}
-		failure = w.walk(ctx, d)
-		if left--; left <= 0 || failure != nil {
+	most := 1
+	if c.Task == "HandleBatch" {
+		most = c.Messages
+	}
+	consumer, err := idempotency.NewBatchConsumer(broker, c.Queue, most, func(ctx context.Context, ds []amqp.Delivery) error {
+		for i, d := range ds {
+			ds[i].Acknowledger = stepping{d.Acknowledger.(closableAcknowledger), &w.countdown}
+		}
+		failure = w.walk(ctx, ds)
+		if left -= len(ds); left <= 0 || failure != nil {
 			cancel()
 		}
 		return failure

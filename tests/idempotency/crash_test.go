@@ -97,10 +97,14 @@ var crashes = map[string]struct {
 	messages, effects []string
 	steps             int // how many there are at least
 }{
-	"Handle":    {[]string{"e:1", "e:2", "e:1"}, []string{"1", "2"}, 14},
-	"Latest":    {[]string{"e:1", "e:3", "e:2", "e:3"}, []string{"1", "3"}, 20},
-	"Ordered":   {[]string{"e:3", "e:2", "e:1", "e:4"}, []string{"1", "2", "3", "4"}, 30},
-	"HighWater": {[]string{"e:001", "e:002", "e:002", "e:010"}, []string{"001", "002", "010"}, 22},
+	"Handle": {[]string{"e:1", "e:2", "e:1"}, []string{"1", "2"}, 14},
+	"pgx":    {[]string{"e:1", "e:2", "e:1"}, []string{"1", "2"}, 14},
+
+	// The two first messages in one batch or in two.
+	"HandleBatch": {[]string{"e:1", "e:2", "e:1"}, []string{"1", "2"}, 10},
+	"Latest":      {[]string{"e:1", "e:3", "e:2", "e:3"}, []string{"1", "3"}, 20},
+	"Ordered":     {[]string{"e:3", "e:2", "e:1", "e:4"}, []string{"1", "2", "3", "4"}, 30},
+	"HighWater":   {[]string{"e:001", "e:002", "e:002", "e:010"}, []string{"001", "002", "010"}, 22},
 }
 
 // A receiver is killed after its first step, another one after its second, and so on
@@ -118,7 +122,7 @@ func TestAReceiverKilledBetweenAnyTwoStepsLosesAndRepeatsNothing(t *testing.T) {
 					q.deserted()
 					r, err := db.receiver(strategy, db.inbox, idempotency.Options{DeadLetterExchange: true})
 					must(t, err)
-					q.redeliver(func(d amqp.Delivery) error { return r.handle(t.Context(), d, db.placeOrder) })
+					q.redeliver(func(d amqp.Delivery) error { return r.handle(t.Context(), d, db.place) })
 					if got := db.placed(t)["e"]; !slices.Equal(got, c.effects) {
 						t.Errorf("after a kill at step %d versions %v took effect, must be %v", step, got, c.effects)
 					}

@@ -9,9 +9,11 @@ import (
 	"testing"
 
 	_ "github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5/pgxpool"
 	_ "github.com/jackc/pgx/v5/stdlib"
 	_ "modernc.org/sqlite"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/mysql"
@@ -97,8 +99,22 @@ func databasesTakeTurns(t *testing.T, test func(t *testing.T, db *database, firs
 
 // placeOrder stores an order in tx.
 func (db *database) placeOrder(ctx context.Context, tx *sql.Tx, id string) error {
-	_, err := tx.ExecContext(ctx, db.insert, id)
+	return db.place(ctx, bridge.SQL(tx), id)
+}
+
+// place does so in a transaction of any library.
+func (db *database) place(ctx context.Context, tx bridge.Tx, id string) error {
+	_, err := tx.Exec(ctx, db.insert, id)
 	return err
+}
+
+// pool opens the database through pgx until the test, or the process, ends.
+func (db *database) pool(ctx context.Context) (*pgxpool.Pool, error) {
+	pool, err := pgxpool.New(ctx, db.dsn)
+	if err == nil {
+		context.AfterFunc(ctx, pool.Close)
+	}
+	return pool, err
 }
 
 // placed returns the orders that are committed, by what is before the colon in them, in

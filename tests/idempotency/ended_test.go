@@ -24,13 +24,16 @@ func TestADeadlockThatAHandlerIgnoresIsNoSuccess(t *testing.T) {
 			must(t, err)
 			deadlock := servertest.NewDeadlock(t, db.DB)
 			runs := 0
-			handler := func(ctx context.Context, tx *sql.Tx, id string) error {
+			handler := func(ctx context.Context, tx bridge.Tx, id string) error {
 				runs++
-				must(t, db.placeOrder(ctx, tx, id))
+				must(t, db.place(ctx, tx, id))
 				if runs == 1 {
-					_ = deadlock(servertest.InTx(ctx, tx))
+					_ = deadlock(func(statement string) error {
+						_, err := tx.Exec(ctx, statement)
+						return err
+					})
 				}
-				_, err := tx.ExecContext(ctx, `SELECT 1`)
+				_, err := tx.Exec(ctx, `SELECT 1`)
 				return err
 			}
 			must(t, r.handle(t.Context(), next(t, q.consume()), handler))

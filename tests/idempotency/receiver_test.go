@@ -8,21 +8,26 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/pgxbridge"
 	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/idempotency/pgxreceiver"
 )
 
 // An effect stores the order that a message's body names, and may fail.
-type effect func(ctx context.Context, tx *sql.Tx, id string) error
+type effect func(ctx context.Context, tx bridge.Tx, id string) error
 
 // A receiver handles deliveries by one of the strategies. The body of a message is its
 // entity and its version or key, with a colon between them.
 type receiver struct {
 	handle func(ctx context.Context, d amqp.Delivery, effect effect) error
-	beside func(ctx context.Context, effect effect) error // works until ctx ends on what handle has kept
-	left   func(ctx context.Context) (bool, error)        // tells whether something is kept
+	batch  func(ctx context.Context, ds []amqp.Delivery, effect effect) error // handles several at once; or nil
+	beside func(ctx context.Context, effect effect) error                     // works until ctx ends on what handle has kept
+	left   func(ctx context.Context) (bool, error)                            // tells whether something is kept
 }
 
 // receiver makes one of a strategy.
@@ -31,13 +36,39 @@ func (db *database) receiver(strategy string, inbox driver.Inbox, opts idempoten
 	r := new(receiver)
 	handles := func(handle func(context.Context, *sql.DB, amqp.Delivery, func(context.Context, *sql.Tx) error) error) {
 		r.handle = func(ctx context.Context, d amqp.Delivery, effect effect) error {
-			return handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error { return effect(ctx, tx, string(d.Body)) })
+			return handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error { return effect(ctx, bridge.SQL(tx), string(d.Body)) })
 		}
 	}
 	switch strategy {
 	case "Handle":
 		guard, err := idempotency.New(inbox, "shop", &opts)
 		handles(guard.Handle)
+		return r, err
+	case "HandleBatch":
+		guard, err := idempotency.New(inbox, "shop", &opts)
+		r.batch = func(ctx context.Context, ds []amqp.Delivery, effect effect) error {
+			return guard.HandleBatch(ctx, db.DB, ds, func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
+				return eachOf(ctx, bridge.SQL(tx), fresh, effect)
+			})
+		}
+		r.handle = func(ctx context.Context, d amqp.Delivery, effect effect) error {
+			return r.batch(ctx, []amqp.Delivery{d}, effect)
+		}
+		return r, err
+	case "pgx":
+		if db.name != "PostgreSQL" {
+			return db.receiver("Handle", inbox, opts)
+		}
+		guard, err := idempotency.New(inbox, "shop", &opts)
+		if err != nil {
+			return nil, err
+		}
+		pool, err := db.pool(context.Background())
+		r.handle = func(ctx context.Context, d amqp.Delivery, effect effect) error {
+			return pgxreceiver.Handle(ctx, guard, pool, pgx.TxOptions{}, d, func(ctx context.Context, tx pgx.Tx) error {
+				return effect(ctx, pgxbridge.Tx(tx), string(d.Body))
+			})
+		}
 		return r, err
 	case "Latest":
 		latest, err := idempotency.NewLatest(inbox, "shop", versionOf, &opts)
@@ -50,7 +81,9 @@ func (db *database) receiver(strategy string, inbox driver.Inbox, opts idempoten
 	case "Ordered":
 		ordered, err := idempotency.NewOrdered(inbox, "shop", versionOf, &idempotency.OrderedOptions{Options: opts, GapAge: 50 * time.Millisecond})
 		event := func(effect effect) idempotency.EventFunc {
-			return func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error { return effect(ctx, tx, string(d.Body)) }
+			return func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
+				return effect(ctx, bridge.SQL(tx), string(d.Body))
+			}
 		}
 		r.handle = func(ctx context.Context, d amqp.Delivery, effect effect) error {
 			return ordered.Handle(ctx, db.DB, d, event(effect))
@@ -69,7 +102,9 @@ func (db *database) receiver(strategy string, inbox driver.Inbox, opts idempoten
 		guard, err := idempotency.New(inbox, "shop", &opts)
 		r.handle = func(ctx context.Context, d amqp.Delivery, _ effect) error { return guard.Accept(ctx, db.DB, d) }
 		r.beside = func(ctx context.Context, effect effect) error {
-			return guard.Work(ctx, db.DB, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error { return effect(ctx, tx, string(d.Body)) })
+			return guard.Work(ctx, db.DB, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
+				return effect(ctx, bridge.SQL(tx), string(d.Body))
+			})
 		}
 		r.left = func(ctx context.Context) (bool, error) {
 			counts, err := guard.CountPending(ctx, db.DB)
@@ -78,6 +113,15 @@ func (db *database) receiver(strategy string, inbox driver.Inbox, opts idempoten
 		return r, err
 	}
 	return nil, fmt.Errorf("no strategy %q", strategy)
+}
+
+func eachOf(ctx context.Context, tx bridge.Tx, ds []amqp.Delivery, effect effect) error {
+	for _, d := range ds {
+		if err := effect(ctx, tx, string(d.Body)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func keyOf(d amqp.Delivery) (entity, key string, err error) {

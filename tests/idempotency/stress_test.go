@@ -2,7 +2,6 @@ package idempotency_test
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -15,6 +14,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/idempotency"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
@@ -83,8 +83,8 @@ func workThrough(t *testing.T, db *database, strategy string, events []string) {
 	q := newQueue(t, quorumToDead)
 	rand.Shuffle(len(events), func(a, b int) { events[a], events[b] = events[b], events[a] })
 	q.publish(events...)
-	effect := func(ctx context.Context, tx *sql.Tx, id string) error {
-		if err := db.placeOrder(ctx, tx, id); err != nil {
+	effect := func(ctx context.Context, tx bridge.Tx, id string) error {
+		if err := db.place(ctx, tx, id); err != nil {
 			return err
 		}
 		switch rand.IntN(10) {

@@ -100,6 +100,13 @@ type closableAcknowledger interface {
 	IsClosed() bool
 }
 
+// AckBatch acks a batch, between two steps.
+func (s stepping) AckBatch(tags []uint64) error {
+	s.step()
+	defer s.step()
+	return s.closableAcknowledger.(interface{ AckBatch(tags []uint64) error }).AckBatch(tags)
+}
+
 func (s stepping) Ack(tag uint64, multiple bool) error {
 	s.step()
 	defer s.step()
@@ -143,7 +150,7 @@ type walker struct {
 	db     *database
 	guard  *idempotency.Guard
 	outbox outbox
-	walk   func(ctx context.Context, d amqp.Delivery) error // handles a delivery
+	walk   func(ctx context.Context, ds []amqp.Delivery) error // handles deliveries
 }
 
 // A task is what a walker does with its only message.
@@ -210,7 +217,7 @@ func newWalker(ctx context.Context, c child) (*walker, error) {
 	}
 	w := &walker{walkingInbox: &walkingInbox{db.inbox, countdown{c.Step}}, db: db, outbox: c.Outbox}
 	if does := tasks[c.Task]; does != nil {
-		w.walk = func(ctx context.Context, d amqp.Delivery) error { return does(ctx, w, d) }
+		w.walk = func(ctx context.Context, ds []amqp.Delivery) error { return does(ctx, w, ds[0]) }
 		w.guard, err = idempotency.New(w, "shop", &walkers)
 		return w, err
 	}
@@ -224,8 +231,8 @@ func newWalker(ctx context.Context, c child) (*walker, error) {
 			return nil, err
 		}
 		w.guard, err = idempotency.New(w, "shop", &idempotency.Options{Queues: queues, Logger: slog.New(slog.DiscardHandler)})
-		w.walk = func(ctx context.Context, d amqp.Delivery) error {
-			return w.guard.Handle(ctx, db.DB, d, func(context.Context, *sql.Tx) error { return errHandler })
+		w.walk = func(ctx context.Context, ds []amqp.Delivery) error {
+			return w.guard.Handle(ctx, db.DB, ds[0], func(context.Context, *sql.Tx) error { return errHandler })
 		}
 		return w, err
 	}
@@ -233,11 +240,15 @@ func newWalker(ctx context.Context, c child) (*walker, error) {
 	if err != nil {
 		return nil, err
 	}
-	w.walk = func(ctx context.Context, d amqp.Delivery) error {
-		return r.handle(ctx, d, func(ctx context.Context, tx *sql.Tx, id string) error {
+	w.walk = func(ctx context.Context, ds []amqp.Delivery) error {
+		effect := func(ctx context.Context, tx bridge.Tx, id string) error {
 			defer w.step()
-			return db.placeOrder(ctx, tx, id)
-		})
+			return db.place(ctx, tx, id)
+		}
+		if r.batch != nil {
+			return r.batch(ctx, ds, effect)
+		}
+		return r.handle(ctx, ds[0], effect)
 	}
 	return w, nil
 }

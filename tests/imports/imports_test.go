@@ -33,6 +33,7 @@ var libraries = map[string][]string{
 	"idempotency/idempotencytest": {backoff, uuid, amqp},
 	"idempotency/metrics":         {backoff, uuid, amqp, prometheus, perks, xxhash, model, common, procfs, xsys, protobuf, goautoneg},
 	"bridge/migrate":              {backoff, goose, interpolate, retry, multierr, xsync},
+	"idempotency/pgxreceiver":     {backoff, uuid, amqp, sqlx, pgx, passfile, servicefile, puddle, xsync, text},
 }
 
 const (
@@ -88,6 +89,7 @@ var mayNot = map[string][]string{
 	"verifier":                    {"sender", "idempotency", "cmd", "tests", "bridge/migrate", "bridge/ledgertest", "bridge/internal/inspection"},
 	"idempotency":                 {"sender", "verifier", "cmd", "tests", "bridge/migrate", "bridge/ledgertest"},
 	"idempotency/idempotencytest": {"sender", "verifier", "cmd", "tests", "bridge/migrate", "bridge/ledgertest"},
+	"idempotency/pgxreceiver":     {"sender", "verifier", "cmd", "tests", "bridge/migrate", "bridge/ledgertest"},
 }
 
 func TestNobodyImportsWhatIsAboveOrBesideIt(t *testing.T) {

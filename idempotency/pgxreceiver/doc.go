@@ -1,0 +1,18 @@
+// Package pgxreceiver handles each message once in a transaction of pgx, for programs that use
+// PostgreSQL through pgx itself and not through database/sql. Only programs that import it link
+// pgx.
+//
+//	inbox, err := pgxbridge.OpenInbox(ctx, pool) // a *pgxpool.Pool
+//	guard, err := idempotency.New(inbox, "mailer", …)
+//	consumer, err := idempotency.NewConsumer(broker, "emails", func(ctx context.Context, d amqp.Delivery) error {
+//		return pgxreceiver.Handle(ctx, guard, pool, pgx.TxOptions{}, d, func(ctx context.Context, tx pgx.Tx) error {
+//			_, err := tx.Exec(ctx, `INSERT INTO emails …`, d.Body)
+//			return err
+//		})
+//	}, nil)
+//
+// It begins and commits the transaction, and the BEGIN travels with the claim of the key. So
+// a message costs two round trips beside the handler's statements, and one connection.
+// idempotency.Guard.HandleTx, in a transaction of your own, looks from a second connection whether
+// it was committed. All else is as in package idempotency: attempts, errors, acks, dead letters.
+package pgxreceiver

@@ -1,0 +1,171 @@
+package idempotency_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/pgxbridge"
+	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/idempotency/pgxreceiver"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+)
+
+// runBatches runs a batch consumer of q until fn returns, and sees it drained.
+func (q *queue) runBatches(batch int, handle func(ctx context.Context, ds []amqp.Delivery) error, fn func()) {
+	q.t.Helper()
+	broker, err := bridge.NewBroker(q.url, nil)
+	must(q.t, err)
+	defer broker.Close()
+	consumer, err := idempotency.NewBatchConsumer(broker, q.name, batch, handle,
+		&idempotency.ConsumerOptions{Workers: 2, Logger: slog.New(slog.NewTextHandler(testLog{q.t}, nil))})
+	must(q.t, err)
+	ctx, stop := context.WithCancel(q.t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- consumer.Run(ctx) }()
+	fn()
+	stop()
+	must(q.t, servertest.Next(q.t, "the consumer ends", ended))
+}
+
+func TestABatchConsumerHandlesEachMessageOnceInBatches(t *testing.T) {
+	const messages, batch = 300, 50
+	db := newDatabase(t, "PostgreSQL")
+	q := newQueue(t, quorum)
+	ids := names("m", messages)
+	q.publish(append(ids, ids[:20]...)...)
+	guard := newGuard(t, db.inbox, idempotency.Options{})
+	var largest, calls atomic.Int64
+	q.runBatches(batch, func(ctx context.Context, ds []amqp.Delivery) error {
+		return guard.HandleBatch(ctx, db.DB, ds, func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
+			calls.Add(1)
+			for n := int64(len(fresh)); n > largest.Load(); {
+				largest.Store(n)
+			}
+			return eachOf(ctx, bridge.SQL(tx), fresh, db.place)
+		})
+	}, func() {
+		eventually(t, "all are acked", func() (bool, error) {
+			s := guard.Stats()
+			return s.Handled == messages && s.Duplicates == 20, nil
+		})
+	})
+	db.wantOrders(t, messages)
+	q.wantEmpty()
+	if largest.Load() > batch || calls.Load() > messages/2 {
+		t.Errorf("%d batches, the largest of %d messages", calls.Load(), largest.Load())
+	}
+	t.Logf("%d batches, the largest of %d messages", calls.Load(), largest.Load())
+}
+
+// The first attempts end their own connection in the handler: no message is lost, handled twice, or
+// dead-lettered although one failure would be enough.
+func TestABatchWhoseBackendIsTerminatedIsHandledOnce(t *testing.T) {
+	const messages = 40
+	for _, library := range []string{"database/sql", "pgx"} {
+		t.Run(library, func(t *testing.T) {
+			db := newDatabase(t, "PostgreSQL")
+			pool, err := db.pool(t.Context())
+			must(t, err)
+			q := newQueue(t, quorum)
+			q.publish(names("m", messages)...)
+			guard := newGuard(t, db.inbox, idempotency.Options{Attempts: 1, DeadLetterExchange: true})
+			var left atomic.Int64
+			left.Store(3)
+			effect := func(ctx context.Context, tx bridge.Tx, fresh []amqp.Delivery) error {
+				if err := eachOf(ctx, tx, fresh, db.place); err != nil || left.Add(-1) < 0 {
+					return err
+				}
+				_, err := tx.Exec(ctx, `SELECT pg_terminate_backend(pg_backend_pid())`)
+				return err
+			}
+			q.runBatches(messages, func(ctx context.Context, ds []amqp.Delivery) error {
+				if library == "pgx" {
+					return pgxreceiver.HandleBatch(ctx, guard, pool, pgx.TxOptions{}, ds, func(ctx context.Context, tx pgx.Tx, fresh []amqp.Delivery) error {
+						return effect(ctx, pgxbridge.Tx(tx), fresh)
+					})
+				}
+				return guard.HandleBatch(ctx, db.DB, ds, func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
+					return effect(ctx, bridge.SQL(tx), fresh)
+				})
+			}, func() { settled(t, guard, messages) })
+			db.wantOrders(t, messages)
+			q.wantEmpty()
+			if s := guard.Stats(); s.DeadLettered > 0 || s.FailedAttempts > 0 {
+				t.Errorf("stats are %+v", s)
+			}
+		})
+	}
+}
+
+// The rules of Handle hold in a transaction of pgx.
+func TestAMessageIsHandledOnceInATransactionOfPgx(t *testing.T) {
+	for name, c := range map[string]struct {
+		fail func(ctx context.Context, tx pgx.Tx) error // in the first attempt, after the effect
+		want idempotency.Stats
+	}{
+		"at once": {func(context.Context, pgx.Tx) error { return nil }, idempotency.Stats{Handled: 1}},
+		"after an error": {func(context.Context, pgx.Tx) error { return errors.New("handler") },
+			idempotency.Stats{Handled: 1, FailedAttempts: 1}},
+		"after a panic": {func(context.Context, pgx.Tx) error { panic("handler") },
+			idempotency.Stats{Handled: 1, FailedAttempts: 1}},
+		"after a statement whose error was ignored": {func(ctx context.Context, tx pgx.Tx) error {
+			_, _ = tx.Exec(ctx, `SELECT 1 / 0`)
+			return nil
+		}, idempotency.Stats{Handled: 1, FailedAttempts: 1}},
+		"after a rollback of the handler's": {func(ctx context.Context, tx pgx.Tx) error { return tx.Rollback(ctx) },
+			idempotency.Stats{Handled: 1, FailedAttempts: 1}},
+		"after a commit of the handler's": {func(ctx context.Context, tx pgx.Tx) error { return tx.Commit(ctx) },
+			idempotency.Stats{Duplicates: 1, FailedAttempts: 1}},
+		"after its backend was terminated": {func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, `SELECT pg_terminate_backend(pg_backend_pid())`)
+			return err
+		}, idempotency.Stats{Handled: 1}},
+		"after its backend was terminated, which was ignored": {func(ctx context.Context, tx pgx.Tx) error {
+			_, _ = tx.Exec(ctx, `SELECT pg_terminate_backend(pg_backend_pid())`)
+			return nil
+		}, idempotency.Stats{Handled: 1}},
+		"after a serialization failure": {func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, `DO $$ BEGIN RAISE serialization_failure; END $$`)
+			return err
+		}, idempotency.Stats{Handled: 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			db := newDatabase(t, "PostgreSQL")
+			pool, err := db.pool(t.Context())
+			must(t, err)
+			q := newQueue(t, quorum)
+			q.publish("m1", "m1")
+			guard := newGuard(t, db.inbox, idempotency.Options{Attempts: 2, DeadLetterExchange: true})
+			attempts := 0
+			q.redeliver(func(d amqp.Delivery) error {
+				return pgxreceiver.Handle(t.Context(), guard, pool, pgx.TxOptions{}, d, func(ctx context.Context, tx pgx.Tx) error {
+					if err := db.place(ctx, pgxbridge.Tx(tx), d.MessageId); err != nil {
+						return err
+					}
+					if attempts++; attempts == 1 {
+						return c.fail(ctx, tx)
+					}
+					return nil
+				})
+			})
+			db.wantOrders(t, 1)
+			q.wantEmpty()
+			c.want.Duplicates++
+			if got := guard.Stats(); got != c.want {
+				t.Errorf("stats are %+v, must be %+v", got, c.want)
+			}
+			if used := pool.Stat().AcquiredConns(); used > 0 {
+				t.Error(fmt.Sprint(used, " connections are not given back"))
+			}
+		})
+	}
+}
