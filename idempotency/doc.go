@@ -140,6 +140,10 @@
 // cancelled consumer that acks late may be given messages again, which nothing reads
 // (rabbitmq-server, issue 17317).
 //
+// # Traces
+//
+// Package otelhandler goes on with the sender's trace, by OpenTelemetry.
+//
 // # Unit tests
 //
 // Package idempotencytest makes deliveries by hand, which tell whether they were acked.

@@ -159,7 +159,7 @@ func TestACommitDoesNotWaitForCarriedMessages(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			o := s.Outbox(nil)
+			o := s.Outbox(t.Context(), nil)
 			if _, err := o.Send(text("4")); err != nil {
 				t.Fatal(err)
 			}

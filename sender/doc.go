@@ -181,6 +181,11 @@
 // Sender.Stats counts messages and tells whether the broker is out. Package metrics, below this one,
 // has the same for Prometheus.
 //
+// # Traces
+//
+// With Options.Tracer the messages carry the trace context of their sender. Package otelsender makes
+// the spans with OpenTelemetry.
+//
 // # Unit tests
 //
 // Package sendertest has a Sender without a broker or a ledger. It tells the test which messages

@@ -140,7 +140,7 @@ func (s *Sender) InTx(ctx context.Context, db *sql.DB, opts *sql.TxOptions, fn f
 	if err := s.ledger.Enter(ctx, bridge.SQL(sqlTx)); err != nil {
 		return fmt.Errorf("begin transaction: %w", err)
 	}
-	tx := &Tx{tx: sqlTx, outbox: s.Outbox(bridge.SQL(sqlTx))}
+	tx := &Tx{tx: sqlTx, outbox: s.Outbox(ctx, bridge.SQL(sqlTx))}
 	defer tx.outbox.stop() // also after a panic in fn
 	if err := fn(tx); err != nil {
 		return err

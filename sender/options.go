@@ -58,6 +58,9 @@ type Options struct {
 	// beyond it is not published: only its row is written, and a verifier stages it. A message that
 	// is larger than the bound is published if no other one is pending. Default 8 MiB.
 	CarryPendingBytes int
+	// Tracer makes spans, and writes the trace context into the messages' headers. Package
+	// otelsender has one. Default: none.
+	Tracer Tracer
 	// Logger gets a line when messages can no longer be published, one when they can again, and one
 	// for each carried message that the broker refuses, unless Carry is CarryNever. Default
 	// slog.Default().

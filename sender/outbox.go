@@ -17,6 +17,7 @@ import (
 // An Outbox is what one transaction sends. It is for code that begins and ends transactions of
 // another kind, as package pgxsender does. It is in memory only.
 type Outbox struct {
+	ctx    context.Context // the parent of the messages' spans
 	sender *Sender
 	tx     bridge.Tx
 
@@ -28,8 +29,11 @@ type Outbox struct {
 	failed  error // of the first Send or Stage that failed
 }
 
-// Outbox returns an empty Outbox for a transaction that has begun.
-func (s *Sender) Outbox(tx bridge.Tx) *Outbox { return &Outbox{sender: s, tx: tx} }
+// Outbox returns an empty Outbox for a transaction that has begun. Options.Tracer gets ctx with the
+// messages that Send collects.
+func (s *Sender) Outbox(ctx context.Context, tx bridge.Tx) *Outbox {
+	return &Outbox{ctx: ctx, sender: s, tx: tx}
+}
 
 // errOver: the function that was given to InTx has returned.
 var errOver = fmt.Errorf("the function given to InTx has returned: %w", sql.ErrTxDone)
@@ -47,7 +51,7 @@ func (o *Outbox) Send(msgs ...bridge.Message) ([]uuid.UUID, error) {
 	}
 	err := errCutShort
 	defer func() { o.fail(err) }()
-	messages, err := o.sender.encode(msgs)
+	messages, err := o.sender.encode(o.ctx, msgs)
 	if err != nil {
 		return nil, err
 	}

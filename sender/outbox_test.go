@@ -39,7 +39,7 @@ func TestAStageThatDoesNotReturnLosesNothing(t *testing.T) {
 			b := new(slowBroker)
 			s, _ := newSender(t, Options{OrderedShards: 1}, b, b)
 			s.ledger = &tripwire{trip: trip}
-			o := s.Outbox(nil)
+			o := s.Outbox(t.Context(), nil)
 			if _, err := o.Stage(t.Context(), small); err != nil {
 				t.Fatal(err)
 			}
@@ -65,7 +65,7 @@ func TestWhatWasSentIsACopy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := new(slowBroker)
 		s, _ := newSender(t, Options{GroupMessages: 1}, b, nil)
-		o := s.Outbox(nil)
+		o := s.Outbox(t.Context(), nil)
 		inner := amqp.Table{}
 		reused := bridge.Message{RoutingKey: "target", Publishing: amqp.Publishing{Headers: amqp.Table{"inner": inner}, Body: []byte("?")}}
 		for _, content := range []string{"1", "2"} {

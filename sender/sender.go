@@ -141,18 +141,18 @@ func idsOf(messages []encoded) []uuid.UUID {
 
 // encode gives every message an ID, and makes a copy of it in its staged form, before
 // anything is touched.
-func (s *Sender) encode(msgs []bridge.Message) ([]encoded, error) {
+func (s *Sender) encode(ctx context.Context, msgs []bridge.Message) ([]encoded, error) {
 	out := make([]encoded, len(msgs))
 	for i, m := range msgs {
 		var err error
-		if out[i], err = s.encodeOne(m); err != nil {
+		if out[i], err = s.encodeOne(ctx, m); err != nil {
 			return nil, fmt.Errorf("send: message %d of %d: %w", i+1, len(msgs), err)
 		}
 	}
 	return out, nil
 }
 
-func (s *Sender) encodeOne(m bridge.Message) (encoded, error) {
+func (s *Sender) encodeOne(ctx context.Context, m bridge.Message) (encoded, error) {
 	now := time.Now() // before the ID is recorded: see 'The sweep' in package driver
 	if m.ID == uuid.Nil {
 		id, err := uuid.NewV7()
@@ -167,6 +167,9 @@ func (s *Sender) encodeOne(m bridge.Message) (encoded, error) {
 	}
 	if m.OrderKey != "" && s.opts.OrderedShards == 0 {
 		return encoded{}, fmt.Errorf("%w: field OrderKey: there are no ordered queues (Options.OrderedShards)", bridge.ErrInvalidMessage)
+	}
+	if s.opts.Tracer != nil {
+		m.Publishing.Headers = s.opts.Tracer.Create(ctx, m)
 	}
 	publishing, err := wire.Encode(m, s.ledger.Identity())
 	if err != nil {

@@ -59,7 +59,7 @@ func (s *Sender) StageTx(ctx context.Context, tx bridge.Tx, msgs ...bridge.Messa
 
 // stage records and stages the messages in first, which are encoded, and then msgs.
 func (s *Sender) stage(ctx context.Context, tx bridge.Tx, first []encoded, msgs []bridge.Message) (*Staged, error) {
-	messages, err := s.encode(msgs)
+	messages, err := s.encode(ctx, msgs)
 	if err != nil {
 		return nil, err
 	}
@@ -77,13 +77,17 @@ func (s *Sender) stage(ctx context.Context, tx bridge.Tx, first []encoded, msgs 
 		return nil, s.mustRollBack(ctx, fmt.Errorf("%w: it was tried a moment ago, and messages with an order key are never carried", bridge.ErrUnavailable))
 	}
 	// Rule 1: the INSERT has succeeded before the first byte leaves.
+	ended := s.trace(ctx, Record, len(messages))
 	ids, err := s.recordAll(ctx, tx, messages)
+	ended(err)
 	if err != nil {
 		return nil, fmt.Errorf("send: %w", err)
 	}
 	s.count.record(messages)
 	if len(inOrder) > 0 {
+		ended := s.trace(ctx, Stage, len(messages))
 		err := s.ordered.stage(ctx, inOrder)
+		ended(err)
 		if s.outage != nil && err == nil {
 			s.outage.orderedConfirmed()
 		}
@@ -142,7 +146,9 @@ func (s *Staged) Wait(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.judged {
+		ended := s.sender.trace(ctx, Stage, len(s.cargo.records))
 		s.err = s.wait(ctx)
+		ended(s.err)
 		s.judged = true
 	}
 	return s.err

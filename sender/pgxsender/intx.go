@@ -44,7 +44,7 @@ func InTx(ctx context.Context, s *sender.Sender, pool *pgxpool.Pool, options pgx
 	}
 	defer conn.Release() // which closes a connection that is still in a transaction
 	tx := &Transaction{conn: conn, options: options}
-	tx.outbox = s.Outbox(unchecked{tx})
+	tx.outbox = s.Outbox(ctx, unchecked{tx})
 	defer tx.rollback(ctx)
 	defer tx.outbox.End() // also after a panic in fn, and before the connection is released
 	if err := fn(tx); err != nil {

@@ -29,6 +29,9 @@ var libraries = map[string][]string{
 	"bridge/pgxbridge":            {backoff, uuid, amqp, sqlx, pgx, passfile, servicefile, puddle, xsync, text},
 	"sender/sendertest":           {backoff, uuid, amqp},
 	"sender/metrics":              {backoff, uuid, amqp, prometheus, perks, xxhash, model, common, procfs, xsys, protobuf, goautoneg},
+	"bridge/otelbridge":           {backoff, uuid, amqp, otel, xxhash},
+	"sender/otelsender":           {backoff, uuid, amqp, auto, logr, stdr, otel, otelLog, otelMetric, otelTrace, xxhash},
+	"idempotency/otelhandler":     {backoff, uuid, amqp, auto, logr, stdr, otel, otelLog, otelMetric, otelTrace, xxhash},
 	"sender/pgxsender":            {backoff, uuid, amqp, sqlx, pgx, passfile, servicefile, puddle, xsync, text},
 	"idempotency/idempotencytest": {backoff, uuid, amqp},
 	"idempotency/metrics":         {backoff, uuid, amqp, prometheus, perks, xxhash, model, common, procfs, xsys, protobuf, goautoneg},
@@ -52,9 +55,17 @@ const (
 	xsync       = "golang.org/x/sync" // errgroup
 	uuid        = "github.com/google/uuid"
 
+	otel       = "go.opentelemetry.io/otel"
+	auto       = "go.opentelemetry.io/auto/sdk"    // by otel
+	logr       = "github.com/go-logr/logr"         // by otel
+	stdr       = "github.com/go-logr/stdr"         // by otel
+	otelLog    = "go.opentelemetry.io/otel/log"    // by otel
+	otelMetric = "go.opentelemetry.io/otel/metric" // by otel
+	otelTrace  = "go.opentelemetry.io/otel/trace"
+
 	prometheus = "github.com/prometheus/client_golang"
 	perks      = "github.com/beorn7/perks"            // by prometheus
-	xxhash     = "github.com/cespare/xxhash/v2"       // by prometheus
+	xxhash     = "github.com/cespare/xxhash/v2"       // by prometheus and otel
 	model      = "github.com/prometheus/client_model" // by prometheus
 	common     = "github.com/prometheus/common"       // by prometheus
 	procfs     = "github.com/prometheus/procfs"       // by prometheus
@@ -83,6 +94,8 @@ func TestALibraryInheritsNoModuleThatNobodyDecidedOn(t *testing.T) {
 var mayNot = map[string][]string{
 	"bridge/...":                  {"sender", "verifier", "idempotency", "cmd", "tests"},
 	"sender/pgxsender":            {"verifier", "idempotency", "cmd", "tests", "bridge/migrate", "bridge/ledgertest"},
+	"sender/otelsender":           {"verifier", "idempotency", "cmd", "tests", "bridge/migrate", "bridge/ledgertest"},
+	"idempotency/otelhandler":     {"sender", "verifier", "cmd", "tests", "bridge/migrate", "bridge/ledgertest"},
 	"sender/metrics":              {"verifier", "idempotency", "cmd", "tests", "bridge/migrate", "bridge/ledgertest"},
 	"sender/sendertest":           {"verifier", "idempotency", "cmd", "tests", "bridge/migrate", "bridge/ledgertest"},
 	"sender":                      {"verifier", "idempotency", "cmd", "tests", "bridge/migrate", "bridge/ledgertest"},
