@@ -352,8 +352,8 @@
 //	alone                                      silent targets wait
 //	outcomes of another server                 the session; the next may     TestAnOutcomeOfAnotherServerIsNotBelieved
 //	                                           begin up to 30 s later
-//	no evidence yet                            messages that look rolled     TestARowFromBeforeTheSessionIsNoEvidence
-//	                                           back, and their keys
+//	no evidence yet                            messages that look rolled     TestARowFromBeforeTheSessionIsNoEvidence,
+//	                                           back, and their keys          TestVerifiersOfTwoCopiesLoseNoCarriedMessage
 //	the waiting, dead or audit queue           its messages, which go back   –
 //	                                           after Options.HandBack
 //	the ledger queue, or the right to it       itself                        –

@@ -24,6 +24,17 @@ const (
 	markerPatience = 30 * time.Second
 )
 
+// A marker names no row, so it does not tell whether its verifier works on a copy of the database.
+// A row that is committed for it would not tell that either. A marker may come again after the row's
+// DELETE, since its channel is lost before the ack, or because it was passed on twice: the row is
+// absent, and no database is a copy. A row that stays for long would have to be swept, and a copy
+// that is made meanwhile has it too. Nothing rests on the answer. A marker shows that all before it
+// have passed a verifier, whichever database its own verifier asks, and only rows count that the
+// reader has itself seen committed before the marker's look. If the clock of a copy is ahead, the
+// look is in the future and does not count. Evidence (evidence.go) keeps a verifier on a copy from
+// dropping the original's messages, and says so in log, State and metrics. It may stage the messages
+// of copied rows: duplicates, which an identity of its own avoids (migrate.NewIdentity).
+
 // A heldMarker is a marker that this verifier has taken from a queue.
 type heldMarker struct {
 	wire.Marker

@@ -1,7 +1,9 @@
 package verifier_test
 
 import (
+	"database/sql"
 	"fmt"
+	"maps"
 	"testing"
 	"time"
 
@@ -40,6 +42,76 @@ func TestAVerifierOfACopyDropsNothing(t *testing.T) {
 	s.Ledger = original
 	s.Verify(verifier.Options{})
 	s.Receive(target, most)
+}
+
+// A verifier on a copy takes part in staging again: it sends markers, and receives those of the
+// original's. It may send the messages of copied rows again, and loses nothing.
+func TestVerifiersOfTwoCopiesLoseNoCarriedMessage(t *testing.T) {
+	t.Parallel()
+	s, _, other := twins(t)
+	s.Strict = true
+	target := s.Queue("target", nil)
+	copied := lose(t, s, false, some(target, 10)...)
+	db, ledger, err := s.Kind.Open(t.Context(), other.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	if n := copyRows(t, s.DB, db); n != len(copied) {
+		t.Fatalf("the copy has %d rows", n)
+	}
+	want := lose(t, s, false, some(target, 10)...) // only the original has these rows
+	maps.Copy(want, copied)
+
+	usual := s.Ledger
+	v := s.Verify(verifier.Options{})
+	s.Ledger = ledger
+	c := s.Verify(verifier.Options{})
+	s.Ledger = usual
+	seen := map[string]bool{}
+	receive := func() {
+		t.Helper()
+		for len(seen) < len(want) {
+			seen[s.Receive(target, 1)[0].MessageId] = true
+		}
+	}
+	receive()
+	add(want, s.Commit(some(target, 20)...)...) // the copy's verifier withholds its part of them
+	s.Eventually("each verifier has some", func() bool { return v.Stats().Forwarded > 0 && c.State().Withheld > 0 })
+	if n, state := c.Stats().Dropped, c.State(); n > 0 || !state.Evidence.IsZero() {
+		t.Errorf("the copy's verifier has dropped %d messages; its state is %+v", n, state)
+	}
+	c.Stop()
+	receive()
+	s.Eventually("all rows of the original are gone", func() bool { return s.Rows() == 0 })
+	for id := range seen {
+		if !want[id] {
+			t.Errorf("message %s was not committed", id)
+		}
+	}
+}
+
+// copyRows copies the ledger's rows to another database, and returns how many that has.
+func copyRows(t *testing.T, from, to *sql.DB) (n int) {
+	t.Helper()
+	rows, err := from.QueryContext(t.Context(), `SELECT id::text, recorded_at, message, stage_at FROM bridge_ledger`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	for ; rows.Next(); n++ {
+		var id string
+		var recorded, stage time.Time
+		var message []byte
+		if err := rows.Scan(&id, &recorded, &message, &stage); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := to.ExecContext(t.Context(), `INSERT INTO bridge_ledger (id, recorded_at, message, stage_at) VALUES ($1::text::uuid, $2, $3, $4) ON CONFLICT DO NOTHING`,
+			id, recorded, message, stage); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return n
 }
 
 // What the copy has is from before: it is forwarded, and shows nothing.
