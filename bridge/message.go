@@ -3,6 +3,7 @@ package bridge
 import (
 	"strconv"
 	"strings"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -16,7 +17,7 @@ import (
 // carry, or that begin with x-bridge-; a CC or BCC that is no list of strings; a MessageId that
 // differs from ID; an expiration that is no number of milliseconds or is more than ten years;
 // the reply-to amq.rabbitmq.reply-to, or a target of that name (Target.DirectReply); or an order key that is too long, contains a NUL, or
-// comes with a priority.
+// comes with a priority; or a NotBefore that comes with an order key or is too late.
 type Message struct {
 	// ID names the message for ever: it is the row in the ledger, the message-id at the
 	// receiver and the receiver's idempotency key. If it is zero, the sender makes a UUIDv7.
@@ -36,6 +37,11 @@ type Message struct {
 	// needs ordered queues, see Topology.OrderedShards. A message with a key must have no
 	// priority, which would change the order. Each attempt to send it needs a new ID.
 	OrderKey string
+
+	// NotBefore, if it is not zero, delays the message: a verifier stages it when the database's clock
+	// has reached this time ('Delayed messages' in the comment of package sender). It must be before the year
+	// 10000, and the message must have no order key.
+	NotBefore time.Time
 
 	// Publishing is the message itself. MessageId must be empty or the text of ID. DeliveryMode
 	// is ignored: a message is always persistent, since a confirm of a transient message

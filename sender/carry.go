@@ -105,13 +105,13 @@ func (c *carrier) carryInOutage(messages []encoded) error {
 }
 
 // admit returns the carried messages that are to be published, each in its place among messages,
-// and nil in the place of any other. The caller must call send or release with the result.
+// and nil in the place of any other, such as a delayed one. The caller must call send or release with the result.
 func (c *carrier) admit(messages []encoded) []*carriedMessage {
 	admitted := make([]*carriedMessage, len(messages))
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i, m := range messages {
-		if !m.carried {
+		if !m.carried || !m.notBefore.IsZero() {
 			continue
 		}
 		next := &carriedMessage{id: m.id, record: m.record}

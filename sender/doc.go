@@ -103,6 +103,25 @@
 //
 //	err := s.Flush(ctx) // then broker.Close()
 //
+// # Delayed messages
+//
+// A message with a bridge.Message.NotBefore waits in its row until the database's clock has reached
+// that time. Then a verifier stages it, and it is judged and forwarded like any other. It is carried
+// whatever its size and Options.Carry, never published by the sender, and not kept in the sender's
+// memory. It takes no order key: later messages of the key would overtake it. A ledger of an own
+// table cannot carry it. SendTx refuses both with bridge.ErrInvalidMessage.
+//
+// The message is staged less than a second after its time, if a verifier runs and the broker takes
+// messages. A verifier that was down stages the overdue ones, the earliest first.
+//
+// NotBefore is an instant, and only the database's clock is compared with it. So a sender's clock
+// does not matter for a time that comes from data, such as an appointment. If the program adds a
+// duration to its own time.Now(), the message is late or early by the difference of the two clocks.
+//
+// Leave bridge.Message.ID zero, so that the ID's time is NotBefore. A receiver refuses a UUIDv7
+// that is older than its idempotency.Options.Retention, and an ID that was made long before
+// NotBefore may be so old on arrival.
+//
 // # When the broker is out
 //
 // The sender knows that the broker is out when a publication has failed because the broker is away,

@@ -2,8 +2,10 @@ package sender
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -42,6 +44,29 @@ func TestAWrongSenderIsRefusedByTheFieldsName(t *testing.T) {
 	} {
 		if _, err := New(test.ledger, test.broker, test.opts); err == nil || !strings.Contains(err.Error(), strings.TrimSpace(want)) {
 			t.Errorf("%s: %v", want, err)
+		}
+	}
+}
+
+// A message whose delay cannot be kept is refused before anything is touched, with the reason.
+func TestADelayThatCannotBeKeptIsRefused(t *testing.T) {
+	hour := time.Now().Add(time.Hour)
+	for reason, test := range map[string]struct {
+		ledger  driver.Recorder
+		message bridge.Message
+	}{
+		"later messages of the key would overtake it": {new(carryingLedger), bridge.Message{OrderKey: "a", NotBefore: hour}},
+		"is after the year 9999":                      {new(carryingLedger), bridge.Message{NotBefore: time.Date(10_000, 1, 1, 0, 0, 0, 0, time.UTC)}},
+		"use a ledger with tables of its own":         {noLedger{}, bridge.Message{NotBefore: hour}},
+	} {
+		s, err := New(test.ledger, new(bridge.Broker), &Options{OrderedShards: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		test.message.RoutingKey = "target"
+		_, err = s.SendTx(t.Context(), nil, test.message)
+		if !errors.Is(err, bridge.ErrInvalidMessage) || !strings.Contains(err.Error(), "field NotBefore") || !strings.Contains(err.Error(), reason) {
+			t.Errorf("%v, must say: %s", err, reason)
 		}
 	}
 }

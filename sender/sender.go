@@ -2,6 +2,7 @@ package sender
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -129,6 +130,9 @@ type encoded struct {
 	record   []byte
 	alone    bool // it gains nothing from company
 	carried  bool // its row holds the record
+	// notBefore is the time before which no verifier stages it; zero: it is not delayed. If it is, it
+	// is carried, and never published here.
+	notBefore time.Time
 }
 
 func idsOf(messages []encoded) []uuid.UUID {
@@ -154,8 +158,11 @@ func (s *Sender) encode(ctx context.Context, msgs []bridge.Message) ([]encoded, 
 
 func (s *Sender) encodeOne(ctx context.Context, m bridge.Message) (encoded, error) {
 	now := time.Now() // before the ID is recorded: see 'The sweep' in package driver
+	if m.NotBefore.After(now) {
+		now = m.NotBefore // ages of a delayed message begin when it is due
+	}
 	if m.ID == uuid.Nil {
-		id, err := uuid.NewV7()
+		id, err := newID(now)
 		if err != nil {
 			return encoded{}, fmt.Errorf("make message ID: %w", err)
 		}
@@ -171,6 +178,9 @@ func (s *Sender) encodeOne(ctx context.Context, m bridge.Message) (encoded, erro
 	if s.opts.Tracer != nil {
 		m.Publishing.Headers = s.opts.Tracer.Create(ctx, m)
 	}
+	if !m.NotBefore.IsZero() && !s.ledger.Features().Carries {
+		return encoded{}, fmt.Errorf("%w: field NotBefore: a delayed message waits in its row, and the rows of this ledger cannot carry messages: use a ledger with tables of its own", bridge.ErrInvalidMessage)
+	}
 	publishing, err := wire.Encode(m, s.ledger.Identity())
 	if err != nil {
 		return encoded{}, err
@@ -179,16 +189,28 @@ func (s *Sender) encodeOne(ctx context.Context, m bridge.Message) (encoded, erro
 		publishing.Headers[wire.HeaderStagedAt] = now.UnixMilli()
 	}
 	record, carried := s.record(m, publishing)
-	return encoded{m.ID, m.OrderKey, record, size > groupBytes/3, carried}, nil
+	return encoded{m.ID, m.OrderKey, record, size > groupBytes/3, carried, m.NotBefore}, nil
+}
+
+// newID returns a UUIDv7 of a time. Receivers refuse IDs that are older than their
+// idempotency.Options.Retention, and the ID of a delayed message must not be so old when it arrives.
+func newID(at time.Time) (uuid.UUID, error) {
+	id, err := uuid.NewV7()
+	if ms := at.UnixMilli(); err == nil && ms > wire.MadeAt(id).UnixMilli() {
+		var bytes [8]byte
+		binary.BigEndian.PutUint64(bytes[:], uint64(ms))
+		copy(id[:6], bytes[2:])
+	}
+	return id, err
 }
 
 // record returns the record of a message and whether its row carries it.
 func (s *Sender) record(m bridge.Message, publishing amqp.Publishing) (record []byte, carried bool) {
 	most := math.MaxInt
-	if s.opts.Carry == CarrySmall {
+	if s.opts.Carry == CarrySmall && m.NotBefore.IsZero() {
 		most = s.opts.CarryBytes
 	}
-	if s.opts.Carry == CarryNever || s.opts.Carry == CarryOnOutage || m.OrderKey != "" || len(publishing.Body) > most {
+	if m.NotBefore.IsZero() && (s.opts.Carry == CarryNever || s.opts.Carry == CarryOnOutage) || m.OrderKey != "" || len(publishing.Body) > most {
 		return wire.EncodeRecord(publishing), false
 	}
 	publishing.Headers[wire.HeaderCarried] = true

@@ -109,6 +109,11 @@ func (s *Sender) stage(ctx context.Context, tx bridge.Tx, first []encoded, msgs 
 func (s *Sender) recordAll(ctx context.Context, tx bridge.Tx, messages []encoded) ([]uuid.UUID, error) {
 	ids := idsOf(messages)
 	entries := driver.Plain(ids...)
+	for i, m := range messages {
+		if m.carried {
+			entries[i].Message, entries[i].NotBefore = m.record, m.notBefore
+		}
+	}
 	if s.carrier == nil {
 		return ids, s.ledger.Record(ctx, tx, entries)
 	}
@@ -120,9 +125,7 @@ func (s *Sender) recordAll(ctx context.Context, tx bridge.Tx, messages []encoded
 		}
 	}()
 	for i, m := range messages {
-		if m.carried {
-			entries[i].Message, entries[i].Unpublished = m.record, admitted[i] == nil
-		}
+		entries[i].Unpublished = m.carried && admitted[i] == nil
 	}
 	if err := s.ledger.Record(ctx, tx, entries); err != nil {
 		return nil, err

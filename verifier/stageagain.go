@@ -25,10 +25,11 @@ const (
 	// stageInterval is the time between rounds, most of which only look at held markers.
 	stageInterval = 100 * time.Millisecond
 	// dueOften and dueRarely bound the time between looks at the ledger, dueIdle is that time where
-	// nothing is carried. A look that takes long is not repeated before dueShare times as long.
+	// no row was due yet. A delayed message is late by that time and less than a quarter of a second.
+	// A look that takes long is not repeated before dueShare times as long.
 	dueOften  = 250 * time.Millisecond
 	dueRarely = 500 * time.Millisecond
-	dueIdle   = 5 * time.Second
+	dueIdle   = 700 * time.Millisecond
 	dueShare  = 50
 	dueMost   = time.Minute // the longest pause, however long a look has taken
 	// dueWindow is how far before the last look a walk through the recent due rows begins. fullLook

@@ -82,6 +82,18 @@ func (w *carryingWorld) commits(n int, published bool, change func(*amqp.Publish
 	return ids
 }
 
+// delays adds rows of delayed messages, each due so long after the one before.
+func (w *carryingWorld) delays(n int, first time.Time, apart time.Duration) (ids []uuid.UUID) {
+	ids = w.commits(n, false, nil)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i, id := range ids {
+		at := first.Add(time.Duration(i) * apart)
+		w.rows[id].RecordedAt, w.rows[id].StageAt = at, at
+	}
+	return ids
+}
+
 // now is the database's time.
 func (w *carryingWorld) now() time.Time { return time.Now().UTC().Add(-w.back) }
 
@@ -724,8 +736,8 @@ func TestLooksAreCheap(t *testing.T) {
 	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
 		s := w.verifier()
 		w.wait(time.Minute)
-		if n := len(w.looks); n < 20 || n > 30 {
-			t.Errorf("%d pages in a minute, and nothing was ever carried", n)
+		if n := len(w.looks); n < 80 || n > 110 {
+			t.Errorf("%d pages in a minute, and no row was due yet", n)
 		}
 		w.looks = nil
 		s.carried.ever.Store(true)
@@ -1000,6 +1012,38 @@ func TestAMarkerIsNoMessage(t *testing.T) {
 		s.stager = nil // of an own table
 		if marker := (&message{parcel: s.brings(s.staging, w.marker())}); !marker.isAcked() {
 			t.Error("where no row carries a message it is not acked")
+		}
+	})
+}
+
+// Delayed messages are staged within a second, and not before their time, also the first one that a
+// verifier sees, and with as many others waiting.
+func TestADelayedMessageIsStagedInItsSecond(t *testing.T) {
+	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
+		const many = 20
+		first := w.now().Add(time.Hour)
+		times := make(map[uuid.UUID]time.Time)
+		for i, id := range w.delays(many, first, 13*time.Second+7*time.Millisecond) {
+			times[id] = first.Add(time.Duration(i) * (13*time.Second + 7*time.Millisecond))
+		}
+		w.delays(10_000, first.Add(24*time.Hour), time.Millisecond)
+		w.verifier()
+		w.wait(59 * time.Minute)
+		if n := len(w.staged()); n > 0 {
+			t.Fatalf("%d messages are staged before their time", n)
+		}
+		seen := make(map[uuid.UUID]bool)
+		for len(seen) < many && w.now().Before(first.Add(time.Hour)) {
+			w.wait(10 * time.Millisecond)
+			for id := range w.staged() {
+				if late := w.now().Sub(times[id]); !seen[id] && (late < 0 || late > time.Second) {
+					t.Errorf("message %s is staged after %v", id, late)
+				}
+				seen[id] = true
+			}
+		}
+		if len(seen) != many {
+			t.Errorf("%d messages are staged, must be %d", len(seen), many)
 		}
 	})
 }

@@ -17,6 +17,17 @@ type Entry struct {
 	// time at which it is recorded. Otherwise it is PublishedGrace later. An entry without a
 	// message has no stage time.
 	Unpublished bool
+	// NotBefore, if it is not zero, delays the message: its stage time is NotBefore, or the time of
+	// the record if that is later. No copy may be published, so Unpublished need not be set. A
+	// ledger rounds NotBefore up to the millisecond.
+	//
+	// The column recorded_at of a delayed row gets the stage time too (on SQLite rounded up to the
+	// second). So one comparison of two columns tells for every row whether a copy can exist
+	// (DueRow.Unpublished, Cancel), no column is needed that other rows would pay for, and Claim
+	// and Touch count the row's age from the time when it was first due. Nothing else depends on
+	// the recorded_at of a carried row: sweeps leave carried rows alone, and a message that a
+	// verifier has staged is no evidence for rule 6 of package bridge.
+	NotBefore time.Time
 }
 
 // Plain returns entries without messages.
@@ -42,7 +53,8 @@ const (
 // A DueRow is a carried row whose stage time has come.
 type DueRow struct {
 	ID uuid.UUID
-	// RecordedAt and StageAt are instants by the database's clock.
+	// RecordedAt and StageAt are instants by the database's clock. RecordedAt of a delayed row is the
+	// time when it was first due (Entry.NotBefore).
 	RecordedAt, StageAt time.Time
 	// Bytes is the length of the message.
 	Bytes int64
@@ -50,7 +62,7 @@ type DueRow struct {
 
 // Unpublished tells that no copy of the message was ever published: the sender published none,
 // and nobody has claimed the row since.
-func (r DueRow) Unpublished() bool { return r.StageAt.Equal(r.RecordedAt) }
+func (r DueRow) Unpublished() bool { return !r.StageAt.After(r.RecordedAt) }
 
 // Carried is a message that a row carries.
 type Carried struct {

@@ -56,7 +56,8 @@
 // A carried row has a stage time. A row is due when its stage time has come. A row whose message
 // the sender publishes gets a stage time [PublishedGrace] after its record. A row whose message
 // the sender does not publish gets the time of its record, which says that no copy can exist yet
-// ([DueRow.Unpublished]). All times are read from the database's clock.
+// ([DueRow.Unpublished]). The row of a delayed message gets the time for which its sender asks
+// ([Entry].NotBefore). All other times are read from the database's clock.
 //
 // Three verbs work on carried rows. Due lists the rows that are due. Claim moves the stage time of
 // a row on and returns the message, which the caller then publishes. Claim is one

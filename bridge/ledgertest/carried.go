@@ -39,6 +39,7 @@ func runCarried(t *testing.T, d *database) {
 		{"a carried message with an ID that is recorded already is refused", testCarryDuplicate},
 		{"an unpublished message is due at once", testDueUnpublished},
 		{"a published message is due after its grace", testDuePublished},
+		{"a delayed message is due when its time has come, and no copy of it is published before", testDelayed},
 		{"due rows come the earliest first, up to the limit, and after a position", testDueInOrder},
 		{"pages give every due row once, also those of one stage time", testDuePages},
 		{"a claim and a touch move the stage time by the age of the row, within bounds", testStageTimes},
@@ -386,6 +387,57 @@ func testDuePublished(t *testing.T, c *carrying) {
 		rows, now := c.due(t)
 		return len(rows) == 1 && !rows[0].StageAt.After(now)
 	})
+}
+
+func testDelayed(t *testing.T, c *carrying) {
+	_, before := c.due(t)
+	soon, later := before.Add(1500*time.Millisecond), before.Add(time.Hour)
+	entries := newCarried(6)
+	for i, at := range []time.Time{before.Add(-time.Hour), soon, later, later, later.Add(time.Nanosecond), later.In(time.FixedZone("", 3600))} {
+		entries[i].NotBefore = at
+	}
+	plain, published := newID(), newCarried(1)
+	c.commit(t, slices.Concat(entries, driver.Plain(plain), published)...)
+	c.forget(t, published[0].ID)
+	past := c.row(t, entries[0].ID)
+	_, now := c.due(t)
+	between(t, "the stage time of a message that was delayed to the past", past.StageAt, before, now)
+
+	var due driver.DueRow
+	eventually(t, "a delayed message is due", func() bool {
+		rows, now := c.due(t)
+		for _, r := range rows {
+			if now.Before(r.StageAt) {
+				t.Errorf("at %v a row is due that is to be staged at %v", now, r.StageAt)
+			}
+			if r.ID == entries[1].ID {
+				due = r
+			}
+		}
+		return due.ID == entries[1].ID
+	})
+	c.expectDue(t, entries[0].ID, entries[1].ID)
+	for i, e := range entries[1:] {
+		r := due
+		if i > 0 {
+			r = c.row(t, e.ID)
+		}
+		if late := r.StageAt.Sub(e.NotBefore); late < 0 || late > time.Millisecond || !r.Unpublished() || r.RecordedAt.Sub(r.StageAt) > tick {
+			t.Errorf("message %d, delayed to %v, is to be staged at %v, recorded at %v", i+1, e.NotBefore, r.StageAt, r.RecordedAt)
+		}
+	}
+
+	// The age by which a claim moves the stage time begins when the message was due first.
+	expectMessages(t, c.claim(t, []driver.DueRow{due}), entries[1])
+	_, now = c.due(t)
+	if r := c.row(t, due.ID); r.Unpublished() || r.StageAt.After(now.Add(max(driver.StageAgainAfter, now.Sub(soon))+tick)) {
+		t.Errorf("after a claim at %v the stage time is %v, recorded at %v", now, r.StageAt, r.RecordedAt)
+	}
+	rows := c.expectDue(t, idsOfEntries(entries)...)
+	expectMessages(t, c.claim(t, rows), entries...)
+	c.sweeping().age(t)
+	c.sweeping().sweep(t, plain)
+	c.expectCommitted(t, idsOfEntries(entries), idsOfEntries(entries)...)
 }
 
 func testDueInOrder(t *testing.T, c *carrying) {

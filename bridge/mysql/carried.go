@@ -23,13 +23,16 @@ import (
 // UTC_TIMESTAMP is the same wherever it stands in a statement, so an unpublished row has
 // one time in both columns.
 const (
-	// %[5]s is the message, %[6]d how many microseconds after the record it is to be staged.
+	// %[5]s is the message, %[6]d how many microseconds after the record it is to be staged, and
+	// %[7]s the earliest time of the record.
 	carryOne = `INSERT INTO bridge_ledger (id, recorded_at, message, stage_at)
-SELECT UNHEX('%[1]s'), UTC_TIMESTAMP(6), FROM_BASE64('%[5]s'), UTC_TIMESTAMP(6) + INTERVAL %[6]d MICROSECOND
+SELECT UNHEX('%[1]s'), GREATEST(UTC_TIMESTAMP(6), CAST('%[7]s' AS DATETIME(6))), FROM_BASE64('%[5]s'),
+	GREATEST(UTC_TIMESTAMP(6), CAST('%[7]s' AS DATETIME(6))) + INTERVAL %[6]d MICROSECOND
 FROM bridge_identity i WHERE i.one = 1 AND i.identity = UNHEX('%[2]s')`
 
 	carryMore = `INSERT INTO bridge_ledger (id, recorded_at, message, stage_at) VALUES `
-	more      = `(UNHEX('%s'), UTC_TIMESTAMP(6), FROM_BASE64('%s'), UTC_TIMESTAMP(6) + INTERVAL %d MICROSECOND)`
+	more      = `(UNHEX('%[1]s'), GREATEST(UTC_TIMESTAMP(6), CAST('%[4]s' AS DATETIME(6))), FROM_BASE64('%[2]s'),
+	GREATEST(UTC_TIMESTAMP(6), CAST('%[4]s' AS DATETIME(6))) + INTERVAL %[3]d MICROSECOND)`
 
 	// One row at least if the identity is right, with nulls if none is due. It begins after the stage
 	// time %[5]s and the ID %[6]s, goes along the index, which ends with the ID, and ends at the limit.
@@ -64,19 +67,20 @@ FROM bridge_identity i LEFT JOIN (
 // carry inserts the first row only if the identity is right, and the others if it has inserted that
 // one. (A SELECT of the identity would begin the snapshot of a transaction at REPEATABLE READ. One
 // INSERT of messages in a JSON array took MariaDB 10.11 three times as long.)
-func (l *Ledger) carry(ctx context.Context, tx bridge.Tx, published bool, messages []driver.Carried) (int64, error) {
+func (l *Ledger) carry(ctx context.Context, tx bridge.Tx, stage tables.Stage, messages []driver.Carried) (int64, error) {
 	var grace time.Duration
-	if published {
+	if stage.Published {
 		grace = driver.PublishedGrace
 	}
+	notBefore := stage.NotBefore.Format(timeText)
 	first, others := messages[0], messages[1:]
-	n, err := tx.Exec(ctx, l.statement(carryOne, digits(first.ID), inBase64(first), grace.Microseconds()))
+	n, err := tx.Exec(ctx, l.statement(carryOne, digits(first.ID), inBase64(first), grace.Microseconds(), notBefore))
 	if err != nil || n == 0 || len(others) == 0 {
 		return n, err
 	}
 	rows := make([]string, len(others))
 	for i, m := range others {
-		rows[i] = fmt.Sprintf(more, digits(m.ID), inBase64(m), grace.Microseconds())
+		rows[i] = fmt.Sprintf(more, digits(m.ID), inBase64(m), grace.Microseconds(), notBefore)
 	}
 	inserted, err := tx.Exec(ctx, carryMore+strings.Join(rows, ", "))
 	return n + inserted, err

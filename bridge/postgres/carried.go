@@ -13,7 +13,8 @@ import (
 )
 
 // Most transactions carry one message, so one goes without an array: see recordOne. Both times of
-// a row come from one reading of the clock. A published message is due after driver.PublishedGrace.
+// a row come from one reading of the clock. A published message is due after driver.PublishedGrace. The
+// last parameter of an unpublished one is the time before which it is not due.
 const (
 	carryOnePublished = `INSERT INTO bridge_ledger (id, recorded_at, message, stage_at)
 SELECT $1::text::uuid, t, $3::bytea, t + interval '1 s'
@@ -21,7 +22,7 @@ FROM bridge_identity, clock_timestamp() AS t WHERE identity = $2::text::uuid`
 
 	carryOneUnpublished = `INSERT INTO bridge_ledger (id, recorded_at, message, stage_at)
 SELECT $1::text::uuid, t, $3::bytea, t
-FROM bridge_identity, clock_timestamp() AS t WHERE identity = $2::text::uuid`
+FROM bridge_identity, greatest(clock_timestamp(), $4::text::timestamptz) AS t WHERE identity = $2::text::uuid`
 
 	// The messages are pieces of one parameter, of these lengths. The subqueries hide the lengths
 	// of the arrays: see recordMany.
@@ -33,7 +34,7 @@ WHERE identity = $2::text::uuid`
 
 	carryManyUnpublished = `INSERT INTO bridge_ledger (id, recorded_at, message, stage_at)
 SELECT m.id, t, substring($3::bytea FROM m.first FOR m.length), t
-FROM bridge_identity, clock_timestamp() AS t,
+FROM bridge_identity, greatest(clock_timestamp(), $6::text::timestamptz) AS t,
 	unnest((SELECT $1::text::uuid[]), (SELECT $4::text::int[]), (SELECT $5::text::int[])) AS m (id, first, length)
 WHERE identity = $2::text::uuid`
 
@@ -50,13 +51,15 @@ SELECT c.id, c.message FROM relaxed CROSS JOIN bridge_claim($1::text::uuid[], $2
 SELECT bridge_touch($1::text::uuid[]) FROM relaxed`
 )
 
-func (l *Ledger) carry(ctx context.Context, tx bridge.Tx, published bool, messages []driver.Carried) (int64, error) {
-	one, many := carryOneUnpublished, carryManyUnpublished
-	if published {
-		one, many = carryOnePublished, carryManyPublished
+func (l *Ledger) carry(ctx context.Context, tx bridge.Tx, stage tables.Stage, messages []driver.Carried) (int64, error) {
+	one, many := carryOnePublished, carryManyPublished
+	var last []any
+	if !stage.Published {
+		one, many = carryOneUnpublished, carryManyUnpublished
+		last = []any{stage.NotBefore.Format(time.RFC3339Nano)}
 	}
 	if len(messages) == 1 {
-		return tx.Exec(ctx, one, messages[0].ID.String(), l.Identity().String(), tables.NotNil(messages[0].Message))
+		return tx.Exec(ctx, one, append([]any{messages[0].ID.String(), l.Identity().String(), tables.NotNil(messages[0].Message)}, last...)...)
 	}
 	ids := make([]uuid.UUID, len(messages))
 	firsts, lengths := make([]int, len(messages)), make([]int, len(messages))
@@ -65,7 +68,7 @@ func (l *Ledger) carry(ctx context.Context, tx bridge.Tx, published bool, messag
 		ids[i], firsts[i], lengths[i] = m.ID, len(all)+1, len(m.Message)
 		all = append(all, m.Message...)
 	}
-	return tx.Exec(ctx, many, array(ids), l.Identity().String(), all, numbers(firsts), numbers(lengths))
+	return tx.Exec(ctx, many, append([]any{array(ids), l.Identity().String(), all, numbers(firsts), numbers(lengths)}, last...)...)
 }
 
 // due reads a snapshot that is no older than the time that it returns.

@@ -24,8 +24,10 @@ const (
 	carryPublished = `INSERT INTO bridge_ledger (id, recorded_at, message, stage_at)
 SELECT ?, unixepoch(), ?, ` + now + ` + 1000 FROM bridge_identity WHERE identity = ?`
 
+	// Not before a time: a stage time between two seconds is before its recorded_at, never after it.
 	carryUnpublished = `INSERT INTO bridge_ledger (id, recorded_at, message, stage_at)
-SELECT ?, unixepoch(), ?, unixepoch() * 1000 FROM bridge_identity WHERE identity = ?`
+SELECT ?, (stage.at + 999) / 1000, ?, stage.at
+FROM bridge_identity CROSS JOIN (SELECT max(unixepoch() * 1000, ?) AS at) stage WHERE identity = ?`
 
 	// One row at least if the identity is right, with nulls if none is due.
 	due = `WITH look AS MATERIALIZED (SELECT ` + now + ` AS now FROM bridge_identity WHERE identity = ?)
@@ -44,13 +46,13 @@ WHERE (id, stage_at) IN (SELECT value ->> 'id', value ->> 'at' FROM json_each(?)
 WHERE id IN (SELECT value FROM json_each(?)) AND stage_at IS NOT NULL`
 )
 
-func (l *Ledger) carry(ctx context.Context, tx bridge.Tx, published bool, messages []driver.Carried) (changed int64, err error) {
-	statement := carryUnpublished
-	if published {
-		statement = carryPublished
-	}
+func (l *Ledger) carry(ctx context.Context, tx bridge.Tx, stage tables.Stage, messages []driver.Carried) (changed int64, err error) {
 	for _, m := range messages {
-		n, err := tx.Exec(ctx, statement, m.ID.String(), tables.NotNil(m.Message), l.Identity().String())
+		statement, args := carryPublished, []any{m.ID.String(), tables.NotNil(m.Message)}
+		if !stage.Published {
+			statement, args = carryUnpublished, append(args, stage.NotBefore.UnixMilli())
+		}
+		n, err := tx.Exec(ctx, statement, append(args, l.Identity().String())...)
 		if changed += n; err != nil {
 			return changed, fmt.Errorf("message %s: %w", m.ID, err)
 		}

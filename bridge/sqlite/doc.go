@@ -25,7 +25,7 @@
 // # Carried messages
 //
 // recorded_at is in whole seconds, rounded down, and stage_at in milliseconds. So an unpublished
-// row has a stage_at of exactly 1000 times its recorded_at, and a published row has a stage_at of
+// row has a stage_at of exactly 1000 times its recorded_at (a delayed one of at most that), and a published row has a stage_at of
 // 1 to 2 s after its recorded_at. Due reads the last commit by a partial index. Claim and Touch
 // need the file's write lock. They wait half a second for other writers; if that is too short,
 // Claim claims nothing, Touch changes nothing, and neither is an error. A Forget makes the same

@@ -55,10 +55,12 @@ var (
 	dueVersions = strings.Replace(dueRows, "$reading", readingVersions, 1)
 	duePast     = strings.Replace(dueRows, "$reading", readingPast, 1)
 
-	// The messages are pieces of @p4. The stage time is @p6 milliseconds after the record's time.
+	// The messages are pieces of @p4. The stage time is @p6 milliseconds after the record's time, which
+	// is not before @p7.
 	// NOCOUNT: only the INSERT may count, since an assignment may count as one row ('@@ROWCOUNT').
 	carry = forEach(withMessage, `SET NOCOUNT ON;
-`+readNow+`SET NOCOUNT OFF;
+DECLARE @now datetime2(3) = (SELECT MAX(t) FROM (VALUES (sysutcdatetime()), (CAST(@p7 AS datetime2(3)))) AS times (t));
+SET NOCOUNT OFF;
 INSERT INTO bridge_ledger (id, recorded_at, message, stage_at)
 SELECT asked.id, @now, SUBSTRING(@p4, asked.begins, asked.bytes), DATEADD(millisecond, @p6, @now)
 FROM bridge_identity i CROSS JOIN $asked WHERE i.[identity] = CAST(@p5 AS uniqueidentifier)`+keepPlan)
@@ -76,7 +78,7 @@ FROM $asked INNER LOOP JOIN bridge_ledger l WITH (` + readingPast + `) ON l.id =
 WHERE DATEDIFF_BIG(millisecond, '19700101', l.stage_at) = asked.stage_ms` + keepPlan
 
 // carry needs one statement for the messages of a chunk.
-func (l *Ledger) carry(ctx context.Context, tx bridge.Tx, published bool, messages []driver.Carried) (changed int64, err error) {
+func (l *Ledger) carry(ctx context.Context, tx bridge.Tx, stage tables.Stage, messages []driver.Carried) (changed int64, err error) {
 	var ids []uuid.UUID
 	var pieces, all []byte
 	for _, m := range messages {
@@ -86,11 +88,11 @@ func (l *Ledger) carry(ctx context.Context, tx bridge.Tx, published bool, messag
 		all = append(all, m.Message...)
 	}
 	grace := int64(0)
-	if published {
+	if stage.Published {
 		grace = driver.PublishedGrace.Milliseconds()
 	}
 	text, packed, used := carry.fill(ids)
-	return tx.Exec(ctx, text, packed, used, filled(pieces, len(packed)/2), filled(all, room(len(all), bytesRooms)), argument(l.Identity()), grace)
+	return tx.Exec(ctx, text, packed, used, filled(pieces, len(packed)/2), filled(all, room(len(all), bytesRooms)), argument(l.Identity()), grace, stage.NotBefore.Format(timeText))
 }
 
 // filled is b with zeros up to a length.

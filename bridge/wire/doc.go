@@ -22,11 +22,15 @@
 //	             sender stages the message too, recorded_at plus a second. Otherwise
 //	             equal to recorded_at, which tells verifiers that no copy exists
 //
+// A delayed message is not staged by its sender. Both recorded_at and stage_at are the time before which
+// no verifier stages it, or the database's present time if that is later. On SQLite recorded_at is
+// rounded up to the second. The record's x-bridge-staged-at is that time too.
+//
 // Both message and stage_at must be set, or neither. If only message is set, no verifier ever stages
 // the message from its row, and the sweep deletes the row as an orphan. If only stage_at is set, the
 // row has no message to stage, and no sweep deletes it.
 //
-// Both times must come from one reading of the database's clock, in one statement. They are UTC where
+// Both times must come from one reading of the database's clock, in one statement, unless the message is delayed. They are UTC where
 // their type has no zone. On SQLite recorded_at is in seconds and stage_at in milliseconds since 1970.
 // The column claimed_by on MySQL stays NULL. Only verifiers change a row.
 //

@@ -288,6 +288,13 @@ func validate(m bridge.Message) error {
 			return fmt.Errorf("field OrderKey: %w", err)
 		}
 	}
+	switch {
+	case m.NotBefore.IsZero():
+	case m.OrderKey != "":
+		return errors.New("field NotBefore: the message has an order key too, and later messages of the key would overtake it while it waits")
+	case m.NotBefore.UTC().Year() > 9999:
+		return errors.New("field NotBefore: is after the year 9999")
+	}
 	return validateTarget(m)
 }
 

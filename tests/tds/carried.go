@@ -28,6 +28,13 @@ var carriedStatements = []statement{
 		x.now = now()
 		return 0, nil
 	}),
+	form(`DECLARE @now datetime2(3) = (SELECT MAX(t) FROM (VALUES (sysutcdatetime()), (CAST(@p7 AS datetime2(3)))) AS times (t))`, func(x *execution, _ []string) (uint64, error) {
+		first, err := x.time("@p7")
+		if x.now = now(); x.now.Before(first) {
+			x.now = first
+		}
+		return 0, err
+	}),
 	form(`DECLARE @since datetime2(3) = CAST(@p1 AS datetime2(3))`, func(x *execution, _ []string) (_ uint64, err error) {
 		x.since, err = x.time("@p1")
 		return 0, err

@@ -44,9 +44,8 @@ type Verbs struct {
 	// Record inserts ids in tx if it has the identity. It returns how many rows it has inserted.
 	Record func(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) (changed int64, err error)
 	// Carry inserts rows with messages, about a mebibyte of them, in tx if it has the identity. All
-	// have a stage time of their own record's time, or one that is driver.PublishedGrace later if
-	// they are published. It returns how many rows it has inserted.
-	Carry func(ctx context.Context, tx bridge.Tx, published bool, messages []driver.Carried) (changed int64, err error)
+	// get the same times. It returns how many rows it has inserted.
+	Carry func(ctx context.Context, tx bridge.Tx, stage Stage, messages []driver.Carried) (changed int64, err error)
 
 	// Due, Claim and Touch do the same as in driver.Ledger, for at most Most rows. Due returns one
 	// row at least if the identity is right, which has nulls if none is due.
@@ -83,6 +82,13 @@ type Verbs struct {
 	Remove func(ctx context.Context, ids []uuid.UUID, before time.Time) ([]uuid.UUID, error)
 	// SweptBefore reads the watermark, of the ledger that was opened and on a primary.
 	SweptBefore func(ctx context.Context) (time.Time, error)
+}
+
+// A Stage says which times rows get: recorded_at is the database's present time, or NotBefore if that
+// is later. The stage time is the same, and driver.PublishedGrace later if the messages are published.
+type Stage struct {
+	Published bool
+	NotBefore time.Time // whole milliseconds, UTC, 1970 or later
 }
 
 // A Settle waits for the transaction of id.
@@ -168,37 +174,62 @@ func (l *Ledger) Check(ctx context.Context) error {
 // those with messages as Carry does, about a mebibyte at once. If it fails, tx holds some of the
 // rows or none.
 func (l *Ledger) Record(ctx context.Context, tx bridge.Tx, entries []driver.Entry) error {
-	plain, published, unpublished := apart(entries)
+	plain, carried := apart(entries)
 	if len(plain) > 0 {
 		changed, err := l.verbs.Record(ctx, tx, plain)
 		if err = l.expectChanged(changed, len(plain), err); err != nil {
 			return fmt.Errorf("record %d IDs: %w", len(entries), l.verbs.Classify(err, Recording))
 		}
 	}
-	if err := l.carry(ctx, tx, true, published); err != nil {
-		return err
-	}
-	return l.carry(ctx, tx, false, unpublished)
-}
-
-// apart divides entries by what their rows hold.
-func apart(entries []driver.Entry) (plain []uuid.UUID, published, unpublished []driver.Carried) {
-	for _, e := range entries {
-		switch message := (driver.Carried{ID: e.ID, Message: e.Message}); {
-		case e.Message == nil:
-			plain = append(plain, e.ID)
-		case e.Unpublished:
-			unpublished = append(unpublished, message)
-		default:
-			published = append(published, message)
+	for _, c := range carried {
+		if err := l.carry(ctx, tx, c.stage, c.messages); err != nil {
+			return err
 		}
 	}
-	return plain, published, unpublished
+	return nil
 }
 
-func (l *Ledger) carry(ctx context.Context, tx bridge.Tx, published bool, messages []driver.Carried) error {
+// A carriage is messages whose rows get the same times.
+type carriage struct {
+	stage    Stage
+	messages []driver.Carried
+}
+
+// apart divides entries by what their rows hold, and carried ones by their times.
+func apart(entries []driver.Entry) (plain []uuid.UUID, carried []carriage) {
+	places := make(map[Stage]int)
+	for _, e := range entries {
+		if e.Message == nil {
+			plain = append(plain, e.ID)
+			continue
+		}
+		stage := Stage{!e.Unpublished && e.NotBefore.IsZero(), roundedUp(e.NotBefore)}
+		place, ok := places[stage]
+		if !ok {
+			place = len(carried)
+			places[stage] = place
+			carried = append(carried, carriage{stage: stage})
+		}
+		carried[place].messages = append(carried[place].messages, driver.Carried{ID: e.ID, Message: e.Message})
+	}
+	return plain, carried
+}
+
+// roundedUp returns a time in whole milliseconds, not before 1970.
+func roundedUp(t time.Time) time.Time {
+	up := t.UTC().Truncate(time.Millisecond)
+	if up.Before(t) {
+		up = up.Add(time.Millisecond)
+	}
+	if epoch := time.Unix(0, 0).UTC(); up.Before(epoch) {
+		return epoch
+	}
+	return up
+}
+
+func (l *Ledger) carry(ctx context.Context, tx bridge.Tx, stage Stage, messages []driver.Carried) error {
 	for chunk := range byBytes(messages, min(Chunk, l.verbs.Most)) {
-		changed, err := l.verbs.Carry(ctx, tx, published, chunk)
+		changed, err := l.verbs.Carry(ctx, tx, stage, chunk)
 		if err = l.expectChanged(changed, len(chunk), err); err != nil {
 			return fmt.Errorf("record %d carried messages: %w", len(messages), l.verbs.Classify(err, Carrying))
 		}

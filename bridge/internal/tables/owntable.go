@@ -113,8 +113,8 @@ func (o OwnLedger) Identity() uuid.UUID { return o.identity }
 
 // Record shows that tx has a row for each of the entries, and changes nothing.
 func (o OwnLedger) Record(ctx context.Context, tx bridge.Tx, entries []driver.Entry) error {
-	ids, published, unpublished := apart(entries)
-	if len(published)+len(unpublished) > 0 {
+	ids, carried := apart(entries)
+	if len(carried) > 0 {
 		return Unsupported("carry messages", "an own table")
 	}
 	for chunk := range slices.Chunk(ids, cmp.Or(o.verbs.Most, max(1, len(ids)))) {
