@@ -216,7 +216,7 @@ var mutants = []mutant{
 		name:     "no claim in the inbox",
 		scenario: "a message comes again and again",
 		caught:   world.TwoEffects,
-		edits: []edit{{"idempotency/attempt.go", `	if !fresh {
+		edits: []edit{{"idempotency/transaction.go", `	if !fresh {
 `, `	if !fresh && !mutant("no claim in the inbox") {
 `}, {"idempotency/handletx.go", `		return fresh && claimed, claimError
 `, `		return (fresh || mutant("no claim in the inbox")) && claimed, claimError
@@ -236,7 +236,7 @@ var mutants = []mutant{
 		pkg:  "idempotency",
 		test: "TestADeadlockThatAHandlerIgnoresIsNoSuccess/Handle",
 		says: "after 1 runs orders",
-		edits: []edit{{"idempotency/deliver.go", `	case errors.Is(err, bridge.ErrTxEnded):
+		edits: []edit{{"idempotency/transaction.go", `	case errors.Is(err, bridge.ErrTxEnded):
 `, `	case errors.Is(err, bridge.ErrTxEnded) && mutant("commit of an ended transaction"):
 	case errors.Is(err, bridge.ErrTxEnded):
 `}},
