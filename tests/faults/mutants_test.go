@@ -550,9 +550,9 @@ var mutants = []mutant{
 		pkg:  "../sender",
 		test: "TestATransactionWaitsForMessagesThatAreNotCarried",
 		says: "carried false, waited",
-		edits: []edit{{"sender/staged.go", `			entries[i].Message, entries[i].Unpublished = m.record, admitted[i] == nil
+		edits: []edit{{"sender/staged.go", `			entries[i].Message, entries[i].NotBefore = m.record, m.notBefore
 `, `			if !mutant("a carried message that its row does not hold") {
-				entries[i].Message, entries[i].Unpublished = m.record, admitted[i] == nil
+				entries[i].Message, entries[i].NotBefore = m.record, m.notBefore
 			}
 `}},
 	},
