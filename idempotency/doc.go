@@ -282,7 +282,9 @@
 //
 // New requires a choice. With Options.Queues the Guard publishes the message to the queue QUEUE.dead,
 // with the reason, the error and the number of attempts, and acks only after the confirm.
-// bridgectl dead list and show show them.
+// With bridgectl dead list, show and replay, an operator sees the messages and sends them to the
+// receiver's queue again, with their attempts begun anew. What the broker itself moves there, at the
+// delivery limit, is shown and replayed too.
 //
 // With Options.DeadLetter the Guard calls a function, and acks only when
 // that has stored the message. [DeadQueue] makes one that publishes to any queue, with the reason,

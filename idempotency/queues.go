@@ -102,7 +102,7 @@ type Queues struct {
 // effect of policies is not seen; bridgectl doctor --receiver QUEUE looks at it.
 //
 // The login needs the rights to configure the queues, to write to the default exchange, and to read
-// QUEUE and the retry queues. Publishing uses broker, which must stay
+// QUEUE and the retry queues: bridgectl grants receiver --declares prints them. Publishing uses broker, which must stay
 // open. Without a connection the error is bridge.ErrUnavailable.
 func DeclareReceiver(ctx context.Context, broker *bridge.Broker, queue string, opts *ReceiverOptions) (*Queues, error) {
 	filled := opts.withDefaults()
@@ -136,7 +136,7 @@ func ReceiverQueues(queue string, opts *ReceiverOptions) []bridge.Queue {
 	queues := []bridge.Queue{bridge.QuorumQueue(deadQueueOf(queue), ""), own}
 	for _, delay := range filled.RetryDelays {
 		retry := bridge.QuorumQueue(RetryQueue(queue, delay), queue)
-		retry.Arguments["x-message-ttl"] = delay.Milliseconds()
+		retry.Arguments["x-message-ttl"] = int(delay.Milliseconds())
 		queues = append(queues, retry)
 	}
 	return queues
@@ -166,8 +166,9 @@ func (q *Queues) publish(ctx context.Context, queue string, message amqp.Publish
 }
 
 // DeadLetter publishes a message to the dead queue, with the reason, and returns nil when the
-// broker has confirmed it. If the message's own headers leave no room for the reason, it is
-// published as a record (wire.DeadRecord).
+// broker has confirmed it. bridgectl dead list, show and replay work on such messages: a replay
+// brings one back to the receiver's queue, with its attempts begun anew. If the message's own
+// headers leave no room for the reason, it is published as a record (wire.DeadRecord).
 //
 // A Guard calls DeadLetter by Options.Queues. It also serves as Options.DeadLetter.
 func (q *Queues) DeadLetter(ctx context.Context, d amqp.Delivery, reason error) error {

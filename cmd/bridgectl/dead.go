@@ -19,10 +19,10 @@ that they do not replay or discard. Until then nobody else sees them. After a cr
 broker puts them back by itself. On RabbitMQ before 4.3 each look counts as one delivery of the million that
 a message has, and the order may change.
 
---queue names another staging queue, or the queue of a receiver that puts what it cannot
-handle into NAME.dead, as cmd/email-gateway does. list, show and discard work there. Its
-messages belong to no ledger and have no target and no verdict, so replay calls them
-malformed. It sends one back to the receiver with --to=:NAME --force.`,
+--queue names another staging queue, or the queue of a receiver, whose dead queue is NAME.dead, as
+idempotency.DeclareReceiver declares it. Its messages belong to no ledger and have no verdict,
+and replay sends them to the queue NAME. Messages that cmd/email-gateway has put into its dead
+queue are malformed for replay, which sends one back with --to=:NAME --force.`,
 		newDeadList(a), newDeadShow(a), newDeadReplay(a), newDeadDiscard(a))
 }
 
@@ -178,7 +178,7 @@ func (a *app) eachDead(ctx context.Context, f *deadFilter, act func(context.Cont
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		m := readDead(d)
+		m := readDead(d, a.topology().Queue)
 		if !f.takes(m) {
 			return nil
 		}

@@ -27,7 +27,7 @@ type deadMessage struct {
 	ID         string     `json:"id"`     // the message ID; without one a mark of the content, see key
 	Reason     string     `json:"reason"` // wire.HeaderDeadReason; "broker", or "" if nothing says it
 	Text       string     `json:"text"`
-	Verdict    string     `json:"verdict"` // committed or unknown
+	Verdict    string     `json:"verdict"` // committed or unknown; "" for a receiver's
 	Exchange   string     `json:"exchange"`
 	RoutingKey string     `json:"routing_key"`
 	Attempts   int64      `json:"attempts"`
@@ -38,12 +38,13 @@ type deadMessage struct {
 	Size       int        `json:"size"`              // of the body, in bytes
 
 	delivery amqp.Delivery
+	receiver string        // the queue of the receiver whose letter it is; "" for a verifier's
 	members  []wire.Staged // what it is made of; one, if it is no group
 	wrong    error         // why it has none: it is malformed
 }
 
-// readDead reads a message of the dead queue. Whatever it looks like, it can be shown.
-func readDead(d amqp.Delivery) *deadMessage {
+// readDead reads a message of the dead queue of a queue. Whatever it looks like, it can be shown.
+func readDead(d amqp.Delivery, queue string) *deadMessage {
 	d, unopened := wire.OpenDead(d)
 	m := &deadMessage{ID: key(d), Size: len(d.Body), Verdict: "unknown", delivery: d}
 	m.Reason = text(d.Headers[wire.HeaderDeadReason])
@@ -62,7 +63,11 @@ func readDead(d amqp.Delivery) *deadMessage {
 	if m.Reason == "" {
 		m.byBroker()
 	}
-	if m.wrong = unopened; unopened == nil {
+	m.wrong = unopened
+	// Another queue's name in the header would send a message where its writer wants it.
+	if from, ok := wire.ReceiverOf(d); ok && from == queue && unopened == nil {
+		m.receiver, m.Verdict = queue, ""
+	} else if unopened == nil {
 		m.read()
 	}
 	return m

@@ -30,6 +30,9 @@ message in both places, with the same ID; none is lost.
 A message goes to its target itself, not back into the staging queue: the row of a
 committed one has been deleted, so a verifier would drop it.
 
+A message of a receiver goes back to the receiver's queue (--queue NAME), with its attempts
+begun anew. All that follows is about a verifier's.
+
 Sent is what is known to be committed: because its row is in the ledger of
 BRIDGE_DATABASE_URL now (that row is deleted afterwards), or by the verifier's verdict. The
 verdict is a header, which whoever may write to the dead queue can forge: it is believed
@@ -104,7 +107,11 @@ func (r *replayer) act(ctx context.Context, p *peek, batch []*deadMessage) error
 	for i, m := range batch {
 		plan, outcome := plans[i], outcomeOf(m)
 		outcome.Why, outcome.Note = plan.refusal, plan.note
-		if target := r.planner.to; target != nil {
+		target := r.planner.to
+		if target == nil && m.receiver != "" {
+			target = &bridge.Target{RoutingKey: m.receiver}
+		}
+		if target != nil {
 			outcome.Exchange, outcome.RoutingKey = target.Exchange, target.RoutingKey
 			outcome.target = targetText(target.Exchange, target.RoutingKey)
 		}

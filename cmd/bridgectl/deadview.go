@@ -109,6 +109,8 @@ func contentRows(properties, headers map[string]any) (rows [][]string) {
 // replayWords says what a replay would do, as far as the message itself tells.
 func replayWords(m *deadMessage) string {
 	switch {
+	case m.receiver != "":
+		return "to queue " + m.receiver + ", with the same ID and its attempts begun anew"
 	case m.wrong != nil:
 		return "not possible: " + m.wrong.Error()
 	case m.Verdict != driver.Committed.String():

@@ -45,6 +45,9 @@ func (a *app) examineBroker(ctx context.Context, m *management, receivers []stri
 	a.examineDepths(queues, there)
 	for _, name := range receivers {
 		examineReceiver(ctx, queues, m, name)
+		if m != nil {
+			examineRetryQueues(ctx, queues, m, name)
+		}
 	}
 	return []group{*broker, *queues}
 }

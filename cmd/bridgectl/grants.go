@@ -46,8 +46,8 @@ replace its earlier ones on the virtual host, so grant a login one role there.
 
   sender    records and stages messages
   verifier  judges messages; BRIDGE_ALLOW gives the exchanges that it may write to
-  receiver  package idempotency, on the queue --target; --declares if it declares that queue
-            and QUEUE.dead, or uses idempotency.DeadQueue; --sends if it sends replies or
+  receiver  package idempotency, on the queue --target; --declares if it uses
+            idempotency.DeclareReceiver or DeadQueue; --sends if it sends replies or
             other messages in its transactions
   effects   a receiver that uses AtMostOnce, Accept and Work only; has the same two flags
   gateway   the e-mail gateway, on the queue --target
@@ -68,7 +68,7 @@ replace its earlier ones on the virtual host, so grant a login one role there.
 	cmd.Flags().StringVar(&g.login, "login", "", "the login's name (default: twoqueue_ROLE)")
 	cmd.Flags().BoolVar(&g.broker, "broker", false, "print the commands for the broker alone")
 	cmd.Flags().StringVar(&g.target, "target", "emails", "the queue of a receiver, or of the gateway")
-	cmd.Flags().BoolVar(&g.declares, "declares", false, "the receiver declares its queue and QUEUE.dead, or publishes to that by idempotency.DeadQueue")
+	cmd.Flags().BoolVar(&g.declares, "declares", false, "the receiver uses idempotency.DeclareReceiver or DeadQueue")
 	cmd.Flags().BoolVar(&g.sends, "sends", false, "the receiver sends messages in its transactions: it needs the rights of a sender too")
 	cmd.Flags().StringVar(&g.schema, "schema", "", "the schema of the tables on PostgreSQL (default: public) or SQL Server (default: dbo)")
 	cmd.Flags().StringVar(&g.kind, "database", "", "the kind of database: "+strings.Join(dialects, ", ")+" (default: from BRIDGE_DATABASE_URL)")
@@ -200,7 +200,7 @@ func (g *grants) commands(role string) ([]string, error) {
 		lines = append(lines, "rabbitmqctl set_user_tags "+shellQuoted(g.login)+" monitoring")
 	}
 	if receives(role) && !g.declares {
-		lines = append(lines, "# This login may only read its queue. If the receiver declares queues or uses idempotency.DeadQueue, add --declares.")
+		lines = append(lines, "# This login may only read its queue. If the receiver uses idempotency.DeclareReceiver or DeadQueue, add --declares.")
 	}
 	return lines, nil
 }
@@ -236,14 +236,21 @@ func (g *grants) brokerRights(role string) (brokerRight, bool) {
 		all = append(all, t.LedgerQueue()) // the doctor asks whose it is by declaring it
 		return brokerRight{pattern(all...), g.targets(bound), pattern(append(all, g.target+".dead")...)}, true
 	case string(migrate.Receiver), string(migrate.Effects):
-		var configured, written []string
+		var written []string
 		if g.declares {
-			configured, written = []string{g.target, g.target + ".dead"}, []string{defaultExchange}
+			written = []string{defaultExchange}
 		}
 		if g.sends {
 			written = append(written, staging)
 		}
-		return brokerRight{pattern(configured...), pattern(written...), pattern(g.target)}, true
+		if g.declares {
+			// The retry queues may have any delays. To declare a queue with a dead-letter exchange
+			// takes the right to read the queue.
+			own := regexp.QuoteMeta(g.target)
+			retries := own + `\.retry\..*`
+			return brokerRight{anyOf([]string{own, own + `\.dead`, retries}), pattern(written...), anyOf([]string{own, retries})}, true
+		}
+		return brokerRight{pattern(), pattern(written...), pattern(g.target)}, true
 	case gatewayRole:
 		return brokerRight{pattern(g.target, g.target+".dead"), pattern(defaultExchange), pattern(g.target)}, true
 	case scalerRole:

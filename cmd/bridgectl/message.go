@@ -271,7 +271,7 @@ func (l *messageLook) askQueues(ctx context.Context, m *management, facts *messa
 func (l *messageLook) askDead(ctx context.Context, facts *messageFacts, queue string) (err error) {
 	facts.Dead = &deadFacts{Found: []*deadMessage{}}
 	facts.Dead.LookedAt, facts.Dead.Depth, err = l.app.look(ctx, queue, l.limit, func(d amqp.Delivery) error {
-		if m := readDead(d); m.has(facts.ID.String()) {
+		if m := readDead(d, l.app.topology().Queue); m.has(facts.ID.String()) {
 			m.lighten()
 			facts.Dead.Found = append(facts.Dead.Found, m)
 		}

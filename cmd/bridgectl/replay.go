@@ -103,6 +103,9 @@ func (p *planner) lookUp(ctx context.Context, messages []*deadMessage) (known kn
 }
 
 func (p *planner) decide(m *deadMessage, known knowledge) (plan replayPlan) {
+	if m.receiver != "" {
+		return p.toReceiver(m)
+	}
 	if m.wrong != nil {
 		return p.malformed(m)
 	}
@@ -135,6 +138,17 @@ func (p *planner) decide(m *deadMessage, known knowledge) (plan replayPlan) {
 		plan.out = append(plan.out, p.outgoing(member))
 	}
 	return plan
+}
+
+// toReceiver sends a receiver's message back to the receiver's queue, and not to its exchange,
+// where other receivers would get it too. A receiver has got only what is committed.
+func (p *planner) toReceiver(m *deadMessage) replayPlan {
+	to := bridge.Target{RoutingKey: m.receiver}
+	if p.to != nil {
+		to = *p.to
+	}
+	return replayPlan{out: []bridge.Outgoing{{Target: to, Publishing: wire.ReplayToReceiver(m.delivery)}},
+		note: "to the queue of its receiver, with its attempts begun anew"}
 }
 
 // forbids tells whether a verifier would not forward a message to its target: by

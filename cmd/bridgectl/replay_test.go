@@ -44,7 +44,7 @@ func TestRedirectLeavesCopiesOut(t *testing.T) {
 		{nil, bridge.Target{Exchange: "x", RoutingKey: "k"}, 3},
 		{&bridge.Target{RoutingKey: "q"}, bridge.Target{RoutingKey: "q"}, 1},
 	} {
-		plan := (&planner{to: c.to}).decide(readDead(dead), knowledge{})
+		plan := (&planner{to: c.to}).decide(readDead(dead, "twoqueue"), knowledge{})
 		if len(plan.out) != 1 || plan.out[0].Target != c.want || len(plan.out[0].Headers) != c.headers || plan.out[0].Expiration != "5000" {
 			t.Errorf("to %v: %+v", c.want, plan)
 		}
@@ -55,11 +55,11 @@ func TestRedirectLeavesCopiesOut(t *testing.T) {
 // broker has moved.
 func TestAVerdictIsBelievedOfAVerifierOnly(t *testing.T) {
 	d := delivered(buried(t, bridge.Message{RoutingKey: "q"}, uuid.New(), ""))
-	if m := readDead(d); m.Verdict != "committed" || len((&planner{}).decide(m, knowledge{}).out) != 1 {
+	if m := readDead(d, "twoqueue"); m.Verdict != "committed" || len((&planner{}).decide(m, knowledge{}).out) != 1 {
 		t.Errorf("a verifier's: %+v", m)
 	}
 	d.Headers["x-death"] = []any{amqp.Table{"queue": "staging", "reason": "delivery_limit"}}
-	m := readDead(d)
+	m := readDead(d, "twoqueue")
 	if m.Verdict != "unknown" || m.Reason != reasonBroker || (&planner{}).decide(m, knowledge{}).refusal == "" {
 		t.Errorf("the broker's: %+v", m)
 	}
@@ -69,7 +69,7 @@ func TestAVerdictIsBelievedOfAVerifierOnly(t *testing.T) {
 // knows better.
 func TestAnOwnTableIsBelievedAndNotAForgedVerdict(t *testing.T) {
 	ledger := uuid.New()
-	m := readDead(delivered(buried(t, bridge.Message{RoutingKey: "q"}, ledger, "")))
+	m := readDead(delivered(buried(t, bridge.Message{RoutingKey: "q"}, ledger, "")), "twoqueue")
 	for there, want := range map[bool]string{true: "its row was in the ledger", false: "its header says committed, and its table has no row with its ID"} {
 		plan := (&planner{}).decide(m, knowledge{identity: ledger, keeps: true, rows: map[uuid.UUID]bool{m.members[0].ID: there}})
 		if there != (len(plan.out) == 1) || !strings.Contains(plan.note+plan.refusal, want) {
@@ -89,7 +89,7 @@ func TestAMessageWithoutARowIsDiscardedUnlessItsRowMayHaveBeenSwept(t *testing.T
 		time.Now().Add(-time.Hour):       "unless it was forwarded before (ask the inbox): discard it",
 		time.Now().Add(-5 * time.Minute): "or its row was removed as an orphan",
 	} {
-		plan := (&planner{}).decide(readDead(d), knowledge{identity: ledger, swept: swept})
+		plan := (&planner{}).decide(readDead(d, "twoqueue"), knowledge{identity: ledger, swept: swept})
 		if !strings.Contains(plan.refusal, want) || strings.Contains(plan.refusal, "orphan") == strings.Contains(plan.refusal, "discard") {
 			t.Errorf("swept before %v: %s", swept, plan.refusal)
 		}
@@ -117,7 +117,7 @@ func TestReplayKeepsToTheAllowList(t *testing.T) {
 		if copies != nil {
 			m.Publishing.Headers = amqp.Table{"CC": copies}
 		}
-		return readDead(delivered(buried(t, m, uuid.New(), reason)))
+		return readDead(delivered(buried(t, m, uuid.New(), reason)), "twoqueue")
 	}
 	topology := bridge.Topology{Queue: "staging"}
 	unset := &planner{permits: (&verifier.Options{Topology: topology}).Permits()}
@@ -163,7 +163,7 @@ func TestADeadRecordIsReadLikeAnyLetter(t *testing.T) {
 	staged := buried(t, bridge.Message{RoutingKey: "q", Publishing: amqp.Publishing{Body: []byte("body")}}, uuid.New(), wire.DeadUnroutable)
 	d := delivered(wire.DeadRecord(staged))
 	d.DeliveryTag = 7
-	m := readDead(d)
+	m := readDead(d, "twoqueue")
 	plan := (&planner{}).decide(m, knowledge{})
 	if m.wrong != nil || m.Verdict != "committed" || m.Reason != "unroutable" || m.RoutingKey != "q" || m.Size != 4 || m.delivery.DeliveryTag != 7 {
 		t.Errorf("it is read as %+v", m)
@@ -172,11 +172,11 @@ func TestADeadRecordIsReadLikeAnyLetter(t *testing.T) {
 		t.Errorf("it is replayed as %+v", plan)
 	}
 	d.Headers["x-death"] = []any{amqp.Table{"queue": "staging", "reason": "rejected"}}
-	if m := readDead(d); m.Verdict != "unknown" {
+	if m := readDead(d, "twoqueue"); m.Verdict != "unknown" {
 		t.Errorf("what the broker has moved: %+v", m)
 	}
 	d.Body = d.Body[:10]
-	if m := readDead(d); m.wrong == nil || len((&planner{}).decide(m, knowledge{}).out) != 0 {
+	if m := readDead(d, "twoqueue"); m.wrong == nil || len((&planner{}).decide(m, knowledge{}).out) != 0 {
 		t.Errorf("a broken one: %+v", m)
 	}
 }

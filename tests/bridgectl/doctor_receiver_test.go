@@ -7,6 +7,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/idempotency"
 )
 
 // By default RabbitMQ loses a message that it dead-letters if the dead queue does not take it.
@@ -64,4 +65,27 @@ func TestTheDoctorFindsReceiversWhoseDeadMessagesAreLost(t *testing.T) {
 	if d, _ := w.tool("BRIDGE_MANAGEMENT_URL=").until(func(diagnosis, int) bool { return true }, "broker", "--receiver", "safe"); !d.has("receiver's queue safe", inspect.Unknown, "AMQP does not tell") {
 		t.Errorf("without the management API: %+v", d)
 	}
+}
+
+func TestTheDoctorLooksAtTheRetryQueuesOfAReceiver(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	_, err := idempotency.DeclareReceiver(t.Context(), w.broker(), "emails", nil)
+	must(t, err)
+	b := w.tool()
+	expect := func(level inspect.Level, words string) {
+		t.Helper()
+		if d, _ := b.until(func(d diagnosis, _ int) bool { return d.has("retry queues of emails", level, words) }, "broker", "--receiver", "emails"); len(d.of("receiver's queue emails")) != 1 {
+			t.Errorf("%+v", d)
+		}
+	}
+	expect(inspect.OK, "at least once")
+	channel := w.channel()
+	_, err = channel.QueueDelete("emails.retry.5s", false, false, false)
+	must(t, err)
+	expect(inspect.Warning, "emails.retry.5s missing")
+	args := idempotency.ReceiverQueues("emails", nil)[3].Arguments
+	args["x-message-ttl"] = 50
+	w.queue("emails.retry.5s", args)
+	expect(inspect.Error, "x-message-ttl is 50")
 }

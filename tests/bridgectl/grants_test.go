@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	_ "github.com/jackc/pgx/v5/stdlib"
@@ -24,7 +25,7 @@ import (
 var permissions = regexp.MustCompile(`(?m)^rabbitmqctl set_permissions -p '[^']*' '[^']*' '([^']*)' '([^']*)' '([^']*)'$`)
 
 // A receiver with the printed rights declares its queues, handles a message, sends a reply in the
-// same transaction, and puts a message that fails into its dead queue.
+// same transaction, and puts messages that fail into its dead queue and a retry queue.
 func TestThePrintedRightsAreEnoughForAReceiverThatDeclaresAndSends(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -73,7 +74,9 @@ func asReceiver(t *testing.T, database, broker, exchange string) {
 	defer publisher.Close()
 	s, err := sender.New(ledger, publisher, &sender.Options{Exchange: exchange})
 	must(t, err)
-	guard, err := idempotency.New(inbox, "requests", &idempotency.Options{Attempts: 1, DeadLetter: idempotency.DeadQueue(publisher, "requests.dead")})
+	queues, err := idempotency.DeclareReceiver(ctx, publisher, "requests", nil)
+	must(t, err)
+	guard, err := idempotency.New(inbox, "requests", &idempotency.Options{Attempts: 1, Queues: queues})
 	must(t, err)
 
 	conn, err := amqp.Dial(broker)
@@ -81,24 +84,19 @@ func asReceiver(t *testing.T, database, broker, exchange string) {
 	defer func() { _ = conn.Close() }()
 	channel, err := conn.Channel()
 	must(t, err)
-	for queue, args := range map[string]amqp.Table{
-		"requests.dead": {"x-queue-type": "quorum"},
-		"requests": {"x-queue-type": "quorum", "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "requests.dead",
-			"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish", "x-delivery-limit": 1000000},
-	} {
-		_, err := channel.QueueDeclare(queue, true, false, false, false, args)
-		must(t, err)
-	}
-	for _, body := range []string{"good", "bad"} {
+	for _, body := range []string{"good", "bad", "later"} {
 		must(t, channel.PublishWithContext(ctx, "", "requests", false, false, amqp.Publishing{MessageId: uuid.NewString(), ReplyTo: "replies", Body: []byte(body)}))
 	}
 	deliveries, err := channel.ConsumeWithContext(ctx, "requests", "", false, false, false, false, nil)
 	must(t, err)
-	for range 2 {
+	for range 3 {
 		d := servertest.Next(t, "request", deliveries)
 		must(t, guard.Handle(ctx, db, d, func(ctx context.Context, tx *sql.Tx) error {
-			if string(d.Body) == "bad" {
+			switch string(d.Body) {
+			case "bad":
 				return errors.New("bad request")
+			case "later":
+				return idempotency.RetryLater(errors.New("not yet"), time.Hour)
 			}
 			reply, err := idempotency.Reply(d, amqp.Publishing{Body: []byte("done")})
 			if err != nil {
@@ -108,7 +106,7 @@ func asReceiver(t *testing.T, database, broker, exchange string) {
 			return err
 		}))
 	}
-	if stats := guard.Stats(); stats.Handled != 1 || stats.DeadLettered != 1 {
-		t.Errorf("handled and dead-lettered: %d and %d, want 1 and 1", stats.Handled, stats.DeadLettered)
+	if stats := guard.Stats(); stats.Handled != 1 || stats.DeadLettered != 1 || stats.RetriedLater != 1 {
+		t.Errorf("handled, dead-lettered and retried later: %d, %d and %d, want 1 of each", stats.Handled, stats.DeadLettered, stats.RetriedLater)
 	}
 }

@@ -1,0 +1,48 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/twoqueue/twoqueue/idempotency"
+)
+
+// examineRetryQueues looks at the retry queues of a receiver, with the default delays of
+// idempotency.DeclareReceiver. A receiver without any of them retries in place.
+func examineRetryQueues(ctx context.Context, g *group, m *management, name string) {
+	check := "retry queues of " + name
+	before := len(g.Findings)
+	var missing []string
+	wanted := idempotency.ReceiverQueues(name, nil)[2:]
+	for _, want := range wanted {
+		q, err := m.queue(ctx, want.Name)
+		switch {
+		case errors.Is(err, errNotThere):
+			missing = append(missing, want.Name)
+			continue
+		case err != nil:
+			g.add(refusedLevel(err), check, monitoringMend, "%s", err)
+			return
+		}
+		var wrong []string
+		for argument, value := range want.Arguments {
+			if there := q.Arguments[argument]; !sameValue(there, value) {
+				wrong = append(wrong, fmt.Sprintf("%s is %s, not %s", argument, valueText(there), valueText(value)))
+			}
+		}
+		if len(wrong) > 0 {
+			slices.Sort(wrong)
+			g.fail(check, "delete the queue when it is empty; idempotency.DeclareReceiver makes it", "%s: %s: the receiver does not start, or messages come back late, or are lost", want.Name, strings.Join(wrong, "; "))
+		}
+	}
+	switch {
+	case len(missing) == len(wanted):
+		return // other delays, or none
+	case len(missing) > 0:
+		g.warn(check, "start the receiver again: idempotency.DeclareReceiver makes them", "%s missing: messages that fail are retried in place, and hold up others", strings.Join(missing, ", "))
+	}
+	g.fineSince(before, check, "messages that fail wait there, and come back at least once")
+}
