@@ -117,11 +117,11 @@ func (o *outage) fails() bool {
 	return o.failure != nil
 }
 
-// state returns the failure of the last publication, and since when there is one or none.
-func (o *outage) state() (failure error, since time.Time) {
+// state returns when publications began to fail or to succeed, and the failure of the last one.
+func (o *outage) state() (since time.Time, failure error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.failure, o.since
+	return o.since, o.failure
 }
 
 // out tells whether the broker is known to be out.

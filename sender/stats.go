@@ -127,7 +127,7 @@ func (s *Sender) Stats() Stats {
 	// After their outcomes: the parts are never more than the whole.
 	stats.Staged, stats.Carried = c.staged.Load(), c.carried.Load()
 	stats.Recorded = c.recorded.Load()
-	stats.Err, stats.Since = s.failure.state()
+	stats.Since, stats.Err = s.failure.state()
 	stats.Outage = isOutage(stats.Err)
 	c.mu.Lock()
 	defer c.mu.Unlock()
