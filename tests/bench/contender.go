@@ -24,6 +24,8 @@ type contender struct {
 	classic bool
 	// verifier says that its relay is the project's worker.
 	verifier bool
+	// ahead is how many messages a receiver may have handled that it has not reported yet.
+	ahead int
 	// setUp makes its tables and queues in a new place.
 	setUp func(ctx context.Context, p place, db *sql.DB) error
 	// relay is what runs beside the application, in a process of its own, until

@@ -184,6 +184,7 @@ var (
 		name:   "twoqueue-batch",
 		what:   "idempotency's Guard.HandleBatch, up to 100 messages in a transaction, each with its INSERT; two at once in a batch consumer",
 		silent: true,
+		ahead:  2 * mostInBatch,
 		setUp:  setUpInbox,
 		open: func(ctx context.Context, p place, b business) (application, error) {
 			guard, err := openGuard(ctx, b.db, 0)

@@ -242,7 +242,7 @@ func (s *session) check(ctx context.Context) error {
 		}
 		s.committed-- // see setUpReceiver
 	}
-	if came > s.committed || s.contender.handles() && came < s.committed {
+	if came > s.committed+s.contender.ahead || s.contender.handles() && came < s.committed {
 		return fmt.Errorf("%d messages have come or were handled, must be %d", came, s.committed)
 	}
 	return nil
