@@ -30,7 +30,7 @@ const togetherMost = 3
 // key cannot be used, or is too old, and one that comes from a retry queue, is handled alone from
 // the start.
 //
-// A failed attempt at a batch counts against no message. If the database is away, or ends the
+// A failed attempt at a batch counts against no message: in it Attempt is 0. If the database is away, or ends the
 // transaction because of a deadlock, the batch is tried again as a whole.
 //
 // The keys are claimed in their order, whatever the order of ds, so that two batches with some of

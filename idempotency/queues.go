@@ -29,6 +29,12 @@ type ReceiverOptions struct {
 	// retry queues then, and messages are retried in place.
 	SingleActiveConsumer bool
 
+	// DeliveryLimit is how often the queue may take a message back from a consumer that did not ack
+	// it. Beyond that, the broker moves the message to the dead queue. So a message that ends the
+	// process each time goes round no longer. See 'What the queue must be like' in the package
+	// comment for the messages that others bring to the limit. At most 1,000,000. Default 100.
+	DeliveryLimit int
+
 	// Logger gets a warning if messages must be retried in place because no retry queue takes
 	// them, at most once a minute. Default slog.Default().
 	Logger *slog.Logger
@@ -47,6 +53,9 @@ func (o *ReceiverOptions) withDefaults() ReceiverOptions {
 	case filled.RetryDelays == nil:
 		filled.RetryDelays = defaultRetryDelays
 	}
+	if filled.DeliveryLimit == 0 {
+		filled.DeliveryLimit = defaultDeliveryLimit
+	}
 	if filled.Logger == nil {
 		filled.Logger = slog.Default()
 	}
@@ -56,11 +65,20 @@ func (o *ReceiverOptions) withDefaults() ReceiverOptions {
 const (
 	maxRetryDelays = 16
 	longestRetry   = 24 * time.Hour
+
+	// Each stop, crash or lost connection of a receiver brings what it had not acked one closer to
+	// the limit, and before RabbitMQ 4.3 so does each hand-back: one per Options.Hold while the
+	// database is away. A hundred last for more than eight hours of that.
+	defaultDeliveryLimit = 100
+	maxDeliveryLimit     = 1_000_000
 )
 
 func (o *ReceiverOptions) validate() error {
 	if len(o.RetryDelays) > maxRetryDelays {
 		return fmt.Errorf("ReceiverOptions.RetryDelays has %d delays, more than %d", len(o.RetryDelays), maxRetryDelays)
+	}
+	if o.DeliveryLimit < 1 || o.DeliveryLimit > maxDeliveryLimit {
+		return fmt.Errorf("ReceiverOptions.DeliveryLimit is %d, must be between 1 and %d", o.DeliveryLimit, maxDeliveryLimit)
 	}
 	before := time.Duration(0)
 	for _, delay := range o.RetryDelays {
@@ -130,6 +148,7 @@ func DeclareReceiver(ctx context.Context, broker *bridge.Broker, queue string, o
 func ReceiverQueues(queue string, opts *ReceiverOptions) []bridge.Queue {
 	filled := opts.withDefaults()
 	own := bridge.QuorumQueue(queue, deadQueueOf(queue))
+	own.Arguments["x-delivery-limit"] = filled.DeliveryLimit
 	if filled.SingleActiveConsumer {
 		own.Arguments["x-single-active-consumer"] = true
 	}

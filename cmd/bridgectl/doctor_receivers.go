@@ -6,8 +6,8 @@ import (
 	"fmt"
 )
 
-// enoughDeliveries is a delivery limit that no normal life reaches.
-const enoughDeliveries = 1000
+// enoughDeliveries is the delivery limit that idempotency.DeclareReceiver sets by default.
+const enoughDeliveries = 100
 
 // examineReceiver looks at a receiver's queue: whether the messages that the broker gives up there
 // get to a dead queue.
@@ -44,7 +44,7 @@ func examineReceiver(ctx context.Context, g *group, m *management, name string) 
 		examineDeadTarget(ctx, g, m, q, check)
 	}
 	if q.Type == "quorum" {
-		const mend = "set x-delivery-limit to 1000000; a policy may only lower it"
+		const mend = "set x-delivery-limit to 100 or more; a policy may only lower it"
 		limit, isSet := q.setting("x-delivery-limit", "delivery-limit")
 		number, _ := limit.(float64)
 		switch {

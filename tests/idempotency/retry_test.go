@@ -16,6 +16,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/wire"
 	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/tests/program"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
@@ -312,7 +313,7 @@ func TestMessagesInARetryQueueOutliveTheBroker(t *testing.T) {
 		})
 	}, idempotency.ConsumerOptions{Workers: 20})
 	q.publish("first")
-	settled(t, guard, 1) // a quorum queue that is killed in its first moments may never get a leader again (3.10)
+	settled(t, guard, 1) // seconds after the declaration: a broker killed before may not find the queues' logs again (3.10)
 	q.publish(names("m", messages)...)
 	eventually(t, "all have failed", func() (bool, error) { return guard.Stats().RetriedLater >= messages+1, nil })
 	server.Kill()
@@ -362,6 +363,85 @@ func TestAReceiverKilledWhileItRetriesLaterLosesAndRepeatsNothing(t *testing.T) 
 	}
 }
 
+// A message that ends its receiver's process each time goes to the dead queue at the delivery limit,
+// and can be replayed from there.
+func TestAMessageThatKillsItsReceiverEachTimeIsDeadAtTheDeliveryLimit(t *testing.T) {
+	const limit = 2
+	db := newDatabase(t, "SQLite")
+	q := newRetrying(t, servertest.Vhost(t), idempotency.ReceiverOptions{DeliveryLimit: limit})
+	q.publish("poison")
+	for range limit + 1 {
+		q.ready(1)
+		if code := program.StartCmd(t, servertest.Again(t, childVariable, child{
+			Task: poisonTask, Messages: 1, AMQP: q.url, Queue: q.name, Store: db.name, DSN: db.dsn,
+		})).Await(); code != 1 {
+			t.Fatalf("the receiver ended with exit code %d", code)
+		}
+	}
+	d := q.dead()
+	deaths, _ := d.Headers["x-death"].([]any)
+	if len(deaths) != 1 || deaths[0].(amqp.Table)["reason"] != "delivery_limit" || d.MessageId != "poison" {
+		t.Fatalf("dead letter %q: headers %v", d.MessageId, d.Headers)
+	}
+	if queue, ok := wire.ReceiverOf(d); !ok || queue != q.name {
+		t.Errorf("it is a letter of the receiver of %q", queue)
+	}
+	confirm, err := q.PublishWithDeferredConfirm("", q.name, true, false, wire.ReplayToReceiver(d))
+	must(t, err)
+	_, err = confirm.WaitContext(t.Context())
+	must(t, err)
+	guard := q.guard(db, idempotency.Options{})
+	r := q.run(q.url, inserting(guard, db), idempotency.ConsumerOptions{})
+	settled(t, guard, 1)
+	r.drained()
+	db.wantOrders(t, 1)
+	q.wantEmpty()
+}
+
+// A batch whose handler fails is taken apart: the messages that fail alone leave for a retry queue,
+// and the others are handled at once.
+func TestAMessageThatFailsInABatchWaitsInItsRetryQueueAndHoldsUpNoOther(t *testing.T) {
+	const others, attempts = 30, 3
+	db := newDatabase(t, "SQLite")
+	q := newRetrying(t, servertest.Vhost(t), idempotency.ReceiverOptions{})
+	q.publish(append(names("m", others), "f1", "f2")...)
+	guard := q.guard(db, idempotency.Options{Attempts: attempts, MinDelay: time.Hour, MaxDelay: time.Hour, Hold: 2 * time.Hour}) // in place it would be for an hour
+	var mu sync.Mutex
+	seen := make(map[string][]int)
+	q.runBatches(others+2, func(ctx context.Context, ds []amqp.Delivery) error {
+		return guard.HandleBatch(ctx, db.DB, ds, func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
+			return eachOf(ctx, bridge.SQL(tx), fresh, func(ctx context.Context, tx bridge.Tx, id string) error {
+				number, _ := idempotency.Attempt(ctx)
+				if id[0] == 'f' && number > 0 { // alone
+					mu.Lock()
+					defer mu.Unlock()
+					seen[id] = append(seen[id], number)
+				}
+				if id == "f2" || id == "f1" && number < attempts {
+					return errHandler
+				}
+				return db.place(ctx, tx, id)
+			})
+		})
+	}, func() {
+		settled(t, guard, others+1)
+		if d := q.dead(); d.MessageId != "f2" || d.Headers[wire.HeaderDeadAttempts] != int64(attempts) {
+			t.Errorf("dead letter %q: headers %v", d.MessageId, d.Headers)
+		}
+		eventually(t, "the dead letter is counted", func() (bool, error) { return guard.Stats().DeadLettered == 1, nil })
+	})
+	db.wantOrders(t, others+1)
+	q.wantEmpty()
+	for _, id := range []string{"f1", "f2"} {
+		if fmt.Sprint(seen[id]) != "[1 2 3]" {
+			t.Errorf("%s: attempts %v", id, seen[id])
+		}
+	}
+	if s := guard.Stats(); s.RetriedLater != 2*(attempts-1) || s.FailedAttempts != 2*attempts-1 {
+		t.Errorf("stats are %+v", s)
+	}
+}
+
 func TestDeclareReceiverChecksItsOptionsAndTheQueuesThatExist(t *testing.T) {
 	url := servertest.Vhost(t)
 	broker, err := bridge.Dial(t.Context(), url, nil)
@@ -376,6 +456,11 @@ func TestDeclareReceiverChecksItsOptionsAndTheQueuesThatExist(t *testing.T) {
 	} {
 		if err := declare(&idempotency.ReceiverOptions{RetryDelays: delays}); err == nil || !strings.Contains(err.Error(), "RetryDelays") {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, limit := range []int{-1, 1_000_001} { // -1 makes RabbitMQ 3.x drop a message at its first requeue
+		if err := declare(&idempotency.ReceiverOptions{DeliveryLimit: limit}); err == nil || !strings.Contains(err.Error(), "DeliveryLimit") {
+			t.Errorf("limit %d: %v", limit, err)
 		}
 	}
 	must(t, declare(nil))

@@ -144,6 +144,9 @@ var walkers = idempotency.Options{
 // retryTask is the task whose message fails once, and is put into a retry queue.
 const retryTask = "retry"
 
+// poisonTask is the task whose message ends the process each time.
+const poisonTask = "poison"
+
 // A walker is a child's receiver.
 type walker struct {
 	*walkingInbox
@@ -181,7 +184,8 @@ var tasks = map[string]task{
 			return errors.Join(w.outbox.send(d), errHandler)
 		})
 	},
-	"Accept": func(ctx context.Context, w *walker, d amqp.Delivery) error { return w.guard.Accept(ctx, w.db.DB, d) },
+	poisonTask: func(context.Context, *walker, amqp.Delivery) error { os.Exit(1); return nil },
+	"Accept":   func(ctx context.Context, w *walker, d amqp.Delivery) error { return w.guard.Accept(ctx, w.db.DB, d) },
 	"Work": func(ctx context.Context, w *walker, d amqp.Delivery) error {
 		accepting, err := idempotency.New(w.Inbox, "shop", &walkers)
 		if err != nil {
