@@ -11,6 +11,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/pgxbridge"
 	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/idempotency/pgxreceiver"
 	"github.com/twoqueue/twoqueue/sender"
 	"github.com/twoqueue/twoqueue/sender/pgxsender"
 	"github.com/twoqueue/twoqueue/tests/stage"
@@ -33,14 +34,9 @@ func placeOrderByPgx(ctx context.Context, pool *pgxpool.Pool, s *sender.Sender, 
 
 // The receiver, with pgx: its consumer calls this in the place of guard.Handle.
 func sendEmailByPgx(ctx context.Context, pool *pgxpool.Pool, guard *idempotency.Guard, d amqp.Delivery) error {
-	return guard.HandleTx(ctx, d, func(ctx context.Context, claim idempotency.Claim) error {
-		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-			if fresh, err := claim(ctx, pgxbridge.Tx(tx)); err != nil || !fresh {
-				return err
-			}
-			_, err := tx.Exec(ctx, `INSERT INTO emails VALUES ($1)`, string(d.Body))
-			return err
-		})
+	return pgxreceiver.Handle(ctx, guard, pool, pgx.TxOptions{}, d, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `INSERT INTO emails VALUES ($1)`, string(d.Body))
+		return err
 	})
 }
 
@@ -60,7 +56,9 @@ func pgxExample(t *testing.T, s *stage.Stage) (guard *idempotency.Guard, place f
 		ledger.DB().Close()
 		pool.Close()
 	})
-	if guard, err = idempotency.New(inbox, "mailer", &idempotency.Options{HandBack: true}); err != nil {
+	queues, err := idempotency.DeclareReceiver(ctx, s.Broker, "emails", nil)
+	must(t, err)
+	if guard, err = idempotency.New(inbox, "mailer", &idempotency.Options{Queues: queues}); err != nil {
 		t.Fatal(err)
 	}
 	sender, err := sender.New(ledger, s.Broker, nil)

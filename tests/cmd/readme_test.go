@@ -37,8 +37,22 @@ func placeOrder(ctx context.Context, db *sql.DB, s *sender.Sender, order string)
 	})
 }
 
+// The receiver's queue, retry queues in which a message that fails holds up no other, and a dead
+// queue.
+func openMailer(ctx context.Context, db *sql.DB, broker *bridge.Broker) (*idempotency.Guard, error) {
+	inbox, err := postgres.OpenInbox(ctx, db)
+	if err != nil {
+		return nil, err
+	}
+	queues, err := idempotency.DeclareReceiver(ctx, broker, "emails", nil)
+	if err != nil {
+		return nil, err
+	}
+	return idempotency.New(inbox, "mailer", &idempotency.Options{Queues: queues})
+}
+
 // The receiver: a message that is delivered twice is handled once. It handles ten messages at a
-// time, reconnects, and lets what has begun finish when ctx ends.
+// time, reconnects, and lets each attempt that has begun finish when ctx ends.
 func sendEmails(ctx context.Context, db *sql.DB, broker *bridge.Broker, guard *idempotency.Guard) error {
 	consumer, err := idempotency.NewConsumer(broker, "emails", func(ctx context.Context, d amqp.Delivery) error {
 		return guard.Handle(ctx, db, d, func(ctx context.Context, tx *sql.Tx) error {
@@ -97,11 +111,8 @@ func TestThePapersNameTestsThatExist(t *testing.T) {
 func sqlExample(t *testing.T, s *stage.Stage) (guard *idempotency.Guard, place func(order string) error, receive func(context.Context) error) {
 	t.Helper()
 	ctx := t.Context()
-	inbox, err := postgres.OpenInbox(ctx, s.DB)
+	guard, err := openMailer(ctx, s.DB, s.Broker)
 	must(t, err)
-	if guard, err = idempotency.New(inbox, "mailer", &idempotency.Options{HandBack: true}); err != nil {
-		t.Fatal(err)
-	}
 	sender, err := sender.New(s.Ledger, s.Broker, nil)
 	must(t, err)
 	return guard, func(order string) error { return placeOrder(ctx, s.DB, sender, order) },
@@ -117,7 +128,6 @@ func TestTheExamplesOfTheReadmeSendAndReceiveOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := stage.On(t, stage.Postgres, servertest.Vhost(t), bridge.Topology{Queue: "twoqueue"})
-			s.Queue("emails", nil)
 			must(t, migrate.Inbox(t.Context(), s.DB, migrate.PostgreSQL))
 			if _, err := s.DB.ExecContext(t.Context(), `CREATE TABLE orders (name text PRIMARY KEY); CREATE TABLE emails (body text)`); err != nil {
 				t.Fatal(err)
