@@ -162,13 +162,13 @@ func (t *theatre) buildBroker(ctx context.Context, c config, out io.Writer) erro
 	if err := t.topology().Declare(ctx, t.broker); err != nil {
 		return fmt.Errorf("BRIDGE_AMQP_URL: %w", err)
 	}
+	// As the gateways do, which start later.
+	emails := idempotency.ReceiverOptions{RetryDelays: []time.Duration{}, DeliveryLimit: 1000}
+	if _, err := idempotency.DeclareReceiver(ctx, t.broker, t.Emails, &emails); err != nil {
+		return fmt.Errorf("BRIDGE_AMQP_URL: %w", err)
+	}
 	err = t.onChannel(ctx, func(ch *amqp.Channel) error {
 		if err := ch.ExchangeDeclare(t.Emails, amqp.ExchangeFanout, true, false, false, false, nil); err != nil {
-			return err
-		}
-		_, err := ch.QueueDeclare(t.Emails, true, false, false, false,
-			amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": 1_000_000})
-		if err != nil {
 			return err
 		}
 		return ch.QueueBind(t.Emails, "", t.Emails, false, nil)

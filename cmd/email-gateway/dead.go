@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"time"
 
 	"github.com/google/uuid"
@@ -17,57 +16,26 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency"
 )
 
-// deliveryLimit is how often the queue may deliver one message: out of reach of normal
-// life, but not unlimited, as in bridge.Topology.
-const deliveryLimit = 1_000_000
-
 func (g *gateway) deadQueue() string { return g.config.Queue + ".dead" }
 
-// declare makes the queues that are missing. One that is there is taken as it is.
+// queues are a receiver's without retry queues: an e-mail is retried by the process that has noted
+// its attempt. The delivery limit lasts for ten days without the mail server, at one hand-back per
+// EMAIL_HOLD, and ends an e-mail that kills its gateway each time.
+var queues = idempotency.ReceiverOptions{RetryDelays: []time.Duration{}, DeliveryLimit: 1000}
+
+// declare makes the queues that are missing. One that is there with other arguments is taken as it
+// is; bridgectl doctor --receiver looks at them.
 func (g *gateway) declare(ctx context.Context) error {
-	conn, err := g.broker.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	defer context.AfterFunc(ctx, conn.Close)()
-	quorum := amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": deliveryLimit}
-	emails := maps.Clone(quorum)
-	emails["x-dead-letter-exchange"] = ""
-	emails["x-dead-letter-routing-key"] = g.deadQueue()
-	emails["x-dead-letter-strategy"] = "at-least-once"
-	emails["x-overflow"] = "reject-publish" // which the strategy needs
-	for _, queue := range []struct {
-		name string
-		args amqp.Table
-	}{{g.deadQueue(), quorum}, {g.config.Queue, emails}} {
-		switch err := declare(conn, queue.name, queue.args); {
-		case errors.As(err, new(*amqp.Error)):
-			return fmt.Errorf("declare queue %q: %w", queue.name, err)
+	for _, queue := range idempotency.ReceiverQueues(g.config.Queue, &queues) {
+		err := bridge.DeclareQueues(ctx, g.broker, []bridge.Queue{queue})
+		switch {
+		case errors.As(err, new(*bridge.QueueMismatch)):
+			g.log.Warn("queue is taken as it is", "queue", queue.Name, "error", err)
 		case err != nil:
-			return fmt.Errorf("declare queue %q: %w: %w", queue.name, bridge.ErrUnavailable, err)
+			return fmt.Errorf("declare queues: %w", err)
 		}
 	}
 	return nil
-}
-
-func declare(conn *bridge.Connection, name string, args amqp.Table) error {
-	const durable, autoDelete, exclusive, noWait = true, false, false, false
-	ch, err := conn.Channel()
-	if err != nil {
-		return err
-	}
-	_, err = ch.QueueDeclarePassive(name, durable, autoDelete, exclusive, noWait, nil)
-	if missing := new(amqp.Error); !errors.As(err, &missing) || missing.Code != amqp.NotFound {
-		_ = ch.Close()
-		return err
-	}
-	if ch, err = conn.Channel(); err != nil { // the answer has closed the other
-		return err
-	}
-	defer func() { _ = ch.Close() }()
-	_, err = ch.QueueDeclare(name, durable, autoDelete, exclusive, noWait, args)
-	return err
 }
 
 // reasons are the codes in the dead queue; what is none of these is "failed".
