@@ -53,6 +53,15 @@ type database struct {
 	*sql.DB
 	inbox     driver.Inbox
 	name, dsn string // of the store, and of the database in it
+	pools     []*pgxpool.Pool
+}
+
+// Close closes the database's pools too.
+func (db *database) Close() error {
+	for _, pool := range db.pools {
+		pool.Close()
+	}
+	return db.DB.Close()
 }
 
 // open opens a database of a store.
@@ -66,7 +75,7 @@ func open(ctx context.Context, name, dsn string) (*database, error) {
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
-	return &database{s, db, inbox, name, dsn}, nil
+	return &database{store: s, DB: db, inbox: inbox, name: name, dsn: dsn}, nil
 }
 
 // newDatabase makes a database in a store.
@@ -108,11 +117,11 @@ func (db *database) place(ctx context.Context, tx bridge.Tx, id string) error {
 	return err
 }
 
-// pool opens the database through pgx until the test, or the process, ends.
+// pool opens the database through pgx, until Close.
 func (db *database) pool(ctx context.Context) (*pgxpool.Pool, error) {
 	pool, err := pgxpool.New(ctx, db.dsn)
 	if err == nil {
-		context.AfterFunc(ctx, pool.Close)
+		db.pools = append(db.pools, pool)
 	}
 	return pool, err
 }
