@@ -110,5 +110,5 @@ var scenarios = []scenario{
 		},
 	},
 	sizesScenario,
-	growthScenario, shardsScenario, receiveScenario, outageScenario,
+	growthScenario, shardsScenario, receiveScenario, retryScenario, outageScenario,
 }
