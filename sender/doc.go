@@ -118,6 +118,20 @@
 // does not matter for a time that comes from data, such as an appointment. If the program adds a
 // duration to its own time.Now(), the message is late or early by the difference of the two clocks.
 //
+// Sender.Cancel takes a delayed message back in a transaction, such as the reminder of an order that
+// the transaction marks as paid:
+//
+//	err := s.InTx(ctx, db, nil, func(tx *sender.Tx) error {
+//		if _, err := tx.ExecContext(ctx, `UPDATE orders SET paid = true WHERE id = $1`, order); err != nil {
+//			return err
+//		}
+//		_, err := s.Cancel(ctx, tx, reminder)
+//		return err
+//	})
+//
+// Cancel returns false if a verifier has the message already. The receiver of a reminder should
+// therefore look whether the order is still unpaid.
+//
 // Leave bridge.Message.ID zero, so that the ID's time is NotBefore. A receiver refuses a UUIDv7
 // that is older than its idempotency.Options.Retention, and an ID that was made long before
 // NotBefore may be so old on arrival.

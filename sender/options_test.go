@@ -21,6 +21,8 @@ func (noLedger) Features() driver.Features { return driver.Features{} }
 
 func (noLedger) Record(context.Context, bridge.Tx, []driver.Entry) error { return nil }
 
+func (noLedger) Cancel(context.Context, bridge.Tx, uuid.UUID) (bool, error) { return false, nil }
+
 func TestAWrongSenderIsRefusedByTheFieldsName(t *testing.T) {
 	broker := new(bridge.Broker)
 	for want, test := range map[string]struct {

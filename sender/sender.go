@@ -109,6 +109,20 @@ func (s *Sender) SendTx(ctx context.Context, tx bridge.Tx, msgs ...bridge.Messag
 	return staged.IDs(), nil
 }
 
+// Cancel takes a message back in tx, if no copy of it can exist yet: a delayed message whose time has
+// not come, or one that only its row carries since the broker was out. It tells whether it did. If it
+// returns true and tx commits, the message is never delivered; a rollback brings it back. If it returns
+// false, the message was delivered, is on its way, was never sent, or is of another database.
+//
+// A verifier that takes the row at the same moment gets it or not; then Cancel returns false or true.
+// Cancel deletes a row of the ledger, so the login needs the role migrate.Canceller. The messages of
+// Tx.Send in InTx are recorded only when the function has returned; before that Cancel does not know them.
+// After an error the caller must roll back. On a ledger of an own table the error wraps
+// errors.ErrUnsupported.
+func (s *Sender) Cancel(ctx context.Context, tx bridge.Tx, id uuid.UUID) (bool, error) {
+	return s.ledger.Cancel(ctx, tx, id)
+}
+
 // Flush waits until no carried message is on its way to the broker: each one is confirmed, or left
 // to its row since it could not be published. Without Flush the end of the process may leave some
 // to their rows, and verifiers stage them some seconds late. So call it before the process ends

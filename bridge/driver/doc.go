@@ -5,7 +5,8 @@
 // # The whole seam
 //
 //	interface            who calls it               its methods
-//	Recorder             sender                     Fence, and Identity, Features, Record
+//	Recorder             sender                     Fence, and Identity, Features, Record,
+//	                                                Cancel
 //	Fence                InTx, Handle and its like  Enter, Leave
 //	Ledger               verifier, bridgectl        Recorder, and
 //	                                                DB, Check,
@@ -65,6 +66,9 @@
 // lock afterwards: after a crash the row is due again at its new stage time. Touch moves the stage
 // time of a row whose message the caller holds, so that no other verifier publishes a copy. Both move it
 // by the age of the row, from [StageAgainAfter] to [StageAgainWithin].
+//
+// Cancel takes a row back, in a transaction of the sender's, as long as no copy of its message can
+// exist.
 //
 // A copy is only a hint, which is judged as every staged message is. So a copy that is published
 // too early, or twice, costs at most a duplicate with the same ID. A Claim or a Touch may

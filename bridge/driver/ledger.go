@@ -37,6 +37,15 @@ type Recorder interface {
 	// On an own table Record inserts nothing. It returns bridge.ErrNoRow for an ID without a row,
 	// and an error that wraps errors.ErrUnsupported for an entry with a message.
 	Record(ctx context.Context, tx bridge.Tx, entries []Entry) error
+
+	// Cancel deletes the row of id in the caller's transaction, if the row carries a message of which
+	// no copy can exist (DueRow.Unpublished), and tells whether it did. A rollback brings the row
+	// back. Cancel waits for a transaction that has changed the row. Of a Cancel and a Claim at the
+	// same moment one gets the row, and Claim skips the row while the caller's transaction is open.
+	// Where two transactions cancel rows that are gone, neither keeps the other, or a third one, from
+	// recording. The claim of a row must not be undone by a clock that goes back: Cancel relies on the
+	// database's clock not going back by StageAgainAfter.
+	Cancel(ctx context.Context, tx bridge.Tx, id uuid.UUID) (bool, error)
 }
 
 // Features are the differences between ledgers that callers must know. A method that they deny
@@ -44,7 +53,7 @@ type Recorder interface {
 // Carries and Sweeps.
 type Features struct {
 	// Carries: rows can carry messages. If not, Record of an entry with a message is denied, and so
-	// are Due, Claim and Touch.
+	// are Cancel, Due, Claim and Touch.
 	Carries bool
 	// Sweeps: rows whose messages are gone can be found and removed. If not, Orphans,
 	// Sweep and SweptBefore are denied, and no row was ever removed by a sweep.

@@ -152,6 +152,14 @@ func (l *keyedLedger) carriedSteps() []step {
 			_, err := list(ctx, due[1], 3) // the next ones
 			return err
 		}},
+		{what: "cancel", do: func(ctx context.Context) error {
+			for _, id := range []uuid.UUID{some[0].ID, some[0].ID} {
+				if err := within(ctx, l.db, func(tx *sql.Tx) error { _, err := l.ledger.Cancel(ctx, l.in(tx), id); return err }); err != nil {
+					return err
+				}
+			}
+			return within(ctx, l.db, func(tx *sql.Tx) error { return l.ledger.Record(ctx, l.in(tx), some[:1]) })
+		}},
 		{what: "claim", do: func(ctx context.Context) error {
 			messages, err := l.ledger.Claim(ctx, due)
 			return must("the number of messages claimed", len(messages), len(due), err)

@@ -40,6 +40,7 @@ func runCarried(t *testing.T, d *database) {
 		{"an unpublished message is due at once", testDueUnpublished},
 		{"a published message is due after its grace", testDuePublished},
 		{"a delayed message is due when its time has come, and no copy of it is published before", testDelayed},
+		{"cancel takes a row back as long as no copy of its message can exist", testCancel},
 		{"due rows come the earliest first, up to the limit, and after a position", testDueInOrder},
 		{"pages give every due row once, also those of one stage time", testDuePages},
 		{"a claim and a touch move the stage time by the age of the row, within bounds", testStageTimes},
@@ -51,6 +52,9 @@ func runCarried(t *testing.T, d *database) {
 		{"a rollback to a savepoint takes back the messages that were carried after it", testCarrySavepoint},
 		{"a carried message that is not committed is not due, and not waited for", testDueOpen},
 		{"of many claims at once one gets each message", testClaimTwo},
+		{"of claims and cancels at once one gets each row", testCancelRaced},
+		{"a cancel that is not committed hides its row from claims, and its connection's end brings the row back", testCancelOpen},
+		{"who cancels a row that is gone keeps nobody from recording", testCancelGone},
 		{"a row that somebody has locked is neither claimed nor touched, nor waited for", testClaimLocked},
 		{"a carried row is no orphan, however old it is", testSweepCarried},
 		{"claims, touches and forgets of the same rows get along", testCarriedStress},
@@ -73,6 +77,10 @@ func testOwnTableCarriesNothing(t *testing.T, d *database) {
 	expectDenied(t, "due", err)
 	_, err = d.ledger.Claim(t.Context(), []driver.DueRow{{ID: newID()}})
 	expectDenied(t, "claim", err)
+	tx = begin(t, d.sender.DB())
+	_, err = d.sender.Cancel(t.Context(), d.in(tx), newID())
+	expectDenied(t, "cancel", err)
+	check(t, tx.Rollback(), "roll back")
 	expectDenied(t, "touch", d.ledger.Touch(t.Context(), newIDs(1)))
 }
 
@@ -438,6 +446,158 @@ func testDelayed(t *testing.T, c *carrying) {
 	c.sweeping().age(t)
 	c.sweeping().sweep(t, plain)
 	c.expectCommitted(t, idsOfEntries(entries), idsOfEntries(entries)...)
+}
+
+// cancel calls Cancel in a transaction that commits.
+func (c *carrying) cancel(t *testing.T, id uuid.UUID) (done bool) {
+	t.Helper()
+	check(t, within(t.Context(), c.sender.DB(), func(tx *sql.Tx) (err error) {
+		done, err = c.sender.Cancel(t.Context(), c.in(tx), id)
+		return err
+	}), "cancel")
+	return done
+}
+
+func testCancel(t *testing.T, c *carrying) {
+	_, now := c.due(t)
+	entries := newUnpublished(7)
+	waiting, due, published, claimed, touched, twice, own := &entries[0], &entries[1], &entries[2], &entries[3], &entries[4], &entries[5], entries[6]
+	for _, e := range []*driver.Entry{waiting, twice} {
+		e.NotBefore = now.Add(time.Hour + time.Microsecond)
+	}
+	published.Unpublished = false
+	plain := newID()
+	c.commit(t, append(entries[:6:6], driver.Entry{ID: plain})...)
+	rows, _ := c.due(t)
+	rows = slices.DeleteFunc(rows, func(r driver.DueRow) bool { return r.ID != claimed.ID })
+	expectMessages(t, c.claim(t, rows), *claimed)
+	check(t, c.ledger.Touch(bounded(t), []uuid.UUID{touched.ID}), "touch")
+	c.makeOlder(t, claimed.ID, touched.ID)
+
+	tx := begin(t, c.sender.DB())
+	for range 2 {
+		for id, want := range map[uuid.UUID]bool{waiting.ID: true, due.ID: true} {
+			if done, err := c.sender.Cancel(t.Context(), c.in(tx), id); done != want || err != nil {
+				t.Fatalf("cancel returns %t, %v", done, err)
+			}
+		}
+		check(t, tx.Rollback(), "roll back")
+		tx = begin(t, c.sender.DB())
+	}
+	check(t, tx.Rollback(), "roll back")
+
+	for name, x := range map[string]struct {
+		id   uuid.UUID
+		want bool
+	}{
+		"waiting": {waiting.ID, true}, "due": {due.ID, true}, "published": {published.ID, false}, "claimed": {claimed.ID, false},
+		"touched": {touched.ID, false}, "of a plain row": {plain, false}, "missing": {newID(), false},
+	} {
+		if done := c.cancel(t, x.id); done != x.want {
+			t.Errorf("cancel of a message that is %s returns %t, must return %t", name, done, x.want)
+		}
+	}
+	if first, second := c.cancel(t, twice.ID), c.cancel(t, twice.ID); !first || second {
+		t.Errorf("cancel returns %t, then %t", first, second)
+	}
+	check(t, within(t.Context(), c.sender.DB(), func(tx *sql.Tx) error {
+		c.record(t, c.in(tx), []driver.Entry{own})
+		done, err := c.sender.Cancel(t.Context(), c.in(tx), own.ID)
+		if !done {
+			t.Error("cancel does not see a row of its own transaction")
+		}
+		return err
+	}), "record and cancel")
+	all := append(idsOfEntries(entries), plain)
+	c.expectCommitted(t, all, published.ID, claimed.ID, touched.ID, plain)
+}
+
+func testCancelRaced(t *testing.T, c *carrying) {
+	entries, rows := c.unpublished(t, 60)
+	var work sync.WaitGroup
+	var lock sync.Mutex
+	claimed, cancelled := make(map[uuid.UUID]bool), make(map[uuid.UUID]bool)
+	for range 2 {
+		work.Go(func() {
+			mine := slices.Clone(rows)
+			rand.Shuffle(len(mine), func(i, j int) { mine[i], mine[j] = mine[j], mine[i] })
+			for some := range slices.Chunk(mine, 5) {
+				messages, err := c.ledger.Claim(t.Context(), some)
+				if err != nil {
+					t.Errorf("claim: %v", err)
+				}
+				lock.Lock()
+				for _, m := range messages {
+					claimed[m.ID] = true
+				}
+				lock.Unlock()
+			}
+		})
+		work.Go(func() {
+			mine := slices.Clone(entries)
+			rand.Shuffle(len(mine), func(i, j int) { mine[i], mine[j] = mine[j], mine[i] })
+			for _, e := range mine {
+				var done bool
+				if err := within(t.Context(), c.sender.DB(), func(tx *sql.Tx) (err error) {
+					done, err = c.sender.Cancel(t.Context(), c.in(tx), e.ID)
+					return err
+				}); err != nil {
+					t.Errorf("cancel: %v", err)
+				}
+				lock.Lock()
+				if done && cancelled[e.ID] {
+					t.Errorf("%s is cancelled twice", e.ID)
+				}
+				cancelled[e.ID] = cancelled[e.ID] || done
+				lock.Unlock()
+			}
+		})
+	}
+	work.Wait()
+	for _, e := range entries {
+		if claimed[e.ID] == cancelled[e.ID] {
+			t.Errorf("%s: claimed %t, cancelled %t", e.ID, claimed[e.ID], cancelled[e.ID])
+		}
+	}
+	t.Logf("%d of %d are claimed", len(claimed), len(entries))
+}
+
+func testCancelOpen(t *testing.T, c *carrying) {
+	c.skipWithOneWriter(t)
+	entries, rows := c.unpublished(t, 2)
+	tx := begin(t, c.sender.DB())
+	done, err := c.sender.Cancel(t.Context(), c.in(tx), entries[0].ID)
+	if check(t, err, "cancel"); !done {
+		t.Fatal("cancel returns false")
+	}
+	c.promptly(t, func() { expectMessages(t, c.claim(t, rows), entries[1]) })
+	if c.Kill == nil {
+		check(t, tx.Rollback(), "roll back")
+	} else {
+		check(t, c.Kill(t.Context(), c.ledger.DB(), tx), "kill")
+	}
+	eventually(t, "the row is back", func() bool { due, _ := c.due(t); return len(due) == 1 })
+	expectMessages(t, c.claim(t, c.expectDue(t, entries[0].ID)), entries[0])
+}
+
+// In each of two transactions a message is cancelled that was delivered, and another one is sent.
+func testCancelGone(t *testing.T, c *carrying) {
+	c.skipWithOneWriter(t)
+	first, second := begin(t, c.sender.DB()), begin(t, c.sender.DB())
+	for _, tx := range []*sql.Tx{first, second} {
+		if done, err := c.sender.Cancel(t.Context(), c.in(tx), newID()); done || err != nil {
+			t.Fatalf("cancel returns %t, %v", done, err)
+		}
+	}
+	entries := newUnpublished(3)
+	c.promptly(t, func() {
+		c.commit(t, entries[0])
+		c.record(t, c.in(first), entries[1:2])
+		c.record(t, c.in(second), entries[2:])
+	})
+	check(t, first.Commit(), "commit")
+	check(t, second.Commit(), "commit")
+	c.expectDue(t, idsOfEntries(entries)...)
 }
 
 func testDueInOrder(t *testing.T, c *carrying) {

@@ -11,17 +11,18 @@ type Role string
 
 // The roles.
 const (
-	Sender   Role = "sender"   // records messages
-	Verifier Role = "verifier" // judges messages, stages carried ones, sweeps orphans
-	Receiver Role = "receiver" // uses all of package idempotency
-	Effects  Role = "effects"  // a receiver that uses AtMostOnce, Accept and Work only
-	Migrator Role = "migrate"  // makes the tables
-	Operator Role = "operator" // looks at all tables, and acts on the ledger's and the inbox's, as bridgectl does
+	Sender    Role = "sender"    // records messages
+	Canceller Role = "canceller" // a sender that also calls Cancel
+	Verifier  Role = "verifier"  // judges messages, stages carried ones, sweeps orphans
+	Receiver  Role = "receiver"  // uses all of package idempotency
+	Effects   Role = "effects"   // a receiver that uses AtMostOnce, Accept and Work only
+	Migrator  Role = "migrate"   // makes the tables
+	Operator  Role = "operator"  // looks at all tables, and acts on the ledger's and the inbox's, as bridgectl does
 )
 
 // Roles returns all roles.
 func Roles() []Role {
-	return []Role{Sender, Verifier, Receiver, Effects, Migrator, Operator}
+	return []Role{Sender, Canceller, Verifier, Receiver, Effects, Migrator, Operator}
 }
 
 // tableRights are the rights of the roles on the bridge's tables, as 'rights ON table'. A role
@@ -30,10 +31,11 @@ var tableRights = map[Role]struct {
 	like   Role
 	rights []string
 }{
-	Sender:   {"", []string{"INSERT ON bridge_ledger", "SELECT ON bridge_identity", "SELECT ON bridge_ledger_version"}},
-	Verifier: {Sender, []string{"SELECT, DELETE ON bridge_ledger", "SELECT, UPDATE ON bridge_watermark", "UPDATE (stage_at) ON bridge_ledger"}},
-	Receiver: {Effects, []string{"SELECT, INSERT, UPDATE ON bridge_mark", "SELECT, INSERT, DELETE ON bridge_kept"}},
-	Effects:  {"", []string{"SELECT ON bridge_inbox_version", "SELECT, INSERT, DELETE ON bridge_inbox", "SELECT, INSERT, UPDATE, DELETE ON bridge_inbox_pending"}},
+	Sender:    {"", []string{"INSERT ON bridge_ledger", "SELECT ON bridge_identity", "SELECT ON bridge_ledger_version"}},
+	Canceller: {Sender, []string{"SELECT, DELETE ON bridge_ledger"}},
+	Verifier:  {Sender, []string{"SELECT, DELETE ON bridge_ledger", "SELECT, UPDATE ON bridge_watermark", "UPDATE (stage_at) ON bridge_ledger"}},
+	Receiver:  {Effects, []string{"SELECT, INSERT, UPDATE ON bridge_mark", "SELECT, INSERT, DELETE ON bridge_kept"}},
+	Effects:   {"", []string{"SELECT ON bridge_inbox_version", "SELECT, INSERT, DELETE ON bridge_inbox", "SELECT, INSERT, UPDATE, DELETE ON bridge_inbox_pending"}},
 	Operator: {Verifier, []string{"SELECT ON bridge_inbox_version", "SELECT ON bridge_inbox", "SELECT, UPDATE, DELETE ON bridge_inbox_pending",
 		"SELECT, INSERT, UPDATE ON bridge_mark", "SELECT, DELETE ON bridge_kept"}},
 }

@@ -34,6 +34,13 @@ FROM bridge_identity i WHERE i.one = 1 AND i.identity = UNHEX('%[2]s')`
 	more      = `(UNHEX('%[1]s'), GREATEST(UTC_TIMESTAMP(6), CAST('%[4]s' AS DATETIME(6))), FROM_BASE64('%[2]s'),
 	GREATEST(UTC_TIMESTAMP(6), CAST('%[4]s' AS DATETIME(6))) + INTERVAL %[3]d MICROSECOND)`
 
+	// A DELETE of a row that is not there would lock the gap in which senders insert, in a transaction
+	// at REPEATABLE READ: see cancel.
+	seesRow   = `SELECT COUNT(*) FROM ` + ledgerByKey + ` WHERE l.id = UNHEX('%[1]s')`
+	takePlace = `INSERT IGNORE INTO bridge_ledger (id) VALUES (UNHEX('%[1]s'))`
+	cancelRow = `DELETE FROM bridge_ledger WHERE id = UNHEX('%[1]s') AND stage_at <= recorded_at`
+	takeBack  = `DELETE FROM bridge_ledger WHERE id = UNHEX('%[1]s')`
+
 	// One row at least if the identity is right, with nulls if none is due. It begins after the stage
 	// time %[5]s and the ID %[6]s, goes along the index, which ends with the ID, and ends at the limit.
 	due = `SELECT CAST(UTC_TIMESTAMP(6) AS CHAR) AS now, o.id, CAST(o.recorded_at AS CHAR) AS recorded_at, CAST(o.stage_at AS CHAR) AS stage_at, o.bytes
@@ -84,6 +91,28 @@ func (l *Ledger) carry(ctx context.Context, tx bridge.Tx, stage tables.Stage, me
 	}
 	inserted, err := tx.Exec(ctx, carryMore+strings.Join(rows, ", "))
 	return n + inserted, err
+}
+
+// cancel deletes only a row that is there. The first statement reads the snapshot of a transaction at
+// REPEATABLE READ. If that does not show the row, an INSERT either finds it all the same, or takes its
+// place, which is deleted again: neither locks a gap beside other rows. Only a row that was forgotten
+// after the snapshot is deleted in vain, and that DELETE locks its gap until the transaction ends.
+func (l *Ledger) cancel(ctx context.Context, tx bridge.Tx, id uuid.UUID) (int64, error) {
+	var there int
+	if err := tables.QueryRow(ctx, tx, l.statement(seesRow, digits(id)), nil, &there); err != nil {
+		return 0, err
+	}
+	if there == 0 {
+		inserted, err := tx.Exec(ctx, l.statement(takePlace, digits(id)))
+		if err != nil {
+			return 0, err
+		}
+		if inserted > 0 {
+			_, err = tx.Exec(ctx, l.statement(takeBack, digits(id)))
+			return 0, err
+		}
+	}
+	return tx.Exec(ctx, l.statement(cancelRow, digits(id)))
 }
 
 func inBase64(m driver.Carried) string { return base64.StdEncoding.EncodeToString(m.Message) }

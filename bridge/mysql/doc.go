@@ -137,6 +137,7 @@
 // bridgectl grants prints these for a role.
 //
 //	sender      INSERT on bridge_ledger, SELECT on bridge_identity and bridge_ledger_version
+//	  to cancel SELECT and DELETE on bridge_ledger (migrate.Canceller)
 //	verifier    what a sender needs, SELECT and DELETE on bridge_ledger, SELECT on bridge_watermark
 //	  to stage carried messages again
 //	            also UPDATE (stage_at, claimed_by) on bridge_ledger

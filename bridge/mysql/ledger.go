@@ -61,6 +61,7 @@ func (l *Ledger) verbs() tables.Verbs {
 		Check:       func(ctx context.Context) error { return errors.Join(l.checkVariables(ctx), l.checkReplica(ctx)) },
 		Record:      l.record,
 		Carry:       l.carry,
+		Cancel:      l.cancel,
 		Due:         l.due,
 		Claim:       l.claim,
 		Touch:       l.touch,

@@ -38,6 +38,10 @@ FROM bridge_identity, greatest(clock_timestamp(), $6::text::timestamptz) AS t,
 	unnest((SELECT $1::text::uuid[]), (SELECT $4::text::int[]), (SELECT $5::text::int[])) AS m (id, first, length)
 WHERE identity = $2::text::uuid`
 
+	// After a Claim that was open meanwhile the condition is evaluated anew. The plan is not kept:
+	// see neverKept.
+	cancel = `DELETE FROM bridge_ledger WHERE id ` + amongAsked + ` AND stage_at <= recorded_at`
+
 	// One row at least if the identity is right, with nulls if none is due.
 	due = `SELECT now() AS now, d.id, d.recorded_at, d.stage_at, d.bytes FROM bridge_identity i
 LEFT JOIN bridge_due($2::text::timestamptz, $3::text::uuid, $4::text::int) d ON true WHERE i.identity = $1::text::uuid ORDER BY d.stage_at, d.id`
@@ -69,6 +73,10 @@ func (l *Ledger) carry(ctx context.Context, tx bridge.Tx, stage tables.Stage, me
 		all = append(all, m.Message...)
 	}
 	return tx.Exec(ctx, many, append([]any{array(ids), l.Identity().String(), all, numbers(firsts), numbers(lengths)}, last...)...)
+}
+
+func (l *Ledger) cancel(ctx context.Context, tx bridge.Tx, id uuid.UUID) (int64, error) {
+	return tx.Exec(ctx, cancel, array([]uuid.UUID{id}))
 }
 
 // due reads a snapshot that is no older than the time that it returns.

@@ -90,6 +90,7 @@
 // bridgectl grants prints these for a role. Beside USAGE on the schema:
 //
 //	sender      INSERT on bridge_ledger, SELECT on bridge_identity and bridge_ledger_version
+//	  to cancel SELECT and DELETE on bridge_ledger (migrate.Canceller)
 //	verifier    what a sender needs, SELECT and DELETE on bridge_ledger, SELECT on bridge_watermark,
 //	            and EXECUTE on bridge_committed and bridge_forget, which PUBLIC has unless
 //	            ALTER DEFAULT PRIVILEGES has taken it away

@@ -124,6 +124,7 @@ func (l *Ledger) verbs() tables.Verbs {
 		Check:    func(ctx context.Context) error { return l.check(ctx, "bridge_ledger") },
 		Record:   l.record,
 		Carry:    l.carry,
+		Cancel:   l.cancel,
 		Due:      l.due,
 		Claim:    l.claim,
 		Touch:    l.touchCarried,

@@ -29,6 +29,8 @@ SELECT ?, unixepoch(), ?, ` + now + ` + 1000 FROM bridge_identity WHERE identity
 SELECT ?, (stage.at + 999) / 1000, ?, stage.at
 FROM bridge_identity CROSS JOIN (SELECT max(unixepoch() * 1000, ?) AS at) stage WHERE identity = ?`
 
+	cancel = `DELETE FROM bridge_ledger WHERE id = ? AND stage_at <= recorded_at * 1000`
+
 	// One row at least if the identity is right, with nulls if none is due.
 	due = `WITH look AS MATERIALIZED (SELECT ` + now + ` AS now FROM bridge_identity WHERE identity = ?)
 SELECT look.now, d.id, d.recorded_at, d.stage_at, d.bytes FROM look LEFT JOIN (
@@ -58,6 +60,10 @@ func (l *Ledger) carry(ctx context.Context, tx bridge.Tx, stage tables.Stage, me
 		}
 	}
 	return changed, nil
+}
+
+func (l *Ledger) cancel(ctx context.Context, tx bridge.Tx, id uuid.UUID) (int64, error) {
+	return tx.Exec(ctx, cancel, id.String())
 }
 
 // due reads the last commit.

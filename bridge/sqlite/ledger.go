@@ -70,6 +70,7 @@ func (l *Ledger) verbs() tables.Verbs {
 		Check:    l.check,
 		Record:   l.record,
 		Carry:    l.carry,
+		Cancel:   l.cancel,
 		Due:      l.due,
 		Claim:    l.claim,
 		Touch:    l.touchCarried,

@@ -46,6 +46,10 @@ FROM bridge_identity i LEFT JOIN (
 	ORDER BY l.stage_at, l.id
 ) d ON 1 = 1 WHERE i.[identity] = CAST(@p3 AS uniqueidentifier) ORDER BY d.stage_at, d.id` + keepPlan
 
+	// The hints keep a SERIALIZABLE transaction from locking the range in which senders insert.
+	cancelRow = `SET NOCOUNT OFF;
+DELETE l FROM bridge_ledger l WITH (READCOMMITTEDLOCK, ROWLOCK, FORCESEEK) WHERE l.id = CAST(@p1 AS uniqueidentifier) AND l.stage_at <= l.recorded_at` + keepPlan
+
 	// The columns of $asked that carry and claim take out of @p3, 8 bytes for each ID.
 	withMessage = `, CAST(SUBSTRING(@p3, (pos + 1) / 2, 4) AS int) AS begins, CAST(SUBSTRING(@p3, (pos + 1) / 2 + 4, 4) AS int) AS bytes`
 	withStageMS = `, CAST(SUBSTRING(@p3, (pos + 1) / 2, 8) AS bigint) AS stage_ms`
@@ -93,6 +97,10 @@ func (l *Ledger) carry(ctx context.Context, tx bridge.Tx, stage tables.Stage, me
 	}
 	text, packed, used := carry.fill(ids)
 	return tx.Exec(ctx, text, packed, used, filled(pieces, len(packed)/2), filled(all, room(len(all), bytesRooms)), argument(l.Identity()), grace, stage.NotBefore.Format(timeText))
+}
+
+func (l *Ledger) cancel(ctx context.Context, tx bridge.Tx, id uuid.UUID) (int64, error) {
+	return tx.Exec(ctx, cancelRow, argument(id))
 }
 
 // filled is b with zeros up to a length.

@@ -150,6 +150,7 @@
 // bridgectl grants prints these for a role.
 //
 //	sender      INSERT on bridge_ledger, SELECT on bridge_identity and bridge_ledger_version
+//	  to cancel SELECT and DELETE on bridge_ledger (migrate.Canceller)
 //	verifier    what a sender needs, SELECT, UPDATE and DELETE on bridge_ledger, SELECT on
 //	            bridge_watermark
 //	who sweeps  what a verifier needs, and UPDATE on bridge_watermark

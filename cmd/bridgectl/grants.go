@@ -45,6 +45,7 @@ The login must exist, with a password: the command prints none. Its rights at th
 replace its earlier ones on the virtual host, so grant a login one role there.
 
   sender    records and stages messages
+  canceller a sender that also takes messages back (Sender.Cancel)
   verifier  judges messages; BRIDGE_ALLOW gives the exchanges that it may write to
   receiver  package idempotency, on the queue --target; --declares if it uses
             idempotency.DeclareReceiver or DeadQueue; --sends if it sends replies or
@@ -227,7 +228,7 @@ func (g *grants) brokerRights(role string) (brokerRight, bool) {
 		all, consumed = append(all, t.Exchange), append(consumed, t.Exchange)
 	}
 	switch role {
-	case string(migrate.Sender):
+	case string(migrate.Sender), string(migrate.Canceller):
 		return brokerRight{pattern(), pattern(staging), pattern()}, true
 	case string(migrate.Verifier):
 		ledger := t.LedgerQueue() // keeps the verifiers of another ledger away

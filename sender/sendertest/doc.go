@@ -30,6 +30,13 @@
 // that records: INSERT INTO bridge_ledger (id) VALUES …, with the IDs as arguments. Such a fake tells
 // no one whether it committed. Its messages are in Recorded, and Committed fails the test.
 //
+// # Delayed messages
+//
+// Committed has a delayed message at once, with its bridge.Message.NotBefore. Sender.Cancel takes it
+// back in a transaction of Sender.DB or of On, whatever the time: no verifier runs that could have
+// staged it. In a transaction of another fake, Cancel needs the statement DELETE FROM bridge_ledger
+// WHERE id = ?, with the ID as its argument.
+//
 // # Failures
 //
 // Sender.FailPublish makes the broker fail: ErrOut, ErrRefused, or any error of package bridge.

@@ -11,8 +11,12 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// recordStatement begins the statement that records. The memory knows it by this text.
-const recordStatement = "INSERT INTO bridge_ledger (id) VALUES "
+// recordStatement begins the statement that records, and cancelStatement is the one that cancels.
+// The memory knows them by this text.
+const (
+	recordStatement = "INSERT INTO bridge_ledger (id) VALUES "
+	cancelStatement = "DELETE FROM bridge_ledger WHERE id = ?"
+)
 
 // memoryLedger records by one statement, whose rows belong to the transaction in which it runs.
 type memoryLedger struct {
@@ -25,6 +29,19 @@ func (*memoryLedger) Enter(context.Context, bridge.Tx) error { return nil }
 func (*memoryLedger) Leave(context.Context, bridge.Tx) error { return nil }
 func (l *memoryLedger) Identity() uuid.UUID                  { return l.identity }
 func (*memoryLedger) Features() driver.Features              { return driver.Features{Carries: true} }
+
+// Cancel deletes a row that carries a message of which the sender published no copy. There is no
+// verifier that could have staged it.
+func (l *memoryLedger) Cancel(ctx context.Context, tx bridge.Tx, id uuid.UUID) (bool, error) {
+	if !l.rows.unpublished(id) {
+		return false, nil
+	}
+	changed, err := tx.Exec(ctx, cancelStatement, id.String())
+	if err != nil {
+		return false, fmt.Errorf("cancel %s: %w", id, err)
+	}
+	return changed > 0, nil
+}
 
 func (l *memoryLedger) Record(ctx context.Context, tx bridge.Tx, entries []driver.Entry) error {
 	if len(entries) == 0 {

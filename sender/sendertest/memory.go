@@ -25,15 +25,31 @@ type memory struct {
 	commits   bool // that COMMIT
 }
 
-// A transaction has the IDs that it has inserted, and how many they were at each savepoint.
+// A transaction has its changes in order, and how many there were at each savepoint.
 type transaction struct {
-	inserted   []uuid.UUID
+	changes    []change
 	savepoints []savepoint
 }
 
+// A change inserts a row or deletes it.
+type change struct {
+	id      uuid.UUID
+	deletes bool
+}
+
 type savepoint struct {
-	name     string
-	inserted int
+	name    string
+	changes int
+}
+
+// last returns the last change of a row.
+func (tx *transaction) last(id uuid.UUID) (last change, ok bool) {
+	for _, c := range slices.Backward(tx.changes) {
+		if c.id == id {
+			return c, true
+		}
+	}
+	return change{}, false
 }
 
 func newMemory() *memory { return &memory{open: make(map[*transaction]struct{})} }
@@ -48,16 +64,26 @@ func (m *memory) ids() []uuid.UUID {
 func (m *memory) has(id uuid.UUID) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.holds(id)
-}
-
-func (m *memory) holds(id uuid.UUID) bool {
 	for tx := range m.open {
-		if slices.Contains(tx.inserted, id) {
+		if last, ok := tx.last(id); ok && !last.deletes {
 			return true
 		}
 	}
 	return slices.Contains(m.committed, id)
+}
+
+// sees tells whether a row is there for tx. A row that another open transaction has changed is an
+// error: a database would wait for that transaction.
+func (m *memory) sees(tx *transaction, id uuid.UUID) (bool, error) {
+	if last, ok := tx.last(id); ok {
+		return !last.deletes, nil
+	}
+	for other := range m.open {
+		if _, ok := other.last(id); ok {
+			return false, fmt.Errorf("sendertest: row %s is changed by another open transaction, for which a database would wait", id)
+		}
+	}
+	return slices.Contains(m.committed, id), nil
 }
 
 func (m *memory) loseCommit(committed bool) {
@@ -78,7 +104,13 @@ func (m *memory) end(tx *transaction, commit bool) error {
 		m.lose, commit = false, m.commits
 	}
 	if commit {
-		m.committed = append(m.committed, tx.inserted...)
+		for _, c := range tx.changes {
+			if c.deletes {
+				m.committed = slices.DeleteFunc(m.committed, func(id uuid.UUID) bool { return id == c.id })
+			} else {
+				m.committed = append(m.committed, c.id)
+			}
+		}
 	}
 	if lost {
 		return errLost
@@ -90,33 +122,40 @@ func (m *memory) end(tx *transaction, commit bool) error {
 func (m *memory) execute(tx *transaction, statement string, args []driver.NamedValue) (changed int, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if strings.HasPrefix(statement, recordStatement) {
+	records := strings.HasPrefix(statement, recordStatement)
+	if records || statement == cancelStatement {
 		if tx == nil {
-			return 0, errors.New("sendertest: a message must be recorded in a transaction")
+			return 0, errors.New("sendertest: a message must be recorded or cancelled in a transaction")
 		}
 		for _, arg := range args {
 			id, err := uuid.Parse(fmt.Sprint(arg.Value))
 			if err != nil {
 				return 0, err
 			}
-			if m.holds(id) {
+			there, err := m.sees(tx, id)
+			switch {
+			case err != nil:
+				return 0, err
+			case records && there:
 				return 0, fmt.Errorf("%w: %s", bridge.ErrDuplicateID, id)
+			case records || there:
+				tx.changes = append(tx.changes, change{id, !records})
+				changed++
 			}
-			tx.inserted = append(tx.inserted, id)
 		}
-		return len(args), nil
+		return changed, nil
 	}
 	verb, name := savepointIn(statement)
 	if tx == nil || verb == "" {
 		return 1, nil
 	}
 	if verb == "SAVE" {
-		tx.savepoints = append(tx.savepoints, savepoint{name, len(tx.inserted)})
+		tx.savepoints = append(tx.savepoints, savepoint{name, len(tx.changes)})
 		return 0, nil
 	}
 	for i, set := range slices.Backward(tx.savepoints) {
 		if set.name == name {
-			tx.inserted, tx.savepoints = tx.inserted[:set.inserted], tx.savepoints[:i+1]
+			tx.changes, tx.savepoints = tx.changes[:set.changes], tx.savepoints[:i+1]
 			return 0, nil
 		}
 	}

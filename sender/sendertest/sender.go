@@ -79,8 +79,9 @@ func start(t testing.TB, ledger driver.Recorder, rows *rows, opts *sender.Option
 	return s
 }
 
-// Committed returns the messages whose transactions have committed, as their receivers see them: in
-// the order of the commits, and for a Sender of On in the order in which they were recorded. It
+// Committed returns the messages whose transactions have committed and that were not cancelled since,
+// as their receivers see them: in the order of the commits, and for a Sender of On in the order in
+// which they were recorded. A delayed message has its NotBefore, and no time passes for it. Committed
 // fails the test if a transaction committed without its message, which the bridge would then have
 // lost, or if it cannot know the end of a transaction (see the package comment).
 func (s *Sender) Committed() []bridge.Message {
@@ -142,10 +143,13 @@ type rows struct {
 	mu       sync.Mutex
 	order    []uuid.UUID
 	holds    map[uuid.UUID]bridge.Message // of carried messages
+	onlyRow  map[uuid.UUID]bool           // carried, and the sender publishes no copy
 	isAbsent bool                         // a row is in no transaction of the memory
 }
 
-func newRows() *rows { return &rows{holds: make(map[uuid.UUID]bridge.Message)} }
+func newRows() *rows {
+	return &rows{holds: make(map[uuid.UUID]bridge.Message), onlyRow: make(map[uuid.UUID]bool)}
+}
 
 func (r *rows) add(ledger uuid.UUID, entries []driver.Entry, foreign bool) error {
 	r.mu.Lock()
@@ -159,7 +163,8 @@ func (r *rows) add(ledger uuid.UUID, entries []driver.Entry, foreign bool) error
 		if err != nil {
 			return err
 		}
-		r.holds[e.ID] = staged.Message
+		staged.Message.NotBefore = e.NotBefore
+		r.holds[e.ID], r.onlyRow[e.ID] = staged.Message, e.Unpublished || !e.NotBefore.IsZero()
 	}
 	r.isAbsent = r.isAbsent || foreign
 	return nil
@@ -184,6 +189,13 @@ func (r *rows) carried(id uuid.UUID) (bridge.Message, bool) {
 	defer r.mu.Unlock()
 	message, ok := r.holds[id]
 	return message, ok
+}
+
+// unpublished tells whether the message is only in its row.
+func (r *rows) unpublished(id uuid.UUID) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.onlyRow[id]
 }
 
 func (r *rows) foreign() bool {

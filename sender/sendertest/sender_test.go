@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -346,4 +347,59 @@ func TestTheDatabaseInMemoryTakesEveryStatement(t *testing.T) {
 	if _, err := prepared.ExecContext(ctx, []int{1}); err != nil {
 		t.Error(err)
 	}
+}
+
+// A delayed message is listed with its time until a transaction that cancels it has committed. A message
+// that was published cannot be cancelled.
+func TestACancelledMessageIsNotListed(t *testing.T) {
+	eachKind(t, func(t *testing.T, s *sendertest.Sender, db *sql.DB) {
+		delayed, other := message("reminder"), message("now")
+		delayed.NotBefore = time.Now().Add(time.Hour).Truncate(time.Millisecond)
+		end := func(end func() error) {
+			t.Helper()
+			if err := end(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		tx := begin(t, db)
+		ids, err := s.SendTx(t.Context(), bridge.SQL(tx), delayed, other)
+		if err != nil {
+			t.Fatal(err)
+		}
+		end(tx.Commit)
+		expect := func(want string) {
+			t.Helper()
+			if got := bodies(s.Committed()); got != want {
+				t.Errorf("committed are %q, must be %q", got, want)
+			}
+		}
+		if all := s.Committed(); len(all) != 2 || !all[0].NotBefore.Equal(delayed.NotBefore) || !all[1].NotBefore.IsZero() {
+			t.Errorf("committed are %v", all)
+		}
+		cancel := func(tx *sql.Tx, id uuid.UUID, want bool) {
+			t.Helper()
+			if done, err := s.Cancel(t.Context(), bridge.SQL(tx), id); done != want || err != nil {
+				t.Errorf("cancel returns %t, %v, must return %t", done, err, want)
+			}
+		}
+		tx = begin(t, db)
+		cancel(tx, ids[0], true)
+		cancel(tx, ids[0], false)
+		end(tx.Rollback)
+		expect("reminder now")
+
+		tx = begin(t, db)
+		execute(t, tx, "SAVEPOINT one")
+		cancel(tx, ids[0], true)
+		execute(t, tx, "ROLLBACK TO one")
+		end(tx.Commit)
+		expect("reminder now")
+
+		tx = begin(t, db)
+		cancel(tx, ids[0], true)
+		cancel(tx, ids[1], false)
+		cancel(tx, uuid.New(), false)
+		end(tx.Commit)
+		expect("now")
+	})
 }

@@ -26,6 +26,7 @@ func TestMariaDB(t *testing.T) {
 	beside("the inbox keeps bytes as they are on any connection", testMariaDBInboxKeepsBytesAsTheyAre)
 	beside("end to end, own table", func(t *testing.T) { testEndToEnd(t, mariaDBOwnTable("BINARY(16)")) })
 	beside("each role works with its rights and no more", func(t *testing.T) { testEachRole(t, mariaDBGuarded) })
+	beside("a canceller cancels with its rights", func(t *testing.T) { testRightsToCancel(t, mariaDBGuarded(t)) })
 	beside("a verifier stages again with its rights", func(t *testing.T) { testRightsToStageAgain(t, mariaDBGuarded(t)) })
 	beside("who migrates needs the documented rights", testMariaDBRightsToMigrate)
 	beside("own table, least rights", testMariaDBOwnTableLeastRights)

@@ -164,6 +164,42 @@ func testRightsToStageAgain(t *testing.T, g guarded) {
 	}
 }
 
+func TestPostgresRightsToCancel(t *testing.T) {
+	t.Parallel()
+	testRightsToCancel(t, postgresGuarded(t))
+}
+
+// Only a login with the role of a canceller takes a message back.
+func testRightsToCancel(t *testing.T, g guarded) {
+	open := func(role migrate.Role) driver.Ledger {
+		t.Helper()
+		ledger, err := g.open(t.Context(), g.as(t, g.whole(t, role)))
+		must(t, err)
+		return ledger
+	}
+	admin, _, err := g.kind.Open(t.Context(), g.kind.URL(t))
+	must(t, err)
+	t.Cleanup(func() { must(t, admin.Close()) })
+	senders, cancellers := open(migrate.Sender), open(migrate.Canceller)
+	id := newID()
+	tx := begin(t, cancellers.DB())
+	must(t, cancellers.Record(t.Context(), bridge.SQL(tx), []driver.Entry{{ID: id, Message: []byte("later"), NotBefore: time.Now().Add(time.Hour)}}))
+	must(t, tx.Commit())
+
+	tx = begin(t, senders.DB())
+	if done, err := senders.Cancel(t.Context(), bridge.SQL(tx), id); err == nil || done {
+		t.Errorf("a sender without the rights has cancelled: %t, %v", done, err)
+	}
+	must(t, tx.Rollback())
+	for _, want := range []bool{true, false} {
+		tx = begin(t, cancellers.DB())
+		if done, err := cancellers.Cancel(t.Context(), bridge.SQL(tx), id); err != nil || done != want {
+			t.Errorf("cancel returns %t, %v, must return %t", done, err, want)
+		}
+		must(t, tx.Commit())
+	}
+}
+
 func TestPostgresEachRoleWorksWithItsRightsAndNoMore(t *testing.T) {
 	t.Parallel()
 	testEachRole(t, postgresGuarded)

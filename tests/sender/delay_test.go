@@ -2,6 +2,7 @@ package sender_test
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -70,6 +71,74 @@ func TestADelayedMessageArrivesAtItsTime(t *testing.T) {
 				t.Errorf("a message has arrived at %v, and was delayed to %v", now, at)
 			}
 			arrive(t, s, kept...)
+		})
+	}
+}
+
+// A message that a transaction has cancelled is never delivered. A rollback of that transaction leaves
+// the message, and so does a Cancel that comes too late and returns false.
+func TestACancelledMessageIsNeverDelivered(t *testing.T) {
+	t.Parallel()
+	for _, kind := range carriers {
+		t.Run(kind.Name, func(t *testing.T) {
+			t.Parallel()
+			s := stage.New(t, kind)
+			s.Queue("target", nil)
+			sndr := s.NewSender(sender.Options{Timeout: stage.Patience})
+			cancel := func(id uuid.UUID, end error) (done bool) {
+				t.Helper()
+				err := sndr.InTx(t.Context(), s.DB, nil, func(tx *sender.Tx) (err error) {
+					if done, err = sndr.Cancel(t.Context(), tx, id); err != nil {
+						return err
+					}
+					return end
+				})
+				if !errors.Is(err, end) {
+					t.Fatal(err)
+				}
+				return done
+			}
+			send := func(delay time.Duration, n int) []uuid.UUID {
+				t.Helper()
+				delayed := messages("target", n)
+				at := databaseNow(t, s).Add(delay)
+				for i := range delayed {
+					delayed[i].NotBefore = at
+				}
+				tx := begin(t, s.DB)
+				ids, err := sndr.SendTx(t.Context(), bridge.SQL(tx), delayed...)
+				if err == nil {
+					err = tx.Commit()
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				return ids
+			}
+
+			// The verifier claims while these are cancelled. The last one is far from its time.
+			raced := append(send(0, 200), send(time.Hour, 1)...)
+			rolledBack := errors.New("the order was not paid")
+			for _, id := range raced {
+				if !cancel(id, rolledBack) {
+					t.Fatal("cancel returns false, and no verifier runs")
+				}
+			}
+			s.Verify(verifier.Options{})
+			var left []uuid.UUID
+			for _, id := range slices.Backward(raced) {
+				if !cancel(id, nil) {
+					left = append(left, id)
+				}
+			}
+			t.Logf("%d of %d were cancelled", len(raced)-len(left), len(raced))
+			if slices.Contains(left, raced[200]) {
+				t.Error("a message that waits for its time is not cancelled")
+			}
+			if cancel(raced[200], nil) {
+				t.Error("a message is cancelled twice")
+			}
+			arrive(t, s, left...)
 		})
 	}
 }

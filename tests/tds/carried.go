@@ -35,6 +35,18 @@ var carriedStatements = []statement{
 		}
 		return 0, err
 	}),
+	form(`DELETE l FROM bridge_ledger l WITH («([A-Z, ]+)») WHERE l.id = CAST(@p1 AS uniqueidentifier) AND l.stage_at <= l.recorded_at`+option, func(x *execution, words []string) (changed uint64, err error) {
+		id, err := x.guid("@p1")
+		if err != nil {
+			return 0, err
+		}
+		return x.changeByKey("DELETE", "bridge_ledger", words[1], row{"id": id}, func(r row) row {
+			if at, carried := r["stage_at"].(time.Time); !carried || at.After(r["recorded_at"].(time.Time)) {
+				return r
+			}
+			return nil
+		})
+	}),
 	form(`DECLARE @since datetime2(3) = CAST(@p1 AS datetime2(3))`, func(x *execution, _ []string) (_ uint64, err error) {
 		x.since, err = x.time("@p1")
 		return 0, err

@@ -47,6 +47,10 @@ type Verbs struct {
 	// get the same times. It returns how many rows it has inserted.
 	Carry func(ctx context.Context, tx bridge.Tx, stage Stage, messages []driver.Carried) (changed int64, err error)
 
+	// Cancel deletes the row of id in tx if its stage time is not after its recorded_at, and returns
+	// how many rows it has deleted.
+	Cancel func(ctx context.Context, tx bridge.Tx, id uuid.UUID) (changed int64, err error)
+
 	// Due, Claim and Touch do the same as in driver.Ledger, for at most Most rows. Due returns one
 	// row at least if the identity is right, which has nulls if none is due.
 	Due   func(ctx context.Context, after driver.DueRow, limit int) ([]DueRow, error)
@@ -100,6 +104,7 @@ const (
 	Checking         = "check ledger"
 	Recording        = "record"
 	Carrying         = "record carried messages"
+	Cancelling       = "cancel"
 	ListingDue       = "list due rows"
 	Claiming         = "claim due rows"
 	Touching         = "touch carried rows"
@@ -235,6 +240,15 @@ func (l *Ledger) carry(ctx context.Context, tx bridge.Tx, stage Stage, messages 
 		}
 	}
 	return nil
+}
+
+// Cancel compares the row's two times, which no Claim and no Touch leaves in that order.
+func (l *Ledger) Cancel(ctx context.Context, tx bridge.Tx, id uuid.UUID) (bool, error) {
+	changed, err := l.verbs.Cancel(ctx, tx, id)
+	if err != nil {
+		return false, fmt.Errorf("cancel %s: %w", id, l.verbs.Classify(err, Cancelling))
+	}
+	return changed > 0, nil
 }
 
 // carryBytes is how many bytes of messages one statement carries at most, unless one message is

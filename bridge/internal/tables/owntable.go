@@ -174,6 +174,11 @@ func (c canaryLedger) Record(ctx context.Context, tx bridge.Tx, entries []driver
 // Forget does nothing: the rows are the application's.
 func (OwnLedger) Forget(context.Context, []uuid.UUID) ([]uuid.UUID, error) { return nil, nil }
 
+// Cancel is denied.
+func (OwnLedger) Cancel(context.Context, bridge.Tx, uuid.UUID) (bool, error) {
+	return false, Unsupported("cancel", "an own table")
+}
+
 // Due is denied.
 func (OwnLedger) Due(context.Context, driver.DueRow, int) ([]driver.DueRow, time.Time, error) {
 	return nil, time.Time{}, Unsupported("list due rows", "an own table")
