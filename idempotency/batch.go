@@ -16,6 +16,18 @@ import (
 // is taken apart, for one of its messages may be the cause.
 const togetherMost = 3
 
+const (
+	// slowAttempt is how long an attempt may hold up the other messages of its batch. Another
+	// receiver may have claimed the key of one of them, and hang.
+	slowAttempt = 10 * time.Second
+
+	// togetherPart is the part of Options.Hold that an attempt at a whole batch may take. The rest is
+	// for the messages alone.
+	togetherPart = 4
+)
+
+var errTogetherTooLong = errors.New("an attempt at the whole batch took longer than a quarter of Options.Hold")
+
 // HandleBatch is Handle of several deliveries in one transaction. It claims their keys with one
 // statement, runs fn once for all messages whose key is new, commits, and acks all of them. So
 // they share the round trips, the commit and, in a batch consumer, the ack. [NewBatchConsumer]
@@ -26,12 +38,17 @@ const togetherMost = 3
 // refuses the commit, the transaction is rolled back and the batch is taken apart: each message
 // is handled alone, with a slice of length one and a transaction of its own, as by Handle. So fn
 // may run several times for a message. Only the message that fails is retried and dead-lettered;
-// its pauses hold up no other message of the batch. One attempt runs at a time. A message whose
-// key cannot be used, or is too old, and one that comes from a retry queue, is handled alone from
-// the start.
+// its pauses hold up no other message of the batch. One attempt runs at a time, and the next one
+// begins after 10 seconds if it has not ended. A message whose key cannot be used, or is too old,
+// and one that comes from a retry queue, is handled alone from the start. In a Consumer with one
+// worker and no Key the messages keep their order, and a message waits for the pauses of the one
+// before it.
 //
-// A failed attempt at a batch counts against no message: in it Attempt is 0. If the database is away, or ends the
-// transaction because of a deadlock, the batch is tried again as a whole.
+// A failed attempt at a batch counts against no message: in it Attempt is 0. If the database is
+// away, or ends the transaction because of a deadlock, the batch is tried again as a whole. An
+// attempt at the batch may take a quarter of Options.Hold; then fn's context ends. If it fails after
+// more than 10 seconds, the batch is taken apart too. So a message whose claim or handling hangs
+// stops no other message.
 //
 // The keys are claimed in their order, whatever the order of ds, so that two batches with some of
 // the same messages wait for each other one way: the second batch waits until the first has ended,
@@ -86,7 +103,7 @@ type batch[T Transaction] struct {
 	begin func(ctx context.Context) (T, error)
 	fn    func(ctx context.Context, tx T, fresh []amqp.Delivery) error
 	limit time.Time     // ds may be kept until then
-	turn  chan struct{} // of the one attempt at a message alone that runs
+	turn  chan struct{} // of the one attempt at a message alone that runs, for slowAttempt at most
 }
 
 // A keyed is a delivery with its key.
@@ -126,7 +143,8 @@ func (b *batch[T]) tryTogether(parent context.Context, ds []keyed) (result error
 	}
 	delays := g.opts.shortDelays()
 	for tries := 1; ; tries++ {
-		fresh, err := b.attempt(ctx, ds)
+		begun := time.Now()
+		fresh, err := b.attemptWithin(ctx, g.opts.Hold/togetherPart, ds)
 		if err == nil {
 			return b.settle(ds, fresh), false
 		}
@@ -138,7 +156,7 @@ func (b *batch[T]) tryTogether(parent context.Context, ds []keyed) (result error
 			}
 			return errors.Join(all...), false
 		}
-		if len(ds) == 1 || b.blames(err, tries) {
+		if len(ds) == 1 || time.Since(begun) >= slowAttempt || b.blames(err, tries) {
 			g.log.Warn("batch failed, handling its messages one by one", "messages", len(ds), "error", err)
 			return nil, true
 		}
@@ -155,6 +173,13 @@ func (b *batch[T]) blames(err error, tries int) bool {
 		return true
 	}
 	return errors.As(err, new(*handlerError)) && (b.guard.counts(err) || errors.As(err, new(*laterError)) || tries >= togetherMost)
+}
+
+// attemptWithin is attempt, which must end within a time.
+func (b *batch[T]) attemptWithin(ctx context.Context, most time.Duration, ds []keyed) (fresh map[string]bool, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, most, errTogetherTooLong)
+	defer cancel()
+	return b.attempt(ctx, ds)
 }
 
 // attempt claims the keys of ds and runs the handler for the new ones, in one transaction. It
@@ -216,35 +241,46 @@ func (b *batch[T]) settle(ds []keyed, fresh map[string]bool) error {
 }
 
 // handleAlone handles each delivery as Handle does. The pauses of all run at once, and the
-// attempts one at a time.
+// attempts one at a time. Where no message may overtake another, so do the pauses.
 func (b *batch[T]) handleAlone(ctx context.Context, ds []amqp.Delivery) error {
 	if len(ds) == 0 {
 		return nil
 	}
-	g := b.guard
-	caller, _, cancel := g.hold(ctx, b.limit)
+	caller, _, cancel := b.guard.hold(ctx, b.limit)
 	defer cancel()
 	all := make([]error, len(ds))
+	if session := sessionOf(ctx); session != nil && session.oneByOne {
+		for i, d := range ds {
+			all[i] = b.deliver(ctx, caller, d)
+		}
+		return errors.Join(all...)
+	}
 	var running sync.WaitGroup
 	for i, d := range ds {
-		running.Go(func() {
-			all[i] = g.deliverUntil(ctx, b.limit, d, func(ctx context.Context) (outcome, error) {
-				key, err := g.key(d)
-				if err != nil {
-					return unfinished, err
-				}
-				select {
-				case b.turn <- struct{}{}:
-				case <-caller.Done():
-					return unfinished, context.Cause(caller)
-				}
-				defer func() { <-b.turn }()
-				return attempt(ctx, g, b.begin, key, func(ctx context.Context, tx T) error { return b.fn(ctx, tx, []amqp.Delivery{d}) })
-			})
-		})
+		running.Go(func() { all[i] = b.deliver(ctx, caller, d) })
 	}
 	running.Wait()
 	return errors.Join(all...)
+}
+
+// deliver handles a delivery alone. Each attempt waits for its turn.
+func (b *batch[T]) deliver(ctx, caller context.Context, d amqp.Delivery) error {
+	g := b.guard
+	return g.deliverUntil(ctx, b.limit, d, func(ctx context.Context) (outcome, error) {
+		key, err := g.key(d)
+		if err != nil {
+			return unfinished, err
+		}
+		select {
+		case b.turn <- struct{}{}:
+		case <-caller.Done():
+			return unfinished, context.Cause(caller)
+		}
+		pass := sync.OnceFunc(func() { <-b.turn })
+		defer pass()
+		defer time.AfterFunc(slowAttempt, pass).Stop()
+		return attempt(ctx, g, b.begin, key, func(ctx context.Context, tx T) error { return b.fn(ctx, tx, []amqp.Delivery{d}) })
+	})
 }
 
 // A batchAcknowledger knows which deliveries of its channel are not settled. AckBatch acks those

@@ -258,3 +258,62 @@ func TestABatchWhoseHandlerEndsItsGoroutineIsHandedBack(t *testing.T) {
 	r.wantSaid("requeue 1", "requeue 2")
 	r.wantRows(0, 0)
 }
+
+// The claim of one message waits for a transaction that does not end, in the batch and alone.
+func TestAMessageWhoseAttemptHangsDelaysTheOthersOfItsBatchAndStopsNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReceiver(t, idempotency.Options{DeadLetterExchange: true, Hold: time.Hour})
+		r.inbox.held = "m1"
+		err := r.guard.HandleBatch(t.Context(), r.db, r.deliveries("m1", "m2", "m3"), placeOrders)
+		if !errors.Is(err, idempotency.ErrHandedBack) {
+			t.Errorf("error %v", err)
+		}
+		r.wantRows(2, 2)
+		r.wantStats(idempotency.Stats{Handled: 2, HandedBack: 1})
+	})
+}
+
+// With one worker the order of the queue is kept, also past a message that fails at first.
+func TestABatchOfOneWorkerThatIsTakenApartKeepsItsOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReceiver(t, idempotency.Options{DeadLetterExchange: true})
+		var order []string
+		fails := failingTimes(2)
+		ctx := idempotency.InSessionOfOneWorker(t.Context())
+		must(t, r.guard.HandleBatch(ctx, r.db, r.deliveries("m1", "m2", "m3", "m4", "m5"), func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
+			if len(fresh) > 1 {
+				return errHandler
+			}
+			if fresh[0].MessageId == "m2" && fails() != nil {
+				return errHandler
+			}
+			order = append(order, fresh[0].MessageId)
+			return placeOrders(ctx, tx, fresh)
+		}))
+		if want := []string{"m1", "m2", "m3", "m4", "m5"}; !slices.Equal(order, want) {
+			t.Errorf("handled in the order %q, must be %q", order, want)
+		}
+	})
+}
+
+// A handler that hangs alone lets the others of its batch go on.
+func TestAnAttemptAloneThatHangsKeepsItsTurnNoLongerThanTenSeconds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReceiver(t, idempotency.Options{DeadLetterExchange: true, Hold: time.Hour})
+		r.inbox.held = "poison"
+		begun := time.Now()
+		ended := make(map[string]time.Duration)
+		err := r.guard.HandleBatch(t.Context(), r.db, r.deliveries("poison", "m2", "m3"), func(_ context.Context, _ *sql.Tx, fresh []amqp.Delivery) error {
+			ended[fresh[0].MessageId] = time.Since(begun)
+			return nil
+		})
+		if !errors.Is(err, idempotency.ErrHandedBack) {
+			t.Errorf("error %v", err)
+		}
+		for _, id := range []string{"m2", "m3"} {
+			if at, ok := ended[id]; !ok || at > 15*time.Minute+10*time.Second {
+				t.Errorf("%s is handled (%v) after %v", id, ok, at)
+			}
+		}
+	})
+}

@@ -82,7 +82,7 @@ type ConsumerOptions struct {
 
 	// Key returns a message's key: an order's number, an account. Messages with the same key are
 	// handled one after the other, in the order of the queue. Messages with different keys, and
-	// all with the key "", are handled in parallel. A message that fails holds up its key until it
+	// all with the key "" but copies of one message, are handled in parallel. A message that fails holds up its key until it
 	// is dead-lettered. If Key panics, the message has the key "". Default: none.
 	Key func(d amqp.Delivery) string
 
@@ -166,8 +166,9 @@ func NewConsumer(broker *bridge.Broker, queue string, handle func(ctx context.Co
 // NewBatchConsumer is NewConsumer with a handler of up to batch deliveries at once, such as a call
 // of [Guard.HandleBatch]. A free worker takes what is there, up to batch, and never waits for more:
 // so batches are of one message while the queue is empty, and grow while all workers are busy. With
-// fewer Workers they grow earlier; 2 is usually enough. Messages with the same key (see
-// ConsumerOptions.Key), and copies of one message, are in different batches.
+// fewer Workers they grow earlier; 2 is usually enough. With more than one worker, messages with the
+// same key (see ConsumerOptions.Key) and copies of one message are in different batches. A batch
+// keeps its worker, and the keys of all its messages, until the handler returns.
 //
 // The Consumer knows which of its deliveries are settled. HandleBatch in it acks a whole batch with
 // one word to the broker if no earlier delivery is open, and otherwise the messages behind that one

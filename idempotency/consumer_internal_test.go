@@ -18,3 +18,11 @@ func TestAMessageWhoseKeyPanicsHasNoKey(t *testing.T) {
 		t.Errorf("the key is %q after a panic", key)
 	}
 }
+
+// A copy of a message waits for the handler of the one before, which may hang.
+func TestCopiesOfAMessageWithoutAKeyWaitForEachOther(t *testing.T) {
+	c := &Consumer{opts: ConsumerOptions{Workers: 2, Key: func(amqp.Delivery) string { return "" }}}
+	if key := c.key(amqp.Delivery{MessageId: "m1"}); key != "m1" {
+		t.Errorf("the key is %q", key)
+	}
+}

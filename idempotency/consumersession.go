@@ -44,7 +44,8 @@ var (
 type consumerSession struct {
 	channel  *amqp.Channel
 	open     openDeliveries
-	ordered  bool
+	ordered  bool // a message that goes back must not be overtaken
+	oneByOne bool // nor may any message be, whatever its key
 	stopping context.Context
 	end      context.CancelCauseFunc // ends stopping, and with it the session
 	handling context.Context         // the handlers'; ends ConsumerOptions.Drain after stopping
@@ -90,7 +91,7 @@ func (c *Consumer) session(ctx, patience context.Context) (reached int, err erro
 		return loggedIn, err
 	}
 	refusals := channel.NotifyClose(make(chan *amqp.Error, 1))
-	s := &consumerSession{channel: channel, ordered: c.opts.ordered()}
+	s := &consumerSession{channel: channel, ordered: c.opts.ordered(), oneByOne: c.opts.Workers == 1 && c.opts.Key == nil}
 	s.stopping, s.end = context.WithCancelCause(ctx)
 	handling, cancel := outliving(s.stopping, c.opts.Drain)
 	context.AfterFunc(handling, cancel) // its timer; handlers may outlive the session
@@ -211,7 +212,7 @@ func (c *Consumer) take(s *consumerSession, d amqp.Delivery) {
 }
 
 // key returns the key of d's turn: d waits for earlier messages with the same key. Where the order
-// does not matter, it waits for an earlier delivery of the same message only.
+// does not matter, and without a key, it waits for an earlier delivery of the same message only.
 func (c *Consumer) key(d amqp.Delivery) (key string) {
 	if c.opts.Key == nil {
 		if c.opts.Workers == 1 {
@@ -225,7 +226,10 @@ func (c *Consumer) key(d amqp.Delivery) (key string) {
 			c.log.Error("ConsumerOptions.Key panicked", "message_id", d.MessageId, "panic", v, "stack", string(debug.Stack()))
 		}
 	}()
-	return c.opts.Key(d)
+	if key = c.opts.Key(d); key == "" {
+		return d.MessageId
+	}
+	return key
 }
 
 // run lets the handler handle deliveries, and sees to it that they are settled.

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	sqldriver "database/sql/driver"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -140,6 +141,7 @@ type faultyInbox struct {
 	failures atomic.Int32                    // how many are still to fail
 	onClaim  func(ctx context.Context) error // in place of a claim
 	onRemove func()                          // before a pending message is removed
+	held     string                          // another transaction has claimed this key, and does not end
 
 	failClaimed error // of the purge's reads
 }
@@ -164,6 +166,10 @@ func (i *faultyInbox) Claim(ctx context.Context, tx bridge.Tx, consumer string, 
 	}
 	if i.onClaim != nil {
 		return nil, i.onClaim(ctx)
+	}
+	if i.held != "" && slices.Contains(keys, i.held) {
+		<-ctx.Done()
+		return nil, ctx.Err()
 	}
 	return i.Inbox.Claim(ctx, tx, consumer, keys)
 }
