@@ -12,6 +12,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
+	"github.com/twoqueue/twoqueue/idempotency"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
@@ -40,6 +41,13 @@ var examples = map[string]func(t *testing.T, e shown){
 	"verifier/example_test.go":            testVerifier,
 }
 
+// declareReceiver declares the queues of a receiver, as the receiver will.
+func declareReceiver(s *stage.Stage, queue string) {
+	for _, q := range idempotency.ReceiverQueues(queue, nil) {
+		s.Queue(q.Name, q.Arguments)
+	}
+}
+
 func TestEveryExampleDoesWhatItSays(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds a program")
@@ -64,7 +72,7 @@ func TestEveryExampleDoesWhatItSays(t *testing.T) {
 func shop(t *testing.T, kind stage.Database) *stage.Stage {
 	t.Helper()
 	s := stage.On(t, kind, servertest.Vhost(t), bridge.Topology{Queue: "twoqueue"})
-	s.Queue("emails", nil)
+	declareReceiver(s, "emails")
 	s.Queue("parcels", nil)
 	s.Queue("placed", nil)
 	if err := s.Channel.ExchangeDeclare("orders", "topic", true, false, false, false, nil); err != nil {
@@ -209,7 +217,7 @@ func testConsume(t *testing.T, e shown) {
 
 func testReply(t *testing.T, e shown) {
 	s := stage.On(t, stage.Postgres, servertest.Vhost(t), bridge.Topology{Queue: "twoqueue"})
-	s.Queue("payments", nil)
+	declareReceiver(s, "payments")
 	s.Queue("replies", nil)
 	execute(t, s.DB, `CREATE TABLE payments (about text)`)
 	if err := migrate.Inbox(t.Context(), s.DB, migrate.PostgreSQL); err != nil {
