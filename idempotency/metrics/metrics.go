@@ -22,6 +22,8 @@
 //	twoqueue_receiver_oldest_pending_seconds{state}
 //	                                             the age of the oldest of these; 0 if there is none
 //
+// The last two are absent while the inbox does not answer.
+//
 // Alert on pending messages that are doubtful or failed: they wait for an operator (bridgectl
 // pending list). A started message whose process died is started until the receiver, or an operator,
 // looks: so alert on the age of started ones, too.
@@ -123,7 +125,7 @@ func (r *Receiver) Collect(values chan<- prometheus.Metric) {
 	stats := r.strategy.Stats()
 	for outcome, n := range map[string]uint64{
 		"handled": stats.Handled, "duplicate": stats.Duplicates, "stale": stats.Stale, "kept": stats.Kept, "doubtful": stats.Doubtful,
-		"dead_lettered": stats.DeadLettered, "handed_back": stats.HandedBack, "left_unacked": stats.LeftUnacked,
+		"dead_lettered": stats.DeadLettered, "handed_back": stats.HandedBack, "left_unacked": stats.LeftUnacked, "retried_later": stats.RetriedLater,
 	} {
 		send(deliveries, prometheus.CounterValue, float64(n), outcome)
 	}
@@ -147,8 +149,7 @@ func (r *Receiver) Collect(values chan<- prometheus.Metric) {
 	}
 	found, err := r.pending.get()
 	if err != nil {
-		values <- prometheus.NewInvalidMetric(pendings, err)
-		return
+		return // an error would take the program's other metrics from the scrape
 	}
 	for _, state := range states {
 		send(pendings, prometheus.GaugeValue, float64(found.counts[state]), string(state))

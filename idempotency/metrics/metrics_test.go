@@ -1,0 +1,51 @@
+package metrics_test
+
+import (
+	"database/sql"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	_ "modernc.org/sqlite"
+
+	"github.com/twoqueue/twoqueue/bridge/migrate"
+	"github.com/twoqueue/twoqueue/bridge/sqlite"
+	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/idempotency/metrics"
+)
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// An error would take the metrics of the whole program from the scrape: promhttp.Handler answers 500.
+func TestAnInboxThatDoesNotAnswerTakesNoOtherMetricFromTheScrape(t *testing.T) {
+	db, err := sql.Open("sqlite", filepath.Join(t.TempDir(), "inbox.db"))
+	must(t, err)
+	must(t, migrate.Inbox(t.Context(), db, migrate.SQLite))
+	inbox, err := sqlite.OpenInbox(t.Context(), db)
+	must(t, err)
+	guard, err := idempotency.New(inbox, "mailer", &idempotency.Options{HandBack: true})
+	must(t, err)
+	registry := prometheus.NewRegistry()
+	must(t, registry.Register(metrics.New("mailer", guard, inbox)))
+	must(t, db.Close())
+	families, err := registry.Gather()
+	must(t, err)
+	outcomes := 0
+	for _, family := range families {
+		if strings.Contains(family.GetName(), "pending") {
+			t.Errorf("%s is told although the inbox does not answer", family.GetName())
+		}
+		if family.GetName() == "twoqueue_receiver_deliveries_total" {
+			outcomes = len(family.GetMetric())
+		}
+	}
+	if outcomes != 9 { // as idempotency.Stats has them
+		t.Errorf("%d outcomes are told", outcomes)
+	}
+}
