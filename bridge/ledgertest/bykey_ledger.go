@@ -3,6 +3,7 @@ package ledgertest
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"slices"
 	"testing"
 
@@ -139,6 +140,21 @@ func (l *keyedLedger) carriedSteps() []step {
 	}
 	return []step{
 		{what: "carry one", do: record(one)},
+		{what: "cancel it, and again", do: func(ctx context.Context) error {
+			for _, want := range []bool{true, false} {
+				if err := within(ctx, l.db, func(tx *sql.Tx) error {
+					done, err := l.ledger.Cancel(ctx, l.in(tx), one[0].ID)
+					if err == nil && done != want {
+						err = fmt.Errorf("cancel returns %t, must return %t", done, want)
+					}
+					return err
+				}); err != nil {
+					return err
+				}
+			}
+			return nil
+		}},
+		{what: "carry it again", do: record(one)},
 		{what: "carry some", do: record(some)},
 		{what: "list due rows", do: func(ctx context.Context) (err error) {
 			due, err = list(ctx, driver.DueRow{}, 5)
@@ -151,14 +167,6 @@ func (l *keyedLedger) carriedSteps() []step {
 		{what: "list due rows after a row", do: func(ctx context.Context) error {
 			_, err := list(ctx, due[1], 3) // the next ones
 			return err
-		}},
-		{what: "cancel", do: func(ctx context.Context) error {
-			for _, id := range []uuid.UUID{some[0].ID, some[0].ID} {
-				if err := within(ctx, l.db, func(tx *sql.Tx) error { _, err := l.ledger.Cancel(ctx, l.in(tx), id); return err }); err != nil {
-					return err
-				}
-			}
-			return within(ctx, l.db, func(tx *sql.Tx) error { return l.ledger.Record(ctx, l.in(tx), some[:1]) })
 		}},
 		{what: "claim", do: func(ctx context.Context) error {
 			messages, err := l.ledger.Claim(ctx, due)

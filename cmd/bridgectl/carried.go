@@ -92,9 +92,10 @@ func lookAtCarried(ctx context.Context, ledger *database.Ledger, limit int) ([]c
 	return list, at, err
 }
 
-// carriedBy returns the message of a row.
+// carriedBy returns the message of a row. The recorded_at of a delayed row may be after its stage time:
+// SQLite rounds it up to the second.
 func carriedBy(row inspect.CarriedRow) carriedMessage {
-	return carriedMessage{row.ID, row.RecordedAt, row.StageAt, row.Bytes, !row.StageAt.Equal(row.RecordedAt)}
+	return carriedMessage{row.ID, row.RecordedAt, row.StageAt, row.Bytes, row.StageAt.After(row.RecordedAt)}
 }
 
 // A carriedMessage is a message that a row of the ledger carries.
