@@ -37,6 +37,7 @@ var examples = map[string]func(t *testing.T, e shown){
 	"sender/example_sqlx_test.go":         sends("parcels", "four plums"),
 	"sender/example_owntable_test.go":     testOwnTable,
 	"sender/example_carry_test.go":        testCarry,
+	"sender/example_delay_test.go":        testDelay,
 	"sender/example_sqlserver_test.go":    testSQLServer,
 	"verifier/example_test.go":            testVerifier,
 }
@@ -154,6 +155,21 @@ func testCarry(t *testing.T, e shown) {
 		t.Errorf("%d rows carry messages, must be 1", n)
 	}
 	arrives(t, s, "emails", "seven quinces")
+}
+
+// One reminder is taken back, the other one waits in its row.
+func testDelay(t *testing.T, e shown) {
+	s := shop(t, stage.Postgres)
+	e.runs(t, map[string]string{shopDatabase: s.DatabaseURL, shopBroker: s.AMQP})
+	if n := count(t.Context(), s.DB, "orders WHERE body IN ('ten dates, paid', 'eleven limes')"); n != 2 {
+		t.Errorf("%d orders are stored, must be 2", n)
+	}
+	if n, all := count(t.Context(), s.DB, "bridge_ledger WHERE stage_at > now() + interval '59 minutes'"), s.Rows(); n != 1 || all != 1 {
+		t.Errorf("%d reminders wait in %d rows, must be 1", n, all)
+	}
+	if n := s.Depth(s.Topology.Queue); n != 0 {
+		t.Errorf("%d messages were published", n)
+	}
 }
 
 func testSQLServer(t *testing.T, e shown) {
