@@ -19,10 +19,10 @@ func newIdentityNew(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "new",
 		Short: "Give the ledger in this database, a copy, a new identity",
-		Long: `A clone and a restored dump have the identity of the original, and its carried messages.
-This command sets a new identity and deletes these messages in one transaction, since the
-original sends them. Run it on the copy, before any sender or verifier connects to it. On the
-original it would lose these messages.`,
+		Long: `A clone and a restored dump have the identity of the original, and its carried messages, also
+the delayed ones. This command sets a new identity and deletes these messages in one
+transaction, since the original sends them. Run it on the copy, before any sender or verifier
+connects to it. On the original it would lose these messages.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !yes {
 				return misused("this deletes the messages that wait in this database, for good: say --yes if it is a copy")
