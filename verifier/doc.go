@@ -132,7 +132,8 @@
 //     of rows at most; in a longer backlog the next looks go on. Each look sees the rows of the
 //     last seconds first. The walk through all rows has pauses of its own, 50 times its duration
 //     (5 s to a minute), and passes a place where the database takes too long. The verifier claims
-//     a row whose sender has published nothing, and stages its message at once.
+//     a row whose sender has published nothing, and stages its message at once. Where the walk
+//     meets such rows its pauses are shorter by their share.
 //   - For other rows it publishes a marker (wire.Marker) to the staging queue when it has seen them
 //     for half a second. The verifier that receives a marker holds it for half a second, and moves
 //     it to the waiting queue. The verifier that receives it from there holds it for a second. By
@@ -140,6 +141,13 @@
 //     deleted the row or moved its stage time on. So a row has no copy in a queue if this verifier
 //     saw it before the marker was sent, does not hold its message, and finds its stage time
 //     unchanged. The verifier claims such rows and stages their messages.
+//   - A verifier stages the longest due messages first, and keeps at most 2,000 of them, of 16 MiB
+//     in all, on their way to their targets. As these are forwarded it stages the next. So a backlog
+//     waits for no look, and new messages wait behind few others. Other verifiers forward some of
+//     them. A message that is done shows that all staged in earlier batches have left the staging
+//     queue. If none is done for a second, the verifier asks the ledger which rows are gone. If none
+//     is for ten seconds, as where all wait with other verifiers for a missing target, it stages
+//     others.
 //   - A claim moves the stage time by the age of the row, by 10 s at least and by 10 min at most,
 //     before the message is published. If the verifier dies in between, the row is due again then.
 //   - A verifier that holds a committed message for half a second, or for a held target, moves its
@@ -340,6 +348,8 @@
 //	                                                                         TestASideJobThatHangsHoldsNoSessionUp
 //	a lost staged copy of a carried message    itself, for some seconds      TestALostCarriedMessageArrives,
 //	                                                                         TestAPurgedStagingQueueLosesNoCarriedMessage
+//	very many messages that are only in        new ones, for a moment        TestAFreshMessageOvertakesABacklogInTheLedger
+//	their rows
 //	a lookup or settle that fails, or a        the session, which is         TestKilledDatabaseConnectionsStartANewSessionAndLoseNothing,
 //	question for evidence                      started again                 TestASessionThatFailsAcksWhatIsSafe
 //	a lookup that hangs for 30 s               the session                   –

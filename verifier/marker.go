@@ -2,13 +2,10 @@ package verifier
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
-
-	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
@@ -124,28 +121,36 @@ func (g *stager) passMarkersOn(ctx context.Context) error {
 	return nil
 }
 
-// evaluateMarkers stages the rows again whose copies would have come before a marker from the
-// waiting queue. Only what this verifier has itself seen committed in time counts.
-func (g *stager) evaluateMarkers(ctx context.Context) error {
+// evaluateMarkers finds the rows whose copies would have come before a marker from the waiting queue.
+// Only what this verifier has itself seen committed in time counts.
+func (g *stager) evaluateMarkers() {
 	markers := g.ripe(g.waiting, waitingPause, false)
 	defer func() { // after a panic too
 		for _, m := range markers {
 			g.done(m.parcel)
 		}
 	}()
-	var errs []error
 	for _, m := range markers {
 		if m.Look.After(g.at.Add(time.Since(g.looked))) { // the database's clock has gone back since
 			continue
 		}
 		g.wait = markerOften
-		err := g.stage(ctx, "no queue has a copy", func(_ uuid.UUID, c candidate) bool { return c.before(m.Look) })
-		errs = append(errs, err)
-		if errors.Is(err, errNoAnswer) { // the next one would wait for it too
-			break
+		g.goneBy(m.Look)
+	}
+}
+
+// goneBy notes the rows of which no queue has a copy, after a marker of that look.
+func (g *stager) goneBy(look time.Time) {
+	if g.anew {
+		return
+	}
+	left := g.left()
+	for id, c := range g.candidates {
+		if c.before(look) && !left[id] && !g.carried.has(id) {
+			c.gone = true
+			g.candidates[id] = c
 		}
 	}
-	return errors.Join(errs...)
 }
 
 // before tells whether a row was seen long enough before a look.

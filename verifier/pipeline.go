@@ -301,6 +301,9 @@ func (s *session) release(messages ...*message) {
 			if m.line != nil {
 				m.line.left(m)
 			}
+			if m.staged.Restaged && s.stager != nil {
+				s.stager.staged.left(m.staged.ID)
+			}
 			if m.carried != nil {
 				if copies := s.carried.leave(m); len(copies) > 0 {
 					defer s.endJoined(m, copies)

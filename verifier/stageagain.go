@@ -1,6 +1,7 @@
 package verifier
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -22,8 +23,10 @@ import (
 )
 
 const (
-	// stageInterval is the time between rounds, most of which only look at held markers.
+	// stageInterval is the time between rounds, most of which only look at held markers. roomInterval
+	// is that time while rows wait for room in the staging queue.
 	stageInterval = 100 * time.Millisecond
+	roomInterval  = 10 * time.Millisecond
 	// dueOften and dueRarely bound the time between looks at the ledger, dueIdle is that time where
 	// no row was due yet. A delayed message is late by that time and less than a quarter of a second.
 	// A look that takes long is not repeated before dueShare times as long.
@@ -45,8 +48,11 @@ const (
 	reachStep = 16
 	// dueLimit bounds a page of a walk, as the smallest statement of all databases does, and
 	// duePages the pages of a walk that one look reads. A look begins no other page after pagesTime.
+	// morePages are those that the walk through all rows reads where there is room for more messages
+	// in the staging queue.
 	dueLimit  = 500
 	duePages  = 10
+	morePages = stagedLimit / dueLimit
 	pagesTime = time.Second
 	// candidatesLimit bounds the rows that are remembered, and unpublishedLimit how many more there
 	// may be of which no copy can exist.
@@ -94,12 +100,14 @@ type stager struct {
 	count   *atomic.Int64 // messages that were staged again
 
 	unstageable unstageable
+	staged      stagedWindow
 
 	// The rest belongs to the rounds, up to mu.
 	candidates map[uuid.UUID]candidate
 	next       time.Time     // of a look
 	recent     driver.DueRow // where the walk through the recent rows goes on; zero: it begins
 	full       time.Time     // when the walk through all rows goes on
+	more       time.Time     // when it goes on if there is room for more messages than are known
 	all        driver.DueRow // where it goes on; zero: it begins
 	allLimit   int           // of its pages
 	reach      time.Duration // how long before the present it goes on behind the next slow place
@@ -122,7 +130,11 @@ type stager struct {
 type candidate struct {
 	row  driver.DueRow
 	seen time.Time // when it was first seen so, by the database's clock
+	gone bool      // a marker has shown that no queue has a copy
 }
+
+// stageable tells whether no copy of the message is in a queue.
+func (c candidate) stageable() bool { return c.row.Unpublished() || c.gone }
 
 func newStager(s *session, running sideCall) *stager {
 	return &stager{
@@ -146,11 +158,23 @@ func (g *stager) round(ctx context.Context) (time.Duration, error) {
 	errs = append(errs, g.passMarkersOn(ctx))
 	g.anew = g.anew || g.blocked()
 	looked, at, err := g.look(ctx)
-	errs = append(errs, err, g.stageUnpublished(ctx), g.evaluateMarkers(ctx))
+	if err == nil {
+		err = g.readAll(ctx)
+	}
+	if looked {
+		g.tell(at, time.Now())
+	}
+	g.evaluateMarkers()
+	errs = append(errs, err, g.askAway(ctx))
+	next := stageInterval
+	waits, err := g.stage(ctx)
+	if errs = append(errs, err); waits {
+		next = roomInterval
+	}
 	if looked {
 		errs = append(errs, g.sendMarker(ctx, at))
 	}
-	return stageInterval, errors.Join(errs...)
+	return next, errors.Join(errs...)
 }
 
 // look asks the ledger for due rows, if it is time. The database's time is that of its begin. A walk
@@ -163,10 +187,7 @@ func (g *stager) look(ctx context.Context) (looked bool, at time.Time, err error
 	at, err = g.readRecent(ctx)
 	g.next = time.Now().Add(pauseAfter(began))
 	if err == nil {
-		g.at, g.looked = at, began
-		err = g.readAll(ctx)
-		g.tell(at, time.Now())
-		looked = true
+		g.at, g.looked, looked = at, began, true
 	}
 	interval := dueOften + rand.N(dueRarely-dueOften)
 	if !g.found && !g.carried.ever.Load() {
@@ -191,33 +212,57 @@ func (g *stager) readRecent(ctx context.Context) (at time.Time, err error) {
 	if begin = begin.Add(-dueWindow); g.recent.StageAt.Before(begin) {
 		g.recent = driver.DueRow{StageAt: begin}
 	}
-	return g.walk(ctx, &g.recent, dueLimit, ledgerTimeout)
+	at, _, err = g.walk(ctx, &g.recent, dueLimit, duePages, ledgerTimeout)
+	return at, err
 }
 
-// readAll goes on in the walk through all due rows, if it is time.
+// readAll goes on in the walk through all due rows, if it is time. The pause after rows that can be
+// staged is over as soon as there is room for more of them: so a backlog of these is staged as fast
+// as it is forwarded.
 func (g *stager) readAll(ctx context.Context) error {
-	began := time.Now()
-	if began.Before(g.full) {
+	began, pages := time.Now(), duePages
+	if g.at.IsZero() {
 		return nil
 	}
-	_, err := g.walk(ctx, &g.all, g.allLimit, fullPatience)
+	if began.Before(g.full) {
+		if began.Before(g.more) || !g.needsMore() {
+			return nil
+		}
+		pages = morePages
+	}
+	_, share, err := g.walk(ctx, &g.all, g.allLimit, pages, fullPatience)
 	pause := pauseAfter(began)
+	shorter := time.Duration(float64(pause) * (1 - share))
 	switch {
 	case g.at.IsZero(): // it begins anew
 		return err
 	case err != nil:
 		pause = max(pause, fullLook)
+		shorter = pause
 		g.passSlowPlace()
 	default:
 		g.allLimit = min(8*g.allLimit, dueLimit)
 	}
 	if g.all == (driver.DueRow{}) {
 		pause = max(pause, fullLook)
+		shorter = pause
 		g.reach = min(reachStep*g.reach, fullReach) // further back, if there is another slow place
 		g.unstageable.forgetGone()
 	}
-	g.full = time.Now().Add(pause)
+	g.full, g.more = time.Now().Add(pause), time.Now().Add(shorter)
 	return err
+}
+
+// needsMore tells whether fewer rows are known that can be staged than there may be messages on their
+// way.
+func (g *stager) needsMore() bool {
+	n := 0
+	for _, c := range g.candidates {
+		if c.stageable() {
+			n++
+		}
+	}
+	return n < stagedLimit
 }
 
 // passSlowPlace is for a page that has failed. On its way to the next due rows the database may pass
@@ -240,8 +285,8 @@ func (g *stager) passSlowPlace() {
 }
 
 // walk reads due rows from a position on, moves that, at the end to zero, and returns the
-// database's time of the first page.
-func (g *stager) walk(ctx context.Context, position *driver.DueRow, limit int, patience time.Duration) (first time.Time, err error) {
+// database's time of the first page, and which share of the rows can be staged at once.
+func (g *stager) walk(ctx context.Context, position *driver.DueRow, limit, most int, patience time.Duration) (first time.Time, share float64, err error) {
 	// The candidates in between must be among the rows that are seen.
 	from, upTo, seen := position.StageAt, time.Time{}, make(map[uuid.UUID]bool)
 	defer func() {
@@ -251,25 +296,28 @@ func (g *stager) walk(ctx context.Context, position *driver.DueRow, limit int, p
 			}
 		}
 	}()
-	began := time.Now()
-	for pages := 0; pages < duePages && (pages == 0 || time.Since(began) < pagesTime); pages++ {
+	began, stageable := time.Now(), 0
+	for pages := 0; pages < most && (pages == 0 || time.Since(began) < pagesTime); pages++ {
 		page, at, err := g.readPage(ctx, *position, limit, patience)
 		if err != nil {
-			return first, err
+			return first, 0, err
 		}
 		if first.IsZero() {
 			if first = at; at.Before(g.at) {
-				return first, g.beginAnew(at)
+				return first, 0, g.beginAnew(at)
 			}
 			if g.anew { // a sender may publish only now
 				for id, c := range g.candidates {
-					g.candidates[id] = candidate{c.row, at}
+					g.candidates[id] = candidate{row: c.row, seen: at}
 				}
 				g.anew = g.blocked()
 			}
 		}
 		for _, row := range page {
 			seen[row.ID] = true
+			if row.Unpublished() {
+				stageable++
+			}
 			g.see(row, at)
 		}
 		if len(page) < limit {
@@ -279,7 +327,7 @@ func (g *stager) walk(ctx context.Context, position *driver.DueRow, limit int, p
 		*position = page[limit-1]
 		upTo = position.StageAt
 	}
-	return first, nil
+	return first, float64(stageable) / float64(max(1, len(seen))), nil
 }
 
 // beginAnew forgets rows that were seen by a clock that has gone back, as in a failover to another server:
@@ -287,7 +335,7 @@ func (g *stager) walk(ctx context.Context, position *driver.DueRow, limit int, p
 func (g *stager) beginAnew(at time.Time) error {
 	err := fmt.Errorf("the database's clock has gone back by %v; all due rows are looked for anew", g.at.Sub(at))
 	clear(g.candidates)
-	g.at, g.full, g.recent, g.all = time.Time{}, time.Time{}, driver.DueRow{}, driver.DueRow{}
+	g.at, g.full, g.more, g.recent, g.all = time.Time{}, time.Time{}, time.Time{}, driver.DueRow{}, driver.DueRow{}
 	g.allLimit, g.reach = dueLimit, fullReach
 	return err
 }
@@ -321,56 +369,90 @@ func (g *stager) see(row driver.DueRow, at time.Time) {
 	if c, ok := g.candidates[row.ID]; ok && c.row.StageAt.Equal(row.StageAt) || !ok && len(g.candidates) >= limit {
 		return
 	}
-	g.candidates[row.ID] = candidate{row, at}
+	g.candidates[row.ID] = candidate{row: row, seen: at}
 }
 
-// stageUnpublished stages rows at once of which no copy can exist.
-func (g *stager) stageUnpublished(ctx context.Context) error {
-	return g.stage(ctx, "no copy was published", func(_ uuid.UUID, c candidate) bool { return c.row.Unpublished() })
-}
-
-// stage claims and publishes candidates.
-func (g *stager) stage(ctx context.Context, why string, which func(uuid.UUID, candidate) bool) error {
-	if g.anew || len(g.candidates) == 0 {
-		return nil
+// stage claims and publishes candidates of which no queue has a copy, the longest due first, as many
+// as there is room for. It tells whether others wait for room.
+func (g *stager) stage(ctx context.Context) (waits bool, err error) {
+	room, roomBytes := g.staged.room(time.Now())
+	if g.anew || g.blocked() {
+		return false, nil
 	}
 	var rows []driver.DueRow
-	for id, c := range g.candidates {
-		if which(id, c) {
+	for _, c := range g.candidates {
+		if c.stageable() {
 			rows = append(rows, c.row)
 		}
 	}
+	if len(rows) > room && room < claimLimit || roomBytes <= 0 { // soon there is room for a full claim
+		return len(rows) > 0, nil
+	}
 	slices.SortFunc(rows, func(a, b driver.DueRow) int {
-		return cmp.Or(a.StageAt.Compare(b.StageAt), a.RecordedAt.Compare(b.RecordedAt))
+		return cmp.Or(a.StageAt.Compare(b.StageAt), bytes.Compare(a.ID[:], b.ID[:]))
 	})
-	for len(rows) > 0 {
+	left := g.left()
+	for len(rows) > 0 && room > 0 && roomBytes > 0 {
 		if g.blocked() { // before a stage time is moved on in vain
-			return nil
+			return false, nil
 		}
-		left, most := g.left(), claimLimit
+		most, mostBytes := min(claimLimit, room), int64(min(claimBytes, roomBytes))
 		if g.failing { // the stage time of one row moves on in vain, not that of all
 			most = 1
 		}
 		var batch []driver.DueRow
-		bytes := 0
-		for len(rows) > 0 && len(batch) < most && (bytes == 0 || bytes+int(rows[0].Bytes) <= claimBytes) {
+		size := int64(0)
+		for len(rows) > 0 && len(batch) < most && (size == 0 || size+rows[0].Bytes <= mostBytes) {
 			if row := rows[0]; !left[row.ID] && !g.carried.has(row.ID) {
-				batch, bytes = append(batch, row), bytes+int(row.Bytes)
+				batch, size = append(batch, row), size+row.Bytes
+			} else { // it has a copy: it needs another marker
+				g.candidates[row.ID] = candidate{row: row, seen: g.candidates[row.ID].seen}
 			}
 			rows = rows[1:]
 		}
-		if err := g.claim(ctx, batch, why); err != nil {
-			return err
+		room, roomBytes = room-len(batch), roomBytes-int(size)
+		if err := g.claim(ctx, batch); err != nil {
+			return false, err
+		}
+	}
+	return len(rows) > 0, nil
+}
+
+// askAway asks which of the messages on their way are gone from the ledger, if none has come here for
+// long.
+func (g *stager) askAway(ctx context.Context) error {
+	silent := g.staged.silent(time.Now())
+	if len(silent) == 0 {
+		return nil
+	}
+	there, err := inTime(ctx, g.running, ledgerTimeout, func(ctx context.Context) ([]uuid.UUID, error) {
+		there, _, err := g.ledger.Committed(ctx, silent)
+		return there, err
+	})
+	if err != nil {
+		return fmt.Errorf("look up %d staged messages: %w", len(silent), err)
+	}
+	stay := make(map[uuid.UUID]bool, len(there))
+	for _, id := range there {
+		stay[id] = true
+	}
+	for _, id := range silent {
+		if !stay[id] {
+			g.staged.left(id)
 		}
 	}
 	return nil
 }
 
-func (g *stager) claim(ctx context.Context, batch []driver.DueRow, why string) error {
+func (g *stager) claim(ctx context.Context, batch []driver.DueRow) error {
 	if len(batch) == 0 {
 		return nil
 	}
+	lost := 0
 	for _, row := range batch {
+		if !row.Unpublished() {
+			lost++
+		}
 		delete(g.candidates, row.ID)
 	}
 	claimed, err := inTime(ctx, g.running, ledgerTimeout, func(ctx context.Context) ([]driver.Carried, error) {
@@ -382,12 +464,15 @@ func (g *stager) claim(ctx context.Context, batch []driver.DueRow, why string) e
 	if len(claimed) == 0 {
 		return nil
 	}
+	g.staged.add(claimed)
 	staged, err := g.publishCarried(ctx, claimed)
+	g.staged.keep(claimed, staged)
 	g.failing = err != nil
 	if len(staged) > 0 {
 		g.count.Add(int64(len(staged)))
 		g.unstageable.staged(staged)
-		g.log.Info("carried messages are staged", "messages", len(staged), "reason", why, "message_ids", someIDs(staged))
+		g.log.Info("carried messages are staged", "messages", len(staged),
+			"never_published", len(batch)-lost, "lost", lost, "message_ids", someIDs(staged))
 	}
 	if err != nil {
 		return fmt.Errorf("stage %d carried messages, which are due again later: %w", len(claimed)-len(staged), err)

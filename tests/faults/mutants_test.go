@@ -631,19 +631,16 @@ var mutants = []mutant{
 		pkg:  "../verifier",
 		test: "TestNothingIsStagedAgainWithoutAMarker",
 		says: "1 are staged again",
-		edits: []edit{{"verifier/stageagain.go", `bool { return c.row.Unpublished() })`,
-			`bool { return c.row.Unpublished() || mutant("staged again without a marker") })`}},
+		edits: []edit{{"verifier/stageagain.go", `return c.row.Unpublished() || c.gone`,
+			`return c.row.Unpublished() || c.gone || mutant("staged again without a marker")`}},
 	},
 	{
 		name: "a marker counts for rows that were seen after its look", // GONE_FIRST_SEEN
 		pkg:  "../verifier",
 		test: "TestWhatAMarkerShows/a_row_that_was_seen_after_its_look",
 		says: "1 are staged again",
-		edits: []edit{{"verifier/marker.go", `bool { return c.before(m.Look) })
-		errs`, `bool {
-			return c.before(m.Look) || mutant("a marker counts for rows that were seen after its look")
-		})
-		errs`}},
+		edits: []edit{{"verifier/marker.go", `if c.before(look) && `,
+			`if (c.before(look) || mutant("a marker counts for rows that were seen after its look")) && `}},
 	},
 	{
 		name: "a marker counts for rows that were seen just before its look", // GONE_PAUSE_BEFORE_LOOK
@@ -663,14 +660,14 @@ var mutants = []mutant{
 		test: "TestWhatAMarkerShows/a_row_that_only_another_verifier_has_seen_long_before_its_look",
 		says: "1 are staged again",
 		edits: []edit{{"verifier/marker.go", `		g.wait = markerOften
-		err := `, `		g.wait = markerOften
+`, `		g.wait = markerOften
 		if mutant("a marker counts for rows that only another verifier has seen") {
-			due, _, _ := g.ledger.Due(ctx, driver.DueRow{}, dueLimit)
+			due, _, _ := g.ledger.Due(context.Background(), driver.DueRow{}, dueLimit)
 			for _, row := range due {
-				g.candidates[row.ID] = candidate{row, m.Look.Add(-seenBefore)}
+				g.candidates[row.ID] = candidate{row: row, seen: m.Look.Add(-seenBefore)}
 			}
 		}
-		err := `}, {"verifier/marker.go", `	"github.com/twoqueue/twoqueue/bridge/wire"
+`}, {"verifier/marker.go", `	"github.com/twoqueue/twoqueue/bridge/wire"
 `, `	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/wire"
 `}},
@@ -683,7 +680,7 @@ var mutants = []mutant{
 		edits: []edit{{"verifier/marker.go", `	confirmed := false
 `, `	for _, m := range markers {
 		if mutant("a marker counts before it has come from the waiting queue") {
-			_ = g.stage(ctx, "a mutant", func(_ uuid.UUID, c candidate) bool { return c.before(m.Look) })
+			g.goneBy(m.Look)
 		}
 	}
 	confirmed := false
@@ -739,11 +736,11 @@ var mutants = []mutant{
 		edits: []edit{
 			{"verifier/stageagain.go", `!seen[id] && at.After(from) &&`,
 				`!seen[id] && !mutant("a row counts as seen before its stage time was moved on") && at.After(from) &&`},
-			{"verifier/stageagain.go", `	g.candidates[row.ID] = candidate{row, at}
+			{"verifier/stageagain.go", `	g.candidates[row.ID] = candidate{row: row, seen: at}
 }`, `	if c, ok := g.candidates[row.ID]; ok && mutant("a row counts as seen before its stage time was moved on") {
 		at = c.seen
 	}
-	g.candidates[row.ID] = candidate{row, at}
+	g.candidates[row.ID] = candidate{row: row, seen: at}
 }`},
 		},
 	},

@@ -2,6 +2,8 @@ package verifier_test
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -11,6 +13,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/wire"
 	"github.com/twoqueue/twoqueue/sender"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
 )
@@ -222,5 +225,47 @@ func TestACarriedMessageOfALongTransactionIsForwardedOnce(t *testing.T) {
 				t.Errorf("%d were staged again without need", n-markers)
 			}
 		})
+	}
+}
+
+// After an outage of the broker very many messages are only in their rows. New ones wait behind few of
+// them.
+func TestAFreshMessageOvertakesABacklogInTheLedger(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	carrying(s)
+	target, fresh := s.Queue("target", nil), s.Queue("fresh", nil)
+	const messages = 20_000
+	want := map[string]bool{}
+	for len(want) < messages {
+		maps.Copy(want, lose(t, s, true, some(target, 1000)...))
+	}
+	arrivals, stop := s.Consume(fresh)
+	defer stop()
+	v := s.Verify(verifier.Options{})
+	s.Eventually("the backlog begins to come", func() bool { return s.Depth(target) > 0 })
+	began := time.Now()
+	var overtaken []int // by so many of the backlog each
+	for s.Depth(target) < messages*3/4 {
+		before := s.Depth(target)
+		id := s.Commit(stage.To(fresh, "fresh"))[0]
+		d := servertest.Next(t, "the fresh message arrives", arrivals)
+		if d.MessageId != id.String() {
+			t.Fatalf("message %s arrives, must be %s", d.MessageId, id)
+		}
+		if err := d.Ack(false); err != nil {
+			t.Fatal(err)
+		}
+		overtaken = append(overtaken, s.Depth(target)-before)
+	}
+	t.Logf("three quarters of the backlog came in %v; by so many each fresh message was overtaken: %v", time.Since(began), overtaken)
+	slices.Sort(overtaken)
+	if len(overtaken) == 0 || overtaken[len(overtaken)/2] > messages/8 {
+		t.Errorf("of %d messages so many have overtaken each fresh one: %v", messages, overtaken)
+	}
+	expectOnce(t, s, target, want)
+	v.Stop()
+	if n := v.Stats().Restaged; n != messages {
+		t.Errorf("%d were staged, must be %d", n, messages)
 	}
 }
