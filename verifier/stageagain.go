@@ -159,7 +159,10 @@ func (g *stager) round(ctx context.Context) (time.Duration, error) {
 	g.anew = g.anew || g.blocked()
 	looked, at, err := g.look(ctx)
 	if err == nil {
-		err = g.readAll(ctx)
+		var walked time.Time
+		if walked, err = g.readAll(ctx); !walked.IsZero() { // a marker need not wait for the next look
+			looked, at = true, walked
+		}
 	}
 	if looked {
 		g.tell(at, time.Now())
@@ -218,24 +221,24 @@ func (g *stager) readRecent(ctx context.Context) (at time.Time, err error) {
 
 // readAll goes on in the walk through all due rows, if it is time. The pause after rows that can be
 // staged is over as soon as there is room for more of them: so a backlog of these is staged as fast
-// as it is forwarded.
-func (g *stager) readAll(ctx context.Context) error {
+// as it is forwarded. The database's time is that of its begin.
+func (g *stager) readAll(ctx context.Context) (at time.Time, err error) {
 	began, pages := time.Now(), duePages
 	if g.at.IsZero() {
-		return nil
+		return at, nil
 	}
 	if began.Before(g.full) {
 		if began.Before(g.more) || !g.needsMore() {
-			return nil
+			return at, nil
 		}
 		pages = morePages
 	}
-	_, share, err := g.walk(ctx, &g.all, g.allLimit, pages, fullPatience)
+	at, share, err := g.walk(ctx, &g.all, g.allLimit, pages, fullPatience)
 	pause := pauseAfter(began)
 	shorter := time.Duration(float64(pause) * (1 - share))
 	switch {
 	case g.at.IsZero(): // it begins anew
-		return err
+		return time.Time{}, err
 	case err != nil:
 		pause = max(pause, fullLook)
 		shorter = pause
@@ -250,7 +253,7 @@ func (g *stager) readAll(ctx context.Context) error {
 		g.unstageable.forgetGone()
 	}
 	g.full, g.more = time.Now().Add(pause), time.Now().Add(shorter)
-	return err
+	return at, err
 }
 
 // needsMore tells whether fewer rows are known that can be staged than there may be messages on their

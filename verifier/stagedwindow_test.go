@@ -50,6 +50,37 @@ func TestABacklogIsStagedAsItIsForwarded(t *testing.T) {
 	})
 }
 
+// A look that takes long is not repeated for long. The marker for lost messages does not wait for it
+// while a backlog is staged.
+func TestALostMessageAmidABacklogWaitsForNoLook(t *testing.T) {
+	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
+		lost := w.commits(1, true, nil)[0]
+		w.wait(time.Minute)
+		w.commits(10*stagedLimit, false, nil)
+		w.wait(time.Minute)
+		w.lookTakes = 200 * time.Millisecond // the next one comes after ten seconds and more
+		s := w.verifier()
+		began := time.Now()
+		for time.Since(began) < 8*time.Second {
+			w.wait(stageInterval)
+			for _, m := range w.markers(&w.staging) {
+				s.brings(s.staging, m)
+			}
+			for _, m := range w.markers(&w.waiting) {
+				s.brings(s.waiting, m)
+			}
+			staged := w.staged()
+			if _, ok := staged[lost]; ok {
+				return
+			}
+			for id := range staged {
+				w.forget(id)
+			}
+		}
+		t.Error("it is not staged")
+	})
+}
+
 // While nothing leaves the staging queue, few more are staged.
 func TestNoMoreIsStagedThanLeaves(t *testing.T) {
 	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
