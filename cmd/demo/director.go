@@ -224,14 +224,14 @@ func (d *director) finish(ctx context.Context, posts []*child, verifier *child) 
 	if err != nil {
 		return err
 	}
-	topology := d.topology()
-	if err := d.empty(ctx, []*child{verifier}, topology.Queue, topology.WaitingQueue()); err != nil {
+	if err := d.empty(ctx, []*child{verifier}, d.unverified); err != nil {
 		return err
 	}
 	if err := d.resolve(ctx); err != nil {
 		return err
 	}
-	if err := d.empty(ctx, posts, d.Emails); err != nil {
+	unsent := func(ctx context.Context) (int, error) { return d.depth(ctx, []string{d.Emails}) }
+	if err := d.empty(ctx, posts, unsent); err != nil {
 		return err
 	}
 	c, err := d.counts(ctx)
@@ -243,13 +243,23 @@ func (d *director) finish(ctx context.Context, posts []*child, verifier *child) 
 // takes over drops nothing before another message is committed.
 const judging = time.Second
 
-// empty ends children once the queues that they take from are empty. What an ended
-// process still held is in its queue again; it is given to another one, until the
-// queues are empty or nothing happens any more.
-func (d *director) empty(ctx context.Context, all []*child, queues ...string) error {
+// unverified is how many messages wait for a verifier: in its queues, and in rows of the ledger.
+func (d *director) unverified(ctx context.Context) (int, error) {
+	topology := d.topology()
+	queued, err := d.depth(ctx, []string{topology.Queue, topology.WaitingQueue()})
+	if err != nil {
+		return 0, err
+	}
+	carried, err := d.dbs.carried(ctx)
+	return queued + carried, err
+}
+
+// empty ends children once no work is left for them. The messages that an ended process still held
+// are in its queue again; another process gets them, until none are left or patience ends.
+func (d *director) empty(ctx context.Context, all []*child, left func(context.Context) (int, error)) error {
 	deadline, filled := time.Now().Add(patience), time.Now()
 	for {
-		ready, err := d.depth(ctx, queues)
+		ready, err := left(ctx)
 		if err != nil {
 			return err
 		}
@@ -262,7 +272,7 @@ func (d *director) empty(ctx context.Context, all []*child, queues ...string) er
 					return err
 				}
 			}
-			if ready, err = d.depth(ctx, queues); err != nil || ready == 0 || late {
+			if ready, err = left(ctx); err != nil || ready == 0 || late {
 				return err
 			}
 			c, err := d.begin(ctx, all[0].part)

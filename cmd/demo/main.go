@@ -129,6 +129,9 @@ func play(ctx context.Context, c config, out io.Writer) (v *verdict, err error) 
 	if r.left, err = t.depth(ctx, through); err != nil {
 		return nil, err
 	}
+	if r.carried, err = t.dbs.carried(ctx); err != nil {
+		return nil, err
+	}
 	if r.dead, err = t.depth(ctx, dead); err != nil {
 		return nil, err
 	}

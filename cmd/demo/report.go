@@ -33,6 +33,9 @@ func report(out io.Writer, v *verdict) {
 	if v.left+v.dead > 0 {
 		row("left in the queues, dead", "%s, %s", number(v.left), number(v.dead))
 	}
+	if v.carried > 0 {
+		row("left in rows of the ledger", "%s", number(v.carried))
+	}
 	_ = table.Flush()
 	fmt.Fprintln(out)
 	if v.ok() {

@@ -102,6 +102,14 @@ func (t *theatre) counts(ctx context.Context) (c counts, err error) {
 	return c, err
 }
 
+// carried is how many rows of the ledger hold a message.
+func (d *databases) carried(ctx context.Context) (rows int, err error) {
+	if err := d.shop.GetContext(ctx, &rows, `SELECT count(*) FROM bridge_ledger WHERE message IS NOT NULL`); err != nil {
+		return 0, fmt.Errorf("count carried messages: %w", err)
+	}
+	return rows, nil
+}
+
 // noteBegin notes, before the transaction, what it is about to try.
 func (d *databases) noteBegin(ctx context.Context, worker, number int, ids []uuid.UUID) error {
 	tx, err := d.diary.BeginTxx(ctx, nil)

@@ -18,6 +18,7 @@ type records struct {
 	kills    int             // of processes, all parts
 	pending  int             // messages that the gateways' inbox is not done with
 	left     int             // messages in the queues of the bridge and of the gateways
+	carried  int             // messages in rows of the ledger
 	dead     int             // messages in their dead queues
 }
 
@@ -75,6 +76,7 @@ type verdict struct {
 
 	lost, invented, twice int // e-mails, by the mail server's log
 	pending, left, dead   int
+	carried               int // in rows of the ledger
 
 	slowest time.Duration   // the longest time that a transaction was open
 	latency []time.Duration // from commit to arrival, sorted
@@ -86,11 +88,11 @@ const recovery = 2_000_000
 
 // ok tells whether every e-mail was received that had to be, once, and no other.
 func (v *verdict) ok() bool {
-	return v.lost+v.invented+v.twice+v.pending+v.left+v.dead == 0
+	return v.lost+v.invented+v.twice+v.pending+v.left+v.carried+v.dead == 0
 }
 
 func judge(r records) *verdict {
-	v := &verdict{committed: len(r.orders), kills: r.kills, doubtful: len(r.doubts), pending: r.pending, left: r.left, dead: r.dead}
+	v := &verdict{committed: len(r.orders), kills: r.kills, doubtful: len(r.doubts), pending: r.pending, left: r.left, carried: r.carried, dead: r.dead}
 	for _, there := range r.doubts {
 		if there {
 			v.doubtfulThere++

@@ -93,6 +93,7 @@ func TestVerdictOnABadEnd(t *testing.T) {
 		{"rolled back and sent twice", func(r *records) { r.emails = append(r.emails, receipt{"c", 1}, receipt{"c", 2}) }, "0, 1, 1"},
 		{"still in doubt", func(r *records) { r.pending = 1 }, "still pending at the gateways 1"},
 		{"left in a queue", func(r *records) { r.left = 1 }, "left in the queues, dead 1, 0"},
+		{"left in a row", func(r *records) { r.carried = 1 }, "left in rows of the ledger 1"},
 		{"dead", func(r *records) { r.dead = 1 }, "left in the queues, dead 0, 1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
