@@ -264,9 +264,10 @@
 // that is handled for a duplicate. If neither can be handled, both are dead-lettered.
 //
 // Expiration, user-id, CC and BCC would act in a retry queue, so they travel in other headers there.
-// A Consumer restores them, the exchange and the routing key before the handler sees the message
-// (wire.Restored of package bridge/wire; a loop of your own must call it first). The broker's own
-// headers, such as x-death, are lost.
+// A Consumer restores all but the user-id, which RabbitMQ has not checked in a header, and the
+// exchange and the routing key, before the handler sees the message (wire.Restored of package
+// bridge/wire; a loop of your own must call it first). The broker's own headers, such as x-death,
+// are lost.
 //
 // A message is retried in place, with the delivery held as without retry queues, if
 //

@@ -58,9 +58,10 @@ func parked(d amqp.Delivery) amqp.Table {
 }
 
 // Restored returns a message that has come back from a retry queue, or was replayed from a dead
-// queue, as it was first delivered: its exchange, routing key, expiration, user-id, CC and BCC are
-// its own again, and the headers of its way are gone. HeaderAttempts and HeaderRetries stay. It
-// returns any other message as it is.
+// queue, as it was first delivered: its exchange, routing key, expiration, CC and BCC are its own
+// again, and the headers of its way are gone. Its user-id is empty, since RabbitMQ has not checked
+// the header that held it. HeaderAttempts and HeaderRetries stay. Restored returns any other
+// message as it is.
 func Restored(d amqp.Delivery) amqp.Delivery {
 	exchange, first := d.Headers[HeaderExchange].(string)
 	routingKey, second := d.Headers[HeaderRoutingKey].(string)
@@ -74,8 +75,7 @@ func Restored(d amqp.Delivery) amqp.Delivery {
 		case HeaderExchange, HeaderRoutingKey:
 		case HeaderExpiration:
 			d.Expiration, _ = value.(string)
-		case HeaderUserID:
-			d.UserId, _ = value.(string)
+		case HeaderUserID: // the broker has not checked this header, so it proves no user
 		case HeaderCC:
 			headers["CC"] = value
 		case HeaderBCC:

@@ -28,18 +28,20 @@ const (
 
 // examples are the tests of the examples that go test does not run.
 var examples = map[string]func(t *testing.T, e shown){
-	"bridge/example_dial_test.go":         testDial,
-	"idempotency/example_consume_test.go": testConsume,
-	"idempotency/example_reply_test.go":   testReply,
-	"sender/example_test.go":              sends("emails", "two apples"),
-	"sender/example_sendtx_test.go":       sends("placed", "three pears"),
-	"sender/example_stage_test.go":        sends("emails", "nine medlars"),
-	"sender/example_sqlx_test.go":         sends("parcels", "four plums"),
-	"sender/example_owntable_test.go":     testOwnTable,
-	"sender/example_carry_test.go":        testCarry,
-	"sender/example_delay_test.go":        testDelay,
-	"sender/example_sqlserver_test.go":    testSQLServer,
-	"verifier/example_test.go":            testVerifier,
+	"bridge/example_dial_test.go":             testDial,
+	"idempotency/example_batch_test.go":       testConsume,
+	"idempotency/example_consume_test.go":     testConsume,
+	"idempotency/pgxreceiver/example_test.go": testConsume,
+	"idempotency/example_reply_test.go":       testReply,
+	"sender/example_test.go":                  sends("emails", "two apples"),
+	"sender/example_sendtx_test.go":           sends("placed", "three pears"),
+	"sender/example_stage_test.go":            sends("emails", "nine medlars"),
+	"sender/example_sqlx_test.go":             sends("parcels", "four plums"),
+	"sender/example_owntable_test.go":         testOwnTable,
+	"sender/example_carry_test.go":            testCarry,
+	"sender/example_delay_test.go":            testDelay,
+	"sender/example_sqlserver_test.go":        testSQLServer,
+	"verifier/example_test.go":                testVerifier,
 }
 
 // declareReceiver declares the queues of a receiver, as the receiver will.

@@ -146,7 +146,7 @@ func TestAFailingMessageWaitsInItsRetryQueuesAndHoldsUpNoOther(t *testing.T) {
 			if a.number != i+1 || a.last != (i+1 == attempts) {
 				t.Errorf("%s: attempt %d was number %d, last %t", id, i+1, a.number, a.last)
 			}
-			if a.d.Exchange != "shop" || a.d.RoutingKey != "order" || a.d.Expiration != "3600000" || a.d.UserId != "guest" || fmt.Sprint(a.d.Headers["CC"]) != "[copies]" {
+			if a.d.Exchange != "shop" || a.d.RoutingKey != "order" || a.d.Expiration != "3600000" || (a.d.UserId == "guest") != (i == 0) || fmt.Sprint(a.d.Headers["CC"]) != "[copies]" {
 				t.Errorf("%s: attempt %d saw exchange %q, key %q, %+v", id, i+1, a.d.Exchange, a.d.RoutingKey, a.d)
 			}
 			if i > 0 {
