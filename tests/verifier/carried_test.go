@@ -259,9 +259,8 @@ func TestAFreshMessageOvertakesABacklogInTheLedger(t *testing.T) {
 		overtaken = append(overtaken, s.Depth(target)-before)
 	}
 	t.Logf("three quarters of the backlog came in %v; by so many each fresh message was overtaken: %v", time.Since(began), overtaken)
-	slices.Sort(overtaken)
-	if len(overtaken) == 0 || overtaken[len(overtaken)/2] > messages/8 {
-		t.Errorf("of %d messages so many have overtaken each fresh one: %v", messages, overtaken)
+	if most := slices.Max(overtaken); most > messages/4 {
+		t.Errorf("%d of %d messages have overtaken a fresh one", most, messages)
 	}
 	expectOnce(t, s, target, want)
 	v.Stop()
