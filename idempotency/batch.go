@@ -266,7 +266,7 @@ func (b *batch[T]) handleAlone(ctx context.Context, ds []amqp.Delivery) error {
 // deliver handles a delivery alone. Each attempt waits for its turn.
 func (b *batch[T]) deliver(ctx, caller context.Context, d amqp.Delivery) error {
 	g := b.guard
-	return g.deliverUntil(ctx, b.limit, d, func(ctx context.Context) (outcome, error) {
+	return g.deliverUntil(ctx, b.limit, d, func(ctx context.Context) (ended outcome, err error) {
 		key, err := g.key(d)
 		if err != nil {
 			return unfinished, err
@@ -279,7 +279,11 @@ func (b *batch[T]) deliver(ctx, caller context.Context, d amqp.Delivery) error {
 		pass := sync.OnceFunc(func() { <-b.turn })
 		defer pass()
 		defer time.AfterFunc(slowAttempt, pass).Stop()
-		return attempt(ctx, g, b.begin, key, func(ctx context.Context, tx T) error { return b.fn(ctx, tx, []amqp.Delivery{d}) })
+		err = g.contain("transaction", d.MessageId, func() (err error) { // in a goroutine of its own a panic would end the process
+			ended, err = attempt(ctx, g, b.begin, key, func(ctx context.Context, tx T) error { return b.fn(ctx, tx, []amqp.Delivery{d}) })
+			return err
+		})
+		return ended, err
 	})
 }
 

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
 )
 
 // An outcome is how a delivery ended that is to be acked.
@@ -67,6 +69,7 @@ func (g *Guard) tryToEnd(caller context.Context, limit time.Time, d amqp.Deliver
 		}
 	}()
 	delays := g.opts.shortDelays()
+	copied := false // the broker may have a copy of d
 	for {
 		last := !g.opts.HandBack && failed+1 >= g.opts.Attempts
 		ended, err := attempt(withAttempt(ctx, failed+1, last))
@@ -93,11 +96,15 @@ func (g *Guard) tryToEnd(caller context.Context, limit time.Time, d amqp.Deliver
 		} else {
 			delay = after(err, delays.NextBackOff)
 		}
-		if queue, found := g.retryQueue(caller, err, counted, failed, retries); found && g.putAside(ctx, queue, d, failed, retries+1) {
-			g.log.Warn("attempt failed, trying again later", "message_id", d.MessageId,
-				"failed", failed, "of", g.opts.Attempts, "queue", queue.name, "error", err)
-			g.count.retriedLater.Add(1)
-			return g.ack(d)
+		if queue, found := g.retryQueue(caller, err, counted, failed, retries); found && !copied {
+			failure := g.putAside(ctx, queue, d, failed, retries+1)
+			if failure == nil {
+				g.log.Warn("attempt failed, trying again later", "message_id", d.MessageId,
+					"failed", failed, "of", g.opts.Attempts, "queue", queue.name, "error", err)
+				g.count.retriedLater.Add(1)
+				return g.ack(d)
+			}
+			copied = errors.Is(failure, bridge.ErrUnconfirmed) // each further try might leave another copy
 		}
 		g.log.Warn("attempt failed, trying again", "message_id", d.MessageId,
 			"failed", failed, "of", g.opts.Attempts, "delay", delay, "error", err)

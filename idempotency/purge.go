@@ -84,12 +84,13 @@ func (g *Guard) purgeSome(ctx context.Context, db *sql.DB, ds ...amqp.Delivery) 
 	}
 	ctx, cancel := context.WithTimeout(ctx, g.opts.shortDelay())
 	defer cancel()
-	for ; g.purge.claims >= purgeEvery; g.purge.claims -= purgeEvery {
-		g.purgeNext(ctx, db, ds[0])
+	for ok := true; ok && g.purge.claims >= purgeEvery; g.purge.claims -= purgeEvery {
+		ok = g.purgeNext(ctx, db, ds[0])
 	}
 }
 
-func (g *Guard) purgeNext(ctx context.Context, db *sql.DB, d amqp.Delivery) {
+// purgeNext makes a step of the purge, and tells whether the database allowed it.
+func (g *Guard) purgeNext(ctx context.Context, db *sql.DB, d amqp.Delivery) bool {
 	_, next, err := g.purgeStep(ctx, db, g.purge.after)
 	if err == nil && !g.purge.begun {
 		// The walk goes on at a key of this process. So processes that end before their
@@ -102,9 +103,10 @@ func (g *Guard) purgeNext(ctx context.Context, db *sql.DB, d amqp.Delivery) {
 		if !errors.Is(err, context.Canceled) {
 			g.log.Warn("old keys cannot be purged", "error", err)
 		}
-		return
+		return false
 	}
 	g.purge.after = next
+	return true
 }
 
 // purgeStep looks at the claims after a key, and returns the one that the next step

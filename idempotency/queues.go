@@ -96,10 +96,15 @@ type retryQueue struct {
 	delay time.Duration
 }
 
+// A publisher is a *bridge.Broker.
+type publisher interface {
+	Publish(ctx context.Context, messages []bridge.Outgoing) error
+}
+
 // Queues are a receiver's queue, its retry queues and its dead queue, for Options.Queues. They
 // may be used by any number of goroutines.
 type Queues struct {
-	broker  *bridge.Broker
+	broker  publisher
 	queue   string
 	retries []retryQueue
 	log     *slog.Logger

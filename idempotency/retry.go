@@ -70,10 +70,11 @@ func (g *Guard) retryQueue(ctx context.Context, err error, counted bool, failed,
 	return queues[longest], true
 }
 
-// putAside publishes a copy of d to a retry queue. It returns true when the broker has confirmed
-// the copy: then d may be acked. If the process dies in between, both d and the copy are handled,
-// and the second of them is a duplicate; if both fail for good, both are dead-lettered.
-func (g *Guard) putAside(ctx context.Context, queue retryQueue, d amqp.Delivery, failed, retries int) bool {
+// putAside publishes a copy of d to a retry queue. Without an error the broker has confirmed the
+// copy: then d may be acked. If the process dies in between, both d and the copy are handled, and
+// the second of them is a duplicate; if both fail for good, both are dead-lettered. After
+// bridge.ErrUnconfirmed the broker may have the copy.
+func (g *Guard) putAside(ctx context.Context, queue retryQueue, d amqp.Delivery, failed, retries int) error {
 	copied, err := wire.Retry(d, failed, retries)
 	if err == nil {
 		err = g.opts.Queues.publish(ctx, queue.name, copied)
@@ -81,5 +82,5 @@ func (g *Guard) putAside(ctx context.Context, queue retryQueue, d amqp.Delivery,
 	if err != nil {
 		g.opts.Queues.complain(queue.name, d.MessageId, err)
 	}
-	return err == nil
+	return err
 }
