@@ -14,6 +14,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
 // maxKey is the longest consumer name and key, in bytes: the limit of a message
@@ -116,6 +117,10 @@ func (g *Guard) Handle(ctx context.Context, db *sql.DB, d amqp.Delivery, fn func
 
 // key returns the key of d, or a refusal.
 func (g *Guard) key(d amqp.Delivery) (key string, err error) {
+	if wire.Unreadable(d) {
+		_, err := wire.Parse(d) // says why
+		return "", &refusal{fmt.Errorf("message cannot be read: %w", err)}
+	}
 	if g.opts.Key == nil {
 		if err := checkKey(d.MessageId); err != nil {
 			return "", &refusal{fmt.Errorf("message ID %w", err)}

@@ -247,3 +247,23 @@ func TestAKeyFunctionNamesTheMessage(t *testing.T) {
 	r.wantRows(2, 2)
 	r.wantStats(idempotency.Stats{Handled: 2, Duplicates: 1, DeadLettered: 4})
 }
+
+// A Connection delivers a record in the place of a message that cannot be read.
+func TestAnUnreadableMessageReachesNeitherKeyNorHandler(t *testing.T) {
+	fails := func(amqp.Delivery) (string, error) { t.Error("Options.Key was called"); return "key", nil }
+	var reasons []string
+	r := newReceiver(t, idempotency.Options{Key: fails, DeadLetter: func(_ context.Context, _ amqp.Delivery, reason error) error {
+		reasons = append(reasons, reason.Error())
+		return nil
+	}})
+	d := r.delivery("")
+	d.Headers = amqp.Table{"x-bridge-dead-record": "1", "x-bridge-unreadable": "headers are malformed"}
+	must(t, r.guard.Handle(t.Context(), r.db, d, func(context.Context, *sql.Tx) error {
+		t.Error("the handler was called")
+		return nil
+	}))
+	if len(reasons) != 1 || !strings.Contains(reasons[0], "headers are malformed") {
+		t.Errorf("dead-lettered for %q", reasons)
+	}
+	r.wantSaid("ack 1")
+}
