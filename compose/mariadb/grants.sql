@@ -29,7 +29,9 @@ GRANT SELECT, UPDATE ON bridge_watermark TO 'operator'@'%';
 GRANT UPDATE (stage_at, claimed_by) ON bridge_ledger TO 'operator'@'%';
 GRANT SELECT ON bridge_inbox_version TO 'operator'@'%';
 GRANT SELECT ON bridge_inbox TO 'operator'@'%';
-GRANT SELECT ON bridge_inbox_pending TO 'operator'@'%';
+GRANT SELECT, UPDATE, DELETE ON bridge_inbox_pending TO 'operator'@'%';
+GRANT SELECT, INSERT, UPDATE ON bridge_mark TO 'operator'@'%';
+GRANT SELECT, DELETE ON bridge_kept TO 'operator'@'%';
 
 -- The shop's own table, which bridgectl does not know.
 GRANT INSERT ON orders TO 'shop'@'%';

@@ -129,7 +129,7 @@ func resets(ctx context.Context, w *world) (string, error) {
 	}
 	defer func() { _ = one.Close() }()
 	one.SetMaxOpenConns(1)
-	const duplicate = "INSERT INTO bridge_inbox (consumer, [key]) VALUES (@p1, @p2)"
+	const duplicate = "INSERT INTO bridge_inbox (consumer, [key]) SELECT @p1, k.k FROM (VALUES (1, @p3)) AS k (n, k) WHERE k.n <= @p2"
 	locked := newID()
 	open, err := w.begin(ctx)
 	if err != nil {
@@ -139,7 +139,7 @@ func resets(ctx context.Context, w *world) (string, error) {
 	if err := w.record(ctx, open, locked); err != nil {
 		return "", err
 	}
-	if _, err := w.db.ExecContext(ctx, duplicate, []byte("resets"), []byte("k")); err != nil {
+	if _, err := w.db.ExecContext(ctx, duplicate, []byte("resets"), 1, []byte("k")); err != nil {
 		return "", err
 	}
 	var got []string
@@ -150,7 +150,7 @@ func resets(ctx context.Context, w *world) (string, error) {
 			return conn.QueryRowContext(ctx, lockedRead, stored(locked)).Scan(&n)
 		},
 		func(conn *sql.Conn) error {
-			_, err := conn.ExecContext(ctx, duplicate, []byte("resets"), []byte("k"))
+			_, err := conn.ExecContext(ctx, duplicate, []byte("resets"), 1, []byte("k"))
 			return err
 		},
 	} {

@@ -182,11 +182,11 @@ func proof(ctx context.Context, w *world) (string, error) {
 }
 
 func padding(ctx context.Context, w *world) (string, error) {
-	const insert = "INSERT INTO bridge_inbox (consumer, [key]) VALUES (@p1, @p2)"
-	if _, err := w.db.ExecContext(ctx, insert, []byte("padding"), []byte("k")); err != nil {
+	const insert = "INSERT INTO bridge_inbox (consumer, [key]) SELECT @p1, k.k FROM (VALUES (1, @p3)) AS k (n, k) WHERE k.n <= @p2"
+	if _, err := w.db.ExecContext(ctx, insert, []byte("padding"), 1, []byte("k")); err != nil {
 		return "", err
 	}
-	_, err := w.db.ExecContext(ctx, insert, []byte("padding"), []byte("k\x00"))
+	_, err := w.db.ExecContext(ctx, insert, []byte("padding"), 1, []byte("k\x00"))
 	if err == nil {
 		return "no error", nil
 	}
