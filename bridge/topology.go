@@ -37,7 +37,7 @@ type Topology struct {
 	// Classic declares classic queues instead of quorum queues. They are only as safe as one
 	// node, and RabbitMQ does not fsync a message in them before it confirms it (RabbitMQ's blog of
 	// 2025-01-17). If the host crashes, committed messages that wait in them can be lost,
-	// except those that their rows carry. So an application whose senders all have
+	// except the messages that their rows carry. So an application whose senders all have
 	// sender.CarryAlways, and that sends no order keys, may choose classic queues. With up to 8
 	// transactions at once they delivered 1.1 to 1.2 times as many messages a second as quorum
 	// queues, with 128 only 0.8 times (tests/bench, scenario classic). A carried message that the queue has lost arrives some

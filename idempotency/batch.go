@@ -52,7 +52,7 @@ var errTogetherTooLong = errors.New("an attempt at the whole batch took longer t
 //
 // The keys are claimed in their order, whatever the order of ds, so that two batches with some of
 // the same messages wait for each other one way: the second batch waits until the first has ended,
-// and handles what is then left.
+// and handles the messages that are then left.
 //
 // ctx and the errors are as with Handle; the error joins those of the messages. When HandleBatch
 // returns, the broker was told about each delivery of ds, except for those left unacked. All
@@ -112,7 +112,7 @@ type keyed struct {
 	key string
 }
 
-// sortOut divides deliveries into those that may be handled together and those that may not.
+// sortOut returns the deliveries that may be handled together, and the others.
 func (b *batch[T]) sortOut(ds []amqp.Delivery) (together []keyed, alone []amqp.Delivery) {
 	for _, d := range ds {
 		key, err := b.guard.key(d)

@@ -164,7 +164,7 @@ func NewConsumer(broker *bridge.Broker, queue string, handle func(ctx context.Co
 }
 
 // NewBatchConsumer is NewConsumer with a handler of up to batch deliveries at once, such as a call
-// of [Guard.HandleBatch]. A free worker takes what is there, up to batch, and never waits for more:
+// of [Guard.HandleBatch]. A free worker takes the waiting messages, up to batch, and never waits for more:
 // so batches are of one message while the queue is empty, and grow while all workers are busy. With
 // fewer Workers they grow earlier; 2 is usually enough. With more than one worker, messages with the
 // same key (see ConsumerOptions.Key) and copies of one message are in different batches. A batch

@@ -114,7 +114,7 @@ func (g *Guard) tryToEnd(caller context.Context, limit time.Time, d amqp.Deliver
 	}
 }
 
-// hold returns the two contexts of what is kept until limit. No attempt begins and no pause goes
+// hold returns the two contexts of a delivery that is kept until limit. No attempt begins and no pause goes
 // on after caller has ended; the attempt in progress has ctx, which ends Options.Drain later, or as
 // the Consumer says. Both end at limit.
 func (g *Guard) hold(parent context.Context, limit time.Time) (caller, ctx context.Context, cancel func()) {

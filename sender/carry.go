@@ -363,7 +363,7 @@ func (c *carrier) waitingBytes() int {
 // flush waits until nothing is held, or the broker is out.
 func (c *carrier) flush(ctx context.Context) error {
 	late := func(why error) error {
-		return fmt.Errorf("flush: carried messages are not confirmed; verifiers stage those that the broker does not have: %w", why)
+		return fmt.Errorf("flush: carried messages are not confirmed; verifiers stage the ones that the broker does not have: %w", why)
 	}
 	for {
 		var idle <-chan struct{}

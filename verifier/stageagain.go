@@ -48,7 +48,7 @@ const (
 	reachStep = 16
 	// dueLimit bounds a page of a walk, as the smallest statement of all databases does, and
 	// duePages the pages of a walk that one look reads. A look begins no other page after pagesTime.
-	// morePages are those that the walk through all rows reads where there is room for more messages
+	// morePages are the pages that the walk through all rows reads where there is room for more messages
 	// in the staging queue.
 	dueLimit  = 500
 	duePages  = 10
@@ -180,7 +180,7 @@ func (g *stager) round(ctx context.Context) (time.Duration, error) {
 	return next, errors.Join(errs...)
 }
 
-// look asks the ledger for due rows, if it is time. The database's time is that of its begin. A walk
+// look asks the ledger for due rows, if it is time. It returns the database's time of its begin. A walk
 // that is not at its end goes on in the next look, so a look costs little in any backlog.
 func (g *stager) look(ctx context.Context) (looked bool, at time.Time, err error) {
 	began := time.Now()

@@ -141,7 +141,7 @@ func (p *planner) decide(m *deadMessage, known knowledge) (plan replayPlan) {
 }
 
 // toReceiver sends a receiver's message back to the receiver's queue, and not to its exchange,
-// where other receivers would get it too. A receiver has got only what is committed.
+// where other receivers would get it too. A receiver gets committed messages only.
 func (p *planner) toReceiver(m *deadMessage) replayPlan {
 	to := bridge.Target{RoutingKey: m.receiver}
 	if p.to != nil {

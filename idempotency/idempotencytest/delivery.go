@@ -75,7 +75,7 @@ func deliver(d amqp.Delivery) *Delivery {
 	return &Delivery{d, s}
 }
 
-// Outcome returns what has become of the delivery so far.
+// Outcome returns the delivery's end, if it has one yet.
 func (d *Delivery) Outcome() Outcome {
 	d.settled.mu.Lock()
 	defer d.settled.mu.Unlock()

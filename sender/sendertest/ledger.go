@@ -58,7 +58,7 @@ func (l *memoryLedger) Record(ctx context.Context, tx bridge.Tx, entries []drive
 	return l.rows.add(l.identity, entries, !l.memory.has(entries[0].ID))
 }
 
-// realLedger is a ledger of a database that notes what it has recorded.
+// realLedger is a ledger of a database that notes its records.
 type realLedger struct {
 	driver.Recorder
 	rows *rows
