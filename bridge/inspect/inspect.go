@@ -46,6 +46,11 @@ type CarriedReader interface {
 	// CarriedRows lists at most limit rows, the earliest stage time first.
 	CarriedRows(ctx context.Context, limit int) ([]CarriedRow, error)
 
+	// DelayedRows lists at most limit rows whose messages are delayed (bridge.Message.NotBefore) and
+	// whose time is in the future by the database's clock, the earliest first. No copy of their
+	// messages was published.
+	DelayedRows(ctx context.Context, limit int) ([]CarriedRow, error)
+
 	// CarriedRow returns the row of id, or nil if no committed row of id carries a message.
 	CarriedRow(ctx context.Context, id uuid.UUID) (*CarriedRow, error)
 }

@@ -115,6 +115,19 @@ func ReadsCarried(t *testing.T, ledger driver.Ledger, of inspect.CarriedReader) 
 	if rows, err = of.CarriedRows(t.Context(), 1); err != nil || len(rows) != 1 {
 		t.Errorf("up to one it lists %+v, %v", rows, err)
 	}
+	delayed := newUnpublished(3)
+	for i := range delayed {
+		delayed[i].NotBefore = time.Now().Add(time.Duration(3-i) * time.Hour)
+	}
+	check(t, record(delayed...).Commit(), "commit")
+	if rows, err = of.DelayedRows(t.Context(), 2); err != nil || len(rows) != 2 || rows[0] != *row(delayed[2].ID) || rows[1] != *row(delayed[1].ID) {
+		t.Errorf("delayed are %+v, %v", rows, err)
+	}
+	_, err = ledger.Forget(t.Context(), idsOfEntries(delayed))
+	check(t, err, "forget")
+	if rows, err = of.DelayedRows(t.Context(), 2); err != nil || len(rows) != 0 {
+		t.Errorf("delayed are %+v, %v, and none is left", rows, err)
+	}
 	if got := row(entries[2].ID); got == nil || got.StageAt.Sub(got.RecordedAt) < driver.StageAgainAfter-tick {
 		t.Errorf("a touched row is %+v", got)
 	}

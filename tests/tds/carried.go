@@ -63,6 +63,7 @@ var carriedStatements = []statement{
 		}),
 	form(`SELECT count(*) FROM ( SELECT TOP (@p1) l.stage_at FROM bridge_ledger l WITH («([A-Z, ]+)», INDEX (bridge_ledger_stage_at)) WHERE l.stage_at IS NOT NULL ) carried`, countCarried),
 	form(`SELECT TOP (@p1) CONVERT(nvarchar(36), l.id) AS id, DATEDIFF_BIG(millisecond, '19700101', l.recorded_at) AS recorded_ms, DATEDIFF_BIG(millisecond, '19700101', l.stage_at) AS stage_ms, DATALENGTH(l.message) AS bytes FROM bridge_ledger l WITH («([A-Z, ]+)», INDEX (bridge_ledger_stage_at)) WHERE l.stage_at IS NOT NULL ORDER BY l.stage_at, l.id`, listCarried),
+	form(`SELECT TOP (@p1) CONVERT(nvarchar(36), l.id) AS id, DATEDIFF_BIG(millisecond, '19700101', l.recorded_at) AS recorded_ms, DATEDIFF_BIG(millisecond, '19700101', l.stage_at) AS stage_ms, DATALENGTH(l.message) AS bytes FROM bridge_ledger l WITH («([A-Z, ]+)», INDEX (bridge_ledger_stage_at)) WHERE l.stage_at > sysutcdatetime() AND l.stage_at <= l.recorded_at ORDER BY l.stage_at, l.id`, listDelayed),
 	form(`SELECT CONVERT(nvarchar(36), l.id) AS id, DATEDIFF_BIG(millisecond, '19700101', l.recorded_at) AS recorded_ms, DATEDIFF_BIG(millisecond, '19700101', l.stage_at) AS stage_ms, DATALENGTH(l.message) AS bytes FROM bridge_ledger l WITH («([A-Z, ]+)») WHERE l.id = CAST(@p1 AS uniqueidentifier) AND l.stage_at IS NOT NULL`, readCarried),
 }
 
@@ -155,13 +156,26 @@ func due(x *execution, words []string) (uint64, error) {
 
 // countCarried reads the index on the stage time.
 func countCarried(x *execution, words []string) (uint64, error) {
-	rows, err := x.carried(words[1])
+	rows, err := x.carried(words[1], func(row) bool { return true })
 	return x.number(len(rows)), err
 }
 
 // listCarried reads the same index in its order.
 func listCarried(x *execution, words []string) (uint64, error) {
-	rows, err := x.carried(words[1])
+	return x.listCarried(words, func(row) bool { return true })
+}
+
+// listDelayed reads of that order the rows whose time has not come.
+func listDelayed(x *execution, words []string) (uint64, error) {
+	now := now()
+	return x.listCarried(words, func(r row) bool {
+		at := r["stage_at"].(time.Time)
+		return at.After(now) && !at.After(r["recorded_at"].(time.Time))
+	})
+}
+
+func (x *execution) listCarried(words []string, wanted func(row) bool) (uint64, error) {
+	rows, err := x.carried(words[1], wanted)
 	x.describeCarried()
 	for _, r := range rows {
 		x.showCarried(r)
@@ -169,8 +183,8 @@ func listCarried(x *execution, words []string) (uint64, error) {
 	return uint64(len(rows)), err
 }
 
-// carried returns the first @p1 rows with messages.
-func (x *execution) carried(hints string) ([]row, error) {
+// carried returns the first @p1 rows with messages that are wanted.
+func (x *execution) carried(hints string, wanted func(row) bool) ([]row, error) {
 	ledger, err := x.readable("bridge_ledger")
 	if err != nil {
 		return nil, err
@@ -180,7 +194,7 @@ func (x *execution) carried(hints string) ([]row, error) {
 		return nil, err
 	}
 	rows, err := x.scan(ledger, how)
-	rows = slices.DeleteFunc(rows, func(r row) bool { return r["stage_at"] == nil })
+	rows = slices.DeleteFunc(rows, func(r row) bool { return r["stage_at"] == nil || !wanted(r) })
 	sortByTime(rows, "stage_at")
 	return rows[:min(len(rows), x.top("@p1"))], err
 }

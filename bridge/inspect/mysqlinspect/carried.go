@@ -23,6 +23,7 @@ const (
 FROM bridge_ledger l`
 
 	carriedRows = carriedColumns + ` FORCE INDEX (bridge_ledger_stage_at) WHERE l.stage_at IS NOT NULL ORDER BY l.stage_at, l.id LIMIT ?`
+	delayedRows = carriedColumns + ` FORCE INDEX (bridge_ledger_stage_at) WHERE l.stage_at > UTC_TIMESTAMP(6) AND l.stage_at <= l.recorded_at ORDER BY l.stage_at, l.id LIMIT ?`
 	carriedRow  = carriedColumns + ` WHERE l.id = UNHEX(?) AND l.stage_at IS NOT NULL`
 )
 
@@ -36,6 +37,11 @@ func (i *Inspector) CarriedRows(ctx context.Context, limit int) ([]inspect.Carri
 	return i.carried().CarriedRows(ctx, limit)
 }
 
+// DelayedRows reads along the index on the stage time, from now on.
+func (i *Inspector) DelayedRows(ctx context.Context, limit int) ([]inspect.CarriedRow, error) {
+	return i.carried().DelayedRows(ctx, limit)
+}
+
 // CarriedRow reads the row by its key.
 func (i *Inspector) CarriedRow(ctx context.Context, id uuid.UUID) (*inspect.CarriedRow, error) {
 	return i.carried().CarriedRow(ctx, id)
@@ -43,7 +49,7 @@ func (i *Inspector) CarriedRow(ctx context.Context, id uuid.UUID) (*inspect.Carr
 
 func (i *Inspector) carried() inspection.Carried {
 	return inspection.Carried{
-		Ledger: i.ledger, Watched: i.on, Count: countCarried, Rows: carriedRows, Row: carriedRow,
+		Ledger: i.ledger, Watched: i.on, Count: countCarried, Rows: carriedRows, Delayed: delayedRows, Row: carriedRow,
 		ID: func(id uuid.UUID) any { return strings.ReplaceAll(id.String(), "-", "") },
 		Ask: func(ctx context.Context, ask func(context.Context, sqlx.QueryerContext) error) error {
 			tx, err := i.on.DB.BeginTxx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted, ReadOnly: true})

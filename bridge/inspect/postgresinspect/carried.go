@@ -18,6 +18,7 @@ const (
 FROM bridge_ledger`
 
 	carriedRows = carriedColumns + ` WHERE stage_at IS NOT NULL ORDER BY stage_at, bridge_ledger.id LIMIT $1::int`
+	delayedRows = carriedColumns + ` WHERE stage_at > now() AND stage_at <= recorded_at ORDER BY stage_at, bridge_ledger.id LIMIT $1::int`
 	carriedRow  = carriedColumns + ` WHERE id = $1::text::uuid AND stage_at IS NOT NULL`
 )
 
@@ -31,6 +32,11 @@ func (i *Inspector) CarriedRows(ctx context.Context, limit int) ([]inspect.Carri
 	return i.carried().CarriedRows(ctx, limit)
 }
 
+// DelayedRows reads along the index on the stage time, from now on.
+func (i *Inspector) DelayedRows(ctx context.Context, limit int) ([]inspect.CarriedRow, error) {
+	return i.carried().DelayedRows(ctx, limit)
+}
+
 // CarriedRow reads the row by its key.
 func (i *Inspector) CarriedRow(ctx context.Context, id uuid.UUID) (*inspect.CarriedRow, error) {
 	return i.carried().CarriedRow(ctx, id)
@@ -38,7 +44,7 @@ func (i *Inspector) CarriedRow(ctx context.Context, id uuid.UUID) (*inspect.Carr
 
 func (i *Inspector) carried() inspection.Carried {
 	return inspection.Carried{
-		Ledger: i.ledger, Watched: i.on, Count: countCarried, Rows: carriedRows, Row: carriedRow,
+		Ledger: i.ledger, Watched: i.on, Count: countCarried, Rows: carriedRows, Delayed: delayedRows, Row: carriedRow,
 		ID: func(id uuid.UUID) any { return id.String() },
 	}
 }

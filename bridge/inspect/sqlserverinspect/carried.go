@@ -27,6 +27,10 @@ FROM bridge_ledger l WITH (READCOMMITTEDLOCK, READPAST, ROWLOCK`
 SET LOCK_TIMEOUT 1000;
 SELECT TOP (@p1) ` + carriedColumns + `, INDEX (bridge_ledger_stage_at)) WHERE l.stage_at IS NOT NULL ORDER BY l.stage_at, l.id`
 
+	delayedRows = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+SET LOCK_TIMEOUT 1000;
+SELECT TOP (@p1) ` + carriedColumns + `, INDEX (bridge_ledger_stage_at)) WHERE l.stage_at > sysutcdatetime() AND l.stage_at <= l.recorded_at ORDER BY l.stage_at, l.id`
+
 	carriedRow = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 SET LOCK_TIMEOUT 1000;
 SELECT ` + carriedColumns + `) WHERE l.id = CAST(@p1 AS uniqueidentifier) AND l.stage_at IS NOT NULL`
@@ -42,6 +46,11 @@ func (i *Inspector) CarriedRows(ctx context.Context, limit int) ([]inspect.Carri
 	return i.carried().CarriedRows(ctx, limit)
 }
 
+// DelayedRows reads along the index on the stage time, from now on.
+func (i *Inspector) DelayedRows(ctx context.Context, limit int) ([]inspect.CarriedRow, error) {
+	return i.carried().DelayedRows(ctx, limit)
+}
+
 // CarriedRow reads the row by its key.
 func (i *Inspector) CarriedRow(ctx context.Context, id uuid.UUID) (*inspect.CarriedRow, error) {
 	return i.carried().CarriedRow(ctx, id)
@@ -49,7 +58,7 @@ func (i *Inspector) CarriedRow(ctx context.Context, id uuid.UUID) (*inspect.Carr
 
 func (i *Inspector) carried() inspection.Carried {
 	return inspection.Carried{
-		Ledger: i.ledger, Watched: i.on, Count: countCarried, Rows: carriedRows, Row: carriedRow,
+		Ledger: i.ledger, Watched: i.on, Count: countCarried, Rows: carriedRows, Delayed: delayedRows, Row: carriedRow,
 		ID: func(id uuid.UUID) any { return id.String() },
 		Ask: func(ctx context.Context, ask func(context.Context, sqlx.QueryerContext) error) error {
 			return mssql.Try(ctx, func(ctx context.Context) error { return ask(ctx, i.on.DB) })

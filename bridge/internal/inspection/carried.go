@@ -17,10 +17,10 @@ import (
 type Carried struct {
 	Ledger driver.Ledger
 	tables.Watched
-	// Count is a statement whose one number is that of the rows, up to its parameter. Rows returns so
-	// many rows at most, and Row the one whose ID is its parameter, or nothing: id as text, recorded_ms
+	// Count is a statement whose one number is that of the rows, up to its parameter. Rows and Delayed
+	// return so many rows at most, and Row the one whose ID is its parameter, or nothing: id as text, recorded_ms
 	// and stage_ms in milliseconds since 1970, and bytes.
-	Count, Rows, Row string
+	Count, Rows, Delayed, Row string
 	// ID returns an ID as a parameter.
 	ID func(uuid.UUID) any
 	// Ask runs a statement so that it reads only committed rows. Nil: on the pool as it is.
@@ -47,6 +47,11 @@ func (c Carried) CarriedRow(ctx context.Context, id uuid.UUID) (*inspect.Carried
 // CarriedRows lists rows.
 func (c Carried) CarriedRows(ctx context.Context, limit int) ([]inspect.CarriedRow, error) {
 	return c.read(ctx, "list carried rows", c.Rows, limit)
+}
+
+// DelayedRows lists rows whose time has not come.
+func (c Carried) DelayedRows(ctx context.Context, limit int) ([]inspect.CarriedRow, error) {
+	return c.read(ctx, "list delayed rows", c.Delayed, limit)
 }
 
 func (c Carried) read(ctx context.Context, doing, query string, arg any) ([]inspect.CarriedRow, error) {
