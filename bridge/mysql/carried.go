@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/base64"
+	"encoding/hex"
 	"fmt"
 	"strings"
 	"time"
@@ -16,23 +17,25 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// Messages stand in the statements in base64. As a parameter a message would be text to the server,
-// which converts it if character_set_connection differs from character_set_client (measured on
-// MariaDB 10.11: it then holds other bytes), and the driver would prepare the statement first.
+// Messages stand in the statements as hexadecimal digits or in base64 (see literal). As a parameter a
+// message would be text to the server, which converts it if character_set_connection differs from
+// character_set_client (measured on MariaDB 10.11: it then holds other bytes), and the driver would
+// prepare the statement first.
 //
 // UTC_TIMESTAMP is the same wherever it stands in a statement, so an unpublished row has
 // one time in both columns.
 const (
 	// %[5]s is the message, %[6]d how many microseconds after the record it is to be staged, and
-	// %[7]s the earliest time of the record.
+	// %[7]s the time of the record.
 	carryOne = `INSERT INTO bridge_ledger (id, recorded_at, message, stage_at)
-SELECT UNHEX('%[1]s'), GREATEST(UTC_TIMESTAMP(6), CAST('%[7]s' AS DATETIME(6))), FROM_BASE64('%[5]s'),
-	GREATEST(UTC_TIMESTAMP(6), CAST('%[7]s' AS DATETIME(6))) + INTERVAL %[6]d MICROSECOND
-FROM bridge_identity i WHERE i.one = 1 AND i.identity = UNHEX('%[2]s')`
+SELECT x'%[1]s', %[7]s, %[5]s, %[7]s + INTERVAL %[6]d MICROSECOND
+FROM bridge_identity i WHERE i.one = 1 AND i.identity = x'%[2]s'`
 
 	carryMore = `INSERT INTO bridge_ledger (id, recorded_at, message, stage_at) VALUES `
-	more      = `(UNHEX('%[1]s'), GREATEST(UTC_TIMESTAMP(6), CAST('%[4]s' AS DATETIME(6))), FROM_BASE64('%[2]s'),
-	GREATEST(UTC_TIMESTAMP(6), CAST('%[4]s' AS DATETIME(6))) + INTERVAL %[3]d MICROSECOND)`
+	more      = `(UNHEX('%[1]s'), %[4]s, FROM_BASE64('%[2]s'), %[4]s + INTERVAL %[3]d MICROSECOND)`
+
+	// notBefore is the time of the record if it has an earliest one, %[1]s.
+	notBefore = `GREATEST(UTC_TIMESTAMP(6), CAST('%[1]s' AS DATETIME(6)))`
 
 	// A DELETE of a row that is not there would lock the gap in which senders insert, in a transaction
 	// at REPEATABLE READ: see cancel.
@@ -79,15 +82,18 @@ func (l *Ledger) carry(ctx context.Context, tx bridge.Tx, stage tables.Stage, me
 	if stage.Published {
 		grace = driver.PublishedGrace
 	}
-	notBefore := stage.NotBefore.Format(timeText)
+	recordedAt := `UTC_TIMESTAMP(6)`
+	if stage.NotBefore.After(time.Unix(0, 0)) {
+		recordedAt = fmt.Sprintf(notBefore, stage.NotBefore.Format(timeText))
+	}
 	first, others := messages[0], messages[1:]
-	n, err := tx.Exec(ctx, l.statement(carryOne, digits(first.ID), inBase64(first), grace.Microseconds(), notBefore))
+	n, err := tx.Exec(ctx, l.statement(carryOne, digits(first.ID), literal(first), grace.Microseconds(), recordedAt))
 	if err != nil || n == 0 || len(others) == 0 {
 		return n, err
 	}
 	rows := make([]string, len(others))
 	for i, m := range others {
-		rows[i] = fmt.Sprintf(more, digits(m.ID), inBase64(m), grace.Microseconds(), notBefore)
+		rows[i] = fmt.Sprintf(more, digits(m.ID), inBase64(m), grace.Microseconds(), recordedAt)
 	}
 	inserted, err := tx.Exec(ctx, carryMore+strings.Join(rows, ", "))
 	return n + inserted, err
@@ -113,6 +119,16 @@ func (l *Ledger) cancel(ctx context.Context, tx bridge.Tx, id uuid.UUID) (int64,
 		}
 	}
 	return tx.Exec(ctx, l.statement(cancelRow, digits(id)))
+}
+
+// literal is a message in a statement. Digits cost the server less (measured on MariaDB 10.11: an
+// INSERT of 8,000 bytes 268 µs of processor time, of base64 411). A large message in base64 needs
+// less of max_allowed_packet.
+func literal(m driver.Carried) string {
+	if len(m.Message) <= 8<<10 {
+		return "x'" + hex.EncodeToString(m.Message) + "'"
+	}
+	return "FROM_BASE64('" + inBase64(m) + "')"
 }
 
 func inBase64(m driver.Carried) string { return base64.StdEncoding.EncodeToString(m.Message) }

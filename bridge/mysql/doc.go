@@ -96,13 +96,13 @@
 //
 // # Carried messages
 //
-// A carried message stands in its row of bridge_ledger. Record sends it as base64 in the text of
-// the INSERT: as a parameter it would be text to the server, which converts it if a connection has
-// two character sets (measured). So a carried message must be somewhat smaller than three quarters
-// of max_allowed_packet: 12 MiB on MariaDB and 48 MiB on MySQL by default. Messages of 16 MiB, the
-// default of sender.Options.MaxMessageBytes, need 22 MiB: on MariaDB raise max_allowed_packet, or
-// lower MaxMessageBytes. A Record of a larger message fails. Several messages take two statements per
-// mebibyte.
+// A carried message stands in its row of bridge_ledger. Record sends it in the text of the INSERT, as
+// hexadecimal digits up to 8 KiB and otherwise as base64: as a parameter it would be text to the
+// server, which converts it if a connection has two character sets (measured). So a large carried
+// message must be somewhat smaller than three quarters of max_allowed_packet: 12 MiB on MariaDB and
+// 48 MiB on MySQL by default. Messages of 16 MiB, the default of sender.Options.MaxMessageBytes, need
+// 22 MiB: on MariaDB raise max_allowed_packet, or lower MaxMessageBytes. A Record of a larger message
+// fails. Several messages take two statements per mebibyte.
 //
 // The inbox sends consumers, keys and messages in base64 too, so a pending or a kept message has
 // the same limit.

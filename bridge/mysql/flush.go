@@ -45,7 +45,7 @@ func (l *Ledger) makeDurable(ctx context.Context, on driver.Instance) error {
 				err = tables.OtherLedger(l.Identity())
 			}
 			if err == nil {
-				_, err = tx.ExecContext(ctx, l.statement(forget, array([]uuid.UUID{id})))
+				_, err = tx.ExecContext(ctx, l.statement(removeOwn, digits(id)))
 			}
 			return err
 		})

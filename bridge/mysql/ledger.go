@@ -24,7 +24,7 @@ import (
 // itself.
 //
 // max_allowed_packet of the server, by default 16 MiB on MariaDB and 64 MiB on MySQL, bounds a
-// carried message, which travels in base64: it must be somewhat smaller than three quarters of it.
+// carried message: a large one travels in base64, so it must be somewhat smaller than three quarters of it.
 type Ledger struct {
 	tables.Ledger
 	fence

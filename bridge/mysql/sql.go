@@ -27,7 +27,7 @@ const (
 	// Most transactions have one message, and the table of a JSON array costs more than
 	// its INSERT.
 	recordOne = `INSERT INTO bridge_ledger (id)
-SELECT UNHEX('%[1]s') FROM bridge_identity i WHERE i.one = 1 AND i.identity = UNHEX('%[2]s')`
+SELECT x'%[1]s' FROM bridge_identity i WHERE i.one = 1 AND i.identity = x'%[2]s'`
 
 	recordMany = `INSERT INTO bridge_ledger (id)
 SELECT ids.id FROM bridge_identity i STRAIGHT_JOIN ` + ids + ` WHERE i.one = 1 AND i.identity = UNHEX('%[2]s')`
@@ -60,6 +60,9 @@ LEFT JOIN %[3]s ON l.%[4]s = UNHEX('%[1]s') WHERE i.one = 1 AND i.identity = UNH
 	lockFree = `SELECT l.id FROM ` + ids + ` STRAIGHT_JOIN ` + ledgerByKey + ` ON l.id = ids.id FOR UPDATE SKIP LOCKED`
 
 	forget = `DELETE l FROM (` + lockFree + `) free STRAIGHT_JOIN ` + ledgerByKey + ` ON l.id = free.id`
+
+	// removeOwn deletes a row that the same transaction has inserted.
+	removeOwn = `DELETE l FROM ` + ledgerByKey + ` WHERE l.id = x'%[1]s'`
 
 	// The rows that are there, locked or not: a locked row must not be taken for a deleted one.
 	present = `SELECT l.id FROM ` + ids + ` STRAIGHT_JOIN ` + ledgerByKey + ` ON l.id = ids.id`
