@@ -116,7 +116,7 @@ func connectError(ctx context.Context, host string, err error) error {
 	case errors.Is(err, amqp.ErrCredentials), errors.Is(err, amqp.ErrSASL):
 		return fmt.Errorf("connect to the broker at %s: user or password refused: %w", host, ErrCredentials)
 	case errors.As(err, &amqpErr) && amqpErr.Code == amqp.NotAllowed && strings.Contains(amqpErr.Reason, "connection limit"):
-		return fmt.Errorf("connect to the broker at %s: limit of connections reached: %w", host, ErrUnavailable)
+		return fmt.Errorf("connect to the broker at %s: %w: %w", host, ErrConnectionLimit, ErrUnavailable)
 	case errors.Is(err, amqp.ErrVhost): // RabbitMQ says why it refuses a virtual host
 		return fmt.Errorf("connect to the broker at %s: it closed the connection without a word: %w", host, ErrUnavailable)
 	case errors.As(err, &amqpErr) && amqpErr.Code == amqp.NotAllowed:

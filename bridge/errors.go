@@ -72,9 +72,12 @@ var (
 	// ErrMalformed: a staged message does not follow the wire format.
 	ErrMalformed = errors.New("malformed staged message")
 
-	// ErrUnavailable: there is no connection to the broker, or it ended, or the limit of
-	// connections of the user, the virtual host or the node is reached.
+	// ErrUnavailable: there is no connection to the broker, or it ended, or ErrConnectionLimit.
 	ErrUnavailable = errors.New("broker unavailable")
+
+	// ErrConnectionLimit comes with ErrUnavailable: the user, the virtual host or the node may have
+	// no further connection. RabbitMQ counts a closed connection for a moment longer.
+	ErrConnectionLimit = errors.New("limit of connections reached")
 
 	// ErrURL: a broker's URL is not one that Dial takes; the text says why, without any
 	// part of it.

@@ -208,7 +208,9 @@
 // messages that are published alone, one for each of at most four targets that it tries after
 // they did not confirm, one for carried messages and markers, and it leaves at most eight
 // connections to messages that have not been confirmed: MostBrokerConnections in all, at worst.
-// Before a session it opens another for a moment. Without a connection to publish over, it tries again with
+// Before a session it opens two others for a moment, one after the other. RabbitMQ may still count
+// them, and those of the verifier before, so a start that meets the limit of connections waits and
+// tries again. Without a connection to publish over, it tries again with
 // backoff, up to every five seconds; the session goes on. Messages that are published alone then
 // go over the main connection, and trials of stuck targets wait.
 //

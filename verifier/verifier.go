@@ -75,12 +75,13 @@ func New(ledger driver.Ledger, broker *bridge.Broker, opts *Options) (*Verifier,
 // database. Then it proves that the database makes a lookup wait (driver.Prove), declares the
 // queues and connects. If one of these fails, it returns the error and has judged nothing:
 // bridge.ErrProof, bridge.ErrOtherInstance, bridge.ErrNoSchema, bridge.ErrNotPrimary, bridge.ErrReadOnly, bridge.ErrOtherLedger,
-// bridge.ErrCredentials, bridge.ErrUnavailable or a *bridge.QueueMismatch. Once it has started
-// it does not give up. On any error it logs why, ends the session, so that everything unacked
+// bridge.ErrCredentials, bridge.ErrUnavailable or a *bridge.QueueMismatch. But while the limit of
+// connections of the database or of the broker is reached, it tries again: connections that have
+// just been closed may still count. Once it has started it does not give up. On any error it logs why, ends the session, so that everything unacked
 // is redelivered, and starts another one with backoff, proof included.
 func (v *Verifier) Run(ctx context.Context) error {
 	s, err := v.start(ctx)
-	if err != nil && ctx.Err() == nil && !errors.Is(err, driver.ErrNoConnection) {
+	if err != nil && ctx.Err() == nil && !full(err) {
 		v.ended(err)
 		return err
 	}
@@ -118,6 +119,11 @@ func (v *Verifier) Run(ctx context.Context) error {
 		}
 		s, err = v.start(ctx)
 	}
+}
+
+// full tells whether a server opens no further connection at present.
+func full(err error) bool {
+	return errors.Is(err, driver.ErrNoConnection) || errors.Is(err, bridge.ErrConnectionLimit)
 }
 
 // stopped is the end of Run. Without a session nothing was left to drain.

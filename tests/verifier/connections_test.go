@@ -1,6 +1,7 @@
 package verifier_test
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"testing"
@@ -54,6 +55,42 @@ func TestALimitOfConnectionsEndsNoSession(t *testing.T) {
 				t.Errorf("%d sessions", n)
 			}
 		})
+	}
+}
+
+// RabbitMQ counts a connection for a moment after its end. So a restarted verifier may meet the
+// limit by connections that it has closed itself.
+func TestAStartWaitsForTheBrokersLimitOfConnections(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	queue := s.Queue("target", nil)
+	login := servertest.User(t, s.AMQP, ".*", ".*", ".*")
+	s.Broker = dial(t, login)
+	servertest.LimitConnections(t, login, "user", 1)
+	refused := make(chan struct{}, 1000)
+	v, err := verifier.New(s.Judging(), s.Broker, &verifier.Options{Topology: s.Topology,
+		Logger: slog.New(tellTale{slog.DiscardHandler, "no session", refused})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- v.Run(ctx) }()
+	for range 2 {
+		select {
+		case err := <-ended:
+			t.Fatalf("Run returned %v", err)
+		case <-refused:
+		case <-time.After(stage.Patience):
+			t.Fatal("the start is not refused")
+		}
+	}
+	servertest.LimitConnections(t, login, "user", 2)
+	expectAll(t, s, queue, goodBatch(s, queue, 5))
+	stop()
+	if err := servertest.Next(t, "the verifier ends", ended); err != nil {
+		t.Errorf("Run returned %v", err)
 	}
 }
 

@@ -118,7 +118,7 @@ func TestALimitOfConnectionsIsNoRefusedLogin(t *testing.T) {
 		if err == nil {
 			broker.Close()
 		}
-		if errors.Is(err, bridge.ErrCredentials) || !bridge.Retryable(err) || !strings.Contains(err.Error(), "limit of connections") {
+		if errors.Is(err, bridge.ErrCredentials) || !bridge.Retryable(err) || !errors.Is(err, bridge.ErrConnectionLimit) {
 			t.Errorf("of the %s: error %v", of, err)
 		}
 	}

@@ -35,6 +35,7 @@ var known = []struct {
 }{
 	{bridge.ErrURL, Broker, ""}, // says it by itself
 	{bridge.ErrCredentials, Broker, "correct user, password or virtual host"},
+	{bridge.ErrConnectionLimit, Broker, "end connections that nobody needs, or raise the limit of the user, the virtual host or the node"},
 	{bridge.ErrUnavailable, Broker, "see that the broker runs, and that host and port are right"},
 	{bridge.ErrBlocked, Broker, "free the broker's memory or disk"},
 	{database.ErrURL, Database, ""}, // says it by itself
@@ -81,9 +82,6 @@ func Of(err error) (from Server, mend string) {
 	}
 	if from == Database && (errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)) {
 		mend = closedAtOnce
-	}
-	if from == Broker && strings.Contains(err.Error(), "limit of connections reached") {
-		mend = "end connections that nobody needs, or raise the limit of the user, the virtual host or the node"
 	}
 	if secure := TLS(err); secure != "" {
 		mend = secure

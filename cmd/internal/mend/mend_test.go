@@ -22,7 +22,7 @@ func TestExplainNamesTheVariableAndWhatToDo(t *testing.T) {
 		want string
 	}{
 		{bridge.ErrCredentials, "SHOP_AMQP_URL: begin: broker refuses the login; correct user, password or virtual host"},
-		{fmt.Errorf("limit of connections reached: %w", bridge.ErrUnavailable), "SHOP_AMQP_URL: begin: limit of connections reached: broker unavailable; end connections that nobody needs, or raise the limit of the user, the virtual host or the node"},
+		{fmt.Errorf("%w: %w", bridge.ErrConnectionLimit, bridge.ErrUnavailable), "SHOP_AMQP_URL: begin: limit of connections reached: broker unavailable; end connections that nobody needs, or raise the limit of the user, the virtual host or the node"},
 		{database.ErrCredentials, "SHOP_DATABASE_URL: begin: database refuses the login; correct user or password, or the client's certificate"},
 		{database.ErrURL, "SHOP_DATABASE_URL: begin: not a database URL"},
 		{database.ErrClear, "SHOP_DATABASE_URL: begin: " + database.ErrClear.Error() + "; add ssl-ca=FILE to the URL's parameters, or tls=true for the system's authorities"},
