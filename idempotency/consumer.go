@@ -77,7 +77,9 @@ type Consumer struct {
 // defaults.
 type ConsumerOptions struct {
 	// Workers is how many handlers run at once, over all sessions. Without Options.Queues, a message
-	// that fails keeps its worker for all its attempts (see Options.Attempts). Default 10.
+	// that fails keeps its worker for all its attempts (see Options.Attempts). Give the database as
+	// many idle connections: a sql.DB keeps two unless SetMaxIdleConns says otherwise, and connects
+	// anew for the others. Default 10.
 	Workers int
 
 	// Key returns a message's key: an order's number, an account. Messages with the same key are
