@@ -11,9 +11,10 @@
 //	v, err := verifier.New(ledger, broker, options)
 //	err = v.Run(ctx) // makes the queues; until ctx ends, then drains
 //
-// The program cmd/verifier is this package as a worker, with metrics and a configuration from
-// the environment. Run that, unless you want the verifier in a process of yours. Any number of
-// verifiers may consume one staging queue; none of them holds state that matters. Package
+// A verifier runs inside a service of yours, or as the program cmd/verifier, with a configuration from
+// the environment. Package verifier/ops has metrics, readiness and a status page for both, package
+// verifier/otelverifier the spans. Any number of verifiers may consume one staging queue, of both
+// kinds at once; none of them holds state that matters. Package
 // bridge describes the protocol, with its words and rules. Package sender is the other side.
 //
 // # What it promises, and what it does not

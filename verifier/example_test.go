@@ -17,8 +17,8 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// A worker of one's own, where the program cmd/verifier does not fit. It makes the
-// tables, and Run makes the queues. It stops on SIGTERM, when it has forwarded what it
+// A verifier in a program of one's own; package ops has it with metrics and a status page. It makes
+// the tables, and Run makes the queues. It stops on SIGTERM, when it has forwarded all that it
 // had judged.
 func Example() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)

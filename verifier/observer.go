@@ -18,6 +18,23 @@ type Observer interface {
 	SessionEnded(error)
 }
 
+// Observers are told one after the other. If one panics, the next ones are not told.
+type Observers []Observer
+
+// Done implements Observer.
+func (all Observers) Done(e Event) {
+	for _, o := range all {
+		o.Done(e)
+	}
+}
+
+// SessionEnded implements Observer.
+func (all Observers) SessionEnded(err error) {
+	for _, o := range all {
+		o.SessionEnded(err)
+	}
+}
+
 // An Event is what a verifier has done with one message. Times that do not apply are
 // zero.
 type Event struct {

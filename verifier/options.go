@@ -127,6 +127,9 @@ type Options struct {
 	Logger *slog.Logger
 }
 
+// DefaultQueue is the staging queue if Options.Topology names none.
+const DefaultQueue = "twoqueue"
+
 // Allow is a pattern of targets. In both fields * stands for any number of any characters. The
 // default exchange is the empty Exchange.
 type Allow struct {
@@ -217,7 +220,7 @@ func (o *Options) withDefaults() (Options, error) {
 		}
 	}
 	if out.Topology.Queue == "" {
-		out.Topology.Queue = "twoqueue"
+		out.Topology.Queue = DefaultQueue
 	}
 	if out.Logger == nil {
 		out.Logger = slog.Default()

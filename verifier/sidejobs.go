@@ -15,7 +15,7 @@ type sideJobs struct{ forget, stage, touch, sweep, explain, observe *sidejob.Job
 type sideCalls struct{ stage, sweep, explain, prove sideCall }
 
 func newSideCalls() sideCalls {
-	return sideCalls{stage: newSideCall(), sweep: newSideCall(), explain: newSideCall(), prove: make(sideCall, provesAtOnce)}
+	return sideCalls{stage: newSideCall(), sweep: newSideCall(), explain: newSideCall(), prove: sidejob.NewCalls(provesAtOnce)}
 }
 
 func newSideJobs(logger *slog.Logger) sideJobs {

@@ -13,6 +13,8 @@ import (
 type State struct {
 	Session time.Time // when the session began; zero: there is none, see Err
 	Err     error     // why the last session ended or could not start; nil while there is one
+	// Stopping: the context of Run has ended. The verifier drains, or has stopped.
+	Stopping bool
 	// Blocked is why nothing can be published: the broker's reason, as during a memory or disk
 	// alarm, which RabbitMQ tells a connection that publishes; or why there is no connection.
 	// "" if messages can be published.
@@ -100,10 +102,17 @@ const oldestLimit = 100
 
 // present is the session that there is.
 type present struct {
-	mu      sync.Mutex
-	session *session
-	since   time.Time
-	err     error
+	mu       sync.Mutex
+	session  *session
+	since    time.Time
+	err      error
+	stopping bool
+}
+
+func (p *present) stop(stopping bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stopping = stopping
 }
 
 func (p *present) begin(s *session, at time.Time) {
@@ -131,7 +140,7 @@ func (v *Verifier) ended(err error) {
 func (v *Verifier) State() State {
 	v.now.mu.Lock()
 	s := v.now.session
-	state := State{Session: v.now.since, Err: v.now.err}
+	state := State{Session: v.now.since, Err: v.now.err, Stopping: v.now.stopping}
 	v.now.mu.Unlock()
 	state.Undeleted, state.DeleteErr = v.forgetter.count(), v.forgetter.failure()
 	if s == nil {

@@ -80,6 +80,8 @@ func New(ledger driver.Ledger, broker *bridge.Broker, opts *Options) (*Verifier,
 // just been closed may still count. Once it has started it does not give up. On any error it logs why, ends the session, so that everything unacked
 // is redelivered, and starts another one with backoff, proof included.
 func (v *Verifier) Run(ctx context.Context) error {
+	v.now.stop(false)
+	defer context.AfterFunc(ctx, func() { v.now.stop(true) })()
 	s, err := v.start(ctx)
 	if err != nil && ctx.Err() == nil && !full(err) {
 		v.ended(err)

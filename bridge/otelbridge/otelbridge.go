@@ -1,5 +1,5 @@
-// Package otelbridge has the words of OpenTelemetry that packages otelsender and otelhandler share.
-// Applications use those two.
+// Package otelbridge has the words of OpenTelemetry that packages otelsender, otelverifier and
+// otelhandler share. Applications use these three.
 package otelbridge
 
 import (

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/probes"
 	"github.com/twoqueue/twoqueue/cmd/internal/endpoints"
 	"github.com/twoqueue/twoqueue/cmd/internal/environment"
 )
@@ -118,8 +119,8 @@ func (g *gateway) serve(ctx context.Context) (*endpoints.Server, error) {
 	if g.config.HTTP.Addr == environment.None {
 		return nil, nil
 	}
-	probes := endpoints.Probes{Ready: g.ready, Registry: g.metrics.registry}
-	server, err := endpoints.Listen(context.WithoutCancel(ctx), string(g.config.HTTP.Addr), probes.Handler(), g.log)
+	answers := probes.Probes{Ready: g.ready, Metrics: g.metrics.registry}
+	server, err := endpoints.Listen(context.WithoutCancel(ctx), string(g.config.HTTP.Addr), answers.Handler(), g.log)
 	if err != nil {
 		return nil, err
 	}

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/probes"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
 	"github.com/twoqueue/twoqueue/cmd/internal/endpoints"
 	"github.com/twoqueue/twoqueue/cmd/internal/environment"
@@ -91,8 +92,8 @@ func (s *shop) answer(ctx context.Context) (*endpoints.Server, error) {
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(metrics.New(s.sender), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	probes := endpoints.Probes{Ready: s.ready, Registry: registry}
-	server, err := endpoints.Listen(context.WithoutCancel(ctx), string(s.config.HTTP.Addr), probes.Handler(), s.log)
+	answers := probes.Probes{Ready: s.ready, Metrics: registry}
+	server, err := endpoints.Listen(context.WithoutCancel(ctx), string(s.config.HTTP.Addr), answers.Handler(), s.log)
 	if err == nil {
 		s.log.Info("endpoints", "address", server.Address())
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/twoqueue/twoqueue/cmd/internal/commandtest"
 	"github.com/twoqueue/twoqueue/cmd/internal/environment"
 	"github.com/twoqueue/twoqueue/verifier"
+	"github.com/twoqueue/twoqueue/verifier/ops"
 )
 
 // minimal sets what is required, and nothing else.
@@ -262,8 +263,8 @@ func TestTheNumberOfConnectionsIsTheSameEverywhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	options := verifier.Options{Settlers: settlers}
-	deployment := fmt.Sprintf("%d connections", options.Connections()+ownConnections)
-	byDefault := new(verifier.Options).Connections() + ownConnections
+	deployment := fmt.Sprintf("%d connections", options.Connections()+ops.Connections)
+	byDefault := new(verifier.Options).Connections() + ops.Connections
 	if byDefault != 27 { // 16 settlers and eleven more
 		t.Errorf("%d connections by default, not 27", byDefault)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
 	"github.com/twoqueue/twoqueue/cmd/internal/mend"
 	"github.com/twoqueue/twoqueue/verifier"
+	"github.com/twoqueue/twoqueue/verifier/ops"
 )
 
 // tracesError names its variable by itself.
@@ -18,12 +19,12 @@ type tracesError struct{ error }
 func (e *tracesError) Unwrap() error { return e.error }
 
 // named is the variable that says what a cause is about.
-var named = map[cause]string{
-	causeDatabase: "BRIDGE_DATABASE_URL",
-	causeSchema:   "BRIDGE_DATABASE_URL",
-	causeProof:    "BRIDGE_DATABASE_URL",
-	causeBroker:   "BRIDGE_AMQP_URL",
-	causeQueue:    "BRIDGE_QUEUE",
+var named = map[ops.Cause]string{
+	ops.Database: "BRIDGE_DATABASE_URL",
+	ops.Schema:   "BRIDGE_DATABASE_URL",
+	ops.Proof:    "BRIDGE_DATABASE_URL",
+	ops.Broker:   "BRIDGE_AMQP_URL",
+	ops.Queue:    "BRIDGE_QUEUE",
 }
 
 // explain puts the variable before an error, and what to do behind it.
@@ -40,7 +41,7 @@ func explain(err error) error {
 
 // advice is the variable that an error is about, and what to do.
 func advice(err error) (variable, remedy string) {
-	variable = named[causeOf(err)]
+	variable = named[ops.CauseOf(err)]
 	_, remedy = mend.Of(err)
 	switch {
 	case errors.Is(err, bridge.ErrNoSchema) && !errors.Is(err, bridge.ErrLaterSchema):
@@ -65,7 +66,7 @@ func (a advising) Handle(ctx context.Context, line slog.Record) error {
 			return true
 		}
 		variable, remedy := advice(err)
-		if remedy == "" && causeOf(err) == causeDatabase {
+		if remedy == "" && ops.CauseOf(err) == ops.Database {
 			remedy = "see that the database runs; bridgectl doctor tells whether the login lacks a right"
 		}
 		if line.AddAttrs(slog.String("variable", variable)); remedy != "" {
@@ -84,6 +85,6 @@ func exitCode(err error) int {
 	case errors.As(err, new(*tracesError)), errors.Is(err, database.ErrOwnTable), mend.Misuse(err):
 		return exitMisused
 	}
-	return map[cause]int{causeDatabase: exitDatabase, causeSchema: exitSchema, causeProof: exitProof,
-		causeBroker: exitBroker, causeQueue: exitBroker}[causeOf(err)]
+	return map[ops.Cause]int{ops.Database: exitDatabase, ops.Schema: exitSchema, ops.Proof: exitProof,
+		ops.Broker: exitBroker, ops.Queue: exitBroker}[ops.CauseOf(err)]
 }

@@ -10,7 +10,7 @@
 //	stage           the wait for the broker's confirm; none for carried messages, which wait for none
 //
 // A message that has a trace context already gets the new one. Package otelhandler is for receivers;
-// cmd/verifier exports the spans between. It uses OpenTelemetry's API only: without an SDK in the
+// package otelverifier makes the spans between, and cmd/verifier exports them. It uses OpenTelemetry's API only: without an SDK in the
 // program nothing is made, and the context of a span that somebody else has begun still travels.
 package otelsender
 

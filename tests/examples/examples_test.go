@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"fmt"
 	"net"
+	"slices"
+	"strings"
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -13,6 +15,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/tests/program"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
@@ -42,6 +45,7 @@ var examples = map[string]func(t *testing.T, e shown){
 	"sender/example_delay_test.go":            testDelay,
 	"sender/example_sqlserver_test.go":        testSQLServer,
 	"verifier/example_test.go":                testVerifier,
+	"verifier/ops/example_test.go":            testOps,
 }
 
 // declareReceiver declares the queues of a receiver, as the receiver will.
@@ -144,14 +148,7 @@ func testOwnTable(t *testing.T, e shown) {
 // The broker is out when the example runs.
 func testCarry(t *testing.T, e shown) {
 	s := shop(t, stage.Postgres)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	out := fmt.Sprintf("amqp://shop:secret@%s/", listener.Addr())
-	if err := listener.Close(); err != nil { // nobody is there
-		t.Fatal(err)
-	}
+	out := fmt.Sprintf("amqp://shop:secret@%s/", freeAddress(t)) // without a server
 	e.runs(t, map[string]string{shopDatabase: s.DatabaseURL, shopBroker: out})
 	if n := count(t.Context(), s.DB, "bridge_ledger WHERE message IS NOT NULL"); n != 1 {
 		t.Errorf("%d rows carry messages, must be 1", n)
@@ -192,6 +189,50 @@ func testVerifier(t *testing.T, e shown) {
 	}
 	s.WaitDepth(s.Topology.DeadQueue(), 1)
 	endsWell(t, p.Stop())
+}
+
+// The example's verifier forwards, and its answers over HTTP are the worker's.
+func testOps(t *testing.T, e shown) {
+	s := shop(t, stage.Postgres)
+	valve, database := servertest.Through(t, s.DatabaseURL)
+	address := freeAddress(t)
+	p := e.start(t, map[string]string{shopDatabase: database, shopBroker: s.AMQP, "localhost:8081": address})
+	s.Commit(stage.To("emails", "twelve medlars"))
+	if d := s.Receive("emails", 1)[0]; string(d.Body) != "twelve medlars" {
+		t.Errorf("got %q", d.Body)
+	}
+	answers := func(path string, code int, words ...string) {
+		t.Helper()
+		var last string
+		servertest.Eventually(t, path+" answers", func() bool {
+			got, text := program.Get(t, "http://"+address+"/verifier"+path)
+			last = fmt.Sprint(got, " ", text)
+			missing := slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(text, word) })
+			return got == code && !missing
+		}, func() string { return last })
+	}
+	answers("/livez", 200, "ok")
+	answers("/readyz", 200, "ok")
+	answers("/metrics", 200, `twoqueue_messages_total{verdict="forwarded"} 1`, `twoqueue_queue_info{queue="twoqueue",role="staging",vhost="/"} 1`)
+	answers("/status/", 200, "status.js")
+	answers("/status/status.json", 200, `"state":"running"`, `"known":true`)
+	valve.HoldReplies()
+	answers("/readyz", 503, "database: not reachable")
+	answers("/metrics", 200, "twoqueue_database_usable 0")
+	answers("/status/status.json", 200, `"state":"failing"`)
+	valve.Release()
+	answers("/readyz", 200, "ok")
+	endsWell(t, p.Stop())
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().String()
 }
 
 func testDial(t *testing.T, e shown) {

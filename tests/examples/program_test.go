@@ -154,7 +154,7 @@ func main() {
 }
 
 // address is that of a server.
-var address = regexp.MustCompile(`"[a-z]+://[^"]*localhost[^"]*"`)
+var address = regexp.MustCompile(`"([a-z]+://[^"]*)?localhost[^"]*"`)
 
 // start starts an example, with other addresses than those that it shows.
 func (e shown) start(t *testing.T, addresses map[string]string) *program.Process {

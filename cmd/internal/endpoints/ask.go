@@ -8,13 +8,17 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"time"
 )
+
+// askPatience is how long Ask waits for the answer; a probe may take half of it.
+const askPatience = 4 * time.Second
 
 // Ask asks a command that runs on this machine for one of its endpoints, such as
 // /readyz, by the address that it was told to listen on, and returns nil if the answer
 // is 200. It is the health check of containers that have no other program to ask.
 func Ask(ctx context.Context, address, path string) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*askPatience)
+	ctx, cancel := context.WithTimeout(ctx, askPatience)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+near(address)+path, nil)
 	if err != nil {

@@ -1,4 +1,4 @@
-package main
+package ops
 
 import (
 	"cmp"
@@ -99,9 +99,9 @@ type reasonReport struct {
 
 // report makes the report of this moment.
 func (s *status) report(ctx context.Context) report {
-	state, stats := s.worker.state(), s.worker.stats()
+	state, stats := s.of.state(), s.of.stats()
 	r := report{
-		Now: time.Now().UTC(), Began: s.began.UTC(), Queue: s.worker.config.Queue, Sessions: stats.Sessions,
+		Now: time.Now().UTC(), Began: s.began.UTC(), Queue: s.of.topology.Queue, Sessions: stats.Sessions,
 		Restaged: stats.Restaged, Swept: stats.Swept, Due: state.Due, Unstageable: state.Unstageable,
 		Held: state.Held, Waiting: state.Waiting, Settling: state.Settling,
 		Blocked: state.Blocked, Oldest: []waitingReport{}, Targets: []targetReport{}, DeadByReason: []reasonReport{},
@@ -124,7 +124,7 @@ func (s *status) report(ctx context.Context) report {
 		}
 		r.Targets = append(r.Targets, one)
 	}
-	if s.worker.config.OrderedShards > 0 {
+	if s.of.topology.OrderedShards > 0 {
 		r.Keys, r.KeysHeld = []keyReport{}, state.KeysHeld
 		for _, k := range state.Keys[:min(len(state.Keys), shownKeys)] {
 			r.Keys = append(r.Keys, keyReport{k.Key, k.Queue, k.ID, k.Since.UTC(), k.Messages})
@@ -132,13 +132,13 @@ func (s *status) report(ctx context.Context) report {
 	}
 	r.Transactions = s.transactions(ctx)
 	r.State = s.phase(state)
-	r.Foreign = s.worker.foreign.stream(r.Now)
-	_, unusable := s.worker.lastCheck()
+	r.Foreign = s.of.foreign.stream(r.Now)
+	_, unusable := s.of.lastCheck()
 	if err := cmp.Or(state.Err, unusable); err != nil {
 		r.Error = err.Error()
 	}
-	if parts := s.worker.parts.Load(); parts != nil {
-		r.Ledger = parts.ledger.Identity().String()
+	if of := s.of.watched.Load(); of != nil {
+		r.Ledger = of.ledger.Identity().String()
 	}
 
 	s.mu.Lock()
@@ -173,14 +173,12 @@ func utc(t time.Time) *time.Time {
 	return &t
 }
 
-// phase is what the worker is at.
+// phase is the state of the verifier in one word.
 func (s *status) phase(state verifier.State) string {
-	select {
-	case <-s.worker.stopping:
+	if state.Stopping {
 		return "stopping"
-	default:
 	}
-	_, unusable := s.worker.lastCheck()
+	_, unusable := s.of.lastCheck()
 	switch {
 	case state.Err != nil, unusable != nil:
 		return "failing"
@@ -192,17 +190,16 @@ func (s *status) phase(state verifier.State) string {
 
 func (s *status) transactions(ctx context.Context) transactionsReport {
 	r := transactionsReport{Open: []inspect.Holder{}}
-	parts := s.worker.parts.Load()
-	if parts == nil {
+	of := s.of.watched.Load()
+	if of == nil {
 		return r
 	}
-	watcher := parts.ledger.Watcher
-	r.Known = watcher != nil
-	holders, err := s.watched.get(ctx, func(ctx context.Context) ([]inspect.Holder, error) {
-		if err := s.worker.check(ctx); err != nil || watcher == nil {
+	r.Known = of.watcher != nil
+	holders, err := s.open.get(ctx, s.of.looks, func(ctx context.Context) ([]inspect.Holder, error) {
+		if err := s.of.check(ctx, of); err != nil || of.watcher == nil {
 			return nil, err
 		}
-		return watcher.OpenTransactions(ctx, 0, shownTransactions)
+		return of.watcher.OpenTransactions(ctx, 0, shownTransactions)
 	})
 	if err != nil {
 		r.Error = err.Error()

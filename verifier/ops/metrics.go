@@ -1,21 +1,20 @@
-package main
+package ops
 
 import (
 	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/wire"
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// metrics are the worker's. Each has a row in this folder's README.md.
+// metrics are a monitor's. Each has a row in cmd/verifier/README.md.
 type metrics struct {
-	registry *prometheus.Registry
-	worker   *worker
+	of  *Monitor
+	own []prometheus.Collector // all that this package counts
 
 	deadLetters *prometheus.CounterVec
 	failures    *prometheus.CounterVec
@@ -31,11 +30,10 @@ type metrics struct {
 	orphansIn    int // so many counts until the next one of orphans
 }
 
-func newMetrics(w *worker) *metrics {
+func newMetrics(of *Monitor) *metrics {
 	buckets := prometheus.ExponentialBucketsRange(0.001, 3600, 20)
 	m := &metrics{
-		registry: prometheus.NewRegistry(),
-		worker:   w,
+		of: of,
 		deadLetters: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "twoqueue_dead_letters_total",
 			Help: "Messages put into the dead queue, by the reason that they carry."}, []string{"reason"}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "twoqueue_session_failures_total",
@@ -53,7 +51,7 @@ func newMetrics(w *worker) *metrics {
 		oldestDue: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twoqueue_carried_oldest_due_seconds",
 			Help: "Time since the stage time of the first of these rows, by the database's clock, when the database was asked the last time; 0 if none is due."}),
 		orphans: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twoqueue_orphan_rows",
-			Help: "Rows of the ledger older than BRIDGE_SWEEP_AGE, when the database was asked the last time; 1000 means that many or more."}),
+			Help: "Rows of the ledger that are old enough for the sweep, when the database was asked the last time; 1000 means that many or more."}),
 		sampled: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twoqueue_sample_timestamp_seconds",
 			Help: "When the database answered the last time how many carried messages are due, in seconds since 1970; 0: not yet."}),
 		sampleFailed: prometheus.NewCounter(prometheus.CounterOpts{Name: "twoqueue_sample_failures_total",
@@ -65,22 +63,15 @@ func newMetrics(w *worker) *metrics {
 	for _, cause := range causes {
 		m.failures.WithLabelValues(string(cause))
 	}
-	m.registry.MustRegister(queueInfo(w.config), m.deadLetters, m.failures, m.lastForward, m.staged, m.judged,
-		m.due, m.oldestDue, m.orphans, m.sampled, m.sampleFailed, present{w},
-		collectors.NewBuildInfoCollector(), collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.own = []prometheus.Collector{queueInfo(of.opts.VHost, of.topology), m.deadLetters, m.failures, m.lastForward, m.staged, m.judged,
+		m.due, m.oldestDue, m.orphans, m.sampled, m.sampleFailed, present{of}}
 	return m
 }
 
 // queueInfo says how the queues are called, so that alerts can ask the broker about them.
-func queueInfo(c config) prometheus.Collector {
+func queueInfo(vhost string, t bridge.Topology) prometheus.Collector {
 	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "twoqueue_queue_info",
 		Help: "1 for each of the verifier's own queues, by virtual host and name as the broker has them, and role."}, []string{"vhost", "queue", "role"})
-	var vhost string
-	if uris, err := bridge.ParseURL(c.AMQP.URL); err == nil { // one that is none ends the program
-		vhost = uris[0].Vhost
-	}
-	t := c.Topology()
 	roles := map[string]string{t.Queue: "staging", t.WaitingQueue(): "waiting", t.DeadQueue(): "dead"}
 	for _, queue := range t.OrderedQueues() {
 		roles[queue] = "ordered"
@@ -94,12 +85,11 @@ func queueInfo(c config) prometheus.Collector {
 	return info
 }
 
-// readable is a name for metrics and traces. What is not UTF-8, as a name in the broker need
-// not be, panics in the one, and takes a batch of other messages' spans with it in the other.
+// readable is a name for metrics. A name in the broker need not be UTF-8, and one that is not panics in
+// the library.
 func readable(name string) string { return strings.ToValidUTF8(name, "\uFFFD") }
 
-// Done implements verifier.Observer.
-func (m *metrics) Done(e verifier.Event) {
+func (m *metrics) done(e verifier.Event) {
 	switch e.Verdict {
 	case verifier.DeadLettered:
 		m.deadLetters.WithLabelValues(e.Reason).Inc()
@@ -112,14 +102,25 @@ func (m *metrics) Done(e verifier.Event) {
 	}
 }
 
-// SessionEnded implements verifier.Observer.
-func (m *metrics) SessionEnded(err error) { m.failures.WithLabelValues(string(causeOf(err))).Inc() }
+func (m *metrics) sessionEnded(err error) { m.failures.WithLabelValues(string(CauseOf(err))).Inc() }
+
+func (m *metrics) describe(descs chan<- *prometheus.Desc) {
+	for _, c := range m.own {
+		c.Describe(descs)
+	}
+}
+
+func (m *metrics) collect(values chan<- prometheus.Metric) {
+	for _, c := range m.own {
+		c.Collect(values)
+	}
+}
 
 // seconds is at least 0: the clocks of two machines differ.
 func seconds(from, to time.Time) float64 { return max(0, to.Sub(from).Seconds()) }
 
 // present collects, at each scrape, what the verifier is doing.
-type present struct{ worker *worker }
+type present struct{ of *Monitor }
 
 var (
 	messagesDesc  = desc("twoqueue_messages_total", "Messages that the verifier has done with, by verdict; set_aside: none yet, moved to the waiting queue.", "verdict")
@@ -167,7 +168,7 @@ func one(so bool) float64 {
 }
 
 func (p present) Collect(values chan<- prometheus.Metric) {
-	state, stats := p.worker.state(), p.worker.stats()
+	state, stats := p.of.state(), p.of.stats()
 	send := func(d *prometheus.Desc, kind prometheus.ValueType, value float64, labels ...string) {
 		values <- prometheus.MustNewConstMetric(d, kind, value, labels...)
 	}
@@ -184,7 +185,7 @@ func (p present) Collect(values chan<- prometheus.Metric) {
 	send(unstageDesc, prometheus.GaugeValue, float64(state.Unstageable))
 	send(sessionsDesc, prometheus.CounterValue, float64(stats.Sessions))
 	send(runningDesc, prometheus.GaugeValue, one(!state.Session.IsZero()))
-	asked, unusable := p.worker.lastCheck()
+	asked, unusable := p.of.lastCheck()
 	send(usableDesc, prometheus.GaugeValue, one(asked && unusable == nil))
 	send(blockedDesc, prometheus.GaugeValue, one(state.Blocked != ""))
 	send(heldDesc, prometheus.GaugeValue, float64(state.Held))

@@ -1,26 +1,24 @@
-package main
+package ops
 
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/twoqueue/twoqueue/cmd/internal/endpoints"
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
 // Whatever goes through, the page keeps the last twenty and sixty seconds.
 func TestTheStatusPageKeepsLittle(t *testing.T) {
-	s := newStatus(&worker{stopping: make(chan struct{})})
+	s := monitor(t, nil, nil).status
 	for i := range 1000 {
-		s.Done(verifier.Event{ID: fmt.Sprint("dead ", i), Verdict: verifier.DeadLettered, Reason: "malformed", Done: time.Now()})
-		s.Done(verifier.Event{ID: fmt.Sprint("dropped ", i), Verdict: verifier.Dropped})
-		s.Done(verifier.Event{ID: "forwarded", Verdict: verifier.Forwarded})
+		s.done(verifier.Event{ID: fmt.Sprint("dead ", i), Verdict: verifier.DeadLettered, Reason: "malformed", Done: time.Now()})
+		s.done(verifier.Event{ID: fmt.Sprint("dropped ", i), Verdict: verifier.Dropped})
+		s.done(verifier.Event{ID: "forwarded", Verdict: verifier.Forwarded})
 		s.counted(verifier.Stats{Forwarded: int64(i * i)})
 	}
 	r := s.report(context.Background())
@@ -45,16 +43,9 @@ func TestTheStatusPageKeepsLittle(t *testing.T) {
 	}
 }
 
-// Whom the page and the profiles answer to, and what a browser is told to hold against.
-func TestThePageAndTheProfilesAnswerToThisMachineAndToNamedHosts(t *testing.T) {
-	minimal(t)
-	t.Setenv("BRIDGE_STATUS_HOSTS", "verifier.example, 10.0.0.2, 2001:0db8:0::00a1, ::ffff:10.0.0.3")
-	c, err := load(false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := &worker{config: c, stopping: make(chan struct{})}
-	page := newStatus(w).handler(w.private)
+// The hosts that the page answers to, and the headers by which a browser protects it.
+func TestThePageAnswersToThisMachineAndToNamedHosts(t *testing.T) {
+	page := monitor(t, nil, &Options{Hosts: []string{"verifier.example", "10.0.0.2", "2001:db8::a1", "::ffff:10.0.0.3"}}).Status()
 	answer := func(method, path, host string) int {
 		t.Helper()
 		request, answer := httptest.NewRequest(method, path, nil), httptest.NewRecorder()
@@ -83,26 +74,6 @@ func TestThePageAndTheProfilesAnswerToThisMachineAndToNamedHosts(t *testing.T) {
 	} {
 		if got := answer(request[0], request[1], "localhost"); got != want {
 			t.Errorf("%v: %d", request, got)
-		}
-	}
-	profiles, err := endpoints.ListenProfiles(t.Context(), "127.0.0.1:0", w.private, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer profiles.Close()
-	for host, want := range map[string]int{"verifier.example": 200, "example.org": 403} {
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+profiles.Address()+"/debug/pprof/cmdline", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		request.Host, request.Close = host, true
-		response, err := http.DefaultClient.Do(request)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = response.Body.Close()
-		if response.StatusCode != want {
-			t.Errorf("profiles, %q: %d", host, response.StatusCode)
 		}
 	}
 }

@@ -1,31 +1,25 @@
-package main
+package ops
 
 import (
 	"errors"
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/wire"
-	"github.com/twoqueue/twoqueue/cmd/internal/variables"
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
 // Names come from outside: what Prometheus takes as no label must not end the verifier, nor
 // what somebody asks for at /metrics.
 func TestNoNameEndsTheMetrics(t *testing.T) {
-	minimal(t)
-	t.Setenv("BRIDGE_QUEUE", "q\xff\x1b")
-	t.Setenv("BRIDGE_AMQP_URL", "amqp://u:p@127.0.0.1:1/v%ff")
-	t.Setenv("BRIDGE_AUDIT", "1")
-	c, err := load(false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := newMetrics(&worker{config: c, stopping: make(chan struct{})})
+	m := monitor(t, &verifier.Options{Topology: bridge.Topology{Queue: "q\xff\x1b", Audit: 1}}, &Options{VHost: "v\xff"})
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(m)
 	strange := wire.Staged{Message: bridge.Message{Exchange: "\xff", RoutingKey: "\xfe"}}
 	for _, reason := range append(wire.DeadReasons(), "") {
 		m.Done(verifier.Event{ID: "\xff", Message: strange, Verdict: verifier.DeadLettered, Reason: reason})
@@ -33,7 +27,7 @@ func TestNoNameEndsTheMetrics(t *testing.T) {
 	m.Done(verifier.Event{ID: "\xff", Message: strange, Verdict: verifier.Forwarded})
 	m.SessionEnded(errors.New("\xff"))
 	m.SessionEnded(&amqp.Error{Reason: "\xff"})
-	found, err := m.registry.Gather()
+	found, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,20 +44,18 @@ func TestNoNameEndsTheMetrics(t *testing.T) {
 
 // Alerts ask the broker about each queue that the worker names.
 func TestTheMetricsNameEachQueueOfTheWorker(t *testing.T) {
-	c := config{Bridge: variables.Bridge{Queue: "q", OrderedShards: 2, Audit: 1}}
-	c.AMQP.URL = amqp.URI{Scheme: "amqp", Host: "mq", Port: 5672, Vhost: "shop"}.String()
 	want := `
 # HELP twoqueue_queue_info 1 for each of the verifier's own queues, by virtual host and name as the broker has them, and role.
 # TYPE twoqueue_queue_info gauge
 `
-	topology := bridge.Topology{Queue: "q", OrderedShards: 2}
+	topology := bridge.Topology{Queue: "q", OrderedShards: 2, Audit: 1}
 	for queue, role := range map[string]string{
 		"q": "staging", topology.WaitingQueue(): "waiting", topology.DeadQueue(): "dead", topology.AuditQueue(): "audit",
 		topology.OrderedQueues()[0]: "ordered", topology.OrderedQueues()[1]: "ordered",
 	} {
 		want += `twoqueue_queue_info{queue="` + queue + `",role="` + role + `",vhost="shop"} 1` + "\n"
 	}
-	if err := testutil.CollectAndCompare(queueInfo(c), strings.NewReader(want)); err != nil {
+	if err := testutil.CollectAndCompare(queueInfo("shop", topology), strings.NewReader(want)); err != nil {
 		t.Error(err)
 	}
 }

@@ -1,9 +1,11 @@
-package main
+package ops
 
 import (
 	"embed"
 	"encoding/json"
 	"net/http"
+
+	"github.com/twoqueue/twoqueue/bridge/probes"
 )
 
 //go:embed page
@@ -14,8 +16,11 @@ var pageFiles embed.FS
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
 
-// handler serves the page to those whom private lets through. It only reads.
-func (s *status) handler(private func(http.Handler) http.Handler) http.Handler {
+// hostsSetting is where the hosts of the page are set.
+const hostsSetting = "BRIDGE_STATUS_HOSTS, or in Options.Hosts of package ops,"
+
+// handler serves the page to its hosts. It only reads.
+func (s *status) handler() http.Handler {
 	mux := http.NewServeMux()
 	for path, file := range map[string]struct{ name, kind string }{
 		"/{$}":        {"status.html", "text/html; charset=utf-8"},
@@ -35,7 +40,7 @@ func (s *status) handler(private func(http.Handler) http.Handler) http.Handler {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(s.report(r.Context()))
 	})
-	guarded := private(mux)
+	guarded := probes.Private(mux, s.of.opts.Hosts, hostsSetting)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
 		h.Set("Content-Security-Policy", policy)

@@ -1,4 +1,4 @@
-package main
+package ops
 
 import (
 	"context"
@@ -12,27 +12,29 @@ import (
 // withheldPatience is how long messages may be withheld before the worker is not ready.
 const withheldPatience = time.Minute
 
-// ready returns nil if messages are judged and forwarded. It says in few words what is
-// missing, since everybody may ask; the log and the status page say more.
-func (w *worker) ready(ctx context.Context) error {
-	select {
-	case <-w.stopping:
-		return errors.New("stopping: what has been judged is being forwarded")
-	default:
-	}
-	parts := w.parts.Load()
-	if parts == nil {
+// Ready returns nil if messages are judged and forwarded: the ledger's database is usable, the broker
+// is connected and takes messages, the proof has passed, the verifier does not drain, no message has
+// waited for evidence for more than a minute (rule 6 of package bridge), and no stream of messages of
+// another ledger comes. Else it returns an error for each thing that is missing, by errors.Join, in
+// words that everybody may read; the log and the status page say more. It asks the database, and
+// returns within 3 s.
+func (m *Monitor) Ready(ctx context.Context) error {
+	of := m.watched.Load()
+	if of == nil {
 		return errors.New("starting: database and broker have not both answered yet")
 	}
+	state := of.verifier.State()
+	if state.Stopping {
+		return errors.New("stopping: what has been judged is being forwarded")
+	}
 	var missing []error
-	if w.check(ctx) != nil {
+	if m.check(ctx, of) != nil {
 		missing = append(missing, errors.New("database: not reachable, or not usable as a ledger"))
 	}
-	state := parts.verifier.State()
 	if state.Blocked != "" {
 		missing = append(missing, errors.New("broker: takes no messages, or allows no connection to publish; see its alarms and its limits of connections"))
 	}
-	if foreign := w.foreign.stream(time.Now()); foreign != "" {
+	if foreign := m.foreign.stream(time.Now()); foreign != "" {
 		missing = append(missing, errors.New(foreign))
 	}
 	if !state.WithheldSince.IsZero() && time.Since(state.WithheldSince) > withheldPatience {
@@ -44,12 +46,12 @@ func (w *worker) ready(ctx context.Context) error {
 	if state.Session.IsZero() {
 		text := "session: none yet; the proof has not passed"
 		if state.Err != nil {
-			switch causeOf(state.Err) {
-			case causeBroker:
+			switch CauseOf(state.Err) {
+			case Broker:
 				missing = append(missing, errors.New("broker: no connection, or it refuses something"))
-			case causeQueue:
+			case Queue:
 				missing = append(missing, errors.New("broker: a queue is not as it must be"))
-			case causeProof:
+			case Proof:
 				if errors.Is(state.Err, bridge.ErrOtherInstance) {
 					missing = append(missing, errors.New("database: two servers answer under its address, or it was restarted"))
 					break
@@ -63,10 +65,9 @@ func (w *worker) ready(ctx context.Context) error {
 	return errors.Join(missing...)
 }
 
-// notes are what a ready worker says beside that: targets that take nothing hold up their own
-// messages only.
-func (w *worker) notes() []string {
-	switch n := len(w.state().Targets); n {
+// notes are lines of a ready verifier: targets that take nothing hold up their own messages only.
+func (m *Monitor) notes() []string {
+	switch n := len(m.state().Targets); n {
 	case 0:
 		return nil
 	case 1:

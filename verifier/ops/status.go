@@ -1,4 +1,4 @@
-package main
+package ops
 
 import (
 	"context"
@@ -33,9 +33,9 @@ const (
 
 // status is what the status page shows.
 type status struct {
-	worker  *worker
-	began   time.Time
-	watched transactions
+	of    *Monitor
+	began time.Time
+	open  transactions
 
 	mu      sync.Mutex
 	counts  []verifier.Stats // one a second, the last ones
@@ -61,12 +61,11 @@ func (e *ends) add(one end) {
 	}
 }
 
-func newStatus(w *worker) *status {
-	return &status{worker: w, began: time.Now(), reasons: make(map[string]int64)}
+func newStatus(of *Monitor) *status {
+	return &status{of: of, began: time.Now(), reasons: make(map[string]int64)}
 }
 
-// Done implements verifier.Observer.
-func (s *status) Done(e verifier.Event) {
+func (s *status) done(e verifier.Event) {
 	if e.Verdict != verifier.DeadLettered && e.Verdict != verifier.Dropped {
 		return
 	}
@@ -84,13 +83,10 @@ func (s *status) Done(e verifier.Event) {
 	s.reasons[e.Reason]++
 }
 
-// SessionEnded implements verifier.Observer. The verifier's State has the error.
-func (s *status) SessionEnded(error) {}
-
 // count takes the counts once a second, until ctx ends.
 func (s *status) count(ctx context.Context) {
-	sidejob.New("rates", s.worker.log).Run(ctx, func(context.Context) (time.Duration, error) {
-		s.counted(s.worker.stats())
+	sidejob.New("rates", s.of.logger).Run(ctx, func(context.Context) (time.Duration, error) {
+		s.counted(s.of.stats())
 		return time.Second, nil
 	})
 }
@@ -120,18 +116,16 @@ type transactions struct {
 	err     error
 }
 
-// get asks the database if the last answer is old. It is asked only while somebody
-// looks at the page, and by one at a time.
-func (t *transactions) get(ctx context.Context, ask func(context.Context) ([]inspect.Holder, error)) ([]inspect.Holder, error) {
+// get asks the database if the last answer is old. The database is asked only while somebody looks at
+// the page, and by one request at a time.
+func (t *transactions) get(ctx context.Context, running sidejob.Calls, question func(context.Context) ([]inspect.Holder, error)) ([]inspect.Holder, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if time.Since(t.at) < watchEvery {
 		return t.holders, t.err
 	}
-	// Not bound to the one who looks: the answer is for the next one too.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), watchPatience)
-	defer cancel()
-	t.holders, t.err = ask(ctx)
+	// Not bound to the request: the answer is for the next one too.
+	t.holders, t.err = ask(context.WithoutCancel(ctx), running, watchPatience, question)
 	t.at = time.Now()
 	return t.holders, t.err
 }

@@ -1,4 +1,4 @@
-package main
+package ops
 
 import (
 	"fmt"
@@ -24,8 +24,7 @@ type foreigners struct {
 	next int
 }
 
-// Done implements verifier.Observer.
-func (f *foreigners) Done(e verifier.Event) {
+func (f *foreigners) done(e verifier.Event) {
 	if e.Reason != wire.DeadForeign {
 		return
 	}
@@ -34,9 +33,6 @@ func (f *foreigners) Done(e verifier.Event) {
 	f.last[f.next] = e.Done
 	f.next = (f.next + 1) % foreignMost
 }
-
-// SessionEnded implements verifier.Observer.
-func (f *foreigners) SessionEnded(error) {}
 
 // stream returns a warning while messages of another ledger keep coming, else "".
 func (f *foreigners) stream(now time.Time) string {

@@ -1,4 +1,4 @@
-package endpoints
+package probes
 
 import (
 	"context"
@@ -13,24 +13,25 @@ import (
 )
 
 const (
-	// askPatience is how long a probe or a scrape may take.
-	askPatience = 2 * time.Second
+	// askPatience is how long a probe may take, scrapePatience a scrape.
+	askPatience    = 2 * time.Second
+	scrapePatience = 15 * time.Second
 	// freshness is how long the answer of a probe is given again: there is no login, so
 	// that everybody could have the servers asked.
 	freshness = time.Second
 )
 
-// Probes are the endpoints of a command.
+// Probes are the endpoints of one program, or of a part of it.
 type Probes struct {
-	// Ready returns nil if the command does what it is there for, else what is
-	// missing, in words that everybody may read; several errors by errors.Join. Its
-	// context ends after 2 s. It is asked once a second at most, by one at a time.
+	// Ready returns nil if the program does its work, else the missing parts, in words that
+	// everybody may read; several errors by errors.Join. Its context ends after 2 s, and it must
+	// return then. It is asked once a second at most, by one at a time.
 	Ready func(context.Context) error
-	// Notes returns lines that follow the ok of /readyz: news that do not make it fail.
+	// Notes returns lines that follow the ok of /readyz: facts that do not make it fail.
 	// Nil: none.
 	Notes func() []string
-	// Registry has the metrics.
-	Registry *prometheus.Registry
+	// Metrics has the metrics.
+	Metrics prometheus.Gatherer
 }
 
 // Handler answers
@@ -53,8 +54,8 @@ func (p Probes) Handler() http.Handler {
 		}
 		say(w, http.StatusOK, strings.Join(lines, "\n"))
 	})
-	mux.Handle("GET /metrics", promhttp.HandlerFor(p.Registry, promhttp.HandlerOpts{
-		ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: 4, Timeout: answerPatience / 2,
+	mux.Handle("GET /metrics", promhttp.HandlerFor(p.Metrics, promhttp.HandlerOpts{
+		ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: 4, Timeout: scrapePatience,
 	}))
 	return mux
 }

@@ -1,4 +1,4 @@
-package main
+package ops
 
 import (
 	"context"
@@ -19,28 +19,24 @@ const (
 	// orphansEvery is how many samples go by between two questions about orphans, which
 	// read the whole ledger and become more over days.
 	orphansEvery = 10
-	// unsweptAge is the age of orphans where no sweep removes them.
+	// unsweptAge is the age of orphans by default, and where no sweep removes them.
 	unsweptAge = 7 * 24 * time.Hour
 )
 
-// sample asks the database from time to time whether it is usable and, where there are metrics,
-// what no scrape shall ask it: Prometheus may be several, and the database slow.
-func (w *worker) sample(ctx context.Context, m *metrics) {
+// sample asks the database from time to time whether it is usable, and for the counts. No scrape asks
+// for them: there may be several Prometheus servers, and the database may be slow.
+func (m *Monitor) sample(ctx context.Context) {
 	var counted error
-	sidejob.New("count", w.log).Run(ctx, func(ctx context.Context) (time.Duration, error) {
-		select {
-		case <-w.started: // there is something to ask from then on
-		case <-ctx.Done():
-			return 0, nil
+	of := m.watched.Load()
+	sidejob.New("count", m.logger).Run(ctx, func(ctx context.Context) (time.Duration, error) {
+		usable := m.check(ctx, of) == nil // the log tells if it is not, and the count then stays as it was
+		if usable {
+			counted = m.metrics.count(ctx, of.ledger)
 		}
-		usable := w.check(ctx) == nil // the log tells if it is not, and the count then stays as it was
-		if usable && m != nil {
-			counted = m.count(ctx, w.parts.Load().ledger)
+		if (!usable || counted != nil) && ctx.Err() == nil {
+			m.metrics.sampleFailed.Inc()
 		}
-		if m != nil && (!usable || counted != nil) && ctx.Err() == nil {
-			m.sampleFailed.Inc()
-		}
-		return w.config.SampleInterval.Duration(), counted
+		return m.opts.Interval, counted
 	})
 }
 
@@ -67,16 +63,21 @@ func (m *metrics) countDue(ctx context.Context, ledger driver.Ledger) error {
 	if !ledger.Features().Carries {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, samplePatience)
-	defer cancel()
-	due, now, err := ledger.Due(ctx, driver.DueRow{}, dueLimit)
+	type answer struct {
+		rows []driver.DueRow
+		now  time.Time
+	}
+	due, err := ask(ctx, m.of.counts, samplePatience, func(ctx context.Context) (a answer, err error) {
+		a.rows, a.now, err = ledger.Due(ctx, driver.DueRow{}, dueLimit)
+		return a, err
+	})
 	if err != nil {
 		return err
 	}
-	m.due.Set(float64(len(due)))
+	m.due.Set(float64(len(due.rows)))
 	oldest := 0.0
-	if len(due) > 0 {
-		oldest = seconds(due[0].StageAt, now)
+	if len(due.rows) > 0 {
+		oldest = seconds(due.rows[0].StageAt, due.now)
 	}
 	m.oldestDue.Set(oldest)
 	return nil
@@ -86,13 +87,13 @@ func (m *metrics) countOrphans(ctx context.Context, ledger driver.Ledger) error 
 	if !ledger.Features().Sweeps {
 		return nil
 	}
-	age := time.Duration(m.worker.config.SweepAge)
-	if age < 0 {
+	age := m.of.sweepAge
+	if age <= 0 {
 		age = unsweptAge
 	}
-	ctx, cancel := context.WithTimeout(ctx, samplePatience)
-	defer cancel()
-	orphans, err := ledger.Orphans(ctx, age, sampleLimit)
+	orphans, err := ask(ctx, m.of.counts, samplePatience, func(ctx context.Context) ([]driver.Orphan, error) {
+		return ledger.Orphans(ctx, age, sampleLimit)
+	})
 	if err != nil {
 		return err
 	}

@@ -16,37 +16,38 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
 	"github.com/twoqueue/twoqueue/verifier"
+	"github.com/twoqueue/twoqueue/verifier/ops"
 )
 
 // What an error is counted as, and with which code the program ends.
 func TestCausesAndExitCodes(t *testing.T) {
 	for _, c := range []struct {
 		err   error
-		cause cause
+		cause ops.Cause
 		code  int
 	}{
-		{driver.ErrBadConn, causeDatabase, exitDatabase},
-		{database.ErrUnreachable, causeDatabase, exitDatabase},
-		{database.ErrNoDatabase, causeDatabase, exitDatabase},
-		{database.ErrCredentials, causeDatabase, exitDatabase},
-		{bridge.ErrNoSchema, causeSchema, exitSchema},
-		{bridge.ErrProof, causeProof, exitProof},
-		{bridge.ErrNotPrimary, causeProof, exitProof},
-		{bridge.ErrReadOnly, causeProof, exitProof},
-		{bridge.ErrOtherLedger, causeProof, exitProof},
-		{bridge.ErrUnavailable, causeBroker, exitBroker},
-		{bridge.ErrCredentials, causeBroker, exitBroker},
-		{bridge.ErrBlocked, causeBroker, exitBroker},
-		{&amqp.Error{Code: 403}, causeBroker, exitBroker},
-		{bridge.ErrURL, causeBroker, exitMisused},
-		{fmt.Errorf("%w: %w", bridge.ErrUnavailable, &fs.PathError{Op: "open", Path: "ca.pem", Err: fs.ErrNotExist}), causeBroker, exitMisused},
-		{&bridge.QueueMismatch{}, causeQueue, exitBroker},
-		{database.ErrURL, causeDatabase, exitMisused},
-		{&tracesError{errors.New("OTEL_X: wrong")}, causeDatabase, exitMisused},
-		{verifier.ErrNotDrained, causeDatabase, exitNotDrained},
+		{driver.ErrBadConn, ops.Database, exitDatabase},
+		{database.ErrUnreachable, ops.Database, exitDatabase},
+		{database.ErrNoDatabase, ops.Database, exitDatabase},
+		{database.ErrCredentials, ops.Database, exitDatabase},
+		{bridge.ErrNoSchema, ops.Schema, exitSchema},
+		{bridge.ErrProof, ops.Proof, exitProof},
+		{bridge.ErrNotPrimary, ops.Proof, exitProof},
+		{bridge.ErrReadOnly, ops.Proof, exitProof},
+		{bridge.ErrOtherLedger, ops.Proof, exitProof},
+		{bridge.ErrUnavailable, ops.Broker, exitBroker},
+		{bridge.ErrCredentials, ops.Broker, exitBroker},
+		{bridge.ErrBlocked, ops.Broker, exitBroker},
+		{&amqp.Error{Code: 403}, ops.Broker, exitBroker},
+		{bridge.ErrURL, ops.Broker, exitMisused},
+		{fmt.Errorf("%w: %w", bridge.ErrUnavailable, &fs.PathError{Op: "open", Path: "ca.pem", Err: fs.ErrNotExist}), ops.Broker, exitMisused},
+		{&bridge.QueueMismatch{}, ops.Queue, exitBroker},
+		{database.ErrURL, ops.Database, exitMisused},
+		{&tracesError{errors.New("OTEL_X: wrong")}, ops.Database, exitMisused},
+		{verifier.ErrNotDrained, ops.Database, exitNotDrained},
 	} {
 		err := fmt.Errorf("start verifier: %w", c.err)
-		if got := causeOf(err); got != c.cause {
+		if got := ops.CauseOf(err); got != c.cause {
 			t.Errorf("%v: cause %s, not %s", err, got, c.cause)
 		}
 		if got := exitCode(err); got != c.code {

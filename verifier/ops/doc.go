@@ -1,0 +1,32 @@
+// Package ops watches a verifier inside a service: metrics for Prometheus, readiness, and a status page
+// for people. The program cmd/verifier serves the same.
+//
+//	options := &verifier.Options{Allow: allow}
+//	monitor, err := ops.New(options, nil)
+//	options.Observer = monitor
+//	v, err := verifier.New(ledger, broker, options)
+//	go monitor.Run(ctx, v, ledger, postgresinspect.New(ledger)) // until ctx ends
+//	prometheus.MustRegister(monitor)
+//	mux.Handle("/verifier/", http.StripPrefix("/verifier", monitor.Probes(nil)))
+//	mux.Handle("/verifier/status/", http.StripPrefix("/verifier/status", monitor.Status()))
+//
+// The README of cmd/verifier lists the metrics, with the values that need attention; compose has alerts
+// and a dashboard. A process with several verifiers registers each monitor with a label of its own
+// (prometheus.WrapRegistererWith). With another Observer beside it, such as package otelverifier, use
+// verifier.Observers.
+//
+// # Costs and limits
+//
+// A monitor asks the database every Options.Interval whether it is usable and how many carried messages
+// are due; at every tenth time, how many rows are orphans, which reads the ledger. A readiness probe asks
+// again, once a second at most; the status page asks for open transactions every two seconds at most,
+// while somebody looks. All of it takes at most Connections connections of the ledger's pool. A scrape
+// asks nothing.
+//
+// No message waits for any of it, apart from the few microseconds in which the monitor counts it. A
+// database that does not answer makes readiness fail after 3 s at most, also if the driver ignores
+// contexts. The verifier goes on in any case.
+//
+// The counts are those of this process, since it began. The page keeps the last twenty dead letters and
+// drops, and the rates of the last minute.
+package ops

@@ -1,0 +1,202 @@
+package ops
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/probes"
+	"github.com/twoqueue/twoqueue/verifier"
+	"github.com/twoqueue/twoqueue/verifier/sidejob"
+)
+
+// Connections is how many database connections a Monitor uses at most, beside those of its verifier
+// ((*verifier.Options).Connections). The pool must allow both.
+const Connections = 3
+
+// Options are the options of New. Nil and the zero value mean defaults.
+type Options struct {
+	// VHost is the virtual host of the verifier's queues, for the label of twoqueue_queue_info.
+	// Default "/".
+	VHost string
+	// Interval is how often Run asks the database whether it is usable and how many carried messages
+	// are due, and at every tenth time how many rows are orphans. Default 30 s.
+	Interval time.Duration
+	// Hosts are the names that the status page answers to, beside localhost and loopback addresses:
+	// without a port, as they stand in a browser's address. Default: no others.
+	Hosts []string
+}
+
+// A Monitor watches one verifier. It is the verifier's Observer, a Prometheus collector, and makes
+// the HTTP handlers. Any number of goroutines may call its methods.
+type Monitor struct {
+	opts     Options
+	topology bridge.Topology
+	sweepAge time.Duration
+	logger   *slog.Logger
+	watched  atomic.Pointer[watched] // nil until Run
+	metrics  *metrics
+	status   *status
+	foreign  foreigners
+	unusable atomic.Pointer[error] // why the ledger's database was not usable when it was asked last; nil: not asked yet
+
+	// one call at a time each: a driver may ignore the context of a call
+	checks, counts, looks sidejob.Calls
+}
+
+var (
+	_ verifier.Observer    = (*Monitor)(nil)
+	_ prometheus.Collector = (*Monitor)(nil)
+)
+
+// watched are the arguments of Run.
+type watched struct {
+	verifier *verifier.Verifier
+	ledger   driver.Ledger
+	watcher  inspect.Watcher
+}
+
+// New returns a monitor of the verifier with these options. Make it the verifier's Observer, then
+// call Run. It takes over the options' Topology, SweepAge and Logger.
+func New(options *verifier.Options, opts *Options) (*Monitor, error) {
+	var of verifier.Options
+	if options != nil {
+		of = *options
+	}
+	m := &Monitor{topology: of.Topology, sweepAge: of.SweepAge, logger: cmp.Or(of.Logger, slog.Default()),
+		checks: sidejob.NewCalls(1), counts: sidejob.NewCalls(1), looks: sidejob.NewCalls(1)}
+	if opts != nil {
+		m.opts = *opts
+	}
+	if m.opts.Interval < 0 {
+		return nil, errors.New("new monitor: Options.Interval is negative")
+	}
+	m.opts.Interval = cmp.Or(m.opts.Interval, 30*time.Second)
+	m.opts.VHost = cmp.Or(m.opts.VHost, "/")
+	m.topology.Queue = cmp.Or(m.topology.Queue, verifier.DefaultQueue)
+	m.metrics, m.status = newMetrics(m), newStatus(m)
+	return m, nil
+}
+
+// Run watches v until ctx ends. ledger is the ledger of v. watcher tells the status page which
+// transactions are open; nil: the page does not say. Until Run is called, readiness and page say
+// that the verifier starts.
+//
+// Run asks the database from time to time, and waits for no answer longer than 10 s, even if
+// the driver ignores its context. v does not depend on it.
+func (m *Monitor) Run(ctx context.Context, v *verifier.Verifier, ledger driver.Ledger, watcher inspect.Watcher) {
+	m.watched.Store(&watched{v, ledger, watcher})
+	var jobs sync.WaitGroup
+	jobs.Go(func() { m.sample(ctx) })
+	jobs.Go(func() { m.status.count(ctx) })
+	jobs.Wait()
+}
+
+// Done implements verifier.Observer.
+func (m *Monitor) Done(e verifier.Event) {
+	m.foreign.done(e)
+	m.metrics.done(e)
+	m.status.done(e)
+}
+
+// SessionEnded implements verifier.Observer.
+func (m *Monitor) SessionEnded(err error) { m.metrics.sessionEnded(err) }
+
+// Describe implements prometheus.Collector.
+func (m *Monitor) Describe(descs chan<- *prometheus.Desc) { m.metrics.describe(descs) }
+
+// Collect implements prometheus.Collector. It does not ask the database.
+func (m *Monitor) Collect(values chan<- prometheus.Metric) { m.metrics.collect(values) }
+
+// Probes returns a handler that answers
+//
+//	/livez    200 and ok, as long as the process can answer at all
+//	/readyz   200, ok and a line about targets that take nothing, or 503 and a line for each thing
+//	          that is missing: see Ready. The database is asked once a second at most
+//	/metrics  for Prometheus, from a Gatherer; nil: only this monitor's
+//
+// It has no login. It tells nothing of messages, addresses or logins.
+func (m *Monitor) Probes(gatherer prometheus.Gatherer) http.Handler {
+	if gatherer == nil {
+		registry := prometheus.NewRegistry()
+		registry.MustRegister(m)
+		gatherer = registry
+	}
+	return probes.Probes{Ready: m.Ready, Notes: m.notes, Metrics: gatherer}.Handler()
+}
+
+// Status returns the handler of the status page and of /status.json. It only reads. Its files have
+// relative names, so http.StripPrefix may put it below a path that ends with a slash.
+//
+// The page has no login, and shows the statements of open transactions with their values. It
+// answers only to localhost, loopback addresses and Options.Hosts, so that no foreign site can read
+// it through a browser. Mount it where only operators reach it.
+func (m *Monitor) Status() http.Handler { return m.status.handler() }
+
+const (
+	// checkPatience is how long the database may take to say that it can be used.
+	checkPatience = 2 * time.Second
+	// callLimit is how much longer a call to the database may use its connection.
+	callLimit = 2
+)
+
+// ask asks the database one question. It returns after patience, whatever the driver does.
+func ask[T any](ctx context.Context, running sidejob.Calls, patience time.Duration, question func(context.Context) (T, error)) (T, error) {
+	return sidejob.InTime(ctx, running, patience, callLimit*patience, question)
+}
+
+// check asks the ledger's database whether it can be used: while nothing is staged, no session
+// notices that it cannot.
+func (m *Monitor) check(ctx context.Context, of *watched) error {
+	_, err := ask(ctx, m.checks, checkPatience, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, of.ledger.Check(ctx)
+	})
+	if !errors.Is(ctx.Err(), context.Canceled) { // then the caller did not wait for the answer
+		m.checked(err)
+	}
+	return err
+}
+
+func (m *Monitor) checked(err error) {
+	before := m.unusable.Swap(&err)
+	switch failed := before != nil && *before != nil; {
+	case err != nil && !failed:
+		m.logger.Warn("the database does not answer as a ledger; messages may wait", "error", err)
+	case err == nil && failed:
+		m.logger.Info("the database answers again")
+	}
+}
+
+// lastCheck is the last answer of the database; asked is false before the first one.
+func (m *Monitor) lastCheck() (asked bool, err error) {
+	if last := m.unusable.Load(); last != nil {
+		return true, *last
+	}
+	return false, nil
+}
+
+// state is the state of the verifier; zero before Run.
+func (m *Monitor) state() verifier.State {
+	if of := m.watched.Load(); of != nil {
+		return of.verifier.State()
+	}
+	return verifier.State{}
+}
+
+// stats are the counts of the verifier; zero before Run.
+func (m *Monitor) stats() verifier.Stats {
+	if of := m.watched.Load(); of != nil {
+		return of.verifier.Stats()
+	}
+	return verifier.Stats{}
+}

@@ -1,0 +1,63 @@
+package sidejob
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+)
+
+// Calls bounds the calls to the database that run at the same time. A driver may ignore the context of
+// a call, so InTime runs each in a goroutine of its own, and its caller does not wait beyond its time.
+// While as many calls as are allowed hang, no other begins. So they never keep more connections.
+type Calls chan struct{} // holds an element for each call that runs
+
+// NewCalls allows n calls at a time, at least 1.
+func NewCalls(n int) Calls { return make(Calls, n) }
+
+// turn is how long a call waits for the one before it.
+const turn = time.Second
+
+// ErrNoAnswer: the database has not answered in time, or not to the call before.
+var ErrNoAnswer = errors.New("the database has not answered in time")
+
+// InTime returns the result of a call, or an error after patience. The context of the call ends
+// after limit, or with ctx. A panic of the call is an error.
+func InTime[T any](ctx context.Context, running Calls, patience, limit time.Duration, call func(context.Context) (T, error)) (none T, err error) {
+	late, turn := time.NewTimer(patience), time.NewTimer(min(patience, turn))
+	defer late.Stop()
+	defer turn.Stop()
+	select {
+	case running <- struct{}{}:
+	case <-turn.C:
+		return none, ErrNoAnswer
+	case <-ctx.Done():
+		return none, context.Cause(ctx)
+	}
+	type result struct {
+		value T
+		err   error
+	}
+	ended := make(chan result, 1)
+	go func() {
+		defer func() { <-running }()
+		defer func() {
+			if reason := recover(); reason != nil {
+				ended <- result{err: fmt.Errorf("panic: %v\n%s", reason, debug.Stack())}
+			}
+		}()
+		asking, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		value, err := call(asking)
+		ended <- result{value, err}
+	}()
+	select {
+	case r := <-ended:
+		return r.value, r.err
+	case <-late.C:
+		return none, ErrNoAnswer
+	case <-ctx.Done():
+		return none, context.Cause(ctx)
+	}
+}
