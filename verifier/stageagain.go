@@ -258,14 +258,19 @@ func (g *stager) readAll(ctx context.Context) (at time.Time, err error) {
 
 // needsMore tells whether fewer rows are known that can be staged than there may be messages on their
 // way.
-func (g *stager) needsMore() bool {
-	n := 0
+func (g *stager) needsMore() bool { return !g.moreStageable(stagedLimit - 1) }
+
+// moreStageable tells whether more than n candidates can be staged. It counts no further: while the
+// targets of a backlog take nothing, stage asks in every round.
+func (g *stager) moreStageable(n int) bool {
 	for _, c := range g.candidates {
 		if c.stageable() {
-			n++
+			if n--; n < 0 {
+				return true
+			}
 		}
 	}
-	return n < stagedLimit
+	return false
 }
 
 // passSlowPlace is for a page that has failed. On its way to the next due rows the database may pass
@@ -382,14 +387,17 @@ func (g *stager) stage(ctx context.Context) (waits bool, err error) {
 	if g.anew || g.blocked() {
 		return false, nil
 	}
+	if roomBytes <= 0 {
+		return g.moreStageable(0), nil
+	}
+	if room < claimLimit && g.moreStageable(room) { // soon there is room for a full claim
+		return true, nil
+	}
 	var rows []driver.DueRow
 	for _, c := range g.candidates {
 		if c.stageable() {
 			rows = append(rows, c.row)
 		}
-	}
-	if len(rows) > room && room < claimLimit || roomBytes <= 0 { // soon there is room for a full claim
-		return len(rows) > 0, nil
 	}
 	slices.SortFunc(rows, func(a, b driver.DueRow) int {
 		return cmp.Or(a.StageAt.Compare(b.StageAt), bytes.Compare(a.ID[:], b.ID[:]))
