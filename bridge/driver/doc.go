@@ -71,8 +71,8 @@
 // exist.
 //
 // A copy is only a hint, which is judged as every staged message is. So a copy that is published
-// too early, or twice, costs at most a duplicate with the same ID. A Claim or a Touch may
-// therefore be undone by a crash of the database.
+// too early, or twice, costs at most a duplicate with the same ID. A Touch may therefore be undone
+// by a crash of the database. A Claim may not: Cancel relies on it.
 //
 // # The sweep
 //

@@ -46,8 +46,26 @@ type CarriedReader interface {
 	// CarriedRows lists at most limit rows, the earliest stage time first.
 	CarriedRows(ctx context.Context, limit int) ([]CarriedRow, error)
 
+	// CountDelayed counts the rows of delayed messages (bridge.Message.NotBefore) that wait for their
+	// time, up to limit. That time is in the future by the database's clock, so no copy was published.
+	CountDelayed(ctx context.Context, limit int) (int, error)
+
+	// DelayedRows lists at most limit of the rows that CountDelayed counts, the earliest time first.
+	DelayedRows(ctx context.Context, limit int) ([]CarriedRow, error)
+
 	// CarriedRow returns the row of id, or nil if no committed row of id carries a message.
 	CarriedRow(ctx context.Context, id uuid.UUID) (*CarriedRow, error)
+}
+
+// An Advancer changes when a delayed message is staged.
+type Advancer interface {
+	// Advance makes the delayed message of id due at once, if it waits for its time, and tells whether
+	// it did. The row's recorded_at becomes the present time too, so the message still counts as
+	// unpublished, and a Cancel takes it back until a verifier claims it. Advance is one statement that
+	// commits by itself. It waits for a transaction that has changed the row, and then looks at the
+	// row again: of an Advance and a Cancel that commits, one gets the row. After an error the message
+	// is due or not. On an own table the error wraps errors.ErrUnsupported.
+	Advance(ctx context.Context, id uuid.UUID) (bool, error)
 }
 
 // A CarriedRow is a row of the ledger that carries a message.
@@ -58,6 +76,13 @@ type CarriedRow struct {
 	// Bytes is the length of the message.
 	Bytes int64
 }
+
+// Unpublished tells that no copy of the message was ever published. The RecordedAt of a delayed row may
+// be after its StageAt: SQLite rounds it up to the second.
+func (r CarriedRow) Unpublished() bool { return !r.StageAt.After(r.RecordedAt) }
+
+// Delayed tells that the message waits for its time: no copy was published, and at is before it.
+func (r CarriedRow) Delayed(at time.Time) bool { return r.Unpublished() && r.StageAt.After(at) }
 
 // A Finding is the answer to one question of a Diagnose.
 type Finding struct {

@@ -3,8 +3,10 @@ package ledgertest
 import (
 	"database/sql"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -62,9 +64,16 @@ func Finds(t *testing.T, of inspect.Diagnoser, what string, level inspect.Level,
 	}
 }
 
+// A CarriedInspector is what operators use of a ledger's carried rows.
+type CarriedInspector interface {
+	inspect.CarriedReader
+	inspect.Advancer
+}
+
 // ReadsCarried shows that a CarriedReader of the ledger sees the rows that carry messages, and only
-// committed ones, whether they are due or not. The ledger must be empty.
-func ReadsCarried(t *testing.T, ledger driver.Ledger, of inspect.CarriedReader) {
+// committed ones, whether they are due or not; which of them wait for their time; and that Advance
+// makes one of these due. The ledger must be empty.
+func ReadsCarried(t *testing.T, ledger driver.Ledger, of CarriedInspector) {
 	t.Helper()
 	record := func(entries ...driver.Entry) *sql.Tx {
 		t.Helper()
@@ -134,4 +143,198 @@ func ReadsCarried(t *testing.T, ledger driver.Ledger, of inspect.CarriedReader) 
 	if got := row(entries[0].ID); got != nil {
 		t.Errorf("a forgotten row is %+v", got)
 	}
+	readsDelayed(t, ledger, of)
+	advances(t, ledger, of)
+	advancesOrCancels(t, ledger, of)
+}
+
+// delayedBy commits messages that are delayed by an hour and so many more.
+func delayedBy(t *testing.T, ledger driver.Ledger, hours ...int) []driver.Entry {
+	t.Helper()
+	_, now, err := ledger.Due(t.Context(), driver.DueRow{}, 1)
+	check(t, err, "read the clock")
+	entries := newCarried(len(hours))
+	for i, h := range hours {
+		entries[i].NotBefore = now.Add(time.Duration(1+h)*time.Hour + 300*time.Millisecond)
+	}
+	check(t, within(t.Context(), ledger.DB(), func(tx *sql.Tx) error {
+		return ledger.Record(t.Context(), bridge.SQL(tx), entries)
+	}), "record delayed messages")
+	return entries
+}
+
+// readsDelayed shows that delayed messages are counted and listed until their time has come or a copy
+// was published, and no others.
+func readsDelayed(t *testing.T, ledger driver.Ledger, of CarriedInspector) {
+	t.Helper()
+	expect := func(limit int, want ...driver.Entry) {
+		t.Helper()
+		rows, err := of.DelayedRows(t.Context(), limit)
+		check(t, err, "list delayed rows")
+		n, err := of.CountDelayed(t.Context(), limit)
+		check(t, err, "count delayed rows")
+		if n != len(want) || len(rows) != len(want) {
+			t.Fatalf("up to %d are counted %d, listed %+v, must be %d", limit, n, rows, len(want))
+		}
+		for i, row := range rows {
+			if late := row.StageAt.Sub(want[i].NotBefore); row.ID != want[i].ID || late < 0 || late > time.Millisecond || row.Bytes != int64(len(want[i].Message)) ||
+				!row.Unpublished() || !row.Delayed(want[i].NotBefore.Add(-time.Millisecond)) || row.Delayed(want[i].NotBefore.Add(time.Second)) {
+				t.Errorf("row %d is %+v, must be %+v", i+1, row, want[i])
+			}
+		}
+	}
+	others := slices.Concat(newCarried(2), newUnpublished(2), driver.Plain(newID()))
+	check(t, within(t.Context(), ledger.DB(), func(tx *sql.Tx) error {
+		return ledger.Record(t.Context(), bridge.SQL(tx), others)
+	}), "record others")
+	check(t, ledger.Touch(t.Context(), idsOfEntries(others[1:3])), "touch") // due later, and published
+	expect(10)
+	e := delayedBy(t, ledger, 2, 0, 1)
+	expect(10, e[1], e[2], e[0])
+	expect(2, e[1], e[2])
+	_, err := ledger.Forget(t.Context(), idsOfEntries(slices.Concat(e, others)))
+	check(t, err, "forget")
+	expect(10)
+}
+
+// advances shows what Advance does to one row: it is due at once and unpublished still, so a Cancel
+// takes it back, and after a Claim it does not.
+func advances(t *testing.T, ledger driver.Ledger, of CarriedInspector) {
+	t.Helper()
+	advance := func(id uuid.UUID, want bool) {
+		t.Helper()
+		if done, err := of.Advance(t.Context(), id); err != nil || done != want {
+			t.Fatalf("advance returns %t, %v, must return %t", done, err, want)
+		}
+	}
+	due := func(want ...uuid.UUID) []driver.DueRow {
+		t.Helper()
+		var rows []driver.DueRow
+		eventually(t, "the rows are due", func() bool { // recorded_at of SQLite is rounded up to the second
+			var err error
+			rows, _, err = ledger.Due(bounded(t), driver.DueRow{}, 10)
+			check(t, err, "list due rows")
+			return len(rows) >= len(want)
+		})
+		expectIDs(t, "are due", idsOfDue(rows), want)
+		return rows
+	}
+	cancel := func(id uuid.UUID) (done bool) {
+		t.Helper()
+		check(t, within(t.Context(), ledger.DB(), func(tx *sql.Tx) (err error) {
+			done, err = ledger.Cancel(t.Context(), bridge.SQL(tx), id)
+			return err
+		}), "cancel")
+		return done
+	}
+	e := delayedBy(t, ledger, 0, 1, 2)
+	due()
+	_, before, err := ledger.Due(t.Context(), driver.DueRow{}, 1)
+	check(t, err, "read the clock")
+	advance(e[0].ID, true)
+	advance(e[1].ID, true)
+	advance(e[0].ID, false) // it is due already
+	rows := due(e[0].ID, e[1].ID)
+	for _, r := range rows {
+		between(t, "the stage time after an advance", r.StageAt, before, before.Add(time.Minute))
+		if !r.Unpublished() || r.RecordedAt.Sub(r.StageAt) > tick {
+			t.Errorf("an advanced row is %+v", r)
+		}
+	}
+	if !cancel(e[1].ID) {
+		t.Error("an advanced message that no verifier has claimed is not cancelled")
+	}
+	advance(e[1].ID, false)
+	claimed, err := ledger.Claim(t.Context(), due(e[0].ID))
+	check(t, err, "claim")
+	expectMessages(t, claimed, e[0])
+	advance(e[0].ID, false)
+	if cancel(e[0].ID) {
+		t.Error("a message that was advanced and then claimed is cancelled, although a copy may exist")
+	}
+	due()
+	if n, err := of.CountDelayed(t.Context(), 10); err != nil || n != 1 {
+		t.Errorf("after that %d are delayed, %v, must be 1", n, err)
+	}
+	plain, published := newID(), newCarried(1)
+	check(t, within(t.Context(), ledger.DB(), func(tx *sql.Tx) error {
+		return ledger.Record(t.Context(), bridge.SQL(tx), append(published, driver.Entry{ID: plain}))
+	}), "record")
+	check(t, ledger.Touch(t.Context(), idsOfEntries(published)), "touch")
+	for _, id := range []uuid.UUID{plain, published[0].ID, newID()} {
+		advance(id, false)
+	}
+	_, err = ledger.Forget(t.Context(), append(idsOfEntries(append(e, published...)), plain))
+	check(t, err, "forget")
+}
+
+// advancesOrCancels has messages advanced, cancelled and claimed at once: each one is claimed or
+// cancelled, and never both, whoever comes first.
+func advancesOrCancels(t *testing.T, ledger driver.Ledger, of CarriedInspector) {
+	t.Helper()
+	entries := delayedBy(t, ledger, make([]int, 40)...)
+	ids := idsOfEntries(entries)
+	cancelled, claimed := make(map[uuid.UUID]bool), make(map[uuid.UUID]bool)
+	var work, advancing sync.WaitGroup
+	shuffled := func() []uuid.UUID {
+		mine := slices.Clone(ids)
+		rand.Shuffle(len(mine), func(i, j int) { mine[i], mine[j] = mine[j], mine[i] })
+		return mine
+	}
+	for range 2 {
+		advancing.Go(func() {
+			for _, id := range shuffled() {
+				if _, err := of.Advance(t.Context(), id); err != nil {
+					t.Errorf("advance: %v", err)
+				}
+			}
+		})
+	}
+	advanced := make(chan struct{})
+	work.Go(func() {
+		for _, id := range shuffled()[:len(ids)/2] {
+			if err := within(t.Context(), ledger.DB(), func(tx *sql.Tx) error {
+				done, err := ledger.Cancel(t.Context(), bridge.SQL(tx), id)
+				cancelled[id] = done
+				return err
+			}); err != nil {
+				t.Errorf("cancel: %v", err)
+			}
+		}
+	})
+	work.Go(func() {
+		for last := false; ; {
+			rows, _, err := ledger.Due(t.Context(), driver.DueRow{}, 5)
+			var messages []driver.Carried
+			if err == nil {
+				messages, err = ledger.Claim(t.Context(), rows)
+			}
+			if err != nil {
+				t.Errorf("claim: %v", err)
+				return
+			}
+			for _, m := range messages {
+				claimed[m.ID] = true
+			}
+			if last && len(rows) == 0 {
+				return
+			}
+			select {
+			case <-advanced:
+				last = true
+			default:
+			}
+		}
+	})
+	advancing.Wait()
+	close(advanced)
+	work.Wait()
+	for _, id := range ids {
+		if claimed[id] == cancelled[id] {
+			t.Errorf("%s: claimed %t, cancelled %t", id, claimed[id], cancelled[id])
+		}
+	}
+	t.Logf("of %d advanced messages %d are claimed", len(ids), len(claimed))
+	_, err := ledger.Forget(t.Context(), ids)
+	check(t, err, "forget")
 }

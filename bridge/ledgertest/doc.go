@@ -12,7 +12,7 @@
 // a table of the application's own (bridge.OwnTable).
 //
 // Well and Finds are for tests of an inspect.Diagnoser, ReadsCarried for those of an
-// inspect.CarriedReader, and Verbs for tests that need every verb of an inbox.
+// inspect.CarriedReader and an inspect.Advancer, and Verbs for tests that need every verb of an inbox.
 //
 // The database must be a real one, or a model that says what it models (tests/tds). The suite
 // waits for signals if the database gives any (Harness.Waiting). Every wait may take minutes,

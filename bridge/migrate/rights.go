@@ -36,7 +36,7 @@ var tableRights = map[Role]struct {
 	Verifier:  {Sender, []string{"SELECT, DELETE ON bridge_ledger", "SELECT, UPDATE ON bridge_watermark", "UPDATE (stage_at) ON bridge_ledger"}},
 	Receiver:  {Effects, []string{"SELECT, INSERT, UPDATE ON bridge_mark", "SELECT, INSERT, DELETE ON bridge_kept"}},
 	Effects:   {"", []string{"SELECT ON bridge_inbox_version", "SELECT, INSERT, DELETE ON bridge_inbox", "SELECT, INSERT, UPDATE, DELETE ON bridge_inbox_pending"}},
-	Operator: {Verifier, []string{"SELECT ON bridge_inbox_version", "SELECT ON bridge_inbox", "SELECT, UPDATE, DELETE ON bridge_inbox_pending",
+	Operator: {Verifier, []string{"UPDATE (recorded_at) ON bridge_ledger", "SELECT ON bridge_inbox_version", "SELECT ON bridge_inbox", "SELECT, UPDATE, DELETE ON bridge_inbox_pending",
 		"SELECT, INSERT, UPDATE ON bridge_mark", "SELECT, DELETE ON bridge_kept"}},
 }
 
@@ -75,6 +75,7 @@ func Rights(dialect Dialect, role Role, database, schema string) ([]string, erro
 		for i := range rights { // package sqlserver documents the right on the whole table
 			rights[i] = strings.Replace(rights[i], "(stage_at) ", "", 1)
 		}
+		rights = slices.DeleteFunc(rights, func(right string) bool { return strings.HasPrefix(right, "UPDATE (recorded_at) ") })
 		if role == Migrator {
 			rights = append(rights, "CREATE TABLE", "ALTER, SELECT, INSERT, UPDATE ON SCHEMA::"+schema)
 		}

@@ -141,6 +141,8 @@
 //	verifier    what a sender needs, SELECT and DELETE on bridge_ledger, SELECT on bridge_watermark
 //	  to stage carried messages again
 //	            also UPDATE (stage_at, claimed_by) on bridge_ledger
+//	bridgectl delayed now
+//	            also UPDATE (recorded_at) on bridge_ledger
 //	who sweeps  what a verifier needs, and UPDATE on bridge_watermark
 //	receiver    SELECT on bridge_inbox_version, and
 //	  Handle    INSERT on bridge_inbox; also SELECT and DELETE, to purge old keys, unless

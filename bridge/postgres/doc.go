@@ -51,11 +51,13 @@
 // deadlock. Claim compares the stage time when it locks the row, so of two Claims at once the
 // second finds the row locked or its stage time changed.
 //
-// Claim and Touch turn synchronous_commit off for their own statement. That is safe: if a crash of
-// the server undoes one, the row is due at its old stage time, and a verifier publishes one copy
-// too many. Due and Claim do not wait for a synchronous standby either. A failover may take back
-// a row that they have seen, but the copy is judged like every staged message, and the judgement
-// waits for the standby.
+// Touch turns synchronous_commit off for its own statement. That is safe: if a crash of the server
+// undoes it, the row is due at its old stage time, and a verifier publishes one copy too many. A Claim
+// commits as the login's transactions do, and waits for the disk and for a synchronous standby. If a
+// crash undid it, the row would say that no copy of the message was published, and Cancel would take
+// back a message that a receiver has. Due waits for no standby. A failover may take back a row that
+// Due has seen, but the copy is judged like every staged message, and the judgement waits for the
+// standby.
 //
 // Each Claim and Touch leaves a dead version of the row, with an inline message of up to about
 // 2 kB; a larger message is stored apart (TOAST) and not copied. While an old transaction keeps
@@ -97,6 +99,8 @@
 //	  to stage carried messages again
 //	            also UPDATE (stage_at) on bridge_ledger and EXECUTE on bridge_due, bridge_claim and
 //	            bridge_touch
+//	bridgectl delayed now
+//	            also UPDATE (recorded_at) on bridge_ledger
 //	who sweeps  also UPDATE on bridge_watermark and UPDATE (stage_at) on bridge_ledger, which
 //	            FOR UPDATE needs
 //	receiver    SELECT on bridge_inbox_version, and

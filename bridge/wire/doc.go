@@ -32,7 +32,8 @@
 //
 // Both times must come from one reading of the database's clock, in one statement, unless the message is delayed. They are UTC where
 // their type has no zone. On SQLite recorded_at is in seconds and stage_at in milliseconds since 1970.
-// The column claimed_by on MySQL stays NULL. Only verifiers change a row.
+// The column claimed_by on MySQL stays NULL. Only verifiers
+// change a row, and bridgectl delayed now, which sets both times to the database's present time.
 //
 // Stage the message although the row carries it, unless the broker is away: until a verifier's session
 // has found the row of a message that a sender staged, the session drops no message (rule 6 of package

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -42,12 +41,9 @@ not have it.`,
 			if limit < 1 || limit > dueMost {
 				return misused("--limit: must be 1 to %d", dueMost)
 			}
-			ledger, err := a.ledger(cmd.Context())
-			switch {
-			case err != nil:
+			ledger, err := a.carryingLedger(cmd.Context())
+			if err != nil {
 				return err
-			case !ledger.Features().Carries:
-				return errors.New("this ledger carries no messages")
 			}
 			list := &carriedList{limit: limit, all: all}
 			look := lookAtDue
@@ -80,7 +76,7 @@ func lookAtDue(ctx context.Context, ledger *database.Ledger, limit int) ([]carri
 
 // lookAtCarried lists carried rows, due or not, with the database's time of the look.
 func lookAtCarried(ctx context.Context, ledger *database.Ledger, limit int) ([]carriedMessage, time.Time, error) {
-	_, at, err := ledger.Due(ctx, driver.DueRow{}, 1)
+	at, err := databaseTime(ctx, ledger)
 	if err != nil {
 		return nil, at, err
 	}
@@ -92,10 +88,8 @@ func lookAtCarried(ctx context.Context, ledger *database.Ledger, limit int) ([]c
 	return list, at, err
 }
 
-// carriedBy returns the message of a row. The recorded_at of a delayed row may be after its stage time:
-// SQLite rounds it up to the second.
 func carriedBy(row inspect.CarriedRow) carriedMessage {
-	return carriedMessage{row.ID, row.RecordedAt, row.StageAt, row.Bytes, row.StageAt.After(row.RecordedAt)}
+	return carriedMessage{row.ID, row.RecordedAt, row.StageAt, row.Bytes, !row.Unpublished()}
 }
 
 // A carriedMessage is a message that a row of the ledger carries.

@@ -96,8 +96,9 @@ type messageFacts struct {
 type rowFacts struct {
 	Identity   uuid.UUID        `json:"identity"`
 	State      string           `json:"state"`
-	RecordedAt *time.Time       `json:"recorded_at"` // of a committed row; nil if not found out
+	RecordedAt *time.Time       `json:"recorded_at"` // of a committed row; nil if not found out, or if it waits for its time, since only that is known
 	Carried    *carriedMessage  `json:"carried"`     // nil: the row carries no message
+	Delayed    *time.Time       `json:"delayed"`     // until then, by the database's clock; nil: it does not wait for its time
 	Holders    []inspect.Holder `json:"holders"`     // of an open transaction, as far as the login may see
 
 	sweptBefore time.Time // the watermark, where the row is absent
@@ -212,9 +213,14 @@ func (f *rowFacts) askCommitted(ctx context.Context, ledger *database.Ledger, id
 			return err
 		}
 		if row != nil {
-			f.RecordedAt = &row.RecordedAt
 			f.Carried = new(carriedBy(*row))
-			return nil
+			at, err := databaseTime(ctx, ledger)
+			if err == nil && row.Delayed(at) {
+				f.Delayed = &row.StageAt
+			} else {
+				f.RecordedAt = &row.RecordedAt
+			}
+			return err
 		}
 	}
 	f.RecordedAt, err = recordedAt(ctx, ledger, id)

@@ -75,6 +75,9 @@ func (f *messageFacts) concludeRow(say func(string, ...any)) {
 	case f.Ledger.State == rowCommitted && handled && f.isCarried():
 		say("Its row is in the ledger still, and holds the message: it has been forwarded, and the row has not been deleted since.")
 		f.Next = "A verifier deletes the row, or stages the message again: a duplicate, which the inbox absorbs."
+	case f.Ledger.State == rowCommitted && f.Ledger.Delayed != nil:
+		say("It is delayed until %s: its row is in the ledger and holds the message, its transaction committed, and no copy of it was published.", f.Ledger.Delayed.Format(time.RFC3339))
+		f.Next = "A verifier stages it at that time. Sender.Cancel or delayed cancel takes it back until then, and delayed now has it staged at once."
 	case f.Ledger.State == rowCommitted && f.isCarried():
 		say("Its row is in the ledger and holds the message: its transaction committed, and the message cannot get lost with a queue.")
 		f.concludeCarried(say)
@@ -210,6 +213,9 @@ func (f *messageFacts) write(p *page) {
 	if f.isCarried() {
 		c := f.Ledger.Carried
 		add("carried", "by its row, %s, stage time %s", humanize.Bytes(uint64(c.Size)), whenStaged(c.StageAt))
+		if until := f.Ledger.Delayed; until != nil {
+			add("delayed until", "%s", whenStaged(*until))
+		}
 	}
 	if f.Dead == nil && f.Queues == nil {
 		add("queues", "%s", notAsked("BRIDGE_AMQP_URL"))

@@ -49,7 +49,7 @@ func newRoot(a *app) *cobra.Command {
 	root.PersistentFlags().StringVar(&a.queue, "queue", "", "the staging queue, instead of BRIDGE_QUEUE")
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{string(formatTable), string(formatJSON)}, cobra.ShellCompDirectiveNoFileComp))
 	root.AddCommand(newMigrateCommand(a), newTopologyCommand(a), newGrantsCommand(a), newDoctorCommand(a), newStatusCommand(a),
-		newMessageCommand(a), newDeadCommand(a), newCarriedCommand(a), newOrphansCommand(a), newIdentityCommand(a),
+		newMessageCommand(a), newDeadCommand(a), newCarriedCommand(a), newDelayedCommand(a), newOrphansCommand(a), newIdentityCommand(a),
 		newPendingCommand(a), newGapsCommand(a), newMarksCommand(a))
 	prepare(a, root)
 	return root

@@ -82,6 +82,7 @@ type ledgerStatus struct {
 	Orphans  *int             `json:"orphans"`     // of these, those older than the sweep age, up to orphansMost
 	Carried  *int             `json:"carried"`     // committed ones that carry a message, due or not, up to ledgerRowsMost
 	Due      *int             `json:"carried_due"` // of these, those whose stage time has come, up to dueMost
+	Delayed  *delayedStatus   `json:"delayed"`     // nil: this ledger does not tell
 	Open     []inspect.Holder `json:"open"`        // transactions that have recorded and are open, up to holdersMost; nil: this ledger does not tell, or the login may not see them
 
 	unseen bool // the login may not see them
@@ -186,7 +187,10 @@ func (a *app) ledgerStatus(ctx context.Context, openFor time.Duration, fail func
 	if features.Carries {
 		status.Carried = number(func() (int, error) { return ledger.CountCarried(ctx, ledgerRowsMost) })
 		status.Due = number(func() (int, error) {
-			due, _, err := ledger.Due(ctx, driver.DueRow{}, dueMost)
+			due, at, err := ledger.Due(ctx, driver.DueRow{}, dueMost)
+			if err == nil {
+				status.Delayed, err = delayedStatusOf(ctx, ledger, due, at)
+			}
 			return len(due), err
 		})
 	}

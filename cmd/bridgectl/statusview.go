@@ -30,6 +30,9 @@ func (f *statusFacts) write(p *page) {
 		p.table([]string{"LEDGER", "ROWS", "CARRIED", "DUE", "ORPHANS", "OPEN"}, [][]string{{
 			l.Identity.String(), upTo(l.Rows, ledgerRowsMost), upTo(l.Carried, ledgerRowsMost), upTo(l.Due, dueMost), upTo(l.Orphans, orphansMost), f.openText(),
 		}})
+		if l.Delayed != nil && (l.Delayed.Next != nil || l.Delayed.Overdue != nil) {
+			p.line("%s", l.Delayed.text())
+		}
 		if l.unseen {
 			p.line("OPEN is not known: the login may not see other sessions; bridgectl doctor names the right")
 		}

@@ -32,6 +32,7 @@ GRANT SELECT ON bridge_ledger_version TO "operator";
 GRANT SELECT, DELETE ON bridge_ledger TO "operator";
 GRANT SELECT, UPDATE ON bridge_watermark TO "operator";
 GRANT UPDATE (stage_at) ON bridge_ledger TO "operator";
+GRANT UPDATE (recorded_at) ON bridge_ledger TO "operator";
 GRANT SELECT ON bridge_inbox_version TO "operator";
 GRANT SELECT ON bridge_inbox TO "operator";
 GRANT SELECT, UPDATE, DELETE ON bridge_inbox_pending TO "operator";

@@ -19,6 +19,7 @@ type inspector interface {
 	inspect.Diagnoser
 	inspect.Watcher
 	inspect.CarriedReader
+	inspect.Advancer
 }
 
 func inspectorOf(t *testing.T, ledger driver.Ledger) inspector {

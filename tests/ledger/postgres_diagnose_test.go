@@ -41,7 +41,7 @@ func testPostgresDiagnose(t *testing.T, server *servers.Postgres) {
 	}
 	t.Run("a healthy server is well", func(t *testing.T) {
 		address, admin := database(t)
-		_, at := newRole(t, address, admin, postgresVerifier...)
+		_, at := newRole(t, address, admin, append(postgresVerifier, "UPDATE (recorded_at) ON bridge_ledger")...)
 		ledger := openLedger(t, connect(t, at))
 		ledgertest.Well(t, inspectorOf(t, ledger))
 		ledgertest.ReadsCarried(t, ledger, inspectorOf(t, ledger))

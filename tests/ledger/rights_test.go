@@ -169,7 +169,7 @@ func TestPostgresRightsToCancel(t *testing.T) {
 	testRightsToCancel(t, postgresGuarded(t))
 }
 
-// Only a login with the role of a canceller takes a message back.
+// Only a login with the role of a canceller takes a message back, and only an operator makes it due.
 func testRightsToCancel(t *testing.T, g guarded) {
 	open := func(role migrate.Role) driver.Ledger {
 		t.Helper()
@@ -180,7 +180,7 @@ func testRightsToCancel(t *testing.T, g guarded) {
 	admin, _, err := g.kind.Open(t.Context(), g.kind.URL(t))
 	must(t, err)
 	t.Cleanup(func() { must(t, admin.Close()) })
-	senders, cancellers := open(migrate.Sender), open(migrate.Canceller)
+	senders, cancellers, verifiers, operators := open(migrate.Sender), open(migrate.Canceller), open(migrate.Verifier), open(migrate.Operator)
 	id := newID()
 	tx := begin(t, cancellers.DB())
 	must(t, cancellers.Record(t.Context(), bridge.SQL(tx), []driver.Entry{{ID: id, Message: []byte("later"), NotBefore: time.Now().Add(time.Hour)}}))
@@ -191,6 +191,14 @@ func testRightsToCancel(t *testing.T, g guarded) {
 		t.Errorf("a sender without the rights has cancelled: %t, %v", done, err)
 	}
 	must(t, tx.Rollback())
+	if done, err := inspectorOf(t, verifiers).Advance(t.Context(), id); err == nil || done {
+		t.Errorf("a verifier has made a delayed message due: %t, %v", done, err)
+	}
+	for _, want := range []bool{true, false} { // then it is due
+		if done, err := inspectorOf(t, operators).Advance(t.Context(), id); err != nil || done != want {
+			t.Errorf("advance returns %t, %v, must return %t", done, err, want)
+		}
+	}
 	for _, want := range []bool{true, false} {
 		tx = begin(t, cancellers.DB())
 		if done, err := cancellers.Cancel(t.Context(), bridge.SQL(tx), id); err != nil || done != want {

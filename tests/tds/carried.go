@@ -63,6 +63,9 @@ var carriedStatements = []statement{
 		}),
 	form(`SELECT count(*) FROM ( SELECT TOP (@p1) l.stage_at FROM bridge_ledger l WITH («([A-Z, ]+)», INDEX (bridge_ledger_stage_at)) WHERE l.stage_at IS NOT NULL ) carried`, countCarried),
 	form(`SELECT TOP (@p1) CONVERT(nvarchar(36), l.id) AS id, DATEDIFF_BIG(millisecond, '19700101', l.recorded_at) AS recorded_ms, DATEDIFF_BIG(millisecond, '19700101', l.stage_at) AS stage_ms, DATALENGTH(l.message) AS bytes FROM bridge_ledger l WITH («([A-Z, ]+)», INDEX (bridge_ledger_stage_at)) WHERE l.stage_at IS NOT NULL ORDER BY l.stage_at, l.id`, listCarried),
+	form(`SELECT count(*) FROM ( SELECT TOP (@p1) l.stage_at FROM bridge_ledger l WITH («([A-Z, ]+)», INDEX (bridge_ledger_stage_at)) WHERE l.stage_at IS NOT NULL AND l.stage_at > sysutcdatetime() AND l.stage_at <= l.recorded_at ) carried`, countDelayed),
+	form(`SELECT TOP (@p1) CONVERT(nvarchar(36), l.id) AS id, DATEDIFF_BIG(millisecond, '19700101', l.recorded_at) AS recorded_ms, DATEDIFF_BIG(millisecond, '19700101', l.stage_at) AS stage_ms, DATALENGTH(l.message) AS bytes FROM bridge_ledger l WITH («([A-Z, ]+)», INDEX (bridge_ledger_stage_at)) WHERE l.stage_at IS NOT NULL AND l.stage_at > sysutcdatetime() AND l.stage_at <= l.recorded_at ORDER BY l.stage_at, l.id`, listDelayed),
+	form(`UPDATE l SET recorded_at = @now, stage_at = @now FROM bridge_ledger l WITH («([A-Z, ]+)») WHERE l.id = CAST(@p1 AS uniqueidentifier) AND l.stage_at <= l.recorded_at AND l.stage_at > @now`, advance),
 	form(`SELECT CONVERT(nvarchar(36), l.id) AS id, DATEDIFF_BIG(millisecond, '19700101', l.recorded_at) AS recorded_ms, DATEDIFF_BIG(millisecond, '19700101', l.stage_at) AS stage_ms, DATALENGTH(l.message) AS bytes FROM bridge_ledger l WITH («([A-Z, ]+)») WHERE l.id = CAST(@p1 AS uniqueidentifier) AND l.stage_at IS NOT NULL`, readCarried),
 }
 
@@ -155,13 +158,55 @@ func due(x *execution, words []string) (uint64, error) {
 
 // countCarried reads the index on the stage time.
 func countCarried(x *execution, words []string) (uint64, error) {
-	rows, err := x.carried(words[1])
-	return x.number(len(rows)), err
+	return x.countCarried(words, anyCarried)
 }
 
 // listCarried reads the same index in its order.
 func listCarried(x *execution, words []string) (uint64, error) {
-	rows, err := x.carried(words[1])
+	return x.listCarried(words, anyCarried)
+}
+
+// countDelayed and listDelayed read of that index the rows whose time has not come.
+func countDelayed(x *execution, words []string) (uint64, error) {
+	return x.countCarried(words, delayedAfter(now()))
+}
+
+func listDelayed(x *execution, words []string) (uint64, error) {
+	return x.listCarried(words, delayedAfter(now()))
+}
+
+func anyCarried(row) bool { return true }
+
+// delayedAfter tells of a row whether its message is delayed until after a time.
+func delayedAfter(at time.Time) func(row) bool {
+	return func(r row) bool {
+		stageAt, carried := r["stage_at"].(time.Time)
+		return carried && stageAt.After(at) && !stageAt.After(r["recorded_at"].(time.Time))
+	}
+}
+
+// advance makes a delayed row due.
+func advance(x *execution, words []string) (uint64, error) {
+	text, _ := x.parameters["@p1"].(string)
+	id, err := parseGUID(text)
+	if err != nil {
+		return 0, err
+	}
+	return x.changeByKey("UPDATE", "bridge_ledger", words[1], row{"id": id}, func(r row) row {
+		if delayedAfter(x.now)(r) {
+			r["recorded_at"], r["stage_at"] = x.now, x.now
+		}
+		return r
+	})
+}
+
+func (x *execution) countCarried(words []string, wanted func(row) bool) (uint64, error) {
+	rows, err := x.carried(words[1], wanted)
+	return x.number(len(rows)), err
+}
+
+func (x *execution) listCarried(words []string, wanted func(row) bool) (uint64, error) {
+	rows, err := x.carried(words[1], wanted)
 	x.describeCarried()
 	for _, r := range rows {
 		x.showCarried(r)
@@ -169,8 +214,8 @@ func listCarried(x *execution, words []string) (uint64, error) {
 	return uint64(len(rows)), err
 }
 
-// carried returns the first @p1 rows with messages.
-func (x *execution) carried(hints string) ([]row, error) {
+// carried returns the first @p1 wanted rows with messages.
+func (x *execution) carried(hints string, wanted func(row) bool) ([]row, error) {
 	ledger, err := x.readable("bridge_ledger")
 	if err != nil {
 		return nil, err
@@ -180,7 +225,7 @@ func (x *execution) carried(hints string) ([]row, error) {
 		return nil, err
 	}
 	rows, err := x.scan(ledger, how)
-	rows = slices.DeleteFunc(rows, func(r row) bool { return r["stage_at"] == nil })
+	rows = slices.DeleteFunc(rows, func(r row) bool { return r["stage_at"] == nil || !wanted(r) })
 	sortByTime(rows, "stage_at")
 	return rows[:min(len(rows), x.top("@p1"))], err
 }

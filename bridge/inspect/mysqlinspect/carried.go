@@ -24,6 +24,16 @@ FROM bridge_ledger l`
 
 	carriedRows = carriedColumns + ` FORCE INDEX (bridge_ledger_stage_at) WHERE l.stage_at IS NOT NULL ORDER BY l.stage_at, l.id LIMIT ?`
 	carriedRow  = carriedColumns + ` WHERE l.id = UNHEX(?) AND l.stage_at IS NOT NULL`
+
+	countDelayed = `SELECT COUNT(*) FROM (
+	SELECT 1 FROM bridge_ledger l FORCE INDEX (bridge_ledger_stage_at) WHERE l.stage_at > UTC_TIMESTAMP(6) AND l.stage_at <= l.recorded_at LIMIT ?
+) carried`
+
+	delayedRows = carriedColumns + ` FORCE INDEX (bridge_ledger_stage_at) WHERE l.stage_at > UTC_TIMESTAMP(6) AND l.stage_at <= l.recorded_at ORDER BY l.stage_at, l.id LIMIT ?`
+
+	// A server reads UTC_TIMESTAMP once for a statement.
+	advance = `UPDATE bridge_ledger SET recorded_at = UTC_TIMESTAMP(6), stage_at = UTC_TIMESTAMP(6)
+WHERE id = UNHEX(?) AND stage_at <= recorded_at AND stage_at > UTC_TIMESTAMP(6)`
 )
 
 // CountCarried reads the index on the stage time, up to limit rows.
@@ -36,6 +46,21 @@ func (i *Inspector) CarriedRows(ctx context.Context, limit int) ([]inspect.Carri
 	return i.carried().CarriedRows(ctx, limit)
 }
 
+// CountDelayed reads the index on the stage time from the present on, up to limit rows.
+func (i *Inspector) CountDelayed(ctx context.Context, limit int) (int, error) {
+	return i.carried().CountDelayed(ctx, limit)
+}
+
+// DelayedRows reads along the index on the stage time from the present on.
+func (i *Inspector) DelayedRows(ctx context.Context, limit int) ([]inspect.CarriedRow, error) {
+	return i.carried().DelayedRows(ctx, limit)
+}
+
+// Advance changes the row by its key.
+func (i *Inspector) Advance(ctx context.Context, id uuid.UUID) (bool, error) {
+	return i.carried().Advance(ctx, id)
+}
+
 // CarriedRow reads the row by its key.
 func (i *Inspector) CarriedRow(ctx context.Context, id uuid.UUID) (*inspect.CarriedRow, error) {
 	return i.carried().CarriedRow(ctx, id)
@@ -44,6 +69,7 @@ func (i *Inspector) CarriedRow(ctx context.Context, id uuid.UUID) (*inspect.Carr
 func (i *Inspector) carried() inspection.Carried {
 	return inspection.Carried{
 		Ledger: i.ledger, Watched: i.on, Count: countCarried, Rows: carriedRows, Row: carriedRow,
+		CountWaiting: countDelayed, Waiting: delayedRows, MakeDue: advance,
 		ID: func(id uuid.UUID) any { return strings.ReplaceAll(id.String(), "-", "") },
 		Ask: func(ctx context.Context, ask func(context.Context, sqlx.QueryerContext) error) error {
 			tx, err := i.on.DB.BeginTxx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted, ReadOnly: true})
@@ -52,6 +78,17 @@ func (i *Inspector) carried() inspection.Carried {
 			}
 			defer func() { _ = tx.Rollback() }()
 			return ask(ctx, tx)
+		},
+		Change: func(ctx context.Context, change func(context.Context, sqlx.ExecerContext) error) error {
+			tx, err := i.on.DB.BeginTxx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+			if err != nil {
+				return err
+			}
+			if err := change(ctx, tx); err != nil {
+				_ = tx.Rollback()
+				return err
+			}
+			return tx.Commit()
 		},
 	}
 }

@@ -19,6 +19,15 @@ FROM bridge_ledger`
 
 	carriedRows = carriedColumns + ` WHERE stage_at IS NOT NULL ORDER BY stage_at, bridge_ledger.id LIMIT $1::int`
 	carriedRow  = carriedColumns + ` WHERE id = $1::text::uuid AND stage_at IS NOT NULL`
+
+	// The ORDER BY has the planner read the index.
+	countDelayed = `SELECT count(*) FROM (SELECT FROM bridge_ledger WHERE stage_at > now() AND stage_at <= recorded_at ORDER BY stage_at LIMIT $1::int) AS delayed`
+
+	delayedRows = carriedColumns + ` WHERE stage_at > now() AND stage_at <= recorded_at ORDER BY stage_at, bridge_ledger.id LIMIT $1::int`
+
+	// After a transaction that was open meanwhile the condition is evaluated anew, with the same t.
+	advance = `UPDATE bridge_ledger SET recorded_at = t, stage_at = t FROM clock_timestamp() AS t
+WHERE id = $1::text::uuid AND stage_at <= recorded_at AND stage_at > t`
 )
 
 // CountCarried reads the index on the stage time, up to limit rows.
@@ -31,6 +40,21 @@ func (i *Inspector) CarriedRows(ctx context.Context, limit int) ([]inspect.Carri
 	return i.carried().CarriedRows(ctx, limit)
 }
 
+// CountDelayed reads the index on the stage time from the present on, up to limit rows.
+func (i *Inspector) CountDelayed(ctx context.Context, limit int) (int, error) {
+	return i.carried().CountDelayed(ctx, limit)
+}
+
+// DelayedRows reads along the index on the stage time from the present on.
+func (i *Inspector) DelayedRows(ctx context.Context, limit int) ([]inspect.CarriedRow, error) {
+	return i.carried().DelayedRows(ctx, limit)
+}
+
+// Advance changes the row by its key.
+func (i *Inspector) Advance(ctx context.Context, id uuid.UUID) (bool, error) {
+	return i.carried().Advance(ctx, id)
+}
+
 // CarriedRow reads the row by its key.
 func (i *Inspector) CarriedRow(ctx context.Context, id uuid.UUID) (*inspect.CarriedRow, error) {
 	return i.carried().CarriedRow(ctx, id)
@@ -39,6 +63,7 @@ func (i *Inspector) CarriedRow(ctx context.Context, id uuid.UUID) (*inspect.Carr
 func (i *Inspector) carried() inspection.Carried {
 	return inspection.Carried{
 		Ledger: i.ledger, Watched: i.on, Count: countCarried, Rows: carriedRows, Row: carriedRow,
+		CountWaiting: countDelayed, Waiting: delayedRows, MakeDue: advance,
 		ID: func(id uuid.UUID) any { return id.String() },
 	}
 }

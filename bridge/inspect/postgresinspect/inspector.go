@@ -15,8 +15,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 )
 
-// An Inspector asks about a ledger. It implements inspect.Diagnoser, inspect.Watcher and
-// inspect.CarriedReader.
+// An Inspector asks about a ledger. It implements inspect.Diagnoser, inspect.Watcher,
+// inspect.CarriedReader and inspect.Advancer.
 type Inspector struct {
 	ledger driver.Ledger // that is in use
 	on     tables.Watched
@@ -26,6 +26,7 @@ var (
 	_ inspect.Diagnoser     = (*Inspector)(nil)
 	_ inspect.Watcher       = (*Inspector)(nil)
 	_ inspect.CarriedReader = (*Inspector)(nil)
+	_ inspect.Advancer      = (*Inspector)(nil)
 )
 
 // New returns the inspector of a ledger.

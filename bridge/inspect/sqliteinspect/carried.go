@@ -18,6 +18,16 @@ FROM bridge_ledger`
 
 	carriedRows = carriedColumns + ` WHERE stage_at IS NOT NULL ORDER BY stage_at, id LIMIT ?`
 	carriedRow  = carriedColumns + ` WHERE id = ? AND stage_at IS NOT NULL`
+
+	now     = `CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)`
+	delayed = ` WHERE stage_at > ` + now + ` AND stage_at <= recorded_at * 1000 ORDER BY stage_at, id LIMIT ?`
+
+	countDelayed = `SELECT count(*) FROM (SELECT 1 FROM bridge_ledger` + delayed + `)`
+	delayedRows  = carriedColumns + delayed
+
+	// SQLite reads its clock once for a row.
+	advance = `UPDATE bridge_ledger SET recorded_at = (` + now + ` + 999) / 1000, stage_at = ` + now + `
+WHERE id = ? AND stage_at <= recorded_at * 1000 AND stage_at > ` + now
 )
 
 // CountCarried reads the index on the stage time, up to limit rows.
@@ -30,6 +40,21 @@ func (i *Inspector) CarriedRows(ctx context.Context, limit int) ([]inspect.Carri
 	return i.carried().CarriedRows(ctx, limit)
 }
 
+// CountDelayed reads the index on the stage time from the present on, up to limit rows.
+func (i *Inspector) CountDelayed(ctx context.Context, limit int) (int, error) {
+	return i.carried().CountDelayed(ctx, limit)
+}
+
+// DelayedRows reads along the index on the stage time from the present on.
+func (i *Inspector) DelayedRows(ctx context.Context, limit int) ([]inspect.CarriedRow, error) {
+	return i.carried().DelayedRows(ctx, limit)
+}
+
+// Advance changes the row by its key.
+func (i *Inspector) Advance(ctx context.Context, id uuid.UUID) (bool, error) {
+	return i.carried().Advance(ctx, id)
+}
+
 // CarriedRow reads the row by its key.
 func (i *Inspector) CarriedRow(ctx context.Context, id uuid.UUID) (*inspect.CarriedRow, error) {
 	return i.carried().CarriedRow(ctx, id)
@@ -38,6 +63,7 @@ func (i *Inspector) CarriedRow(ctx context.Context, id uuid.UUID) (*inspect.Carr
 func (i *Inspector) carried() inspection.Carried {
 	return inspection.Carried{
 		Ledger: i.ledger, Watched: i.on, Count: countCarried, Rows: carriedRows, Row: carriedRow,
+		CountWaiting: countDelayed, Waiting: delayedRows, MakeDue: advance,
 		ID: func(id uuid.UUID) any { return id.String() },
 	}
 }

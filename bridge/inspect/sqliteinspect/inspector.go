@@ -22,6 +22,7 @@ type Inspector struct {
 var (
 	_ inspect.Diagnoser     = (*Inspector)(nil)
 	_ inspect.CarriedReader = (*Inspector)(nil)
+	_ inspect.Advancer      = (*Inspector)(nil)
 )
 
 // New returns the inspector of a ledger.

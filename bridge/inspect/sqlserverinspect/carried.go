@@ -30,6 +30,27 @@ SELECT TOP (@p1) ` + carriedColumns + `, INDEX (bridge_ledger_stage_at)) WHERE l
 	carriedRow = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 SET LOCK_TIMEOUT 1000;
 SELECT ` + carriedColumns + `) WHERE l.id = CAST(@p1 AS uniqueidentifier) AND l.stage_at IS NOT NULL`
+
+	// The index is filtered, so its condition is repeated: see package sqlserver.
+	delayed = `, INDEX (bridge_ledger_stage_at)) WHERE l.stage_at IS NOT NULL AND l.stage_at > sysutcdatetime() AND l.stage_at <= l.recorded_at`
+
+	countDelayed = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+SET LOCK_TIMEOUT 1000;
+SELECT count(*) FROM (
+	SELECT TOP (@p1) l.stage_at FROM bridge_ledger l WITH (READCOMMITTEDLOCK, READPAST, ROWLOCK` + delayed + `
+) carried`
+
+	delayedRows = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+SET LOCK_TIMEOUT 1000;
+SELECT TOP (@p1) ` + carriedColumns + delayed + ` ORDER BY l.stage_at, l.id`
+
+	// The hints are those of the statement that cancels. Only the UPDATE may count.
+	advance = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+SET NOCOUNT ON;
+DECLARE @now datetime2(3) = sysutcdatetime();
+SET NOCOUNT OFF;
+UPDATE l SET recorded_at = @now, stage_at = @now FROM bridge_ledger l WITH (READCOMMITTEDLOCK, ROWLOCK, FORCESEEK)
+WHERE l.id = CAST(@p1 AS uniqueidentifier) AND l.stage_at <= l.recorded_at AND l.stage_at > @now`
 )
 
 // CountCarried reads the index on the stage time, up to limit rows.
@@ -42,6 +63,21 @@ func (i *Inspector) CarriedRows(ctx context.Context, limit int) ([]inspect.Carri
 	return i.carried().CarriedRows(ctx, limit)
 }
 
+// CountDelayed reads the index on the stage time from the present on, up to limit rows.
+func (i *Inspector) CountDelayed(ctx context.Context, limit int) (int, error) {
+	return i.carried().CountDelayed(ctx, limit)
+}
+
+// DelayedRows reads along the index on the stage time from the present on.
+func (i *Inspector) DelayedRows(ctx context.Context, limit int) ([]inspect.CarriedRow, error) {
+	return i.carried().DelayedRows(ctx, limit)
+}
+
+// Advance changes the row by its key.
+func (i *Inspector) Advance(ctx context.Context, id uuid.UUID) (bool, error) {
+	return i.carried().Advance(ctx, id)
+}
+
 // CarriedRow reads the row by its key.
 func (i *Inspector) CarriedRow(ctx context.Context, id uuid.UUID) (*inspect.CarriedRow, error) {
 	return i.carried().CarriedRow(ctx, id)
@@ -50,9 +86,13 @@ func (i *Inspector) CarriedRow(ctx context.Context, id uuid.UUID) (*inspect.Carr
 func (i *Inspector) carried() inspection.Carried {
 	return inspection.Carried{
 		Ledger: i.ledger, Watched: i.on, Count: countCarried, Rows: carriedRows, Row: carriedRow,
+		CountWaiting: countDelayed, Waiting: delayedRows, MakeDue: advance,
 		ID: func(id uuid.UUID) any { return id.String() },
 		Ask: func(ctx context.Context, ask func(context.Context, sqlx.QueryerContext) error) error {
 			return mssql.Try(ctx, func(ctx context.Context) error { return ask(ctx, i.on.DB) })
+		},
+		Change: func(ctx context.Context, change func(context.Context, sqlx.ExecerContext) error) error {
+			return mssql.Try(ctx, func(ctx context.Context) error { return change(ctx, i.on.DB) })
 		},
 	}
 }

@@ -17,22 +17,57 @@ import (
 type Carried struct {
 	Ledger driver.Ledger
 	tables.Watched
-	// Count is a statement whose one number is that of the rows, up to its parameter. Rows returns so
-	// many rows at most, and Row the one whose ID is its parameter, or nothing: id as text, recorded_ms
-	// and stage_ms in milliseconds since 1970, and bytes.
-	Count, Rows, Row string
+	// Count and CountWaiting are statements whose one number is that of the rows, up to their parameter.
+	// Rows and Waiting return so many rows at most, and Row the one whose ID is its parameter, or
+	// nothing: id as text, recorded_ms and stage_ms in milliseconds since 1970, and bytes.
+	Count, Rows, Row, CountWaiting, Waiting string
+	// MakeDue makes the row of its parameter due, if its time has not come.
+	MakeDue string
 	// ID returns an ID as a parameter.
 	ID func(uuid.UUID) any
 	// Ask runs a statement so that it reads only committed rows. Nil: on the pool as it is.
 	Ask func(ctx context.Context, ask func(ctx context.Context, db sqlx.QueryerContext) error) error
+	// Change runs MakeDue so that it commits. Nil: on the pool as it is.
+	Change func(ctx context.Context, change func(ctx context.Context, db sqlx.ExecerContext) error) error
 }
 
 // CountCarried counts up to limit rows.
-func (c Carried) CountCarried(ctx context.Context, limit int) (n int, err error) {
-	err = c.ask(ctx, "count carried rows", func(ctx context.Context, db sqlx.QueryerContext) error {
-		return sqlx.GetContext(ctx, db, &n, c.Count, limit)
+func (c Carried) CountCarried(ctx context.Context, limit int) (int, error) {
+	return c.count(ctx, "count carried rows", c.Count, limit)
+}
+
+// CountDelayed counts up to limit rows whose time has not come.
+func (c Carried) CountDelayed(ctx context.Context, limit int) (int, error) {
+	return c.count(ctx, "count delayed rows", c.CountWaiting, limit)
+}
+
+func (c Carried) count(ctx context.Context, doing, query string, limit int) (n int, err error) {
+	err = c.ask(ctx, doing, func(ctx context.Context, db sqlx.QueryerContext) error {
+		return sqlx.GetContext(ctx, db, &n, query, limit)
 	})
 	return n, err
+}
+
+// Advance makes a row due.
+func (c Carried) Advance(ctx context.Context, id uuid.UUID) (bool, error) {
+	doing := "advance delayed message " + id.String()
+	if !c.Ledger.Features().Carries {
+		return false, tables.Unsupported(doing, "a ledger on an own table")
+	}
+	if c.Change == nil {
+		c.Change = func(ctx context.Context, change func(ctx context.Context, db sqlx.ExecerContext) error) error {
+			return change(ctx, c.DB)
+		}
+	}
+	changed := 0
+	err := c.Change(ctx, func(ctx context.Context, db sqlx.ExecerContext) (err error) {
+		changed, err = tables.Changed(db.ExecContext(ctx, c.MakeDue, c.ID(id)))
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("%s: %w", doing, c.Classify(err))
+	}
+	return changed > 0, nil
 }
 
 // CarriedRow reads a row by its key.
@@ -47,6 +82,11 @@ func (c Carried) CarriedRow(ctx context.Context, id uuid.UUID) (*inspect.Carried
 // CarriedRows lists rows.
 func (c Carried) CarriedRows(ctx context.Context, limit int) ([]inspect.CarriedRow, error) {
 	return c.read(ctx, "list carried rows", c.Rows, limit)
+}
+
+// DelayedRows lists rows whose time has not come.
+func (c Carried) DelayedRows(ctx context.Context, limit int) ([]inspect.CarriedRow, error) {
+	return c.read(ctx, "list delayed rows", c.Waiting, limit)
 }
 
 func (c Carried) read(ctx context.Context, doing, query string, arg any) ([]inspect.CarriedRow, error) {

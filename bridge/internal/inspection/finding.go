@@ -6,6 +6,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -59,6 +60,7 @@ const (
 	CheckOldest = "oldest open transaction"
 	checkOrphan = "orphans"
 	checkDue    = "carried messages"
+	checkDelay  = "delayed messages"
 
 	CheckVersion   = "server version"
 	CheckPrimary   = "primary"
@@ -141,7 +143,7 @@ const (
 	longDue     = 5 * time.Minute
 )
 
-// Backlog counts orphans, rows that carry messages, and those of them that are due.
+// Backlog counts orphans, rows that carry messages, and those of them that are due or delayed.
 func (f *Findings) Backlog(ctx context.Context, ledger driver.Ledger, carried inspect.CarriedReader) {
 	features := ledger.Features()
 	if features.Sweeps {
@@ -168,7 +170,29 @@ func (f *Findings) Backlog(ctx context.Context, ledger driver.Ledger, carried in
 			return
 		}
 		f.due(all, due, now)
+		f.delayed(ctx, carried, due, now)
 	}
+}
+
+// delayed tells of messages that wait for their time, and of the first due row that no verifier has claimed.
+func (f *Findings) delayed(ctx context.Context, carried inspect.CarriedReader, due []driver.DueRow, now time.Time) {
+	waiting := 0
+	next, err := carried.DelayedRows(ctx, 1)
+	if err == nil && len(next) > 0 {
+		waiting, err = carried.CountDelayed(ctx, mostCarried)
+	}
+	if err != nil {
+		f.Unknown(checkDelay, "", err)
+		return
+	}
+	text := "wait for their time: " + atLeast(max(waiting, len(next)), mostCarried)
+	if len(next) > 0 {
+		text += fmt.Sprintf("; the next, %s, until %s", next[0].ID, next[0].StageAt.Format(time.RFC3339))
+	}
+	if i := slices.IndexFunc(due, driver.DueRow.Unpublished); i >= 0 {
+		text += fmt.Sprintf("; due and not yet staged, delayed or recorded while the broker was out: the first, %s, for %v", due[i].ID, now.Sub(due[i].StageAt).Round(time.Second))
+	}
+	f.OK(checkDelay, "%s", text)
 }
 
 // due judges by the first row.

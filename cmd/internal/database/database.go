@@ -103,6 +103,7 @@ type kind struct {
 type inspector interface {
 	inspect.Diagnoser
 	inspect.CarriedReader
+	inspect.Advancer
 }
 
 // opens makes of a kind's own ledger, and of its inspector, what the commands know.
@@ -114,7 +115,7 @@ func opens[L driver.Ledger, I inspector](open func(context.Context, *sql.DB) (L,
 		}
 		inspects := of(ledger)
 		watcher, _ := any(inspects).(inspect.Watcher)
-		return &Ledger{ledger, inspects, inspects, watcher}, nil
+		return &Ledger{ledger, inspects, inspects, inspects, watcher}, nil
 	}
 }
 
@@ -209,6 +210,7 @@ type Ledger struct {
 	driver.Ledger
 	inspect.Diagnoser
 	inspect.CarriedReader
+	inspect.Advancer
 	inspect.Watcher // nil: the database does not tell who holds a message up
 }
 
