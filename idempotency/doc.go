@@ -230,8 +230,9 @@
 // has its own keys.
 //
 // Keys are kept for Options.Retention. Handle, HandleBatch, HandleTx, AtMostOnce and Accept delete older
-// ones as they go: after every 200 messages, once the last one is acked, a short transaction
-// reads 500 keys. If some are old, a second transaction deletes them. Stats.Purged and
+// ones as they go: after every 200 messages, once the last one is acked, short transactions read
+// 8 keys, and if these do not tell that all are young, 500. If some are old, another one deletes
+// them. Stats.Purged and
 // Stats.PurgePasses show the progress; [Guard.Purge] works off a backlog. The purge follows the
 // primary key, which has UUIDv7 and ULID keys in the order of their age. So it finds the old
 // ones first and skips the others, and needs no index that would make every claim slower.
