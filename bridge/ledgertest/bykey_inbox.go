@@ -19,8 +19,11 @@ type keyedInbox struct {
 
 func testInboxByKey(t *testing.T, i *inbox) {
 	b := &keyedInbox{inbox: i, one: oneConnection(i.connect)}
-	k := keyed{Harness: i.Harness, db: b.one, others: i.db, tables: inboxTables, large: 2 * full,
+	k := keyed{Harness: i.Harness, db: b.one, others: i.db, large: 2 * full,
 		add: b.add, empty: b.empty, steps: b.steps, open: b.open}
+	for _, table := range inboxTables {
+		k.tables = append(k.tables, i.named(table))
+	}
 	k.run(t)
 	b.empty(t)
 }
@@ -31,7 +34,7 @@ func (b *keyedInbox) empty(t *testing.T) {
 	t.Helper()
 	b.keys = nil
 	for _, table := range inboxTables {
-		_, err := b.one.ExecContext(t.Context(), "DELETE FROM "+table)
+		_, err := b.one.ExecContext(t.Context(), b.named("DELETE FROM "+table))
 		check(t, err, "empty "+table)
 	}
 }

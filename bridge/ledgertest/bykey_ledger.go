@@ -29,9 +29,9 @@ func testLedgerByKey(t *testing.T, d *database) {
 	k := keyed{Harness: d.Harness, db: l.db, others: d.sender.DB(), large: 5 * full,
 		add: l.add, empty: l.empty, steps: l.steps, open: l.open}
 	if d.Insert == nil {
-		k.tables = []string{"bridge_ledger", "bridge_identity"}
+		k.tables = []string{d.named("bridge_ledger"), d.named("bridge_identity")}
 	} else {
-		k.tables = []string{d.Table, "bridge_identity"}
+		k.tables = []string{d.Table, d.named("bridge_identity")}
 	}
 	k.run(t)
 	l.empty(t)
@@ -42,7 +42,7 @@ func (l *keyedLedger) empty(t *testing.T) {
 	l.rows = nil
 	table := l.Table
 	if l.Insert == nil {
-		table = "bridge_ledger"
+		table = l.named("bridge_ledger")
 	}
 	if table == "" {
 		return // its rows stay

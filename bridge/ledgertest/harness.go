@@ -30,6 +30,10 @@ type Harness struct {
 	// which all others then begin at once. Nil: another test shows what follows.
 	Begun []string
 
+	// In returns a statement with the schema of the bridge's tables before their names; Copy and the
+	// other statements below have it already. Nil: the tables are found without it.
+	In func(statement string) string
+
 	// Watch opens the ledger as Open does, and also returns its watcher. Nil: the database does
 	// not tell who holds a message up.
 	Watch func(ctx context.Context, db *sql.DB) (driver.Ledger, inspect.Watcher, error)
@@ -121,6 +125,14 @@ func (h Harness) in(tx *sql.Tx) bridge.Tx {
 		return h.Tx(tx)
 	}
 	return bridge.SQL(tx)
+}
+
+// named is a statement of the suite's own as the database takes it.
+func (h Harness) named(statement string) string {
+	if h.In != nil {
+		return h.In(statement)
+	}
+	return statement
 }
 
 // wait is the bound that the suite gives to a Settle that should end by a signal,

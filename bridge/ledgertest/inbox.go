@@ -46,11 +46,11 @@ func RunInbox(t *testing.T, h Harness) {
 	t.Run("tables of the next version serve this release, of later ones not", func(t *testing.T) {
 		db := h.create(t)()
 		check(t, h.MigrateInbox(t.Context(), db), "migrate")
-		raise(t, db, "inbox")
+		h.raise(t, db, "inbox")
 		_, err := h.OpenInbox(t.Context(), db)
 		check(t, err, "open inbox of the next version")
 		check(t, h.MigrateInbox(t.Context(), db), "migrate, with nothing to do")
-		raise(t, db, "inbox")
+		h.raise(t, db, "inbox")
 		if _, err := h.OpenInbox(t.Context(), db); !errors.Is(err, bridge.ErrNoSchema) {
 			t.Errorf("open: %v, must be %v", err, bridge.ErrNoSchema)
 		}

@@ -86,7 +86,7 @@ func runAlone(t *testing.T, h Harness) {
 	t.Run("tables of the next version serve this release, of later ones not", func(t *testing.T) { testLaterSchema(t, h) })
 	t.Run("a schema of an earlier version is refused with the mend", func(t *testing.T) { testEarlierSchema(t, h) })
 	t.Run("a transaction of another database is refused", func(t *testing.T) { testOtherDatabase(t, h) })
-	for name, statement := range map[string]string{"another": h.Copy, "no": "DELETE FROM bridge_identity"} {
+	for name, statement := range map[string]string{"another": h.Copy, "no": h.named("DELETE FROM bridge_identity")} {
 		t.Run("a database with "+name+" identity answers nothing, gives nothing out and is not swept", func(t *testing.T) { testOtherIdentity(t, h, statement) })
 	}
 	if h.Insert == nil {

@@ -59,7 +59,7 @@ func (d *database) sweeping() *sweeping { return &sweeping{d} }
 // empty removes all rows. The watermark stays.
 func (s *sweeping) empty(t *testing.T) {
 	t.Helper()
-	_, err := s.sender.DB().ExecContext(t.Context(), `DELETE FROM bridge_ledger`)
+	_, err := s.sender.DB().ExecContext(t.Context(), s.named(`DELETE FROM bridge_ledger`))
 	check(t, err, "remove all rows")
 }
 

@@ -197,7 +197,7 @@ func testForgetLocked(t *testing.T, d *database) {
 func (d *database) lockedRow(t *testing.T, id uuid.UUID) *sql.Tx {
 	t.Helper()
 	tx := begin(t, d.sender.DB())
-	_, err := tx.ExecContext(t.Context(), "DELETE FROM bridge_ledger WHERE id = "+d.Literal(id))
+	_, err := tx.ExecContext(t.Context(), d.named("DELETE FROM bridge_ledger WHERE id = ")+d.Literal(id))
 	check(t, err, "lock a row")
 	return tx
 }

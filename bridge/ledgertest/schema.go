@@ -52,9 +52,9 @@ func testMigrators(t *testing.T, h Harness, begun []string) {
 }
 
 // raise makes the tables of a part those of the next version.
-func raise(t *testing.T, db *sql.DB, part string) {
+func (h Harness) raise(t *testing.T, db *sql.DB, part string) {
 	t.Helper()
-	table := "bridge_" + part + "_version"
+	table := h.named("bridge_" + part + "_version")
 	_, err := db.ExecContext(t.Context(), fmt.Sprintf(`INSERT INTO %[1]s (version_id, is_applied) `+
 		`SELECT version_id + 1, is_applied FROM %[1]s WHERE version_id = (SELECT MAX(version_id) FROM %[1]s)`, table))
 	check(t, err, "make it a later version")
@@ -64,7 +64,7 @@ func raise(t *testing.T, db *sql.DB, part string) {
 func testLaterSchema(t *testing.T, h Harness) {
 	d := h.newDatabase(t)
 	db := d.sender.DB()
-	raise(t, db, "ledger")
+	h.raise(t, db, "ledger")
 	check(t, d.ledger.Check(t.Context()), "check")
 	identity := d.ledger.Identity()
 	d.ledger = d.open(t)
@@ -77,7 +77,7 @@ func testLaterSchema(t *testing.T, h Harness) {
 	check(t, h.Migrate(t.Context(), db), "migrate, with nothing to do")
 	check(t, d.ledger.Check(t.Context()), "check")
 
-	raise(t, db, "ledger")
+	h.raise(t, db, "ledger")
 	if _, err := h.Open(t.Context(), db); !errors.Is(err, bridge.ErrNoSchema) {
 		t.Errorf("open: %v, must be %v", err, bridge.ErrNoSchema)
 	}
@@ -165,14 +165,14 @@ func testEarlierSchema(t *testing.T, h Harness) {
 		_, err := db.ExecContext(t.Context(), statement)
 		check(t, err, statement)
 	}
-	exec(`DELETE FROM bridge_ledger_version WHERE version_id > 1`)
+	exec(h.named(`DELETE FROM bridge_ledger_version WHERE version_id > 1`))
 	if _, err := h.Open(t.Context(), db); !errors.Is(err, bridge.ErrNoSchema) || !strings.Contains(err.Error(), "migrate.Ledger") {
 		t.Errorf("open: %v, must be %v and name migrate.Ledger", err, bridge.ErrNoSchema)
 	}
 	for _, statement := range h.Uncarry {
 		exec(statement)
 	}
-	exec(`DROP TABLE bridge_watermark`)
+	exec(h.named(`DROP TABLE bridge_watermark`))
 	identity := d.ledger.Identity()
 	d.ledger = d.open(t)
 	if after := d.ledger.Identity(); after != identity {

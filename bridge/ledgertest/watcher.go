@@ -258,7 +258,7 @@ func testOpenTransactions(t *testing.T, w *watching) {
 	w.becomes(t, 0, 0, 10) // what other tests have begun is rolled back
 	idle := begin(t, w.sender.DB())
 	var rows int // it has read, and written nothing
-	check(t, idle.QueryRowContext(t.Context(), "SELECT count(*) FROM bridge_ledger").Scan(&rows), "read")
+	check(t, idle.QueryRowContext(t.Context(), w.named("SELECT count(*) FROM bridge_ledger")).Scan(&rows), "read")
 	first := w.opened(t, newID())
 	w.expectHolder(t, w.becomes(t, 1, 0, 10), first)
 	if found := w.listed(t, time.Hour, 10); len(found) > 0 {

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+
+	"github.com/twoqueue/twoqueue/bridge/internal/schema"
 )
 
 // setIdentity sets the identity; ID stands for the UUID's canonical text.
@@ -27,10 +29,14 @@ var canonical = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`
 // before get bridge.ErrOtherLedger. The tables must be of version 4 or later. If it fails, or the
 // process dies, nothing has changed, or everything if the COMMIT was sent.
 func NewIdentity(ctx context.Context, db *sql.DB, dialect Dialect, identity string) (deleted int64, err error) {
+	return newIdentity(ctx, db, dialect, identity, schema.Name{})
+}
+
+func newIdentity(ctx context.Context, db *sql.DB, dialect Dialect, identity string, in schema.Name) (deleted int64, err error) {
 	if !canonical.MatchString(identity) {
 		return 0, fmt.Errorf("new identity: %q is not a UUID in its canonical text", identity)
 	}
-	switch there, _, err := Version(ctx, db, dialect, LedgerPart); {
+	switch there, _, err := version(ctx, db, dialect, LedgerPart, in); {
 	case err != nil:
 		return 0, fmt.Errorf("new identity: %w", err)
 	case there < 4:
@@ -42,9 +48,9 @@ func NewIdentity(ctx context.Context, db *sql.DB, dialect Dialect, identity stri
 	}
 	defer func() { _ = tx.Rollback() }()
 	exec := func(right, statement string) (changed int64, err error) {
-		result, err := tx.ExecContext(ctx, statement)
+		result, err := tx.ExecContext(ctx, in.In(statement))
 		if err != nil {
-			return 0, fmt.Errorf("new identity (needs %s): %w", right, err)
+			return 0, fmt.Errorf("new identity (needs %s): %w", in.In(right), err)
 		}
 		return result.RowsAffected()
 	}

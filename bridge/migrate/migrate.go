@@ -14,6 +14,7 @@ import (
 	"github.com/pressly/goose/v3"
 
 	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
+	"github.com/twoqueue/twoqueue/bridge/internal/schema"
 )
 
 // A Dialect names the kind of database that db is.
@@ -46,13 +47,13 @@ var files embed.FS
 // processes may call it at once (see the package comment). It returns the database's errors
 // after some attempts. If the login may not create tables, the error says so after some seconds.
 func Ledger(ctx context.Context, db *sql.DB, dialect Dialect) error {
-	return Tables(ctx, db, dialect, files, string(LedgerPart))
+	return Schema("").Ledger(ctx, db, dialect)
 }
 
 // Inbox does for the inbox what Ledger does for the ledger. The inbox is in the receiver's
 // database, which may be another one.
 func Inbox(ctx context.Context, db *sql.DB, dialect Dialect) error {
-	return Tables(ctx, db, dialect, files, string(InboxPart))
+	return Schema("").Inbox(ctx, db, dialect)
 }
 
 // Tables does the same for the program's own tables. Their migrations are in the folder
@@ -64,13 +65,22 @@ func Tables(ctx context.Context, db *sql.DB, dialect Dialect, files fs.FS, part 
 	if err != nil {
 		return fmt.Errorf("migrate %s: %w", part, err)
 	}
+	return repeatedly(ctx, part, schema.Name{}, func() error { return attempt(ctx, db, dialect, dir, Part(part).versions()) })
+}
+
+// repeatedly calls attempt until it succeeds, or fails for good.
+func repeatedly(ctx context.Context, part string, in schema.Name, attempt func() error) error {
 	// No lock, but on MySQL: goose's is held by the session, which a pooler may
 	// change between two statements, and there is none for SQLite. The unique
 	// version number does it, with another attempt for whoever came second.
 	pauses := backoff.NewExponentialBackOff()
 	pauses.InitialInterval = pause
-	_, err = backoff.Retry(ctx, func() (struct{}, error) {
-		return struct{}{}, attempt(ctx, db, dialect, dir, Part(part).versions())
+	_, err := backoff.Retry(ctx, func() (struct{}, error) {
+		err := attempt()
+		if mend := missingRight(err, in); mend != "" { // another attempt would not change that
+			err = backoff.Permanent(fmt.Errorf("%w; migrate with the login of the tables' owner, or %s", err, mend))
+		}
+		return struct{}{}, err
 	}, backoff.WithBackOff(pauses), backoff.WithMaxTries(attempts))
 	if err != nil {
 		return fmt.Errorf("migrate %s: %w", part, err)
@@ -93,14 +103,11 @@ func attempt(ctx context.Context, db *sql.DB, dialect Dialect, dir fs.FS, versio
 	if err == nil {
 		_, err = provider.Up(ctx)
 	}
-	if mend := missingRight(err); mend != "" { // another attempt would not change that
-		return backoff.Permanent(fmt.Errorf("%w; migrate with the login of the tables' owner, or %s", err, mend))
-	}
 	return err
 }
 
 // missingRight returns what to grant if err says that the login may not make tables, or "".
-func missingRight(err error) string {
+func missingRight(err error, in schema.Name) string {
 	var state interface{ SQLState() string }
 	if errors.As(err, &state) && state.SQLState() == noRights {
 		return "grant this login CREATE on the schema"
@@ -109,6 +116,9 @@ func missingRight(err error) string {
 	case mssql.NoDatabaseRight:
 		return "GRANT CREATE TABLE to this login's user"
 	case mssql.NoSchemaRight:
+		if in.IsSet() {
+			return "GRANT ALTER ON SCHEMA::" + in.Quoted() + " to this login's user"
+		}
 		return "GRANT ALTER ON SCHEMA::dbo (or the login's default schema) to this login's user"
 	}
 	return ""

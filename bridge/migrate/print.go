@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/pressly/goose/v3/database"
+
+	"github.com/twoqueue/twoqueue/bridge/internal/schema"
 )
 
 // Print writes the statements that update a part from a version to this release's, for an
@@ -18,6 +20,10 @@ import (
 // the GO is for sqlcmd and the like. A program that runs the script must stop at an error (sqlcmd -b
 // -x, sqlite3 -bail).
 func Print(w io.Writer, dialect Dialect, part Part, from int64) error {
+	return Schema("").Print(w, dialect, part, from)
+}
+
+func printScript(w io.Writer, dialect Dialect, part Part, from int64, in schema.Name) error {
 	all, err := migrations(dialect, part)
 	if err != nil {
 		return err
@@ -31,8 +37,14 @@ func Print(w io.Writer, dialect Dialect, part Part, from int64) error {
 		return fmt.Errorf("print the migrations of the %s: %w", part, err)
 	}
 	// A strings.Builder takes everything, so that nothing below fails.
-	script := &script{dialect: dialect, versions: part.versions()}
+	script := &script{dialect: dialect, versions: part.versions(), tag: "$bridge$"}
+	for strings.Contains(in.Quoted(), script.tag) { // which would end the block
+		script.tag = "$bridge_" + script.tag[1:]
+	}
 	fmt.Fprintf(script, "-- The %s of twoqueue for %s: from version %d to %d. It may run more than once.\n", part, dialect, from, wanted)
+	if in.IsSet() {
+		fmt.Fprintf(script, "-- The schema must exist: CREATE SCHEMA %s\n", in.Quoted())
+	}
 	switch dialect {
 	case SQLServer:
 		script.WriteString("-- Run it by sqlcmd -b -x: without -b, sqlcmd goes on after an error.\n")
@@ -49,11 +61,10 @@ func Print(w io.Writer, dialect Dialect, part Part, from int64) error {
 		if m.version <= from {
 			continue
 		}
-		_, text, _ := strings.Cut(m.text, "-- +goose Up\n")
 		fmt.Fprintf(script, "\n-- Version %d (%s).\n", m.version, m.name)
-		script.version(m.version, strings.TrimSpace(text))
+		script.version(m.version, m.up())
 	}
-	if _, err := io.WriteString(w, script.String()); err != nil {
+	if _, err := io.WriteString(w, in.In(script.String())); err != nil {
 		return fmt.Errorf("print the migrations of the %s: %w", part, err)
 	}
 	return nil
@@ -64,6 +75,7 @@ type script struct {
 	strings.Builder
 	dialect  Dialect
 	versions string // the table of versions
+	tag      string // begins and ends a block on PostgreSQL
 }
 
 // makeVersions writes how the table of versions is made, with version 0, which goose wants.
@@ -87,7 +99,7 @@ func (s *script) version(version int64, text string) {
 	begin, end := "", ""
 	switch s.dialect {
 	case PostgreSQL: // which runs it in one transaction
-		begin, end = "DO $bridge$ BEGIN\nIF NOT EXISTS ("+s.noted(version)+") THEN\n", "END IF;\nEND $bridge$;\n"
+		begin, end = "DO "+s.tag+" BEGIN\nIF NOT EXISTS ("+s.noted(version)+") THEN\n", "END IF;\nEND "+s.tag+";\n"
 	case SQLServer:
 		begin, end = tsqlBegin+"IF NOT EXISTS ("+s.noted(version)+") BEGIN\n", "END;\n"+tsqlEnd
 	case SQLite:

@@ -1,6 +1,7 @@
 package migrate
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -41,14 +42,18 @@ var tableRights = map[Role]struct {
 }
 
 // Rights returns the least rights of a role's login in a database of this kind, each as it stands
-// between GRANT and TO. database is the database's name, which MySQL needs for Migrator; schema
-// is the schema of the tables on PostgreSQL and SQL Server. Both stand in the statements as they
-// are given. Grant the rights when the tables are there, and in their database. With an own table
+// between GRANT and TO. database is the database's name as it stands in a statement, which MySQL
+// needs for Migrator. schema is a Schema: the rights then name it; with "" they are on public or
+// dbo, and name the tables alone. Grant the rights when the tables are there, and in their database. With an own table
 // (bridge.OwnTable) sender and verifier also need SELECT on it. SQLite has no logins, which is an
 // error.
 func Rights(dialect Dialect, role Role, database, schema string) ([]string, error) {
 	if !slices.Contains(Roles(), role) {
 		return nil, fmt.Errorf("role %q is not known", role)
+	}
+	in, err := Schema(schema).in(dialect)
+	if err != nil {
+		return nil, err
 	}
 	var rights []string
 	for at := role; at != ""; at = tableRights[at].like {
@@ -57,12 +62,12 @@ func Rights(dialect Dialect, role Role, database, schema string) ([]string, erro
 	judges := role == Verifier || role == Operator
 	switch dialect {
 	case PostgreSQL:
-		rights = slices.Insert(rights, 0, "USAGE ON SCHEMA "+schema)
+		rights = slices.Insert(rights, 0, "USAGE ON SCHEMA "+cmp.Or(in.Quoted(), "public"))
 		if judges {
 			rights = append(rights, "EXECUTE ON FUNCTION bridge_committed, bridge_forget, bridge_due, bridge_claim, bridge_touch")
 		}
 		if role == Migrator {
-			rights = append(rights, "CREATE ON SCHEMA "+schema)
+			rights = append(rights, "CREATE ON SCHEMA "+cmp.Or(in.Quoted(), "public"))
 		}
 	case MySQL:
 		for i := range rights { // Claim notes itself in the row
@@ -77,10 +82,13 @@ func Rights(dialect Dialect, role Role, database, schema string) ([]string, erro
 		}
 		rights = slices.DeleteFunc(rights, func(right string) bool { return strings.HasPrefix(right, "UPDATE (recorded_at) ") })
 		if role == Migrator {
-			rights = append(rights, "CREATE TABLE", "ALTER, SELECT, INSERT, UPDATE ON SCHEMA::"+schema)
+			rights = append(rights, "CREATE TABLE", "ALTER, SELECT, INSERT, UPDATE ON SCHEMA::"+cmp.Or(in.Quoted(), "dbo"))
 		}
 	default:
 		return nil, fmt.Errorf("%s has no logins; the rights are those of the file", dialect)
+	}
+	for i := range rights {
+		rights[i] = in.In(rights[i])
 	}
 	return rights, nil
 }

@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"strings"
 
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/database"
 
 	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
+	"github.com/twoqueue/twoqueue/bridge/internal/schema"
 )
 
 // A Part is a set of tables that has a version of its own.
@@ -28,19 +30,23 @@ func (p Part) versions() string { return "bridge_" + string(p) + "_version" }
 // Version returns which version of a part is in db, 0 for none, and which one this release
 // makes. It changes nothing.
 func Version(ctx context.Context, db *sql.DB, dialect Dialect, part Part) (there, wanted int64, err error) {
+	return Schema("").Version(ctx, db, dialect, part)
+}
+
+func version(ctx context.Context, db *sql.DB, dialect Dialect, part Part, in schema.Name) (there, wanted int64, err error) {
 	all, err := migrations(dialect, part)
 	if err != nil {
 		return 0, 0, err
 	}
 	wanted = all[len(all)-1].version
-	begun, err := isThere(ctx, db, dialect, part.versions())
+	begun, err := isThere(ctx, db, dialect, part.versions(), in)
 	if err != nil {
 		return 0, wanted, fmt.Errorf("look for the version of the %s: %w", part, err)
 	}
 	if !begun {
 		return 0, wanted, nil
 	}
-	store, err := database.NewStore(gooseDialect[dialect], part.versions())
+	store, err := database.NewStore(gooseDialect[dialect], in.In(part.versions()))
 	if err == nil {
 		there, err = store.GetLatestVersion(ctx, db)
 	}
@@ -56,7 +62,7 @@ func Version(ctx context.Context, db *sql.DB, dialect Dialect, part Part) (there
 
 // isThere tells whether there is a table, where that can be asked without a right on
 // it. On SQL Server the answer is true, and reading it tells.
-func isThere(ctx context.Context, db *sql.DB, dialect Dialect, table string) (there bool, err error) {
+func isThere(ctx context.Context, db database.DBTxConn, dialect Dialect, table string, in schema.Name) (there bool, err error) {
 	query := map[Dialect]string{
 		PostgreSQL: `SELECT to_regclass('` + table + `') IS NOT NULL`,
 		MySQL:      `SELECT count(*) > 0 FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = '` + table + `'`,
@@ -65,7 +71,7 @@ func isThere(ctx context.Context, db *sql.DB, dialect Dialect, table string) (th
 	if query == "" {
 		return true, nil
 	}
-	err = db.QueryRowContext(ctx, query).Scan(&there)
+	err = db.QueryRowContext(ctx, in.In(query)).Scan(&there)
 	return there, err
 }
 
@@ -74,6 +80,12 @@ type migration struct {
 	version int64
 	name    string
 	text    string
+}
+
+// up returns the statements.
+func (m migration) up() string {
+	_, text, _ := strings.Cut(m.text, "-- +goose Up\n")
+	return strings.TrimSpace(text)
 }
 
 // migrations are those of a part, in their order; one at least.

@@ -14,6 +14,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/mysqlserver"
+	"github.com/twoqueue/twoqueue/bridge/internal/schema"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -78,7 +79,7 @@ var _ driver.Inbox = (*Inbox)(nil)
 // OpenInbox checks that the inbox's tables are in db. If they are missing or of an unusable
 // version, the error wraps bridge.ErrNoSchema.
 func OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
-	if err := tables.CheckInbox(ctx, sqlx.NewDb(db, "mysql")); err != nil {
+	if err := tables.CheckInbox(ctx, sqlx.NewDb(db, "mysql"), schema.Name{}); err != nil {
 		return nil, fmt.Errorf("open inbox: %w", classify(err))
 	}
 	return &Inbox{Inbox: inbox.On(db), Entities: entities}, nil

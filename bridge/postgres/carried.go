@@ -63,7 +63,7 @@ func (l *Ledger) carry(ctx context.Context, tx bridge.Tx, stage tables.Stage, me
 		last = []any{stage.NotBefore.Format(time.RFC3339Nano)}
 	}
 	if len(messages) == 1 {
-		return tx.Exec(ctx, one, append([]any{messages[0].ID.String(), l.Identity().String(), tables.NotNil(messages[0].Message)}, last...)...)
+		return tx.Exec(ctx, l.schema.In(one), append([]any{messages[0].ID.String(), l.Identity().String(), tables.NotNil(messages[0].Message)}, last...)...)
 	}
 	ids := make([]uuid.UUID, len(messages))
 	firsts, lengths := make([]int, len(messages)), make([]int, len(messages))
@@ -72,16 +72,16 @@ func (l *Ledger) carry(ctx context.Context, tx bridge.Tx, stage tables.Stage, me
 		ids[i], firsts[i], lengths[i] = m.ID, len(all)+1, len(m.Message)
 		all = append(all, m.Message...)
 	}
-	return tx.Exec(ctx, many, append([]any{array(ids), l.Identity().String(), all, numbers(firsts), numbers(lengths)}, last...)...)
+	return tx.Exec(ctx, l.schema.In(many), append([]any{array(ids), l.Identity().String(), all, numbers(firsts), numbers(lengths)}, last...)...)
 }
 
 func (l *Ledger) cancel(ctx context.Context, tx bridge.Tx, id uuid.UUID) (int64, error) {
-	return tx.Exec(ctx, cancel, array([]uuid.UUID{id}))
+	return tx.Exec(ctx, l.schema.In(cancel), array([]uuid.UUID{id}))
 }
 
 // due reads a snapshot that is no older than the time that it returns.
 func (l *Ledger) due(ctx context.Context, after driver.DueRow, limit int) (rows []tables.DueRow, err error) {
-	err = l.db.SelectContext(ctx, &rows, due, l.Identity().String(), after.StageAt.UTC().Format(time.RFC3339Nano), after.ID.String(), strconv.Itoa(limit))
+	err = l.db.SelectContext(ctx, &rows, l.schema.In(due), l.Identity().String(), after.StageAt.UTC().Format(time.RFC3339Nano), after.ID.String(), strconv.Itoa(limit))
 	return rows, err
 }
 
@@ -90,12 +90,12 @@ func (l *Ledger) claim(ctx context.Context, rows []driver.DueRow) (messages []dr
 	for i, row := range rows {
 		ids[i] = row.ID
 	}
-	err = l.db.SelectContext(ctx, &messages, claim, array(ids), stageTimes(rows))
+	err = l.db.SelectContext(ctx, &messages, l.schema.In(claim), array(ids), stageTimes(rows))
 	return messages, err
 }
 
 func (l *Ledger) touchCarried(ctx context.Context, ids []uuid.UUID) error {
-	_, err := l.db.ExecContext(ctx, touchCarried, array(ids))
+	_, err := l.db.ExecContext(ctx, l.schema.In(touchCarried), array(ids))
 	return err
 }
 

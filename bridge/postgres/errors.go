@@ -8,6 +8,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/internal/schema"
 )
 
 // The SQLSTATEs that mean something to us.
@@ -54,13 +55,18 @@ func waitEnded(err error) bool {
 	return state == lockNotAvailable || state == queryCanceled
 }
 
+// classifyIn is classify for tables in a schema.
+func classifyIn(in schema.Name) func(error) error {
+	return func(err error) error { return classify(in, err) }
+}
+
 // classify adds to the driver's error the answer to what it means for the bridge.
-func classify(err error) error {
+func classify(in schema.Name, err error) error {
 	switch sqlState(err) {
 	case uniqueViolation:
 		return fmt.Errorf("%w: %w", bridge.ErrDuplicateID, err)
 	case undefinedTable, undefinedColumn:
-		return fmt.Errorf("%w: call migrate.Ledger or migrate.Inbox, and see that search_path is the same everywhere: %w", bridge.ErrNoSchema, err)
+		return fmt.Errorf("%w: %s: %w", bridge.ErrNoSchema, in.Mend("search_path"), err)
 	case undefinedFunction:
 		return fmt.Errorf("%w: the ledger's functions are not there, as after a dump of the tables alone: run the CREATE FUNCTION statements that bridgectl migrate print shows: %w", bridge.ErrNoSchema, err)
 	case readOnly: // every transaction of a standby is

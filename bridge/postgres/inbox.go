@@ -10,6 +10,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/internal/schema"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -19,20 +20,25 @@ const now = `(extract(epoch FROM statement_timestamp()) * 1000)::bigint`
 // The tables of an inbox are empty too, or small, before they are not: see neverKept.
 const anew = `CASE WHEN ${1} IS NULL THEN ` + neverKept + ` ELSE true END`
 
-var inbox = tables.NewInbox(tables.Dialect{
-	Bind:       sqlx.DOLLAR,
-	Key:        "key",
-	Now:        now,
-	Claimed:    `(extract(epoch FROM claimed_at) * 1000)::bigint`,
-	Limit:      "LIMIT ?",
-	OnConflict: "ON CONFLICT DO NOTHING",
-	Locked:     "FOR UPDATE SKIP LOCKED",
-	Anew:       anew,
-	Forgetting: "DELETE FROM bridge_inbox AS i WHERE key IN ($keys) AND",
-	Classify:   classify,
-})
+func inboxIn(in schema.Name) tables.Inbox {
+	return tables.NewInbox(tables.Dialect{
+		Schema:     in,
+		Bind:       sqlx.DOLLAR,
+		Key:        "key",
+		Now:        now,
+		Claimed:    `(extract(epoch FROM claimed_at) * 1000)::bigint`,
+		Limit:      "LIMIT ?",
+		OnConflict: "ON CONFLICT DO NOTHING",
+		Locked:     "FOR UPDATE SKIP LOCKED",
+		Anew:       anew,
+		Forgetting: "DELETE FROM bridge_inbox AS i WHERE key IN ($keys) AND",
+		Classify:   classifyIn(in),
+	})
+}
 
-var entities = tables.NewEntities(tables.StandardEntities(sqlx.DOLLAR, "now()", "floor(extract(epoch FROM now() - min(kept_at)))::bigint", anew, classify))
+func entitiesIn(in schema.Name) tables.Entities {
+	return tables.NewEntities(tables.StandardEntities(in, sqlx.DOLLAR, "now()", "floor(extract(epoch FROM now() - min(kept_at)))::bigint", anew, classifyIn(in)))
+}
 
 // An Inbox is the tables of processed keys, pending messages, marks and kept messages in one
 // PostgreSQL database. It implements driver.Inbox.
@@ -44,22 +50,29 @@ var entities = tables.NewEntities(tables.StandardEntities(sqlx.DOLLAR, "now()", 
 type Inbox struct {
 	tables.Inbox
 	tables.Entities
+	schema schema.Name
 }
 
 var _ driver.Inbox = (*Inbox)(nil)
 
 // OpenInbox checks that the inbox's tables are in db. If they are missing, of an unusable
 // version or unlogged, the error wraps bridge.ErrNoSchema.
-func OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
+func OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) { return Schema("").OpenInbox(ctx, db) }
+
+// OpenInbox does what the function of this name does, with the inbox's tables in the schema.
+func (s Schema) OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
+	in, err := schema.PostgreSQL(string(s))
+	if err != nil {
+		return nil, fmt.Errorf("open inbox: %w", err)
+	}
 	conn := sqlx.NewDb(db, "postgres")
-	err := tables.CheckInbox(ctx, conn)
-	if err == nil {
-		err = checkLogged(ctx, conn, []string{"bridge_inbox", "bridge_inbox_pending", "bridge_mark", "bridge_kept"})
+	if err = tables.CheckInbox(ctx, conn, in); err == nil {
+		err = checkLogged(ctx, conn, []string{in.In("bridge_inbox"), in.In("bridge_inbox_pending"), in.In("bridge_mark"), in.In("bridge_kept")})
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open inbox: %w", classify(err))
+		return nil, fmt.Errorf("open inbox: %w", classify(in, err))
 	}
-	return &Inbox{inbox.On(db), entities}, nil
+	return &Inbox{inboxIn(in).On(db), entitiesIn(in), in}, nil
 }
 
 const (
@@ -74,22 +87,22 @@ const (
 // lock_timeout allows. In a transaction at REPEATABLE READ or above, a key that was claimed after
 // the transaction's first statement is a serialization failure (SQLSTATE 40001): roll back and
 // try again.
-func (*Inbox) Claim(ctx context.Context, tx bridge.Tx, consumer string, keys []string) (fresh []string, err error) {
+func (i *Inbox) Claim(ctx context.Context, tx bridge.Tx, consumer string, keys []string) (fresh []string, err error) {
 	if err = tables.CheckClaim(consumer, keys); err == nil {
 		if len(keys) == 1 {
-			fresh, err = claimKey(ctx, tx, consumer, keys)
+			fresh, err = i.claimKey(ctx, tx, consumer, keys)
 		} else {
-			fresh, err = tables.ReadClaimed(ctx, tx, claimMany, consumer, texts(keys))
+			fresh, err = tables.ReadClaimed(ctx, tx, i.schema.In(claimMany), consumer, texts(keys))
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("claim keys: %w", classify(err))
+		return nil, fmt.Errorf("claim keys: %w", classify(i.schema, err))
 	}
 	return fresh, nil
 }
 
-func claimKey(ctx context.Context, tx bridge.Tx, consumer string, key []string) ([]string, error) {
-	inserted, err := tx.Exec(ctx, claimOne, consumer, key[0])
+func (i *Inbox) claimKey(ctx context.Context, tx bridge.Tx, consumer string, key []string) ([]string, error) {
+	inserted, err := tx.Exec(ctx, i.schema.In(claimOne), consumer, key[0])
 	return key[:inserted], err
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/internal/schema"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -98,30 +99,24 @@ WHERE r.srrelid = to_regclass($1::text) AND s.subenabled LIMIT 1`
 // savepoint.
 type Ledger struct {
 	tables.Ledger
-	db    *sqlx.DB
-	flush *tables.Flush
+	db     *sqlx.DB
+	schema schema.Name
+	flush  *tables.Flush
 }
 
 var _ driver.Ledger = (*Ledger)(nil)
 
 // Open reads the identity of the ledger in db. If the tables are missing or of an unusable
 // version, the error wraps bridge.ErrNoSchema. db stays the caller's.
-func Open(ctx context.Context, db *sql.DB) (*Ledger, error) {
-	l := &Ledger{db: sqlx.NewDb(db, "postgres"), flush: tables.NewFlush()}
-	var err error
-	if l.Ledger, err = tables.Open(ctx, l.db, l.verbs()); err != nil {
-		return nil, err
-	}
-	return l, nil
-}
+func Open(ctx context.Context, db *sql.DB) (*Ledger, error) { return Schema("").Open(ctx, db) }
 
 func (l *Ledger) verbs() tables.Verbs {
 	return tables.Verbs{
 		Classify: func(err error, _ string) error { return l.classify(err) },
 		Most:     tables.Chunk,
 		Tick:     time.Microsecond,
-		Identity: func(ctx context.Context) (uuid.UUID, error) { return tables.ReadIdentity(ctx, l.db) },
-		Check:    func(ctx context.Context) error { return l.check(ctx, "bridge_ledger") },
+		Identity: func(ctx context.Context) (uuid.UUID, error) { return tables.ReadIdentity(ctx, l.db, l.schema) },
+		Check:    func(ctx context.Context) error { return l.check(ctx, l.schema.In("bridge_ledger")) },
 		Record:   l.record,
 		Carry:    l.carry,
 		Cancel:   l.cancel,
@@ -130,13 +125,14 @@ func (l *Ledger) verbs() tables.Verbs {
 		Touch:    l.touchCarried,
 		Instance: nameInstance,
 		Committed: func(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, driver.Instance, error) {
-			return l.find(ctx, l.db, committed, ids)
+			return l.find(ctx, l.db, l.schema.In(committed), ids)
 		},
 		Settle: l.settle,
 		Recent: func(ctx context.Context, ids []uuid.UUID, age time.Duration) ([]uuid.UUID, driver.Instance, error) {
-			return l.find(ctx, l.db, recent, ids, interval(age))
+			return l.find(ctx, l.db, l.schema.In(recent), ids, interval(age))
 		},
-		Table:       "bridge_ledger",
+		Table:       l.schema.In("bridge_ledger"),
+		Schema:      l.schema,
 		Settles:     settles,
 		Forget:      l.forget,
 		Orphans:     l.orphans,
@@ -160,14 +156,14 @@ func (l *Ledger) classify(err error) error {
 			return fmt.Errorf("%w: it is in recovery: %w", bridge.ErrNotPrimary, err)
 		}
 	}
-	return classify(err)
+	return classify(l.schema, err)
 }
 
 func (l *Ledger) record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) (int64, error) {
 	if len(ids) == 1 {
-		return tx.Exec(ctx, recordOne, ids[0].String(), l.Identity().String())
+		return tx.Exec(ctx, l.schema.In(recordOne), ids[0].String(), l.Identity().String())
 	}
-	return tx.Exec(ctx, recordMany, array(ids), l.Identity().String())
+	return tx.Exec(ctx, l.schema.In(recordMany), array(ids), l.Identity().String())
 }
 
 // find reads the rows of ids with one statement in a snapshot of its own, which at every
@@ -238,7 +234,7 @@ func (l *Ledger) settle(ctx context.Context, id uuid.UUID, wait time.Duration, b
 		Own, Inserted int
 		instance
 	}
-	err = tx.GetContext(ctx, &n, settle, id.String(), l.Identity().String(), strconv.FormatInt(milliseconds, 10))
+	err = tx.GetContext(ctx, &n, l.schema.In(settle), id.String(), l.Identity().String(), strconv.FormatInt(milliseconds, 10))
 	switch {
 	case err != nil:
 		return stillOpen(ctx, err)
@@ -284,7 +280,7 @@ func (l *Ledger) forget(ctx context.Context, ids []uuid.UUID) (left []uuid.UUID,
 
 // deleteWithin tells whether it has deleted nothing, since a row is locked.
 func (l *Ledger) deleteWithin(ctx context.Context, wait string, ids []uuid.UUID) (locked bool, err error) {
-	_, err = l.db.ExecContext(ctx, forget, array(ids), wait)
+	_, err = l.db.ExecContext(ctx, l.schema.In(forget), array(ids), wait)
 	if ctx.Err() == nil && sqlState(err) == lockNotAvailable {
 		return true, nil
 	}
@@ -307,7 +303,7 @@ func (l *Ledger) check(ctx context.Context, names ...string) error {
 	case server.ReadOnly:
 		return fmt.Errorf("%w: default_transaction_read_only is on, for the server, the database, the login or the connection", bridge.ErrReadOnly)
 	}
-	if err := checkLogged(ctx, l.db, append([]string{"bridge_identity", "bridge_watermark"}, names...)); err != nil {
+	if err := checkLogged(ctx, l.db, append([]string{l.schema.In("bridge_identity"), l.schema.In("bridge_watermark")}, names...)); err != nil {
 		return err
 	}
 	// Rows that come from another primary are not judged by its locks.

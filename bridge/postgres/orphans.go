@@ -36,7 +36,7 @@ FROM bridge_identity i CROSS JOIN bridge_watermark w WHERE i.identity = $1::text
 
 // orphans reads the whole ledger in one snapshot.
 func (l *Ledger) orphans(ctx context.Context, age time.Duration, limit int) (rows []tables.OrphanRow, err error) {
-	err = l.db.SelectContext(ctx, &rows, orphans, l.Identity().String(), interval(age), strconv.Itoa(limit))
+	err = l.db.SelectContext(ctx, &rows, l.schema.In(orphans), l.Identity().String(), interval(age), strconv.Itoa(limit))
 	return rows, err
 }
 
@@ -50,7 +50,7 @@ func (l *Ledger) sweptBefore(ctx context.Context) (time.Time, error) {
 		SweptBefore sql.NullTime `db:"swept_before"`
 		Standby     bool
 	}
-	err := l.db.GetContext(ctx, &row, sweptBefore, l.Identity().String())
+	err := l.db.GetContext(ctx, &row, l.schema.In(sweptBefore), l.Identity().String())
 	if err == nil && row.Standby {
 		err = fmt.Errorf("%w: it is in recovery", bridge.ErrNotPrimary)
 	}
@@ -61,7 +61,7 @@ func (l *Ledger) sweptBefore(ctx context.Context) (time.Time, error) {
 }
 
 func (l *Ledger) raise(ctx context.Context, before time.Time) error {
-	changed, err := tables.Changed(l.db.ExecContext(ctx, raise, l.Identity().String(), before.Format(time.RFC3339Nano)))
+	changed, err := tables.Changed(l.db.ExecContext(ctx, l.schema.In(raise), l.Identity().String(), before.Format(time.RFC3339Nano)))
 	if err != nil {
 		return err
 	}
@@ -69,6 +69,6 @@ func (l *Ledger) raise(ctx context.Context, before time.Time) error {
 }
 
 func (l *Ledger) sweep(ctx context.Context, ids []uuid.UUID, before time.Time) (swept []uuid.UUID, err error) {
-	err = l.db.SelectContext(ctx, &swept, sweep, array(ids), before.Format(time.RFC3339Nano))
+	err = l.db.SelectContext(ctx, &swept, l.schema.In(sweep), array(ids), before.Format(time.RFC3339Nano))
 	return swept, err
 }

@@ -63,7 +63,12 @@ var _ driver.Ledger = (*OwnLedger)(nil)
 // max_locks_per_transaction times its connections. Without room Record and the transaction
 // fail.
 func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*OwnLedger, error) {
-	ledger, err := Open(ctx, db)
+	return Schema("").OpenOwnTable(ctx, db, own)
+}
+
+// OpenOwnTable does what the function of this name does, with the bridge's tables in the schema.
+func (s Schema) OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*OwnLedger, error) {
+	ledger, err := s.Open(ctx, db)
 	if err != nil {
 		return nil, err
 	}
@@ -77,14 +82,15 @@ func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*OwnLed
 
 // newOwnLedger takes the names quoted.
 func newOwnLedger(ledger *Ledger, own bridge.OwnTable, table, column string, proof driver.Ledger) *OwnLedger {
-	o := ownTable{ledger, fmt.Sprintf(outcome, table, column)}
-	hold, committed := fmt.Sprintf(hold, table, column), fmt.Sprintf(ownCommitted, table, column)
+	on := func(statement string) string { return ledger.schema.In(fmt.Sprintf(statement, table, column)) }
+	o, hold, committed := ownTable{ledger, on(outcome)}, on(hold), on(ownCommitted)
 	verbs := ledger.verbs()
+	table = ledger.schema.In(table)
 	verbs.Table, verbs.Settle = table, o.settle
 	verbs.Committed = func(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, driver.Instance, error) {
 		return ledger.find(ctx, ledger.db, committed, ids)
 	}
-	verbs.Check = func(ctx context.Context) error { return ledger.check(ctx, "bridge_ledger", table) }
+	verbs.Check = func(ctx context.Context) error { return ledger.check(ctx, ledger.schema.In("bridge_ledger"), table) }
 	reads := tables.With(&ledger.Ledger, verbs)
 	return &OwnLedger{tables.NewOwnLedger(&reads, table, column, proof, tables.OwnVerbs{
 		Canary: own.Canary,

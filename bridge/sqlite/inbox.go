@@ -11,6 +11,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/internal/schema"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -25,7 +26,7 @@ var inbox = tables.NewInbox(tables.Dialect{
 	Classify:   classify,
 })
 
-var entities = tables.NewEntities(tables.StandardEntities(sqlx.QUESTION, "unixepoch()", "unixepoch() - min(kept_at)", "", classify))
+var entities = tables.NewEntities(tables.StandardEntities(schema.Name{}, sqlx.QUESTION, "unixepoch()", "unixepoch() - min(kept_at)", "", classify))
 
 // An Inbox is the tables of processed keys, pending messages, marks and kept messages in one
 // SQLite database. It implements driver.Inbox.
@@ -43,7 +44,7 @@ var _ driver.Inbox = (*Inbox)(nil)
 // OpenInbox checks that the inbox's tables are in db. If they are missing or of an unusable
 // version, the error wraps bridge.ErrNoSchema.
 func OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
-	if err := tables.CheckInbox(ctx, sqlx.NewDb(db, "sqlite")); err != nil {
+	if err := tables.CheckInbox(ctx, sqlx.NewDb(db, "sqlite"), schema.Name{}); err != nil {
 		return nil, fmt.Errorf("open inbox: %w", classify(err))
 	}
 	return &Inbox{inbox.On(db), entities}, nil

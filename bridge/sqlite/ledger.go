@@ -13,6 +13,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/internal/schema"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -191,7 +192,7 @@ func (l *Ledger) check(ctx context.Context) error {
 }
 
 func (l *Ledger) readIdentity(ctx context.Context) (uuid.UUID, error) {
-	identity, err := tables.ReadIdentity(ctx, l.db)
+	identity, err := tables.ReadIdentity(ctx, l.db, schema.Name{})
 	if err != nil {
 		return uuid.Nil, err
 	}

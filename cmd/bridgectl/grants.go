@@ -138,13 +138,10 @@ func (g *grants) statements(role string) ([]string, error) {
 			name = strings.TrimPrefix(parsed.Path, "/")
 		}
 	}
-	to, schema := "", g.schema
+	to := ""
 	switch dialect {
 	case migrate.PostgreSQL:
 		to = `"` + g.login + `"`
-		if schema == "" {
-			schema = "public"
-		}
 	case migrate.MySQL:
 		to = "'" + g.login + "'@'%'"
 		if name == "" && role == string(migrate.Migrator) {
@@ -153,20 +150,17 @@ func (g *grants) statements(role string) ([]string, error) {
 		name = "`" + strings.ReplaceAll(name, "`", "``") + "`"
 	case migrate.SQLServer:
 		to = "[" + g.login + "]"
-		if schema == "" {
-			schema = "dbo"
-		}
 	}
 	as := migrate.Role(role)
 	if role == gatewayRole {
 		as = migrate.Effects
 	}
-	rights, err := migrate.Rights(dialect, as, name, schema)
+	rights, err := migrate.Rights(dialect, as, name, g.schema)
 	if err != nil {
 		return nil, misused("BRIDGE_DATABASE_URL: %s", err)
 	}
 	if g.sends {
-		sending, err := migrate.Rights(dialect, migrate.Sender, name, schema)
+		sending, err := migrate.Rights(dialect, migrate.Sender, name, g.schema)
 		if err != nil {
 			return nil, misused("BRIDGE_DATABASE_URL: %s", err)
 		}

@@ -135,7 +135,7 @@ func expectNotPrimary(t *testing.T, doing string, err error) {
 	}
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)

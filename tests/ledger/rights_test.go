@@ -54,7 +54,7 @@ type guarded struct {
 // whole are the rights of a whole role.
 func (g guarded) whole(t *testing.T, role migrate.Role) []string {
 	t.Helper()
-	rights, err := migrate.Rights(g.of, role, "", "public")
+	rights, err := migrate.Rights(g.of, role, "", "")
 	must(t, err)
 	return rights
 }
@@ -474,7 +474,7 @@ func ofInbox(right string) bool {
 func TestPostgresNewIdentityNamesTheMissingRight(t *testing.T) {
 	t.Parallel()
 	address, admin := migrated(t)
-	rights, err := migrate.Rights(migrate.PostgreSQL, migrate.Operator, "", "public")
+	rights, err := migrate.Rights(migrate.PostgreSQL, migrate.Operator, "", "")
 	must(t, err)
 	_, at := newRole(t, address, admin, slices.DeleteFunc(rights, ofInbox)...)
 	operator := connect(t, at)
@@ -492,7 +492,7 @@ func TestPostgresNewIdentityNamesTheMissingRight(t *testing.T) {
 func TestPostgresRightsToMigrate(t *testing.T) {
 	t.Parallel()
 	address := servertest.PostgresDB(t)
-	rights, err := migrate.Rights(migrate.PostgreSQL, migrate.Migrator, "", "public")
+	rights, err := migrate.Rights(migrate.PostgreSQL, migrate.Migrator, "", "")
 	must(t, err)
 	_, at := newRole(t, address, connect(t, address), rights...)
 	testRightsToMigrate(t, connect(t, at), migrate.PostgreSQL)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/internal/inspection"
+	"github.com/twoqueue/twoqueue/bridge/internal/schema"
 )
 
 // What is asked of the server. A setting is the session's, that is the login's; a time
@@ -53,8 +54,8 @@ ORDER BY c.relname`
 	login = `SELECT quote_ident(current_user)`
 
 	rights = `SELECT w.name || ' ON ' || w.relation ||
-	CASE WHEN w.name = 'EXECUTE' AND to_regprocedure(replace(w.relation, 'FUNCTION ', '')) IS NULL THEN ' (which is not there: bridgectl migrate print)' ELSE '' END AS missing FROM (VALUES %s) AS w(relation, name)
-WHERE NOT coalesce(CASE WHEN w.name = 'EXECUTE' THEN has_function_privilege(to_regprocedure(replace(w.relation, 'FUNCTION ', ''))::oid, w.name)
+	CASE WHEN w.name = 'EXECUTE' AND to_regprocedure(regexp_replace(w.relation, '^FUNCTION ', '')) IS NULL THEN ' (which is not there: bridgectl migrate print)' ELSE '' END AS missing FROM (VALUES %s) AS w(relation, name)
+WHERE NOT coalesce(CASE WHEN w.name = 'EXECUTE' THEN has_function_privilege(to_regprocedure(regexp_replace(w.relation, '^FUNCTION ', ''))::oid, w.name)
 	WHEN left(w.name, 8) = 'UPDATE (' THEN has_column_privilege(to_regclass(w.relation)::oid, substr(w.name, 9, length(w.name) - 9), 'UPDATE')
 	WHEN to_regclass(w.relation) IS NOT NULL THEN has_table_privilege(to_regclass(w.relation)::oid, w.name)
 	OR w.name = 'UPDATE' AND has_any_column_privilege(to_regclass(w.relation)::oid, 'UPDATE') END, false)`
@@ -89,7 +90,7 @@ const (
 
 // Diagnose looks at the server, at the login's settings and at the bridge's tables.
 func (i *Inspector) Diagnose(ctx context.Context) ([]inspect.Finding, error) {
-	d := diagnosis{db: i.on.DB, keeps: i.ledger.Features().KeepsRows}
+	d := diagnosis{db: i.on.DB, schema: i.on.Schema, keeps: i.ledger.Features().KeepsRows}
 	d.Ledger(ctx, i.ledger)
 	for _, part := range []func(context.Context) error{d.server, d.tables, d.rights} {
 		if err := part(ctx); err != nil {
@@ -126,6 +127,7 @@ var (
 type diagnosis struct {
 	inspection.Findings
 	db       *sqlx.DB
+	schema   schema.Name
 	keeps    bool // an own table: nothing is carried or swept
 	settings map[string]string
 }
@@ -283,7 +285,7 @@ func (d *diagnosis) tables(ctx context.Context) error {
 		NoVacuum    bool `db:"no_vacuum"`
 		Rows, Dead  int64
 	}
-	if err := d.db.SelectContext(ctx, &all, bridgeTables); err != nil {
+	if err := d.db.SelectContext(ctx, &all, d.schema.In(bridgeTables)); err != nil {
 		return err
 	}
 	var unlogged, hidden, unkept []string
@@ -300,7 +302,7 @@ func (d *diagnosis) tables(ctx context.Context) error {
 		if t.Name == "bridge_ledger" {
 			d.Expect(inspection.CheckRows, t.Dead < manyDead || t.Dead < deadPerLive*t.Rows, fmt.Sprintf("about %d, and %d dead ones", t.Rows, t.Dead),
 				inspect.Warning, fmt.Sprintf("about %d, and %d dead ones: lookups read past them", t.Rows, t.Dead),
-				"VACUUM bridge_ledger; find the old transaction or the replication slot that keeps them")
+				d.schema.In("VACUUM bridge_ledger")+"; find the old transaction or the replication slot that keeps them")
 		}
 	}
 	d.Expect("logged tables", len(unlogged) == 0, "all are", inspect.Error,
@@ -334,7 +336,7 @@ func (d *diagnosis) rights(ctx context.Context) error {
 	}
 	for _, part := range needed {
 		var missing []string
-		if err := d.db.SelectContext(ctx, &missing, fmt.Sprintf(rights, part.values)); err != nil {
+		if err := d.db.SelectContext(ctx, &missing, d.schema.In(fmt.Sprintf(rights, part.values))); err != nil {
 			return err
 		}
 		d.Missing(part.check, part.level, name, missing)

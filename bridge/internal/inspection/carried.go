@@ -43,7 +43,7 @@ func (c Carried) CountDelayed(ctx context.Context, limit int) (int, error) {
 
 func (c Carried) count(ctx context.Context, doing, query string, limit int) (n int, err error) {
 	err = c.ask(ctx, doing, func(ctx context.Context, db sqlx.QueryerContext) error {
-		return sqlx.GetContext(ctx, db, &n, query, limit)
+		return sqlx.GetContext(ctx, db, &n, c.Schema.In(query), limit)
 	})
 	return n, err
 }
@@ -61,7 +61,7 @@ func (c Carried) Advance(ctx context.Context, id uuid.UUID) (bool, error) {
 	}
 	changed := 0
 	err := c.Change(ctx, func(ctx context.Context, db sqlx.ExecerContext) (err error) {
-		changed, err = tables.Changed(db.ExecContext(ctx, c.MakeDue, c.ID(id)))
+		changed, err = tables.Changed(db.ExecContext(ctx, c.Schema.In(c.MakeDue), c.ID(id)))
 		return err
 	})
 	if err != nil {
@@ -98,7 +98,7 @@ func (c Carried) read(ctx context.Context, doing, query string, arg any) ([]insp
 	}
 	err := c.ask(ctx, doing, func(ctx context.Context, db sqlx.QueryerContext) error {
 		rows = nil
-		return sqlx.SelectContext(ctx, db, &rows, query, arg)
+		return sqlx.SelectContext(ctx, db, &rows, c.Schema.In(query), arg)
 	})
 	if err != nil {
 		return nil, err

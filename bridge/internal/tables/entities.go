@@ -11,6 +11,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/internal/schema"
 )
 
 // Entities are the marks and kept messages of an inbox. With a method Transient it implements
@@ -54,11 +55,11 @@ const (
 )
 
 // StandardEntities is the dialect of databases that have ON CONFLICT and RETURNING. It
-// takes sqlx's word for the placeholders, the database's expression for the time, and for
+// takes the schema of the tables, sqlx's word for the placeholders, the database's expression for the time, and for
 // the whole seconds since the lowest kept_at of a group, and Dialect.Anew.
-func StandardEntities(bindType int, now, age, condition string, classify func(error) error) EntityDialect {
+func StandardEntities(in schema.Name, bindType int, now, age, condition string, classify func(error) error) EntityDialect {
 	bind := func(statement string, args ...any) (string, []any) {
-		return anew(condition, sqlx.Rebind(bindType, statement)), args
+		return in.In(anew(condition, sqlx.Rebind(bindType, statement))), args
 	}
 	return EntityDialect{
 		Bind: bind,

@@ -14,6 +14,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/internal/schema"
 )
 
 // maxError is how many characters of an error are kept.
@@ -21,13 +22,14 @@ const maxError = 1000
 
 // A Dialect is how one database says what the statements of the inbox need.
 type Dialect struct {
-	Bind    int     // sqlx's word for the placeholders
-	Key     string  // the column bridge_inbox.key, quoted
-	Now     string  // the time, in whole milliseconds since 1970, the same throughout a statement
-	Claimed string  // bridge_inbox.claimed_at in the same unit
-	Limit   string  // the end of a SELECT of at most ? rows
-	Bytes   bool    // consumers and keys are columns of bytes
-	Packing Packing // of consumers, keys, messages, states, runs and errors; or empty
+	Schema  schema.Name // of the inbox's tables
+	Bind    int         // sqlx's word for the placeholders
+	Key     string      // the column bridge_inbox.key, quoted
+	Now     string      // the time, in whole milliseconds since 1970, the same throughout a statement
+	Claimed string      // bridge_inbox.claimed_at in the same unit
+	Limit   string      // the end of a SELECT of at most ? rows
+	Bytes   bool        // consumers and keys are columns of bytes
+	Packing Packing     // of consumers, keys, messages, states, runs and errors; or empty
 
 	// Seeking is the hint after a table's name with which a statement by key searches an
 	// index and never reads the table; empty where there is none.
@@ -85,7 +87,7 @@ func NewInbox(d Dialect) Inbox {
 		"$insert", d.Insert, "$conflict", d.OnConflict, "$claiming", d.Claiming, "$beside", d.Beside, "$join", cmp.Or(d.Join, "LEFT JOIN"),
 		"$taking", d.Taking, "$overdue", d.Overdue, "$locked", d.Locked, "$seeking", d.Seeking, "$state", cmp.Or(d.State, "text(?)"), "$columns", pendingColumns, "$head", headColumns)
 	text := func(s string) string {
-		return strings.TrimSpace(anew(d.Anew, d.Packing.Unpack(sqlx.Rebind(d.Bind, words.Replace(s)))))
+		return d.Schema.In(strings.TrimSpace(anew(d.Anew, d.Packing.Unpack(sqlx.Rebind(d.Bind, words.Replace(s))))))
 	}
 	const pending = "bridge_inbox_pending"
 	return Inbox{

@@ -14,6 +14,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/internal/schema"
 )
 
 // A Ledger is the part of a ledger that is the same in all databases. A database's package
@@ -31,6 +32,8 @@ type Verbs struct {
 	// Classify adds to an error what it means for the bridge. doing is one of the
 	// constants below.
 	Classify func(err error, doing string) error
+	// Schema is, for an inspector, where the bridge's tables are.
+	Schema schema.Name
 	// Most is how many IDs one statement takes, Chunk or fewer.
 	Most int
 	// Tick is the resolution of recorded_at.

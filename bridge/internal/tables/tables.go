@@ -15,6 +15,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/internal/schema"
 )
 
 // The versions of the schema that this release makes: the last of the migrations. Package
@@ -37,13 +38,13 @@ const maxKey = 255
 
 // ReadIdentity returns the ledger's identity after a check of its version. Errors
 // of the database come back as they are.
-func ReadIdentity(ctx context.Context, db *sqlx.DB) (uuid.UUID, error) {
+func ReadIdentity(ctx context.Context, db *sqlx.DB, in schema.Name) (uuid.UUID, error) {
 	var row struct {
 		Identity uuid.UUID
 		Version  sql.NullInt64
 	}
 	err := db.GetContext(ctx, &row,
-		`SELECT identity, (SELECT max(version_id) FROM bridge_ledger_version) AS version FROM bridge_identity`)
+		in.In(`SELECT identity, (SELECT max(version_id) FROM bridge_ledger_version) AS version FROM bridge_identity`))
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return uuid.Nil, fmt.Errorf("%w: bridge_identity is empty; drop the bridge's tables and call migrate.Ledger", bridge.ErrNoSchema)
@@ -54,9 +55,9 @@ func ReadIdentity(ctx context.Context, db *sqlx.DB) (uuid.UUID, error) {
 }
 
 // CheckInbox checks the version of the inbox's table.
-func CheckInbox(ctx context.Context, db *sqlx.DB) error {
+func CheckInbox(ctx context.Context, db *sqlx.DB, in schema.Name) error {
 	var version sql.NullInt64
-	err := db.GetContext(ctx, &version, `SELECT max(version_id) FROM bridge_inbox_version`)
+	err := db.GetContext(ctx, &version, in.In(`SELECT max(version_id) FROM bridge_inbox_version`))
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,122 @@
+// Package schema puts the bridge's tables and functions into a schema of their own.
+//
+// All statements of the bridge are written with bare names, such as bridge_ledger. Name.In is the one
+// place that writes a schema before them.
+package schema
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"sync"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// A Name is the schema of the bridge's tables. The zero Name is none: the connection's own settings
+// find the tables.
+type Name struct {
+	name     string
+	quoted   string    // with a full stop after it; empty for none
+	national string    // begins a literal that holds the name
+	known    *sync.Map // the answers of In
+}
+
+// PostgreSQL returns a schema by its name in the catalogue, or the zero Name if name is empty.
+func PostgreSQL(name string) (Name, error) {
+	const most = 63 // the server cuts a longer one
+	if len(name) > most {
+		return Name{}, fmt.Errorf("schema %q is %d bytes long, must be at most %d", name, len(name), most)
+	}
+	if strings.Contains(name, `\`) { // which some settings give a meaning in literals
+		return Name{}, fmt.Errorf("schema %q contains a backslash: rename the schema", name)
+	}
+	return of(name, `"`, `"`, "")
+}
+
+// SQLServer does the same for SQL Server.
+func SQLServer(name string) (Name, error) {
+	const most = 128
+	if n := len(utf16.Encode([]rune(name))); n > most {
+		return Name{}, fmt.Errorf("schema %q is %d characters long, must be at most %d", name, n, most)
+	}
+	return of(name, "[", "]", "N")
+}
+
+func of(name, opening, closing, national string) (Name, error) {
+	if !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl) {
+		return Name{}, fmt.Errorf("schema %q contains a control character, or is not UTF-8: rename the schema", name)
+	}
+	if name == "" {
+		return Name{}, nil
+	}
+	quoted := opening + strings.ReplaceAll(name, closing, closing+closing) + closing + "."
+	return Name{name, quoted, national, new(sync.Map)}, nil
+}
+
+var (
+	// token matches the parts of a statement that In looks at. A name in quotes or in a comment stays,
+	// and one that has a schema already.
+	token = regexp.MustCompile(`\bN'(?:[^']|'')*'|'(?:[^']|'')*'|"[^"]*"|\[[^\]]*\]|--[^\n]*|\.?\bbridge_\w+`)
+	name  = regexp.MustCompile(`\.?\bbridge_\w+`)
+)
+
+// owned are the tables and functions. Names of indexes and constraints take no schema.
+var owned = map[string]bool{
+	"bridge_ledger": true, "bridge_identity": true, "bridge_watermark": true, "bridge_parked": true, "bridge_ledger_version": true,
+	"bridge_inbox": true, "bridge_inbox_pending": true, "bridge_mark": true, "bridge_kept": true, "bridge_inbox_version": true,
+	"bridge_committed": true, "bridge_forget": true, "bridge_due": true, "bridge_claim": true, "bridge_touch": true,
+}
+
+// In returns a statement with the schema before the names of the bridge's tables and functions, also
+// in literals. It keeps its answers, so a statement must hold no values. The zero Name returns the
+// statement as it is.
+func (n Name) In(statement string) string {
+	if n.quoted == "" {
+		return statement
+	}
+	if known, ok := n.known.Load(statement); ok {
+		return known.(string)
+	}
+	text := token.ReplaceAllStringFunc(statement, n.qualify)
+	n.known.Store(statement, text)
+	return text
+}
+
+func (n Name) qualify(part string) string {
+	switch {
+	case owned[part]:
+		return n.quoted + part
+	case part[0] != '\'' && part[0] != 'N':
+		return part
+	}
+	literal := name.ReplaceAllStringFunc(part, func(word string) string {
+		if owned[word] {
+			return strings.ReplaceAll(n.quoted, "'", "''") + word
+		}
+		return word
+	})
+	if literal != part && part[0] == '\'' {
+		return n.national + literal
+	}
+	return literal
+}
+
+// Mend says what to do where the bridge's tables are not found. setting is what finds them without a
+// schema.
+func (n Name) Mend(setting string) string {
+	if n.quoted == "" {
+		return "call migrate.Ledger or migrate.Inbox, and see that " + setting + " is the same everywhere"
+	}
+	return fmt.Sprintf("call migrate.Ledger or migrate.Inbox by way of migrate.Schema(%q), or correct the name", n.name)
+}
+
+// IsSet tells whether there is a schema.
+func (n Name) IsSet() bool { return n.quoted != "" }
+
+// String returns the name as the catalogue spells it.
+func (n Name) String() string { return n.name }
+
+// Quoted returns the name as an identifier.
+func (n Name) Quoted() string { return strings.TrimSuffix(n.quoted, ".") }

@@ -1,0 +1,154 @@
+package migrate
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"io"
+
+	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/database"
+
+	"github.com/twoqueue/twoqueue/bridge/internal/schema"
+)
+
+// A Schema is the schema of the bridge's tables, by its name in the catalogue of PostgreSQL or SQL
+// Server:
+//
+//	err = migrate.Schema("messaging").Ledger(ctx, db, migrate.PostgreSQL)
+//
+// It must exist: an administrator creates it. Open the ledger and the inbox with the Schema of package
+// postgres or sqlserver. The schema "" is the one that the login's settings find: search_path, or
+// its default schema.
+type Schema string
+
+// Check returns an error if a database of this kind cannot have the bridge's tables in the schema.
+func (s Schema) Check(dialect Dialect) error {
+	_, err := s.in(dialect)
+	return err
+}
+
+func (s Schema) in(dialect Dialect) (schema.Name, error) {
+	switch dialect {
+	case PostgreSQL:
+		return schema.PostgreSQL(string(s))
+	case SQLServer:
+		return schema.SQLServer(string(s))
+	}
+	switch {
+	case s == "":
+	case dialect == MySQL:
+		return schema.Name{}, fmt.Errorf("schema %q: a schema of MySQL and MariaDB is a database: name it in the URL, and no schema", s)
+	default:
+		return schema.Name{}, fmt.Errorf("schema %q: %s has no schemas: name none", s, dialect)
+	}
+	return schema.Name{}, nil
+}
+
+// Ledger does what the function of this name does, in the schema.
+func (s Schema) Ledger(ctx context.Context, db *sql.DB, dialect Dialect) error {
+	return s.migrate(ctx, db, dialect, LedgerPart)
+}
+
+// Inbox does what the function of this name does, in the schema.
+func (s Schema) Inbox(ctx context.Context, db *sql.DB, dialect Dialect) error {
+	return s.migrate(ctx, db, dialect, InboxPart)
+}
+
+// Version does what the function of this name does, in the schema.
+func (s Schema) Version(ctx context.Context, db *sql.DB, dialect Dialect, part Part) (there, wanted int64, err error) {
+	in, err := s.in(dialect)
+	if err != nil {
+		return 0, 0, err
+	}
+	return version(ctx, db, dialect, part, in)
+}
+
+// Print does what the function of this name does, in the schema.
+func (s Schema) Print(w io.Writer, dialect Dialect, part Part, from int64) error {
+	in, err := s.in(dialect)
+	if err != nil {
+		return err
+	}
+	return printScript(w, dialect, part, from, in)
+}
+
+// NewIdentity does what the function of this name does, in the schema.
+func (s Schema) NewIdentity(ctx context.Context, db *sql.DB, dialect Dialect, identity string) (deleted int64, err error) {
+	in, err := s.in(dialect)
+	if err != nil {
+		return 0, fmt.Errorf("new identity: %w", err)
+	}
+	return newIdentity(ctx, db, dialect, identity, in)
+}
+
+func (s Schema) migrate(ctx context.Context, db *sql.DB, dialect Dialect, part Part) error {
+	in, err := s.in(dialect)
+	if err == nil && in.IsSet() {
+		err = exists(ctx, db, dialect, in)
+	}
+	if err != nil {
+		return fmt.Errorf("migrate %s: %w", part, err)
+	}
+	if !in.IsSet() {
+		return Tables(ctx, db, dialect, files, string(part))
+	}
+	return repeatedly(ctx, string(part), in, func() error { return attemptIn(ctx, db, dialect, part, in) })
+}
+
+// exists returns an error if there is no such schema.
+func exists(ctx context.Context, db *sql.DB, dialect Dialect, in schema.Name) error {
+	query := map[Dialect]string{
+		PostgreSQL: `SELECT count(*) FROM pg_namespace WHERE nspname = $1::text`,
+		SQLServer:  `SELECT count(*) FROM sys.schemas WHERE name = @p1`,
+	}[dialect]
+	var n int
+	if err := db.QueryRowContext(ctx, query, in.String()).Scan(&n); err != nil {
+		return fmt.Errorf("look for schema %s: %w", in.Quoted(), err)
+	}
+	if n == 0 {
+		return fmt.Errorf("there is no schema %s: an administrator must CREATE SCHEMA %[1]s, and give this login rights on it (bridgectl grants migrate)", in.Quoted())
+	}
+	return nil
+}
+
+// attemptIn runs each version as one batch: goose divides a text at semicolons and comments, which
+// the schema's name may hold.
+func attemptIn(ctx context.Context, db *sql.DB, dialect Dialect, part Part, in schema.Name) error {
+	all, err := migrations(dialect, part)
+	if err != nil {
+		return err
+	}
+	versions := in.In(part.versions())
+	store, err := database.NewStore(gooseDialect[dialect], versions)
+	if err != nil {
+		return err
+	}
+	if dialect == PostgreSQL {
+		store = seen{store, part.versions(), in}
+	}
+	var steps []*goose.Migration
+	for _, m := range all {
+		steps = append(steps, goose.NewGoMigration(m.version, &goose.GoFunc{RunTx: func(ctx context.Context, tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, in.In(m.up()))
+			return err
+		}}, nil))
+	}
+	provider, err := goose.NewProvider(goose.DialectCustom, db, nil, goose.WithStore(store), goose.WithGoMigrations(steps...), goose.WithDisableGlobalRegistry(true))
+	if err == nil {
+		_, err = provider.Up(ctx)
+	}
+	return err
+}
+
+// seen is a store that looks for its table where no failed query tells: the server would log it.
+type seen struct {
+	database.Store
+	versions string
+	in       schema.Name
+}
+
+// TableExists is called by goose.
+func (s seen) TableExists(ctx context.Context, db database.DBTxConn) (bool, error) {
+	return isThere(ctx, db, PostgreSQL, s.versions, s.in)
+}

@@ -1,0 +1,59 @@
+package postgres
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/internal/schema"
+	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+)
+
+// A Schema is the schema of the bridge's tables and functions, by its name as pg_namespace has it:
+//
+//	ledger, err := postgres.Schema("messaging").Open(ctx, db)
+//
+// All statements then name the schema, and no connection's search_path matters. The schema "" is the
+// one that search_path finds.
+type Schema string
+
+// Open does what the function of this name does, with the ledger's tables in the schema.
+func (s Schema) Open(ctx context.Context, db *sql.DB) (*Ledger, error) {
+	l := &Ledger{db: sqlx.NewDb(db, "postgres"), flush: tables.NewFlush()}
+	var err error
+	if l.schema, err = schema.PostgreSQL(string(s)); err != nil {
+		return nil, fmt.Errorf("open ledger: %w", err)
+	}
+	if l.Ledger, err = tables.Open(ctx, l.db, l.verbs()); err != nil {
+		return nil, err
+	}
+	if err := l.checkFunctions(ctx); err != nil {
+		return nil, fmt.Errorf("open ledger: %w", err)
+	}
+	return l, nil
+}
+
+// foreign counts the functions in the schema $1 that do not name the table $2: whoever made them
+// relied on search_path.
+const foreign = `SELECT count(*) FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+WHERE n.nspname = $1::text AND strpos(p.prosrc, $2::text) = 0
+AND p.proname IN ('bridge_committed', 'bridge_forget', 'bridge_due', 'bridge_claim', 'bridge_touch')`
+
+// checkFunctions refuses functions that would use another schema's table, or none: tables that
+// were made without the schema, or whose schema has a new name, have such functions.
+func (l *Ledger) checkFunctions(ctx context.Context) error {
+	if !l.schema.IsSet() {
+		return nil
+	}
+	var n int
+	if err := l.db.GetContext(ctx, &n, foreign, l.schema.String(), l.schema.In("bridge_ledger")); err != nil {
+		return classify(l.schema, err)
+	}
+	if n > 0 {
+		return fmt.Errorf("%w: %d functions in schema %q do not name it: run the CREATE FUNCTION statements that bridgectl migrate print shows with BRIDGE_SCHEMA=%[3]s", bridge.ErrNoSchema, n, l.schema)
+	}
+	return nil
+}
