@@ -28,7 +28,7 @@ func TestProcessesKilledAtRandomMomentsLoseAndInventNothing(t *testing.T) {
 	if testing.Short() {
 		kills = 3
 	}
-	onEach(t, func(w *world) {
+	on(t, onPostgresAndSQLite, func(w *world) {
 		for range 3 { // so that hundreds are in flight when the first one dies
 			w.commit(newIDs(100)...)
 		}

@@ -91,15 +91,6 @@ func postgresPair(t *testing.T) *pair {
 	return newPair(t, diary, primary, standby, primary.URL(), servertest.PostgresDB(t))
 }
 
-func TestAFailoverOfASynchronousPostgreSQLLosesAndInventsNothing(t *testing.T) {
-	t.Parallel()
-	p := postgresPair(t)
-	p.progress("before the failover")
-	p.failOver()
-	p.progress("after the failover")
-	p.End(0)
-}
-
 // The wait for the standby is cancelled, as a driver does when the sender's context ends during
 // COMMIT. The commit stands, others see its row, and the failover undoes it.
 func TestACommitThatTheStandbyLacksIsNotForwarded(t *testing.T) {
