@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/idempotency/internal/receivertest"
 )
 
 // uuidFrom is the nth UUIDv7 of a message that was made so long ago.
@@ -28,16 +29,16 @@ const day = 24 * time.Hour
 
 // claimed puts a claim in the inbox as it was made so long ago.
 func (r *receiver) claimed(key string, age time.Duration) {
-	r.t.Helper()
-	r.exec(`INSERT INTO bridge_inbox (consumer, key, claimed_at) VALUES ('shop', ?, unixepoch() - ?)`, key, int64(age/time.Second))
+	r.T.Helper()
+	r.Exec(`INSERT INTO bridge_inbox (consumer, key, claimed_at) VALUES ('shop', ?, unixepoch() - ?)`, key, int64(age/time.Second))
 }
 
 // newPurged is a receiver whose database is fast, and not durable.
 func newPurged(t *testing.T, retention time.Duration) *receiver {
 	t.Helper()
 	r := newReceiver(t, idempotency.Options{Retention: retention})
-	r.db.SetMaxOpenConns(1)
-	r.exec(`PRAGMA synchronous = OFF`)
+	r.DB.SetMaxOpenConns(1)
+	r.Exec(`PRAGMA synchronous = OFF`)
 	return r
 }
 
@@ -55,20 +56,20 @@ func TestAPurgeForgetsWhatIsOldAndNothingElse(t *testing.T) {
 	r.claimed(uuidFrom(10*day+30*time.Minute, 1), 10*day+30*time.Minute) // within the margin
 	r.claimed(uuidFrom(20*day, old), 5*day)                              // has waited long in a queue
 	r.claimed(uuidFrom(5*day, old), 20*day)                              // its sender's clock was ahead
-	r.exec(`INSERT INTO bridge_inbox (consumer, key, claimed_at) VALUES ('billing', 'b', 0)`)
-	n, err := r.guard.Purge(t.Context(), r.db)
+	r.Exec(`INSERT INTO bridge_inbox (consumer, key, claimed_at) VALUES ('billing', 'b', 0)`)
+	n, err := r.guard.Purge(t.Context(), r.DB)
 	if err != nil || n != old+young/2 {
 		t.Errorf("forgot %d, %v; want %d", n, err, old+young/2)
 	}
-	if left := r.keys(); left != young+young/2+4 {
+	if left := r.Keys(); left != young+young/2+4 {
 		t.Errorf("%d are left, want %d", left, young+young/2+4)
 	}
 	r.wantStats(idempotency.Stats{Purged: uint64(n), PurgePasses: 1})
-	if n, err := r.guard.Purge(t.Context(), r.db); n != 0 || err != nil {
+	if n, err := r.guard.Purge(t.Context(), r.DB); n != 0 || err != nil {
 		t.Errorf("another pass forgot %d, %v", n, err)
 	}
 	forEver := r.newGuard("billing", idempotency.Options{Retention: -1})
-	if n, err := forEver.Purge(t.Context(), r.db); n != 0 || err != nil {
+	if n, err := forEver.Purge(t.Context(), r.DB); n != 0 || err != nil {
 		t.Errorf("of keys for ever %d were forgotten, %v", n, err)
 	}
 }
@@ -77,23 +78,23 @@ func TestAPurgeForgetsWhatIsOldAndNothingElse(t *testing.T) {
 // cannot, the deliveries are handled all the same.
 func TestHandlingPurges(t *testing.T) {
 	t.Parallel()
-	for name, failure := range map[string]error{"all that is old": nil, "nothing while it fails": errNetwork} {
+	for name, failure := range map[string]error{"all that is old": nil, "nothing while it fails": receivertest.ErrNetwork} {
 		t.Run(name, func(t *testing.T) {
 			r := newPurged(t, 10*day)
-			r.inbox.failClaimed = failure
+			r.Inbox.FailClaimed = failure
 			const messages = 601
 			for n := range uint32(messages) {
 				r.claimed(uuidFrom(20*day, n), 20*day)
 			}
 			for n := range uint32(messages) {
-				must(t, r.guard.Handle(t.Context(), r.db, r.delivery(uuidFrom(0, n)), func(context.Context, *sql.Tx) error { return nil }))
+				receivertest.Must(t, r.guard.Handle(t.Context(), r.DB, r.Delivery(uuidFrom(0, n)), func(context.Context, *sql.Tx) error { return nil }))
 			}
 			want, left := uint64(messages), messages
 			if failure != nil {
 				want, left = 0, 2*messages
 			}
-			if stats := r.guard.Stats(); stats.Handled != messages || stats.Purged != want || r.keys() != left {
-				t.Errorf("%d are left, stats are %+v", r.keys(), stats)
+			if stats := r.guard.Stats(); stats.Handled != messages || stats.Purged != want || r.Keys() != left {
+				t.Errorf("%d are left, stats are %+v", r.Keys(), stats)
 			}
 		})
 	}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
 )
 
 // togetherMost is how often a batch is tried whose handler meets a deadlock or its like. Then it
@@ -62,8 +64,8 @@ func (g *Guard) HandleBatch(ctx context.Context, db *sql.DB, ds []amqp.Delivery,
 	if db == nil || fn == nil {
 		panic("idempotency: HandleBatch needs a database and a function")
 	}
-	return handleBatch(ctx, g, db, beginOn(db), ds, func(ctx context.Context, tx *sqlTransaction, fresh []amqp.Delivery) error {
-		return fn(ctx, tx.tx, fresh)
+	return handleBatch(ctx, g.keys, db, engine.BeginOn(db), ds, func(ctx context.Context, tx *engine.SQLTransaction, fresh []amqp.Delivery) error {
+		return fn(ctx, tx.SQL, fresh)
 	})
 }
 
@@ -72,21 +74,21 @@ func HandleBatchIn[T Transaction](ctx context.Context, g *Guard, begin func(ctx 
 	if begin == nil || fn == nil {
 		panic("idempotency: HandleBatchIn needs a transaction and a function")
 	}
-	return handleBatch(ctx, g, g.inbox.DB(), begin, ds, fn)
+	return handleBatch(ctx, g.keys, g.keys.Inbox.DB(), begin, ds, fn)
 }
 
-func handleBatch[T Transaction](ctx context.Context, g *Guard, db *sql.DB, begin func(ctx context.Context) (T, error), ds []amqp.Delivery, fn func(ctx context.Context, tx T, fresh []amqp.Delivery) error) error {
+func handleBatch[T engine.Transaction](ctx context.Context, g *engine.Keys, db *sql.DB, begin func(ctx context.Context) (T, error), ds []amqp.Delivery, fn func(ctx context.Context, tx T, fresh []amqp.Delivery) error) error {
 	if len(ds) == 0 {
 		return nil
 	}
-	defer g.purgeSome(ctx, db, ds...)
-	limit := time.Now().Add(g.opts.Hold)
-	b := &batch[T]{guard: g, begin: begin, fn: fn, limit: limit, turn: make(chan struct{}, 1)}
+	defer g.PurgeSome(ctx, db, ds...)
+	limit := time.Now().Add(g.Opts.Hold)
+	b := &batch[T]{keys: g, begin: begin, fn: fn, limit: limit, turn: make(chan struct{}, 1)}
 	together, alone := b.sortOut(ds)
 	untold := ds
 	defer func() { // the goroutine ends in the handler
 		for _, d := range untold {
-			g.log.Error("message not handled", "message_id", d.MessageId, "error", g.unfinished(ctx, d, errGone))
+			g.Log.Error("message not handled", "message_id", d.MessageId, "error", g.Unfinished(ctx, d, engine.ErrGone))
 		}
 	}()
 	result, apart := b.tryTogether(ctx, together)
@@ -98,8 +100,8 @@ func handleBatch[T Transaction](ctx context.Context, g *Guard, db *sql.DB, begin
 }
 
 // A batch is a call of HandleBatch.
-type batch[T Transaction] struct {
-	guard *Guard
+type batch[T engine.Transaction] struct {
+	keys  *engine.Keys
 	begin func(ctx context.Context) (T, error)
 	fn    func(ctx context.Context, tx T, fresh []amqp.Delivery) error
 	limit time.Time     // ds may be kept until then
@@ -115,12 +117,12 @@ type keyed struct {
 // sortOut returns the deliveries that may be handled together, and the others.
 func (b *batch[T]) sortOut(ds []amqp.Delivery) (together []keyed, alone []amqp.Delivery) {
 	for _, d := range ds {
-		key, err := b.guard.key(d)
+		key, err := b.keys.Key(d)
 		if err == nil {
-			err = b.guard.judgeAge(key)
+			err = b.keys.JudgeAge(key)
 		}
 		// A message that has failed before would take this batch apart too.
-		if failed, retries := b.guard.retried(d); err != nil || failed > 0 || retries > 0 {
+		if failed, retries := b.keys.Retried(d); err != nil || failed > 0 || retries > 0 {
 			alone = append(alone, d)
 			continue
 		}
@@ -135,16 +137,16 @@ func (b *batch[T]) tryTogether(parent context.Context, ds []keyed) (result error
 	if len(ds) == 0 {
 		return nil, false
 	}
-	g := b.guard
-	caller, ctx, cancel := g.hold(parent, b.limit)
+	g := b.keys
+	caller, ctx, cancel := g.Hold(parent, b.limit)
 	defer cancel()
 	if caller.Err() != nil {
 		return nil, true // where each is left
 	}
-	delays := g.opts.shortDelays()
+	delays := g.Opts.ShortDelays()
 	for tries := 1; ; tries++ {
 		begun := time.Now()
-		fresh, err := b.attemptWithin(ctx, g.opts.Hold/togetherPart, ds)
+		fresh, err := b.attemptWithin(ctx, g.Opts.Hold/togetherPart, ds)
 		if err == nil {
 			return b.settle(ds, fresh), false
 		}
@@ -152,27 +154,27 @@ func (b *batch[T]) tryTogether(parent context.Context, ds []keyed) (result error
 			reason := fmt.Errorf("%w: %w", context.Cause(caller), err)
 			var all []error
 			for _, d := range ds {
-				all = append(all, g.unfinished(caller, d.Delivery, reason))
+				all = append(all, g.Unfinished(caller, d.Delivery, reason))
 			}
 			return errors.Join(all...), false
 		}
 		if len(ds) == 1 || time.Since(begun) >= slowAttempt || b.blames(err, tries) {
-			g.log.Warn("batch failed, handling its messages one by one", "messages", len(ds), "error", err)
+			g.Log.Warn("batch failed, handling its messages one by one", "messages", len(ds), "error", err)
 			return nil, true
 		}
 		delay := delays.NextBackOff()
-		g.log.Warn("batch failed, trying again", "messages", len(ds), "delay", delay, "error", err)
-		pause(caller, delay)
+		g.Log.Warn("batch failed, trying again", "messages", len(ds), "delay", delay, "error", err)
+		engine.Pause(caller, delay)
 	}
 }
 
 // blames tells whether one of the messages may be to blame for err. It may be if the connection
 // was dead after the handler had run: a statement too large for the server does that each time.
 func (b *batch[T]) blames(err error, tries int) bool {
-	if errors.As(err, new(*lostError)) {
+	if engine.IsLost(err) {
 		return true
 	}
-	return errors.As(err, new(*handlerError)) && (b.guard.counts(err) || errors.As(err, new(*laterError)) || tries >= togetherMost)
+	return engine.IsFailure(err) && (b.keys.Counts(err) || engine.IsLater(err) || tries >= togetherMost)
 }
 
 // attemptWithin is attempt, which must end within a time.
@@ -185,17 +187,17 @@ func (b *batch[T]) attemptWithin(ctx context.Context, most time.Duration, ds []k
 // attempt claims the keys of ds and runs the handler for the new ones, in one transaction. It
 // returns the keys that were new.
 func (b *batch[T]) attempt(ctx context.Context, ds []keyed) (fresh map[string]bool, err error) {
-	g := b.guard
+	g := b.keys
 	keys := make([]string, len(ds))
 	for i, d := range ds {
 		keys[i] = d.key
 	}
 	slices.Sort(keys)
 	keys = slices.Compact(keys)
-	_, err = inTransaction(ctx, g, b.begin, func(ctx context.Context, tx T) (outcome, error) {
-		claimed, err := g.inbox.Claim(ctx, tx, g.consumer, keys)
+	_, err = engine.InTransaction(ctx, g.Engine, b.begin, func(ctx context.Context, tx T) (engine.Outcome, error) {
+		claimed, err := g.Inbox.Claim(ctx, tx, g.Consumer, keys)
 		if err != nil {
-			return unfinished, err
+			return engine.Unfinished, err
 		}
 		fresh = make(map[string]bool, len(claimed))
 		for _, key := range claimed {
@@ -203,9 +205,9 @@ func (b *batch[T]) attempt(ctx context.Context, ds []keyed) (fresh map[string]bo
 		}
 		todo := first(ds, fresh)
 		if len(todo) == 0 {
-			return duplicate, nil
+			return engine.Duplicate, nil
 		}
-		return handled, g.run(todo[0].MessageId, func() error { return b.fn(ctx, tx, todo) })
+		return engine.Handled, g.Run(todo[0].MessageId, func() error { return b.fn(ctx, tx, todo) })
 	})
 	return fresh, err
 }
@@ -225,19 +227,19 @@ func first(ds []keyed, keys map[string]bool) []amqp.Delivery {
 
 // settle counts and acks deliveries that are committed.
 func (b *batch[T]) settle(ds []keyed, fresh map[string]bool) error {
-	g := b.guard
+	g := b.keys
 	all := make([]amqp.Delivery, len(ds))
 	for i, d := range ds {
 		all[i] = d.Delivery
-		g.failures.take(d.MessageId)
+		g.Forget(d.MessageId)
 		if fresh[d.key] {
-			g.count.outcome(handled).Add(1)
+			g.Count.Of(engine.Handled).Add(1)
 			fresh[d.key] = false // the next one is a copy
 		} else {
-			g.count.outcome(duplicate).Add(1)
+			g.Count.Of(engine.Duplicate).Add(1)
 		}
 	}
-	return g.ackAll(all)
+	return g.AckAll(all)
 }
 
 // handleAlone handles each delivery as Handle does. The pauses of all run at once, and the
@@ -246,10 +248,10 @@ func (b *batch[T]) handleAlone(ctx context.Context, ds []amqp.Delivery) error {
 	if len(ds) == 0 {
 		return nil
 	}
-	caller, _, cancel := b.guard.hold(ctx, b.limit)
+	caller, _, cancel := b.keys.Hold(ctx, b.limit)
 	defer cancel()
 	all := make([]error, len(ds))
-	if session := sessionOf(ctx); session != nil && session.oneByOne {
+	if session := engine.SessionOf(ctx); session != nil && session.OneByOne {
 		for i, d := range ds {
 			all[i] = b.deliver(ctx, caller, d)
 		}
@@ -265,50 +267,24 @@ func (b *batch[T]) handleAlone(ctx context.Context, ds []amqp.Delivery) error {
 
 // deliver handles a delivery alone. Each attempt waits for its turn.
 func (b *batch[T]) deliver(ctx, caller context.Context, d amqp.Delivery) error {
-	g := b.guard
-	return g.deliverUntil(ctx, b.limit, d, func(ctx context.Context) (ended outcome, err error) {
-		key, err := g.key(d)
+	g := b.keys
+	return g.DeliverUntil(ctx, b.limit, d, func(ctx context.Context) (ended engine.Outcome, err error) {
+		key, err := g.Key(d)
 		if err != nil {
-			return unfinished, err
+			return engine.Unfinished, err
 		}
 		select {
 		case b.turn <- struct{}{}:
 		case <-caller.Done():
-			return unfinished, context.Cause(caller)
+			return engine.Unfinished, context.Cause(caller)
 		}
 		pass := sync.OnceFunc(func() { <-b.turn })
 		defer pass()
 		defer time.AfterFunc(slowAttempt, pass).Stop()
-		err = g.contain("transaction", d.MessageId, func() (err error) { // in a goroutine of its own a panic would end the process
+		err = g.Contain("transaction", d.MessageId, func() (err error) { // in a goroutine of its own a panic would end the process
 			ended, err = attempt(ctx, g, b.begin, key, func(ctx context.Context, tx T) error { return b.fn(ctx, tx, []amqp.Delivery{d}) })
 			return err
 		})
 		return ended, err
 	})
-}
-
-// A batchAcknowledger knows which deliveries of its channel are not settled. AckBatch acks those
-// with these tags, with as few words as it can.
-type batchAcknowledger interface {
-	AckBatch(tags []uint64) error
-}
-
-// ackAll acks deliveries of one channel.
-func (g *Guard) ackAll(ds []amqp.Delivery) error {
-	if channel, ok := ds[0].Acknowledger.(batchAcknowledger); ok {
-		tags := make([]uint64, len(ds))
-		for i, d := range ds {
-			tags[i] = d.DeliveryTag
-		}
-		if err := channel.AckBatch(tags); err != nil {
-			g.count.notAcked.Add(uint64(len(ds)))
-			return fmt.Errorf("ack %d messages: %w: %w", len(ds), ErrNotAcked, err)
-		}
-		return nil
-	}
-	var all []error
-	for _, d := range ds {
-		all = append(all, g.ack(d))
-	}
-	return errors.Join(all...)
 }

@@ -15,11 +15,12 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/idempotency/internal/receivertest"
 )
 
 func (r *receiver) deliveries(ids ...string) (ds []amqp.Delivery) {
 	for _, id := range ids {
-		ds = append(ds, r.delivery(id))
+		ds = append(ds, r.Delivery(id))
 	}
 	return ds
 }
@@ -35,11 +36,11 @@ func idsOf(ds []amqp.Delivery) (ids []string) {
 // begins with "poison" fails.
 func placeOrders(ctx context.Context, tx *sql.Tx, ds []amqp.Delivery) error {
 	for _, d := range ds {
-		if err := placeOrder(d.MessageId)(ctx, tx); err != nil {
+		if err := receivertest.PlaceOrder(d.MessageId)(ctx, tx); err != nil {
 			return err
 		}
 		if strings.HasPrefix(d.MessageId, "poison") {
-			return errHandler
+			return receivertest.ErrHandler
 		}
 	}
 	return nil
@@ -47,24 +48,24 @@ func placeOrders(ctx context.Context, tx *sql.Tx, ds []amqp.Delivery) error {
 
 func TestABatchHandlesEachNewMessageOnceInOneTransaction(t *testing.T) {
 	r := newReceiver(t, idempotency.Options{})
-	r.handle(placeOrder("m1"))
+	r.handle(receivertest.PlaceOrder("m1"))
 	var calls [][]string
-	must(t, r.guard.HandleBatch(t.Context(), r.db, r.deliveries("m3", "m2", "m1", "m2", "m4"), func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
+	receivertest.Must(t, r.guard.HandleBatch(t.Context(), r.DB, r.deliveries("m3", "m2", "m1", "m2", "m4"), func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
 		calls = append(calls, idsOf(fresh))
 		return placeOrders(ctx, tx, fresh)
 	}))
 	if len(calls) != 1 || !slices.Equal(calls[0], []string{"m3", "m2", "m4"}) {
 		t.Errorf("the handler was given %q", calls)
 	}
-	r.wantRows(4, 4)
-	r.wantSaid("ack 1", "ack 2", "ack 3", "ack 4", "ack 5", "ack 6")
+	r.WantRows(4, 4)
+	r.WantSaid("ack 1", "ack 2", "ack 3", "ack 4", "ack 5", "ack 6")
 	r.wantStats(idempotency.Stats{Handled: 4, Duplicates: 2})
 
-	must(t, r.guard.HandleBatch(t.Context(), r.db, r.deliveries("m2", "m4"), func(context.Context, *sql.Tx, []amqp.Delivery) error {
+	receivertest.Must(t, r.guard.HandleBatch(t.Context(), r.DB, r.deliveries("m2", "m4"), func(context.Context, *sql.Tx, []amqp.Delivery) error {
 		t.Error("the handler ran for duplicates")
 		return nil
 	}))
-	must(t, r.guard.HandleBatch(t.Context(), r.db, nil, placeOrders))
+	receivertest.Must(t, r.guard.HandleBatch(t.Context(), r.DB, nil, placeOrders))
 	r.wantStats(idempotency.Stats{Handled: 4, Duplicates: 4})
 }
 
@@ -83,7 +84,7 @@ func TestABatchThatFailsIsTakenApartAndThePoisonAloneIsDeadLettered(t *testing.T
 				var mu sync.Mutex
 				running, alone := 0, make(map[string]int)
 				begun := time.Now()
-				must(t, r.guard.HandleBatch(t.Context(), r.db, r.deliveries("m1", "poison", "m2", "m1", "m3"), func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
+				receivertest.Must(t, r.guard.HandleBatch(t.Context(), r.DB, r.deliveries("m1", "poison", "m2", "m1", "m3"), func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
 					mu.Lock()
 					defer mu.Unlock()
 					if running++; running > 1 {
@@ -108,7 +109,7 @@ func TestABatchThatFailsIsTakenApartAndThePoisonAloneIsDeadLettered(t *testing.T
 				if !slices.Equal(dead, []string{"poison"}) {
 					t.Errorf("dead-lettered: %q", dead)
 				}
-				r.wantRows(3, 3)
+				r.WantRows(3, 3)
 				r.wantStats(idempotency.Stats{Handled: 3, Duplicates: 1, DeadLettered: 1, FailedAttempts: 3})
 			})
 		})
@@ -121,24 +122,24 @@ func TestABatchWhoseDatabaseFailsIsTriedAgainAsAWhole(t *testing.T) {
 		want idempotency.Stats
 	}{
 		"no connection": {func(r *receiver) {
-			r.faults.killAll()
-			r.faults.connect = failingTimes(failures)
+			r.Faults.KillAll()
+			r.Faults.OnConnect = receivertest.FailingTimes(receivertest.Failures)
 		}, idempotency.Stats{Handled: 3}},
-		"no claim": {func(r *receiver) { r.inbox.failures.Store(failures) }, idempotency.Stats{Handled: 3}},
+		"no claim": {func(r *receiver) { r.Inbox.Failures.Store(receivertest.Failures) }, idempotency.Stats{Handled: 3}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newReceiver(t, idempotency.Options{Attempts: 1, DeadLetterExchange: true})
 				c.fail(r)
 				calls := 0
-				must(t, r.guard.HandleBatch(t.Context(), r.db, r.deliveries("m1", "m2", "m3"), func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
+				receivertest.Must(t, r.guard.HandleBatch(t.Context(), r.DB, r.deliveries("m1", "m2", "m3"), func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
 					calls++
 					return placeOrders(ctx, tx, fresh)
 				}))
 				if calls != 1 {
 					t.Errorf("the handler ran %d times", calls)
 				}
-				r.wantRows(3, 3)
+				r.WantRows(3, 3)
 				r.wantStats(c.want)
 			})
 		})
@@ -153,26 +154,26 @@ func TestABatchWhoseConnectionDiesIsHandledOnceAllTheSame(t *testing.T) {
 		want   idempotency.Stats
 	}{
 		"dies in the handler":         {nil, 3, idempotency.Stats{Handled: 3}},
-		"commit, done, no answer":     {func(commit func() error) error { return errors.Join(commit(), errNetwork) }, 0, idempotency.Stats{Duplicates: 3}},
-		"commit, not done, no answer": {func(func() error) error { return errNetwork }, 0, idempotency.Stats{Handled: 3}},
+		"commit, done, no answer":     {func(commit func() error) error { return errors.Join(commit(), receivertest.ErrNetwork) }, 0, idempotency.Stats{Duplicates: 3}},
+		"commit, not done, no answer": {func(func() error) error { return receivertest.ErrNetwork }, 0, idempotency.Stats{Handled: 3}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newReceiver(t, idempotency.Options{Attempts: 1, DeadLetterExchange: true})
 				if c.commit != nil {
-					r.faults.commit = func(commit func() error) error {
-						r.faults.commit = nil // the connection is made anew, as it was before
+					r.Faults.OnCommit = func(commit func() error) error {
+						r.Faults.OnCommit = nil // the connection is made anew, as it was before
 						return c.commit(commit)
 					}
 				}
-				dies := failingTimes(c.dies)
-				must(t, r.guard.HandleBatch(t.Context(), r.db, r.deliveries("m1", "m2", "m3"), func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
+				dies := receivertest.FailingTimes(c.dies)
+				receivertest.Must(t, r.guard.HandleBatch(t.Context(), r.DB, r.deliveries("m1", "m2", "m3"), func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
 					if dies() != nil {
-						r.faults.killAll()
+						r.Faults.KillAll()
 					}
 					return placeOrders(ctx, tx, fresh)
 				}))
-				r.wantRows(3, 3)
+				r.WantRows(3, 3)
 				r.wantStats(c.want)
 			})
 		})
@@ -181,8 +182,8 @@ func TestABatchWhoseConnectionDiesIsHandledOnceAllTheSame(t *testing.T) {
 
 func TestAStrangeMessageInABatchIsDeadLetteredAlone(t *testing.T) {
 	r := newReceiver(t, idempotency.Options{DeadLetterExchange: true})
-	must(t, r.guard.HandleBatch(t.Context(), r.db, r.deliveries("m1", "", "m2", "a\x00b", "01890000-0000-7000-8000-000000000001"), placeOrders))
-	r.wantRows(2, 2)
+	receivertest.Must(t, r.guard.HandleBatch(t.Context(), r.DB, r.deliveries("m1", "", "m2", "a\x00b", "01890000-0000-7000-8000-000000000001"), placeOrders))
+	r.WantRows(2, 2)
 	r.wantStats(idempotency.Stats{Handled: 2, DeadLettered: 3})
 }
 
@@ -195,7 +196,7 @@ func TestAStopLeavesTheMessagesOfABatchUnacked(t *testing.T) {
 				if before {
 					stop()
 				}
-				err := r.guard.HandleBatch(ctx, r.db, r.deliveries("m1", "m2"), func(ctx context.Context, tx *sql.Tx, _ []amqp.Delivery) error {
+				err := r.guard.HandleBatch(ctx, r.DB, r.deliveries("m1", "m2"), func(ctx context.Context, tx *sql.Tx, _ []amqp.Delivery) error {
 					stop()
 					<-ctx.Done()
 					return ctx.Err()
@@ -203,8 +204,8 @@ func TestAStopLeavesTheMessagesOfABatchUnacked(t *testing.T) {
 				if !errors.Is(err, idempotency.ErrLeftUnacked) || !errors.Is(err, context.Canceled) {
 					t.Errorf("error %v", err)
 				}
-				r.wantSaid()
-				r.wantRows(0, 0)
+				r.WantSaid()
+				r.WantRows(0, 0)
 				r.wantStats(idempotency.Stats{LeftUnacked: 2})
 			})
 		})
@@ -214,16 +215,16 @@ func TestAStopLeavesTheMessagesOfABatchUnacked(t *testing.T) {
 func TestABatchThatOutlastsHoldIsHandedBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReceiver(t, idempotency.Options{DeadLetterExchange: true, Hold: time.Hour})
-		r.inbox.failures.Store(1 << 30)
+		r.Inbox.Failures.Store(1 << 30)
 		begun := time.Now()
-		err := r.guard.HandleBatch(t.Context(), r.db, r.deliveries("m1", "m2"), placeOrders)
+		err := r.guard.HandleBatch(t.Context(), r.DB, r.deliveries("m1", "m2"), placeOrders)
 		if held := time.Since(begun); held != time.Hour {
 			t.Errorf("held for %v, must be an hour", held)
 		}
 		if !errors.Is(err, idempotency.ErrHandedBack) {
 			t.Errorf("error %v", err)
 		}
-		r.wantSaid("requeue 1", "requeue 2")
+		r.WantSaid("requeue 1", "requeue 2")
 		r.wantStats(idempotency.Stats{HandedBack: 2})
 	})
 }
@@ -233,14 +234,14 @@ func TestAMessageOfABatchIsHeldNoLongerThanHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReceiver(t, idempotency.Options{Attempts: 1000, MinDelay: time.Minute, MaxDelay: time.Minute, Hold: time.Hour, DeadLetterExchange: true})
 		begun := time.Now()
-		err := r.guard.HandleBatch(t.Context(), r.db, r.deliveries("m1", "poison", "m2"), placeOrders)
+		err := r.guard.HandleBatch(t.Context(), r.DB, r.deliveries("m1", "poison", "m2"), placeOrders)
 		if held := time.Since(begun); held != time.Hour {
 			t.Errorf("held for %v, must be an hour", held)
 		}
 		if !errors.Is(err, idempotency.ErrHandedBack) {
 			t.Errorf("error %v", err)
 		}
-		r.wantRows(2, 2)
+		r.WantRows(2, 2)
 	})
 }
 
@@ -249,26 +250,26 @@ func TestABatchWhoseHandlerEndsItsGoroutineIsHandedBack(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = r.guard.HandleBatch(t.Context(), r.db, r.deliveries("m1", "m2"), func(context.Context, *sql.Tx, []amqp.Delivery) error {
-			goexit()
+		_ = r.guard.HandleBatch(t.Context(), r.DB, r.deliveries("m1", "m2"), func(context.Context, *sql.Tx, []amqp.Delivery) error {
+			receivertest.Goexit()
 			return nil
 		})
 	}()
 	<-ended
-	r.wantSaid("requeue 1", "requeue 2")
-	r.wantRows(0, 0)
+	r.WantSaid("requeue 1", "requeue 2")
+	r.WantRows(0, 0)
 }
 
 // The claim of one message waits for a transaction that does not end, in the batch and alone.
 func TestAMessageWhoseAttemptHangsDelaysTheOthersOfItsBatchAndStopsNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReceiver(t, idempotency.Options{DeadLetterExchange: true, Hold: time.Hour})
-		r.inbox.held = "m1"
-		err := r.guard.HandleBatch(t.Context(), r.db, r.deliveries("m1", "m2", "m3"), placeOrders)
+		r.Inbox.Held = "m1"
+		err := r.guard.HandleBatch(t.Context(), r.DB, r.deliveries("m1", "m2", "m3"), placeOrders)
 		if !errors.Is(err, idempotency.ErrHandedBack) {
 			t.Errorf("error %v", err)
 		}
-		r.wantRows(2, 2)
+		r.WantRows(2, 2)
 		r.wantStats(idempotency.Stats{Handled: 2, HandedBack: 1})
 	})
 }
@@ -278,14 +279,14 @@ func TestABatchOfOneWorkerThatIsTakenApartKeepsItsOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReceiver(t, idempotency.Options{DeadLetterExchange: true})
 		var order []string
-		fails := failingTimes(2)
+		fails := receivertest.FailingTimes(2)
 		ctx := idempotency.InSessionOfOneWorker(t.Context())
-		must(t, r.guard.HandleBatch(ctx, r.db, r.deliveries("m1", "m2", "m3", "m4", "m5"), func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
+		receivertest.Must(t, r.guard.HandleBatch(ctx, r.DB, r.deliveries("m1", "m2", "m3", "m4", "m5"), func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
 			if len(fresh) > 1 {
-				return errHandler
+				return receivertest.ErrHandler
 			}
 			if fresh[0].MessageId == "m2" && fails() != nil {
-				return errHandler
+				return receivertest.ErrHandler
 			}
 			order = append(order, fresh[0].MessageId)
 			return placeOrders(ctx, tx, fresh)
@@ -300,10 +301,10 @@ func TestABatchOfOneWorkerThatIsTakenApartKeepsItsOrder(t *testing.T) {
 func TestAnAttemptAloneThatHangsKeepsItsTurnNoLongerThanTenSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReceiver(t, idempotency.Options{DeadLetterExchange: true, Hold: time.Hour})
-		r.inbox.held = "poison"
+		r.Inbox.Held = "poison"
 		begun := time.Now()
 		ended := make(map[string]time.Duration)
-		err := r.guard.HandleBatch(t.Context(), r.db, r.deliveries("poison", "m2", "m3"), func(_ context.Context, _ *sql.Tx, fresh []amqp.Delivery) error {
+		err := r.guard.HandleBatch(t.Context(), r.DB, r.deliveries("poison", "m2", "m3"), func(_ context.Context, _ *sql.Tx, fresh []amqp.Delivery) error {
 			ended[fresh[0].MessageId] = time.Since(begun)
 			return nil
 		})

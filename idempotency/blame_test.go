@@ -15,6 +15,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/idempotency/internal/receivertest"
 )
 
 func refusal(code int) error {
@@ -24,26 +25,26 @@ func refusal(code int) error {
 func TestOnlyTheHandlersOwnFailureCounts(t *testing.T) {
 	n := 0
 	for err, counts := range map[error]bool{
-		errHandler: true,
-		&bridge.PublishError{Err: bridge.ErrNacked}:                                false,
-		&bridge.PublishError{Err: bridge.ErrReturned}:                              false,
-		&bridge.PublishError{Err: bridge.ErrUnconfirmed}:                           false,
-		&bridge.PublishError{Err: bridge.ErrInvalidMessage}:                        true,
-		fmt.Errorf("send: %w", bridge.ErrUnavailable):                              false,
-		fmt.Errorf("send: %w", bridge.ErrBlocked):                                  false,
-		fmt.Errorf("send: %w", bridge.ErrCredentials):                              false,
-		refusal(amqp.AccessRefused):                                                false,
-		refusal(amqp.NotFound):                                                     false,
-		refusal(amqp.PreconditionFailed):                                           true, // its reply is too large
-		fmt.Errorf("commit: %w: lost", bridge.ErrCommitUnknown):                    false,
-		fmt.Errorf("begin: %w", sqldriver.ErrBadConn):                              false,
-		idempotency.RetryLater(errHandler, 0):                                      false,
-		fmt.Errorf("call: %w", idempotency.RetryLater(errHandler, time.Second)):    false,
-		backoff.Permanent(idempotency.RetryLater(errHandler, 0)):                   true,
-		idempotency.RetryLater(nil, 0):                                             false,
-		&busyError{5}:                                                              false, // SQLITE_BUSY
-		&busyError{1555}:                                                           true,  // a primary key
-		fmt.Errorf("a timeout of the handler's own: %w", context.DeadlineExceeded): true,
+		receivertest.ErrHandler:                                                              true,
+		&bridge.PublishError{Err: bridge.ErrNacked}:                                          false,
+		&bridge.PublishError{Err: bridge.ErrReturned}:                                        false,
+		&bridge.PublishError{Err: bridge.ErrUnconfirmed}:                                     false,
+		&bridge.PublishError{Err: bridge.ErrInvalidMessage}:                                  true,
+		fmt.Errorf("send: %w", bridge.ErrUnavailable):                                        false,
+		fmt.Errorf("send: %w", bridge.ErrBlocked):                                            false,
+		fmt.Errorf("send: %w", bridge.ErrCredentials):                                        false,
+		refusal(amqp.AccessRefused):                                                          false,
+		refusal(amqp.NotFound):                                                               false,
+		refusal(amqp.PreconditionFailed):                                                     true, // its reply is too large
+		fmt.Errorf("commit: %w: lost", bridge.ErrCommitUnknown):                              false,
+		fmt.Errorf("begin: %w", sqldriver.ErrBadConn):                                        false,
+		idempotency.RetryLater(receivertest.ErrHandler, 0):                                   false,
+		fmt.Errorf("call: %w", idempotency.RetryLater(receivertest.ErrHandler, time.Second)): false,
+		backoff.Permanent(idempotency.RetryLater(receivertest.ErrHandler, 0)):                true,
+		idempotency.RetryLater(nil, 0):                                                       false,
+		&busyError{5}:                                                                        false, // SQLITE_BUSY
+		&busyError{1555}:                                                                     true,  // a primary key
+		fmt.Errorf("a timeout of the handler's own: %w", context.DeadlineExceeded):           true,
 	} {
 		n++
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
@@ -57,7 +58,7 @@ func TestOnlyTheHandlersOwnFailureCounts(t *testing.T) {
 					if counts {
 						t.Errorf("%v did not count", err)
 					}
-					return placeOrder("m1")(ctx, tx)
+					return receivertest.PlaceOrder("m1")(ctx, tx)
 				})
 				want := idempotency.Stats{Handled: 1}
 				if counts {
@@ -74,30 +75,13 @@ type busyError struct{ code int }
 func (e *busyError) Error() string { return fmt.Sprint("SQLite says ", e.code) }
 func (e *busyError) Code() int     { return e.code }
 
-// Nor in the store of messages, where the pause is due by the database's clock.
-func TestWhatIsRetriedLaterCountsNotAgainstAStoredMessage(t *testing.T) {
-	opts := quick
-	opts.Attempts = 1
-	r := newReceiver(t, opts)
-	r.accept("m1")
-	runs := 0
-	r.work(1, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
-		if runs++; runs < 4 {
-			return idempotency.RetryLater(errHandler, time.Millisecond)
-		}
-		return placeStored(ctx, tx, d)
-	}, "nothing is left", nothing)
-	r.wantRows(1, 1)
-	r.wantStats(idempotency.Stats{Kept: 1, Handled: 1})
-}
-
 func TestRetryLaterWaitsAsLongAsItSays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReceiver(t, idempotency.Options{})
 		var begun []time.Time
 		r.handle(func(context.Context, *sql.Tx) error {
 			if begun = append(begun, time.Now()); len(begun) == 1 {
-				return idempotency.RetryLater(errHandler, 3*time.Minute)
+				return idempotency.RetryLater(receivertest.ErrHandler, 3*time.Minute)
 			}
 			return nil
 		})
@@ -121,7 +105,7 @@ func TestByDefaultAFailingHandlerIsRetriedForMinutes(t *testing.T) {
 				begun := time.Now()
 				r.handle(func(ctx context.Context, tx *sql.Tx) error {
 					if time.Now().Before(back) {
-						return errHandler
+						return receivertest.ErrHandler
 					}
 					return nil
 				})
@@ -146,15 +130,15 @@ func TestFailuresAreRememberedWhenAMessageIsHandedBack(t *testing.T) {
 		slow := func(context.Context, *sql.Tx) error {
 			runs++
 			<-time.After(25 * time.Second)
-			return errHandler
+			return receivertest.ErrHandler
 		}
 		for n := range 3 {
-			err := r.guard.Handle(t.Context(), r.db, r.delivery("m1"), slow)
+			err := r.guard.Handle(t.Context(), r.DB, r.Delivery("m1"), slow)
 			if n < 2 && !errors.Is(err, idempotency.ErrHandedBack) || n == 2 && err != nil {
 				t.Errorf("delivery %d: %v", n+1, err)
 			}
 		}
-		r.wantSaid("requeue 1", "requeue 2", "reject 3")
+		r.WantSaid("requeue 1", "requeue 2", "reject 3")
 		r.wantStats(idempotency.Stats{HandedBack: 2, DeadLettered: 1, FailedAttempts: 5})
 		if runs < 5 {
 			t.Errorf("%d attempts", runs)

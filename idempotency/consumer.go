@@ -13,6 +13,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
 )
 
 // A Consumer takes messages from a queue and hands each to a handler, several at once:
@@ -28,8 +29,8 @@ import (
 //	}
 //	return consumer.Run(ctx)
 //
-// The handler calls a strategy: Guard.Handle, HandleTx, AtMostOnce or Accept, or the Handle of
-// [Latest], [Ordered] or [HighWater]. The strategy acks, retries and dead-letters; the Consumer
+// The handler calls a strategy: Guard.Handle or HandleTx, AtMostOnce or Accept of package pending,
+// or a Handle of package versions. The strategy acks, retries and dead-letters; the Consumer
 // logs the error that the handler returns. A handler without a strategy acks or rejects d itself.
 // If the handler returns, panics or ends its goroutine, and d is neither acked nor rejected, the
 // Consumer hands d back after a second.
@@ -51,7 +52,7 @@ import (
 // x-single-active-consumer. A requeued message could be overtaken, so where a message must go
 // back, the Consumer closes the channel instead, which returns all unacked messages in their
 // order. For the same reason messages are retried in place, and not in retry queues (Options.Queues).
-// HighWater needs Workers 1.
+// A versions.HighWater needs Workers 1.
 //
 // # To stop
 //
@@ -223,7 +224,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 		return fmt.Errorf("consume %q: the consumer runs already", c.queue)
 	}
 	defer c.runs.Store(false)
-	patience, cancel := outliving(ctx, c.opts.Drain+endPatience)
+	patience, cancel := engine.Outliving(ctx, c.opts.Drain+endPatience)
 	defer cancel()
 	pauses := backoff.NewExponentialBackOff()
 	pauses.InitialInterval, pauses.MaxInterval = 100*time.Millisecond, longestRedial
@@ -241,7 +242,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 		}
 		delay := pauses.NextBackOff()
 		c.log.Warn("consumer session ended", "error", err, "retry_in", delay)
-		pause(ctx, delay)
+		engine.Pause(ctx, delay)
 	}
 }
 

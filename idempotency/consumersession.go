@@ -13,6 +13,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/wire"
+	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
 )
 
 // How far a session came.
@@ -39,44 +40,17 @@ var (
 	errCancelled = errors.New("the broker has ended the consumer: its queue was deleted or has moved, or a message was held for longer than the consumer timeout")
 )
 
-// A consumerSession is one connection with one channel. When stopping has ended, none of its
+// A consumerSession is one connection with one channel. When Stopping has ended, none of its
 // deliveries is begun, and none of its handlers begins another attempt.
 type consumerSession struct {
+	engine.Session
 	channel  *amqp.Channel
 	open     openDeliveries
-	ordered  bool // a message that goes back must not be overtaken
-	oneByOne bool // nor may any message be, whatever its key
-	stopping context.Context
-	end      context.CancelCauseFunc // ends stopping, and with it the session
-	handling context.Context         // the handlers'; ends ConsumerOptions.Drain after stopping
+	end      context.CancelCauseFunc // ends Stopping, and with it the session
+	handling context.Context         // the handlers'; ends ConsumerOptions.Drain after Stopping
 }
 
-func (s *consumerSession) over() bool { return s.stopping.Err() != nil }
-
-// sessionKey has in the handlers' context the session.
-type sessionKey struct{}
-
-// sessionOf returns the session of the Consumer from which a handler's context comes, or nil.
-func sessionOf(ctx context.Context) *consumerSession {
-	s, _ := ctx.Value(sessionKey{}).(*consumerSession)
-	return s
-}
-
-// untilStop returns a context that ends with ctx and, if ctx comes from a Consumer, as soon as
-// the Consumer stops or its session ends.
-func untilStop(ctx context.Context) (_ context.Context, cancel context.CancelFunc, inConsumer bool) {
-	session := sessionOf(ctx)
-	if session == nil {
-		return ctx, func() {}, false
-	}
-	stopping := session.stopping
-	until, end := context.WithCancelCause(ctx)
-	if stopping.Err() != nil { // AfterFunc would tell it a moment later
-		end(context.Cause(stopping))
-	}
-	stop := context.AfterFunc(stopping, func() { end(context.Cause(stopping)) })
-	return until, func() { stop(); end(nil) }, true
-}
+func (s *consumerSession) over() bool { return s.Stopping.Err() != nil }
 
 // session consumes over one connection, until that or ctx ends. In the latter case it drains.
 func (c *Consumer) session(ctx, patience context.Context) (reached int, err error) {
@@ -91,11 +65,11 @@ func (c *Consumer) session(ctx, patience context.Context) (reached int, err erro
 		return loggedIn, err
 	}
 	refusals := channel.NotifyClose(make(chan *amqp.Error, 1))
-	s := &consumerSession{channel: channel, ordered: c.opts.ordered(), oneByOne: c.opts.Workers == 1 && c.opts.Key == nil}
-	s.stopping, s.end = context.WithCancelCause(ctx)
-	handling, cancel := outliving(s.stopping, c.opts.Drain)
+	s := &consumerSession{channel: channel, Session: engine.Session{Ordered: c.opts.ordered(), OneByOne: c.opts.Workers == 1 && c.opts.Key == nil}}
+	s.Stopping, s.end = context.WithCancelCause(ctx)
+	handling, cancel := engine.Outliving(s.Stopping, c.opts.Drain)
 	context.AfterFunc(handling, cancel) // its timer; handlers may outlive the session
-	s.handling = context.WithValue(handling, sessionKey{}, s)
+	s.handling = engine.WithSession(handling, &s.Session)
 
 	c.connected()
 	c.log.Info("consumer session started")
@@ -112,9 +86,9 @@ func (c *Consumer) session(ctx, patience context.Context) (reached int, err erro
 			c.jobs.prune()
 			conn.Close()
 			return consuming, err
-		case <-s.stopping.Done():
+		case <-s.Stopping.Done():
 			c.jobs.prune()
-			err := context.Cause(s.stopping)
+			err := context.Cause(s.Stopping)
 			finished := false
 			if ctx.Err() != nil {
 				err = c.drain(patience, deliveries, conn.Received)
@@ -271,7 +245,7 @@ func (c *Consumer) settle(jobs []*job) {
 	}
 	c.log.Error("message was neither acked nor rejected by its handler; handing it back",
 		"message_id", open[0].delivery.MessageId, "messages", len(open), "delay", unsettledPause)
-	if !pause(session.stopping, unsettledPause) {
+	if !engine.Pause(session.Stopping, unsettledPause) {
 		return
 	}
 	for _, j := range open {
@@ -288,8 +262,8 @@ type settlement struct {
 }
 
 var _ amqp.Acknowledger = (*settlement)(nil)
-var _ batchAcknowledger = (*settlement)(nil)
-var _ closable = (*settlement)(nil)
+var _ engine.BatchAcknowledger = (*settlement)(nil)
+var _ engine.Closable = (*settlement)(nil)
 
 func (s *settlement) Ack(tag uint64, multiple bool) error {
 	s.done.Store(true)
@@ -322,7 +296,7 @@ func (s *settlement) Reject(tag uint64, requeue bool) error {
 func (s *settlement) requeue(tag uint64, multiple bool) error {
 	s.done.Store(true)
 	switch {
-	case s.session.ordered:
+	case s.session.Ordered:
 		return s.Close()
 	case s.session.over():
 		return nil
@@ -330,7 +304,7 @@ func (s *settlement) requeue(tag uint64, multiple bool) error {
 	return s.session.open.settle(tag, multiple, func() error { return s.session.channel.Nack(tag, multiple, true) })
 }
 
-// Close ends the session, which returns all unacked messages. A HighWater calls it.
+// Close ends the session, which returns all unacked messages. A versions.HighWater calls it.
 func (s *settlement) Close() error {
 	s.done.Store(true)
 	s.session.end(errReturned)

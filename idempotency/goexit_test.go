@@ -10,6 +10,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/idempotency/internal/receivertest"
 )
 
 // A function of the receiver's may end its goroutine, as FailNow of a test does. The call does
@@ -22,33 +23,29 @@ func TestADeliveryWhoseGoroutineEndsIsHandedBack(t *testing.T) {
 		keys   int
 	}{
 		"in the handler": {idempotency.Options{}, func(r *receiver) error {
-			return r.guard.Handle(r.t.Context(), r.db, r.delivery("m1"), func(ctx context.Context, tx *sql.Tx) error {
-				must(r.t, placeOrder("m1")(ctx, tx))
-				goexit()
+			return r.guard.Handle(r.T.Context(), r.DB, r.Delivery("m1"), func(ctx context.Context, tx *sql.Tx) error {
+				receivertest.Must(r.T, receivertest.PlaceOrder("m1")(ctx, tx))
+				receivertest.Goexit()
 				return nil
 			})
 		}, 0, 0},
-		"in the effect": {idempotency.Options{}, func(r *receiver) error {
-			return r.guard.AtMostOnce(r.t.Context(), r.db, r.delivery("m1"), func(context.Context, amqp.Delivery) error {
-				goexit()
-				return nil
-			})
-		}, 0, 1},
 		"while it is dead-lettered": {idempotency.Options{Attempts: 1, DeadLetter: func(context.Context, amqp.Delivery, error) error {
-			goexit()
+			receivertest.Goexit()
 			return nil
-		}}, func(r *receiver) error { return r.guard.Handle(r.t.Context(), r.db, r.delivery("m1"), failing) }, 1, 0},
+		}}, func(r *receiver) error {
+			return r.guard.Handle(r.T.Context(), r.DB, r.Delivery("m1"), receivertest.Failing)
+		}, 1, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newReceiver(t, c.opts)
 			var consumer sync.WaitGroup
 			consumer.Go(func() { t.Errorf("the call came back: %v", c.handle(r)) })
 			consumer.Wait()
-			r.wantSaid("requeue 1")
-			r.wantRows(0, c.keys)
+			r.WantSaid("requeue 1")
+			r.WantRows(0, c.keys)
 			r.wantStats(idempotency.Stats{HandedBack: 1, FailedAttempts: c.failed})
-			must(t, r.guard.Handle(t.Context(), r.db, r.delivery("m2"), placeOrder("m2"))) // no transaction is open
-			if log := r.log.String(); !strings.Contains(log, "runtime.Goexit") || !strings.Contains(log, "message_id=m1") {
+			receivertest.Must(t, r.guard.Handle(t.Context(), r.DB, r.Delivery("m2"), receivertest.PlaceOrder("m2"))) // no transaction is open
+			if log := r.Log.String(); !strings.Contains(log, "runtime.Goexit") || !strings.Contains(log, "message_id=m1") {
 				t.Errorf("the log is\n%s", log)
 			}
 		})

@@ -3,93 +3,36 @@ package idempotency
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
-	"log/slog"
-	"strings"
-	"time"
-	"unicode/utf8"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/wire"
+	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
 )
-
-// maxKey is the longest consumer name and key, in bytes: the limit of a message
-// ID in AMQP, and of the inbox.
-const maxKey = 255
-
-// errHeldTooLong is the cause with which a delivery's context ends after Options.Hold.
-var errHeldTooLong = errors.New("delivery held for longer than Options.Hold")
 
 // A Guard handles each message once for one consumer. It is safe for concurrent use, and starts
 // no goroutines. In memory it keeps its counters, the position of its purge, and the failed
 // attempts of up to 10,000 messages that it has handed back.
 type Guard struct {
-	inbox    driver.Inbox // nil for a strategy that keeps marks
-	marks    driver.Marks
-	consumer string
-	inOrder  bool // what is handed back must not be overtaken: see HighWater
-	inPlace  bool // failing messages use no retry queues
-	opts     Options
-	log      *slog.Logger
-	count    counters
-	added    chan struct{} // work for those who poll
-	purge    purge
-	failures failures
+	keys *engine.Keys
 }
 
 // New returns a Guard that claims keys in inbox in the name of consumer. All processes that
 // share the work must use the same name. Consumers that each must see every message (two
 // services with a queue each, on one database) must use different names. The name is stored
-// with every key: whoever changes it forgets what was handled. It has 1 to 255 bytes of UTF-8.
+// with every key: a new name forgets which messages were handled. It has 1 to 255 bytes of UTF-8.
 // opts must say what happens to a message that cannot be handled. New asks no database. Its
 // error names the argument or option that is wrong.
 func New(inbox driver.Inbox, consumer string, opts *Options) (*Guard, error) {
-	if inbox == nil {
-		return nil, errors.New("new guard: inbox is nil")
+	if opts == nil {
+		opts = new(Options)
 	}
-	g, err := newGuard(inbox, consumer, opts)
+	keys, err := engine.NewKeys(inbox, consumer, engine.Options(*opts))
 	if err != nil {
 		return nil, fmt.Errorf("new guard: %w", err)
 	}
-	g.inbox = inbox
-	return g, nil
-}
-
-// newGuard returns a Guard without an inbox.
-func newGuard(marks driver.Marks, consumer string, opts *Options) (*Guard, error) {
-	if err := checkKey(consumer); err != nil {
-		return nil, fmt.Errorf("consumer name %w", err)
-	}
-	filled := opts.withDefaults()
-	if err := filled.validate(); err != nil {
-		return nil, err
-	}
-	return &Guard{
-		marks:    marks,
-		consumer: consumer,
-		opts:     filled,
-		log:      filled.Logger.With("consumer", consumer),
-		added:    make(chan struct{}, 1),
-	}, nil
-}
-
-// checkKey says why s cannot be a key in every inbox.
-func checkKey(s string) error {
-	switch {
-	case s == "":
-		return errors.New("is empty")
-	case len(s) > maxKey:
-		return fmt.Errorf("is %d bytes long, more than %d", len(s), maxKey)
-	case !utf8.ValidString(s):
-		return errors.New("is not UTF-8")
-	case strings.ContainsRune(s, 0):
-		return errors.New("contains a NUL byte")
-	}
-	return nil
+	return &Guard{keys}, nil
 }
 
 // Handle runs fn once per key (the message ID, unless Options.Key says otherwise). fn and the
@@ -112,52 +55,23 @@ func (g *Guard) Handle(ctx context.Context, db *sql.DB, d amqp.Delivery, fn func
 	if db == nil || fn == nil {
 		panic("idempotency: Handle needs a database and a function")
 	}
-	return handleIn(ctx, g, db, beginOn(db), d, func(ctx context.Context, tx *sqlTransaction) error { return fn(ctx, tx.tx) })
+	return handleIn(ctx, g.keys, db, engine.BeginOn(db), d, func(ctx context.Context, tx *engine.SQLTransaction) error { return fn(ctx, tx.SQL) })
 }
 
-// key returns the key of d, or a refusal.
-func (g *Guard) key(d amqp.Delivery) (key string, err error) {
-	if wire.Unreadable(d) {
-		_, err := wire.Parse(d) // says why
-		return "", &refusal{fmt.Errorf("message cannot be read: %w", err)}
-	}
-	if g.opts.Key == nil {
-		if err := checkKey(d.MessageId); err != nil {
-			return "", &refusal{fmt.Errorf("message ID %w", err)}
-		}
-		return d.MessageId, nil
-	}
-	err = g.contain("Options.Key", d.MessageId, func() (err error) {
-		key, err = g.opts.Key(d)
-		return err
-	})
-	if err != nil {
-		return "", &refusal{fmt.Errorf("find the message's key: %w", err)}
-	}
-	if err := checkKey(key); err != nil {
-		return "", &refusal{fmt.Errorf("the message's key %w", err)}
-	}
-	return key, nil
+// Purge forgets the keys of this consumer that are older than Options.Retention, in one pass
+// over all of them, and returns their number. It is for a backlog, for example after
+// Options.Retention was shortened. Handle, HandleBatch and HandleTx purge as they go,
+// one step for every 200 messages.
+//
+// The pass goes through the keys in the order of the primary key, in steps of up to 500. Each step
+// has short transactions that lock only the old claims which they delete. After each step Purge
+// rests, so that it works a fifth of the time. It skips keys that tell their age (see
+// Options.Retention) and are new enough; it reads all others. A crash or an error leaves whole
+// steps. When ctx ends, the error wraps its cause. With a negative Retention, which keeps keys
+// for ever, Purge does nothing.
+func (g *Guard) Purge(ctx context.Context, db *sql.DB) (forgotten int64, err error) {
+	return g.keys.Purge(ctx, db)
 }
 
-// claim claims key in tx, and refuses a new one that is too old to be judged.
-func (g *Guard) claim(ctx context.Context, tx bridge.Tx, key string) (bool, error) {
-	keys, err := g.inbox.Claim(ctx, tx, g.consumer, []string{key})
-	fresh := len(keys) == 1
-	if fresh && err == nil {
-		err = g.judgeAge(key)
-	}
-	return fresh, err
-}
-
-// pause waits, and tells whether it did so to the end.
-func pause(ctx context.Context, delay time.Duration) bool {
-	timer := time.NewTimer(delay)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
+// Stats returns the counts so far.
+func (g *Guard) Stats() Stats { return Stats(g.keys.Stats()) }

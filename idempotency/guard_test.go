@@ -12,29 +12,23 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 	amqp "github.com/rabbitmq/amqp091-go"
-	"go.uber.org/goleak"
 
 	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/idempotency/internal/receivertest"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-var errHandler = errors.New("no such customer")
-
-func failing(context.Context, *sql.Tx) error { return errHandler }
 
 func TestEachConsumerHandlesAMessageOnceAndAcksItAfterTheCommit(t *testing.T) {
 	r := newReceiver(t, idempotency.Options{})
-	r.channel.onAck = func() { r.wantRows(1, 1) }
-	r.handle(placeOrder("m1"))
-	r.handle(mustNotRun(t))
-	r.wantSaid("ack 1", "ack 2")
+	r.Channel.OnAck = func() { r.WantRows(1, 1) }
+	r.handle(receivertest.PlaceOrder("m1"))
+	r.handle(receivertest.MustNotRun(t))
+	r.WantSaid("ack 1", "ack 2")
 	r.wantStats(idempotency.Stats{Handled: 1, Duplicates: 1})
 
-	r.channel.onAck = nil
+	r.Channel.OnAck = nil
 	billing := r.newGuard("billing", idempotency.Options{})
-	must(t, billing.Handle(t.Context(), r.db, r.delivery("m1"), placeOrder("m1")))
-	r.wantRows(2, 2)
+	receivertest.Must(t, billing.Handle(t.Context(), r.DB, r.Delivery("m1"), receivertest.PlaceOrder("m1")))
+	r.WantRows(2, 2)
 }
 
 // Whatever a handler does, the claim and its effects are committed together or not at all.
@@ -50,16 +44,16 @@ func TestWhatBecomesOfADeliveryWhoseHandlerFails(t *testing.T) {
 	}{
 		"twice": {3, func(_ context.Context, _ *sql.Tx, run int) error {
 			if run < 3 {
-				return errHandler
+				return receivertest.ErrHandler
 			}
 			return nil
-		}, 300 * time.Millisecond, "ack 1", 1, idempotency.Stats{Handled: 1, FailedAttempts: 2}, errHandler.Error()},
-		"always": {3, func(context.Context, *sql.Tx, int) error { return errHandler },
-			300 * time.Millisecond, "reject 1", 0, idempotency.Stats{DeadLettered: 1, FailedAttempts: 3}, errHandler.Error()},
+		}, 300 * time.Millisecond, "ack 1", 1, idempotency.Stats{Handled: 1, FailedAttempts: 2}, receivertest.ErrHandler.Error()},
+		"always": {3, func(context.Context, *sql.Tx, int) error { return receivertest.ErrHandler },
+			300 * time.Millisecond, "reject 1", 0, idempotency.Stats{DeadLettered: 1, FailedAttempts: 3}, receivertest.ErrHandler.Error()},
 		"for good": {0, func(context.Context, *sql.Tx, int) error {
-			return fmt.Errorf("read order: %w", backoff.Permanent(errHandler))
+			return fmt.Errorf("read order: %w", backoff.Permanent(receivertest.ErrHandler))
 		},
-			0, "reject 1", 0, idempotency.Stats{DeadLettered: 1, FailedAttempts: 1}, errHandler.Error()},
+			0, "reject 1", 0, idempotency.Stats{DeadLettered: 1, FailedAttempts: 1}, receivertest.ErrHandler.Error()},
 		"with a request that cannot be answered": {0, func(context.Context, *sql.Tx, int) error {
 			_, err := idempotency.Reply(amqp.Delivery{}, amqp.Publishing{})
 			return err
@@ -78,25 +72,25 @@ func TestWhatBecomesOfADeliveryWhoseHandlerFails(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newReceiver(t, idempotency.Options{Attempts: c.attempts, DeadLetterExchange: true})
-				r.exec(`CREATE TABLE customers (id TEXT PRIMARY KEY)`)
-				r.exec(`CREATE TABLE invoices (customer TEXT REFERENCES customers DEFERRABLE INITIALLY DEFERRED)`)
+				r.Exec(`CREATE TABLE customers (id TEXT PRIMARY KEY)`)
+				r.Exec(`CREATE TABLE invoices (customer TEXT REFERENCES customers DEFERRABLE INITIALLY DEFERRED)`)
 				run, start := 0, time.Now()
 				r.handle(func(ctx context.Context, tx *sql.Tx) error {
 					run++
-					must(t, placeOrder("m1")(ctx, tx))
+					receivertest.Must(t, receivertest.PlaceOrder("m1")(ctx, tx))
 					return c.ends(ctx, tx, run)
 				})
 				if took := time.Since(start); took < c.pauses/2 || took > c.pauses*3/2 {
 					t.Errorf("pauses of %v took %v", c.pauses, took)
 				}
-				r.wantSaid(c.said)
-				r.wantRows(c.rows, c.rows)
+				r.WantSaid(c.said)
+				r.WantRows(c.rows, c.rows)
 				r.wantStats(c.stats)
-				if !strings.Contains(r.log.String(), c.logs) {
-					t.Errorf("the log does not tell the reason:\n%s", r.log)
+				if !strings.Contains(r.Log.String(), c.logs) {
+					t.Errorf("the log does not tell the reason:\n%s", r.Log)
 				}
-				must(t, r.guard.Handle(t.Context(), r.db, r.delivery("m2"), placeOrder("m2")))
-				r.wantRows(c.rows+1, c.rows+1)
+				receivertest.Must(t, r.guard.Handle(t.Context(), r.DB, r.Delivery("m2"), receivertest.PlaceOrder("m2")))
+				r.WantRows(c.rows+1, c.rows+1)
 			})
 		})
 	}
@@ -106,18 +100,18 @@ func TestADeadLetterFunctionGetsTheReasonAndTheAckComesAfterIt(t *testing.T) {
 	var r *receiver
 	stored := 0
 	r = newReceiver(t, idempotency.Options{Attempts: 1, DeadLetter: func(_ context.Context, d amqp.Delivery, reason error) error {
-		if d.MessageId != "m1" || !errors.Is(reason, errHandler) {
+		if d.MessageId != "m1" || !errors.Is(reason, receivertest.ErrHandler) {
 			t.Errorf("got message %q with reason %v", d.MessageId, reason)
 		}
-		r.wantSaid()
+		r.WantSaid()
 		stored++
 		return nil
 	}})
-	r.handle(failing)
+	r.handle(receivertest.Failing)
 	if stored != 1 {
 		t.Errorf("stored %d times", stored)
 	}
-	r.wantSaid("ack 1")
+	r.WantSaid("ack 1")
 	r.wantStats(idempotency.Stats{DeadLettered: 1, FailedAttempts: 1})
 }
 
@@ -132,7 +126,7 @@ func TestAMessageThatCannotBeDeadLetteredIsHandedBackAfterAPause(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newReceiver(t, idempotency.Options{Attempts: 1, MaxDelay: time.Minute, DeadLetter: deadLetter})
 				start := time.Now()
-				wantHandedBack(t, r, r.guard.Handle(t.Context(), r.db, r.delivery("m1"), failing), errHandler)
+				wantHandedBack(t, r, r.guard.Handle(t.Context(), r.DB, r.Delivery("m1"), receivertest.Failing), receivertest.ErrHandler)
 				if time.Since(start) < time.Minute {
 					t.Errorf("handed back after %v", time.Since(start))
 				}
@@ -145,59 +139,54 @@ func TestAMessageThatCannotBeDeadLetteredIsHandedBackAfterAPause(t *testing.T) {
 // ways are those in which a Guard takes a delivery that it must not handle.
 var ways = map[string]func(r *receiver, d amqp.Delivery) error{
 	"Handle": func(r *receiver, d amqp.Delivery) error {
-		return r.guard.Handle(r.t.Context(), r.db, d, mustNotRun(r.t))
+		return r.guard.Handle(r.T.Context(), r.DB, d, receivertest.MustNotRun(r.T))
 	},
-	"AtMostOnce": func(r *receiver, d amqp.Delivery) error {
-		return r.guard.AtMostOnce(r.t.Context(), r.db, d, func(context.Context, amqp.Delivery) error {
-			r.t.Error("the effect ran")
+	"HandleBatch": func(r *receiver, d amqp.Delivery) error {
+		return r.guard.HandleBatch(r.T.Context(), r.DB, []amqp.Delivery{d}, func(context.Context, *sql.Tx, []amqp.Delivery) error {
+			r.T.Error("the handler ran")
 			return nil
 		})
 	},
-	"Accept": func(r *receiver, d amqp.Delivery) error { return r.guard.Accept(r.t.Context(), r.db, d) },
+	"HandleTx": func(r *receiver, d amqp.Delivery) error {
+		return r.guard.HandleTx(r.T.Context(), d, func(ctx context.Context, claim idempotency.Claim) error {
+			return r.inOwnTx(ctx, claim, func(*sql.Tx) error { r.T.Error("the handler committed"); return nil })
+		})
+	},
 }
 
 func TestWhatCannotBeHandledOnceIsDeadLetteredWithTheReason(t *testing.T) {
 	var reason error
-	r := newReceiver(t, idempotency.Options{Retention: 10 * day, MaxStored: 400,
+	r := newReceiver(t, idempotency.Options{Retention: 10 * day,
 		DeadLetter: func(_ context.Context, _ amqp.Delivery, why error) error {
 			reason = why
 			return nil
 		}})
 	dead := uint64(0)
 	for _, c := range []struct {
-		id   string
-		size int
-		want string
+		id, want string
 	}{
-		{"", 0, "message ID is empty"},
-		{strings.Repeat("x", 256), 0, "message ID is 256 bytes long"},
-		{"m\xff", 0, "message ID is not UTF-8"},
-		{"m\x00", 0, "message ID contains a NUL"},
-		{uuidFrom(10*day+time.Second, 1), 0, idempotency.ErrTooOld.Error()},
-		{"m1", 400, "Options.MaxStored"},
+		{"", "message ID is empty"},
+		{strings.Repeat("x", 256), "message ID is 256 bytes long"},
+		{"m\xff", "message ID is not UTF-8"},
+		{"m\x00", "message ID contains a NUL"},
+		{uuidFrom(10*day+time.Second, 1), idempotency.ErrTooOld.Error()},
 	} {
 		for way, handle := range ways {
-			if c.size > 0 && way == "Handle" {
-				continue // it stores nothing
-			}
-			d := r.delivery(c.id)
-			d.Body = make([]byte, c.size)
 			reason = nil
-			must(t, handle(r, d))
+			receivertest.Must(t, handle(r, r.Delivery(c.id)))
 			if reason == nil || !strings.Contains(reason.Error(), c.want) {
 				t.Errorf("%s of %q: dead-lettered for %v, must be for %s", way, c.id, reason, c.want)
 			}
 			dead++
 		}
 	}
-	r.wantRows(0, 0)
-	r.wantNothingPending()
+	r.WantRows(0, 0)
 	r.wantStats(idempotency.Stats{DeadLettered: dead})
 
 	known := uuidFrom(100*day, 1)
 	r.claimed(known, 100*day) // not purged yet: it can be judged
 	for _, handle := range ways {
-		must(t, handle(r, r.delivery(known)))
+		receivertest.Must(t, handle(r, r.Delivery(known)))
 	}
 	r.wantStats(idempotency.Stats{DeadLettered: dead, Duplicates: 3})
 }
@@ -217,7 +206,7 @@ func TestWhatCanBeHandledOnceIsHandled(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newReceiver(t, idempotency.Options{Retention: c.retention, DeadLetterExchange: true})
 			for range 2 {
-				must(t, r.guard.Handle(t.Context(), r.db, r.delivery(c.key), placeOrder("m1")))
+				receivertest.Must(t, r.guard.Handle(t.Context(), r.DB, r.Delivery(c.key), receivertest.PlaceOrder("m1")))
 			}
 			r.wantStats(idempotency.Stats{Handled: 1, Duplicates: 1})
 		})
@@ -240,11 +229,11 @@ func TestAKeyFunctionNamesTheMessage(t *testing.T) {
 		"m1": {"order": "4711"}, "m2": {"order": "4711"}, "m3": {"order": "4712"},
 		"m4": nil, "m5": {"order": ""}, "m6": {"order": int32(7)}, "m7": {"order": string(make([]byte, 300))},
 	} {
-		d := r.delivery(id)
+		d := r.Delivery(id)
 		d.Headers = headers
-		must(t, r.guard.Handle(t.Context(), r.db, d, placeOrder(id)))
+		receivertest.Must(t, r.guard.Handle(t.Context(), r.DB, d, receivertest.PlaceOrder(id)))
 	}
-	r.wantRows(2, 2)
+	r.WantRows(2, 2)
 	r.wantStats(idempotency.Stats{Handled: 2, Duplicates: 1, DeadLettered: 4})
 }
 
@@ -256,14 +245,14 @@ func TestAnUnreadableMessageReachesNeitherKeyNorHandler(t *testing.T) {
 		reasons = append(reasons, reason.Error())
 		return nil
 	}})
-	d := r.delivery("")
+	d := r.Delivery("")
 	d.Headers = amqp.Table{"x-bridge-dead-record": "1", "x-bridge-unreadable": "headers are malformed"}
-	must(t, r.guard.Handle(t.Context(), r.db, d, func(context.Context, *sql.Tx) error {
+	receivertest.Must(t, r.guard.Handle(t.Context(), r.DB, d, func(context.Context, *sql.Tx) error {
 		t.Error("the handler was called")
 		return nil
 	}))
 	if len(reasons) != 1 || !strings.Contains(reasons[0], "headers are malformed") {
 		t.Errorf("dead-lettered for %q", reasons)
 	}
-	r.wantSaid("ack 1")
+	r.WantSaid("ack 1")
 }

@@ -12,6 +12,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/idempotency/internal/receivertest"
 )
 
 // A receiver that stops leaves its messages to the end of the channel. One that goes on hands
@@ -31,18 +32,18 @@ func TestShutdownAndTooLongAHoldAreNoFailedAttempt(t *testing.T) {
 			return ctx.Err()
 		}, context.Canceled, "", idempotency.Stats{LeftUnacked: 1}},
 		"shutdown in a handler that ignores it for too long": {false, func(_ context.Context, tx *sql.Tx, stop func()) error {
-			err := placeOrder("m1")(context.Background(), tx)
+			err := receivertest.PlaceOrder("m1")(context.Background(), tx)
 			stop()
 			<-time.After(time.Minute)
 			return err
 		}, context.Canceled, "", idempotency.Stats{LeftUnacked: 1}},
 		"a handler that fails after a shutdown": {false, func(_ context.Context, _ *sql.Tx, stop func()) error {
 			stop()
-			return errHandler
+			return receivertest.ErrHandler
 		}, context.Canceled, "", idempotency.Stats{LeftUnacked: 1}},
 		"shutdown in a pause": {false, func(_ context.Context, _ *sql.Tx, stop func()) error {
 			time.AfterFunc(time.Second, stop)
-			return errHandler
+			return receivertest.ErrHandler
 		}, context.Canceled, "", idempotency.Stats{LeftUnacked: 1, FailedAttempts: 1}},
 		"a handler that outlasts Hold": {false, func(ctx context.Context, _ *sql.Tx, _ func()) error {
 			<-ctx.Done()
@@ -57,7 +58,7 @@ func TestShutdownAndTooLongAHoldAreNoFailedAttempt(t *testing.T) {
 				if c.stopped {
 					stop()
 				}
-				err := r.guard.Handle(ctx, r.db, r.delivery("m1"), func(ctx context.Context, tx *sql.Tx) error { return c.fn(ctx, tx, stop) })
+				err := r.guard.Handle(ctx, r.DB, r.Delivery("m1"), func(ctx context.Context, tx *sql.Tx) error { return c.fn(ctx, tx, stop) })
 				if c.want.LeftUnacked == 1 {
 					wantLeft(t, r, err)
 				} else {
@@ -67,7 +68,7 @@ func TestShutdownAndTooLongAHoldAreNoFailedAttempt(t *testing.T) {
 					t.Errorf("%v does not name %s", err, c.says)
 				}
 				r.wantStats(c.want)
-				if log := r.log.String(); log != "" && c.want.FailedAttempts == 0 {
+				if log := r.Log.String(); log != "" && c.want.FailedAttempts == 0 {
 					t.Errorf("this is worth no line, got %s", log)
 				}
 			})
@@ -80,8 +81,8 @@ func wantLeft(t *testing.T, r *receiver, err error) {
 	if !errors.Is(err, idempotency.ErrLeftUnacked) || errors.Is(err, idempotency.ErrHandedBack) {
 		t.Errorf("got %v, want left unacked", err)
 	}
-	r.wantSaid()
-	r.wantRows(0, 0)
+	r.WantSaid()
+	r.WantRows(0, 0)
 }
 
 // A deadline may be meant for one delivery. Its receiver goes on, and must not keep the delivery.
@@ -94,11 +95,11 @@ func TestADeadlineOfTheCallerHandsBack(t *testing.T) {
 			<-ctx.Done()
 			return ctx.Err()
 		}
-		wantHandedBack(t, r, r.guard.Handle(ctx, r.db, r.delivery("m1"), waiting), context.DeadlineExceeded)
-		if err := r.guard.Handle(ctx, r.db, r.delivery("m1"), waiting); !errors.Is(err, idempotency.ErrLeftUnacked) {
+		wantHandedBack(t, r, r.guard.Handle(ctx, r.DB, r.Delivery("m1"), waiting), context.DeadlineExceeded)
+		if err := r.guard.Handle(ctx, r.DB, r.Delivery("m1"), waiting); !errors.Is(err, idempotency.ErrLeftUnacked) {
 			t.Errorf("a call after the deadline got %v", err)
 		}
-		r.wantSaid("requeue 1")
+		r.WantSaid("requeue 1")
 	})
 }
 
@@ -120,33 +121,21 @@ func TestAStopLetsTheAttemptInProgressFinish(t *testing.T) {
 				case <-ctx.Done():
 					return context.Cause(ctx)
 				}
-				return placeOrder("m1")(ctx, tx)
+				return receivertest.PlaceOrder("m1")(ctx, tx)
 			}
 		}
 		t.Run("Handle, "+name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newReceiver(t, idempotency.Options{Drain: drain})
 				ctx, stop := context.WithCancel(t.Context())
-				err := r.guard.Handle(ctx, r.db, r.delivery("m1"), handler(stop))
+				err := r.guard.Handle(ctx, r.DB, r.Delivery("m1"), handler(stop))
 				if c.done == 0 {
 					wantLeft(t, r, err)
 					return
 				}
-				must(t, err)
-				r.wantSaid("ack 1")
-				r.wantRows(1, 1)
-			})
-		})
-		t.Run("Work, "+name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r := newReceiver(t, idempotency.Options{Drain: drain, Lease: time.Hour})
-				r.accept("m1")
-				ctx, stop := context.WithCancel(t.Context())
-				must(t, r.guard.Work(ctx, r.db, func(ctx context.Context, tx *sql.Tx, _ amqp.Delivery) error { return handler(stop)(ctx, tx) }))
-				r.wantRows(c.done, 1)
-				if n := r.rows("bridge_inbox_pending"); n != 1-c.done {
-					t.Errorf("%d messages are pending", n)
-				}
+				receivertest.Must(t, err)
+				r.WantSaid("ack 1")
+				r.WantRows(1, 1)
 			})
 		})
 	}
@@ -160,8 +149,8 @@ func wantHandedBack(t *testing.T, r *receiver, err, cause error) {
 	if strings.Contains(err.Error(), "\n") {
 		t.Errorf("more than a line: %q", err)
 	}
-	r.wantSaid("requeue 1")
-	r.wantRows(0, 0)
+	r.WantSaid("requeue 1")
+	r.WantRows(0, 0)
 }
 
 // The outcome stands although the broker did not hear of it, and the redelivery does not repeat it.
@@ -172,17 +161,17 @@ func TestAnAckOrARejectionThatIsLost(t *testing.T) {
 		want  error
 		stats idempotency.Stats
 	}{
-		"of what is handled": {idempotency.Options{}, placeOrder("m1"),
+		"of what is handled": {idempotency.Options{}, receivertest.PlaceOrder("m1"),
 			idempotency.ErrNotAcked, idempotency.Stats{Handled: 1, NotAcked: 1}},
-		"of what is rejected": {idempotency.Options{Attempts: 1, DeadLetterExchange: true, MaxDelay: time.Millisecond, MinDelay: time.Millisecond}, failing,
+		"of what is rejected": {idempotency.Options{Attempts: 1, DeadLetterExchange: true, MaxDelay: time.Millisecond, MinDelay: time.Millisecond}, receivertest.Failing,
 			idempotency.ErrHandedBack, idempotency.Stats{HandedBack: 1, FailedAttempts: 1}},
-		"of what is dead-lettered": {idempotency.Options{Attempts: 1, DeadLetter: func(context.Context, amqp.Delivery, error) error { return nil }}, failing,
+		"of what is dead-lettered": {idempotency.Options{Attempts: 1, DeadLetter: func(context.Context, amqp.Delivery, error) error { return nil }}, receivertest.Failing,
 			idempotency.ErrNotAcked, idempotency.Stats{DeadLettered: 1, FailedAttempts: 1, NotAcked: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newReceiver(t, c.opts)
-			r.channel.err = amqp.ErrClosed
-			err := r.guard.Handle(t.Context(), r.db, r.delivery("m1"), c.fn)
+			r.Channel.Err = amqp.ErrClosed
+			err := r.guard.Handle(t.Context(), r.DB, r.Delivery("m1"), c.fn)
 			other := idempotency.ErrHandedBack
 			if c.want == other {
 				other = idempotency.ErrNotAcked
@@ -191,10 +180,10 @@ func TestAnAckOrARejectionThatIsLost(t *testing.T) {
 				t.Errorf("got %v", err)
 			}
 			r.wantStats(c.stats)
-			r.channel.err = nil
-			r.handle(placeOrder("m1"))
-			r.wantSaid("ack 2")
-			r.wantRows(1, 1)
+			r.Channel.Err = nil
+			r.handle(receivertest.PlaceOrder("m1"))
+			r.WantSaid("ack 2")
+			r.WantRows(1, 1)
 		})
 	}
 }

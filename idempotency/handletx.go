@@ -11,6 +11,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
 )
 
 // A Claim claims the delivery's key in a transaction of the caller, and tells whether the key
@@ -57,44 +58,44 @@ func (g *Guard) HandleTx(ctx context.Context, d amqp.Delivery, fn func(ctx conte
 	if fn == nil {
 		panic("idempotency: HandleTx needs a function")
 	}
-	defer g.purgeSome(ctx, g.inbox.DB(), d)
-	return g.deliver(ctx, d, func(ctx context.Context) (outcome, error) {
-		key, err := g.key(d)
+	defer g.keys.PurgeSome(ctx, g.keys.Inbox.DB(), d)
+	return g.keys.Deliver(ctx, d, func(ctx context.Context) (engine.Outcome, error) {
+		key, err := g.keys.Key(d)
 		if err != nil {
-			return unfinished, err
+			return engine.Unfinished, err
 		}
 		return g.attemptTx(ctx, key, fn)
 	})
 }
 
 // attemptTx lets fn claim key and do its work, and sees that it has committed.
-func (g *Guard) attemptTx(ctx context.Context, key string, fn func(context.Context, Claim) error) (outcome, error) {
+func (g *Guard) attemptTx(ctx context.Context, key string, fn func(context.Context, Claim) error) (engine.Outcome, error) {
 	var claimed, fresh bool
 	var claimError error
 	claim := func(ctx context.Context, tx bridge.Tx) (bool, error) {
-		fresh, claimError = g.claim(ctx, tx, key)
+		fresh, claimError = g.keys.Claim(ctx, tx, key)
 		claimed = claimError == nil
 		return fresh && claimed, claimError
 	}
-	err := g.contain("handler", key, func() error { return fn(ctx, claim) })
+	err := g.keys.Contain("handler", key, func() error { return fn(ctx, claim) })
 	switch {
 	case claimError != nil:
-		return unfinished, claimError
+		return engine.Unfinished, claimError
 	case err == nil && !claimed:
-		return unfinished, &handlerError{errNotClaimed}
+		return engine.Unfinished, engine.Failure(errNotClaimed)
 	}
 	committed, lookError := g.committed(ctx, key)
 	switch {
 	case lookError != nil:
-		return unfinished, errors.Join(err, lookError)
+		return engine.Unfinished, errors.Join(err, lookError)
 	case committed && fresh: // whatever fn has returned: the answer to its COMMIT may be lost
-		return handled, nil
+		return engine.Handled, nil
 	case committed:
-		return duplicate, nil
+		return engine.Duplicate, nil
 	case err != nil:
-		return unfinished, &handlerError{fmt.Errorf("run handler: %w", err)}
+		return engine.Unfinished, engine.Failure(fmt.Errorf("run handler: %w", err))
 	}
-	return unfinished, &handlerError{errNotCommitted}
+	return engine.Unfinished, engine.Failure(errNotCommitted)
 }
 
 // committed tells whether a committed transaction has claimed key. It claims the key itself,
@@ -103,17 +104,17 @@ func (g *Guard) committed(parent context.Context, key string) (bool, error) {
 	ctx, cancel := context.WithTimeout(parent, lookLimit)
 	defer cancel()
 	var tx *sql.Tx
-	err := driver.Begin(ctx, g.inbox.DB(), func() (err error) {
-		tx, err = g.inbox.DB().BeginTx(ctx, nil)
+	err := driver.Begin(ctx, g.keys.Inbox.DB(), func() (err error) {
+		tx, err = g.keys.Inbox.DB().BeginTx(ctx, nil)
 		return err
 	})
 	if err != nil {
 		return false, fmt.Errorf("look at the claim: %w", err)
 	}
 	defer tx.Rollback()
-	absent, err := g.inbox.Claim(ctx, bridge.SQL(tx), g.consumer, []string{key})
+	absent, err := g.keys.Inbox.Claim(ctx, bridge.SQL(tx), g.keys.Consumer, []string{key})
 	if ctx.Err() != nil && parent.Err() == nil {
-		return false, &handlerError{errNotCommitted} // somebody still has it open
+		return false, engine.Failure(errNotCommitted) // somebody still has it open
 	}
 	if err != nil {
 		return false, fmt.Errorf("look at the claim: %w", err)

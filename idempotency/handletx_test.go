@@ -9,18 +9,19 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/idempotency/internal/receivertest"
 )
 
 // inOwnTx claims the key and places an order in a transaction of the caller's, which ends as
 // end says.
 func (r *receiver) inOwnTx(ctx context.Context, claim idempotency.Claim, end func(tx *sql.Tx) error) error {
-	tx, err := r.db.BeginTx(ctx, nil)
+	tx, err := r.DB.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
 	fresh, err := claim(ctx, bridge.SQL(tx))
 	if err == nil && fresh {
-		err = placeOrder("m1")(ctx, tx)
+		err = receivertest.PlaceOrder("m1")(ctx, tx)
 	}
 	if err != nil || !fresh {
 		return errors.Join(err, tx.Rollback())
@@ -35,18 +36,18 @@ func TestInTheCallersTransactionAMessageIsHandledOnce(t *testing.T) {
 		r := newReceiver(t, idempotency.Options{DeadLetterExchange: true})
 		runs := 0
 		for range 2 {
-			must(t, r.guard.HandleTx(t.Context(), r.delivery("m1"), func(ctx context.Context, claim idempotency.Claim) error {
+			receivertest.Must(t, r.guard.HandleTx(t.Context(), r.Delivery("m1"), func(ctx context.Context, claim idempotency.Claim) error {
 				return r.inOwnTx(ctx, claim, func(tx *sql.Tx) error {
 					if runs++; runs == 1 {
-						return errors.Join(errHandler, tx.Rollback())
+						return errors.Join(receivertest.ErrHandler, tx.Rollback())
 					}
-					must(t, tx.Commit())
-					return errNetwork
+					receivertest.Must(t, tx.Commit())
+					return receivertest.ErrNetwork
 				})
 			}))
 		}
-		r.wantSaid("ack 1", "ack 2")
-		r.wantRows(1, 1)
+		r.WantSaid("ack 1", "ack 2")
+		r.WantRows(1, 1)
 		r.wantStats(idempotency.Stats{Handled: 1, Duplicates: 1, FailedAttempts: 1})
 	})
 }
@@ -60,7 +61,7 @@ func TestWhatIsNotCommittedIsNotAcked(t *testing.T) {
 		},
 		"with the transaction still open": func(r *receiver, ctx context.Context, claim idempotency.Claim) error {
 			return r.inOwnTx(ctx, claim, func(tx *sql.Tx) error {
-				r.inbox.onClaim = func(ctx context.Context) error { // the look waits, as on a server
+				r.Inbox.OnClaim = func(ctx context.Context) error { // the look waits, as on a server
 					<-ctx.Done()
 					return errors.Join(ctx.Err(), tx.Rollback())
 				}
@@ -71,14 +72,14 @@ func TestWhatIsNotCommittedIsNotAcked(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newReceiver(t, idempotency.Options{Attempts: 1})
-				err := r.guard.HandleTx(t.Context(), r.delivery("m1"), func(ctx context.Context, claim idempotency.Claim) error {
+				err := r.guard.HandleTx(t.Context(), r.Delivery("m1"), func(ctx context.Context, claim idempotency.Claim) error {
 					return fn(r, ctx, claim)
 				})
 				if !errors.Is(err, idempotency.ErrHandedBack) {
 					t.Errorf("got %v", err)
 				}
-				r.wantSaid("requeue 1")
-				r.wantRows(0, 0)
+				r.WantSaid("requeue 1")
+				r.WantRows(0, 0)
 				r.wantStats(idempotency.Stats{HandedBack: 1, FailedAttempts: 1})
 			})
 		})

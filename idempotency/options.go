@@ -2,12 +2,9 @@ package idempotency
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
@@ -21,18 +18,25 @@ type Options struct {
 	// message ID.
 	Key func(d amqp.Delivery) (string, error)
 
+	// Retention is how long the keys of handled messages are kept, at least. It must exceed the
+	// time in which a copy of a message can still come: from queues, from the dead queue, from
+	// a backup. If a key tells its age (a UUIDv7 as RFC 9562 writes it, a ULID in capitals) and
+	// is older, its message is not handled as new, but dead-lettered with the reason ErrTooOld.
+	// A copy with any other key would be handled again. At least an hour. Default 30 days;
+	// negative: for ever.
+	Retention time.Duration
+
 	// Attempts is how often the handler may fail before the message is dead-lettered. An attempt
 	// that the broker or the database has made fail does not count, nor one that returns
 	// RetryLater; see 'Who is to blame' in the package comment. With Queues the count travels with
-	// the message. Otherwise a process counts for itself, and forgets the count if it ends. Work and Resume count in the database, and make the message
-	// Failed. Default 13; 1 means no retry. If no retry can help, the handler returns
+	// the message. Otherwise a process counts for itself, and forgets the count if it ends. Default 13; 1 means no retry. If no retry can help, the handler returns
 	// backoff.Permanent(err), of github.com/cenkalti/backoff/v5.
 	Attempts int
 
-	// MinDelay is the pause after the first failed attempt that is retried in place. It doubles with each further one up to
-	// MaxDelay, and is varied at random by up to a half. The delivery is held meanwhile. MaxDelay
-	// is also the pause before a message that can be neither handled nor dead-lettered is handed
-	// back. Defaults 100 ms and 1 minute: 13 attempts take between three and four minutes, longer
+	// MinDelay is the pause after the first failed attempt that is retried in place. It doubles with
+	// each further one up to MaxDelay, and is varied at random by up to a half. The delivery is held
+	// meanwhile. MaxDelay is also the pause before a message that can be neither handled nor
+	// dead-lettered is handed back. Defaults 100 ms and 1 minute: 13 attempts take between three and four minutes, longer
 	// than a dependency takes to restart and shorter than Hold. They keep one goroutine and one
 	// place in the prefetch: start more of them than messages fail at once, or lower Attempts.
 	MinDelay time.Duration
@@ -42,54 +46,18 @@ type Options struct {
 	// then the handler's context ends and the message is handed back. It must
 	// exceed the handler's longest run, and stay below the broker's consumer
 	// timeout (30 minutes unless changed), after which the broker gives the message to
-	// somebody else and closes the channel with everything on it, or on RabbitMQ 4.3
+	// another consumer and closes the channel with everything on it, or on RabbitMQ 4.3
 	// cancels the consumer and ignores a late ack without a word. The broker's time also counts
 	// the wait for a free worker: with a Consumer's default prefetch, as long again at most. Default
 	// 5 minutes.
 	Hold time.Duration
 
-	// Drain is how long the attempt in progress may go on after the context of Handle or Work has
-	// ended. Then the attempt's context ends too, and the attempt is rolled back. So a stop lets a
+	// Drain is how long the attempt in progress may go on after the context of Handle has ended.
+	// Then the attempt's context ends too, and the attempt is rolled back. So a stop lets a
 	// handler finish that takes no longer. The process must be given more time to stop than this:
-	// Docker gives 10 s, Kubernetes 30 s, unless told otherwise. AtMostOnce and Resume let an effect
-	// finish in any case. In a Consumer, ConsumerOptions.Drain counts instead. Default 5 seconds;
-	// negative: not at all.
+	// Docker gives 10 s, Kubernetes 30 s, unless told otherwise. In a
+	// Consumer, ConsumerOptions.Drain counts instead. Default 5 seconds; negative: not at all.
 	Drain time.Duration
-
-	// EffectTimeout is how long an effect of AtMostOnce may take, from before its row is written;
-	// then its context ends. If the database confirms the row only after this time, the effect is
-	// not begun. After twice this time without a result it is doubtful. It must be below Hold. Default 1 minute,
-	// or half of Hold if that is less.
-	EffectTimeout time.Duration
-
-	// FindOut tells Resume of a doubtful message whether its effect was done, where the
-	// world outside can be asked. It is called again after MaxDelay for as long as the
-	// verdict is Unknown or there is an error. It must not say NotDoneYet while the
-	// effect may still come. It must end: Resume does nothing else meanwhile. Default
-	// nil: an operator decides.
-	FindOut func(ctx context.Context, p Pending) (Verdict, error)
-
-	// Lease is how long a worker of Work may take for one attempt. Then its handler's context
-	// ends, and after another quarter of Lease another worker may take the message. At least a
-	// second. Default 1 minute.
-	Lease time.Duration
-
-	// Poll is how often Work and Resume look for messages while there are none. A message that
-	// another process has added may wait so long. Default 1 second.
-	Poll time.Duration
-
-	// MaxStored is how many bytes a message that AtMostOnce or Accept may have to store may
-	// have, headers included. A larger one is dead-lettered before anything is done. Default 15
-	// MiB, which MariaDB takes by default.
-	MaxStored int
-
-	// Retention is how long the keys of handled messages are kept, at least. It must exceed the
-	// time in which a copy of a message can still come: from queues, from the dead queue, from
-	// a backup. If a key tells its age (a UUIDv7 as RFC 9562 writes it, a ULID in capitals) and
-	// is older, its message is not handled as new, but dead-lettered with the reason ErrTooOld.
-	// A copy with any other key would be handled again. At least an hour. Default 30 days;
-	// negative: for ever.
-	Retention time.Duration
 
 	// Queues are the queues that DeclareReceiver has declared. A message whose attempt failed waits
 	// in one of the retry queues, and holds up no other message. A message that is given up goes
@@ -104,8 +72,8 @@ type Options struct {
 	DeadLetterExchange bool
 
 	// DeadLetter stores a failed message with the reason: in a dead queue (DeadQueue), in a table,
-	// or by a confirmed publish of yours. If it returns nil the Guard acks the message; after an error or a panic it hands
-	// it back. The function must not ack or reject d itself. After a crash or a lost ack a
+	// or by a confirmed publish of yours. If it returns nil the Guard acks the message; after an error
+	// or a panic it hands the message back. The function must not ack or reject d itself. After a crash or a lost ack a
 	// stored message comes again, so it may be stored twice, or be handled after all.
 	DeadLetter func(ctx context.Context, d amqp.Delivery, reason error) error
 
@@ -119,113 +87,4 @@ type Options struct {
 	// panic (with its stack) and each dead-lettered message. Errors that Handle returns are not
 	// logged. Default slog.Default().
 	Logger *slog.Logger
-}
-
-// withDefaults returns a copy of o, which may be nil, with every default filled in.
-func (o *Options) withDefaults() Options {
-	var filled Options
-	if o != nil {
-		filled = *o
-	}
-	if filled.Attempts == 0 {
-		filled.Attempts = 13
-	}
-	if filled.MinDelay == 0 {
-		filled.MinDelay = 100 * time.Millisecond
-	}
-	if filled.MaxDelay == 0 {
-		filled.MaxDelay = time.Minute
-	}
-	if filled.Hold == 0 {
-		filled.Hold = 5 * time.Minute
-	}
-	if filled.Drain == 0 {
-		filled.Drain = 5 * time.Second
-	}
-	if filled.EffectTimeout == 0 {
-		filled.EffectTimeout = min(time.Minute, filled.Hold/2)
-	}
-	if filled.Lease == 0 {
-		filled.Lease = time.Minute
-	}
-	if filled.Poll == 0 {
-		filled.Poll = time.Second
-	}
-	if filled.MaxStored == 0 {
-		filled.MaxStored = 15 << 20
-	}
-	if filled.Retention == 0 {
-		filled.Retention = 30 * 24 * time.Hour
-	}
-	if filled.Logger == nil {
-		filled.Logger = slog.Default()
-	}
-	return filled
-}
-
-func (o *Options) validate() error {
-	switch {
-	case o.Attempts < 0:
-		return fmt.Errorf("Options.Attempts is %d, must not be negative", o.Attempts)
-	case o.MinDelay < 0:
-		return fmt.Errorf("Options.MinDelay is %v, must not be negative", o.MinDelay)
-	case o.MaxDelay < o.MinDelay:
-		return fmt.Errorf("Options.MaxDelay is %v, below MinDelay %v", o.MaxDelay, o.MinDelay)
-	case o.Hold < 0:
-		return fmt.Errorf("Options.Hold is %v, must not be negative", o.Hold)
-	case o.EffectTimeout < 0 || o.EffectTimeout >= o.Hold:
-		return fmt.Errorf("Options.EffectTimeout is %v, must be positive and below Hold %v", o.EffectTimeout, o.Hold)
-	case o.Lease < time.Second:
-		return fmt.Errorf("Options.Lease is %v, must be at least 1s", o.Lease)
-	case o.Poll < 0:
-		return fmt.Errorf("Options.Poll is %v, must not be negative", o.Poll)
-	case o.MaxStored < 0:
-		return fmt.Errorf("Options.MaxStored is %d, must not be negative", o.MaxStored)
-	case o.Retention > 0 && o.Retention < time.Hour:
-		return fmt.Errorf("Options.Retention is %v, must be at least 1h, or negative to keep keys for ever", o.Retention)
-	}
-	chosen := 0
-	for _, set := range []bool{o.Queues != nil, o.DeadLetterExchange, o.DeadLetter != nil, o.HandBack} {
-		if set {
-			chosen++
-		}
-	}
-	switch chosen {
-	case 0:
-		return errors.New("Options must say what becomes of a message that cannot be handled: set Queues, DeadLetterExchange, DeadLetter, or HandBack to hand it back for ever")
-	case 1:
-		return nil
-	default:
-		return errors.New("Options.Queues, DeadLetterExchange, DeadLetter and HandBack exclude each other")
-	}
-}
-
-// delays returns the pauses between attempts.
-func (o *Options) delays() *backoff.ExponentialBackOff {
-	return &backoff.ExponentialBackOff{
-		InitialInterval:     o.MinDelay,
-		MaxInterval:         o.MaxDelay,
-		Multiplier:          2,
-		RandomizationFactor: backoff.DefaultRandomizationFactor,
-	}
-}
-
-// shortDelay bounds the pauses after a failure that no message is to blame for: it ends for all
-// messages at once.
-func (o *Options) shortDelay() time.Duration { return min(o.MaxDelay, 10*time.Second) }
-
-func (o *Options) shortDelays() *backoff.ExponentialBackOff {
-	delays := o.delays()
-	delays.MaxInterval = o.shortDelay()
-	return delays
-}
-
-// delay is the pause after so many failed attempts.
-func (o *Options) delay(attempts int) (delay time.Duration) {
-	delays := o.delays()
-	const enough = 64 // doublings reach every MaxDelay
-	for range min(attempts, enough) {
-		delay = delays.NextBackOff()
-	}
-	return delay
 }

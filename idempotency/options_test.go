@@ -14,94 +14,39 @@ import (
 
 type noInbox struct{ driver.Inbox }
 
-// makers make what takes Options, with those that are no other argument's.
-var makers = map[string]func(idempotency.Options) error{
-	"guard": func(opts idempotency.Options) error {
-		_, err := idempotency.New(noInbox{}, "shop", &opts)
-		return err
-	},
-	"latest": func(opts idempotency.Options) error {
-		_, err := idempotency.NewLatest(noInbox{}, "shop", versionOf, &opts)
-		return err
-	},
-	"ordered": func(opts idempotency.Options) error {
-		_, err := idempotency.NewOrdered(noInbox{}, "shop", versionOf, &idempotency.OrderedOptions{Options: opts})
-		return err
-	},
-	"high water": func(opts idempotency.Options) error {
-		_, err := idempotency.NewHighWater(noInbox{}, "shop", keyOf, &opts)
-		return err
-	},
-}
-
 func TestMisuseIsRefusedByTheNameOfTheField(t *testing.T) {
 	store := func(context.Context, amqp.Delivery, error) error { return nil }
 	for _, c := range []struct {
-		of, names string
-		opts      idempotency.Options
+		consumer, names string
+		opts            idempotency.Options
 	}{
-		{"guard", "Options.Attempts", idempotency.Options{Attempts: -1}},
-		{"guard", "Options.MinDelay", idempotency.Options{MinDelay: -1}},
-		{"guard", "Options.MaxDelay", idempotency.Options{MinDelay: time.Hour}},
-		{"latest", "Options.Hold", idempotency.Options{Hold: -1}},
-		{"guard", "Options.EffectTimeout", idempotency.Options{EffectTimeout: -1}},
-		{"guard", "Options.EffectTimeout", idempotency.Options{EffectTimeout: time.Hour}},
-		{"guard", "Options.Lease", idempotency.Options{Lease: time.Millisecond}},
-		{"guard", "Options.Poll", idempotency.Options{Poll: -1}},
-		{"guard", "Options.MaxStored", idempotency.Options{MaxStored: -1}},
-		{"guard", "Options.Retention", idempotency.Options{Retention: time.Minute}},
-		{"guard", "exclude each other", idempotency.Options{DeadLetterExchange: true, DeadLetter: store}},
-		{"guard", "exclude each other", idempotency.Options{DeadLetterExchange: true, HandBack: true}},
-		{"guard", "exclude each other", idempotency.Options{DeadLetter: store, HandBack: true}},
-		{"high water", "Options.Key ", idempotency.Options{Key: func(amqp.Delivery) (string, error) { return "", nil }}},
-		{"latest", "Options.Retention ", idempotency.Options{Retention: time.Hour}},
+		{"shop", "Options.Attempts", idempotency.Options{Attempts: -1}},
+		{"shop", "Options.MinDelay", idempotency.Options{MinDelay: -1}},
+		{"shop", "Options.MaxDelay", idempotency.Options{MinDelay: time.Hour}},
+		{"shop", "Options.Hold", idempotency.Options{Hold: -1}},
+		{"shop", "Options.Retention", idempotency.Options{Retention: time.Minute}},
+		{"shop", "exclude each other", idempotency.Options{DeadLetterExchange: true, DeadLetter: store}},
+		{"shop", "exclude each other", idempotency.Options{DeadLetterExchange: true, HandBack: true}},
+		{"shop", "exclude each other", idempotency.Options{DeadLetter: store, HandBack: true}},
+		{"", "consumer name is empty", idempotency.Options{HandBack: true}},
+		{strings.Repeat("x", 256), "consumer name is 256 bytes", idempotency.Options{HandBack: true}},
+		{"shop\x00", "consumer name contains a NUL", idempotency.Options{HandBack: true}},
 	} {
-		if err := makers[c.of](c.opts); err == nil || !strings.Contains(err.Error(), c.names) {
-			t.Errorf("%s: %v, want an error that names %s", c.of, err, c.names)
+		if _, err := idempotency.New(noInbox{}, c.consumer, &c.opts); err == nil || !strings.Contains(err.Error(), c.names) {
+			t.Errorf("%v, want an error that names %s", err, c.names)
 		}
 	}
-
-	keeper, negative := noInbox{}, int64(-1)
-	for _, c := range []struct {
-		names    string
-		consumer string
-		versions idempotency.VersionFunc
-		opts     idempotency.OrderedOptions
-	}{
-		{"consumer name is empty", "", versionOf, idempotency.OrderedOptions{}},
-		{"consumer name is 256 bytes", strings.Repeat("x", 256), versionOf, idempotency.OrderedOptions{}},
-		{"consumer name contains a NUL", "shop\x00", versionOf, idempotency.OrderedOptions{}},
-		{"versionOf is nil", "shop", nil, idempotency.OrderedOptions{}},
-		{"OrderedOptions.Start", "shop", versionOf, idempotency.OrderedOptions{Start: &negative}},
-		{"OrderedOptions.MaxKept ", "shop", versionOf, idempotency.OrderedOptions{MaxKept: -1}},
-		{"OrderedOptions.MaxKeptBytes", "shop", versionOf, idempotency.OrderedOptions{MaxKeptBytes: -1}},
-		{"OrderedOptions.GapAge", "shop", versionOf, idempotency.OrderedOptions{GapAge: -1}},
-	} {
-		if _, err := idempotency.NewOrdered(keeper, c.consumer, c.versions, &c.opts); err == nil || !strings.Contains(err.Error(), c.names) {
-			t.Errorf("got %v, want an error that names %s", err, c.names)
-		}
-	}
-
-	_, noKeys := idempotency.NewHighWater(keeper, "shop", nil, nil)
-	_, noVersions := idempotency.NewLatest(keeper, "shop", nil, nil)
-	_, noStore := idempotency.New(nil, "shop", nil)
-	_, noChoice := idempotency.New(noInbox{}, "shop", nil)
-	for names, err := range map[string]error{"keyOf is nil": noKeys, "versionOf is nil": noVersions, "inbox is nil": noStore, "HandBack": noChoice} {
-		if err == nil || !strings.Contains(err.Error(), names) {
-			t.Errorf("got %v, want an error that names %s", err, names)
-		}
+	if _, err := idempotency.New(nil, "shop", nil); err == nil || !strings.Contains(err.Error(), "inbox is nil") {
+		t.Errorf("without an inbox: %v", err)
 	}
 }
 
-// Where a message goes that can never be handled is chosen by whoever knows the queue.
+// Where a message goes that can never be handled depends on the queue, which only the caller knows.
 func TestWhatBecomesOfAPoisonMessageMustBeChosen(t *testing.T) {
-	for name, make := range makers {
-		err := make(idempotency.Options{Attempts: 3})
-		for _, choice := range []string{"DeadLetterExchange", "DeadLetter,", "HandBack"} {
-			if err == nil || !strings.Contains(err.Error(), choice) {
-				t.Errorf("%s: %v, want an error that names %s", name, err, choice)
-			}
+	_, err := idempotency.New(noInbox{}, "shop", nil)
+	for _, choice := range []string{"Queues,", "DeadLetterExchange", "DeadLetter,", "HandBack"} {
+		if err == nil || !strings.Contains(err.Error(), choice) {
+			t.Errorf("%v, want an error that names %s", err, choice)
 		}
-		must(t, make(idempotency.Options{HandBack: true}))
 	}
 }

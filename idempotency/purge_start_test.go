@@ -10,6 +10,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/idempotency/internal/receivertest"
 )
 
 // Keys that tell no age, of which most are new, and those that are old are anywhere. No process
@@ -36,14 +37,14 @@ func TestProcessesThatAreRestartedOftenForgetWhatIsOld(t *testing.T) {
 				guard := r.newGuard("shop", opts)
 				for n := range messages {
 					id := fmt.Sprintf("%s, line %d", key(run*keys/restarts), n) // as random keys, spread over all
-					d := r.delivery(id)
+					d := r.Delivery(id)
 					if byOrder {
 						d.MessageId, d.Body = "m", []byte(id)
 					}
-					must(t, guard.Handle(t.Context(), r.db, d, func(context.Context, *sql.Tx) error { return nil }))
+					receivertest.Must(t, guard.Handle(t.Context(), r.DB, d, func(context.Context, *sql.Tx) error { return nil }))
 				}
 			}
-			if left := r.keys(); left != keys/2+restarts*messages {
+			if left := r.Keys(); left != keys/2+restarts*messages {
 				t.Errorf("%d old keys are left", left-keys/2-restarts*messages)
 			}
 		})
@@ -66,9 +67,9 @@ func TestAProcessThatIsRestartedOftenFindsWhatIsOldWhereKeysGrow(t *testing.T) {
 				r.claimed(key(20*day, n), 20*day)
 			}
 			for n := range uint32(messages) {
-				must(t, r.guard.Handle(t.Context(), r.db, r.delivery(key(0, n)), func(context.Context, *sql.Tx) error { return nil }))
+				receivertest.Must(t, r.guard.Handle(t.Context(), r.DB, r.Delivery(key(0, n)), func(context.Context, *sql.Tx) error { return nil }))
 			}
-			if left := r.keys(); left != messages {
+			if left := r.Keys(); left != messages {
 				t.Errorf("%d old keys are left", left-messages)
 			}
 		})

@@ -6,13 +6,10 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync"
 	"time"
 
-	amqp "github.com/rabbitmq/amqp091-go"
-
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/wire"
+	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
 )
 
 // ReceiverOptions are the options of DeclareReceiver. Nil and the zero value of each field mean
@@ -90,28 +87,9 @@ func (o *ReceiverOptions) validate() error {
 	return nil
 }
 
-// A retryQueue is a queue in which messages wait for a fixed time.
-type retryQueue struct {
-	name  string
-	delay time.Duration
-}
-
-// A publisher is a *bridge.Broker.
-type publisher interface {
-	Publish(ctx context.Context, messages []bridge.Outgoing) error
-}
-
 // Queues are a receiver's queue, its retry queues and its dead queue, for Options.Queues. They
 // may be used by any number of goroutines.
-type Queues struct {
-	broker  publisher
-	queue   string
-	retries []retryQueue
-	log     *slog.Logger
-
-	mu     sync.Mutex
-	warned time.Time
-}
+type Queues = engine.Queues
 
 // DeclareReceiver declares the queue of a receiver, and beside it
 //
@@ -140,11 +118,11 @@ func DeclareReceiver(ctx context.Context, broker *bridge.Broker, queue string, o
 	if err := bridge.DeclareQueues(ctx, broker, ReceiverQueues(queue, &filled)); err != nil {
 		return nil, fmt.Errorf("declare receiver: %w", err)
 	}
-	q := &Queues{broker: broker, queue: queue, log: filled.Logger.With("queue", queue)}
+	var retries []engine.RetryQueue
 	for _, delay := range filled.RetryDelays {
-		q.retries = append(q.retries, retryQueue{RetryQueue(queue, delay), delay})
+		retries = append(retries, engine.RetryQueue{Name: retryQueue(queue, delay), Delay: delay})
 	}
-	return q, nil
+	return engine.NewQueues(broker, queue, retries, filled.Logger), nil
 }
 
 // ReceiverQueues returns the queues that DeclareReceiver declares, each with its arguments. The
@@ -152,24 +130,22 @@ func DeclareReceiver(ctx context.Context, broker *bridge.Broker, queue string, o
 // second.
 func ReceiverQueues(queue string, opts *ReceiverOptions) []bridge.Queue {
 	filled := opts.withDefaults()
-	own := bridge.QuorumQueue(queue, deadQueueOf(queue))
+	own := bridge.QuorumQueue(queue, engine.DeadQueueOf(queue))
 	own.Arguments["x-delivery-limit"] = filled.DeliveryLimit
 	if filled.SingleActiveConsumer {
 		own.Arguments["x-single-active-consumer"] = true
 	}
-	queues := []bridge.Queue{bridge.QuorumQueue(deadQueueOf(queue), ""), own}
+	queues := []bridge.Queue{bridge.QuorumQueue(engine.DeadQueueOf(queue), ""), own}
 	for _, delay := range filled.RetryDelays {
-		retry := bridge.QuorumQueue(RetryQueue(queue, delay), queue)
+		retry := bridge.QuorumQueue(retryQueue(queue, delay), queue)
 		retry.Arguments["x-message-ttl"] = int(delay.Milliseconds())
 		queues = append(queues, retry)
 	}
 	return queues
 }
 
-func deadQueueOf(queue string) string { return queue + ".dead" }
-
-// RetryQueue returns the name of a queue's retry queue with a delay.
-func RetryQueue(queue string, delay time.Duration) string {
+// retryQueue returns the name of a queue's retry queue with a delay.
+func retryQueue(queue string, delay time.Duration) string {
 	text := delay.String()
 	for _, unit := range []string{"m0s", "h0m"} { // 2m0s is 2m
 		if strings.HasSuffix(text, unit) {
@@ -177,50 +153,4 @@ func RetryQueue(queue string, delay time.Duration) string {
 		}
 	}
 	return queue + ".retry." + text
-}
-
-// publishLimit bounds the wait for a confirm. The delivery is held meanwhile.
-const publishLimit = 30 * time.Second
-
-// publish returns nil when the broker has the message in that queue.
-func (q *Queues) publish(ctx context.Context, queue string, message amqp.Publishing) error {
-	ctx, cancel := context.WithTimeout(ctx, publishLimit)
-	defer cancel()
-	return q.broker.Publish(ctx, []bridge.Outgoing{{Target: bridge.Target{RoutingKey: queue}, Publishing: message}})
-}
-
-// DeadLetter publishes a message to the dead queue, with the reason, and returns nil when the
-// broker has confirmed it. bridgectl dead list, show and replay work on such messages: a replay
-// brings one back to the receiver's queue, with its attempts begun anew. If the message's own
-// headers leave no room for the reason, it is published as a record (wire.DeadRecord).
-//
-// A Guard calls DeadLetter by Options.Queues. It also serves as Options.DeadLetter.
-func (q *Queues) DeadLetter(ctx context.Context, d amqp.Delivery, reason error) error {
-	const textLimit = 1000
-	code, text := DeadFailed, strings.ToValidUTF8(reason.Error(), "\uFFFD")
-	if errors.Is(reason, ErrTooOld) {
-		code = DeadTooOld
-	}
-	attempts, _ := Attempt(ctx)
-	letter := wire.ReceiverLetter(d, q.queue, amqp.Table{
-		wire.HeaderDeadReason:   code,
-		wire.HeaderDeadText:     strings.ToValidUTF8(text[:min(len(text), textLimit)], ""),
-		wire.HeaderDeadAttempts: int64(attempts),
-		wire.HeaderDeadAt:       time.Now().UTC().Format(time.RFC3339),
-	})
-	err := q.publish(ctx, deadQueueOf(q.queue), letter)
-	if errors.Is(err, bridge.ErrInvalidMessage) || bridge.Refusal(err) != nil {
-		err = q.publish(ctx, deadQueueOf(q.queue), wire.DeadRecord(letter))
-	}
-	return err
-}
-
-// complain warns that a message is retried in place, at most once a minute.
-func (q *Queues) complain(queue, id string, err error) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if now := time.Now(); now.Sub(q.warned) >= time.Minute {
-		q.warned = now
-		q.log.Warn("message is not in its retry queue, and is retried in place", "retry_queue", queue, "message_id", id, "error", err)
-	}
 }

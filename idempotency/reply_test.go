@@ -2,6 +2,8 @@ package idempotency_test
 
 import (
 	"errors"
+	"fmt"
+	"log"
 	"strings"
 	"testing"
 
@@ -10,6 +12,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/idempotency/internal/receivertest"
 )
 
 func TestAReplyGoesToTheReplyToWithTheRequestsCorrelation(t *testing.T) {
@@ -18,7 +21,7 @@ func TestAReplyGoesToTheReplyToWithTheRequestsCorrelation(t *testing.T) {
 		"m": {ReplyTo: "replies", MessageId: "m"},
 	} {
 		message, err := idempotency.Reply(request, amqp.Publishing{Body: []byte("yes"), Type: "answer", CorrelationId: "x"})
-		must(t, err)
+		receivertest.Must(t, err)
 		if message.Target() != (bridge.Target{RoutingKey: "replies"}) || message.Publishing.CorrelationId != want ||
 			string(message.Publishing.Body) != "yes" || message.Publishing.Type != "answer" {
 			t.Errorf("the reply is %+v", message)
@@ -32,4 +35,17 @@ func TestADirectReplyToIsRefused(t *testing.T) {
 	if permanent := new(backoff.PermanentError); !errors.As(err, &permanent) || !strings.Contains(err.Error(), "name a queue") {
 		t.Errorf("error %v", err)
 	}
+}
+
+// A reply goes where the request says, and tells what it is about. Send it in the
+// transaction that handles the request: see the example of the package.
+func ExampleReply() {
+	request := amqp.Delivery{ReplyTo: "replies to the shop", CorrelationId: "order 17"}
+	reply, err := idempotency.Reply(request, amqp.Publishing{Body: []byte("paid")})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(reply.Target(), "about", reply.Publishing.CorrelationId)
+	// Output:
+	// queue "replies to the shop" about order 17
 }

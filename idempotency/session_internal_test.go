@@ -1,8 +1,12 @@
 package idempotency
 
-import "context"
+import (
+	"context"
+
+	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
+)
 
 // InSessionOfOneWorker returns a context as the handlers of a Consumer with one worker have it.
 func InSessionOfOneWorker(ctx context.Context) context.Context {
-	return context.WithValue(ctx, sessionKey{}, &consumerSession{ordered: true, oneByOne: true, stopping: ctx, handling: ctx})
+	return engine.WithSession(ctx, &engine.Session{Ordered: true, OneByOne: true, Stopping: ctx})
 }

@@ -16,13 +16,13 @@
 //	                                                ProofLedger, FallBack, FellBack
 //
 //	Inbox                idempotency                Claim, Unclaim, and the four below
-//	PendingMessages      AtMostOnce, Accept,        AddPending, LookUp, ChangePending,
-//	                     Work, Resume               AttachMessage, RemovePending,
+//	PendingMessages      idempotency/pending        AddPending, LookUp, ChangePending,
+//	                                                AttachMessage, RemovePending,
 //	                                                RemoveBarePending, TakePending,
 //	                                                DoubtOverdue, ListPending, CountPending
 //	Claims               idempotency, its purge     Claimed, Forget
-//	Marks                Latest, HighWater          Fence, and LockMark, SetMark, Transient
-//	Keeper               Ordered                    Marks, and Keep, CountKept, FirstKept,
+//	Marks                idempotency/versions       Fence, and LockMark, SetMark, Transient
+//	Keeper               its Ordered                Marks, and Keep, CountKept, FirstKept,
 //	                                                Unkeep, KeptEntities
 //
 // A database implements all of them. A ledger says in its [Features] what it cannot do. Callers

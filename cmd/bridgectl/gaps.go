@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -12,12 +13,13 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/idempotency/versions"
 )
 
 func newGapsCommand(a *app) *cobra.Command {
 	return newGroup("gaps", "Look after entities that wait for a version",
-		`A receiver that uses Ordered of package idempotency handles version n of an entity after n-1, and
-keeps events that come early. An entity has a gap while events of it are kept.
+		`A receiver that uses Ordered of package idempotency/versions handles version n of an entity after n-1,
+and keeps events that come early. An entity has a gap while events of it are kept.
 
 The inbox is in the database of BRIDGE_INBOX_URL, or else of BRIDGE_DATABASE_URL.`,
 		newGapsList(a), newGapsSkip(a))
@@ -73,9 +75,10 @@ func startFlag(cmd *cobra.Command, start *int64) {
 }
 
 // ordered is an Ordered that takes no deliveries.
-func (d *inboxDatabase) ordered(consumer string, start int64) (*idempotency.Ordered, error) {
+func (d *inboxDatabase) ordered(consumer string, start int64) (*versions.Ordered, error) {
 	none := func(amqp.Delivery) (string, int64, error) { return "", 0, errors.New("not a receiver") }
-	ordered, err := idempotency.NewOrdered(d.inbox, consumer, none, &idempotency.OrderedOptions{Options: *d.options(), Start: &start})
+	quiet := versions.Options{HandBack: true, Logger: slog.New(slog.DiscardHandler)} // errors say all
+	ordered, err := versions.NewOrdered(d.inbox, consumer, none, &versions.OrderedOptions{Options: quiet, Start: &start})
 	if err != nil {
 		return nil, misused("--consumer, --start: %w", err)
 	}
@@ -125,7 +128,7 @@ It waits for a worker that handles an event of the entity at this moment (--wait
 			if c.dry {
 				err = patience.within(cmd.Context(), func(ctx context.Context) error { return s.look(ctx, db) })
 			} else {
-				var take idempotency.EventFunc
+				var take versions.EventFunc
 				if take, err = s.taker(cmd.Context(), a, discard); err == nil {
 					err = patience.within(cmd.Context(), func(ctx context.Context) error {
 						return ordered.Skip(ctx, db.DB.DB, s.Entity, s.Through, take)
@@ -162,7 +165,7 @@ type gapSkip struct {
 }
 
 // taker returns what becomes of kept events.
-func (s *gapSkip) taker(ctx context.Context, a *app, discard bool) (idempotency.EventFunc, error) {
+func (s *gapSkip) taker(ctx context.Context, a *app, discard bool) (versions.EventFunc, error) {
 	bury := func(context.Context, amqp.Delivery, error) error { return errKept }
 	switch {
 	case discard:

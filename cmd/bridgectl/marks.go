@@ -14,7 +14,7 @@ import (
 
 func newMarksCommand(a *app) *cobra.Command {
 	return newGroup("marks", "Look after the last version or key that a receiver has handled",
-		`A receiver that uses Latest, Ordered or HighWater of package idempotency keeps one mark for each
+		`A receiver that uses Latest, Ordered or HighWater of package idempotency/versions keeps one mark for each
 entity or source: the version or the key that was handled last. One that is far too high makes
 the receiver ignore all later messages.
 

@@ -11,7 +11,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/idempotency/pending"
 )
 
 // pendingStates are all states of a pending message, the ones that wait for an operator first.
@@ -19,8 +19,8 @@ var pendingStates = []driver.State{driver.Doubtful, driver.Failed, driver.Ready,
 
 func newPendingCommand(a *app) *cobra.Command {
 	return newGroup("pending", "Look after messages that a receiver has claimed and not finished",
-		`A receiver that uses AtMostOnce, or Accept and Work, of package idempotency keeps a row in its
-inbox for each message that is not done:
+		`A receiver that uses AtMostOnce, or Accept and Work, of package idempotency/pending keeps a row
+in its inbox for each message that is not done:
 
   started   its effect may be under way
   doubtful  the effect may have happened; look outside, then say done or retry
@@ -216,7 +216,7 @@ type pendingAction struct {
 	name, short, long string
 	always            bool // wants a yes for a single message, too
 	did, note         string
-	decide            func(ctx context.Context, db *inboxDatabase, g *idempotency.Guard, key string) error
+	decide            func(ctx context.Context, db *inboxDatabase, g *pending.Guard, key string) error
 }
 
 var (
@@ -226,7 +226,7 @@ var (
 again. A running Resume or Work of the receiver then does it, with all of its attempts. If
 the effect of a doubtful message was done after all, it is done twice.`,
 		did: "ready", note: "a running Resume or Work handles it",
-		decide: func(ctx context.Context, db *inboxDatabase, g *idempotency.Guard, key string) error {
+		decide: func(ctx context.Context, db *inboxDatabase, g *pending.Guard, key string) error {
 			return g.Retry(ctx, db.DB.DB, key)
 		},
 	}
@@ -236,7 +236,7 @@ the effect of a doubtful message was done after all, it is done twice.`,
 handled any more. The inbox forgets the message's content; its copies are duplicates from
 then on. pending show -o json prints whatever may be wanted later.`,
 		did: "done", note: "its copies are duplicates from now on",
-		decide: func(ctx context.Context, db *inboxDatabase, g *idempotency.Guard, key string) error {
+		decide: func(ctx context.Context, db *inboxDatabase, g *pending.Guard, key string) error {
 			return g.MarkDone(ctx, db.DB.DB, key)
 		},
 	}
@@ -346,7 +346,7 @@ func (d *inboxDatabase) decide(ctx context.Context, action pendingAction, consum
 	case err == nil:
 		o.Done, o.State = true, action.did
 		return o, nil
-	case errors.Is(err, idempotency.ErrNotPending), errors.Is(err, idempotency.ErrUnderWay):
+	case errors.Is(err, pending.ErrNotPending), errors.Is(err, pending.ErrUnderWay):
 		if o.State, o.Why, err = d.refusal(ctx, o.Consumer, key); err == nil && o.Why == "" {
 			o.Why = "it has changed in this moment, and is " + o.State + "; look again"
 		}

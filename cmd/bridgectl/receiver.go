@@ -13,7 +13,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
-	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/idempotency/pending"
 )
 
 // What the commands for receivers share: pending, gaps and marks.
@@ -78,12 +78,8 @@ func (d *inboxDatabase) inTx(ctx context.Context, work func(tx bridge.Tx) error)
 }
 
 // guard is a Guard that takes no deliveries. Whatever it has to say is in its errors.
-func (d *inboxDatabase) guard(consumer string) (*idempotency.Guard, error) {
-	return idempotency.New(d.inbox, consumer, d.options())
-}
-
-func (d *inboxDatabase) options() *idempotency.Options {
-	return &idempotency.Options{HandBack: true, Logger: slog.New(slog.DiscardHandler)}
+func (d *inboxDatabase) guard(consumer string) (*pending.Guard, error) {
+	return pending.New(d.inbox, consumer, &pending.Options{HandBack: true, Logger: slog.New(slog.DiscardHandler)})
 }
 
 // oneConsumer is the flag --consumer of a command that changes something.

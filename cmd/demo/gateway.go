@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/idempotency/pending"
 )
 
 const (
@@ -49,7 +49,7 @@ func (t *theatre) buildGateway(ctx context.Context, folder string, out io.Writer
 	if err != nil {
 		return err
 	}
-	t.guard, err = idempotency.New(inbox, gatewayConsumer, &idempotency.Options{HandBack: true})
+	t.guard, err = pending.New(inbox, gatewayConsumer, &pending.Options{HandBack: true})
 	return err
 }
 

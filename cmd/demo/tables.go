@@ -9,7 +9,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
-	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/idempotency/pending"
 )
 
 // The demo's own tables. Times are microseconds since 1970.
@@ -92,10 +92,10 @@ func (t *theatre) counts(ctx context.Context) (c counts, err error) {
 			return c, fmt.Errorf("count %s: %w", q.table, err)
 		}
 	}
-	states, err := t.guard.CountPending(ctx, t.dbs.post.DB.DB)
+	states, err := t.guard.Count(ctx, t.dbs.post.DB.DB)
 	for state, n := range states {
 		c.Pending += int(n)
-		if state == idempotency.Doubtful {
+		if state == pending.Doubtful {
 			c.Doubtful = int(n)
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
 	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/idempotency/pending"
 	"github.com/twoqueue/twoqueue/tests/servers"
 )
 
@@ -47,9 +48,9 @@ type theatre struct {
 	broker  *bridge.Broker
 	copies  *copies
 	mail    *mailServer
-	program string             // the e-mail gateway
-	guard   *idempotency.Guard // a look into the gateways' inbox
-	undo    []func() error     // the last first
+	program string         // the e-mail gateway
+	guard   *pending.Guard // a look into the gateways' inbox
+	undo    []func() error // the last first
 }
 
 // build makes a world as the configuration says. After an error nothing is left.

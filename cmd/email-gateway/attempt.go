@@ -11,7 +11,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/cmd/email-gateway/internal/email"
 	"github.com/twoqueue/twoqueue/cmd/email-gateway/internal/transport"
-	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/idempotency/pending"
 )
 
 // An attempt sends the e-mail of one delivery; again, if it is told to.
@@ -41,7 +41,7 @@ func (a *attempt) release() {
 	}
 }
 
-// run is an idempotency.Effect. If the process dies
+// run is an pending.Effect. If the process dies
 //
 //	before begin has committed     the status tells that nothing was sent: findOut
 //	from there to end's commit     the e-mail is doubtful
@@ -50,19 +50,19 @@ func (a *attempt) run(ctx context.Context, d amqp.Delivery) error {
 	g := a.gateway
 	e, err := g.parse(d)
 	if err != nil {
-		return idempotency.NotDone(backoff.Permanent(err))
+		return pending.NotDone(backoff.Permanent(err))
 	}
 	session := a.session
 	if a.session = nil; session == nil {
 		if session, err = g.sessions.tryTake(ctx); err != nil {
 			g.metrics.attempt("unavailable")
-			return idempotency.NotDone(err)
+			return pending.NotDone(err)
 		}
 	}
 	defer g.sessions.put(session)
 	text, err := e.Compose(d.MessageId, time.Now())
 	if err != nil {
-		return idempotency.NotDone(backoff.Permanent(fmt.Errorf("%w: %w", email.ErrRefused, err)))
+		return pending.NotDone(backoff.Permanent(fmt.Errorf("%w: %w", email.ErrRefused, err)))
 	}
 	n, err := g.statuses.begin(ctx, d.MessageId, e.Recipients(), a.failed)
 	switch {
@@ -77,7 +77,7 @@ func (a *attempt) run(ctx context.Context, d amqp.Delivery) error {
 		if n > 0 {
 			a.failed = n
 		}
-		return idempotency.NotDone(err)
+		return pending.NotDone(err)
 	}
 	a.failed = 0
 	until, cancel := context.WithCancelCause(ctx)
@@ -105,7 +105,7 @@ func (a *attempt) conclude(ctx context.Context, id string, n int, err error) err
 		g.metrics.attempt("temporary")
 		a.failed = n
 		g.note(ctx, id, n, retrying, err)
-		return idempotency.NotDone(err)
+		return pending.NotDone(err)
 	case errors.Is(err, transport.ErrTemporary):
 		g.metrics.attempt("temporary")
 		err = fmt.Errorf("%w after %d attempts: %w", errGivenUp, n, err)
@@ -128,7 +128,7 @@ func (a *attempt) forGood(ctx context.Context, id string, n int, now status, err
 		a.count(now)
 	}
 	a.gateway.note(ctx, id, n, now, err)
-	return idempotency.NotDone(backoff.Permanent(err))
+	return pending.NotDone(backoff.Permanent(err))
 }
 
 func (a *attempt) count(outcome status) {

@@ -16,7 +16,7 @@ import (
 	"github.com/twoqueue/twoqueue/cmd/internal/environment"
 	"github.com/twoqueue/twoqueue/cmd/internal/mend"
 	"github.com/twoqueue/twoqueue/cmd/internal/transit"
-	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/idempotency/pending"
 )
 
 const prefix = "EMAIL"
@@ -164,8 +164,8 @@ func (c *config) server() (*transport.Server, error) {
 
 // options are the guard's. How often an e-mail is tried is counted by the statuses:
 // a mail server that is away counts against no e-mail.
-func (c *config) options(logger *slog.Logger) idempotency.Options {
-	return idempotency.Options{
+func (c *config) options(logger *slog.Logger) pending.Options {
+	return pending.Options{
 		Attempts: math.MaxInt32, MinDelay: c.Pause.Duration(), MaxDelay: c.LongestPause.Duration(),
 		Hold: c.Hold.Duration(), EffectTimeout: c.effectTimeout(), Retention: c.Retention.Duration(), Logger: logger,
 	}

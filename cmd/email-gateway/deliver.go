@@ -11,6 +11,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/cmd/email-gateway/internal/email"
 	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/idempotency/pending"
 )
 
 var errHeld = errors.New("held for longer than EMAIL_HOLD")
@@ -82,25 +83,25 @@ func (g *gateway) parse(d amqp.Delivery) (*email.Email, error) {
 // findOut resolves what the statuses can tell: a process that died between the two
 // commits, of the status and of the inbox. A run that only seemed dead does no harm:
 // begin lets one run in.
-func (g *gateway) findOut(ctx context.Context, p idempotency.Pending) (idempotency.Verdict, error) {
+func (g *gateway) findOut(ctx context.Context, p pending.Message) (pending.Verdict, error) {
 	is, err := g.statuses.get(ctx, p.Key)
 	switch {
 	case err != nil:
-		return idempotency.Unknown, err
+		return pending.Unknown, err
 	case is == sent:
-		return idempotency.Done, nil
+		return pending.Done, nil
 	case is == sending:
 		err := g.statuses.doubt(ctx, p.Key)
 		if err == nil {
 			g.metrics.outcome(doubtful)
 			g.log.Error("e-mail is doubtful", "message_id", p.Key, "reason", errUnheard)
 		}
-		return idempotency.Unknown, err
+		return pending.Unknown, err
 	case is == doubtful:
-		return idempotency.Unknown, nil
+		return pending.Unknown, nil
 	case is == "" && time.Since(p.Since) > g.config.Retention.Duration():
 		// The row may have said 'sent', and may have been purged, or lost with a backup.
-		return idempotency.Unknown, nil
+		return pending.Unknown, nil
 	}
-	return idempotency.NotDoneYet, nil // no run has got to the mail server since
+	return pending.NotDoneYet, nil // no run has got to the mail server since
 }

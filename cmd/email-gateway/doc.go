@@ -21,7 +21,7 @@
 // # Sent once at most
 //
 // An e-mail cannot be sent in a transaction. So its message is claimed in the inbox
-// as 'started' (strategy 'at most once' of package idempotency), then a row says
+// as 'started' (AtMostOnce of package idempotency/pending), then a row says
 // 'sending', then the mail server gets it, then the row says what came of it, and at
 // last the inbox that it is done. Of a gateway that dies in between, the next one
 // knows by the row: before 'sending' nothing was sent, and it sends it; after 'sent'

@@ -13,11 +13,11 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
 	"github.com/twoqueue/twoqueue/cmd/internal/terminal"
-	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/idempotency/pending"
 )
 
 // pendingStates are all that an e-mail can be in.
-var pendingStates = []idempotency.State{idempotency.Started, idempotency.Doubtful, idempotency.Ready, idempotency.Failed}
+var pendingStates = []pending.State{pending.Started, pending.Doubtful, pending.Ready, pending.Failed}
 
 // A query is one of the subcommands of doubtful.
 type query func(ctx context.Context, c *config, stdout, stderr io.Writer) error
@@ -70,11 +70,11 @@ func list(ctx context.Context, c *config, asJSON bool, stdout, stderr io.Writer)
 	if err != nil {
 		return err
 	}
-	if _, err := guard.CountPending(ctx, db.DB.DB); err != nil { // makes overdue e-mails doubtful
+	if _, err := guard.Count(ctx, db.DB.DB); err != nil { // makes overdue e-mails doubtful
 		return err
 	}
 	rows := []row{}
-	for _, state := range []idempotency.State{idempotency.Doubtful, idempotency.Failed} {
+	for _, state := range []pending.State{pending.Doubtful, pending.Failed} {
 		err := statuses.eachPending(ctx, state, func(p driver.Pending) { rows = append(rows, newRow(p)) })
 		if err != nil {
 			return fmt.Errorf("list %s e-mails: %w", state, err)

@@ -9,7 +9,7 @@ import (
 	"github.com/twoqueue/twoqueue/cmd/email-gateway/internal/transport"
 	"github.com/twoqueue/twoqueue/cmd/internal/endpoints"
 	"github.com/twoqueue/twoqueue/cmd/internal/mend"
-	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/idempotency/pending"
 )
 
 // mailError is an error of the first contact with the mail server.
@@ -47,9 +47,9 @@ func explain(err error) error {
 		return mend.With(fmt.Errorf("EMAIL_AMQP_URL: %w", err), remedy)
 	case errors.As(err, new(*mailError)):
 		return fmt.Errorf("EMAIL_SMTP_HOST: %w", err)
-	case errors.Is(err, idempotency.ErrNotPending):
+	case errors.Is(err, pending.ErrNotPending):
 		return mend.With(err, "see email-gateway doubtful list")
-	case errors.Is(err, idempotency.ErrUnderWay):
+	case errors.Is(err, pending.ErrUnderWay):
 		return mend.With(err, "it becomes doubtful if it is not heard of")
 	case strings.HasPrefix(err.Error(), prefix+"_"): // names its variable by itself
 		return err

@@ -13,6 +13,7 @@ import (
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
 	"github.com/twoqueue/twoqueue/cmd/internal/transit"
 	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/idempotency/pending"
 )
 
 // A gateway sends the e-mails of one queue.
@@ -21,7 +22,7 @@ type gateway struct {
 	log      *slog.Logger
 	db       *database.Database
 	broker   *bridge.Broker
-	guard    *idempotency.Guard
+	guard    *pending.Guard
 	statuses *statuses
 	sessions *sessions
 	metrics  *metrics
@@ -100,7 +101,7 @@ func openDatabase(ctx context.Context, c *config) (*database.Database, error) {
 }
 
 // open opens what both the gateway and its subcommands need. g is nil for these.
-func open(ctx context.Context, c *config, db *database.Database, log *slog.Logger, g *gateway) (*idempotency.Guard, *statuses, error) {
+func open(ctx context.Context, c *config, db *database.Database, log *slog.Logger, g *gateway) (*pending.Guard, *statuses, error) {
 	inbox, err := db.Inbox(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -114,7 +115,7 @@ func open(ctx context.Context, c *config, db *database.Database, log *slog.Logge
 	if g != nil {
 		options.DeadLetter, options.FindOut = g.bury, g.findOut
 	}
-	guard, err := idempotency.New(inbox, consumer, &options)
+	guard, err := pending.New(inbox, consumer, &options)
 	return guard, statuses, err
 }
 

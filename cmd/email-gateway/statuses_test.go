@@ -14,7 +14,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
 	"github.com/twoqueue/twoqueue/cmd/internal/environment"
-	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/idempotency/pending"
 )
 
 const anID = "01936f5e-7b1c-7cc0-9a3b-0a1b2c3d4e5f"
@@ -207,8 +207,8 @@ func TestAnEmailThatWasSentIsNotSentAgainAfterTheRetention(t *testing.T) {
 func TestAnOldEmailWithoutAStatusIsNotKnownToBeUnsent(t *testing.T) {
 	s, _ := newStatuses(t)
 	g := &gateway{config: &config{Retention: environment.Span(2 * time.Hour)}, statuses: s}
-	for age, want := range map[time.Duration]idempotency.Verdict{time.Hour: idempotency.NotDoneYet, 3 * time.Hour: idempotency.Unknown} {
-		verdict, err := g.findOut(t.Context(), idempotency.Pending{Key: anID, Since: time.Now().Add(-age)})
+	for age, want := range map[time.Duration]pending.Verdict{time.Hour: pending.NotDoneYet, 3 * time.Hour: pending.Unknown} {
+		verdict, err := g.findOut(t.Context(), pending.Message{Key: anID, Since: time.Now().Add(-age)})
 		if err != nil || verdict != want {
 			t.Errorf("%v old: verdict %v, %v; want %v", age, verdict, err, want)
 		}

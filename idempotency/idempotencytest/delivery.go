@@ -109,7 +109,7 @@ func (s *settled) Reject(_ uint64, requeue bool) error {
 	return s.settle(DeadLettered)
 }
 
-// Close returns the delivery with its channel, as HighWater does where the order matters.
+// Close returns the delivery with its channel, as versions.HighWater does where the order matters.
 func (s *settled) Close() error { return s.settle(HandedBack) }
 
 // IsClosed tells whether the channel has ended.

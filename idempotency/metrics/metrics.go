@@ -11,7 +11,7 @@
 //	twoqueue_receiver_deliveries_total{outcome}  deliveries by outcome, as idempotency.Stats has them
 //	twoqueue_receiver_failed_attempts_total      attempts that count as the handler's failure
 //	twoqueue_receiver_not_acked_total            acks that did not reach the broker
-//	twoqueue_receiver_released_total             of Ordered: kept events whose turn has come
+//	twoqueue_receiver_released_total             of versions.Ordered: kept events whose turn has come
 //	twoqueue_receiver_delivery_seconds           histogram of Handler: one delivery with all its
 //	                                             attempts and the pauses between them
 //	twoqueue_receiver_consuming                  1 if the broker delivers to the Consumer, else 0
@@ -44,7 +44,7 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency"
 )
 
-// A Strategy counts deliveries: a Guard, a Latest, an Ordered or a HighWater.
+// A Strategy counts deliveries: a Guard of package idempotency or pending, or a strategy of package versions.
 type Strategy interface{ Stats() idempotency.Stats }
 
 // A Receiver is the collector of one receiver. Its methods may be called by any number of

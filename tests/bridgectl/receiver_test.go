@@ -21,7 +21,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/bridge/sqlite"
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
-	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/idempotency/pending"
+	"github.com/twoqueue/twoqueue/idempotency/versions"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
@@ -73,9 +74,9 @@ func openReceiver(t *testing.T, kind string, env ...string) *receiver {
 }
 
 // guard is the Guard of a consumer that gives up at the first failure.
-func (r *receiver) guard(consumer string) *idempotency.Guard {
+func (r *receiver) guard(consumer string) *pending.Guard {
 	r.t.Helper()
-	g, err := idempotency.New(r.inbox, consumer, &idempotency.Options{Attempts: 1, HandBack: true, Poll: 10 * time.Millisecond, Logger: quiet()})
+	g, err := pending.New(r.inbox, consumer, &pending.Options{Attempts: 1, HandBack: true, Poll: 10 * time.Millisecond, Logger: quiet()})
 	must(r.t, err)
 	return g
 }
@@ -112,7 +113,7 @@ func (r *receiver) accept(consumer string) string {
 }
 
 // work runs Work until the test says so, or ends.
-func (r *receiver) work(consumer string, fn idempotency.Handler) (g *idempotency.Guard, stop func()) {
+func (r *receiver) work(consumer string, fn pending.Handler) (g *pending.Guard, stop func()) {
 	g = r.guard(consumer)
 	ctx, cancel := context.WithCancel(r.t.Context())
 	ended := make(chan struct{})
@@ -152,8 +153,8 @@ type pendingList struct {
 // state is the state of a pending message; "" if it is not pending.
 func (r *receiver) state(consumer, key string) string {
 	r.t.Helper()
-	for _, state := range []idempotency.State{idempotency.Doubtful, idempotency.Failed, idempotency.Ready, idempotency.Started} {
-		pending, err := r.guard(consumer).Pending(r.t.Context(), r.db, state, "", 100)
+	for _, state := range []pending.State{pending.Doubtful, pending.Failed, pending.Ready, pending.Started} {
+		pending, err := r.guard(consumer).List(r.t.Context(), r.db, state, "", 100)
 		must(r.t, err)
 		for _, p := range pending {
 			if p.Key == key {
@@ -426,8 +427,8 @@ func TestAnOperatorSkipsVersionsThatDoNotCome(t *testing.T) {
 			t.Parallel()
 			amqpURL := servertest.Vhost(t)
 			r := openReceiver(t, kind, "BRIDGE_AMQP_URL="+amqpURL)
-			ordered, err := idempotency.NewOrdered(r.inbox, "crm", versionOf, &idempotency.OrderedOptions{
-				Options: idempotency.Options{Attempts: 1, HandBack: true, Logger: quiet()}})
+			ordered, err := versions.NewOrdered(r.inbox, "crm", versionOf, &versions.OrderedOptions{
+				Options: versions.Options{Attempts: 1, HandBack: true, Logger: quiet()}})
 			must(t, err)
 			var handled []string
 			handle := func(version string) {
@@ -504,7 +505,7 @@ func TestAnOperatorResetsAMark(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			r := openReceiver(t, kind)
-			latest, err := idempotency.NewLatest(r.inbox, "search", versionOf, &idempotency.Options{HandBack: true, Logger: quiet()})
+			latest, err := versions.NewLatest(r.inbox, "search", versionOf, &versions.Options{HandBack: true, Logger: quiet()})
 			must(t, err)
 			handle := func(version string) {
 				t.Helper()
@@ -538,7 +539,7 @@ func TestAnOperatorResetsAMark(t *testing.T) {
 				t.Errorf("%+v", stats)
 			}
 			// An Ordered's entity is refused: kept events below the mark would stay for ever.
-			ordered, err := idempotency.NewOrdered(r.inbox, "crm", versionOf, &idempotency.OrderedOptions{Options: idempotency.Options{HandBack: true, Logger: quiet()}})
+			ordered, err := versions.NewOrdered(r.inbox, "crm", versionOf, &versions.OrderedOptions{Options: versions.Options{HandBack: true, Logger: quiet()}})
 			must(t, err)
 			must(t, ordered.Handle(t.Context(), r.db, event("3"), func(context.Context, *sql.Tx, amqp.Delivery) error { return nil }))
 			r.fails(1, "1 event of it kept: use gaps skip", "marks", "reset", "customer/17", "--consumer=crm", "--to=4", "--force", "--yes")
@@ -588,7 +589,7 @@ func TestThePrintedRightsAreEnoughForAnOperatorOfReceivers(t *testing.T) {
 			b.must("pending", "show", sent)
 			b.must("pending", "done", sent, "--yes")
 			b.must("pending", "retry", failed)
-			ordered, err := idempotency.NewOrdered(r.inbox, "crm", versionOf, &idempotency.OrderedOptions{Options: idempotency.Options{HandBack: true, Logger: quiet()}})
+			ordered, err := versions.NewOrdered(r.inbox, "crm", versionOf, &versions.OrderedOptions{Options: versions.Options{HandBack: true, Logger: quiet()}})
 			must(t, err)
 			must(t, ordered.Handle(t.Context(), r.db, event("3"), func(context.Context, *sql.Tx, amqp.Delivery) error { return nil }))
 			b.must("gaps", "list")

@@ -236,7 +236,7 @@ var mutants = []mutant{
 		pkg:  "idempotency",
 		test: "TestADeadlockThatAHandlerIgnoresIsNoSuccess/Handle",
 		says: "after 1 runs orders",
-		edits: []edit{{"idempotency/transaction.go", `	case errors.Is(err, bridge.ErrTxEnded):
+		edits: []edit{{"idempotency/internal/engine/transaction.go", `	case errors.Is(err, bridge.ErrTxEnded):
 `, `	case errors.Is(err, bridge.ErrTxEnded) && mutant("commit of an ended transaction"):
 	case errors.Is(err, bridge.ErrTxEnded):
 `}},
@@ -246,11 +246,11 @@ var mutants = []mutant{
 		pkg:  "idempotency",
 		test: "TestAReceiverThatStopsLosesNothing",
 		says: "after the stop got|delivered a message again",
-		edits: []edit{{"idempotency/settle.go", `	g.count.leftUnacked.Add(1)
+		edits: []edit{{"idempotency/internal/engine/settle.go", `	e.Count.LeftUnacked.Add(1)
 `, `	if mutant("requeue at a stop") {
-		return g.handBack(d, reason)
+		return e.HandBack(d, reason)
 	}
-	g.count.leftUnacked.Add(1)
+	e.Count.LeftUnacked.Add(1)
 `}},
 	},
 	// Rule 5.

@@ -16,6 +16,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/idempotency/pending"
+	"github.com/twoqueue/twoqueue/idempotency/versions"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
@@ -120,7 +122,7 @@ func TestACommitThatPostgreSQLRefusesIsTheHandlersFailure(t *testing.T) {
 func TestHighWaterKeepsTheOrderOfASingleConsumer(t *testing.T) {
 	const keys, prefetch = 30, 10
 	db := newDatabase(t, "SQLite")
-	r, err := db.receiver("HighWater", db.inbox, idempotency.Options{})
+	r, err := db.receiver("HighWater", db.inbox, versions.Options{})
 	must(t, err)
 	for name, arguments := range map[string]amqp.Table{
 		"quorum":            {"x-queue-type": "quorum", "x-single-active-consumer": true},
@@ -187,7 +189,7 @@ func TestWhatOutlastsTheConsumerTimeoutIsNotRepeated(t *testing.T) {
 		t.Parallel()
 		q, db := newQueueOn(t, broker.URL(), quorum), newDatabase(t, "PostgreSQL")
 		q.publish("m1")
-		guard := newGuard(t, db.inbox, idempotency.Options{})
+		guard := newPending(t, db.inbox, pending.Options{})
 		runs := 0
 		var second error
 		err := guard.AtMostOnce(t.Context(), db.DB, next(t, q.consume()), func(context.Context, amqp.Delivery) error {
@@ -210,7 +212,7 @@ func TestWhatOutlastsTheConsumerTimeoutIsNotRepeated(t *testing.T) {
 		if got, want := guard.Stats(), (idempotency.Stats{Handled: 1, Doubtful: 1, NotAcked: notAcked}); got != want {
 			t.Errorf("stats are %+v, want %+v", got, want)
 		}
-		if counts, err := guard.CountPending(t.Context(), db.DB); err != nil || len(counts) > 0 {
+		if counts, err := guard.Count(t.Context(), db.DB); err != nil || len(counts) > 0 {
 			t.Errorf("pending are %v, %v", counts, err)
 		}
 		q.wantEmpty()

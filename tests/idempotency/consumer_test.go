@@ -20,6 +20,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/idempotency/pending"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
@@ -104,7 +105,7 @@ func inserting(guard *idempotency.Guard, db *database) deliveryHandler {
 }
 
 // settled waits until so many messages have an end.
-func settled(t *testing.T, guard *idempotency.Guard, want uint64) {
+func settled(t *testing.T, guard interface{ Stats() idempotency.Stats }, want uint64) {
 	t.Helper()
 	eventually(t, fmt.Sprint(want, " messages are handled"), func() (bool, error) { return guard.Stats().Handled == want, nil })
 }
@@ -444,28 +445,35 @@ func TestConsumersThatStopUnderLoadLoseNoAck(t *testing.T) {
 // A strategy that waits for its database waits no longer when the consumer stops.
 func TestAConsumerStopsWhileItsDatabaseIsAway(t *testing.T) {
 	db := newDatabase(t, "SQLite")
-	for name, call := range map[string]func(g *idempotency.Guard, ctx context.Context, d amqp.Delivery) error{
-		"Handle": func(g *idempotency.Guard, ctx context.Context, d amqp.Delivery) error {
-			return g.Handle(ctx, db.DB, d, func(context.Context, *sql.Tx) error { return errHandler })
+	inbox := awayInbox{db.inbox, make(chan struct{}, 1)}
+	guard := newGuard(t, inbox, idempotency.Options{MinDelay: time.Hour, MaxDelay: time.Hour, Hold: 24 * time.Hour})
+	effects := newPending(t, inbox, pending.Options{MinDelay: time.Hour, MaxDelay: time.Hour, Hold: 24 * time.Hour})
+	for name, handle := range map[string]deliveryHandler{
+		"Handle": func(ctx context.Context, d amqp.Delivery) error {
+			return guard.Handle(ctx, db.DB, d, func(context.Context, *sql.Tx) error { return errHandler })
 		},
-		"AtMostOnce": func(g *idempotency.Guard, ctx context.Context, d amqp.Delivery) error {
-			return g.AtMostOnce(ctx, db.DB, d, func(context.Context, amqp.Delivery) error { return errHandler })
+		"AtMostOnce": func(ctx context.Context, d amqp.Delivery) error {
+			return effects.AtMostOnce(ctx, db.DB, d, func(context.Context, amqp.Delivery) error { return errHandler })
 		},
-		"Accept": func(g *idempotency.Guard, ctx context.Context, d amqp.Delivery) error { return g.Accept(ctx, db.DB, d) },
+		"Accept": func(ctx context.Context, d amqp.Delivery) error { return effects.Accept(ctx, db.DB, d) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			q := newQueue(t, quorum)
 			q.publish("m1")
-			inbox := awayInbox{db.inbox, make(chan struct{}, 1)}
-			guard := newGuard(t, inbox, idempotency.Options{MinDelay: time.Hour, MaxDelay: time.Hour, Hold: 24 * time.Hour})
-			r := q.run(q.url, func(ctx context.Context, d amqp.Delivery) error { return call(guard, ctx, d) }, idempotency.ConsumerOptions{Drain: time.Hour})
+			left := guard.Stats().LeftUnacked + effects.Stats().LeftUnacked
+			r := q.run(q.url, handle, idempotency.ConsumerOptions{Drain: time.Hour})
 			servertest.Next(t, "a claim", inbox.claiming)
 			r.drained()
-			if got, want := guard.Stats(), (idempotency.Stats{LeftUnacked: 1}); got != want {
-				t.Errorf("stats are %+v, want %+v", got, want)
+			if now := guard.Stats().LeftUnacked + effects.Stats().LeftUnacked; now != left+1 {
+				t.Errorf("%d messages were left unacked, must be 1", now-left)
 			}
 			q.ready(1)
 		})
+	}
+	for _, got := range []idempotency.Stats{guard.Stats(), effects.Stats()} {
+		if got != (idempotency.Stats{LeftUnacked: got.LeftUnacked}) {
+			t.Errorf("stats are %+v", got)
+		}
 	}
 }
 

@@ -9,19 +9,20 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/idempotency/pending"
+	"github.com/twoqueue/twoqueue/idempotency/versions"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
 // runUntilIdle runs Work or Resume until nothing is ready or started.
-func runUntilIdle(t *testing.T, db *database, guard *idempotency.Guard, run func(ctx context.Context) error) {
+func runUntilIdle(t *testing.T, db *database, guard *pending.Guard, run func(ctx context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- run(ctx) }()
 	eventually(t, "nothing is ready or started", func() (bool, error) {
-		counts, err := guard.CountPending(ctx, db.DB)
-		return counts[idempotency.Ready]+counts[idempotency.Started] == 0, err
+		counts, err := guard.Count(ctx, db.DB)
+		return counts[pending.Ready]+counts[pending.Started] == 0, err
 	})
 	cancel()
 	must(t, servertest.Next(t, "Work or Resume ends with its context", ended))
@@ -33,7 +34,7 @@ func TestAnEffectIsNeverRepeatedWhereverItsReceiverIsKilled(t *testing.T) {
 	for task, least := range map[string]int{"AtMostOnce": 8, "AtMostOnce, not done": 13, "AtMostOnce, in doubt": 6} {
 		t.Run(task, func(t *testing.T) {
 			t.Parallel()
-			walkThrough(t, task, least, func(t *testing.T, db *database, q *queue, o outbox, id string, guard *idempotency.Guard) {
+			walkThrough(t, task, least, func(t *testing.T, db *database, q *queue, o outbox, id string, guard *pending.Guard) {
 				ctx := t.Context()
 				before := o.sent(t, id)
 				if before > 1 {
@@ -45,10 +46,10 @@ func TestAnEffectIsNeverRepeatedWhereverItsReceiverIsKilled(t *testing.T) {
 				if now := o.sent(t, id); now > 1 {
 					t.Errorf("%s was sent %d times", id, now)
 				}
-				found, err := guard.Pending(ctx, db.DB, idempotency.Doubtful, "", 10)
+				found, err := guard.List(ctx, db.DB, pending.Doubtful, "", 10)
 				must(t, err)
 				for _, p := range found {
-					if !p.Stored || p.Message.MessageId != id || string(p.Message.Body) != id {
+					if !p.Stored || p.Delivery.MessageId != id || string(p.Delivery.Body) != id {
 						t.Errorf("the doubtful message is %+v", p)
 					}
 					if o.sent(t, id) > 0 {
@@ -72,7 +73,7 @@ func TestAMessageIsStoredAndHandledOnceWhereverItsReceiverIsKilled(t *testing.T)
 		t.Run(task, func(t *testing.T) {
 			t.Parallel()
 			orders := 0
-			walkThrough(t, task, least, func(t *testing.T, db *database, q *queue, _ outbox, id string, guard *idempotency.Guard) {
+			walkThrough(t, task, least, func(t *testing.T, db *database, q *queue, _ outbox, id string, guard *pending.Guard) {
 				q.redeliver(func(d amqp.Delivery) error { return guard.Accept(t.Context(), db.DB, d) })
 				runUntilIdle(t, db, guard, func(ctx context.Context) error {
 					return guard.Work(ctx, db.DB, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
@@ -120,7 +121,7 @@ func TestAReceiverKilledBetweenAnyTwoStepsLosesAndRepeatsNothing(t *testing.T) {
 					q.publish(c.messages...)
 					killed := q.kill(db, child{Task: strategy, Step: step, Messages: len(c.messages)})
 					q.deserted()
-					r, err := db.receiver(strategy, db.inbox, idempotency.Options{DeadLetterExchange: true})
+					r, err := db.receiver(strategy, db.inbox, versions.Options{DeadLetterExchange: true})
 					must(t, err)
 					q.redeliver(func(d amqp.Delivery) error { return r.handle(t.Context(), d, db.place) })
 					if got := db.placed(t)["e"]; !slices.Equal(got, c.effects) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/idempotency/versions"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
@@ -20,7 +21,7 @@ func TestADeadlockThatAHandlerIgnoresIsNoSuccess(t *testing.T) {
 			db := newDatabase(t, "MariaDB")
 			q := newQueue(t, limitless)
 			q.publish("e:1")
-			r, err := db.receiver(strategy, db.inbox, idempotency.Options{Attempts: 3, MinDelay: time.Millisecond, MaxDelay: time.Millisecond})
+			r, err := db.receiver(strategy, db.inbox, versions.Options{Attempts: 3, MinDelay: time.Millisecond, MaxDelay: time.Millisecond})
 			must(t, err)
 			deadlock := servertest.NewDeadlock(t, db.DB)
 			runs := 0

@@ -12,6 +12,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/idempotency/pending"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
@@ -47,23 +48,23 @@ func TestAnEffectIsNotBegunWhenItsTimeIsOver(t *testing.T) {
 		return nil
 	}
 	held := make(chan struct{}, 1)
-	slow := newGuard(t, holdingInbox{through.inbox, func() {
+	slow := newPending(t, holdingInbox{through.inbox, func() {
 		valve.HoldReplies()
 		held <- struct{}{}
-	}}, idempotency.Options{EffectTimeout: 200 * time.Millisecond, MinDelay: time.Millisecond, MaxDelay: time.Millisecond})
+	}}, pending.Options{EffectTimeout: 200 * time.Millisecond, MinDelay: time.Millisecond, MaxDelay: time.Millisecond})
 	d := next(t, q.consume())
 	first := make(chan error, 1)
 	go func() { first <- slow.AtMostOnce(t.Context(), through.DB, d, effect) }()
 	servertest.Next(t, "the row is written", held)
 
-	other := newGuard(t, db.inbox, idempotency.Options{Poll: time.Millisecond})
-	count := func(state idempotency.State, want int64) func() (bool, error) {
+	other := newPending(t, db.inbox, pending.Options{Poll: time.Millisecond})
+	count := func(state pending.State, want int64) func() (bool, error) {
 		return func() (bool, error) {
-			counts, err := other.CountPending(t.Context(), db.DB)
+			counts, err := other.Count(t.Context(), db.DB)
 			return counts[state] == want, err
 		}
 	}
-	eventually(t, "the row is doubtful", count(idempotency.Doubtful, 1))
+	eventually(t, "the row is doubtful", count(pending.Doubtful, 1))
 	again := d
 	again.Acknowledger = ignored{}
 	must(t, other.AtMostOnce(t.Context(), db.DB, again, effect)) // the redelivery brings the message
@@ -72,7 +73,7 @@ func TestAnEffectIsNotBegunWhenItsTimeIsOver(t *testing.T) {
 	resumed := make(chan error, 1)
 	go func() { resumed <- other.Resume(ctx, db.DB, effect) }()
 	eventually(t, "Resume has run the effect", func() (bool, error) { return effects.Load() == 1, nil })
-	eventually(t, "it is done", count(idempotency.Started, 0))
+	eventually(t, "it is done", count(pending.Started, 0))
 	stop()
 	must(t, servertest.Next(t, "the end of Resume", resumed))
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/idempotency"
 	"github.com/twoqueue/twoqueue/idempotency/metrics"
+	"github.com/twoqueue/twoqueue/idempotency/pending"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
@@ -43,7 +44,7 @@ func TestTheMetricsOfAReceiver(t *testing.T) {
 
 func testMetrics(t *testing.T, db *database) {
 	q := newQueue(t, quorum)
-	guard, err := idempotency.New(db.inbox, "orders", &idempotency.Options{HandBack: true})
+	guard, err := pending.New(db.inbox, "orders", &pending.Options{HandBack: true})
 	must(t, err)
 	began, goOn := make(chan struct{}), make(chan struct{})
 	m := metrics.New("orders", guard, db.inbox)
@@ -66,7 +67,7 @@ func testMetrics(t *testing.T, db *database) {
 	servertest.Next(t, "the last message is handled", began)
 
 	// Another process has the same inbox.
-	idle, err := idempotency.New(db.inbox, "orders", &idempotency.Options{HandBack: true})
+	idle, err := pending.New(db.inbox, "orders", &pending.Options{HandBack: true})
 	must(t, err)
 	others := prometheus.NewRegistry()
 	must(t, others.Register(metrics.New("orders", idle, db.inbox)))
@@ -82,12 +83,12 @@ func testMetrics(t *testing.T, db *database) {
 			t.Errorf("the oldest is %v seconds old", oldest)
 		}
 	}
-	pending := map[string]float64{
+	waiting := map[string]float64{
 		"pending consumer=orders state=doubtful": 1, "pending consumer=orders state=started": 1, "pending consumer=orders state=ready": 0,
 		"pending consumer=orders state=failed": 0, "oldest_pending_seconds consumer=orders state=failed": 0,
 	}
-	is(registry, pending)
-	is(others, pending)
+	is(registry, waiting)
+	is(others, waiting)
 	is(others, map[string]float64{"deliveries_total consumer=orders outcome=handled": 0})
 	is(registry, map[string]float64{
 		"deliveries_total consumer=orders outcome=handled": 1, "deliveries_total consumer=orders outcome=duplicate": 1,

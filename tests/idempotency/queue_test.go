@@ -13,6 +13,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/idempotency/pending"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
@@ -39,6 +40,16 @@ func newGuard(t *testing.T, inbox driver.Inbox, opts idempotency.Options) *idemp
 	opts.Logger = slog.New(slog.NewTextHandler(testLog{t}, nil))
 	opts.HandBack = !opts.DeadLetterExchange
 	guard, err := idempotency.New(inbox, "shop", &opts)
+	must(t, err)
+	return guard
+}
+
+// newPending returns a pending.Guard that hands back if nothing else is chosen.
+func newPending(t *testing.T, inbox driver.Inbox, opts pending.Options) *pending.Guard {
+	t.Helper()
+	opts.Logger = slog.New(slog.NewTextHandler(testLog{t}, nil))
+	opts.HandBack = !opts.DeadLetterExchange
+	guard, err := pending.New(inbox, "shop", &opts)
 	must(t, err)
 	return guard
 }

@@ -15,7 +15,9 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/pgxbridge"
 	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/idempotency/pending"
 	"github.com/twoqueue/twoqueue/idempotency/pgxreceiver"
+	"github.com/twoqueue/twoqueue/idempotency/versions"
 )
 
 // An effect stores the order that a message's body names, and may fail.
@@ -31,8 +33,10 @@ type receiver struct {
 }
 
 // receiver makes one of a strategy.
-func (db *database) receiver(strategy string, inbox driver.Inbox, opts idempotency.Options) (*receiver, error) {
+func (db *database) receiver(strategy string, inbox driver.Inbox, opts versions.Options) (*receiver, error) {
 	opts.HandBack = !opts.DeadLetterExchange
+	keyed := idempotency.Options{Attempts: opts.Attempts, MinDelay: opts.MinDelay, MaxDelay: opts.MaxDelay,
+		DeadLetterExchange: opts.DeadLetterExchange, HandBack: opts.HandBack, Logger: opts.Logger}
 	r := new(receiver)
 	handles := func(handle func(context.Context, *sql.DB, amqp.Delivery, func(context.Context, *sql.Tx) error) error) {
 		r.handle = func(ctx context.Context, d amqp.Delivery, effect effect) error {
@@ -41,11 +45,11 @@ func (db *database) receiver(strategy string, inbox driver.Inbox, opts idempoten
 	}
 	switch strategy {
 	case "Handle":
-		guard, err := idempotency.New(inbox, "shop", &opts)
+		guard, err := idempotency.New(inbox, "shop", &keyed)
 		handles(guard.Handle)
 		return r, err
 	case "HandleBatch":
-		guard, err := idempotency.New(inbox, "shop", &opts)
+		guard, err := idempotency.New(inbox, "shop", &keyed)
 		r.batch = func(ctx context.Context, ds []amqp.Delivery, effect effect) error {
 			return guard.HandleBatch(ctx, db.DB, ds, func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
 				return eachOf(ctx, bridge.SQL(tx), fresh, effect)
@@ -59,7 +63,7 @@ func (db *database) receiver(strategy string, inbox driver.Inbox, opts idempoten
 		if db.name != "PostgreSQL" {
 			return db.receiver("Handle", inbox, opts)
 		}
-		guard, err := idempotency.New(inbox, "shop", &opts)
+		guard, err := idempotency.New(inbox, "shop", &keyed)
 		if err != nil {
 			return nil, err
 		}
@@ -71,16 +75,16 @@ func (db *database) receiver(strategy string, inbox driver.Inbox, opts idempoten
 		}
 		return r, err
 	case "Latest":
-		latest, err := idempotency.NewLatest(inbox, "shop", versionOf, &opts)
+		latest, err := versions.NewLatest(inbox, "shop", versionOf, &opts)
 		handles(latest.Handle)
 		return r, err
 	case "HighWater":
-		highWater, err := idempotency.NewHighWater(inbox, "shop", keyOf, &opts)
+		highWater, err := versions.NewHighWater(inbox, "shop", keyOf, &opts)
 		handles(highWater.Handle)
 		return r, err
 	case "Ordered":
-		ordered, err := idempotency.NewOrdered(inbox, "shop", versionOf, &idempotency.OrderedOptions{Options: opts, GapAge: 50 * time.Millisecond})
-		event := func(effect effect) idempotency.EventFunc {
+		ordered, err := versions.NewOrdered(inbox, "shop", versionOf, &versions.OrderedOptions{Options: opts, GapAge: 50 * time.Millisecond})
+		event := func(effect effect) versions.EventFunc {
 			return func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
 				return effect(ctx, bridge.SQL(tx), string(d.Body))
 			}
@@ -98,8 +102,8 @@ func (db *database) receiver(strategy string, inbox driver.Inbox, opts idempoten
 		}
 		return r, err
 	case "Accept and Work":
-		opts.Poll = 5 * time.Millisecond
-		guard, err := idempotency.New(inbox, "shop", &opts)
+		guard, err := pending.New(inbox, "shop", &pending.Options{Attempts: opts.Attempts, MinDelay: opts.MinDelay, MaxDelay: opts.MaxDelay,
+			DeadLetterExchange: opts.DeadLetterExchange, HandBack: opts.HandBack, Logger: opts.Logger, Poll: 5 * time.Millisecond})
 		r.handle = func(ctx context.Context, d amqp.Delivery, _ effect) error { return guard.Accept(ctx, db.DB, d) }
 		r.beside = func(ctx context.Context, effect effect) error {
 			return guard.Work(ctx, db.DB, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
@@ -107,7 +111,7 @@ func (db *database) receiver(strategy string, inbox driver.Inbox, opts idempoten
 			})
 		}
 		r.left = func(ctx context.Context) (bool, error) {
-			counts, err := guard.CountPending(ctx, db.DB)
+			counts, err := guard.Count(ctx, db.DB)
 			return len(counts) > 0, err
 		}
 		return r, err

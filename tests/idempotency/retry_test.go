@@ -42,8 +42,8 @@ func newRetrying(t *testing.T, url string, opts idempotency.ReceiverOptions) *re
 	t.Cleanup(broker.Close)
 	q.Queues, err = idempotency.DeclareReceiver(t.Context(), broker, q.name, &opts)
 	must(t, err)
-	for _, delay := range opts.RetryDelays {
-		q.retries = append(q.retries, idempotency.RetryQueue(q.name, delay))
+	for _, retry := range idempotency.ReceiverQueues(q.name, &opts)[2:] { // behind the dead queue and the queue itself
+		q.retries = append(q.retries, retry.Name)
 	}
 	_, q.Channel = q.dial()
 	must(t, q.Confirm(false))

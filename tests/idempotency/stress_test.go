@@ -16,6 +16,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/idempotency/versions"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
@@ -77,7 +78,7 @@ func workThrough(t *testing.T, db *database, strategy string, events []string) {
 	t.Helper()
 	const workers, helpers = 8, 3
 	const lives = 3 // how often the consumers are connected
-	r, err := db.receiver(strategy, db.inbox, idempotency.Options{Attempts: 100, MinDelay: time.Millisecond, MaxDelay: 5 * time.Millisecond,
+	r, err := db.receiver(strategy, db.inbox, versions.Options{Attempts: 100, MinDelay: time.Millisecond, MaxDelay: 5 * time.Millisecond,
 		DeadLetterExchange: true, Logger: slog.New(slog.DiscardHandler)})
 	must(t, err)
 	q := newQueue(t, quorumToDead)

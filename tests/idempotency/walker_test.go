@@ -17,6 +17,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/idempotency/pending"
+	"github.com/twoqueue/twoqueue/idempotency/versions"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
@@ -136,7 +138,7 @@ func (o outbox) sent(t *testing.T, id string) int {
 	return strings.Count(string(text), id+"\n")
 }
 
-var walkers = idempotency.Options{
+var walkers = pending.Options{
 	Attempts: 20, MinDelay: time.Millisecond, MaxDelay: time.Millisecond, Poll: 5 * time.Millisecond, // an attempt may outlast its lease
 	EffectTimeout: 100 * time.Millisecond, Lease: time.Second, HandBack: true, Logger: slog.New(slog.DiscardHandler),
 }
@@ -151,7 +153,7 @@ const poisonTask = "poison"
 type walker struct {
 	*walkingInbox
 	db     *database
-	guard  *idempotency.Guard
+	guard  *pending.Guard
 	outbox outbox
 	walk   func(ctx context.Context, ds []amqp.Delivery) error // handles deliveries
 }
@@ -173,7 +175,7 @@ var tasks = map[string]task{
 		return w.guard.AtMostOnce(ctx, w.db.DB, d, func(_ context.Context, d amqp.Delivery) error {
 			w.step()
 			if attempts++; attempts == 1 {
-				return idempotency.NotDone(errHandler)
+				return pending.NotDone(errHandler)
 			}
 			defer w.step()
 			return w.outbox.send(d)
@@ -187,7 +189,7 @@ var tasks = map[string]task{
 	poisonTask: func(context.Context, *walker, amqp.Delivery) error { os.Exit(1); return nil },
 	"Accept":   func(ctx context.Context, w *walker, d amqp.Delivery) error { return w.guard.Accept(ctx, w.db.DB, d) },
 	"Work": func(ctx context.Context, w *walker, d amqp.Delivery) error {
-		accepting, err := idempotency.New(w.Inbox, "shop", &walkers)
+		accepting, err := pending.New(w.Inbox, "shop", &walkers)
 		if err != nil {
 			return err
 		}
@@ -204,7 +206,7 @@ var tasks = map[string]task{
 			go func() {
 				defer done() // if it comes too late, the parent finds what is pending
 				_ = servertest.Await(context.WithoutCancel(ctx), "it is committed", func() (bool, error) {
-					counts, err := w.guard.CountPending(context.WithoutCancel(ctx), w.db.DB)
+					counts, err := w.guard.Count(context.WithoutCancel(ctx), w.db.DB)
 					return len(counts) == 0, err
 				})
 			}()
@@ -222,7 +224,7 @@ func newWalker(ctx context.Context, c child) (*walker, error) {
 	w := &walker{walkingInbox: &walkingInbox{db.inbox, countdown{c.Step}}, db: db, outbox: c.Outbox}
 	if does := tasks[c.Task]; does != nil {
 		w.walk = func(ctx context.Context, ds []amqp.Delivery) error { return does(ctx, w, ds[0]) }
-		w.guard, err = idempotency.New(w, "shop", &walkers)
+		w.guard, err = pending.New(w, "shop", &walkers)
 		return w, err
 	}
 	if c.Task == retryTask {
@@ -234,13 +236,13 @@ func newWalker(ctx context.Context, c child) (*walker, error) {
 		if err != nil {
 			return nil, err
 		}
-		w.guard, err = idempotency.New(w, "shop", &idempotency.Options{Queues: queues, Logger: slog.New(slog.DiscardHandler)})
+		guard, err := idempotency.New(w, "shop", &idempotency.Options{Queues: queues, Logger: slog.New(slog.DiscardHandler)})
 		w.walk = func(ctx context.Context, ds []amqp.Delivery) error {
-			return w.guard.Handle(ctx, db.DB, ds[0], func(context.Context, *sql.Tx) error { return errHandler })
+			return guard.Handle(ctx, db.DB, ds[0], func(context.Context, *sql.Tx) error { return errHandler })
 		}
 		return w, err
 	}
-	r, err := db.receiver(c.Task, w, idempotency.Options{})
+	r, err := db.receiver(c.Task, w, versions.Options{})
 	if err != nil {
 		return nil, err
 	}
@@ -259,11 +261,11 @@ func newWalker(ctx context.Context, c child) (*walker, error) {
 
 // walkThrough kills a walker after its first step, another after its second, and so on
 // until one comes to its end alive; after each, check finishes the work.
-func walkThrough(t *testing.T, task string, least int, check func(t *testing.T, db *database, q *queue, o outbox, id string, guard *idempotency.Guard)) {
+func walkThrough(t *testing.T, task string, least int, check func(t *testing.T, db *database, q *queue, o outbox, id string, guard *pending.Guard)) {
 	databasesTakeTurns(t, func(t *testing.T, db *database, first, stride int) {
 		q := newQueue(t, limitless)
 		o := outbox(filepath.Join(t.TempDir(), "outbox"))
-		guard, err := idempotency.New(db.inbox, "shop", &walkers)
+		guard, err := pending.New(db.inbox, "shop", &walkers)
 		must(t, err)
 		for step := first; ; step += stride {
 			id := fmt.Sprintf("%s %d", task, step)
@@ -271,7 +273,7 @@ func walkThrough(t *testing.T, task string, least int, check func(t *testing.T, 
 			killed := q.kill(db, child{Task: task, Step: step, Outbox: o})
 			q.deserted()
 			check(t, db, q, o, id, guard)
-			if counts, err := guard.CountPending(t.Context(), db.DB); err != nil || len(counts) > 0 {
+			if counts, err := guard.Count(t.Context(), db.DB); err != nil || len(counts) > 0 {
 				t.Errorf("after a kill at step %d there are pending %v, %v", step, counts, err)
 			}
 			if !killed {

@@ -22,6 +22,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/mysql"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/idempotency/pending"
 	"github.com/twoqueue/twoqueue/sender"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
@@ -392,12 +393,12 @@ func testHandle(t *testing.T, db *sql.DB, inbox driver.Inbox) {
 
 // testAtMostOnce has an effect fail for sure, stay in doubt, and be repeated by hand.
 func testAtMostOnce(t *testing.T, db *sql.DB, inbox driver.Inbox) {
-	guard, err := idempotency.New(inbox, "by AtMostOnce", &idempotency.Options{HandBack: true, Attempts: 1, MaxDelay: 100 * time.Millisecond})
+	guard, err := pending.New(inbox, "by AtMostOnce", &pending.Options{HandBack: true, Attempts: 1, MaxDelay: 100 * time.Millisecond})
 	must(t, err)
 	var failure error
 	effect := func(context.Context, amqp.Delivery) error { return failure }
 	d := delivery()
-	failure = idempotency.NotDone(errors.New("nobody answers"))
+	failure = pending.NotDone(errors.New("nobody answers"))
 	if err := guard.AtMostOnce(t.Context(), db, d, effect); !errors.Is(err, idempotency.ErrHandedBack) {
 		t.Errorf("an effect that was not done: %v", err)
 	}
@@ -413,7 +414,7 @@ func testAtMostOnce(t *testing.T, db *sql.DB, inbox driver.Inbox) {
 }
 
 func testAcceptAndWork(t *testing.T, db *sql.DB, inbox driver.Inbox) {
-	guard, err := idempotency.New(inbox, "by Accept", &idempotency.Options{HandBack: true})
+	guard, err := pending.New(inbox, "by Accept", &pending.Options{HandBack: true})
 	must(t, err)
 	must(t, guard.Accept(t.Context(), db, delivery()))
 	working, stop := context.WithCancel(t.Context())

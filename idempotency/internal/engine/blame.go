@@ -1,0 +1,65 @@
+package engine
+
+import (
+	"database/sql"
+	sqldriver "database/sql/driver"
+	"errors"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+type laterError struct {
+	err   error
+	after time.Duration
+}
+
+func (e *laterError) Error() string { return e.err.Error() }
+func (e *laterError) Unwrap() error { return e.err }
+
+// IsLater tells whether err is of RetryLater.
+func IsLater(err error) bool { return errors.As(err, new(*laterError)) }
+
+// RetryLater is idempotency.RetryLater.
+func RetryLater(err error, after time.Duration) error {
+	if err == nil {
+		err = errors.New("retry later")
+	}
+	return &laterError{err, after}
+}
+
+// Counts tells whether an attempt that the handler has ended with err counts against the message.
+// It does not if the broker or the database is to blame for it, or the deployment: then the other
+// messages would fail too, and a queue would be emptied into the dead queue.
+func (e *Engine) Counts(err error) bool {
+	if Permanent(err) {
+		return true
+	}
+	if IsLater(err) || e.marks.Transient(err) {
+		return false
+	}
+	if refusal := bridge.Refusal(err); refusal != nil {
+		// Anything else may be the fault of this message's reply: too large, for example.
+		return refusal.Code != amqp.AccessRefused && refusal.Code != amqp.NotFound
+	}
+	for _, excuse := range []error{
+		bridge.ErrUnavailable, bridge.ErrBlocked, bridge.ErrNacked, bridge.ErrUnconfirmed, bridge.ErrReturned, bridge.ErrCredentials,
+		bridge.ErrCommitUnknown, bridge.ErrNotBegun, bridge.ErrNotPrimary, bridge.ErrReadOnly, bridge.ErrNoSchema, bridge.ErrOtherLedger,
+		sqldriver.ErrBadConn, sql.ErrConnDone,
+	} {
+		if errors.Is(err, excuse) {
+			return false
+		}
+	}
+	return true
+}
+
+// After returns the pause before the next attempt, after one that does not count.
+func After(err error, otherwise func() time.Duration) time.Duration {
+	if later := new(laterError); errors.As(err, &later) && later.after > 0 {
+		return later.after
+	}
+	return otherwise()
+}

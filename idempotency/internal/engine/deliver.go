@@ -1,0 +1,124 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// An Outcome is how a delivery ended that is to be acked.
+type Outcome int
+
+// The outcomes.
+const (
+	Unfinished Outcome = iota
+	Handled            // the handler's effects are committed
+	Duplicate          // they were committed before
+	Stale              // later ones were committed before
+	Kept               // the message is stored, to be handled when its turn comes
+	Doubtful           // the message is stored, and it is unknown whether its effect was done
+)
+
+// ErrGone is why a delivery is handed back whose call does not return.
+var ErrGone = errors.New("the goroutine has ended in the attempt, by runtime.Goexit or a panic outside of the handler")
+
+// Deliver makes attempts at d until one of them ends it, and tells the broker; so it does
+// when the goroutine ends first.
+func (e *Engine) Deliver(ctx context.Context, d amqp.Delivery, attempt func(ctx context.Context) (Outcome, error)) error {
+	return e.DeliverUntil(ctx, time.Now().Add(e.Opts.Hold), d, attempt)
+}
+
+// DeliverUntil is Deliver of a delivery that may be kept until limit.
+func (e *Engine) DeliverUntil(ctx context.Context, limit time.Time, d amqp.Delivery, attempt func(ctx context.Context) (Outcome, error)) error {
+	ended := false
+	defer func() {
+		if !ended {
+			e.Log.Error("message not handled", "message_id", d.MessageId, "error", e.Unfinished(ctx, d, ErrGone))
+		}
+	}()
+	err := e.tryToEnd(ctx, limit, d, attempt)
+	ended = true
+	return err
+}
+
+// tryToEnd makes attempts at d, with growing pauses, until one of them ends it, or it
+// is given up, or it has been held for too long, or the caller stops; and tells the broker.
+func (e *Engine) tryToEnd(caller context.Context, limit time.Time, d amqp.Delivery, attempt func(ctx context.Context) (Outcome, error)) (result error) {
+	caller, ctx, cancel := e.Hold(caller, limit)
+	defer cancel()
+	if caller.Err() != nil && context.Cause(caller) != ErrHeldTooLong {
+		return e.leave(d, context.Cause(caller))
+	}
+
+	failed, retries := e.Retried(d)
+	failed = max(failed, e.failures.take(d.MessageId))
+	defer func() {
+		anew := e.Opts.HandBack && failed >= e.Opts.Attempts
+		if !anew && (errors.Is(result, ErrHandedBack) || errors.Is(result, ErrLeftUnacked)) {
+			e.failures.put(d.MessageId, failed)
+		}
+	}()
+	delays := e.Opts.ShortDelays()
+	copied := false // the broker may have a copy of d
+	for {
+		last := !e.Opts.HandBack && failed+1 >= e.Opts.Attempts
+		ended, err := attempt(WithAttempt(ctx, failed+1, last))
+		if err == nil {
+			e.Count.Of(ended).Add(1)
+			return e.Ack(d)
+		}
+		if IsRefusal(err) {
+			return e.giveUp(caller, WithAttempt(ctx, failed, true), d, err)
+		}
+		if caller.Err() != nil { // which may be why the attempt failed
+			return e.Unfinished(caller, d, fmt.Errorf("%w: %w", context.Cause(caller), err))
+		}
+		var delay time.Duration
+		counted := IsFailure(err) && e.Counts(err)
+		if counted {
+			e.Count.FailedAttempts.Add(1)
+			failed++
+			if failed >= e.Opts.Attempts || Permanent(err) {
+				return e.giveUp(caller, WithAttempt(ctx, failed, true), d, err)
+			}
+			delay = e.Opts.Delay(failed)
+			delays.Reset()
+		} else {
+			delay = After(err, delays.NextBackOff)
+		}
+		if queue, found := e.retryQueue(caller, err, counted, failed, retries); found && !copied {
+			failure := e.putAside(ctx, queue, d, failed, retries+1)
+			if failure == nil {
+				e.Log.Warn("attempt failed, trying again later", "message_id", d.MessageId,
+					"failed", failed, "of", e.Opts.Attempts, "queue", queue.Name, "error", err)
+				e.Count.RetriedLater.Add(1)
+				return e.Ack(d)
+			}
+			copied = errors.Is(failure, bridge.ErrUnconfirmed) // each further try might leave another copy
+		}
+		e.Log.Warn("attempt failed, trying again", "message_id", d.MessageId,
+			"failed", failed, "of", e.Opts.Attempts, "delay", delay, "error", err)
+		if !Pause(caller, delay) {
+			return e.Unfinished(caller, d, fmt.Errorf("%w: %w", context.Cause(caller), err))
+		}
+	}
+}
+
+// Hold returns the two contexts of a delivery that is kept until limit. No attempt begins and no pause goes
+// on after caller has ended; the attempt in progress has ctx, which ends Options.Drain later, or as
+// the Consumer says. Both end at limit.
+func (e *Engine) Hold(parent context.Context, limit time.Time) (caller, ctx context.Context, cancel func()) {
+	until, cancelUntil, inConsumer := UntilStop(parent)
+	caller, cancelCaller := context.WithDeadlineCause(until, limit, ErrHeldTooLong)
+	draining, cancelDraining := parent, func() {}
+	if !inConsumer {
+		draining, cancelDraining = e.Draining(caller)
+	}
+	ctx, cancelCtx := context.WithDeadlineCause(draining, limit, ErrHeldTooLong)
+	return caller, ctx, func() { cancelCtx(); cancelDraining(); cancelCaller(); cancelUntil() }
+}

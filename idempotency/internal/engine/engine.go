@@ -1,0 +1,85 @@
+// Package engine is the machinery that packages idempotency, idempotency/pending and
+// idempotency/versions share. An Engine makes attempts at a delivery until one of them ends it, and
+// tells the broker. A Keys is an Engine that claims keys in an inbox. The strategies say only what
+// one attempt does.
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/twoqueue/twoqueue/bridge/driver"
+)
+
+// maxKey is the longest consumer name and key, in bytes: the limit of a message
+// ID in AMQP, and of the inbox.
+const maxKey = 255
+
+// ErrHeldTooLong is the cause with which a delivery's context ends after Options.Hold.
+var ErrHeldTooLong = errors.New("delivery held for longer than Options.Hold")
+
+// An Engine brings deliveries to their end for one consumer. It is safe for concurrent use, and
+// starts no goroutines. In memory it keeps its counters and the failed attempts of up to 10,000
+// messages that it has handed back.
+type Engine struct {
+	Consumer string
+	Opts     Options // filled and checked
+	Log      *slog.Logger
+	Count    Counters
+
+	InOrder bool // closes the channel in place of a requeue, after which a message could be overtaken
+	InPlace bool // uses no retry queues
+
+	marks    driver.Marks
+	failures failures
+}
+
+// New returns an Engine. Its error names the argument or option that is wrong.
+func New(marks driver.Marks, consumer string, opts Options) (*Engine, error) {
+	if err := CheckKey(consumer); err != nil {
+		return nil, fmt.Errorf("consumer name %w", err)
+	}
+	opts.fill()
+	if err := opts.validate(); err != nil {
+		return nil, err
+	}
+	return &Engine{Consumer: consumer, Opts: opts, Log: opts.Logger.With("consumer", consumer), marks: marks}, nil
+}
+
+// CheckKey says why s cannot be a key in every inbox.
+func CheckKey(s string) error {
+	switch {
+	case s == "":
+		return errors.New("is empty")
+	case len(s) > maxKey:
+		return fmt.Errorf("is %d bytes long, more than %d", len(s), maxKey)
+	case !utf8.ValidString(s):
+		return errors.New("is not UTF-8")
+	case strings.ContainsRune(s, 0):
+		return errors.New("contains a NUL byte")
+	}
+	return nil
+}
+
+// Contain runs f and turns a panic into an error, with its stack in the log.
+func (e *Engine) Contain(what, key string, f func() error) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("panic: %v", v)
+			e.Log.Error(what+" panicked", "message_id", key, "error", err, "stack", string(debug.Stack()))
+		}
+	}()
+	return f()
+}
+
+// Run runs a handler. Its error is a Failure.
+func (e *Engine) Run(key string, fn func() error) error {
+	if err := e.Contain("handler", key, fn); err != nil {
+		return Failure(fmt.Errorf("run handler: %w", err))
+	}
+	return nil
+}

@@ -1,0 +1,20 @@
+package engine
+
+import (
+	"bytes"
+	"fmt"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge/wire"
+)
+
+// DecodeMessage returns a delivery that has all of a stored message and nothing of its
+// way: Redelivered is false, and to ack it is an error.
+func DecodeMessage(stored []byte) (amqp.Delivery, error) {
+	d, err := wire.ReadDelivery(bytes.Clone(stored)) // a handler may write into the body
+	if err != nil {
+		return amqp.Delivery{}, fmt.Errorf("decode message: %w", err)
+	}
+	return d, nil
+}

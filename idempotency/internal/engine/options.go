@@ -1,0 +1,114 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// Options are idempotency.Options, where they are explained. Both have the same fields, so that the
+// one can be converted to the other.
+type Options struct {
+	Key                func(d amqp.Delivery) (string, error)
+	Retention          time.Duration
+	Attempts           int
+	MinDelay           time.Duration
+	MaxDelay           time.Duration
+	Hold               time.Duration
+	Drain              time.Duration
+	Queues             *Queues
+	DeadLetterExchange bool
+	DeadLetter         func(ctx context.Context, d amqp.Delivery, reason error) error
+	HandBack           bool
+	Logger             *slog.Logger
+}
+
+// fill fills in every default.
+func (o *Options) fill() {
+	if o.Attempts == 0 {
+		o.Attempts = 13
+	}
+	if o.MinDelay == 0 {
+		o.MinDelay = 100 * time.Millisecond
+	}
+	if o.MaxDelay == 0 {
+		o.MaxDelay = time.Minute
+	}
+	if o.Hold == 0 {
+		o.Hold = 5 * time.Minute
+	}
+	if o.Drain == 0 {
+		o.Drain = 5 * time.Second
+	}
+	if o.Retention == 0 {
+		o.Retention = 30 * 24 * time.Hour
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+}
+
+func (o *Options) validate() error {
+	switch {
+	case o.Attempts < 0:
+		return fmt.Errorf("Options.Attempts is %d, must not be negative", o.Attempts)
+	case o.MinDelay < 0:
+		return fmt.Errorf("Options.MinDelay is %v, must not be negative", o.MinDelay)
+	case o.MaxDelay < o.MinDelay:
+		return fmt.Errorf("Options.MaxDelay is %v, below MinDelay %v", o.MaxDelay, o.MinDelay)
+	case o.Hold < 0:
+		return fmt.Errorf("Options.Hold is %v, must not be negative", o.Hold)
+	case o.Retention > 0 && o.Retention < time.Hour:
+		return fmt.Errorf("Options.Retention is %v, must be at least 1h, or negative to keep keys for ever", o.Retention)
+	}
+	chosen := 0
+	for _, set := range []bool{o.Queues != nil, o.DeadLetterExchange, o.DeadLetter != nil, o.HandBack} {
+		if set {
+			chosen++
+		}
+	}
+	switch chosen {
+	case 0:
+		return errors.New("Options must say what becomes of a message that cannot be handled: set Queues, DeadLetterExchange, DeadLetter, or HandBack to hand it back for ever")
+	case 1:
+		return nil
+	default:
+		return errors.New("Options.Queues, DeadLetterExchange, DeadLetter and HandBack exclude each other")
+	}
+}
+
+// delays returns the pauses between attempts.
+func (o *Options) delays() *backoff.ExponentialBackOff {
+	return &backoff.ExponentialBackOff{
+		InitialInterval:     o.MinDelay,
+		MaxInterval:         o.MaxDelay,
+		Multiplier:          2,
+		RandomizationFactor: backoff.DefaultRandomizationFactor,
+	}
+}
+
+// ShortDelay bounds the pauses after a failure that no message is to blame for: it ends for all
+// messages at once.
+func (o *Options) ShortDelay() time.Duration { return min(o.MaxDelay, 10*time.Second) }
+
+// ShortDelays returns the pauses after such failures.
+func (o *Options) ShortDelays() *backoff.ExponentialBackOff {
+	delays := o.delays()
+	delays.MaxInterval = o.ShortDelay()
+	return delays
+}
+
+// Delay is the pause after so many failed attempts.
+func (o *Options) Delay(attempts int) (delay time.Duration) {
+	delays := o.delays()
+	const enough = 64 // doublings reach every MaxDelay
+	for range min(attempts, enough) {
+		delay = delays.NextBackOff()
+	}
+	return delay
+}

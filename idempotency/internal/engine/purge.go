@@ -1,0 +1,172 @@
+package engine
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+)
+
+const (
+	// purgeBatch is how many claims one step of a purge looks at, and so deletes, at
+	// most: few enough to take some milliseconds.
+	purgeBatch = 500
+
+	// purgeLook is how many claims a step looks at first. Often they already tell that all are
+	// young. PostgreSQL finds so few by the index also before it has statistics of the table.
+	purgeLook = 8
+
+	// purgeEvery is after how many claims of its own a Keys makes such a step: less
+	// than purgeBatch, so that the purge gains on the claims.
+	purgeEvery = 200
+
+	// purgeRest is how many times as long as a step of it Purge rests after it, so that
+	// claims find the database mostly theirs.
+	purgeRest = 4
+
+	// purgeAhead is how far ahead the clocks of senders are believed to be.
+	purgeAhead = 24 * time.Hour
+)
+
+// A purge is how far the steps of a Keys have come.
+type purge struct {
+	mu     sync.Mutex
+	begun  bool   // the first step has been made
+	claims int    // since the last step
+	after  string // the key that the next step begins after
+}
+
+// Purge is idempotency.Guard.Purge.
+func (e *Keys) Purge(ctx context.Context, db *sql.DB) (forgotten int64, err error) {
+	if e.Opts.Retention < 0 {
+		return 0, nil
+	}
+	for after := ""; ; {
+		begun := time.Now()
+		n, next, err := e.purgeStep(ctx, db, after)
+		forgotten += n
+		if err != nil {
+			return forgotten, fmt.Errorf("purge inbox: %w", err)
+		}
+		if next == "" {
+			return forgotten, nil
+		}
+		if !Pause(ctx, purgeRest*time.Since(begun)) {
+			return forgotten, fmt.Errorf("purge inbox: %w", context.Cause(ctx))
+		}
+		after = next
+	}
+}
+
+// PurgeSome makes a step of the purge for every purgeEvery messages, unless another goroutine is
+// at it. It is for after the acks of ds, when nothing waits for it but the next message, and
+// takes no longer than ten seconds, or Options.MaxDelay if that is less.
+func (e *Keys) PurgeSome(ctx context.Context, db *sql.DB, ds ...amqp.Delivery) {
+	if e.Opts.Retention < 0 || !e.purge.mu.TryLock() {
+		return
+	}
+	defer e.purge.mu.Unlock()
+	if e.purge.claims += len(ds); e.purge.claims < purgeEvery {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, e.Opts.ShortDelay())
+	defer cancel()
+	for ok := true; ok && e.purge.claims >= purgeEvery; e.purge.claims -= purgeEvery {
+		ok = e.purgeNext(ctx, db, ds[0])
+	}
+}
+
+// purgeNext makes a step of the purge, and tells whether the database allowed it.
+func (e *Keys) purgeNext(ctx context.Context, db *sql.DB, d amqp.Delivery) bool {
+	_, next, err := e.purgeStep(ctx, db, e.purge.after)
+	if err == nil && !e.purge.begun {
+		// The walk goes on at a key of this process. So processes that end before their
+		// walk does together come to all keys, if new keys are spread over all.
+		e.purge.begun = true
+		key, _ := e.Key(d)
+		_, next, err = e.purgeStep(ctx, db, key)
+	}
+	if err != nil {
+		if !errors.Is(err, context.Canceled) {
+			e.Log.Warn("old keys cannot be purged", "error", err)
+		}
+		return false
+	}
+	e.purge.after = next
+	return true
+}
+
+// purgeStep looks at the claims after a key, and returns the one that the next step
+// begins after; "" after the last.
+func (e *Keys) purgeStep(ctx context.Context, db *sql.DB, after string) (forgotten int64, next string, err error) {
+	now, keep := time.Now(), e.Opts.Retention+purgeMargin
+	most := purgeLook
+	claims, err := e.claimed(ctx, db, after, most)
+	if err == nil && len(claims) == most && allYoung(claims, now, keep) == noTime {
+		most = purgeBatch
+		claims, err = e.claimed(ctx, db, after, most)
+	}
+	if err != nil {
+		return 0, after, err
+	}
+	if old := oldKeys(claims, now, keep); len(old) > 0 {
+		err := InOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
+			forgotten, err = e.Inbox.Forget(ctx, tx, e.Consumer, old, keep)
+			return err
+		})
+		if err != nil {
+			return 0, after, err
+		}
+	}
+	e.Count.Purged.Add(uint64(forgotten))
+	if len(claims) < most {
+		e.Count.PurgePasses.Add(1)
+		return forgotten, "", nil
+	}
+	next = claims[len(claims)-1].Key
+	if kind := allYoung(claims, now, keep); kind != noTime {
+		// All that follow of this kind are younger still.
+		next = max(next, firstKey(kind, now.Add(purgeAhead)))
+	}
+	return forgotten, next, nil
+}
+
+// claimed reads the claims after a key.
+func (e *Keys) claimed(ctx context.Context, db *sql.DB, after string, most int) (claims []driver.Claimed, err error) {
+	err = InOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
+		claims, err = e.Inbox.Claimed(ctx, tx, e.Consumer, after, most)
+		return err
+	})
+	return claims, err
+}
+
+// oldKeys returns the keys that may be forgotten: nobody takes them for new any more,
+// also where the sender's clock was ahead.
+func oldKeys(claims []driver.Claimed, now time.Time, keep time.Duration) (old []string) {
+	for _, c := range claims {
+		made, _ := keyTime(c.Key) // long ago, if the key does not tell
+		if c.Age > keep && now.Sub(made) > keep {
+			old = append(old, c.Key)
+		}
+	}
+	return old
+}
+
+// allYoung returns the kind of the keys if all are of one, and none of them is old.
+func allYoung(claims []driver.Claimed, now time.Time, keep time.Duration) keyKind {
+	_, first := keyTime(claims[0].Key)
+	for _, c := range claims {
+		made, kind := keyTime(c.Key)
+		if kind != first || now.Sub(made) > keep {
+			return noTime
+		}
+	}
+	return first
+}

@@ -1,0 +1,60 @@
+package engine
+
+import (
+	"context"
+	"errors"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// A Session is a session of a Consumer. When Stopping has ended, none of its handlers begins another
+// attempt.
+type Session struct {
+	Ordered  bool // a message that goes back must not be overtaken
+	OneByOne bool // nor may any message be, whatever its key
+	Stopping context.Context
+}
+
+type sessionKey struct{}
+
+// WithSession returns the context of a session's handlers.
+func WithSession(ctx context.Context, s *Session) context.Context {
+	return context.WithValue(ctx, sessionKey{}, s)
+}
+
+// SessionOf returns the session of the Consumer from which a handler's context comes, or nil.
+func SessionOf(ctx context.Context) *Session {
+	s, _ := ctx.Value(sessionKey{}).(*Session)
+	return s
+}
+
+// UntilStop returns a context that ends with ctx and, if ctx comes from a Consumer, as soon as
+// the Consumer stops or its session ends.
+func UntilStop(ctx context.Context) (_ context.Context, cancel context.CancelFunc, inConsumer bool) {
+	session := SessionOf(ctx)
+	if session == nil {
+		return ctx, func() {}, false
+	}
+	stopping := session.Stopping
+	until, end := context.WithCancelCause(ctx)
+	if stopping.Err() != nil { // AfterFunc would tell it a moment later
+		end(context.Cause(stopping))
+	}
+	stop := context.AfterFunc(stopping, func() { end(context.Cause(stopping)) })
+	return until, func() { stop(); end(nil) }, true
+}
+
+// Closable is a channel whose end returns its unacked messages in their order.
+type Closable interface {
+	Close() error
+	IsClosed() bool
+}
+
+// closeChannel gives back all that d's channel has delivered and was not acked.
+func closeChannel(d amqp.Delivery) error {
+	err := d.Acknowledger.(Closable).Close()
+	if errors.Is(err, amqp.ErrClosed) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,133 @@
+package engine
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+)
+
+// A Transaction is an idempotency.Transaction.
+type Transaction interface {
+	bridge.Tx
+	Commit(ctx context.Context) error
+	Rollback()
+	Ping(ctx context.Context) error
+	Close()
+}
+
+// InTransaction runs work in a transaction, which it commits if a message is handled or kept.
+//
+// The transaction keeps its connection throughout, so that afterwards that very connection can
+// be asked whether it still answers.
+func InTransaction[T Transaction](ctx context.Context, e *Engine, begin func(ctx context.Context) (T, error), work func(ctx context.Context, tx T) (Outcome, error)) (Outcome, error) {
+	tx, err := begin(ctx)
+	if err != nil {
+		return Unfinished, err
+	}
+	defer tx.Close()
+	defer tx.Rollback() // without effect after a commit
+	if err := e.marks.Enter(ctx, tx); err != nil {
+		return Unfinished, fmt.Errorf("begin transaction: %w", err)
+	}
+
+	ended, err := work(ctx, tx)
+	if failure := new(handlerError); errors.As(err, &failure) {
+		tx.Rollback()
+		return Unfinished, blame(ctx, tx, failure.err)
+	}
+	if err != nil || ended != Handled && ended != Kept {
+		return ended, err
+	}
+	err = e.marks.Leave(ctx, tx)
+	switch {
+	case errors.Is(err, bridge.ErrTxEnded):
+		return Unfinished, Failure(fmt.Errorf("commit: %w", err))
+	case err != nil:
+		return Unfinished, fmt.Errorf("commit: %w", err)
+	}
+	// A handler that has seen the context end is told nothing else by the commit, which may not
+	// have seen it yet.
+	if err := ctx.Err(); err != nil {
+		return Unfinished, fmt.Errorf("commit: %w", err)
+	}
+	if err := tx.Commit(ctx); err != nil {
+		if errors.Is(err, sql.ErrTxDone) && ctx.Err() == nil {
+			err = fmt.Errorf("the handler has ended the transaction itself: %w", err)
+		}
+		return Unfinished, blame(ctx, tx, fmt.Errorf("commit: %w", err))
+	}
+	return ended, nil
+}
+
+// blame makes err the handler's if tx's connection still answers, and a lostError otherwise.
+func blame(ctx context.Context, tx Transaction, err error) error {
+	if tx.Ping(ctx) != nil {
+		return &lostError{err}
+	}
+	return Failure(err)
+}
+
+// InTx is InTransaction of database/sql.
+func (e *Engine) InTx(ctx context.Context, db *sql.DB, work func(ctx context.Context, tx *sql.Tx) (Outcome, error)) (Outcome, error) {
+	return InTransaction(ctx, e, BeginOn(db), func(ctx context.Context, tx *SQLTransaction) (Outcome, error) { return work(ctx, tx.SQL) })
+}
+
+// A SQLTransaction is a Transaction of database/sql.
+type SQLTransaction struct {
+	bridge.Tx
+	SQL  *sql.Tx
+	conn *sql.Conn
+}
+
+var _ Transaction = (*SQLTransaction)(nil)
+
+// BeginOn returns a function that begins transactions on db.
+func BeginOn(db *sql.DB) func(ctx context.Context) (*SQLTransaction, error) {
+	return func(ctx context.Context) (*SQLTransaction, error) {
+		t := new(SQLTransaction)
+		err := driver.Begin(ctx, db, func() (err error) {
+			if t.conn, err = db.Conn(ctx); err != nil {
+				return fmt.Errorf("connect to database: %w", err)
+			}
+			if t.SQL, err = t.conn.BeginTx(ctx, nil); err != nil {
+				_ = t.conn.Close()
+				return fmt.Errorf("begin transaction: %w", err)
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		t.Tx = bridge.SQL(t.SQL)
+		return t, nil
+	}
+}
+
+func (t *SQLTransaction) Commit(context.Context) error   { return t.SQL.Commit() }
+func (t *SQLTransaction) Rollback()                      { _ = t.SQL.Rollback() }
+func (t *SQLTransaction) Ping(ctx context.Context) error { return t.conn.PingContext(ctx) }
+func (t *SQLTransaction) Close()                         { _ = t.conn.Close() }
+
+// InOwnTx runs fn in a transaction that is no attempt at a message.
+func InOwnTx(ctx context.Context, db *sql.DB, fn func(ctx context.Context, tx bridge.Tx) error) error {
+	var tx *sql.Tx
+	err := driver.Begin(ctx, db, func() (err error) {
+		tx, err = db.BeginTx(ctx, nil)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("begin transaction: %w", err)
+	}
+	defer tx.Rollback() // without effect after a commit
+	if err := fn(ctx, bridge.SQL(tx)); err != nil {
+		return err
+	}
+	if err := tx.Commit(); err != nil {
+		return fmt.Errorf("commit: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,186 @@
+package pending
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
+)
+
+// errLeaseLost: another worker has taken the message since, or it was marked done.
+var errLeaseLost = errors.New("another worker has the message")
+
+// Accept stores d in the inbox, once for each key, and acks it; Work handles it later. The
+// inbox's tables must be in db. After a crash before the commit nothing is stored, and the
+// redelivery is accepted as new. After a later crash the redelivery is a duplicate.
+//
+// It is for messages that take longer than a queue should hold them, or that must be kept with
+// their error when they fail. The queue empties as fast as the database stores. Accept returns
+// what Handle does.
+func (g *Guard) Accept(ctx context.Context, db *sql.DB, d amqp.Delivery) error {
+	if db == nil {
+		panic("pending: Accept needs a database")
+	}
+	defer g.keys.PurgeSome(ctx, db, d)
+	return g.keys.Deliver(ctx, d, func(ctx context.Context) (engine.Outcome, error) {
+		key, err := g.keys.Key(d)
+		if err != nil {
+			return engine.Unfinished, err
+		}
+		message, err := g.storable(d)
+		if err != nil {
+			return engine.Unfinished, err
+		}
+		ended := engine.Duplicate
+		err = engine.InOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) error {
+			fresh, err := g.keys.Claim(ctx, tx, key)
+			if err != nil || !fresh {
+				return err
+			}
+			added, err := g.keys.Inbox.AddPending(ctx, tx, g.keys.Consumer, driver.Pending{
+				Key: key, State: driver.Ready, Run: uuid.NewString(), Message: message}, 0)
+			if added {
+				ended = engine.Kept
+			}
+			return err
+		})
+		if err == nil && ended == engine.Kept {
+			g.signal()
+		}
+		return ended, err
+	})
+}
+
+// A Handler handles a stored message. It does its work through tx, with the context it is
+// given, and must not commit or roll back tx. d is the message as it was delivered; it cannot
+// be acked.
+type Handler func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error
+
+// Work handles the messages that Accept has stored, until ctx ends, and then returns
+// nil. Any number of goroutines and processes may work side by side; each message is
+// handled by one of them, in about the order in which they were accepted.
+//
+// A worker takes a message by a lease, which is committed before fn begins. By the database's
+// clock the lease is Options.Lease and a quarter long. Then the worker runs fn in a transaction
+// that first deletes the message's row. So fn's effects and the deletion commit together, and a
+// worker that has lost its lease commits neither:
+//
+//   - if a worker dies before its commit, it has done nothing, and another one takes the
+//     message when the lease has run out;
+//   - if a worker dies after its commit, the message is handled and its row gone.
+//
+// An error or a panic of fn is a failed attempt. The message is tried again after a pause that
+// grows from Options.MinDelay to Options.MaxDelay. After Options.Attempts, or
+// backoff.Permanent, it is Failed, with its error, and waits for an operator (List, Retry,
+// MarkDone). An attempt that failed because of the database or the end of ctx does not count.
+// An attempt in which the process died counts, so a message that kills its workers ends as
+// Failed too.
+//
+// When ctx ends, Work begins no other message. The current attempt may go on for Options.Drain.
+// Then it is rolled back, and another worker may take its message.
+func (g *Guard) Work(ctx context.Context, db *sql.DB, fn Handler) error {
+	if db == nil || fn == nil {
+		panic("pending: Work needs a database and a function")
+	}
+	return g.poll(ctx, func(ctx context.Context) (bool, error) {
+		taken := time.Now() // not later than the lease begins by the database's clock
+		mine, err := g.lease(ctx, db)
+		if err != nil || mine == nil {
+			return false, err
+		}
+		if mine.State == driver.Failed {
+			g.keys.Log.Error("message failed", "message_id", mine.Key, "attempts", mine.Attempts, "error", mine.Error)
+			return true, nil
+		}
+		return true, g.work(ctx, db, taken, *mine, fn)
+	})
+}
+
+// lease takes the message that has been due for longest, nil if there is none. One that
+// has used up its attempts without a word is failed instead.
+func (g *Guard) lease(ctx context.Context, db *sql.DB) (mine *driver.Pending, err error) {
+	err = engine.InOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) error {
+		mine, err = g.keys.Inbox.TakePending(ctx, tx, g.keys.Consumer, driver.Ready)
+		if err != nil || mine == nil {
+			return err
+		}
+		before := mine.Run
+		mine.Run = uuid.NewString()
+		if mine.Attempts >= g.keys.Opts.Attempts {
+			mine.State = driver.Failed
+			mine.Error = fmt.Sprintf("begun %d times, and not heard of since; before: %s", mine.Attempts, mine.Error)
+		} else {
+			mine.Attempts++
+		}
+		return sure(g.keys.Inbox.ChangePending(ctx, tx, g.keys.Consumer, before, *mine, g.opts.Lease+g.opts.Lease/4))
+	})
+	if err != nil {
+		return nil, err
+	}
+	return mine, nil
+}
+
+// work makes one attempt at a message that is leased.
+func (g *Guard) work(ctx context.Context, db *sql.DB, taken time.Time, mine driver.Pending, fn Handler) error {
+	d, err := engine.DecodeMessage(mine.Message)
+	if err != nil {
+		_, err = g.putOff(ctx, db, mine, fmt.Errorf("%w: %w", errUnreadable, err))
+		return err
+	}
+	draining, cancel := g.keys.Draining(ctx)
+	defer cancel()
+	leased, cancel := context.WithDeadlineCause(draining, taken.Add(g.opts.Lease), errLeaseOver)
+	defer cancel()
+	last := mine.Attempts >= g.keys.Opts.Attempts
+	_, err = g.keys.InTx(engine.WithAttempt(leased, mine.Attempts, last), db, func(ctx context.Context, tx *sql.Tx) (engine.Outcome, error) {
+		ours, err := g.keys.Inbox.RemovePending(ctx, bridge.SQL(tx), g.keys.Consumer, mine.Key, mine.Run)
+		if err == nil && !ours {
+			err = errLeaseLost
+		}
+		if err != nil {
+			return engine.Unfinished, err
+		}
+		return engine.Handled, g.keys.Run(mine.Key, func() error { return fn(ctx, tx, d) })
+	})
+	switch {
+	case err == nil:
+		g.keys.Count.Handled.Add(1)
+		return nil
+	case errors.Is(err, errLeaseLost):
+		g.keys.Log.Warn("message not handled", "message_id", mine.Key, "error", err)
+		return nil
+	}
+	// What has happened is recorded however slow the database is: a worker that has
+	// taken the message since is not disturbed by it.
+	recording, cancel := engine.Outliving(ctx, g.opts.Lease/4)
+	defer cancel()
+	if leased.Err() != nil && ctx.Err() == nil {
+		_, err := g.putOff(recording, db, mine, fmt.Errorf("%w: %w", context.Cause(leased), err))
+		return err
+	}
+	if ctx.Err() == nil && engine.IsFailure(err) {
+		_, err := g.putOff(recording, db, mine, err)
+		return err
+	}
+	return g.giveBack(recording, db, mine, err)
+}
+
+var errLeaseOver = errors.New("handler ran for longer than Options.Lease")
+
+// giveBack makes a message ready again after an attempt that nobody is to blame for.
+func (g *Guard) giveBack(ctx context.Context, db *sql.DB, mine driver.Pending, cause error) error {
+	back := driver.Pending{Key: mine.Key, State: driver.Ready, Run: uuid.NewString(), Attempts: mine.Attempts - 1, Error: mine.Error}
+	err := g.record(ctx, db, func(ctx context.Context, tx bridge.Tx) error {
+		_, err := g.keys.Inbox.ChangePending(ctx, tx, g.keys.Consumer, mine.Run, back, 0)
+		return err
+	})
+	return errors.Join(cause, err)
+}

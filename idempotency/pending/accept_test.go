@@ -1,0 +1,309 @@
+package pending_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"reflect"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/idempotency/internal/receivertest"
+	"github.com/twoqueue/twoqueue/idempotency/pending"
+)
+
+func (r *receiver) accept(ids ...string) {
+	r.T.Helper()
+	for _, id := range ids {
+		receivertest.Must(r.T, r.guard.Accept(r.T.Context(), r.DB, r.Delivery(id)))
+	}
+}
+
+// until runs several at once until what they must come to is true.
+func (r *receiver) until(what string, done func(counts map[pending.State]int64) bool, several int, run func(ctx context.Context) error) {
+	r.T.Helper()
+	ctx, stop := context.WithCancel(r.T.Context())
+	var all sync.WaitGroup
+	for range several {
+		all.Go(func() {
+			if err := run(ctx); err != nil {
+				r.T.Error(err)
+			}
+		})
+	}
+	r.eventually(what, func() bool {
+		counts, err := r.guard.Count(ctx, r.DB)
+		return err == nil && done(counts)
+	})
+	stop()
+	all.Wait()
+}
+
+// work lets workers work until done is true.
+func (r *receiver) work(workers int, fn pending.Handler, what string, done func(counts map[pending.State]int64) bool) {
+	r.T.Helper()
+	r.until(what, done, workers, func(ctx context.Context) error { return r.guard.Work(ctx, r.DB, fn) })
+}
+
+func nothing(counts map[pending.State]int64) bool { return len(counts) == 0 }
+
+func allFailed(counts map[pending.State]int64) bool {
+	return counts[pending.Ready] == 0 && counts[pending.Failed] > 0
+}
+
+func placeStored(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
+	return receivertest.PlaceOrder(d.MessageId)(ctx, tx)
+}
+
+// quick is for tests in which Work shall not pause.
+var quick = pending.Options{Poll: time.Millisecond, MinDelay: time.Millisecond, MaxDelay: time.Millisecond}
+
+func TestAnAcceptedMessageIsStoredBeforeTheAckAndADuplicateEndsThere(t *testing.T) {
+	r := newReceiver(t, quick)
+	r.Channel.OnAck = func() { r.WantRows(0, 1) }
+	d := r.Delivery("m1")
+	d.Headers, d.ReplyTo, d.Timestamp, d.Body = amqp.Table{"n": int32(7)}, "replies", time.Unix(1700000000, 0), []byte("body")
+	receivertest.Must(t, r.guard.Accept(t.Context(), r.DB, d))
+	r.accept("m1")
+	r.Channel.OnAck = nil
+	r.WantSaid("ack 1", "ack 2")
+	d.Acknowledger, d.DeliveryTag = nil, 0 // what belongs to this one delivery
+	if p := r.pending(pending.Ready); p.Key != "m1" || !p.Stored || p.Attempts != 0 || !reflect.DeepEqual(p.Delivery, d) {
+		t.Errorf("pending is %+v", p)
+	}
+	r.wantStats(idempotency.Stats{Kept: 1, Duplicates: 1})
+	r.work(1, placeStored, "nothing is left", nothing)
+	r.accept("m1")
+	r.WantRows(1, 1)
+	r.wantNothingPending()
+}
+
+func TestAttemptsAtAStoredMessageAreBoundedAndItsErrorIsKept(t *testing.T) {
+	for name, c := range map[string]struct {
+		fn   pending.Handler
+		runs int
+		says string
+	}{
+		"error":     {func(context.Context, *sql.Tx, amqp.Delivery) error { return receivertest.ErrHandler }, 3, receivertest.ErrHandler.Error()},
+		"panic":     {func(context.Context, *sql.Tx, amqp.Delivery) error { panic("no index") }, 3, "panic: no index"},
+		"permanent": {func(context.Context, *sql.Tx, amqp.Delivery) error { return backoff.Permanent(receivertest.ErrHandler) }, 1, receivertest.ErrHandler.Error()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			opts := quick
+			opts.Attempts = 3
+			r := newReceiver(t, opts)
+			r.accept("m1")
+			runs := 0
+			r.work(2, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
+				runs++
+				if err := placeStored(ctx, tx, d); err != nil {
+					return err
+				}
+				return c.fn(ctx, tx, d)
+			}, "all are failed", allFailed)
+			p := r.pending(pending.Failed)
+			if runs != c.runs || p.Attempts != c.runs || !strings.Contains(p.Error, c.says) || p.Delivery.MessageId != "m1" {
+				t.Errorf("after %d runs %+v is pending", runs, p)
+			}
+			r.WantRows(0, 1)
+
+			receivertest.Must(t, r.guard.Retry(t.Context(), r.DB, "m1"))
+			r.work(1, placeStored, "nothing is left", nothing)
+			r.WantRows(1, 1)
+		})
+	}
+}
+
+// A message whose worker dies is another's once its lease is over. One that kills its workers
+// each time ends as failed.
+func TestAMessageWhoseWorkerDies(t *testing.T) {
+	for attempts, want := range map[int]int{1: 1, 2: 2} {
+		opts := quick
+		opts.Attempts = attempts
+		r := newReceiver(t, opts)
+		r.accept("m1", "m2")
+		var worker sync.WaitGroup
+		worker.Go(func() {
+			_ = r.guard.Work(t.Context(), r.DB, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
+				receivertest.Must(t, placeStored(ctx, tx, d))
+				receivertest.Goexit()
+				return nil
+			})
+		})
+		worker.Wait()
+		r.WantRows(0, 2)
+		r.work(1, placeStored, "the other one is handled", func(counts map[pending.State]int64) bool { return counts[pending.Ready] == 1 })
+		if p := r.pending(pending.Ready); p.Key != "m1" || p.Attempts != 1 {
+			t.Errorf("while the lease lasts, %+v is pending", p)
+		}
+		r.overdue()
+		r.work(1, placeStored, "nothing is ready", func(counts map[pending.State]int64) bool { return counts[pending.Ready] == 0 })
+		r.WantRows(want, 2)
+		if want == 2 {
+			r.wantNothingPending()
+		} else if p := r.pending(pending.Failed); !strings.Contains(p.Error, "not heard of") {
+			t.Errorf("pending is %+v", p)
+		}
+	}
+}
+
+// The lease has run out and another has taken the message: what the first one did
+// must not be committed.
+func TestAWorkerThatHasLostItsLeaseCommitsNothing(t *testing.T) {
+	r := newReceiver(t, quick)
+	r.accept("m1")
+	r.Inbox.OnRemove = func() { // after the lease, before the fence
+		r.Exec(`UPDATE bridge_inbox_pending SET run = 'another', state = 'failed'`)
+	}
+	r.work(1, placeStored, "the log tells", func(map[pending.State]int64) bool {
+		return strings.Contains(r.Log.String(), "another worker has the message")
+	})
+	r.WantRows(0, 1)
+	r.pending(pending.Failed) // as the other one has left it
+}
+
+// And the reason must not be lost because it takes longer to write down than the lease has
+// room for.
+func TestAHandlerThatOutlastsItsLeaseHasFailedHoweverSlowTheDatabaseIs(t *testing.T) {
+	t.Parallel()
+	opts := quick
+	opts.Lease, opts.Attempts = time.Second, 1
+	r := newReceiver(t, opts)
+	r.accept("m1")
+	r.DB.SetMaxIdleConns(0) // each transaction connects
+	var slow atomic.Bool
+	r.Faults.OnConnect = func() error {
+		if slow.Load() {
+			time.Sleep(opts.Lease / 2)
+		}
+		return nil
+	}
+	r.work(1, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
+		receivertest.Must(t, placeStored(ctx, tx, d))
+		<-ctx.Done()
+		slow.Store(true)
+		return nil // and does not even say so
+	}, "it is failed", allFailed)
+	if p := r.pending(pending.Failed); !strings.Contains(p.Error, "Options.Lease") {
+		t.Errorf("pending is %+v", p)
+	}
+	r.WantRows(0, 1)
+}
+
+func TestAShutdownFreesTheMessageAndIsNoFailedAttempt(t *testing.T) {
+	opts := quick
+	opts.Drain = -1
+	r := newReceiver(t, opts)
+	r.accept("m1")
+	ctx, stop := context.WithCancel(t.Context())
+	err := r.guard.Work(ctx, r.DB, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
+		stop()
+		return errors.Join(placeStored(context.WithoutCancel(ctx), tx, d), ctx.Err())
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if p := r.pending(pending.Ready); p.Attempts != 0 {
+		t.Errorf("pending is %+v", p)
+	}
+	r.WantRows(0, 1)
+	r.work(1, placeStored, "nothing is left", nothing)
+	r.WantRows(1, 1)
+}
+
+// Nor is a commit repeated whose answer was lost.
+func TestAFailingDatabaseDoesNotCountAgainstAStoredMessage(t *testing.T) {
+	opts := quick
+	opts.Attempts = 1
+	r := newReceiver(t, opts)
+	r.accept("m1")
+	runs := 0
+	r.work(1, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
+		if runs++; runs < 4 {
+			r.Faults.KillAll()
+			return placeStored(ctx, tx, d)
+		}
+		lost := false
+		r.Faults.OnCommit = func(commit func() error) error {
+			err := commit()
+			if !lost {
+				lost = true
+				return errors.Join(err, receivertest.ErrNetwork)
+			}
+			return err
+		}
+		return placeStored(ctx, tx, d)
+	}, "nothing is left", nothing)
+	r.WantRows(1, 1)
+}
+
+func TestWorkWakesForWhatItsOwnProcessAccepts(t *testing.T) {
+	opts := quick
+	opts.Poll = time.Hour
+	r := newReceiver(t, opts)
+	r.work(1, placeStored, "it is handled", func(counts map[pending.State]int64) bool {
+		if r.guard.Stats().Kept == 0 {
+			r.accept("m1")
+		}
+		return len(counts) == 0 && r.Orders() == 1
+	})
+	r.WantRows(1, 1)
+}
+
+// In the store of messages the pause is due by the database's clock.
+func TestWhatIsRetriedLaterCountsNotAgainstAStoredMessage(t *testing.T) {
+	opts := quick
+	opts.Attempts = 1
+	r := newReceiver(t, opts)
+	r.accept("m1")
+	runs := 0
+	r.work(1, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
+		if runs++; runs < 4 {
+			return idempotency.RetryLater(receivertest.ErrHandler, time.Millisecond)
+		}
+		return placeStored(ctx, tx, d)
+	}, "nothing is left", nothing)
+	r.WantRows(1, 1)
+	r.wantStats(idempotency.Stats{Kept: 1, Handled: 1})
+}
+
+// A stop lets the attempt in progress finish, in Options.Drain.
+func TestAStopLetsWorkFinishItsAttempt(t *testing.T) {
+	const drain = time.Minute
+	for name, c := range map[string]struct {
+		takes time.Duration
+		done  int
+	}{
+		"quick enough": {drain - time.Second, 1},
+		"too slow":     {drain + time.Second, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newReceiver(t, pending.Options{Drain: drain, Lease: time.Hour})
+				r.accept("m1")
+				ctx, stop := context.WithCancel(t.Context())
+				receivertest.Must(t, r.guard.Work(ctx, r.DB, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
+					stop()
+					select {
+					case <-time.After(c.takes):
+					case <-ctx.Done():
+						return context.Cause(ctx)
+					}
+					return placeStored(ctx, tx, d)
+				}))
+				r.WantRows(c.done, 1)
+				if n := r.Rows("bridge_inbox_pending"); n != 1-c.done {
+					t.Errorf("%d messages are pending", n)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,269 @@
+package pending
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
+)
+
+// An Effect is done outside of the database: an e-mail, a payment. What it returns decides what
+// happens to the message:
+//
+//	nil             it was done
+//	NotDone(err)    it certainly was not, and nothing of it can still come
+//	another error   it is unknown: the message is doubtful. So it is after a panic
+//
+// It must end when ctx does. Options.EffectTimeout ends ctx; a shutdown does not.
+type Effect func(ctx context.Context, d amqp.Delivery) error
+
+type notDoneError struct{ err error }
+
+func (e *notDoneError) Error() string { return e.err.Error() }
+func (e *notDoneError) Unwrap() error { return e.err }
+
+// NotDone marks the error of an effect that certainly was not done: the connection was refused,
+// the server said no. The effect may then be tried again. If no retry can help, return
+// NotDone(backoff.Permanent(err)).
+func NotDone(err error) error {
+	if err == nil {
+		err = errors.New("not done")
+	}
+	return &notDoneError{err}
+}
+
+var errEffectTimeout = errors.New("effect ran for longer than Options.EffectTimeout")
+
+// errAgain is what a transaction ends with when another one came between two of its
+// statements.
+var errAgain = errors.New("the message's row has changed meanwhile")
+
+// AtMostOnce runs effect at most once for each key, whatever crashes, and acks d. The inbox's
+// tables must be in db. It takes three steps:
+//
+//  1. claim the key and write a row that says 'started'; commit
+//  2. run the effect
+//  3. delete the row, which means 'done'; commit; then ack
+//
+// If the process dies before the commit of step 1, it has done nothing, and the redelivery
+// starts anew. If it dies between the two commits, it leaves the row. The redelivery finds the
+// row, does not repeat the effect, stores the message in the row and acks. If it dies after the
+// commit of step 3, it leaves a claim without a row, and the redelivery is a duplicate.
+//
+// If step 1 takes longer than Options.EffectTimeout, step 2 is not begun: the message is tried
+// again. A started row is doubtful if its effect has not ended after twice Options.EffectTimeout, or
+// has returned neither nil nor NotDone. Doubtful messages wait, with their content, for an
+// operator (List, MarkDone, Retry) or for Options.FindOut. A worker that was only slow
+// resolves the doubt itself when it ends. An effect that was NotDone leaves no row. It is tried
+// again as a handler is, Options.Attempts times. Then the message is dead-lettered, and handled
+// as new if it is put back.
+//
+// AtMostOnce returns nil when the message is done, a duplicate, doubtful, kept (for Resume), or
+// dead-lettered. Otherwise the error is ErrHandedBack, ErrLeftUnacked or ErrNotAcked, as with
+// Handle. When ctx ends, an effect that has begun is not interrupted, and its result is recorded:
+// to stop, wait until AtMostOnce returns. If the database does not answer until Options.Hold ends, the message is
+// handed back, and its row stays 'started'.
+//
+// A key claimed by Handle is a duplicate here, and the other way round; a consumer
+// should use one of AtMostOnce, Handle and Accept for all its messages.
+func (g *Guard) AtMostOnce(ctx context.Context, db *sql.DB, d amqp.Delivery, effect Effect) error {
+	if db == nil || effect == nil {
+		panic("pending: AtMostOnce needs a database and an effect")
+	}
+	defer g.keys.PurgeSome(ctx, db, d)
+	return g.keys.Deliver(ctx, d, func(ctx context.Context) (engine.Outcome, error) {
+		key, err := g.keys.Key(d)
+		if err != nil {
+			return engine.Unfinished, err
+		}
+		message, err := g.storable(d)
+		if err != nil {
+			return engine.Unfinished, err
+		}
+		mine := driver.Pending{Key: key, State: driver.Started, Run: uuid.NewString(), Attempts: 1}
+		ended, started := engine.Unfinished, time.Now()
+		until, cancel, _ := engine.UntilStop(ctx) // nothing has begun yet
+		defer cancel()
+		err = g.recordUntil(until, ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
+			ended, err = g.start(ctx, tx, &mine, message)
+			return err
+		})
+		if err != nil || ended != engine.Unfinished {
+			return ended, err
+		}
+		return g.perform(ctx, db, started, mine, message, effect, d, func(ctx context.Context, cause error) (engine.Outcome, error) {
+			return g.release(ctx, db, mine, cause)
+		})
+	})
+}
+
+// start makes mine the row of its key, or tells how the delivery ends without one. It
+// may run again after a commit whose answer was lost.
+func (g *Guard) start(ctx context.Context, tx bridge.Tx, mine *driver.Pending, message []byte) (engine.Outcome, error) {
+	fresh, err := g.keys.Claim(ctx, tx, mine.Key)
+	if err != nil {
+		return engine.Unfinished, err
+	}
+	if fresh {
+		// Without a claim there may still be a row, if the claim has been purged.
+		added, err := g.keys.Inbox.AddPending(ctx, tx, g.keys.Consumer, *mine, 2*g.opts.EffectTimeout)
+		if added || err != nil {
+			return engine.Unfinished, err
+		}
+	}
+	claimed, found, err := g.keys.Inbox.LookUp(ctx, tx, g.keys.Consumer, mine.Key)
+	switch {
+	case err != nil:
+		return engine.Unfinished, err
+	case found == nil && claimed:
+		return engine.Duplicate, nil
+	case found == nil:
+		return engine.Unfinished, errAgain // released since our claim was refused
+	case found.Run == mine.Run:
+		return engine.Unfinished, nil
+	case found.State == driver.Ready:
+		mine.Attempts = found.Attempts + 1
+		return engine.Unfinished, sure(g.keys.Inbox.ChangePending(ctx, tx, g.keys.Consumer, found.Run, *mine, 2*g.opts.EffectTimeout))
+	case len(found.Message) == 0:
+		err = sure(g.keys.Inbox.AttachMessage(ctx, tx, g.keys.Consumer, found.Key, found.Run, message))
+	}
+	if err == nil {
+		g.keys.Log.Warn("the effect of the message was started before", "message_id", mine.Key,
+			"state", found.State, "since", found.Since, "error", found.Error)
+	}
+	if found.State == driver.Failed {
+		return engine.Kept, err
+	}
+	return engine.Doubtful, err
+}
+
+// errNotBegun is why an effect was not begun.
+var errNotBegun = errors.New("the inbox answered so late that Options.EffectTimeout is over")
+
+// perform runs the effect of a started message, and records how it has ended. message is the same as d, as stored.
+//
+// started is a time before the row was written. The database counts from the row's time, and the
+// commit may have been answered long after that: another may have been told to run the effect.
+func (g *Guard) perform(ctx context.Context, db *sql.DB, started time.Time, mine driver.Pending, message []byte, effect Effect, d amqp.Delivery,
+	notDone func(ctx context.Context, cause error) (engine.Outcome, error)) (engine.Outcome, error) {
+	failure := g.runEffect(context.WithoutCancel(ctx), started, mine.Key, effect, d)
+
+	// What has happened is recorded also if the caller wants to stop, or the effect has
+	// outlasted everything.
+	limit := time.Now().Add(g.keys.Opts.ShortDelay())
+	if held, _ := ctx.Deadline(); held.After(limit) {
+		limit = held
+	}
+	recording, cancel := context.WithDeadlineCause(context.WithoutCancel(ctx), limit, engine.ErrHeldTooLong)
+	defer cancel()
+	switch {
+	case failure == nil:
+		return g.finish(recording, db, mine)
+	case errors.As(failure, new(*notDoneError)):
+		return notDone(recording, failure)
+	default:
+		return g.doubt(recording, db, mine, message, failure)
+	}
+}
+
+// runEffect runs the effect, unless its time is over.
+func (g *Guard) runEffect(ctx context.Context, started time.Time, key string, effect Effect, d amqp.Delivery) error {
+	// While a machine is suspended only the clock on the wall goes on, as the database's does.
+	now := time.Now()
+	if took := max(now.Sub(started), now.Round(0).Sub(started.Round(0))); took >= g.opts.EffectTimeout {
+		return NotDone(engine.RetryLater(errNotBegun, 0))
+	}
+	ctx, end := context.WithDeadlineCause(ctx, started.Add(g.opts.EffectTimeout), errEffectTimeout)
+	defer end()
+	failure := g.keys.Contain("effect", key, func() error { return effect(ctx, d) })
+	if failure != nil && ctx.Err() != nil {
+		failure = fmt.Errorf("%w: %w", context.Cause(ctx), failure)
+	}
+	return failure
+}
+
+func (g *Guard) finish(ctx context.Context, db *sql.DB, mine driver.Pending) (engine.Outcome, error) {
+	return engine.Handled, g.record(ctx, db, func(ctx context.Context, tx bridge.Tx) error {
+		removed, err := g.keys.Inbox.RemovePending(ctx, tx, g.keys.Consumer, mine.Key, mine.Run)
+		if err == nil && !removed {
+			g.keys.Log.Warn("an effect was done, and its row is gone or another's", "message_id", mine.Key)
+		}
+		return err
+	})
+}
+
+// release makes it as if nothing had been started: unless the message was attached to
+// the row by another delivery, which was acked then; the row keeps it for Resume.
+func (g *Guard) release(ctx context.Context, db *sql.DB, mine driver.Pending, cause error) (engine.Outcome, error) {
+	attached := false
+	err := g.record(ctx, db, func(ctx context.Context, tx bridge.Tx) error {
+		removed, err := g.keys.Inbox.RemoveBarePending(ctx, tx, g.keys.Consumer, mine.Key, mine.Run)
+		if err != nil {
+			return err
+		}
+		if removed {
+			return g.keys.Inbox.Unclaim(ctx, tx, g.keys.Consumer, mine.Key)
+		}
+		attached, err = g.keys.Inbox.ChangePending(ctx, tx, g.keys.Consumer, mine.Run, driver.Pending{
+			Key: mine.Key, State: driver.Ready, Run: uuid.NewString(), Attempts: mine.Attempts, Error: cause.Error(),
+		}, g.keys.Opts.Delay(mine.Attempts))
+		return err
+	})
+	if err == nil && attached {
+		return engine.Kept, nil
+	}
+	if err == nil {
+		err = engine.Failure(fmt.Errorf("run effect: %w", cause))
+	}
+	return engine.Unfinished, err
+}
+
+func (g *Guard) doubt(ctx context.Context, db *sql.DB, mine driver.Pending, message []byte, cause error) (engine.Outcome, error) {
+	mine.State, mine.Error, mine.Message = driver.Doubtful, cause.Error(), message
+	g.keys.Log.Error("it is unknown whether the effect was done", "message_id", mine.Key, "error", cause)
+	return engine.Doubtful, g.record(ctx, db, func(ctx context.Context, tx bridge.Tx) error {
+		_, err := g.keys.Inbox.ChangePending(ctx, tx, g.keys.Consumer, mine.Run, mine, 0)
+		return err
+	})
+}
+
+// record commits what fn writes, and tries again until it has or ctx ends. fn must be
+// one that may run again after a commit whose answer was lost.
+func (g *Guard) record(ctx context.Context, db *sql.DB, fn func(ctx context.Context, tx bridge.Tx) error) error {
+	return g.recordUntil(ctx, ctx, db, fn)
+}
+
+// recordUntil is record that does not try again after until has ended.
+func (g *Guard) recordUntil(until, ctx context.Context, db *sql.DB, fn func(ctx context.Context, tx bridge.Tx) error) error {
+	delays := g.keys.Opts.ShortDelays()
+	for {
+		err := engine.InOwnTx(ctx, db, fn)
+		if err == nil || engine.IsRefusal(err) {
+			return err
+		}
+		if until.Err() != nil {
+			return fmt.Errorf("%w: %w", context.Cause(until), err)
+		}
+		delay := delays.NextBackOff()
+		g.keys.Log.Warn("the inbox cannot be written, trying again", "delay", delay, "error", err)
+		if !engine.Pause(until, delay) {
+			return fmt.Errorf("%w: %w", context.Cause(until), err)
+		}
+	}
+}
+
+// sure makes an error of a change that found another row than it was meant for.
+func sure(changed bool, err error) error {
+	if err == nil && !changed {
+		return errAgain
+	}
+	return err
+}

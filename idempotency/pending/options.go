@@ -1,0 +1,100 @@
+package pending
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
+)
+
+// Options say how a Guard retries, and what happens to a message that it gives up: exactly one
+// of Queues, DeadLetterExchange, DeadLetter and HandBack is required. The zero value of each other
+// field means its default. New returns an error that names an invalid field.
+type Options struct {
+	// EffectTimeout is how long an effect of AtMostOnce may take, from before its row is written;
+	// then its context ends. If the database confirms the row only after this time, the effect is
+	// not begun. After twice this time without a result it is doubtful. It must be below Hold. Default 1 minute,
+	// or half of Hold if that is less.
+	EffectTimeout time.Duration
+
+	// FindOut tells Resume of a doubtful message whether its effect was done, where the
+	// world outside can be asked. It is called again after MaxDelay for as long as the
+	// verdict is Unknown or there is an error. It must not say NotDoneYet while the
+	// effect may still come. It must end: Resume does nothing else meanwhile. Default
+	// nil: an operator decides.
+	FindOut func(ctx context.Context, m Message) (Verdict, error)
+
+	// Lease is how long a worker of Work may take for one attempt. Then its handler's context
+	// ends, and after another quarter of Lease another worker may take the message. At least a
+	// second. Default 1 minute.
+	Lease time.Duration
+
+	// Poll is how often Work and Resume look for messages while there are none. A message that
+	// another process has added may wait so long. Default 1 second.
+	Poll time.Duration
+
+	// MaxStored is how many bytes a message that AtMostOnce or Accept may have to store may
+	// have, headers included. A larger one is dead-lettered before anything is done. Default 15
+	// MiB, which MariaDB takes by default.
+	MaxStored int
+
+	// These are as in idempotency.Options, where they are explained. Work and Resume count attempts
+	// in the database, and make a message Failed after the last one.
+	Key                func(d amqp.Delivery) (string, error)                          // default: the message ID
+	Retention          time.Duration                                                  // of keys; default 30 days
+	Attempts           int                                                            // failures before a message is given up; default 13
+	MinDelay           time.Duration                                                  // pause after the first failure; doubles with each further one; default 100 ms
+	MaxDelay           time.Duration                                                  // the longest pause; default 1 minute
+	Hold               time.Duration                                                  // how long a delivery is kept at most; default 5 minutes
+	Drain              time.Duration                                                  // how long an attempt of Work may go on after its context has ended; default 5 seconds
+	Queues             *idempotency.Queues                                            // of idempotency.DeclareReceiver
+	DeadLetterExchange bool                                                           // the queue has one: reject messages
+	DeadLetter         func(ctx context.Context, d amqp.Delivery, reason error) error // stores a message elsewhere
+	HandBack           bool                                                           // hand a failed message back for ever
+	Logger             *slog.Logger                                                   // default slog.Default()
+}
+
+// newKeys returns the Keys of a Guard, and the options with their defaults.
+func newKeys(inbox driver.Inbox, consumer string, opts *Options) (*engine.Keys, Options, error) {
+	var filled Options
+	if opts != nil {
+		filled = *opts
+	}
+	keys, err := engine.NewKeys(inbox, consumer, engine.Options{
+		Key: filled.Key, Retention: filled.Retention, Attempts: filled.Attempts, MinDelay: filled.MinDelay, MaxDelay: filled.MaxDelay,
+		Hold: filled.Hold, Drain: filled.Drain, Queues: filled.Queues, DeadLetterExchange: filled.DeadLetterExchange,
+		DeadLetter: filled.DeadLetter, HandBack: filled.HandBack, Logger: filled.Logger,
+	})
+	if err != nil {
+		return nil, filled, err
+	}
+	if filled.EffectTimeout == 0 {
+		filled.EffectTimeout = min(time.Minute, keys.Opts.Hold/2)
+	}
+	if filled.Lease == 0 {
+		filled.Lease = time.Minute
+	}
+	if filled.Poll == 0 {
+		filled.Poll = time.Second
+	}
+	if filled.MaxStored == 0 {
+		filled.MaxStored = 15 << 20
+	}
+	switch hold := keys.Opts.Hold; {
+	case filled.EffectTimeout < 0 || filled.EffectTimeout >= hold:
+		err = fmt.Errorf("Options.EffectTimeout is %v, must be positive and below Hold %v", filled.EffectTimeout, hold)
+	case filled.Lease < time.Second:
+		err = fmt.Errorf("Options.Lease is %v, must be at least 1s", filled.Lease)
+	case filled.Poll < 0:
+		err = fmt.Errorf("Options.Poll is %v, must not be negative", filled.Poll)
+	case filled.MaxStored < 0:
+		err = fmt.Errorf("Options.MaxStored is %d, must not be negative", filled.MaxStored)
+	}
+	return keys, filled, err
+}

@@ -1,0 +1,34 @@
+package pending_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/idempotency/pending"
+)
+
+type noInbox struct{ driver.Inbox }
+
+func TestMisuseIsRefusedByTheNameOfTheField(t *testing.T) {
+	for _, c := range []struct {
+		names string
+		opts  pending.Options
+	}{
+		{"Options.EffectTimeout", pending.Options{HandBack: true, EffectTimeout: -1}},
+		{"Options.EffectTimeout", pending.Options{HandBack: true, EffectTimeout: time.Hour}},
+		{"Options.Lease", pending.Options{HandBack: true, Lease: time.Millisecond}},
+		{"Options.Poll", pending.Options{HandBack: true, Poll: -1}},
+		{"Options.MaxStored", pending.Options{HandBack: true, MaxStored: -1}},
+		{"Options.Retention", pending.Options{HandBack: true, Retention: time.Minute}},
+		{"HandBack", pending.Options{}},
+	} {
+		if _, err := pending.New(noInbox{}, "shop", &c.opts); err == nil || !strings.Contains(err.Error(), c.names) {
+			t.Errorf("%v, want an error that names %s", err, c.names)
+		}
+	}
+	if _, err := pending.New(nil, "shop", nil); err == nil || !strings.Contains(err.Error(), "inbox is nil") {
+		t.Errorf("without an inbox: %v", err)
+	}
+}

@@ -1,0 +1,181 @@
+package pending
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
+)
+
+// A State is the state of a pending message.
+type State = driver.State
+
+// The states of a pending message.
+const (
+	Started  = driver.Started  // of AtMostOnce: its effect may be under way
+	Doubtful = driver.Doubtful // of AtMostOnce: its effect may have been done
+	Ready    = driver.Ready    // to be handled by Work, or by Resume
+	Failed   = driver.Failed   // given up by Work, or by Resume
+)
+
+// ErrNotPending: the key is not pending, or another has just changed it. Look again.
+var ErrNotPending = errors.New("message is not pending")
+
+// ErrUnderWay: the message's effect may be under way. Wait until it ends or is doubtful.
+var ErrUnderWay = errors.New("message is being handled")
+
+var errUnreadable = backoff.Permanent(errors.New("stored message cannot be read"))
+
+// A Message is one whose key is claimed and which is not done.
+type Message struct {
+	Key      string
+	State    State
+	Attempts int       // how often it was begun
+	Since    time.Time // of its first claim, by the database's clock, to the millisecond
+	Error    string    // why the latest attempt failed, or why the message is doubtful
+
+	// Stored tells whether the inbox has the message. If not, the message is still in its
+	// queue: its process died, and the redelivery is yet to come.
+	Stored   bool
+	Delivery amqp.Delivery // as it was delivered; it cannot be acked
+}
+
+func newMessage(p driver.Pending) (Message, error) {
+	m := Message{Key: p.Key, State: p.State, Attempts: p.Attempts, Since: p.Since, Error: p.Error, Stored: len(p.Message) > 0}
+	if !m.Stored {
+		return m, nil
+	}
+	var err error
+	m.Delivery, err = engine.DecodeMessage(p.Message)
+	return m, err
+}
+
+// List returns up to limit messages in a state, in the order of their keys, beginning after
+// a given key; "" is before all. It holds all of these messages in memory. First it makes overdue
+// started messages doubtful, as Count, MarkDone, Retry and Resume do.
+func (g *Guard) List(ctx context.Context, db *sql.DB, state State, after string, limit int) ([]Message, error) {
+	var found []driver.Pending
+	err := engine.InOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
+		if _, err = g.keys.Inbox.DoubtOverdue(ctx, tx, g.keys.Consumer); err != nil {
+			return err
+		}
+		if found, err = g.keys.Inbox.ListPending(ctx, tx, g.keys.Consumer, state, after, limit); err != nil {
+			return err
+		}
+		return g.fetch(ctx, tx, found)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list %s messages: %w", state, err)
+	}
+	pending := make([]Message, len(found))
+	for i, p := range found {
+		if pending[i], err = newMessage(p); err != nil {
+			pending[i].Error += fmt.Sprintf(" (%v)", err)
+		}
+	}
+	return pending, nil
+}
+
+// fetch reads the messages of the rows that have one. A row that has gone meanwhile stays without.
+func (g *Guard) fetch(ctx context.Context, tx bridge.Tx, found []driver.Pending) error {
+	for i, p := range found {
+		if !p.Stored {
+			continue
+		}
+		_, now, err := g.keys.Inbox.LookUp(ctx, tx, g.keys.Consumer, p.Key)
+		if err != nil {
+			return err
+		}
+		if now != nil {
+			found[i].Message = now.Message
+		}
+	}
+	return nil
+}
+
+// Count tells how many messages are in each state: a metric to watch.
+func (g *Guard) Count(ctx context.Context, db *sql.DB) (map[State]int64, error) {
+	var counts map[State]int64
+	err := engine.InOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
+		if _, err = g.keys.Inbox.DoubtOverdue(ctx, tx, g.keys.Consumer); err != nil {
+			return err
+		}
+		counts, err = g.keys.Inbox.CountPending(ctx, tx, g.keys.Consumer)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("count pending messages: %w", err)
+	}
+	return counts, nil
+}
+
+// MarkDone says that a doubtful message's effect was done, or that nothing remains to be done
+// for a failed or ready one. Its copies are duplicates from then on. If the message is in no
+// such state, MarkDone returns ErrNotPending or ErrUnderWay.
+func (g *Guard) MarkDone(ctx context.Context, db *sql.DB, key string) error {
+	return wrapKey("mark done message", key, g.decide(ctx, db, key, true))
+}
+
+// Retry says that a doubtful message's effect was not done, or that a failed message is to be
+// tried again. Resume or Work will do it, with all of Options.Attempts. If the message is in no
+// such state, Retry returns ErrNotPending or ErrUnderWay.
+func (g *Guard) Retry(ctx context.Context, db *sql.DB, key string) error {
+	return wrapKey("retry message", key, g.decide(ctx, db, key, false))
+}
+
+func wrapKey(doing, key string, err error) error {
+	if err != nil {
+		return fmt.Errorf("%s %q: %w", doing, key, err)
+	}
+	return nil
+}
+
+func (g *Guard) decide(ctx context.Context, db *sql.DB, key string, done bool) error {
+	var found *driver.Pending
+	err := engine.InOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
+		if _, err = g.keys.Inbox.DoubtOverdue(ctx, tx, g.keys.Consumer); err == nil {
+			_, found, err = g.keys.Inbox.LookUp(ctx, tx, g.keys.Consumer, key)
+		}
+		return err
+	})
+	switch {
+	case err != nil:
+		return err
+	case found == nil:
+		return ErrNotPending
+	case found.State == Started:
+		return ErrUnderWay
+	}
+	return g.resolve(ctx, db, *found, done)
+}
+
+// resolve ends a message, or makes it ready, unless its row has changed since it was
+// found.
+func (g *Guard) resolve(ctx context.Context, db *sql.DB, found driver.Pending, done bool) error {
+	var changed bool
+	err := engine.InOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
+		if done {
+			changed, err = g.keys.Inbox.RemovePending(ctx, tx, g.keys.Consumer, found.Key, found.Run)
+			return err
+		}
+		changed, err = g.keys.Inbox.ChangePending(ctx, tx, g.keys.Consumer, found.Run, driver.Pending{
+			Key: found.Key, State: Ready, Run: uuid.NewString(), Error: found.Error}, 0)
+		return err
+	})
+	if err == nil && !changed {
+		return ErrNotPending
+	}
+	if err == nil {
+		g.signal()
+	}
+	return err
+}

@@ -1,0 +1,51 @@
+package pending
+
+import (
+	"context"
+	"time"
+
+	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
+)
+
+// poll calls one until ctx ends, then returns nil. While one finds nothing to do it is
+// called every Options.Poll, or when this process adds something; after an error, with
+// growing pauses.
+func (g *Guard) poll(ctx context.Context, one func(ctx context.Context) (found bool, err error)) error {
+	delays := g.keys.Opts.ShortDelays()
+	for ctx.Err() == nil {
+		found, err := one(ctx)
+		if err == nil {
+			delays.Reset()
+			if !found {
+				g.await(ctx)
+			}
+			continue
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		delay := delays.NextBackOff()
+		g.keys.Log.Warn("pending messages cannot be worked off, trying again", "delay", delay, "error", err)
+		engine.Pause(ctx, delay)
+	}
+	return nil
+}
+
+// await waits for work that this process adds, but no longer than Options.Poll.
+func (g *Guard) await(ctx context.Context) {
+	timer := time.NewTimer(g.opts.Poll)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-g.added:
+	case <-ctx.Done():
+	}
+}
+
+// signal wakes one of those who await.
+func (g *Guard) signal() {
+	select {
+	case g.added <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,151 @@
+package pending
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
+)
+
+// A Verdict is what Options.FindOut has found out.
+type Verdict int
+
+const (
+	Unknown    Verdict = iota // ask again later
+	Done                      // the effect was done
+	NotDoneYet                // it was not, and nothing of it can still come
+)
+
+// Resume works off what AtMostOnce has left in the inbox, until ctx ends, and then returns nil.
+// It runs effect for the messages that are to be tried again (see Retry), and asks
+// Options.FindOut about the doubtful ones. Run it beside the consumers, in one process or in
+// several; each message is taken by one of them. An effect that is NotDone is tried again with
+// pauses, Options.Attempts times in all. Then the message is Failed, and waits for an operator.
+// Resume looks for work every Options.Poll.
+//
+// Resume starts a message as AtMostOnce does: a crash leaves it started, and then doubtful.
+// When ctx ends, an effect that has begun may finish.
+func (g *Guard) Resume(ctx context.Context, db *sql.DB, effect Effect) error {
+	if db == nil || effect == nil {
+		panic("pending: Resume needs a database and an effect")
+	}
+	// Messages that are ready do not wait for the pauses after a question that has failed.
+	delays, nextQuestion := g.keys.Opts.ShortDelays(), time.Time{}
+	return g.poll(ctx, func(ctx context.Context) (bool, error) {
+		asked := false
+		if !time.Now().Before(nextQuestion) {
+			var err error
+			if asked, err = g.ask(ctx, db); err == nil {
+				delays.Reset()
+			} else if ctx.Err() == nil {
+				delay := delays.NextBackOff()
+				nextQuestion = time.Now().Add(delay)
+				g.keys.Log.Warn("doubtful messages cannot be asked about, trying again", "delay", delay, "error", err)
+			}
+		}
+		resumed, err := g.resume(ctx, db, effect)
+		return asked || resumed, err
+	})
+}
+
+// resume runs the effect of one message that is ready, and tells whether there was one.
+func (g *Guard) resume(ctx context.Context, db *sql.DB, effect Effect) (bool, error) {
+	var mine *driver.Pending
+	started := time.Now()
+	err := engine.InOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) error {
+		found, err := g.keys.Inbox.TakePending(ctx, tx, g.keys.Consumer, driver.Ready)
+		if err != nil || found == nil {
+			return err
+		}
+		mine = &driver.Pending{Key: found.Key, State: driver.Started, Run: uuid.NewString(),
+			Attempts: found.Attempts + 1, Error: found.Error, Message: found.Message}
+		return sure(g.keys.Inbox.ChangePending(ctx, tx, g.keys.Consumer, found.Run, *mine, 2*g.opts.EffectTimeout))
+	})
+	if err != nil || mine == nil {
+		return false, err
+	}
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), g.keys.Opts.Hold, engine.ErrHeldTooLong)
+	defer cancel()
+	d, err := engine.DecodeMessage(mine.Message)
+	if err != nil {
+		_, err = g.putOff(ctx, db, *mine, fmt.Errorf("%w: %w", errUnreadable, err))
+		return true, err
+	}
+	ctx = engine.WithAttempt(ctx, mine.Attempts, mine.Attempts >= g.keys.Opts.Attempts)
+	ended, err := g.perform(ctx, db, started, *mine, mine.Message, effect, d, func(ctx context.Context, cause error) (engine.Outcome, error) {
+		return g.putOff(ctx, db, *mine, cause)
+	})
+	if err == nil {
+		g.keys.Count.Of(ended).Add(1)
+	}
+	return true, err
+}
+
+// ask asks about one doubtful message, and tells whether there was one to be asked
+// about.
+func (g *Guard) ask(ctx context.Context, db *sql.DB) (bool, error) {
+	var found *driver.Pending
+	err := engine.InOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
+		if _, err = g.keys.Inbox.DoubtOverdue(ctx, tx, g.keys.Consumer); err != nil || g.opts.FindOut == nil {
+			return err
+		}
+		if found, err = g.keys.Inbox.TakePending(ctx, tx, g.keys.Consumer, driver.Doubtful); err != nil || found == nil {
+			return err
+		}
+		// The run stays: who has it may still tell how the effect ended.
+		return sure(g.keys.Inbox.ChangePending(ctx, tx, g.keys.Consumer, found.Run, *found, g.keys.Opts.ShortDelay()))
+	})
+	if err != nil || found == nil {
+		return false, err
+	}
+	verdict := Unknown
+	err = g.keys.Contain("Options.FindOut", found.Key, func() (err error) {
+		p, err := newMessage(*found)
+		if err != nil {
+			return err
+		}
+		verdict, err = g.opts.FindOut(ctx, p)
+		return err
+	})
+	if err != nil {
+		return true, fmt.Errorf("find out about message %q: %w", found.Key, err)
+	}
+	switch verdict {
+	case Done:
+		return true, g.resolve(ctx, db, *found, true)
+	case NotDoneYet:
+		return true, g.resolve(ctx, db, *found, false)
+	default:
+		return true, nil
+	}
+}
+
+// putOff makes a message ready for another attempt, or failed after the last one.
+func (g *Guard) putOff(ctx context.Context, db *sql.DB, mine driver.Pending, cause error) (engine.Outcome, error) {
+	next := driver.Pending{Key: mine.Key, State: driver.Ready, Run: uuid.NewString(), Attempts: mine.Attempts, Error: cause.Error()}
+	var delay time.Duration
+	if g.keys.Counts(cause) {
+		g.keys.Count.FailedAttempts.Add(1)
+		delay = g.keys.Opts.Delay(mine.Attempts)
+	} else {
+		next.Attempts--
+		delay = engine.After(cause, g.keys.Opts.ShortDelay)
+	}
+	if next.Attempts >= g.keys.Opts.Attempts || engine.Permanent(cause) {
+		next.State, delay = driver.Failed, 0
+		g.keys.Log.Error("message failed", "message_id", mine.Key, "attempts", mine.Attempts, "error", cause)
+	} else {
+		g.keys.Log.Warn("attempt failed, trying again", "message_id", mine.Key,
+			"failed", next.Attempts, "of", g.keys.Opts.Attempts, "delay", delay, "error", cause)
+	}
+	return engine.Kept, g.record(ctx, db, func(ctx context.Context, tx bridge.Tx) error {
+		_, err := g.keys.Inbox.ChangePending(ctx, tx, g.keys.Consumer, mine.Run, next, delay)
+		return err
+	})
+}

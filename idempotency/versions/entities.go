@@ -1,0 +1,67 @@
+package versions
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
+)
+
+// What Latest, Ordered and HighWater have in common.
+
+// A VersionFunc tells which entity an event is about, and which version of the entity
+// it brings. It must tell the same of every copy of a message.
+//
+// Each consumer name has its own entities. An entity's name has 1 to 255 bytes of UTF-8. If one
+// consumer handles several kinds of entities, it includes the kind: "customer/17". The version
+// is not negative. If the function returns an error or an invalid value, or panics, the message
+// is dead-lettered with that reason.
+type VersionFunc func(d amqp.Delivery) (entity string, version int64, err error)
+
+// versionOf asks of. Its error is a refusal.
+func versionOf(e *engine.Engine, d amqp.Delivery, of VersionFunc) (entity string, version int64, err error) {
+	err = e.Contain("version function", d.MessageId, func() (err error) {
+		entity, version, err = of(d)
+		return err
+	})
+	if err != nil {
+		return "", 0, engine.Refusal(fmt.Errorf("read version: %w", err))
+	}
+	if err := engine.CheckKey(entity); err != nil {
+		return "", 0, engine.Refusal(fmt.Errorf("read version: entity %w", err))
+	}
+	if version < 0 {
+		return "", 0, engine.Refusal(fmt.Errorf("read version: %d of entity %q is negative", version, entity))
+	}
+	return entity, version, nil
+}
+
+// none is before every version.
+const none = -1
+
+// lockVersion locks the entity's mark and returns the version in it, or before if
+// there is none yet.
+func lockVersion(ctx context.Context, tx bridge.Tx, marks driver.Marks, consumer, entity string, before int64) (int64, error) {
+	mark, err := marks.LockMark(ctx, tx, consumer, entity)
+	if err != nil || mark == "" {
+		return before, err
+	}
+	return versionIn(mark, consumer, entity)
+}
+
+func versionIn(mark, consumer, entity string) (int64, error) {
+	version, err := strconv.ParseInt(mark, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("the mark of entity %q is no version: another strategy uses the consumer name %q: %w", entity, consumer, err)
+	}
+	return version, nil
+}
+
+func setVersion(ctx context.Context, tx bridge.Tx, marks driver.Marks, consumer, entity string, version int64) error {
+	return marks.SetMark(ctx, tx, consumer, entity, strconv.FormatInt(version, 10))
+}

@@ -1,0 +1,170 @@
+package versions
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/wire"
+	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
+)
+
+// The steps within one transaction of an Ordered, all but lock after it.
+
+// lock locks the entity and returns the version that was handled last.
+func (o *Ordered) lock(ctx context.Context, tx bridge.Tx, entity string) (int64, error) {
+	return lockVersion(ctx, tx, o.keeper, o.engine.Consumer, entity, *o.opts.Start-1)
+}
+
+// keep stores an event that has come too early.
+func (o *Ordered) keep(ctx context.Context, tx bridge.Tx, d amqp.Delivery, entity string, version int64) (engine.Outcome, error) {
+	message, err := wire.EncodeDelivery(d)
+	if err != nil {
+		return engine.Unfinished, engine.Refusal(err)
+	}
+	if len(message) > o.opts.MaxKeptBytes {
+		return engine.Unfinished, engine.Refusal(fmt.Errorf("version %d of entity %q is too early, and too large to be kept: %d bytes, at most %d",
+			version, entity, len(message), o.opts.MaxKeptBytes))
+	}
+	fresh, err := o.keeper.Keep(ctx, tx, o.engine.Consumer, entity, version, message)
+	if err != nil {
+		return engine.Unfinished, err
+	}
+	if !fresh {
+		return engine.Duplicate, nil
+	}
+	n, err := o.keeper.CountKept(ctx, tx, o.engine.Consumer, entity)
+	if err != nil {
+		return engine.Unfinished, err
+	}
+	if n > o.opts.MaxKept {
+		return engine.Unfinished, engine.Refusal(fmt.Errorf("version %d of entity %q is too early, and %d events of it are kept already",
+			version, entity, o.opts.MaxKept))
+	}
+	return engine.Kept, nil
+}
+
+// advance makes version the last one, takes it out of the store if it was kept, and
+// tells whether the next is there.
+func (o *Ordered) advance(ctx context.Context, tx bridge.Tx, entity string, version int64) (due bool, err error) {
+	if err := setVersion(ctx, tx, o.keeper, o.engine.Consumer, entity, version); err != nil {
+		return false, err
+	}
+	first, message, err := o.keeper.FirstKept(ctx, tx, o.engine.Consumer, entity)
+	if err != nil || message == nil {
+		return false, err
+	}
+	if first == version {
+		if err := o.keeper.Unkeep(ctx, tx, o.engine.Consumer, entity, version); err != nil {
+			return false, err
+		}
+		return o.isDue(ctx, tx, entity, version)
+	}
+	return first-1 == version, nil
+}
+
+// isDue tells whether the version after last is kept.
+func (o *Ordered) isDue(ctx context.Context, tx bridge.Tx, entity string, last int64) (bool, error) {
+	first, message, err := o.keeper.FirstKept(ctx, tx, o.engine.Consumer, entity)
+	return message != nil && first-1 == last, err
+}
+
+// A Gap is an entity with kept events.
+type Gap struct {
+	Entity  string
+	Missing int64         // the version that the entity waits for
+	First   int64         // the lowest version that is kept; if it is Missing, its handling fails, or is about to begin
+	Kept    int           // how many events are kept
+	Age     time.Duration // since the oldest of them was kept, in whole seconds
+}
+
+// Gaps returns at most limit entities with kept events, those that have waited longest first.
+// It reads all rows that are kept for the consumer, without the messages.
+func (o *Ordered) Gaps(ctx context.Context, db *sql.DB, limit int) ([]Gap, error) {
+	var entities []driver.KeptEntity
+	_, err := o.engine.InTx(ctx, db, func(ctx context.Context, tx *sql.Tx) (_ engine.Outcome, err error) {
+		entities, err = o.keeper.KeptEntities(ctx, bridge.SQL(tx), o.engine.Consumer, limit)
+		return engine.Unfinished, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list gaps: %w", err)
+	}
+	gaps := make([]Gap, len(entities))
+	for i, e := range entities {
+		last := *o.opts.Start - 1
+		if e.Mark != "" {
+			if last, err = versionIn(e.Mark, o.engine.Consumer, e.Entity); err != nil {
+				return nil, fmt.Errorf("list gaps: %w", err)
+			}
+		}
+		gaps[i] = Gap{e.Entity, last + 1, e.First, e.Kept, e.Age}
+	}
+	return gaps, nil
+}
+
+// ErrNotWaiting: the version was handled or skipped before.
+var ErrNotWaiting = errors.New("the entity does not wait for this version")
+
+// Skip gives up all versions of an entity up to and including through. The entity goes on with
+// the next one. It is for an operator who knows that these versions will not come, or that a
+// consumer begins after them. If one comes later all the same, it is acked as a duplicate.
+//
+// If events of these versions are kept, Skip calls instead for each of them, in order, in the
+// transaction that takes them out of the store. instead may put them elsewhere, or handle them
+// in another way. If it fails, nothing is skipped. If it is nil and there are such events, Skip
+// fails.
+//
+// The kept events that are then due are handled with the entity's next delivery, or by Watch.
+// If the entity does not wait for through, the error is ErrNotWaiting. A repeated Skip returns
+// it too, if the first one had committed.
+func (o *Ordered) Skip(ctx context.Context, db *sql.DB, entity string, through int64, instead EventFunc) error {
+	var last int64
+	_, err := o.engine.InTx(ctx, db, func(ctx context.Context, tx *sql.Tx) (_ engine.Outcome, err error) {
+		if last, err = o.lock(ctx, bridge.SQL(tx), entity); err != nil {
+			return engine.Unfinished, err
+		}
+		if through <= last {
+			return engine.Unfinished, ErrNotWaiting
+		}
+		if err := setVersion(ctx, bridge.SQL(tx), o.keeper, o.engine.Consumer, entity, through); err != nil {
+			return engine.Unfinished, err
+		}
+		for {
+			version, message, err := o.keeper.FirstKept(ctx, bridge.SQL(tx), o.engine.Consumer, entity)
+			if err != nil {
+				return engine.Unfinished, err
+			}
+			if message == nil || version > through {
+				return engine.Handled, nil
+			}
+			if err := o.skipKept(ctx, tx, entity, version, message, instead); err != nil {
+				return engine.Unfinished, err
+			}
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("skip to version %d of entity %q: %w", through, entity, err)
+	}
+	o.engine.Log.Warn("versions skipped", "entity", entity, "from", last+1, "through", through)
+	return nil
+}
+
+func (o *Ordered) skipKept(ctx context.Context, tx *sql.Tx, entity string, version int64, message []byte, instead EventFunc) error {
+	if instead == nil {
+		return fmt.Errorf("version %d is kept: skip it with a function that takes it", version)
+	}
+	event, err := engine.DecodeMessage(message)
+	if err != nil {
+		return err
+	}
+	if err := o.keeper.Unkeep(ctx, bridge.SQL(tx), o.engine.Consumer, entity, version); err != nil {
+		return err
+	}
+	return o.engine.Run(event.MessageId, func() error { return instead(ctx, tx, event) })
+}

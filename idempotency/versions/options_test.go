@@ -1,0 +1,44 @@
+package versions_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/idempotency/internal/receivertest"
+	"github.com/twoqueue/twoqueue/idempotency/versions"
+)
+
+type noInbox struct{ driver.Inbox }
+
+func TestMisuseIsRefusedByTheNameOfTheField(t *testing.T) {
+	negative, handBack := int64(-1), versions.Options{HandBack: true}
+	for _, c := range []struct {
+		names    string
+		consumer string
+		versions versions.VersionFunc
+		opts     versions.OrderedOptions
+	}{
+		{"consumer name is empty", "", receivertest.VersionOf, versions.OrderedOptions{Options: handBack}},
+		{"versionOf is nil", "shop", nil, versions.OrderedOptions{Options: handBack}},
+		{"HandBack", "shop", receivertest.VersionOf, versions.OrderedOptions{}},
+		{"Options.Hold", "shop", receivertest.VersionOf, versions.OrderedOptions{Options: versions.Options{HandBack: true, Hold: -1}}},
+		{"OrderedOptions.Start", "shop", receivertest.VersionOf, versions.OrderedOptions{Start: &negative}},
+		{"OrderedOptions.MaxKept ", "shop", receivertest.VersionOf, versions.OrderedOptions{MaxKept: -1}},
+		{"OrderedOptions.MaxKeptBytes", "shop", receivertest.VersionOf, versions.OrderedOptions{MaxKeptBytes: -1}},
+		{"OrderedOptions.GapAge", "shop", receivertest.VersionOf, versions.OrderedOptions{GapAge: -1}},
+	} {
+		if _, err := versions.NewOrdered(noInbox{}, c.consumer, c.versions, &c.opts); err == nil || !strings.Contains(err.Error(), c.names) {
+			t.Errorf("got %v, want an error that names %s", err, c.names)
+		}
+	}
+	_, noKeys := versions.NewHighWater(noInbox{}, "shop", nil, &handBack)
+	_, noVersions := versions.NewLatest(noInbox{}, "shop", nil, &handBack)
+	_, noStore := versions.NewLatest(nil, "shop", receivertest.VersionOf, &handBack)
+	_, noChoice := versions.NewHighWater(noInbox{}, "shop", receivertest.KeyOf, nil)
+	for names, err := range map[string]error{"keyOf is nil": noKeys, "versionOf is nil": noVersions, "marks is nil": noStore, "HandBack": noChoice} {
+		if err == nil || !strings.Contains(err.Error(), names) {
+			t.Errorf("got %v, want an error that names %s", err, names)
+		}
+	}
+}

@@ -1,0 +1,258 @@
+package versions
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
+)
+
+// An Ordered handles the events of each entity once, strictly in the order of their versions:
+// version n only when n-1 is handled. An event that comes too early is kept in the database,
+// acked, and handled when its turn comes.
+//
+// Use it if every event is a change that builds on the one before, and each entity counts its
+// changes without a hole: the lines of an account, the steps of an order. The messages may come
+// in any order, and twice. Any number of consumers may share the work.
+//
+// Do not use it if versions may be missing. A sequence of the database leaves a hole at every
+// rollback; count in the entity's row instead. If each event carries the whole state, use
+// Latest, which does not wait for anything.
+//
+// # The first version
+//
+// The first version of an entity without a row is OrderedOptions.Start, 1 unless set. If a
+// consumer is added later and does not get the events from the beginning, tell it by Skip where
+// each entity stands; otherwise it keeps and waits.
+//
+// # Gaps
+//
+// A version may be missing because it was dead-lettered, by this consumer or by the verifier,
+// or because it was never sent. It stops its entity and no other. Gaps lists the entities that wait; Watch
+// reports entities that have waited for longer than OrderedOptions.GapAge. Put the missing event back in
+// the queue, or go on without it by Skip.
+//
+// # A kept event that fails
+//
+// It is not dead-lettered: there is no delivery to reject any more. It stays where it
+// is, its entity waits for it as for a missing one (Gaps then shows a Missing that is
+// equal to First), and it is tried again once with every delivery for that entity and
+// every round of Watch. Each failure is logged. Where the connection is dead after its
+// handler, the database may be to blame: a delivery tries again, and takes it for a
+// failure of the event when that was so three times in a row.
+//
+// # At a crash
+//
+// Every event is unacked in the queue, or kept, or handled. Keeping an event is one
+// transaction. Handling it is another, together with the mark, the handler's effects and the
+// deletion from the store. So nothing is lost and nothing handled twice. Between the handling
+// of version n and that of a kept n+1, the delivery of n is not acked yet. After a crash there
+// it comes again, is recognised as a duplicate, and n+1 is handled.
+type Ordered struct {
+	engine    *engine.Engine
+	keeper    driver.Keeper
+	versionOf VersionFunc
+	opts      OrderedOptions
+	oldGaps   atomic.Int64
+}
+
+// OrderedOptions are the options of NewOrdered. The zero value of each field means its default.
+type OrderedOptions struct {
+	Options
+
+	// Start is the version of an entity's first event. Nil means 1.
+	Start *int64
+
+	// MaxKept is how many events of one entity are kept at most. Further events that come early
+	// are dead-lettered, so that they stop no other entity. Default 1,000.
+	MaxKept int
+
+	// MaxKeptBytes is how large a kept event may be, as stored, headers included. A larger one
+	// that comes early is dead-lettered. Default 256 KiB.
+	MaxKeptBytes int
+
+	// GapAge is how long an event may be kept before Watch reports that its entity waits. It is
+	// also how often Watch looks. Default 1 minute.
+	GapAge time.Duration
+}
+
+func (o *OrderedOptions) withDefaults() (OrderedOptions, error) {
+	var filled OrderedOptions
+	if o != nil {
+		filled = *o
+	}
+	if filled.Start == nil {
+		filled.Start = new(int64(1))
+	}
+	if filled.MaxKept == 0 {
+		filled.MaxKept = 1000
+	}
+	if filled.MaxKeptBytes == 0 {
+		filled.MaxKeptBytes = 256 << 10
+	}
+	if filled.GapAge == 0 {
+		filled.GapAge = time.Minute
+	}
+	switch {
+	case *filled.Start < 0:
+		return filled, fmt.Errorf("OrderedOptions.Start is %d, must not be negative", *filled.Start)
+	case filled.MaxKept < 0:
+		return filled, fmt.Errorf("OrderedOptions.MaxKept is %d, must not be negative", filled.MaxKept)
+	case filled.MaxKeptBytes < 0:
+		return filled, fmt.Errorf("OrderedOptions.MaxKeptBytes is %d, must not be negative", filled.MaxKeptBytes)
+	case filled.GapAge < 0:
+		return filled, fmt.Errorf("OrderedOptions.GapAge is %v, must not be negative", filled.GapAge)
+	}
+	return filled, nil
+}
+
+// NewOrdered returns an Ordered that keeps its versions and events in keeper, in the name of
+// consumer. Every inbox of this module is a driver.Keeper. The rules for the name and opts are
+// those of idempotency.New; a name must not be shared with another strategy.
+func NewOrdered(keeper driver.Keeper, consumer string, versionOf VersionFunc, opts *OrderedOptions) (*Ordered, error) {
+	switch {
+	case keeper == nil:
+		return nil, errors.New("new ordered: keeper is nil")
+	case versionOf == nil:
+		return nil, errors.New("new ordered: versionOf is nil")
+	}
+	filled, err := opts.withDefaults()
+	if err != nil {
+		return nil, fmt.Errorf("new ordered: %w", err)
+	}
+	e, err := newEngine(keeper, consumer, &filled.Options)
+	if err != nil {
+		return nil, fmt.Errorf("new ordered: %w", err)
+	}
+	e.InPlace = true // else all later events of the entity would be kept meanwhile
+	return &Ordered{engine: e, keeper: keeper, versionOf: versionOf, opts: filled}, nil
+}
+
+// An EventFunc handles an event: the current delivery, or one that was kept, which has the
+// whole message and can be neither acked nor rejected. Otherwise it is like fn of idempotency.Guard.Handle.
+type EventFunc func(ctx context.Context, tx *sql.Tx, event amqp.Delivery) error
+
+// lostEnough is after how many connections lost in a row a kept event has failed. Where
+// the database was to blame after all, nothing is lost: the event is tried again later.
+const lostEnough = 3
+
+// Handle handles d if its turn has come, and then the kept events that follow it, each in a
+// transaction of its own on db; or keeps d. Then it acks d. An event that was handled or kept
+// before is acked and counted in Stats.Duplicates.
+//
+// If two events of one entity come at the same moment, the second waits for the end of the
+// first one's transaction, and is judged then. Errors and failures are as with idempotency.Guard.Handle,
+// except for kept events (see Ordered).
+func (o *Ordered) Handle(ctx context.Context, db *sql.DB, d amqp.Delivery, fn EventFunc) error {
+	if db == nil || fn == nil {
+		panic("versions: Handle needs a database and a function")
+	}
+	ended, due, lost := engine.Unfinished, false, 0
+	return o.engine.Deliver(ctx, d, func(ctx context.Context) (engine.Outcome, error) {
+		entity, version, err := versionOf(o.engine, d, o.versionOf)
+		if err != nil {
+			return engine.Unfinished, err
+		}
+		if ended == engine.Unfinished {
+			if ended, due, err = o.arrive(ctx, db, d, entity, version, fn); err != nil {
+				ended = engine.Unfinished
+				return engine.Unfinished, err
+			}
+		}
+		if due {
+			err := o.catchUp(ctx, db, entity, fn)
+			if lost++; ctx.Err() != nil || !engine.IsLost(err) {
+				lost = 0
+			}
+			switch {
+			case lost == lostEnough:
+				o.engine.Count.FailedAttempts.Add(1)
+				o.engine.Log.Error("kept event failed, its entity waits", "entity", entity, "error", err)
+			case err != nil:
+				return engine.Unfinished, err // d is done with; only the rest is tried again
+			}
+		}
+		return ended, nil
+	})
+}
+
+// arrive handles d, or keeps it, or finds that neither is to be done; and tells
+// whether an event is kept whose turn has come now.
+func (o *Ordered) arrive(ctx context.Context, db *sql.DB, d amqp.Delivery, entity string, version int64, fn EventFunc) (ended engine.Outcome, due bool, err error) {
+	ended, err = o.engine.InTx(ctx, db, func(ctx context.Context, tx *sql.Tx) (engine.Outcome, error) {
+		last, err := o.lock(ctx, bridge.SQL(tx), entity)
+		if err != nil {
+			return engine.Unfinished, err
+		}
+		if version-1 == last {
+			if due, err = o.advance(ctx, bridge.SQL(tx), entity, version); err != nil {
+				return engine.Unfinished, err
+			}
+			return engine.Handled, o.engine.Run(d.MessageId, func() error { return fn(ctx, tx, d) })
+		}
+		ended := engine.Duplicate
+		if version > last {
+			if ended, err = o.keep(ctx, bridge.SQL(tx), d, entity, version); err != nil {
+				return engine.Unfinished, err
+			}
+		}
+		due, err = o.isDue(ctx, bridge.SQL(tx), entity, last)
+		return ended, err
+	})
+	return ended, due, err
+}
+
+// catchUp handles the kept events of an entity whose turn has come. An event that
+// fails ends it without an error.
+func (o *Ordered) catchUp(ctx context.Context, db *sql.DB, entity string, fn EventFunc) error {
+	for due := true; due; {
+		var version int64
+		var event amqp.Delivery
+		ended, err := o.engine.InTx(ctx, db, func(ctx context.Context, tx *sql.Tx) (_ engine.Outcome, err error) {
+			last, err := o.lock(ctx, bridge.SQL(tx), entity)
+			if err != nil {
+				return engine.Unfinished, err
+			}
+			var message []byte
+			version, message, err = o.keeper.FirstKept(ctx, bridge.SQL(tx), o.engine.Consumer, entity)
+			if err != nil {
+				return engine.Unfinished, err
+			}
+			if message == nil || version-1 != last {
+				due = false // another consumer has done it
+				return engine.Duplicate, nil
+			}
+			if event, err = engine.DecodeMessage(message); err != nil {
+				return engine.Unfinished, engine.Failure(err)
+			}
+			if due, err = o.advance(ctx, bridge.SQL(tx), entity, version); err != nil {
+				return engine.Unfinished, err
+			}
+			return engine.Handled, o.engine.Run(event.MessageId, func() error { return fn(ctx, tx, event) })
+		})
+		switch {
+		case err == nil && ended == engine.Handled:
+			o.engine.Count.Released.Add(1)
+		case ctx.Err() == nil && engine.IsFailure(err):
+			o.engine.Count.FailedAttempts.Add(1)
+			o.engine.Log.Error("kept event failed, its entity waits", "message_id", event.MessageId,
+				"entity", entity, "version", version, "error", err)
+			return nil
+		case err != nil:
+			return fmt.Errorf("handle kept version %d of entity %q: %w", version, entity, err)
+		}
+	}
+	return nil
+}
+
+// Stats returns the counts so far.
+func (o *Ordered) Stats() idempotency.Stats { return idempotency.Stats(o.engine.Stats()) }

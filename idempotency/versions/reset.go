@@ -1,0 +1,55 @@
+package versions
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
+)
+
+// Reset sets the version of an entity that was handled last, to any version from -1 (none) on: the
+// next event that is handled is one above it. It is for an operator, after an event with a version
+// that was far too high has made all later ones stale. Events that were acked as stale meanwhile do
+// not come again: have the sender send the entity's state anew.
+//
+// This does the same in SQL; on SQL Server, CAST each text AS varbinary(255):
+//
+//	UPDATE bridge_mark SET mark = '41' WHERE consumer = 'shipping' AND name = 'customer/17'
+func (l *Latest) Reset(ctx context.Context, db *sql.DB, entity string, version int64) error {
+	if version < none {
+		return fmt.Errorf("reset entity %q: version %d is below -1", entity, version)
+	}
+	before := int64(none)
+	err := engine.InOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
+		if before, err = lockVersion(ctx, tx, l.marks, l.engine.Consumer, entity, none); err != nil {
+			return err
+		}
+		return setVersion(ctx, tx, l.marks, l.engine.Consumer, entity, version)
+	})
+	if err != nil {
+		return fmt.Errorf("reset entity %q: %w", entity, err)
+	}
+	l.engine.Log.Warn("version reset", "entity", entity, "from", before, "to", version)
+	return nil
+}
+
+// Reset sets the key of a source that was handled last, which may differ in length from the one
+// before. It is for an operator, after a message with a key that was far too high: all later ones
+// are taken for duplicates. These were acked and do not come again; have the source send them anew.
+// Latest.Reset shows the statement for it.
+func (h *HighWater) Reset(ctx context.Context, db *sql.DB, source, key string) error {
+	var before string
+	err := engine.InOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
+		if before, err = h.marks.LockMark(ctx, tx, h.engine.Consumer, source); err != nil {
+			return err
+		}
+		return h.marks.SetMark(ctx, tx, h.engine.Consumer, source, key)
+	})
+	if err != nil {
+		return fmt.Errorf("reset source %q: %w", source, err)
+	}
+	h.engine.Log.Warn("key reset", "source", source, "from", before, "to", key)
+	return nil
+}
