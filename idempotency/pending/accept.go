@@ -132,7 +132,7 @@ func (g *Guard) lease(ctx context.Context, db *sql.DB) (mine *driver.Pending, er
 func (g *Guard) work(ctx context.Context, db *sql.DB, taken time.Time, mine driver.Pending, fn Handler) error {
 	d, err := engine.DecodeMessage(mine.Message)
 	if err != nil {
-		_, err = g.putOff(ctx, db, mine, fmt.Errorf("%w: %w", errUnreadable, err))
+		_, err = g.end(ctx, db, mine, failed, fmt.Errorf("%w: %w", errUnreadable, err))
 		return err
 	}
 	draining, cancel := g.keys.Draining(ctx)
@@ -141,7 +141,7 @@ func (g *Guard) work(ctx context.Context, db *sql.DB, taken time.Time, mine driv
 	defer cancel()
 	last := mine.Attempts >= g.keys.Opts.Attempts
 	_, err = g.keys.InTx(engine.WithAttempt(leased, mine.Attempts, last), db, func(ctx context.Context, tx *sql.Tx) (engine.Outcome, error) {
-		ours, err := g.keys.Inbox.RemovePending(ctx, bridge.SQL(tx), g.keys.Consumer, mine.Key, mine.Run)
+		ours, _, err := g.write(ctx, bridge.SQL(tx), mine, g.transition(mine, done, nil))
 		if err == nil && !ours {
 			err = errLeaseLost
 		}
@@ -163,24 +163,15 @@ func (g *Guard) work(ctx context.Context, db *sql.DB, taken time.Time, mine driv
 	recording, cancel := engine.Outliving(ctx, g.opts.Lease/4)
 	defer cancel()
 	if leased.Err() != nil && ctx.Err() == nil {
-		_, err := g.putOff(recording, db, mine, fmt.Errorf("%w: %w", context.Cause(leased), err))
+		_, err := g.end(recording, db, mine, failed, fmt.Errorf("%w: %w", context.Cause(leased), err))
 		return err
 	}
 	if ctx.Err() == nil && engine.IsFailure(err) {
-		_, err := g.putOff(recording, db, mine, err)
+		_, err := g.end(recording, db, mine, failed, err)
 		return err
 	}
-	return g.giveBack(recording, db, mine, err)
+	_, failure := g.end(recording, db, mine, interrupted, nil)
+	return errors.Join(err, failure)
 }
 
 var errLeaseOver = errors.New("handler ran for longer than Options.Lease")
-
-// giveBack makes a message ready again after an attempt that nobody is to blame for.
-func (g *Guard) giveBack(ctx context.Context, db *sql.DB, mine driver.Pending, cause error) error {
-	back := driver.Pending{Key: mine.Key, State: driver.Ready, Run: uuid.NewString(), Attempts: mine.Attempts - 1, Error: mine.Error}
-	err := g.record(ctx, db, func(ctx context.Context, tx bridge.Tx) error {
-		_, err := g.keys.Inbox.ChangePending(ctx, tx, g.keys.Consumer, mine.Run, back, 0)
-		return err
-	})
-	return errors.Join(cause, err)
-}

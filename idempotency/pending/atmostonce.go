@@ -42,10 +42,6 @@ func NotDone(err error) error {
 
 var errEffectTimeout = errors.New("effect ran for longer than Options.EffectTimeout")
 
-// errAgain is what a transaction ends with when another one came between two of its
-// statements.
-var errAgain = errors.New("the message's row has changed meanwhile")
-
 // AtMostOnce runs effect at most once for each key, whatever crashes, and acks d. The inbox's
 // tables must be in db. It takes three steps:
 //
@@ -99,9 +95,8 @@ func (g *Guard) AtMostOnce(ctx context.Context, db *sql.DB, d amqp.Delivery, eff
 		if err != nil || ended != engine.Unfinished {
 			return ended, err
 		}
-		return g.perform(ctx, db, started, mine, message, effect, d, func(ctx context.Context, cause error) (engine.Outcome, error) {
-			return g.release(ctx, db, mine, cause)
-		})
+		mine.Message = message
+		return g.perform(ctx, db, started, mine, effect, d, released)
 	})
 }
 
@@ -148,12 +143,12 @@ func (g *Guard) start(ctx context.Context, tx bridge.Tx, mine *driver.Pending, m
 // errNotBegun is why an effect was not begun.
 var errNotBegun = errors.New("the inbox answered so late that Options.EffectTimeout is over")
 
-// perform runs the effect of a started message, and records how it has ended. message is the same as d, as stored.
+// perform runs the effect of a started message, and records how it has ended. notDone is the ending if
+// the effect certainly was not done.
 //
 // started is a time before the row was written. The database counts from the row's time, and the
 // commit may have been answered long after that: another may have been told to run the effect.
-func (g *Guard) perform(ctx context.Context, db *sql.DB, started time.Time, mine driver.Pending, message []byte, effect Effect, d amqp.Delivery,
-	notDone func(ctx context.Context, cause error) (engine.Outcome, error)) (engine.Outcome, error) {
+func (g *Guard) perform(ctx context.Context, db *sql.DB, started time.Time, mine driver.Pending, effect Effect, d amqp.Delivery, notDone ending) (engine.Outcome, error) {
 	failure := g.runEffect(context.WithoutCancel(ctx), started, mine.Key, effect, d)
 
 	// What has happened is recorded also if the caller wants to stop, or the effect has
@@ -164,14 +159,14 @@ func (g *Guard) perform(ctx context.Context, db *sql.DB, started time.Time, mine
 	}
 	recording, cancel := context.WithDeadlineCause(context.WithoutCancel(ctx), limit, engine.ErrHeldTooLong)
 	defer cancel()
+	how := unclear
 	switch {
 	case failure == nil:
-		return g.finish(recording, db, mine)
+		how = done
 	case errors.As(failure, new(*notDoneError)):
-		return notDone(recording, failure)
-	default:
-		return g.doubt(recording, db, mine, message, failure)
+		how = notDone
 	}
+	return g.end(recording, db, mine, how, failure)
 }
 
 // runEffect runs the effect, unless its time is over.
@@ -188,82 +183,4 @@ func (g *Guard) runEffect(ctx context.Context, started time.Time, key string, ef
 		failure = fmt.Errorf("%w: %w", context.Cause(ctx), failure)
 	}
 	return failure
-}
-
-func (g *Guard) finish(ctx context.Context, db *sql.DB, mine driver.Pending) (engine.Outcome, error) {
-	return engine.Handled, g.record(ctx, db, func(ctx context.Context, tx bridge.Tx) error {
-		removed, err := g.keys.Inbox.RemovePending(ctx, tx, g.keys.Consumer, mine.Key, mine.Run)
-		if err == nil && !removed {
-			g.keys.Log.Warn("an effect was done, and its row is gone or another's", "message_id", mine.Key)
-		}
-		return err
-	})
-}
-
-// release makes it as if nothing had been started: unless the message was attached to
-// the row by another delivery, which was acked then; the row keeps it for Resume.
-func (g *Guard) release(ctx context.Context, db *sql.DB, mine driver.Pending, cause error) (engine.Outcome, error) {
-	attached := false
-	err := g.record(ctx, db, func(ctx context.Context, tx bridge.Tx) error {
-		removed, err := g.keys.Inbox.RemoveBarePending(ctx, tx, g.keys.Consumer, mine.Key, mine.Run)
-		if err != nil {
-			return err
-		}
-		if removed {
-			return g.keys.Inbox.Unclaim(ctx, tx, g.keys.Consumer, mine.Key)
-		}
-		attached, err = g.keys.Inbox.ChangePending(ctx, tx, g.keys.Consumer, mine.Run, driver.Pending{
-			Key: mine.Key, State: driver.Ready, Run: uuid.NewString(), Attempts: mine.Attempts, Error: cause.Error(),
-		}, g.keys.Opts.Delay(mine.Attempts))
-		return err
-	})
-	if err == nil && attached {
-		return engine.Kept, nil
-	}
-	if err == nil {
-		err = engine.Failure(fmt.Errorf("run effect: %w", cause))
-	}
-	return engine.Unfinished, err
-}
-
-func (g *Guard) doubt(ctx context.Context, db *sql.DB, mine driver.Pending, message []byte, cause error) (engine.Outcome, error) {
-	mine.State, mine.Error, mine.Message = driver.Doubtful, cause.Error(), message
-	g.keys.Log.Error("it is unknown whether the effect was done", "message_id", mine.Key, "error", cause)
-	return engine.Doubtful, g.record(ctx, db, func(ctx context.Context, tx bridge.Tx) error {
-		_, err := g.keys.Inbox.ChangePending(ctx, tx, g.keys.Consumer, mine.Run, mine, 0)
-		return err
-	})
-}
-
-// record commits what fn writes, and tries again until it has or ctx ends. fn must be
-// one that may run again after a commit whose answer was lost.
-func (g *Guard) record(ctx context.Context, db *sql.DB, fn func(ctx context.Context, tx bridge.Tx) error) error {
-	return g.recordUntil(ctx, ctx, db, fn)
-}
-
-// recordUntil is record that does not try again after until has ended.
-func (g *Guard) recordUntil(until, ctx context.Context, db *sql.DB, fn func(ctx context.Context, tx bridge.Tx) error) error {
-	delays := g.keys.Opts.ShortDelays()
-	for {
-		err := engine.InOwnTx(ctx, db, fn)
-		if err == nil || engine.IsRefusal(err) {
-			return err
-		}
-		if until.Err() != nil {
-			return fmt.Errorf("%w: %w", context.Cause(until), err)
-		}
-		delay := delays.NextBackOff()
-		g.keys.Log.Warn("the inbox cannot be written, trying again", "delay", delay, "error", err)
-		if !engine.Pause(until, delay) {
-			return fmt.Errorf("%w: %w", context.Cause(until), err)
-		}
-	}
-}
-
-// sure makes an error of a change that found another row than it was meant for.
-func sure(changed bool, err error) error {
-	if err == nil && !changed {
-		return errAgain
-	}
-	return err
 }

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
-	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
@@ -122,14 +121,14 @@ func (g *Guard) Count(ctx context.Context, db *sql.DB) (map[State]int64, error) 
 // for a failed or ready one. Its copies are duplicates from then on. If the message is in no
 // such state, MarkDone returns ErrNotPending or ErrUnderWay.
 func (g *Guard) MarkDone(ctx context.Context, db *sql.DB, key string) error {
-	return wrapKey("mark done message", key, g.decide(ctx, db, key, true))
+	return wrapKey("mark done message", key, g.decide(ctx, db, key, done))
 }
 
 // Retry says that a doubtful message's effect was not done, or that a failed message is to be
 // tried again. Resume or Work will do it, with all of Options.Attempts. If the message is in no
 // such state, Retry returns ErrNotPending or ErrUnderWay.
 func (g *Guard) Retry(ctx context.Context, db *sql.DB, key string) error {
-	return wrapKey("retry message", key, g.decide(ctx, db, key, false))
+	return wrapKey("retry message", key, g.decide(ctx, db, key, again))
 }
 
 func wrapKey(doing, key string, err error) error {
@@ -139,7 +138,7 @@ func wrapKey(doing, key string, err error) error {
 	return nil
 }
 
-func (g *Guard) decide(ctx context.Context, db *sql.DB, key string, done bool) error {
+func (g *Guard) decide(ctx context.Context, db *sql.DB, key string, how ending) error {
 	var found *driver.Pending
 	err := engine.InOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
 		if _, err = g.keys.Inbox.DoubtOverdue(ctx, tx, g.keys.Consumer); err == nil {
@@ -155,27 +154,5 @@ func (g *Guard) decide(ctx context.Context, db *sql.DB, key string, done bool) e
 	case found.State == Started:
 		return ErrUnderWay
 	}
-	return g.resolve(ctx, db, *found, done)
-}
-
-// resolve ends a message, or makes it ready, unless its row has changed since it was
-// found.
-func (g *Guard) resolve(ctx context.Context, db *sql.DB, found driver.Pending, done bool) error {
-	var changed bool
-	err := engine.InOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
-		if done {
-			changed, err = g.keys.Inbox.RemovePending(ctx, tx, g.keys.Consumer, found.Key, found.Run)
-			return err
-		}
-		changed, err = g.keys.Inbox.ChangePending(ctx, tx, g.keys.Consumer, found.Run, driver.Pending{
-			Key: found.Key, State: Ready, Run: uuid.NewString(), Error: found.Error}, 0)
-		return err
-	})
-	if err == nil && !changed {
-		return ErrNotPending
-	}
-	if err == nil {
-		g.signal()
-	}
-	return err
+	return g.resolve(ctx, db, *found, how)
 }

@@ -74,13 +74,11 @@ func (g *Guard) resume(ctx context.Context, db *sql.DB, effect Effect) (bool, er
 	defer cancel()
 	d, err := engine.DecodeMessage(mine.Message)
 	if err != nil {
-		_, err = g.putOff(ctx, db, *mine, fmt.Errorf("%w: %w", errUnreadable, err))
+		_, err = g.end(ctx, db, *mine, failed, fmt.Errorf("%w: %w", errUnreadable, err))
 		return true, err
 	}
 	ctx = engine.WithAttempt(ctx, mine.Attempts, mine.Attempts >= g.keys.Opts.Attempts)
-	ended, err := g.perform(ctx, db, started, *mine, mine.Message, effect, d, func(ctx context.Context, cause error) (engine.Outcome, error) {
-		return g.putOff(ctx, db, *mine, cause)
-	})
+	ended, err := g.perform(ctx, db, started, *mine, effect, d, failed)
 	if err == nil {
 		g.keys.Count.Of(ended).Add(1)
 	}
@@ -118,34 +116,10 @@ func (g *Guard) ask(ctx context.Context, db *sql.DB) (bool, error) {
 	}
 	switch verdict {
 	case Done:
-		return true, g.resolve(ctx, db, *found, true)
+		return true, g.resolve(ctx, db, *found, done)
 	case NotDoneYet:
-		return true, g.resolve(ctx, db, *found, false)
+		return true, g.resolve(ctx, db, *found, again)
 	default:
 		return true, nil
 	}
-}
-
-// putOff makes a message ready for another attempt, or failed after the last one.
-func (g *Guard) putOff(ctx context.Context, db *sql.DB, mine driver.Pending, cause error) (engine.Outcome, error) {
-	next := driver.Pending{Key: mine.Key, State: driver.Ready, Run: uuid.NewString(), Attempts: mine.Attempts, Error: cause.Error()}
-	var delay time.Duration
-	if g.keys.Counts(cause) {
-		g.keys.Count.FailedAttempts.Add(1)
-		delay = g.keys.Opts.Delay(mine.Attempts)
-	} else {
-		next.Attempts--
-		delay = engine.After(cause, g.keys.Opts.ShortDelay)
-	}
-	if next.Attempts >= g.keys.Opts.Attempts || engine.Permanent(cause) {
-		next.State, delay = driver.Failed, 0
-		g.keys.Log.Error("message failed", "message_id", mine.Key, "attempts", mine.Attempts, "error", cause)
-	} else {
-		g.keys.Log.Warn("attempt failed, trying again", "message_id", mine.Key,
-			"failed", next.Attempts, "of", g.keys.Opts.Attempts, "delay", delay, "error", cause)
-	}
-	return engine.Kept, g.record(ctx, db, func(ctx context.Context, tx bridge.Tx) error {
-		_, err := g.keys.Inbox.ChangePending(ctx, tx, g.keys.Consumer, mine.Run, next, delay)
-		return err
-	})
 }
