@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
 )
@@ -142,6 +144,18 @@ func ReceiverQueues(queue string, opts *ReceiverOptions) []bridge.Queue {
 		queues = append(queues, retry)
 	}
 	return queues
+}
+
+// DeadQueue returns a function for Options.DeadLetter, for receivers whose queues DeclareReceiver has
+// not declared. It publishes a message to the queue dead of broker, with the reason and the number of
+// attempts, and waits for the confirm for up to 30 seconds. So no message is lost on the way, as one
+// may be on the broker's own way (see Options.DeadLetterExchange). With Options.Queues a Guard does the
+// same. bridgectl dead list, show and replay work on such messages: a replay sends one to queue, the
+// receiver's own, with its attempts begun anew. If the message's own headers leave no room for the
+// reason, it is published as a record (wire.DeadRecord). The queue dead must exist, and broker's
+// login must have the right to write to the default exchange.
+func DeadQueue(broker *bridge.Broker, dead, queue string) func(ctx context.Context, d amqp.Delivery, reason error) error {
+	return engine.DeadQueue(broker, dead, queue)
 }
 
 // retryQueue returns the name of a queue's retry queue with a delay.

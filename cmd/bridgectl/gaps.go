@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -114,6 +115,12 @@ It waits for a worker that handles an event of the entity at this moment (--wait
 			case discard && s.DeadQueue != "":
 				return misused("--dead-queue, --discard: give one of them")
 			}
+			if s.queue == "" {
+				s.queue = strings.TrimSuffix(s.DeadQueue, ".dead")
+			}
+			if s.queue == s.DeadQueue && s.queue != "" {
+				return misused("--dead-queue: is not QUEUE.dead; give the receiver's queue with --queue")
+			}
 			if err := c.check(); err != nil {
 				return err
 			}
@@ -150,6 +157,7 @@ It waits for a worker that handles an event of the entity at this moment (--wait
 	startFlag(cmd, &start)
 	cmd.Flags().Int64Var(&s.Through, "through", 0, "the last version to give up")
 	cmd.Flags().StringVar(&s.DeadQueue, "dead-queue", "", "the queue for kept events that are given up, as QUEUE.dead")
+	cmd.Flags().StringVar(&s.queue, "queue", "", "the receiver's queue, to which dead replay sends these events (default: --dead-queue without .dead)")
 	cmd.Flags().BoolVar(&discard, "discard", false, "delete kept events that are given up")
 	return cmd
 }
@@ -162,6 +170,7 @@ type gapSkip struct {
 	Through   int64  `json:"through"`
 	Kept      int    `json:"kept"` // events that were kept, and are given up
 	DeadQueue string `json:"dead_queue,omitempty"`
+	queue     string
 }
 
 // taker returns what becomes of kept events.
@@ -175,7 +184,7 @@ func (s *gapSkip) taker(ctx context.Context, a *app, discard bool) (versions.Eve
 		if err != nil {
 			return nil, err
 		}
-		bury = idempotency.DeadQueue(broker, s.DeadQueue)
+		bury = idempotency.DeadQueue(broker, s.DeadQueue, s.queue)
 	}
 	reason := fmt.Errorf("an operator has skipped the versions of entity %q through %d", s.Entity, s.Through)
 	return func(ctx context.Context, _ *sql.Tx, event amqp.Delivery) error {

@@ -30,18 +30,19 @@ func TestADeadQueueTakesEveryMessageThatCanBeRead(t *testing.T) {
 	for name, c := range map[string]struct {
 		id, code string
 		headers  amqp.Table
+		attempts int64
 		record   bool
 	}{
-		"plain":            {"m1", idempotency.DeadFailed, amqp.Table{"a": "b"}, false},
-		"full of headers":  {"m2", idempotency.DeadFailed, many, true},
-		"too old to judge": {"01890a5d-ac96-774b-bcce-b302099a8057", idempotency.DeadTooOld, nil, false}, // of 2023
+		"plain":            {"m1", "failed", amqp.Table{"a": "b"}, 1, false},
+		"full of headers":  {"m2", "failed", many, 1, true},
+		"too old to judge": {"01890a5d-ac96-774b-bcce-b302099a8057", "too-old", nil, 0, false}, // of 2023
 	} {
 		t.Run(name, func(t *testing.T) {
 			confirm, err := q.PublishWithDeferredConfirm("", q.name, true, false, amqp.Publishing{MessageId: c.id, Headers: c.headers, Body: []byte("body")})
 			must(t, err)
 			_, err = confirm.WaitContext(t.Context())
 			must(t, err)
-			guard, err := idempotency.New(db.inbox, "dead "+name, &idempotency.Options{Attempts: 1, DeadLetter: idempotency.DeadQueue(broker, dead)})
+			guard, err := idempotency.New(db.inbox, "dead "+name, &idempotency.Options{Attempts: 1, DeadLetter: idempotency.DeadQueue(broker, dead, q.name)})
 			must(t, err)
 			must(t, guard.Handle(t.Context(), db.DB, next(t, q.consume()), func(context.Context, *sql.Tx) error { return errHandler }))
 			d := q.nextDead()
@@ -53,6 +54,12 @@ func TestADeadQueueTakesEveryMessageThatCanBeRead(t *testing.T) {
 			text, _ := d.Headers[wire.HeaderDeadText].(string)
 			if d.Headers[wire.HeaderDeadReason] != c.code || text == "" || d.MessageId != c.id || string(d.Body) != "body" {
 				t.Errorf("dead letter %q: %q, headers %.200v", d.MessageId, d.Body, d.Headers)
+			}
+			if queue, ok := wire.ReceiverOf(d); !ok || queue != q.name {
+				t.Errorf("a replay sends it to %q (%t), must send it to its receiver's queue", queue, ok)
+			}
+			if attempts := d.Headers[wire.HeaderDeadAttempts]; attempts != c.attempts {
+				t.Errorf("it failed %v times, must be %d", attempts, c.attempts)
 			}
 			for name, value := range c.headers {
 				if d.Headers[name] != value {

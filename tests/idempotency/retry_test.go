@@ -124,7 +124,7 @@ func TestAFailingMessageWaitsInItsRetryQueuesAndHoldsUpNoOther(t *testing.T) {
 	for range failing[1:] {
 		d := q.dead()
 		queue, ours := wire.ReceiverOf(d)
-		if d.Headers[wire.HeaderDeadReason] != idempotency.DeadFailed || d.Headers[wire.HeaderDeadAttempts] != int64(attempts) || !ours || queue != q.name ||
+		if d.Headers[wire.HeaderDeadReason] != "failed" || d.Headers[wire.HeaderDeadAttempts] != int64(attempts) || !ours || queue != q.name ||
 			d.Headers[wire.HeaderExchange] != "shop" || d.Headers[wire.HeaderRoutingKey] != "order" || d.Headers[wire.HeaderExpiration] != "3600000" ||
 			d.Headers["mine"] != "yes" || d.Headers["x-death"] != nil || string(d.Body) != d.MessageId {
 			t.Errorf("dead letter %s: headers %v", d.MessageId, d.Headers)

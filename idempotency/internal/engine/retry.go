@@ -74,7 +74,7 @@ func (e *Engine) retryQueue(ctx context.Context, err error, counted bool, failed
 func (e *Engine) putAside(ctx context.Context, queue RetryQueue, d amqp.Delivery, failed, retries int) error {
 	copied, err := wire.Retry(d, failed, retries)
 	if err == nil {
-		err = e.Opts.Queues.publish(ctx, queue.Name, copied)
+		err = publish(ctx, e.Opts.Queues.broker, queue.Name, copied)
 	}
 	if err != nil {
 		e.Opts.Queues.complain(queue.Name, d.MessageId, err)

@@ -43,7 +43,7 @@ func TestALostConfirmLeavesOneCopyOfADelivery(t *testing.T) {
 	}{{bridge.ErrUnconfirmed, 1}, {bridge.ErrNacked, 4}} {
 		synctest.Test(t, func(t *testing.T) {
 			broker := &refusing{err: c.err, published: make(map[string]int)}
-			queues := &Queues{broker: broker, queue: "q", retries: []RetryQueue{{"q.retry", time.Second}}, log: slog.New(slog.DiscardHandler)}
+			queues := NewQueues(broker, "q", []RetryQueue{{"q.retry", time.Second}}, slog.New(slog.DiscardHandler))
 			e, err := New(noMarks{}, "receiver", Options{Queues: queues, Attempts: 5, Logger: queues.log})
 			if err != nil {
 				t.Fatal(err)

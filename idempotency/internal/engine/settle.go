@@ -73,7 +73,7 @@ func (e *Engine) giveUp(caller, ctx context.Context, d amqp.Delivery, reason err
 func (e *Engine) deadLetter(ctx context.Context, d amqp.Delivery, reason error) error {
 	switch {
 	case e.Opts.Queues != nil:
-		if err := e.Opts.Queues.DeadLetter(ctx, d, reason); err != nil {
+		if err := e.Opts.Queues.deadLetter(ctx, d, reason); err != nil {
 			return fmt.Errorf("dead-letter message: %w", err)
 		}
 		return e.Ack(d)
