@@ -30,7 +30,7 @@ type Queues struct {
 	broker     Publisher
 	retries    []RetryQueue
 	deadLetter func(ctx context.Context, d amqp.Delivery, reason error) error
-	log     *slog.Logger
+	log        *slog.Logger
 
 	mu     sync.Mutex
 	warned time.Time
