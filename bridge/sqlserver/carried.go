@@ -95,12 +95,12 @@ func (l *Ledger) carry(ctx context.Context, tx bridge.Tx, stage tables.Stage, me
 	if stage.Published {
 		grace = driver.PublishedGrace.Milliseconds()
 	}
-	text, packed, used := carry.fill(ids)
+	text, packed, used := carry.fill(l.schema, ids)
 	return tx.Exec(ctx, text, packed, used, filled(pieces, len(packed)/2), filled(all, room(len(all), bytesRooms)), argument(l.Identity()), grace, stage.NotBefore.Format(timeText))
 }
 
 func (l *Ledger) cancel(ctx context.Context, tx bridge.Tx, id uuid.UUID) (int64, error) {
-	return tx.Exec(ctx, cancelRow, argument(id))
+	return tx.Exec(ctx, l.schema.In(cancelRow), argument(id))
 }
 
 // filled is b with zeros up to a length.
@@ -121,7 +121,7 @@ func (l *Ledger) due(ctx context.Context, after driver.DueRow, limit int) ([]tab
 	}
 	err := mssql.Try(ctx, func(ctx context.Context) error {
 		rows = nil
-		return l.db.SelectContext(ctx, &rows, text, after.StageAt.UTC().Format(timeText), limit, argument(l.Identity()), argument(after.ID))
+		return l.db.SelectContext(ctx, &rows, l.schema.In(text), after.StageAt.UTC().Format(timeText), limit, argument(l.Identity()), argument(after.ID))
 	})
 	if mssql.Number(err) == mssql.LockTimeout {
 		// Perhaps the setting has been changed: then the next look is another.
@@ -163,7 +163,7 @@ func (l *Ledger) claim(ctx context.Context, rows []driver.DueRow) (claimed []dri
 		ids[i], stageAt[row.ID] = row.ID, row.StageAt
 	}
 	_, _, err = claimRows.run(ids, func(s statement, ids []uuid.UUID) (changed []uuid.UUID, err error) {
-		text, packed, used := s.fill(ids)
+		text, packed, used := s.fill(l.schema, ids)
 		var times []byte
 		for _, id := range ids {
 			times = binary.BigEndian.AppendUint64(times, uint64(stageAt[id].UnixMilli()))

@@ -48,7 +48,7 @@ func (l *Ledger) readIdentity(ctx context.Context) (uuid.UUID, error) {
 	}
 	err := mssql.Try(ctx, func(ctx context.Context) error {
 		rows = nil
-		return l.db.SelectContext(ctx, &rows, state)
+		return l.db.SelectContext(ctx, &rows, l.schema.In(state))
 	})
 	if err != nil {
 		return uuid.Nil, err
@@ -74,7 +74,7 @@ func (l *Ledger) readIdentity(ctx context.Context) (uuid.UUID, error) {
 	case s.Durability.String != mssql.Durable && !s.Babelfish: // which does not tell
 		return uuid.Nil, fmt.Errorf("delayed durability is %s, must be %s, or a crash could undo what was forwarded: ALTER DATABASE CURRENT SET DELAYED_DURABILITY = %s", s.Durability.String, mssql.Durable, mssql.Durable)
 	case !s.KeyType.Valid:
-		return uuid.Nil, fmt.Errorf("%w: there is no bridge_ledger with an id, or the login has no right on it: call migrate.Ledger, or GRANT SELECT ON bridge_ledger", bridge.ErrNoSchema)
+		return uuid.Nil, fmt.Errorf("%w: there is no bridge_ledger with an id, or the login has no right on it: call migrate.Ledger, or GRANT SELECT ON %s", bridge.ErrNoSchema, l.schema.In("bridge_ledger"))
 	case s.KeyType.String != keyType:
 		return uuid.Nil, fmt.Errorf("%w: bridge_ledger.id is %q, must be %s, as migrate.Ledger makes it", bridge.ErrNoSchema, s.KeyType.String, keyType)
 	case s.UniqueKeys == 0:

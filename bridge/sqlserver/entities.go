@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/internal/schema"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -43,35 +44,41 @@ const (
 	keptRights = "SELECT, INSERT, DELETE ON bridge_kept"
 )
 
-var entities = tables.NewEntities(tables.EntityDialect{
-	Bind:         pack,
-	LockMark:     lock,
-	SetMark:      set,
-	Keep:         keep,
-	CountKept:    countKept,
-	FirstKept:    firstKept,
-	Unkeep:       unkeep,
-	KeptEntities: keptEntities,
-	IsDuplicate:  isDuplicate,
-	Classify: func(err error, doing string) error {
-		if doing == tables.LockingMark || doing == tables.SettingMark {
-			return classify(err, markRights)
-		}
-		return classify(err, keptRights)
-	},
-})
+func entitiesIn(in schema.Name) tables.Entities {
+	m := marks{in}
+	return tables.NewEntities(tables.EntityDialect{
+		Bind:         func(statement string, args ...any) (string, []any) { return in.In(statement), pack(args) },
+		LockMark:     m.lock,
+		SetMark:      m.set,
+		Keep:         keep,
+		CountKept:    countKept,
+		FirstKept:    firstKept,
+		Unkeep:       unkeep,
+		KeptEntities: keptEntities,
+		IsDuplicate:  isDuplicate,
+		Classify: func(err error, doing string) error {
+			if doing == tables.LockingMark || doing == tables.SettingMark {
+				return classify(in, err, markRights)
+			}
+			return classify(in, err, keptRights)
+		},
+	})
+}
 
-func lock(ctx context.Context, tx bridge.Tx, consumer, name string) (string, error) {
+// marks are those of a schema.
+type marks struct{ schema schema.Name }
+
+func (m marks) lock(ctx context.Context, tx bridge.Tx, consumer, name string) (string, error) {
 	for range 2 { // the second time the row is there
 		var mark []byte
-		rows, err := tx.Query(ctx, lockMark, packed(consumer), packed(name))
+		rows, err := tx.Query(ctx, m.schema.In(lockMark), packed(consumer), packed(name))
 		if err != nil {
 			return "", err
 		}
 		if found, err := tables.ReadRow(rows, &mark); found || err != nil {
 			return string(mark), err
 		}
-		_, err = tx.Exec(ctx, makeMark, packed(consumer), packed(name))
+		_, err = tx.Exec(ctx, m.schema.In(makeMark), packed(consumer), packed(name))
 		if err == nil || !isDuplicate(err) {
 			return "", err
 		}
@@ -79,12 +86,12 @@ func lock(ctx context.Context, tx bridge.Tx, consumer, name string) (string, err
 	return "", errors.New("the row is hidden from this transaction: roll back and try again")
 }
 
-func set(ctx context.Context, tx bridge.Tx, consumer, name, mark string) (changed int64, err error) {
-	return tx.Exec(ctx, setMark, packed(consumer), packed(name), packed(mark))
+func (m marks) set(ctx context.Context, tx bridge.Tx, consumer, name, mark string) (changed int64, err error) {
+	return tx.Exec(ctx, m.schema.In(setMark), packed(consumer), packed(name), packed(mark))
 }
 
 // pack packs texts and messages.
-func pack(statement string, args ...any) (string, []any) {
+func pack(args []any) []any {
 	for i, arg := range args {
 		switch arg := arg.(type) {
 		case string:
@@ -93,7 +100,7 @@ func pack(statement string, args ...any) (string, []any) {
 			args[i] = packing.Bytes(arg)
 		}
 	}
-	return statement, args
+	return args
 }
 
 // packed is a consumer, a key, a name or a mark as an argument.

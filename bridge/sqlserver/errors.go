@@ -6,6 +6,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
+	"github.com/twoqueue/twoqueue/bridge/internal/schema"
 )
 
 func isDuplicate(err error) bool {
@@ -32,18 +33,18 @@ const (
 
 // classify adds to the driver's error the answer to what it means for the bridge.
 // needed are the rights without which the statement is denied.
-func classify(err error, needed string) error {
+func classify(in schema.Name, err error, needed string) error {
 	switch mssql.Number(err) {
 	case mssql.PrimaryKey, mssql.UniqueIndex:
 		return fmt.Errorf("%w: %w", bridge.ErrDuplicateID, err)
 	case mssql.NoObject:
-		return fmt.Errorf("%w: call migrate.Ledger or migrate.Inbox, and see that the login's default schema is the same everywhere: %w", bridge.ErrNoSchema, err)
+		return fmt.Errorf("%w: %s: %w", bridge.ErrNoSchema, in.Mend("the login's default schema"), err)
 	case mssql.ReadOnlyReplica:
 		return fmt.Errorf("%w: %w", bridge.ErrNotPrimary, err)
 	case tooManySessions, noResource, noResourceNow:
 		return fmt.Errorf("%w: %w", driver.ErrNoConnection, err)
 	case mssql.Denied, mssql.ColumnDenied:
-		return fmt.Errorf("the login lacks a right, needed here: GRANT %s: %w", needed, err)
+		return fmt.Errorf("the login lacks a right, needed here: GRANT %s: %w", in.In(needed), err)
 	}
 	return err
 }

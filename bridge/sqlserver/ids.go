@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge/internal/schema"
 )
 
 // sizes are the numbers of IDs that one statement has room for. They are few, so
@@ -43,8 +45,8 @@ func asked(size int, columns string) string {
 		strings.Join(places, ", ") + `) AS place (pos) WHERE pos <= @p2) AS asked`
 }
 
-// fill returns the text for so many IDs, and its first two arguments.
-func (s statement) fill(ids []uuid.UUID) (text string, packed []byte, used int) {
+// fill returns the text for so many IDs, with the schema in it, and its first two arguments.
+func (s statement) fill(in schema.Name, ids []uuid.UUID) (text string, packed []byte, used int) {
 	size := chunk
 	for _, room := range sizes {
 		if len(ids) <= room {
@@ -57,7 +59,7 @@ func (s statement) fill(ids []uuid.UUID) (text string, packed []byte, used int) 
 		stored := swapped(id)
 		copy(packed[16*i:], stored[:])
 	}
-	return s[size], packed, 16 * len(ids)
+	return in.In(s[size]), packed, 16 * len(ids)
 }
 
 // swapped turns a UUID's bytes into the order in which SQL Server stores them, and

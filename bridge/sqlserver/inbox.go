@@ -11,6 +11,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
+	"github.com/twoqueue/twoqueue/bridge/internal/schema"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -46,24 +47,27 @@ const (
 // would unclaim the key waiting until the row is read. Where hints are ignored, a
 // statement reads one snapshot, and of two who take the same row the second finds that
 // its run has changed.
-var inbox = tables.NewInbox(tables.Dialect{
-	Bind:        sqlx.AT,
-	Key:         "[key]",
-	Now:         nowMS,
-	Claimed:     `DATEDIFF_BIG(millisecond, '19700101', claimed_at)`,
-	Limit:       "OFFSET 0 ROWS FETCH NEXT ? ROWS ONLY",
-	Bytes:       true,
-	Packing:     packing,
-	Insert:      "SET XACT_ABORT OFF;",
-	Seeking:     "WITH (ROWLOCK, FORCESEEK)",
-	State:       "CAST(text(?) AS varchar(16))",
-	Claiming:    "WITH (REPEATABLEREAD, ROWLOCK, FORCESEEK)",
-	Beside:      "WITH (READCOMMITTEDLOCK, ROWLOCK, FORCESEEK)",
-	Join:        "LEFT OUTER LOOP JOIN",
-	Forgetting:  "DELETE i FROM (VALUES $keys) AS k (k) INNER LOOP JOIN bridge_inbox i WITH (ROWLOCK, FORCESEEK) ON i.[key] = k.k WHERE",
-	IsDuplicate: isDuplicate,
-	Classify:    func(err error) error { return classify(err, pendingRights) },
-})
+func inboxIn(in schema.Name) tables.Inbox {
+	return tables.NewInbox(tables.Dialect{
+		Schema:      in,
+		Bind:        sqlx.AT,
+		Key:         "[key]",
+		Now:         nowMS,
+		Claimed:     `DATEDIFF_BIG(millisecond, '19700101', claimed_at)`,
+		Limit:       "OFFSET 0 ROWS FETCH NEXT ? ROWS ONLY",
+		Bytes:       true,
+		Packing:     packing,
+		Insert:      "SET XACT_ABORT OFF;",
+		Seeking:     "WITH (ROWLOCK, FORCESEEK)",
+		State:       "CAST(text(?) AS varchar(16))",
+		Claiming:    "WITH (REPEATABLEREAD, ROWLOCK, FORCESEEK)",
+		Beside:      "WITH (READCOMMITTEDLOCK, ROWLOCK, FORCESEEK)",
+		Join:        "LEFT OUTER LOOP JOIN",
+		Forgetting:  "DELETE i FROM (VALUES $keys) AS k (k) INNER LOOP JOIN bridge_inbox i WITH (ROWLOCK, FORCESEEK) ON i.[key] = k.k WHERE",
+		IsDuplicate: isDuplicate,
+		Classify:    func(err error) error { return classify(in, err, pendingRights) },
+	})
+}
 
 // An Inbox is the tables of processed keys, pending messages, marks and kept messages in one
 // SQL Server database. It implements driver.Inbox.
@@ -74,22 +78,30 @@ var inbox = tables.NewInbox(tables.Dialect{
 type Inbox struct {
 	tables.Inbox
 	tables.Entities
+	schema schema.Name
 }
 
 var _ driver.Inbox = (*Inbox)(nil)
 
 // OpenInbox checks that the inbox's tables are in db. If they are missing or of an unusable
 // version, the error wraps bridge.ErrNoSchema.
-func OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
+func OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) { return Schema("").OpenInbox(ctx, db) }
+
+// OpenInbox does what the function of this name does, with the inbox's tables in the schema.
+func (s Schema) OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
+	in, err := schema.SQLServer(string(s))
+	if err != nil {
+		return nil, fmt.Errorf("open inbox: %w", err)
+	}
 	var found struct {
 		Version sql.NullInt64
 		mssql.Server
 	}
-	err := mssql.Try(ctx, func(ctx context.Context) error {
-		return sqlx.NewDb(db, "sqlserver").GetContext(ctx, &found, inboxState)
+	err = mssql.Try(ctx, func(ctx context.Context) error {
+		return sqlx.NewDb(db, "sqlserver").GetContext(ctx, &found, in.In(inboxState))
 	})
 	if err != nil {
-		return nil, fmt.Errorf("open inbox: %w", classify(err, openInboxRights))
+		return nil, fmt.Errorf("open inbox: %w", classify(in, err, openInboxRights))
 	}
 	if err := found.Check(); err != nil {
 		return nil, fmt.Errorf("open inbox: %w", err)
@@ -97,7 +109,7 @@ func OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
 	if err := tables.CheckInboxVersion(found.Version.Int64); err != nil {
 		return nil, fmt.Errorf("open inbox: %w", err)
 	}
-	return &Inbox{inbox.On(db), entities}, nil
+	return &Inbox{inboxIn(in).On(db), entitiesIn(in), in}, nil
 }
 
 // Claim inserts the keys in tx, up to 100 with a statement. It waits at each key for an open
@@ -105,7 +117,7 @@ func OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
 // one of the keys is claimed, the statement fails as a whole, and its keys are inserted in
 // smaller numbers, down to one. Keys are kept as bytes, in which all of them differ that differ
 // in any way.
-func (*Inbox) Claim(ctx context.Context, tx bridge.Tx, consumer string, keys []string) (fresh []string, err error) {
+func (i *Inbox) Claim(ctx context.Context, tx bridge.Tx, consumer string, keys []string) (fresh []string, err error) {
 	if err := tables.CheckClaim(consumer, keys); err != nil {
 		return nil, fmt.Errorf("claim keys: %w", err)
 	}
@@ -116,14 +128,14 @@ func (*Inbox) Claim(ctx context.Context, tx bridge.Tx, consumer string, keys []s
 		for n := range size {
 			args = append(args, packed(keys[min(n, len(keys)-1)]))
 		}
-		_, err = tx.Exec(ctx, claim[size], args...)
+		_, err = tx.Exec(ctx, i.schema.In(claim[size]), args...)
 		if isDuplicate(err) {
 			return true, nil
 		}
 		return false, err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("claim keys: %w", classify(err, claimRights))
+		return nil, fmt.Errorf("claim keys: %w", classify(i.schema, err, claimRights))
 	}
 	return fresh, nil
 }

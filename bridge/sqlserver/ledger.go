@@ -16,6 +16,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
+	"github.com/twoqueue/twoqueue/bridge/internal/schema"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -52,7 +53,8 @@ WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)`)
 // the server has done so already.
 type Ledger struct {
 	tables.Ledger
-	db *sqlx.DB
+	db     *sqlx.DB
+	schema schema.Name
 	*lookups
 	byInsert atomic.Pointer[error] // why Settle waits by an INSERT; nil: it does not
 }
@@ -62,21 +64,11 @@ var _ driver.Ledger = (*Ledger)(nil)
 // Open reads the identity of the ledger in db, and checks that a ledger can be kept in this
 // database. If the tables are missing, or not as migrate.Ledger makes them, the error wraps
 // bridge.ErrNoSchema. db stays the caller's.
-func Open(ctx context.Context, db *sql.DB) (*Ledger, error) {
-	l := &Ledger{db: sqlx.NewDb(db, "sqlserver"), lookups: lookupsIn("bridge_ledger", "id")}
-	var err error
-	if l.Ledger, err = tables.Open(ctx, l.db, l.verbs()); err != nil {
-		return nil, err
-	}
-	if err := l.readSetting(ctx, l.db); err != nil {
-		return nil, fmt.Errorf("open ledger: %w", err)
-	}
-	return l, nil
-}
+func Open(ctx context.Context, db *sql.DB) (*Ledger, error) { return Schema("").Open(ctx, db) }
 
 func (l *Ledger) verbs() tables.Verbs {
 	return tables.Verbs{
-		Classify:    func(err error, doing string) error { return classify(err, l.rightsTo(doing)) },
+		Classify:    func(err error, doing string) error { return classify(l.schema, err, l.rightsTo(doing)) },
 		Most:        chunk,
 		Tick:        time.Millisecond,
 		Identity:    l.readIdentity,
@@ -90,8 +82,9 @@ func (l *Ledger) verbs() tables.Verbs {
 		Committed:   l.lookUp,
 		Settle:      l.settle,
 		Recent:      l.recent,
-		Table:       l.table,
-		Settles:     settleByInsert,
+		Table:       l.schema.In(l.table),
+		Schema:      l.schema,
+		Settles:     l.schema.In(settleByInsert),
 		Forget:      l.forget,
 		Orphans:     l.orphans,
 		Raise:       l.raise,
@@ -132,7 +125,7 @@ func (l *Ledger) rightsTo(doing string) string {
 
 func (l *Ledger) record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) (changed int64, err error) {
 	for ids := range slices.Chunk(ids, chunk) {
-		text, packed, used := record.fill(ids)
+		text, packed, used := record.fill(l.schema, ids)
 		n, err := tx.Exec(ctx, text, packed, used, argument(l.Identity()))
 		if changed += n; err != nil {
 			return changed, err

@@ -117,7 +117,7 @@ func (l *lookups) readSetting(ctx context.Context, db *sqlx.DB) error {
 
 // find runs one of the statements that look IDs up, and check the identity as they go.
 func (l *Ledger) find(ctx context.Context, q sqlx.QueryerContext, s statement, ids []uuid.UUID, further ...any) ([]uuid.UUID, driver.Instance, error) {
-	text, packed, used := s.fill(ids)
+	text, packed, used := s.fill(l.schema, ids)
 	var rows []struct {
 		ID       []byte
 		Instance sql.NullString

@@ -64,7 +64,7 @@ func (l *Ledger) orphans(ctx context.Context, age time.Duration, limit int) ([]t
 	seconds := int64((age + time.Second - 1) / time.Second)
 	err := mssql.Try(ctx, func(ctx context.Context) error {
 		rows = nil
-		return l.db.SelectContext(ctx, &rows, text, seconds, limit, argument(l.Identity()))
+		return l.db.SelectContext(ctx, &rows, l.schema.In(text), seconds, limit, argument(l.Identity()))
 	})
 	if err != nil {
 		return nil, err
@@ -93,7 +93,7 @@ func (l *Ledger) sweptBefore(ctx context.Context) (time.Time, error) {
 		Updateability sql.NullString
 	}
 	err := mssql.Try(ctx, func(ctx context.Context) error {
-		return l.db.SelectContext(ctx, &rows, sweptBefore, argument(l.Identity()))
+		return l.db.SelectContext(ctx, &rows, l.schema.In(sweptBefore), argument(l.Identity()))
 	})
 	switch {
 	case err != nil:
@@ -109,7 +109,7 @@ func (l *Ledger) sweptBefore(ctx context.Context) (time.Time, error) {
 func (l *Ledger) raise(ctx context.Context, before time.Time) error {
 	var changed int
 	err := mssql.Try(ctx, func(ctx context.Context) (err error) {
-		changed, err = tables.Changed(l.db.ExecContext(ctx, raise, before.Format(timeText), argument(l.Identity())))
+		changed, err = tables.Changed(l.db.ExecContext(ctx, l.schema.In(raise), before.Format(timeText), argument(l.Identity())))
 		return err
 	})
 	if err != nil {

@@ -33,7 +33,12 @@ var _ driver.Ledger = (*OwnLedger)(nil)
 // If the server ignores lock hints, the proof fails with bridge.ErrProof, because the other way
 // to wait would insert into the table.
 func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*OwnLedger, error) {
-	proof, err := Open(ctx, db)
+	return Schema("").OpenOwnTable(ctx, db, own)
+}
+
+// OpenOwnTable does what the function of this name does, with the bridge's tables in the schema.
+func (s Schema) OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*OwnLedger, error) {
+	proof, err := s.Open(ctx, db)
 	if err != nil {
 		return nil, err
 	}
@@ -41,7 +46,7 @@ func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*OwnLed
 	if err != nil {
 		return nil, fmt.Errorf("open own table: %w", err)
 	}
-	l := &Ledger{db: proof.db, lookups: lookupsIn(table, column)}
+	l := &Ledger{db: proof.db, schema: proof.schema, lookups: lookupsIn(table, column)}
 	l.Ledger = tables.With(&proof.Ledger, l.verbs())
 	rows := forIDs(rows, "$table", table, "$column", column)
 	// read shows that the login may read the column, and that the table takes both lookups' hints.
@@ -56,11 +61,11 @@ func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*OwnLed
 		err = read(ctx)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open own table: %w", classify(err, l.rights))
+		return nil, fmt.Errorf("open own table: %w", classify(l.schema, err, l.rights))
 	}
 	return &OwnLedger{tables.NewOwnLedger(&l.Ledger, table, column, proof, tables.OwnVerbs{
 		Rows: func(ids []uuid.UUID) (string, []any) {
-			text, packed, used := rows.fill(ids)
+			text, packed, used := rows.fill(l.schema, ids)
 			return text, []any{packed, used, argument(l.Identity())}
 		},
 		Most:   chunk,

@@ -8,6 +8,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
+	"github.com/twoqueue/twoqueue/bridge/internal/schema"
 )
 
 // passing is a statement that changes rows by their IDs, passes over locked rows, and returns the
@@ -48,15 +49,15 @@ func (p passing) run(ids []uuid.UUID, change func(s statement, ids []uuid.UUID) 
 func (l *Ledger) change(ctx context.Context, further ...any) func(s statement, ids []uuid.UUID) ([]uuid.UUID, error) {
 	return func(s statement, ids []uuid.UUID) (changed []uuid.UUID, err error) {
 		err = mssql.Try(ctx, func(ctx context.Context) (err error) {
-			changed, err = s.change(ctx, l.db, ids, further...)
+			changed, err = s.change(ctx, l.db, l.schema, ids, further...)
 			return err
 		})
 		return changed, err
 	}
 }
 
-func (s statement) change(ctx context.Context, q sqlx.QueryerContext, ids []uuid.UUID, further ...any) ([]uuid.UUID, error) {
-	text, packed, used := s.fill(ids)
+func (s statement) change(ctx context.Context, q sqlx.QueryerContext, in schema.Name, ids []uuid.UUID, further ...any) ([]uuid.UUID, error) {
+	text, packed, used := s.fill(in, ids)
 	var rows [][]byte
 	if err := sqlx.SelectContext(ctx, q, &rows, text, append([]any{packed, used}, further...)...); err != nil {
 		return nil, err

@@ -59,15 +59,15 @@ FROM bridge_inbox_pending t ` + pendingByKey + ` AND state = 'started' AND due_m
 
 // TakePending implements driver.PendingMessages.
 func (i *Inbox) TakePending(ctx context.Context, tx bridge.Tx, consumer string, state driver.State) (taken *driver.Pending, err error) {
-	err = eachDue(ctx, tx, dueStored, consumer, state, func(key []byte) (bool, error) {
-		found, err := tables.ReadPending(ctx, tx, takeDue, packed(consumer), packing.Bytes(key), packing.Text(string(state)))
+	err = i.eachDue(ctx, tx, dueStored, consumer, state, func(key []byte) (bool, error) {
+		found, err := tables.ReadPending(ctx, tx, i.schema.In(takeDue), packed(consumer), packing.Bytes(key), packing.Text(string(state)))
 		if len(found) > 0 {
 			taken = &found[0]
 		}
 		return taken != nil, err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("take pending message: %w", classify(err, pendingRights))
+		return nil, fmt.Errorf("take pending message: %w", classify(i.schema, err, pendingRights))
 	}
 	return taken, nil
 }
@@ -75,26 +75,26 @@ func (i *Inbox) TakePending(ctx context.Context, tx bridge.Tx, consumer string, 
 // DoubtOverdue implements driver.PendingMessages. It passes over a row that another transaction
 // has locked; if the row is still overdue then, the next DoubtOverdue makes it doubtful.
 func (i *Inbox) DoubtOverdue(ctx context.Context, tx bridge.Tx, consumer string) (changed int64, err error) {
-	err = eachDue(ctx, tx, due, consumer, driver.Started, func(key []byte) (bool, error) {
-		n, err := tx.Exec(ctx, doubtDue, packed(consumer), packing.Bytes(key))
+	err = i.eachDue(ctx, tx, due, consumer, driver.Started, func(key []byte) (bool, error) {
+		n, err := tx.Exec(ctx, i.schema.In(doubtDue), packed(consumer), packing.Bytes(key))
 		changed += n
 		return false, err
 	})
 	if err != nil {
-		return 0, fmt.Errorf("doubt pending messages: %w", classify(err, pendingRights))
+		return 0, fmt.Errorf("doubt pending messages: %w", classify(i.schema, err, pendingRights))
 	}
 	return changed, nil
 }
 
 // eachDue calls do with the keys of the rows that are due, in their order, until do says that it
 // is done. A row that another transaction has locked is passed over.
-func eachDue(ctx context.Context, tx bridge.Tx, find, consumer string, state driver.State, do func(key []byte) (done bool, err error)) error {
+func (i *Inbox) eachDue(ctx context.Context, tx bridge.Tx, find, consumer string, state driver.State, do func(key []byte) (done bool, err error)) error {
 	if err := tables.CheckConsumer(consumer); err != nil {
 		return err
 	}
 	after, afterKey := int64(math.MinInt64), []byte{}
 	for {
-		keys, last, err := readDue(ctx, tx, find, packed(consumer), packing.Text(string(state)), after, after, packing.Bytes(afterKey))
+		keys, last, err := readDue(ctx, tx, i.schema.In(find), packed(consumer), packing.Text(string(state)), after, after, packing.Bytes(afterKey))
 		if err != nil {
 			return err
 		}

@@ -65,7 +65,7 @@ func (l *Ledger) settleBySelect(ctx context.Context, q sqlx.QueryerContext, id u
 		Updateability sql.NullString
 		Instance      string
 	}
-	text := fmt.Sprintf(bound, milliseconds) + l.lookups.settle
+	text := fmt.Sprintf(bound, milliseconds) + l.schema.In(l.lookups.settle)
 	if err := sqlx.SelectContext(ctx, q, &rows, text, argument(id), argument(l.Identity())); err != nil {
 		return driver.StillOpen, "", err
 	}
@@ -96,7 +96,7 @@ func (l *Ledger) settleByInsert(ctx context.Context, conn *sqlx.Conn, id uuid.UU
 	if err != nil {
 		return driver.StillOpen, "", err
 	}
-	result, err := tx.ExecContext(ctx, fmt.Sprintf(bound, milliseconds)+settleByInsert, argument(id), argument(l.Identity()))
+	result, err := tx.ExecContext(ctx, fmt.Sprintf(bound, milliseconds)+l.schema.In(settleByInsert), argument(id), argument(l.Identity()))
 	if isDuplicate(err) {
 		return driver.Committed, from, nil
 	}

@@ -79,9 +79,11 @@ func fallenBack(h ledgertest.Harness) ledgertest.Harness {
 	return h
 }
 
+var ownTableName = bridge.OwnTable{Table: `Shop.or[d]er's; --`, Column: "message [ID]"}
+
 // ownTable is h on a table whose names are such as only quoting can carry.
 func ownTable(h ledgertest.Harness) ledgertest.Harness {
-	own := bridge.OwnTable{Table: `Shop.or[d]er's; --`, Column: "message [ID]"}
+	own := ownTableName
 	const table, column = `[Shop].[or[d]]er's; --]`, "[message [ID]]]"
 	create := h.Create
 	h.Create = func(t testing.TB) func() (*sql.DB, error) {

@@ -83,6 +83,10 @@ func (t *table) keyOf(r row) string {
 
 // The statements on tables and databases.
 var schemaStatements = []statement{
+	form(`SELECT count(*) FROM sys.schemas WHERE name = @p1`, func(x *execution, _ []string) (uint64, error) {
+		asked, _ := x.parameters["@p1"].(string)
+		return x.number(count(asked == "dbo" || slices.Contains(x.db.schemas, asked))), nil
+	}),
 	form(`CREATE SCHEMA $name`, func(x *execution, words []string) (uint64, error) {
 		x.db.schemas = append(x.db.schemas, unquoted(words[1]))
 		return 0, nil

@@ -42,6 +42,9 @@ type Options struct {
 	// OptimizedLocking: a row that was changed is protected by its transaction's ID alone,
 	// and READPAST does not skip it.
 	OptimizedLocking bool
+	// Schema: the bridge's tables are in this schema, and no statement finds one without it. They
+	// must be made there too.
+	Schema string
 }
 
 // A Fault happens once.

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"net"
+	"strings"
 	"time"
 )
 
@@ -167,6 +168,11 @@ func (s *session) run(r request, d *decoder, out *response) error {
 			return err
 		}
 		s.last = text
+		for name, value := range parameters {
+			if text, ok := value.(string); ok { // perhaps a table's name
+				parameters[name] = strings.TrimPrefix(text, bracketed(s.server.options.Schema)+".")
+			}
+		}
 		outside := s.settings
 		x := &execution{session: s, ctx: r.ctx, out: out, done: tokenDoneInProc, parameters: parameters}
 		x.plan = x.planOf(text, declaration)

@@ -79,6 +79,11 @@ func (x *execution) batch(text string) error {
 		if skips {
 			continue
 		}
+		if !executed.MatchString(text) { // whose text comes here by itself
+			if text, err = x.server.options.withoutSchema(text); err != nil {
+				return err
+			}
+		}
 		if c := conditional.FindStringSubmatch(text); c != nil {
 			holds, err := x.condition(c[1])
 			if err != nil {

@@ -99,7 +99,7 @@ type properties struct {
 
 func (d *diagnosis) server(ctx context.Context) error {
 	var p properties
-	if err := d.on.DB.GetContext(ctx, &p, serverState, d.on.Table); err != nil {
+	if err := d.on.DB.GetContext(ctx, &p, d.on.Schema.In(serverState), d.on.Table); err != nil {
 		return err
 	}
 	peersAt, peersErr := 0, error(nil)
@@ -210,7 +210,7 @@ func (d *diagnosis) rights(ctx context.Context) error {
 		return err
 	}
 	for i := range parts {
-		if err := d.on.DB.SelectContext(ctx, &parts[i].missing, fmt.Sprintf(rights, parts[i].values)); err != nil {
+		if err := d.on.DB.SelectContext(ctx, &parts[i].missing, d.on.Schema.In(fmt.Sprintf(rights, parts[i].values))); err != nil {
 			return err
 		}
 	}

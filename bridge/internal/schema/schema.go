@@ -58,7 +58,7 @@ func of(name, opening, closing, national string) (Name, error) {
 var (
 	// token matches the parts of a statement that In looks at. A name in quotes or in a comment stays,
 	// and one that has a schema already.
-	token = regexp.MustCompile(`\bN'(?:[^']|'')*'|'(?:[^']|'')*'|"[^"]*"|\[[^\]]*\]|--[^\n]*|\.?\bbridge_\w+`)
+	token = regexp.MustCompile(`\bN'(?:[^']|'')*'|'(?:[^']|'')*'|"[^"]*"|\[(?:[^\]]|\]\])*\]|--[^\n]*|\.?\bbridge_\w+`)
 	name  = regexp.MustCompile(`\.?\bbridge_\w+`)
 )
 

@@ -24,6 +24,7 @@ func TestOnlyTheBridgesTablesAndFunctionsGetTheSchema(t *testing.T) {
 		{`EXEC (N'UPDATE bridge_ledger SET x = ''a''')`, `EXEC (N'UPDATE ` + pl + `bridge_ledger SET x = ''a''')`, `EXEC (N'UPDATE ` + sl + `bridge_ledger SET x = ''a''')`},
 		{`AS 'SELECT ''10 s'' FROM bridge_forget(ids)'`, `AS 'SELECT ''10 s'' FROM ` + pl + `bridge_forget(ids)'`, `AS N'SELECT ''10 s'' FROM ` + sl + `bridge_forget(ids)'`},
 		{`"bridge_ledger" [bridge_ledger] 'it''s' other_bridge_ledger ''`, `"bridge_ledger" [bridge_ledger] 'it''s' other_bridge_ledger ''`, `"bridge_ledger" [bridge_ledger] 'it''s' other_bridge_ledger ''`},
+		{`[it]]'s].[bridge_ledger] [a'b]`, `[it]]'s].[bridge_ledger] [a'b]`, `[it]]'s].[bridge_ledger] [a'b]`},
 		{postgres.In(`'bridge_ledger' FROM bridge_ledger`), postgres.In(`'bridge_ledger' FROM bridge_ledger`), postgres.In(`'bridge_ledger' FROM bridge_ledger`)},
 	} {
 		for range 2 { // the second time from memory

@@ -1,0 +1,37 @@
+package sqlserver
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/twoqueue/twoqueue/bridge/internal/schema"
+	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+)
+
+// A Schema is the schema of the bridge's tables, by its name as sys.schemas has it:
+//
+//	ledger, err := sqlserver.Schema("messaging").Open(ctx, db)
+//
+// All statements then name the schema, and no login's default schema matters. Statements that name
+// the schema also share their plans between logins of different default schemas. The schema "" is the
+// login's default schema, or dbo.
+type Schema string
+
+// Open does what the function of this name does, with the ledger's tables in the schema.
+func (s Schema) Open(ctx context.Context, db *sql.DB) (*Ledger, error) {
+	l := &Ledger{db: sqlx.NewDb(db, "sqlserver"), lookups: lookupsIn("bridge_ledger", "id")}
+	var err error
+	if l.schema, err = schema.SQLServer(string(s)); err != nil {
+		return nil, fmt.Errorf("open ledger: %w", err)
+	}
+	if l.Ledger, err = tables.Open(ctx, l.db, l.verbs()); err != nil {
+		return nil, err
+	}
+	if err := l.readSetting(ctx, l.db); err != nil {
+		return nil, fmt.Errorf("open ledger: %w", err)
+	}
+	return l, nil
+}
