@@ -82,7 +82,7 @@ func TestMetricsTellEveryOutcome(t *testing.T) {
 		"BRIDGE_ALLOW=:emails,:full,:missing,forbidden:*", "BRIDGE_SWEEP_AGE=never")
 	p.measure(map[string]string{"twoqueue_session_running": "1", "twoqueue_sessions_total": "1", "twoqueue_messages_total{forwarded}": "0",
 		"twoqueue_dead_letters_total{swept}": "0", "twoqueue_session_failures_total{proof}": "0", "twoqueue_last_forward_timestamp_seconds": "0",
-		"twoqueue_targets_held{stuck}": "0", "twoqueue_messages_stranded": "0", "twoqueue_oldest_waiting_age_seconds": "0", "twoqueue_sample_timestamp_seconds": "1+"})
+		"twoqueue_targets_unavailable{stuck}": "0", "twoqueue_messages_waiting{too_large}": "0", "twoqueue_oldest_waiting_age_seconds": "0", "twoqueue_sample_timestamp_seconds": "1+"})
 
 	for range 5 {
 		s.Commit(stage.To(target, "forwarded"))
@@ -96,22 +96,22 @@ func TestMetricsTellEveryOutcome(t *testing.T) {
 	}
 	p.measure(map[string]string{"twoqueue_messages_total{forwarded}": "5", "twoqueue_messages_total{dropped}": "3", "twoqueue_messages_total{dead_lettered}": "5",
 		"twoqueue_dead_letters_total{unroutable}": "1", "twoqueue_dead_letters_total{not-allowed}": "1", "twoqueue_dead_letters_total{refused}": "1",
-		"twoqueue_dead_letters_total{foreign}": "1", "twoqueue_dead_letters_total{malformed}": "1", "twoqueue_targets_held{unroutable}": "1",
+		"twoqueue_dead_letters_total{foreign}": "1", "twoqueue_dead_letters_total{malformed}": "1", "twoqueue_targets_unavailable{unroutable}": "1",
 		"twoqueue_staged_to_forwarded_seconds": "5", "twoqueue_judged_to_forwarded_seconds": "5",
 		"twoqueue_last_forward_timestamp_seconds": fmt.Sprintf("%d+", began.Unix())})
 
 	open, _ := s.Begin(stage.To(target, "waits"))
-	p.measure(map[string]string{"twoqueue_messages_total{set_aside}": "1", "twoqueue_messages_waiting": "1", "twoqueue_messages_held": "1",
+	p.measure(map[string]string{"twoqueue_messages_total{set_aside}": "1", "twoqueue_messages_waiting{transaction}": "1", "twoqueue_messages_held": "1",
 		"twoqueue_settles_in_flight": "1", "twoqueue_oldest_waiting_age_seconds": "0.3+"})
 	must(t, open.Commit())
-	p.measure(map[string]string{"twoqueue_messages_total{forwarded}": "6", "twoqueue_messages_waiting": "0", "twoqueue_oldest_waiting_age_seconds": "0", "twoqueue_settles_in_flight": "0"})
+	p.measure(map[string]string{"twoqueue_messages_total{forwarded}": "6", "twoqueue_messages_waiting{transaction}": "0", "twoqueue_oldest_waiting_age_seconds": "0", "twoqueue_settles_in_flight": "0"})
 
 	s.Commit(stage.To(full, "the one that it takes"))
 	s.WaitDepth(full, 1)
 	s.Commit(stage.To(full, "waits"), stage.To(full, "waits"))
-	p.measure(map[string]string{"twoqueue_targets_held{full}": "1", "twoqueue_target_messages_held{full}": "2"})
+	p.measure(map[string]string{"twoqueue_targets_unavailable{full}": "1", "twoqueue_messages_waiting{full}": "2"})
 	s.Receive(full, 3)
-	p.measure(map[string]string{"twoqueue_messages_total{forwarded}": "9", "twoqueue_targets_held{full}": "0", "twoqueue_messages_held": "0"})
+	p.measure(map[string]string{"twoqueue_messages_total{forwarded}": "9", "twoqueue_targets_unavailable{full}": "0", "twoqueue_messages_held": "0"})
 
 	// An orphan, and no sweep.
 	if _, err := s.DB.ExecContext(t.Context(), `INSERT INTO bridge_ledger (id, recorded_at) VALUES ($1, now() - interval '8 days')`, uuid.New()); err != nil {
@@ -162,10 +162,10 @@ func countsSweeps(t *testing.T, s *stage.Stage) {
 	old := wire.Staged{Message: stage.To("emails", "of the swept row"), Ledger: s.Ledger.Identity(), StagedAt: time.Now().Add(-9 * 24 * time.Hour)}
 	old.ID = uuid.New()
 	must(t, s.Channel.PublishWithContext(t.Context(), "", s.Topology.Queue, false, false, old.Publishing()))
-	p.measure(map[string]string{"twoqueue_messages_withheld": "1", "twoqueue_withheld_seconds": "0+"})
+	p.measure(map[string]string{"twoqueue_messages_waiting{evidence}": "1", "twoqueue_waiting_for_evidence_seconds": "0+"})
 	s.Evidence()
 	p.measure(map[string]string{"twoqueue_dead_letters_total{swept}": "1", "twoqueue_messages_total{dead_lettered}": "1",
-		"twoqueue_messages_withheld": "0", "twoqueue_withheld_seconds": "0"})
+		"twoqueue_messages_waiting{evidence}": "0", "twoqueue_waiting_for_evidence_seconds": "0"})
 }
 
 // row is a line of the table in the worker's README: name, perhaps labels, meaning,
@@ -196,7 +196,7 @@ func TestMetricsAreThoseOfTheReadme(t *testing.T) {
 			for _, label := range m.GetLabel() {
 				names = append(names, label.GetName())
 				named := slices.Contains([]string{"queue", "vhost"}, label.GetName()) // by the broker
-				if !named && name != "twoqueue_target_messages_held" && !strings.Contains(meaning, "`"+label.GetValue()+"`") {
+				if !named && !strings.Contains(meaning, "`"+label.GetValue()+"`") {
 					t.Errorf("%s: %s is not documented", name, label.GetValue())
 				}
 			}

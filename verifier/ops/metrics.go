@@ -123,7 +123,7 @@ func seconds(from, to time.Time) float64 { return max(0, to.Sub(from).Seconds())
 type present struct{ of *Monitor }
 
 var (
-	messagesDesc  = desc("twoqueue_messages_total", "Messages that the verifier has done with, by verdict; set_aside: none yet, moved to the waiting queue.", "verdict")
+	messagesDesc  = desc("twoqueue_messages_total", "Messages that the verifier has done with, by verdict. set_aside is no verdict: the message waited for long and was moved to the waiting queue, and a verifier takes it up again.", "verdict")
 	restagedDesc  = desc("twoqueue_restaged_total", "Messages that their rows carry, and that have been staged from there: their first copies were lost, or there were none.")
 	sweptDesc     = desc("twoqueue_swept_total", "Orphan rows removed from the ledger.")
 	undeletedDesc = desc("twoqueue_rows_undeleted", "Ledger rows of delivered messages that could not be deleted yet: locked, or the database refuses.")
@@ -133,16 +133,13 @@ var (
 	runningDesc   = desc("twoqueue_session_running", "1 if there is a session, else 0. A session notices that the database is away when it has something to judge.")
 	usableDesc    = desc("twoqueue_database_usable", "1 if the ledger's database was usable when it was asked the last time, else 0.")
 	blockedDesc   = desc("twoqueue_broker_blocked", "1 while nothing can be published, else 0. Either the broker allows no connection, or it has a memory or disk alarm. The broker tells a worker of an alarm when the worker publishes.")
-	heldDesc      = desc("twoqueue_messages_held", "Messages taken from the queues and not done.")
-	waitingDesc   = desc("twoqueue_messages_waiting", "Messages held that wait for an open transaction: the size of the waiting room.")
+	heldDesc      = desc("twoqueue_messages_held", "Messages held: taken from a queue, and not yet forwarded, dropped, dead-lettered or set aside.")
+	waitingDesc   = desc("twoqueue_messages_waiting", "Messages held that wait, by reason: transaction (an open one), evidence (they look rolled back, and nothing shows yet that the senders commit on this database server), full, unroutable or stuck (their targets take nothing), too_large (for the broker by now: max_message_size was lowered).", "reason")
 	oldestDesc    = desc("twoqueue_oldest_waiting_age_seconds", "Time since the staging of the message that has waited longest for an open transaction, among the messages that this verifier holds; 0 if none waits.")
-	strandedDesc  = desc("twoqueue_messages_stranded", "Deliveries held with a message that is larger than the broker takes by now: max_message_size was lowered.")
 	settlingDesc  = desc("twoqueue_settles_in_flight", "Lookups that wait in the database for the end of a transaction.")
-	targetsDesc   = desc("twoqueue_targets_held", "Targets that take nothing at present, by reason: full (nack), unroutable (missing), stuck (no confirms).", "reason")
-	keysDesc      = desc("twoqueue_keys_held", "Order keys of which messages wait for an earlier one.")
-	targetedDesc  = desc("twoqueue_target_messages_held", "Messages that wait for such a target, by its reason.", "reason")
-	withheldDesc  = desc("twoqueue_messages_withheld", "Messages held that look rolled back, and wait for evidence that the senders commit on this database server.")
-	evidenceDesc  = desc("twoqueue_withheld_seconds", "For how long messages have been withheld for want of evidence; 0 if none is.")
+	targetsDesc   = desc("twoqueue_targets_unavailable", "Targets that take nothing at present, by reason: full (nack), unroutable (missing), stuck (no confirms).", "reason")
+	keysDesc      = desc("twoqueue_keys_waiting", "Order keys of which messages wait for an earlier one.")
+	evidenceDesc  = desc("twoqueue_waiting_for_evidence_seconds", "For how long messages have waited for evidence; 0 if none waits for it.")
 )
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
@@ -154,7 +151,7 @@ var holdReasons = []verifier.HoldReason{verifier.Full, verifier.Missing, verifie
 
 func (present) Describe(descs chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{messagesDesc, restagedDesc, sweptDesc, undeletedDesc, abandonedDesc, unstageDesc, sessionsDesc, runningDesc, usableDesc, blockedDesc, heldDesc,
-		waitingDesc, oldestDesc, withheldDesc, evidenceDesc, strandedDesc, settlingDesc, targetsDesc, targetedDesc, keysDesc} {
+		waitingDesc, oldestDesc, evidenceDesc, settlingDesc, targetsDesc, keysDesc} {
 		descs <- d
 	}
 }
@@ -189,31 +186,31 @@ func (p present) Collect(values chan<- prometheus.Metric) {
 	send(usableDesc, prometheus.GaugeValue, one(asked && unusable == nil))
 	send(blockedDesc, prometheus.GaugeValue, one(state.Blocked != ""))
 	send(heldDesc, prometheus.GaugeValue, float64(state.Held))
-	send(waitingDesc, prometheus.GaugeValue, float64(state.Waiting))
 	oldest := 0.0
 	if len(state.Oldest) > 0 {
 		oldest = seconds(state.Oldest[0].Since, time.Now())
 	}
 	send(oldestDesc, prometheus.GaugeValue, oldest)
-	send(withheldDesc, prometheus.GaugeValue, float64(state.Withheld))
 	withheld := 0.0
 	if !state.WithheldSince.IsZero() {
 		withheld = seconds(state.WithheldSince, time.Now())
 	}
 	send(evidenceDesc, prometheus.GaugeValue, withheld)
-	send(strandedDesc, prometheus.GaugeValue, float64(state.Stranded))
 	send(settlingDesc, prometheus.GaugeValue, float64(state.Settling))
 	send(keysDesc, prometheus.GaugeValue, float64(state.KeysHeld))
-	targets, messages := map[verifier.HoldReason]int{}, map[verifier.HoldReason]int{}
+	targets := map[verifier.HoldReason]int{}
+	waiting := map[string]int{"transaction": state.Waiting, "evidence": state.Withheld, "too_large": state.Stranded}
 	for _, reason := range holdReasons {
-		targets[reason], messages[reason] = 0, 0
+		targets[reason], waiting[string(reason)] = 0, 0
 	}
 	for _, t := range state.Targets {
 		targets[t.Reason]++
-		messages[t.Reason] += t.Messages
+		waiting[string(t.Reason)] += t.Messages
 	}
 	for reason, n := range targets {
 		send(targetsDesc, prometheus.GaugeValue, float64(n), string(reason))
-		send(targetedDesc, prometheus.GaugeValue, float64(messages[reason]), string(reason))
+	}
+	for reason, n := range waiting {
+		send(waitingDesc, prometheus.GaugeValue, float64(n), reason)
 	}
 }

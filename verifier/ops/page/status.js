@@ -67,7 +67,7 @@ function line(c, rates) {
 }
 
 const verdicts = {
-  forwarded: 'Forwarded', dropped: 'Dropped (rolled back)', dead_lettered: 'Dead-lettered', set_aside: 'Set aside (still waiting)',
+  forwarded: 'Forwarded', dropped: 'Dropped (rolled back)', dead_lettered: 'Dead-lettered', set_aside: 'Set aside',
 };
 
 function showCards(r) {
@@ -86,7 +86,7 @@ function showCards(r) {
   const unstageable = r.unstageable ? `; ${number.format(r.unstageable)} cannot be staged, see the log` : '';
   for (const [key, name, value, small] of [
     ['waiting', 'Waiting for a transaction', r.waiting, oldest],
-    ['held', 'Held', r.held, `taken and not done; ${number.format(r.settling)} lookups wait`],
+    ['held', 'Held', r.held, `${number.format(r.settling)} lookups wait in the database`],
     ['restaged', 'Staged again', r.restaged, due + unstageable],
     ['swept', 'Orphan rows swept', r.swept, 'of the ledger'],
   ]) {
@@ -182,7 +182,7 @@ function show(r) {
     ? `since ${when(r.session)}${r.sessions > 1 ? `, session ${number.format(r.sessions)}` : ''}`
       + (r.targets_held === 1 ? '; 1 target takes nothing' : r.targets_held ? `; ${number.format(r.targets_held)} targets take nothing` : '') : phases[r.state] || '');
   const trouble = r.error ? `${r.session ? 'The database' : 'The last session'}: ${r.error}` : r.blocked ? `Nothing can be published: ${r.blocked}` : r.foreign ? r.foreign
-    : r.withheld_since ? `Messages look rolled back and are not dropped, since ${when(r.withheld_since)}: in this session no message was found that a sender has committed on this database server. Is it a copy, or an old primary?` : '';
+    : r.withheld_since ? `Messages that look rolled back are waiting for evidence, since ${when(r.withheld_since)}: in this session no message was found that a sender has committed on this database server. Is it a copy, or an old primary?` : '';
   byID('error').hidden = !trouble;
   setText(byID('error'), trouble);
 
@@ -202,7 +202,7 @@ function show(r) {
   ], t.open, t.error ? `The database does not tell: ${t.error}`
     : t.known ? 'None that the login may see.' : 'This database cannot tell whose transactions are open.');
   table('oldest', 'oldest-h', [
-    ['Waits for', 'time', (m) => since(r.now, m.since)],
+    ['Has waited', 'time', (m) => since(r.now, m.since)],
     ['Target', '', (m) => m.target],
     ['Message ID', 'id', (m) => m.id],
   ], r.oldest, 'No message waits.');
@@ -211,15 +211,15 @@ function show(r) {
   table('targets', 'targets-h', [
     ['Target', '', (x) => x.target],
     ['Why', 'why', (x) => x.reason, (x) => x.mend],
-    ['Held for', 'time', (x) => since(r.now, x.since)],
-    ['Messages', 'number', (x) => number.format(x.messages)],
+    ['Unavailable for', 'time', (x) => since(r.now, x.since)],
+    ['Waiting', 'number', (x) => number.format(x.messages)],
     ['Next dead letter', 'time', (x) => x.dead_letter_at ? `in ${since(x.dead_letter_at, r.now)}` : ''],
   ], r.targets, 'None: every target takes its messages.');
 
   byID('keys-section').hidden = r.keys === null;
   setText(byID('keys-n'), number.format(r.keys_held));
   table('keys', 'keys-h', [
-    ['Waits for', 'time', (k) => since(r.now, k.since)],
+    ['Has waited', 'time', (k) => since(r.now, k.since)],
     ['Key', '', (k) => k.key],
     ['Queue', '', (k) => k.queue],
     ['First message', 'id', (k) => k.id],
