@@ -10,7 +10,7 @@
 //	go test ./tests/faults -run TestLong -faults.for 1h -timeout 2h -v   many seeds, heavy traffic
 //	… -faults.database mysql                                            on a MariaDB, or a MySQL
 //	go test ./tests/faults -run TestLongRunUnderLocal -faults.for 30m -timeout 1h -v   local faults only
-//	./tests/matrix sid -- ./tests/faults -run TestLongRunUnderFaults -faults.for=15m -faults.database=mysql -v
+//	./tests/matrix sid -- ./tests/faults -run TestLongRunUnderFaultsLoses -faults.for=15m -faults.database=mysql -v
 //
 // The last one runs on the servers of a newer Debian release (tests/README.md lists them): on sid
 // MySQL 9.7, or PostgreSQL 18 with -faults.database=postgres, and RabbitMQ 4.3. For longer
