@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 
@@ -23,6 +24,7 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
+	"github.com/twoqueue/twoqueue/verifier/otelverifier"
 )
 
 func TestMain(m *testing.M) { servertest.Main(m) }
@@ -32,7 +34,6 @@ func TestOneTraceFromTheRequestToTheReceiversCommit(t *testing.T) {
 	s := stage.New(t, stage.Postgres)
 	s.Queue("orders", nil)
 	s.Queue("receipts", nil)
-	s.Verify(verifier.Options{Allow: []verifier.Allow{{Exchange: "*", RoutingKey: "*"}}})
 	if err := migrate.Inbox(t.Context(), s.DB, migrate.PostgreSQL); err != nil {
 		t.Fatal(err)
 	}
@@ -41,6 +42,7 @@ func TestOneTraceFromTheRequestToTheReceiversCommit(t *testing.T) {
 	}
 	recorder := tracetest.NewSpanRecorder()
 	provider := sdk.NewTracerProvider(sdk.WithSpanProcessor(recorder))
+	verifies := s.Verify(verifier.Options{Allow: []verifier.Allow{{Exchange: "*", RoutingKey: "*"}}, Observer: otelverifier.New(provider, s.Topology)})
 	sends := s.NewSender(sender.Options{Carry: sender.CarryNever, Tracer: otelsender.New(provider)})
 
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -102,6 +104,7 @@ func TestOneTraceFromTheRequestToTheReceiversCommit(t *testing.T) {
 	}
 	d := <-handled
 	receipt := s.Receive("receipts", 1)[0]
+	verifies.Stop() // its spans are made when all is over
 
 	spans := make(map[string][]sdk.ReadOnlySpan)
 	for _, span := range recorder.Ended() {
@@ -114,7 +117,12 @@ func TestOneTraceFromTheRequestToTheReceiversCommit(t *testing.T) {
 			t.Errorf("the parent of %s is not %s", span.Name(), parent.Name())
 		}
 	}
-	for _, step := range []string{"record", "stage"} {
+	for _, verify := range spans["verify"] {
+		if parent := verify.Parent().SpanID(); parent != create.SpanContext().SpanID() && parent != reply.SpanContext().SpanID() {
+			t.Error("the parent of verify is no message's")
+		}
+	}
+	for _, step := range []string{"record", "stage", "verify", "settle", "forward", "delete"} {
 		if n := len(spans[step]); n != 2 {
 			t.Errorf("%d spans %s, must be one of the request and one of the receiver", n, step)
 		}
@@ -131,6 +139,11 @@ func TestOneTraceFromTheRequestToTheReceiversCommit(t *testing.T) {
 	}
 	if d.Headers["tenant"] != "t1" || !names(d, create) || !names(receipt, reply) {
 		t.Errorf("the headers are %v and %v", d.Headers, receipt.Headers)
+	}
+	if *drawing != "" {
+		if err := os.WriteFile(*drawing, draw(recorder.Ended()), 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 	var n int
 	if err := s.DB.QueryRowContext(t.Context(), `SELECT count(*) FROM orders`).Scan(&n); err != nil || n != 1 {
