@@ -254,7 +254,7 @@ func TestTheNumberOfConnectionsIsTheSameEverywhere(t *testing.T) {
 		}
 		return strings.Join(strings.Fields(strings.ReplaceAll(string(content), "#", "")), " ")
 	}
-	match := regexp.MustCompile(`BRIDGE_SETTLERS, value: "(\d+)"`).FindStringSubmatch(read("../../compose/kubernetes/verifier.yaml"))
+	match := regexp.MustCompile(`BRIDGE_SETTLERS, value: "(\d+)"`).FindStringSubmatch(read("../../compose/kubernetes/base/verifier.yaml"))
 	if match == nil {
 		t.Fatal("the deployment has no settlers")
 	}
@@ -284,7 +284,7 @@ func TestTheNumberOfConnectionsIsTheSameEverywhere(t *testing.T) {
 
 // A worker refuses variables that it does not know: the Kubernetes example sets none.
 func TestTheKubernetesExampleSetsKnownVariables(t *testing.T) {
-	manifest, err := os.ReadFile("../../compose/kubernetes/verifier.yaml")
+	manifest, err := os.ReadFile("../../compose/kubernetes/base/verifier.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

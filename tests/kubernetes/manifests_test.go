@@ -6,6 +6,7 @@ package kubernetes
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -17,6 +18,8 @@ import (
 	batch "k8s.io/api/batch/v1"
 	network "k8s.io/api/networking/v1"
 	policy "k8s.io/api/policy/v1"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
 )
 
@@ -36,31 +39,37 @@ func must[T any](value T, err error) T {
 // own, since kubectl apply would stop there elsewhere.
 func manifests(t *testing.T) map[string]string {
 	t.Helper()
-	known := map[string]any{"batch/v1 Job": new(batch.Job), "apps/v1 Deployment": new(apps.Deployment), "policy/v1 PodDisruptionBudget": new(policy.PodDisruptionBudget),
-		"networking.k8s.io/v1 NetworkPolicy": new(network.NetworkPolicy)}
 	all := make(map[string]string)
-	for _, file := range append(must(filepath.Glob(folder+"/*.yaml")), must(filepath.Glob(folder+"/keda/*.yaml"))...) {
-		for document := range bytes.SplitSeq(must(os.ReadFile(file)), []byte("\n---\n")) {
-			var content map[string]any
-			if err := yaml.Unmarshal(document, &content); err != nil {
-				t.Fatalf("%s: %v", file, err)
-			}
-			version, kind := fmt.Sprint(content["apiVersion"]), fmt.Sprint(content["kind"])
-			into, ok := known[version+" "+kind]
-			if keda := strings.HasPrefix(version, "keda.sh/"); keda == ok || keda != strings.Contains(file, "/keda/") {
-				t.Errorf("%s has a %s %s", file, version, kind)
-			} else if ok {
-				if err := yaml.UnmarshalStrict(document, into); err != nil {
-					t.Errorf("%s: %s: %v", file, kind, err)
-				}
-			}
-			if kind == "NetworkPolicy" { // there is one for each kind of pod
-				kind += " " + strings.TrimPrefix(fmt.Sprint(content["metadata"].(map[string]any)["name"]), "twoqueue-")
-			}
-			flatten(all, kind, content)
-		}
+	for _, file := range []string{folder + "/base/verifier.yaml", folder + "/keda/scaling.yaml"} {
+		read(t, all, file, must(os.ReadFile(file)))
 	}
 	return all
+}
+
+// read adds the documents of a file to all.
+func read(t *testing.T, all map[string]string, file string, documents []byte) {
+	t.Helper()
+	known := map[string]any{"batch/v1 Job": new(batch.Job), "apps/v1 Deployment": new(apps.Deployment), "policy/v1 PodDisruptionBudget": new(policy.PodDisruptionBudget),
+		"networking.k8s.io/v1 NetworkPolicy": new(network.NetworkPolicy)}
+	for document := range bytes.SplitSeq(documents, []byte("\n---\n")) {
+		var content map[string]any
+		if err := yaml.Unmarshal(document, &content); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		version, kind := fmt.Sprint(content["apiVersion"]), fmt.Sprint(content["kind"])
+		into, ok := known[version+" "+kind]
+		if keda := strings.HasPrefix(version, "keda.sh/"); keda == ok || keda != strings.Contains(file, "/keda/") {
+			t.Errorf("%s has a %s %s", file, version, kind)
+		} else if ok {
+			if err := yaml.UnmarshalStrict(document, into); err != nil {
+				t.Errorf("%s: %s: %v", file, kind, err)
+			}
+		}
+		if kind == "NetworkPolicy" { // there is one for each kind of pod
+			kind += " " + strings.TrimPrefix(fmt.Sprint(content["metadata"].(map[string]any)["name"]), "twoqueue-")
+		}
+		flatten(all, kind, content)
+	}
 }
 
 func flatten(into map[string]string, path string, value any) {
@@ -153,6 +162,42 @@ func TestThePartsOfTheKubernetesExampleFitTogether(t *testing.T) {
 		if !regexp.MustCompile("^(" + want + ")$").MatchString(m[path]) {
 			t.Errorf("%s is %q, must be %q", path, m[path], want)
 		}
+	}
+}
+
+// Kustomize itself builds the example, from the files only. The example changes the named values, and
+// nothing else.
+func TestTheKustomizationOfTheExampleChangesTheBase(t *testing.T) {
+	build := func(name string) map[string]string {
+		t.Helper()
+		built, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), folder+"/"+name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := make(map[string]string)
+		read(t, all, name, must(built.AsYaml()))
+		return all
+	}
+	base, example := build("base"), build("example")
+	want := maps.Clone(base)
+	want["Job metadata name"] = "twoqueue-migrate-1-1-0"
+	want["Deployment"+container+" env BRIDGE_ALLOW"] = ":emails,orders:*"
+	for _, kind := range []string{"Job", "Deployment"} {
+		want[kind+container+" image"] = "registry.shop.example/twoqueue/verifier:1.1.0"
+	}
+	for _, kind := range []string{"Job", "Deployment", "PodDisruptionBudget", "NetworkPolicy verifier", "NetworkPolicy migrate"} {
+		want[kind+" metadata namespace"] = "shop"
+	}
+	element := regexp.MustCompile(` env \d+ `) // also by its name, and a patch may reorder it
+	paths := maps.Clone(want)
+	maps.Copy(paths, example)
+	for path := range paths {
+		if !element.MatchString(path) && want[path] != example[path] {
+			t.Errorf("%s is %q, must be %q", path, example[path], want[path])
+		}
+	}
+	if read := manifests(t); base["Deployment"+container+" image"] != read["Deployment"+container+" image"] {
+		t.Error("the base is another one than its file")
 	}
 }
 
