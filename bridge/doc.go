@@ -96,6 +96,9 @@
 //	COMMIT                                the row is there; the message is forwarded
 //	COMMIT of a carried message whose     the row carries it; at its stage time a verifier
 //	staged copy was lost, or never sent   stages it
+//	COMMIT of a delayed message           the row carries it; a verifier stages it when its
+//	                                      time has come
+//	Cancel of a message, before COMMIT    rolled back; the message stays
 //	verifier: the claim of a carried      staged when the moved stage time comes
 //	message, before its staging
 //	verifier: that staging                if the first copy was only late, the second finds

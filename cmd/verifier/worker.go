@@ -148,6 +148,6 @@ func (w *worker) verify(ctx, serving context.Context, observer verifier.Observer
 	if err != nil {
 		return err
 	}
-	defer start(serving, func(ctx context.Context) { w.monitor.Run(ctx, v, ledger, ledger.Watcher) })()
+	defer start(serving, func(ctx context.Context) { w.monitor.Run(ctx, v, ledger, ledger.Watcher, ledger.CarriedReader) })()
 	return v.Run(ctx)
 }

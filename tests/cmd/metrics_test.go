@@ -125,11 +125,19 @@ func TestMetricsTellEveryOutcome(t *testing.T) {
 	valve.Cut()
 	p.measure(map[string]string{"twoqueue_session_running": "0", "twoqueue_session_failures_total{broker}": "1+"})
 	s.CommitCarried(stage.To(target, "carried"), stage.To(target, "carried"), stage.To(target, "carried"))
-	p.measure(map[string]string{"twoqueue_carried_due": "3", "twoqueue_carried_oldest_due_seconds": "0.1+"})
+	p.measure(map[string]string{"twoqueue_carried_due": "3", "twoqueue_carried_oldest_due_seconds": "0.1+", "twoqueue_unpublished_oldest_due_seconds": "0.1+"})
 	valve.Release()
 	p.measure(map[string]string{"twoqueue_session_running": "1", "twoqueue_sessions_total": "2+", "twoqueue_restaged_total": "3",
 		"twoqueue_carried_due": "0", "twoqueue_carried_oldest_due_seconds": "0",
 		"twoqueue_messages_total{forwarded}": "12+"})
+
+	// Two messages wait for their time.
+	for i := range 2 {
+		m := stage.To(target, "later")
+		m.NotBefore = time.Unix(4_000_000_000+int64(i), 0)
+		s.Commit(m)
+	}
+	p.measure(map[string]string{"twoqueue_delayed_waiting": "2", "twoqueue_delayed_next_timestamp_seconds": "4e+09", "twoqueue_unpublished_oldest_due_seconds": "0"})
 
 	// A row whose message cannot be read stays.
 	if _, err := s.DB.ExecContext(t.Context(), `INSERT INTO bridge_ledger (id, recorded_at, message, stage_at) VALUES ($1, now(), 'unreadable', now())`, uuid.New()); err != nil {

@@ -3,6 +3,7 @@ package crash_test
 import (
 	"database/sql"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -108,15 +109,74 @@ func TestAVerifierKilledBetweenConfirmAndDeleteOfACarriedRowLosesNothing(t *test
 	})
 }
 
+// Of a delayed message only the row exists until its time.
+func TestASenderKilledAtADelayedMessageHasSentItIfItHasCommitted(t *testing.T) {
+	onEach(t, func(w *world) {
+		for _, at := range []point{recorded, placed} {
+			id := newIDs(1)[0]
+			b := carrying(at, id)
+			b.Carry, b.Delay = sender.CarryNever, time.Second
+			w.killAt(at, b)
+			w.wantOutcome(id, map[point]driver.Outcome{recorded: driver.RolledBack, placed: driver.Committed}[at])
+		}
+		w.deliverAll()
+		w.wantOnce()
+	})
+}
+
+// At each point of the way of a message whose time has come. A claim that no staging has followed is
+// still a claim: the message cannot be taken back.
+func TestAVerifierKilledWhileItStagesDelayedMessagesLosesNothing(t *testing.T) {
+	onEach(t, func(w *world) {
+		for _, at := range []point{claimed, asked, forgets, forgot} {
+			id := newIDs(1)[0]
+			w.carryDelayed(300*time.Millisecond, id)
+			p := w.start(brief{Role: aVerifier, Stops: map[point]uuid.UUID{at: id}})
+			p.reached(at)
+			p.KillRunning()
+			w.wantNotCancelled(id)
+		}
+		w.deliverAll()
+		w.wantOnceOrTwice()
+	})
+}
+
+// wantNotCancelled fails if a message of which a copy may exist is taken back.
+func (w *world) wantNotCancelled(id uuid.UUID) {
+	w.t.Helper()
+	tx, err := inTx(w.t.Context(), w.DB, func(tx *sql.Tx) error {
+		done, err := w.Ledger.Cancel(w.t.Context(), bridge.SQL(tx), id)
+		if done {
+			w.t.Errorf("message %s is cancelled although a verifier had claimed it", id)
+		}
+		return err
+	})
+	w.must("cancel", err)
+	w.must("roll back", tx.Rollback())
+}
+
 // carryUnpublished places orders whose messages their sender does not publish, in a transaction that commits.
 func (w *world) carryUnpublished(ids ...uuid.UUID) {
+	w.t.Helper()
+	w.carryUntil(time.Time{}, ids...)
+}
+
+// carryDelayed does the same with messages that are due so much later.
+func (w *world) carryDelayed(delay time.Duration, ids ...uuid.UUID) {
+	w.t.Helper()
+	_, now, err := w.Ledger.Due(w.t.Context(), driver.DueRow{}, 1)
+	w.must("read the clock", err)
+	w.carryUntil(now.Add(delay), ids...)
+}
+
+func (w *world) carryUntil(notBefore time.Time, ids ...uuid.UUID) {
 	w.t.Helper()
 	entries := make([]driver.Entry, len(ids))
 	for i, m := range messages(ids, w.target) {
 		publishing, err := wire.Encode(m, w.Ledger.Identity())
 		w.must("encode", err)
 		publishing.Headers[wire.HeaderCarried] = true
-		entries[i] = driver.Entry{ID: m.ID, Message: wire.EncodeRecord(publishing), Unpublished: true}
+		entries[i] = driver.Entry{ID: m.ID, Message: wire.EncodeRecord(publishing), Unpublished: true, NotBefore: notBefore}
 	}
 	tx, err := inTx(w.t.Context(), w.DB, func(tx *sql.Tx) error {
 		if err := insert(w.t.Context(), tx, ids); err != nil {

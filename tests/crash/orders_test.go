@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -47,11 +48,20 @@ func isMessage(d amqp.Delivery) bool {
 // place inserts the orders and stages their messages in a transaction that it
 // leaves open.
 func place(ctx context.Context, db *sql.DB, s *sender.Sender, target string, ids ...uuid.UUID) (*sql.Tx, error) {
+	return placeDelayed(ctx, db, s, target, time.Time{}, ids...)
+}
+
+// placeDelayed is place with messages that wait for a time, if it is not zero.
+func placeDelayed(ctx context.Context, db *sql.DB, s *sender.Sender, target string, notBefore time.Time, ids ...uuid.UUID) (*sql.Tx, error) {
 	return inTx(ctx, db, func(tx *sql.Tx) error {
 		if err := insert(ctx, tx, ids); err != nil {
 			return err
 		}
-		_, err := s.SendTx(ctx, bridge.SQL(tx), messages(ids, target)...)
+		all := messages(ids, target)
+		for i := range all {
+			all[i].NotBefore = notBefore
+		}
+		_, err := s.SendTx(ctx, bridge.SQL(tx), all...)
 		return err
 	})
 }

@@ -38,6 +38,7 @@ type brief struct {
 	Early       bool                // the sender stages these before it inserts them
 	Pgx         bool                // it does so by pgxsender.InTx
 	Carry       sender.Carry        // of the sender and the shop
+	Delay       time.Duration       // of the sender's second transaction
 	Tills       int                 // of the shop
 	Options     verifier.Options
 }
@@ -161,10 +162,14 @@ func (v *victim) send(ctx context.Context) error {
 		v.stop(placed, v.Orders...)
 		return errors.New("nobody has killed it")
 	}
+	var notBefore time.Time
+	if v.Delay > 0 {
+		notBefore = time.Now().Add(v.Delay)
+	}
 	if v.Early {
 		tx, err = placeEarly(ctx, v.db, v.sender, v.Target, func() { v.stop(begun, v.Orders...) }, v.Orders...)
 	} else {
-		tx, err = place(ctx, v.db, v.sender, v.Target, v.Orders...)
+		tx, err = placeDelayed(ctx, v.db, v.sender, v.Target, notBefore, v.Orders...)
 	}
 	if err != nil {
 		return err

@@ -32,6 +32,10 @@
 // was committed before the deletion; no more are lost so than the queue can have held.
 // The totals of a run count both.
 //
+// Some messages of a plan are delayed, by five seconds at most, and their senders cancel some of these:
+// no delayed message arrives before its time, and none that a Cancel has taken back arrives at all, because
+// the cancelling transaction deletes its order.
+//
 // Half of the senders carry their messages in the rows. A carried message counts as lost whatever
 // was deleted, and no such row may be left at the end. The totals count the copies that verifiers
 // have staged, and how many of them were needless at most.

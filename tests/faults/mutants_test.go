@@ -586,6 +586,58 @@ var mutants = []mutant{
 `}},
 	},
 	{
+		name: "a delayed message is staged before its time",
+		pkg:  "../bridge/sqlite",
+		test: "TestLedger/carried/a_delayed_message_is_due_when_its_time_has_come,_and_no_copy_of_it_is_published_before",
+		says: "a row is due that is to be staged at",
+		edits: []edit{
+			{"bridge/sqlite/carried.go", `	"encoding/json"
+`, `	"encoding/json"
+	"strings"
+`},
+			{"bridge/sqlite/carried.go", `func (l *Ledger) cancel(`, `func without(name, condition, instead, statement string) string {
+	if mutant(name) {
+		return strings.Replace(statement, condition, instead, 1)
+	}
+	return statement
+}
+
+func (l *Ledger) cancel(`},
+			{"bridge/sqlite/carried.go", `SelectContext(ctx, &rows, due, `,
+				`SelectContext(ctx, &rows, without("a delayed message is staged before its time", "<= look.now", "<= look.now + 7200000", due), `},
+		},
+	},
+	{
+		name: "cancel deletes a claimed row",
+		pkg:  "../bridge/sqlite",
+		test: "TestLedger/carried/cancel_takes_a_row_back_as_long_as_no_copy_of_its_message_can_exist",
+		says: "that is claimed returns true, must return false",
+		edits: []edit{{"bridge/sqlite/carried.go", `tx.Exec(ctx, cancel, id`,
+			`tx.Exec(ctx, without("cancel deletes a claimed row", " AND stage_at <= recorded_at * 1000", "", cancel), id`}},
+	},
+	{
+		name: "delayed now leaves recorded_at",
+		pkg:  "../bridge/inspect/sqliteinspect",
+		test: "TestAHealthyFileIsWell",
+		says: "a message that was advanced and then claimed is cancelled",
+		edits: []edit{
+			{"bridge/inspect/sqliteinspect/carried.go", `	"context"
+`, `	"context"
+	"strings"
+`},
+			{"bridge/inspect/sqliteinspect/carried.go", `func (i *Inspector) carried()`, `func leaving(statement string) string {
+	if mutant("delayed now leaves recorded_at") {
+		_, rest, _ := strings.Cut(statement, ", stage_at = ")
+		return "UPDATE bridge_ledger SET stage_at = " + rest
+	}
+	return statement
+}
+
+func (i *Inspector) carried()`},
+			{"bridge/inspect/sqliteinspect/carried.go", `MakeDue: advance`, `MakeDue: leaving(advance)`},
+		},
+	},
+	{
 		name: "delete a carried row before the confirm", // the edit stands above
 		pkg:  "../verifier",
 		test: "TestACarriedRowStaysUntilTheConfirm",

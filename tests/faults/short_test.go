@@ -75,6 +75,7 @@ func run(t *testing.T, kind string, seed uint64, traffic traffic) (world.Counts,
 		Keys:     traffic.keys,
 		Pause:    traffic.pause,
 		Carry:    forms(seed),
+		Delayed:  true,
 	}
 	if traffic.keys > 0 {
 		config.Topology.OrderedShards = 3
@@ -121,6 +122,9 @@ func run(t *testing.T, kind string, seed uint64, traffic traffic) (world.Counts,
 	}
 	if finishErr != nil {
 		t.Errorf("seed %d: finish: %v", seed, finishErr)
+	}
+	if totals.Committed > 2000 && totals.Delayed == 0 {
+		t.Errorf("seed %d: nothing was delayed", seed)
 	}
 	if totals.Committed == 0 {
 		t.Errorf("seed %d: nothing was committed: nothing is shown", seed)

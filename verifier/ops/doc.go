@@ -5,7 +5,8 @@
 //	monitor, err := ops.New(options, nil)
 //	options.Observer = monitor
 //	v, err := verifier.New(ledger, broker, options)
-//	go monitor.Run(ctx, v, ledger, postgresinspect.New(ledger)) // until ctx ends
+//	inspector := postgresinspect.New(ledger)
+//	go monitor.Run(ctx, v, ledger, inspector, inspector) // until ctx ends
 //	prometheus.MustRegister(monitor)
 //	mux.Handle("/verifier/", http.StripPrefix("/verifier", monitor.Probes(nil)))
 //	mux.Handle("/verifier/status/", http.StripPrefix("/verifier/status", monitor.Status()))
@@ -17,11 +18,11 @@
 //
 // # Costs and limits
 //
-// A monitor asks the database every Options.Interval whether it is usable and how many carried messages
-// are due; at every tenth time, how many rows are orphans, which reads the ledger. A readiness probe asks
-// again, once a second at most; the status page asks for open transactions every two seconds at most,
-// while somebody looks. All of it takes at most Connections connections of the ledger's pool. A scrape
-// asks nothing.
+// A monitor asks the database every Options.Interval whether it is usable, how many carried messages
+// are due, and how many delayed messages wait (up to 10,000, by index); at every tenth time, how many
+// rows are orphans, which reads the ledger. A readiness probe asks again, once a second at most; the
+// status page asks for open transactions every two seconds at most, while somebody looks. All of it takes
+// at most Connections connections of the ledger's pool. A scrape asks nothing.
 //
 // No message waits for any of it, apart from the few microseconds in which the monitor counts it. A
 // database that does not answer makes readiness fail after 3 s at most, also if the driver ignores

@@ -44,8 +44,8 @@ func Example() {
 	}
 	defer broker.Close()
 
-	watcher := postgresinspect.New(ledger) // tells whose transactions are open
-	options := &verifier.Options{Allow: []verifier.Allow{{RoutingKey: "emails"}}, Watcher: watcher}
+	inspector := postgresinspect.New(ledger) // tells whose transactions are open, and which messages are delayed
+	options := &verifier.Options{Allow: []verifier.Allow{{RoutingKey: "emails"}}, Watcher: inspector}
 	monitor, err := ops.New(options, nil)
 	if err != nil {
 		log.Fatal(err)
@@ -60,7 +60,7 @@ func Example() {
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
-		monitor.Run(watching, v, ledger, watcher)
+		monitor.Run(watching, v, ledger, inspector, inspector)
 	}()
 
 	mux := http.NewServeMux()

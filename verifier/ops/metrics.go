@@ -129,6 +129,9 @@ var (
 	undeletedDesc = desc("twoqueue_rows_undeleted", "Ledger rows of delivered messages that could not be deleted yet: locked, or the database refuses.")
 	abandonedDesc = desc("twoqueue_rows_abandoned_total", "Ledger rows of delivered messages that could not be deleted, and are no longer tried. The sweep removes plain ones; carried messages are delivered again.")
 	unstageDesc   = desc("twoqueue_rows_unstageable", "Ledger rows that carry a message which the verifier could not stage: the broker refuses it, or its record cannot be read; 10000 means that many or more.")
+	delayedDesc   = desc("twoqueue_delayed_waiting", "Delayed messages (Message.NotBefore) whose time had not come when the database was asked the last time; 10000 means that many or more.")
+	nextDesc      = desc("twoqueue_delayed_next_timestamp_seconds", "The time of the next of these messages, by the database's clock, in seconds since 1970; 0 if none waits.")
+	overdueDesc   = desc("twoqueue_unpublished_oldest_due_seconds", "Time since the stage time of the first row that is due and of which no copy was published, when the database was asked the last time: a delayed message, or one that was recorded while the broker was out; 0 if there is none.")
 	sessionsDesc  = desc("twoqueue_sessions_total", "Sessions started, each with a proof that has passed.")
 	runningDesc   = desc("twoqueue_session_running", "1 if there is a session, else 0. A session notices that the database is away when it has something to judge.")
 	usableDesc    = desc("twoqueue_database_usable", "1 if the ledger's database was usable when it was asked the last time, else 0.")
@@ -150,7 +153,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 var holdReasons = []verifier.HoldReason{verifier.Full, verifier.Missing, verifier.Stuck}
 
 func (present) Describe(descs chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{messagesDesc, restagedDesc, sweptDesc, undeletedDesc, abandonedDesc, unstageDesc, sessionsDesc, runningDesc, usableDesc, blockedDesc, heldDesc,
+	for _, d := range []*prometheus.Desc{messagesDesc, restagedDesc, sweptDesc, undeletedDesc, abandonedDesc, unstageDesc, delayedDesc, nextDesc, overdueDesc, sessionsDesc, runningDesc, usableDesc, blockedDesc, heldDesc,
 		waitingDesc, oldestDesc, evidenceDesc, settlingDesc, targetsDesc, keysDesc} {
 		descs <- d
 	}
@@ -180,6 +183,17 @@ func (p present) Collect(values chan<- prometheus.Metric) {
 	send(undeletedDesc, prometheus.GaugeValue, float64(state.Undeleted))
 	send(abandonedDesc, prometheus.CounterValue, float64(stats.Abandoned))
 	send(unstageDesc, prometheus.GaugeValue, float64(state.Unstageable))
+	late := p.of.delayed.Load()
+	if late == nil {
+		late = new(delayed)
+	}
+	next := 0.0
+	if !late.next.IsZero() {
+		next = float64(late.next.UnixMilli()) / 1000
+	}
+	send(delayedDesc, prometheus.GaugeValue, float64(late.waiting))
+	send(nextDesc, prometheus.GaugeValue, next)
+	send(overdueDesc, prometheus.GaugeValue, late.overdue.Seconds())
 	send(sessionsDesc, prometheus.CounterValue, float64(stats.Sessions))
 	send(runningDesc, prometheus.GaugeValue, one(!state.Session.IsZero()))
 	asked, unusable := p.of.lastCheck()

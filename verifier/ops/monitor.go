@@ -48,7 +48,8 @@ type Monitor struct {
 	metrics  *metrics
 	status   *status
 	foreign  foreigners
-	unusable atomic.Pointer[error] // why the ledger's database was not usable when it was asked last; nil: not asked yet
+	delayed  atomic.Pointer[delayed] // nil until counted
+	unusable atomic.Pointer[error]   // why the ledger's database was not usable when it was asked last; nil: not asked yet
 
 	// one call at a time each: a driver may ignore the context of a call
 	checks, counts, looks sidejob.Calls
@@ -64,6 +65,7 @@ type watched struct {
 	verifier *verifier.Verifier
 	ledger   driver.Ledger
 	watcher  inspect.Watcher
+	carried  inspect.CarriedReader
 }
 
 // New returns a monitor of the verifier with these options. Make it the verifier's Observer, then
@@ -89,13 +91,14 @@ func New(options *verifier.Options, opts *Options) (*Monitor, error) {
 }
 
 // Run watches v until ctx ends. ledger is the ledger of v. watcher tells the status page which
-// transactions are open; nil: the page does not say. Until Run is called, readiness and page say
+// transactions are open; nil: the page does not say. carried counts delayed messages for the metrics and
+// the page; nil: they do not say. An inspector of the ledger is both (package inspect). Until Run is called, readiness and page say
 // that the verifier starts.
 //
 // Run asks the database from time to time, and waits for no answer longer than 10 s, even if
 // the driver ignores its context. v does not depend on it.
-func (m *Monitor) Run(ctx context.Context, v *verifier.Verifier, ledger driver.Ledger, watcher inspect.Watcher) {
-	m.watched.Store(&watched{v, ledger, watcher})
+func (m *Monitor) Run(ctx context.Context, v *verifier.Verifier, ledger driver.Ledger, watcher inspect.Watcher, carried inspect.CarriedReader) {
+	m.watched.Store(&watched{v, ledger, watcher, carried})
 	var jobs sync.WaitGroup
 	jobs.Go(func() { m.sample(ctx) })
 	jobs.Go(func() { m.status.count(ctx) })

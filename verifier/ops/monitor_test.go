@@ -68,7 +68,7 @@ func watches(t *testing.T, log *bytes.Buffer, ledger driver.Ledger) *Monitor {
 		t.Fatal(err)
 	}
 	m := monitor(t, options, nil)
-	m.watched.Store(&watched{v, ledger, nil})
+	m.watched.Store(&watched{v, ledger, nil, nil})
 	return m
 }
 
@@ -128,7 +128,7 @@ func TestADriverThatHangsHoldsNothingUp(t *testing.T) {
 		defer close(ledger.release)
 		m := watches(t, new(bytes.Buffer), ledger)
 		of := m.watched.Load()
-		ended, page, probes := start(t.Context(), func(ctx context.Context) { m.Run(ctx, of.verifier, ledger, ledger) }), m.Status(), m.Probes(nil)
+		ended, page, probes := start(t.Context(), func(ctx context.Context) { m.Run(ctx, of.verifier, ledger, ledger, nil) }), m.Status(), m.Probes(nil)
 		for _, checks := range []bool{false, true} { // the counts and the page hang first, then the checks
 			ledger.checks.Store(checks)
 			for range 3 {

@@ -2,6 +2,8 @@ package ops
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"time"
 
 	"github.com/twoqueue/twoqueue/bridge/driver"
@@ -14,6 +16,8 @@ const (
 	sampleLimit = 1000
 	// dueLimit bounds the list of due rows, as the smallest statement of all databases does.
 	dueLimit = 500
+	// delayedLimit is how far delayed messages are counted.
+	delayedLimit = 10_000
 	// samplePatience bounds one question.
 	samplePatience = 10 * time.Second
 	// orphansEvery is how many samples go by between two questions about orphans, which
@@ -31,7 +35,7 @@ func (m *Monitor) sample(ctx context.Context) {
 	sidejob.New("count", m.logger).Run(ctx, func(ctx context.Context) (time.Duration, error) {
 		usable := m.check(ctx, of) == nil // the log tells if it is not, and the count then stays as it was
 		if usable {
-			counted = m.metrics.count(ctx, of.ledger)
+			counted = m.metrics.count(ctx, of)
 		}
 		if (!usable || counted != nil) && ctx.Err() == nil {
 			m.metrics.sampleFailed.Inc()
@@ -41,27 +45,28 @@ func (m *Monitor) sample(ctx context.Context) {
 }
 
 // count is for one caller at a time.
-func (m *metrics) count(ctx context.Context, ledger driver.Ledger) error {
-	err := m.countDue(ctx, ledger)
+func (m *metrics) count(ctx context.Context, of *watched) error {
+	due, now, err := m.countDue(ctx, of.ledger)
 	if err == nil {
 		m.sampled.SetToCurrentTime()
+		err = m.of.countDelayed(ctx, of, due, now)
 	}
-	if err != nil || m.orphansIn > 0 {
+	if m.orphansIn > 0 {
 		m.orphansIn--
 		return err
 	}
-	err = m.countOrphans(ctx, ledger)
-	if err == nil {
-		m.orphansIn = orphansEvery - 1
+	if failed := m.countOrphans(ctx, of.ledger); failed != nil {
+		return errors.Join(err, failed)
 	}
+	m.orphansIn = orphansEvery - 1
 	return err
 }
 
-// countDue reads no message. It sees due rows also while no session can begin, as during an outage
-// of the broker.
-func (m *metrics) countDue(ctx context.Context, ledger driver.Ledger) error {
+// countDue returns the first due rows, and the database's time. It reads no message. It sees due rows
+// also while no session can begin, as during an outage of the broker.
+func (m *metrics) countDue(ctx context.Context, ledger driver.Ledger) ([]driver.DueRow, time.Time, error) {
 	if !ledger.Features().Carries {
-		return nil
+		return nil, time.Time{}, nil
 	}
 	type answer struct {
 		rows []driver.DueRow
@@ -72,7 +77,7 @@ func (m *metrics) countDue(ctx context.Context, ledger driver.Ledger) error {
 		return a, err
 	})
 	if err != nil {
-		return err
+		return nil, time.Time{}, err
 	}
 	m.due.Set(float64(len(due.rows)))
 	oldest := 0.0
@@ -80,6 +85,41 @@ func (m *metrics) countDue(ctx context.Context, ledger driver.Ledger) error {
 		oldest = seconds(due.rows[0].StageAt, due.now)
 	}
 	m.oldestDue.Set(oldest)
+	return due.rows, due.now, nil
+}
+
+// delayed tells of messages that wait for their time, as the database has told the last time.
+type delayed struct {
+	at      time.Time // our time of the count
+	waiting int       // up to delayedLimit
+	next    time.Time // the first one's time, by the database's clock; zero: none waits
+	overdue time.Duration
+}
+
+// countDelayed notes how many messages wait for their time, and for how long the first due row is
+// due of which no verifier has published a copy. It reads the index on the stage time, no message, and
+// waits for no transaction.
+func (m *Monitor) countDelayed(ctx context.Context, of *watched, due []driver.DueRow, now time.Time) error {
+	if of.carried == nil || !of.ledger.Features().Carries {
+		return nil
+	}
+	d, err := ask(ctx, m.counts, samplePatience, func(ctx context.Context) (d delayed, err error) {
+		next, err := of.carried.DelayedRows(ctx, 1)
+		if err != nil || len(next) == 0 {
+			return d, err
+		}
+		d.next = next[0].StageAt
+		d.waiting, err = of.carried.CountDelayed(ctx, delayedLimit)
+		return d, err
+	})
+	if err != nil {
+		return err
+	}
+	if i := slices.IndexFunc(due, driver.DueRow.Unpublished); i >= 0 {
+		d.overdue = now.Sub(due[i].StageAt)
+	}
+	d.at = time.Now()
+	m.delayed.Store(&d)
 	return nil
 }
 

@@ -35,6 +35,8 @@ type report struct {
 
 	Due      int        `json:"due"`                 // carried messages whose stage time has come
 	DueSince *time.Time `json:"due_since,omitempty"` // when that of the first one came
+	// messages that wait for their time; null: not counted yet, or this ledger has none
+	Delayed *delayedReport `json:"delayed"`
 	// carried messages that could not be staged: refused or unreadable
 	Unstageable int `json:"unstageable"`
 
@@ -52,6 +54,14 @@ type report struct {
 	DeadByReason []reasonReport `json:"dead_by_reason"`
 	Dead         []end          `json:"dead"`    // the newest first
 	Dropped      []end          `json:"dropped"` // the newest first
+}
+
+// delayedReport is what the database has told at a time.
+type delayedReport struct {
+	At      time.Time  `json:"at"`
+	Waiting int        `json:"waiting"`           // up to 10,000
+	Next    *time.Time `json:"next,omitempty"`    // by the database's clock
+	Overdue float64    `json:"overdue,omitempty"` // seconds since the stage time of the first due row without a published copy
 }
 
 type verdictReport struct {
@@ -110,6 +120,9 @@ func (s *status) report(ctx context.Context) report {
 	r.Withheld, r.Evidence, r.WithheldSince = state.Withheld, utc(state.Evidence), utc(state.WithheldSince)
 	if state.Due > 0 {
 		r.DueSince = new(r.Now.Add(-state.Overdue))
+	}
+	if d := s.of.delayed.Load(); d != nil {
+		r.Delayed = &delayedReport{d.at.UTC(), d.waiting, utc(d.next), d.overdue.Seconds()}
 	}
 	for _, m := range state.Oldest[:min(len(state.Oldest), shownMessages)] {
 		r.Oldest = append(r.Oldest, waitingReport{m.ID, m.Target.String(), m.Since.UTC()})

@@ -48,6 +48,7 @@ type Brief struct {
 	Pause   time.Duration // at most, of a worker after a transaction
 	Targets []Target      // of a sender that makes them up
 	Carry   sender.Carry  // of a sender
+	Delayed bool          // some of the messages that it makes up are delayed, and some of these are cancelled
 	Pending int           // sender.Options.CarryPendingBytes
 
 	Options verifier.Options // of a verifier

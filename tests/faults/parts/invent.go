@@ -11,8 +11,12 @@ import (
 // MostOrders is how many orders a transaction that is made up has at most.
 const MostOrders = 150
 
-// invent makes a transaction up.
-func invent(random *rand.Rand, targets []Target) Transaction {
+// longestDelay bounds the delays that are made up.
+const longestDelay = 5 * time.Second
+
+// invent makes a transaction up. In one of four such transactions each message may be delayed, if they
+// are at all.
+func invent(random *rand.Rand, targets []Target, delays bool) Transaction {
 	t := Transaction{Items: [2]int{random.IntN(Stock), random.IntN(Stock)}}
 	size := 1
 	switch n := random.IntN(20); {
@@ -23,6 +27,13 @@ func invent(random *rand.Rand, targets []Target) Transaction {
 	}
 	for range size {
 		t.Orders = append(t.Orders, order(random, targets))
+	}
+	if delays && random.IntN(4) == 0 {
+		for i := range t.Orders {
+			if o := &t.Orders[i]; o.Key == "" && random.IntN(2) == 0 {
+				o.NotBefore = time.Now().Add(rand.N(longestDelay)).Truncate(time.Millisecond)
+			}
+		}
 	}
 	switch n := random.IntN(20); {
 	case n < 4:

@@ -35,12 +35,14 @@ type Order struct {
 	ID  uuid.UUID
 	To  bridge.Target
 	Key string // its message's order key; then it has the next number of this key
+
+	NotBefore time.Time // of its message, in whole milliseconds
 }
 
 // message is the message of an order.
 func (o Order) message() bridge.Message {
 	m := Message(o.ID, o.To)
-	m.OrderKey = o.Key
+	m.OrderKey, m.NotBefore = o.Key, o.NotBefore
 	return m
 }
 
@@ -130,8 +132,18 @@ func send(ctx context.Context, b Brief) error {
 	for i := range b.Workers {
 		random := rand.New(rand.NewPCG(b.Seed, uint64(i)))
 		workers.Go(func() {
+			var delayed []uuid.UUID
 			for ctx.Err() == nil {
-				shop.try(ctx, invent(random, b.Targets), random)
+				t := invent(random, b.Targets, b.Delayed)
+				if shop.try(ctx, t, random) && !t.RollBack {
+					delayed = append(delayed, t.delayed()...)
+				}
+				for len(delayed) > 0 && random.IntN(2) == 0 { // some of them are due by now
+					i := random.IntN(len(delayed))
+					shop.cancel(context.WithoutCancel(ctx), delayed[i])
+					delayed = slices.Delete(delayed, i, i+1)
+				}
+				delayed = delayed[max(0, len(delayed)-mostDelayed):]
 				Rest(ctx, time.Duration(random.Int64N(1+int64(b.Pause))))
 			}
 		})
@@ -148,18 +160,51 @@ func send(ctx context.Context, b Brief) error {
 // try makes one transaction, to its end even if ctx ends meanwhile. One that
 // fails is sometimes tried again, with the same IDs: a caller may do that, except for
 // messages with an order key.
-func (s *shop) try(ctx context.Context, t Transaction, random *rand.Rand) {
+// It tells whether it has ended without an error.
+func (s *shop) try(ctx context.Context, t Transaction, random *rand.Rand) bool {
 	for {
 		err := s.transact(context.WithoutCancel(ctx), t)
 		if err == nil {
-			return
+			return true
 		}
 		Rest(ctx, time.Duration(random.IntN(300))*time.Millisecond)
 		if ctx.Err() != nil || random.IntN(3) > 0 {
-			return
+			return false
 		}
 		t = t.again()
 	}
+}
+
+// mostDelayed is how many delayed messages a worker remembers, to take some of them back.
+const mostDelayed = 20
+
+// delayed are the messages that wait for their time.
+func (t Transaction) delayed() (ids []uuid.UUID) {
+	for _, o := range t.Orders {
+		if !o.NotBefore.IsZero() {
+			ids = append(ids, o.ID)
+		}
+	}
+	return ids
+}
+
+// cancel takes a message back, and its order with it, in one transaction. So if Cancel says that it did,
+// and the message arrives all the same, the judge finds no order for it.
+func (s *shop) cancel(ctx context.Context, id uuid.UUID) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	done := false
+	err := s.sender.InTx(ctx, s.db, nil, func(tx *sender.Tx) (err error) {
+		if done, err = s.sender.Cancel(ctx, tx, id); err != nil || !done {
+			return err
+		}
+		n, err := tx.Exec(ctx, s.database.Text(`DELETE FROM orders WHERE id = ?`), id.String())
+		if err == nil && n != 1 {
+			err = fmt.Errorf("%d orders are deleted", n)
+		}
+		return err
+	})
+	note("%s cancel: %t, %v", id, done, err)
 }
 
 func (s *shop) transact(ctx context.Context, t Transaction) (err error) {
@@ -347,11 +392,19 @@ func (s *shop) place(ctx context.Context, tx bridge.Tx, o Order) error {
 			return fmt.Errorf("count key: %w", err)
 		}
 	}
-	if _, err := tx.Exec(ctx, s.database.Text(`INSERT INTO orders (id, target, name, number) VALUES (?, ?, ?, ?)`),
-		o.ID.String(), TargetName(o.To), o.Key, number); err != nil {
+	if _, err := tx.Exec(ctx, s.database.Text(`INSERT INTO orders (id, target, name, number, not_before) VALUES (?, ?, ?, ?, ?)`),
+		o.ID.String(), TargetName(o.To), o.Key, number, o.notBeforeMS()); err != nil {
 		return fmt.Errorf("insert order: %w", err)
 	}
 	return nil
+}
+
+// notBeforeMS is in milliseconds since 1970; 0: the message is not delayed.
+func (o Order) notBeforeMS() int64 {
+	if o.NotBefore.IsZero() {
+		return 0
+	}
+	return o.NotBefore.UnixMilli()
 }
 
 // count returns the next number of a key, whose row it locks.

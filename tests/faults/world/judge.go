@@ -54,6 +54,9 @@ type Placed struct {
 	At     time.Time
 	Key    string `db:"name"`
 	Number int
+	// NotBefore, if it is not 0, is the time before which the message must not arrive, in
+	// milliseconds since 1970.
+	NotBefore int64 `db:"not_before"`
 }
 
 // An Arrival is one delivery to a receiver.
@@ -131,6 +134,7 @@ const (
 	Ended       Kind = "a process has ended by itself"
 	EndedBeside Kind = "a session ended that no fault touched"
 	Needless    Kind = "staged again although its copy was there"
+	Early       Kind = "arrived before its time"
 	KeyCarried  Kind = "carried although it has an order key"
 )
 
@@ -163,6 +167,7 @@ type Totals struct {
 	WithTarget  int // lost with a target's queue when it was deleted
 	Rows        int // left in the ledger, and explained
 	Carried     int // committed, and carried by their rows
+	Delayed     int // committed, delayed and not cancelled
 	StagedAgain int // copies of them that verifiers have staged
 	Needless    int // of these copies, needless at most: another delivery of the message was there
 	Untouched   Untouched
@@ -179,14 +184,15 @@ func (t *Totals) Add(o Totals) {
 	t.WithTarget += o.WithTarget
 	t.Rows += o.Rows
 	t.Carried += o.Carried
+	t.Delayed += o.Delayed
 	t.StagedAgain += o.StagedAgain
 	t.Needless += o.Needless
 	t.Untouched.Add(o.Untouched)
 }
 
 func (t Totals) String() string {
-	return fmt.Sprintf("%d messages committed, %d delivered, %d of them with an order key, %d dead-lettered as meant, %d duplicates, %d lost with the staging queue and %d with target queues that were deleted, %d explained rows left; %d carried, %d copies staged by verifiers, %d of these needless at most",
-		t.Committed, t.Delivered, t.InOrder, t.Dead, t.Duplicates, t.WithStaging, t.WithTarget, t.Rows, t.Carried, t.StagedAgain, t.Needless)
+	return fmt.Sprintf("%d messages committed, %d delivered, %d of them with an order key, %d dead-lettered as meant, %d duplicates, %d lost with the staging queue and %d with target queues that were deleted, %d explained rows left; %d carried, %d delayed, %d copies staged by verifiers, %d of these needless at most",
+		t.Committed, t.Delivered, t.InOrder, t.Dead, t.Duplicates, t.WithStaging, t.WithTarget, t.Rows, t.Carried, t.Delayed, t.StagedAgain, t.Needless)
 }
 
 // undone is how far before a kill of the database a deletion that did not wait for
@@ -199,6 +205,11 @@ const undone = 10 * time.Second
 func Judge(r Records) (Totals, []Violation) {
 	j := judge{Records: r, arrived: make(map[uuid.UUID]int), dead: make(map[uuid.UUID]int), misled: make(map[uuid.UUID]bool), rows: make(map[uuid.UUID]bool)}
 	j.totals.Committed = len(r.Orders)
+	for _, order := range r.Orders {
+		if order.NotBefore != 0 {
+			j.totals.Delayed++
+		}
+	}
 	for _, id := range r.Rows {
 		j.rows[id] = true
 	}
@@ -240,6 +251,8 @@ func (j *judge) arrivals() {
 			j.violates(Invented, a.ID, "arrived at %s", a.Target)
 		case !a.Intact || a.Target != order.Target:
 			j.violates(Changed, a.ID, "arrived at %s, was for %s; content intact: %t", a.Target, order.Target, a.Intact)
+		case order.NotBefore != 0 && a.At.UnixMilli() < order.NotBefore:
+			j.violates(Early, a.ID, "arrived at %s, %d ms before its time", a.At.UTC().Format(stamp), order.NotBefore-a.At.UnixMilli())
 		}
 	}
 	for id, n := range j.Effects {

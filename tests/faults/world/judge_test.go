@@ -57,6 +57,14 @@ func TestTheJudgeSeesWhatIsWrongAndNothingElse(t *testing.T) {
 	targetDeleted := func(target string, d world.Deletion) change {
 		return func(r *world.Records) { r.Events.TargetDeleted = map[string][]world.Deletion{target: {d}} }
 	}
+	notBefore := func(after time.Duration) change { // its arrival
+		return func(r *world.Records) {
+			r.Arrivals[0].At = later
+			o := r.Orders[id]
+			o.NotBefore = r.Arrivals[0].At.Add(after).UnixMilli()
+			r.Orders[id] = o
+		}
+	}
 	carried := func(r *world.Records) { r.Carried = map[uuid.UUID]bool{id: true} }
 	claimed := func(r *world.Records) { r.Claims = map[uuid.UUID]int{id: 1} }
 	nothingLost := func(r *world.Records) { r.Events.NothingLost = true }
@@ -122,6 +130,8 @@ func TestTheJudgeSeesWhatIsWrongAndNothingElse(t *testing.T) {
 		"it is staged again in vain":         {changes{carried, claimed, nothingLost}, kinds{world.Needless}},
 		"it has no effect":                   {changes{func(r *world.Records) { r.Effects = nil }}, kinds{world.NoEffect}},
 		"it has two effects":                 {changes{func(r *world.Records) { r.Effects[id] = 2 }}, kinds{world.TwoEffects}},
+		"it arrives before its time":         {changes{notBefore(time.Millisecond)}, kinds{world.Early}},
+		"it arrives at its time":             {changes{notBefore(0)}, nil},
 		"its content has changed":            {changes{func(r *world.Records) { r.Arrivals[0].Intact = false }}, kinds{world.Changed}},
 		"it comes elsewhere": {changes{func(r *world.Records) { r.Arrivals[0].Target = parts.TargetName(world.Quorum) }},
 			kinds{world.Changed}},

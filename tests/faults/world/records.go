@@ -85,7 +85,7 @@ func (w *World) records(ctx context.Context) (r Records, err error) {
 	}
 	var effects []uuid.UUID
 	err = errors.Join(
-		w.shop.read(ctx, &orders, `SELECT id, target, at, name, number FROM orders`),
+		w.shop.read(ctx, &orders, `SELECT id, target, at, name, number, not_before FROM orders`),
 		w.shop.read(ctx, &r.Rows, `SELECT id FROM bridge_ledger`),
 		w.post.read(ctx, &r.Arrivals, `SELECT id, target, intact, at FROM arrivals ORDER BY place`),
 		w.post.read(ctx, &effects, `SELECT id FROM effects`),

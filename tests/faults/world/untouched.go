@@ -116,8 +116,8 @@ func (u Untouched) String() string {
 }
 
 // untouched measures the untouched messages. It leaves out a message whose commit no sender has
-// heard of, or that was committed before the plan began, a message for the dead queue, and a
-// message with an order key, because the queue of the ordered target is full by design every now
+// heard of, or that was committed before the plan began, a delayed message, a message for the dead queue,
+// and a message with an order key, because the queue of the ordered target is full by design every now
 // and then.
 //
 // A message has arrived when its target has confirmed it, or a receiver has stored it. How soon
@@ -138,7 +138,7 @@ func (j *judge) untouched() (u Untouched) {
 	}
 	for id, order := range j.Orders {
 		commit, heard := j.Commits[id]
-		if !heard || commit.At.Before(j.Events.Began) || order.Key != "" || meantForDead(order.Target) != "" || commit.At.Sub(order.At) > longOpen {
+		if !heard || commit.At.Before(j.Events.Began) || order.Key != "" || order.NotBefore != 0 || meantForDead(order.Target) != "" || commit.At.Sub(order.At) > longOpen {
 			continue
 		}
 		until := commit.At.Add(inTime)

@@ -37,7 +37,9 @@ type Config struct {
 	// Carry is which messages the senders' rows carry: of the first sender, the second, and so on,
 	// then from the first on. Without it none carries. Scripts carry only by AddCarrying.
 	Carry []sender.Carry
-	Pause time.Duration // at most, of each of a sender's workers between two transactions
+	// Delayed: some messages that senders make up are delayed, and some of these are cancelled.
+	Delayed bool
+	Pause   time.Duration // at most, of each of a sender's workers between two transactions
 }
 
 // The targets. Messages for Nowhere and Forbidden are meant for the dead queue:
@@ -124,7 +126,7 @@ func New(t testing.TB, c Config) *World {
 	w.Must("make the roles", w.shop.makeRoles(ctx, parts.Sender, parts.Verifier))
 	w.Must("make the roles", w.post.makeRoles(ctx, parts.Receiver))
 	w.Must("create tables", w.shop.exec(ctx,
-		`CREATE TABLE orders (id char(36) PRIMARY KEY, target varchar(100) NOT NULL, at `+w.shop.stamp+`, name varchar(40) NOT NULL, number int NOT NULL)`,
+		`CREATE TABLE orders (id char(36) PRIMARY KEY, target varchar(100) NOT NULL, at `+w.shop.stamp+`, name varchar(40) NOT NULL, number int NOT NULL, not_before bigint NOT NULL)`,
 		`CREATE TABLE counters (name varchar(40) PRIMARY KEY, number int NOT NULL)`,
 		`CREATE TABLE stock (item int PRIMARY KEY, amount int NOT NULL)`))
 	for item := range parts.Stock {
@@ -322,7 +324,7 @@ func (w *World) AddSender(workers int, seed uint64) *Process {
 		targets = append(targets, parts.Target{Target: Ordered, Weight: 240, Keys: w.config.Keys})
 	}
 	return w.add(&w.Senders, parts.Brief{Role: parts.Sender, Database: w.config.Shop, Seed: seed, Workers: workers, Pause: w.config.Pause,
-		Carry: w.carry(len(w.Senders)), Targets: targets})
+		Carry: w.carry(len(w.Senders)), Delayed: w.config.Delayed, Targets: targets})
 }
 
 // carry is which messages a sender carries.

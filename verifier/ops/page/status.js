@@ -83,11 +83,15 @@ function showCards(r) {
   }
   const oldest = r.oldest.length ? `the oldest for ${since(r.now, r.oldest[0].since)}` : 'none of them';
   const due = r.due_since ? `${number.format(r.due)} carried are past their stage time, the first for ${since(r.now, r.due_since)}` : 'carried by their rows; none is past its stage time';
+  const d = r.delayed || {};
+  const delayed = (d.next ? `messages; the next one is due in ${since(d.next, r.now)}` : 'messages that wait for their time')
+    + (d.overdue ? `; due and not yet staged, the first for ${Math.round(d.overdue)} s` : '') + (r.delayed ? `, as of ${when(d.at)}` : '');
   const unstageable = r.unstageable ? `; ${number.format(r.unstageable)} cannot be staged, see the log` : '';
   for (const [key, name, value, small] of [
     ['waiting', 'Waiting for a transaction', r.waiting, oldest],
     ['held', 'Held', r.held, `${number.format(r.settling)} lookups wait in the database`],
     ['restaged', 'Staged again', r.restaged, due + unstageable],
+    ...(d.waiting || d.overdue || cards.querySelector('[data-key="delayed"]') ? [['delayed', 'Delayed', d.waiting || 0, delayed]] : []),
     ['swept', 'Orphan rows swept', r.swept, 'of the ledger'],
   ]) {
     const c = card(cards, key, name);
