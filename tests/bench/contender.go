@@ -52,7 +52,7 @@ type application interface {
 }
 
 // contenders are all there are; the first is the project itself.
-var contenders = slices.Concat([]*contender{ledger, ledgerEarly, ledgerCarried, ledgerAlways, ledgerClassic, bare, afterCommit, outboxPoll, outboxNotify, outboxHint,
+var contenders = slices.Concat([]*contender{ledger, ledgerEarly, ledgerCarried, ledgerAlways, ledgerClassic, ledgerWaiting, bare, afterCommit, outboxPoll, outboxNotify, outboxHint,
 	watermillEight, oagudoOptimistic, ledgerPgx, ledgerEarlyPgx, outboxPollPgx, afterCommitPgx}, receivers)
 
 func contenderNames() []string {

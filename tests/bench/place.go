@@ -29,6 +29,7 @@ type kind struct {
 	Shards  int  // ordered queues
 	Inbox   int  // keys that a receiver has handled before
 	Queues  int  // further staging queues that a backlog is spread over
+	Waiting int  // delayed messages in the ledger whose time does not come, for ledgerWaiting
 	Orphans int  // rows in the ledger of messages that were forwarded long ago, or never staged
 }
 

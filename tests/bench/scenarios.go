@@ -110,5 +110,5 @@ var scenarios = []scenario{
 		},
 	},
 	sizesScenario,
-	growthScenario, shardsScenario, receiveScenario, retryScenario, outageScenario,
+	growthScenario, shardsScenario, receiveScenario, retryScenario, outageScenario, delayedScenario,
 }

@@ -54,10 +54,35 @@ func TestPostgresStandbyIsRefused(t *testing.T) {
 
 func TestPostgresWithSettingsOfItsOwn(t *testing.T) {
 	t.Parallel()
-	server := servertest.StartPostgres(t, &servers.PostgresOptions{Config: []string{"max_prepared_transactions = 5", "wal_level = logical", "max_locks_per_transaction = 10"}})
+	server := servertest.StartPostgres(t, &servers.PostgresOptions{Config: []string{"max_prepared_transactions = 5", "wal_level = logical", "max_locks_per_transaction = 10", "wal_writer_delay = 10s"}})
 	t.Run("a subscriber is refused", func(t *testing.T) { testPostgresSubscriberIsRefused(t, server) })
 	t.Run("without room for its locks an own table records nothing", func(t *testing.T) { testPostgresOwnTableWithoutRoomForLocks(t, server) })
 	t.Run("diagnose", func(t *testing.T) { testPostgresDiagnose(t, server) })
+	t.Run("a claim outlives a crash of the server", func(t *testing.T) { testPostgresClaimOutlivesACrash(t, server) })
+}
+
+// A Cancel after the crash would take back a message of which a copy exists. The server's WAL writer
+// waits for so long that the crash undoes each commit that does not wait for the disk.
+func testPostgresClaimOutlivesACrash(t *testing.T, server *servers.Postgres) {
+	db := migratedAt(t, server.URL())
+	ledger := openLedger(t, db)
+	id := newID()
+	tx := begin(t, db)
+	must(t, ledger.Record(t.Context(), bridge.SQL(tx), []driver.Entry{{ID: id, Message: []byte("later"), Unpublished: true}}))
+	must(t, tx.Commit())
+	due, _, err := ledger.Due(t.Context(), driver.DueRow{}, 1)
+	must(t, err)
+	claimed, err := ledger.Claim(t.Context(), due)
+	if must(t, err); len(claimed) != 1 {
+		t.Fatalf("%d messages are claimed, must be 1", len(claimed))
+	}
+	server.Kill()
+	must(t, server.Restart(t.Context()))
+	db = connect(t, server.URL())
+	tx = begin(t, db)
+	if done, err := openLedger(t, db).Cancel(t.Context(), bridge.SQL(tx), id); err != nil || done {
+		t.Errorf("cancel of a claimed message after a crash returns %t, %v, must return false", done, err)
+	}
 }
 
 // What is open on the publisher holds no lock at the subscriber: it would look rolled

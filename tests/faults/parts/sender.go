@@ -204,8 +204,18 @@ func (s *shop) cancel(ctx context.Context, id uuid.UUID) {
 		}
 		return err
 	})
-	note("%s cancel: %t, %v", id, done, err)
+	switch {
+	case err != nil:
+		note("%s cancel: %v", id, err)
+	case done:
+		note("%s %s", id, Cancelled)
+	default:
+		note("%s not cancelled: a verifier has claimed it", id)
+	}
 }
+
+// Cancelled, after a message's ID in the diary, says that a transaction which has committed took it back.
+const Cancelled = "cancelled"
 
 func (s *shop) transact(ctx context.Context, t Transaction) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit+t.Hold)

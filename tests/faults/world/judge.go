@@ -44,6 +44,8 @@ type Records struct {
 	Carried map[uuid.UUID]bool
 	Claims  map[uuid.UUID]int
 	Done    map[uuid.UUID]int
+	// Cancelled is how many delayed messages were taken back for certain, by the diaries too.
+	Cancelled int
 }
 
 // Placed is an order's target, and when its row was inserted: before its message
@@ -168,6 +170,7 @@ type Totals struct {
 	Rows        int // left in the ledger, and explained
 	Carried     int // committed, and carried by their rows
 	Delayed     int // committed, delayed and not cancelled
+	Cancelled   int // taken back, by transactions of which their senders know that they committed
 	StagedAgain int // copies of them that verifiers have staged
 	Needless    int // of these copies, needless at most: another delivery of the message was there
 	Untouched   Untouched
@@ -185,14 +188,15 @@ func (t *Totals) Add(o Totals) {
 	t.Rows += o.Rows
 	t.Carried += o.Carried
 	t.Delayed += o.Delayed
+	t.Cancelled += o.Cancelled
 	t.StagedAgain += o.StagedAgain
 	t.Needless += o.Needless
 	t.Untouched.Add(o.Untouched)
 }
 
 func (t Totals) String() string {
-	return fmt.Sprintf("%d messages committed, %d delivered, %d of them with an order key, %d dead-lettered as meant, %d duplicates, %d lost with the staging queue and %d with target queues that were deleted, %d explained rows left; %d carried, %d delayed, %d copies staged by verifiers, %d of these needless at most",
-		t.Committed, t.Delivered, t.InOrder, t.Dead, t.Duplicates, t.WithStaging, t.WithTarget, t.Rows, t.Carried, t.Delayed, t.StagedAgain, t.Needless)
+	return fmt.Sprintf("%d messages committed, %d delivered, %d of them with an order key, %d dead-lettered as meant, %d duplicates, %d lost with the staging queue and %d with target queues that were deleted, %d explained rows left; %d carried, %d delayed, %d cancelled, %d copies staged by verifiers, %d of these needless at most",
+		t.Committed, t.Delivered, t.InOrder, t.Dead, t.Duplicates, t.WithStaging, t.WithTarget, t.Rows, t.Carried, t.Delayed, t.Cancelled, t.StagedAgain, t.Needless)
 }
 
 // undone is how far before a kill of the database a deletion that did not wait for
@@ -204,7 +208,7 @@ const undone = 10 * time.Second
 // with effect exactly once.
 func Judge(r Records) (Totals, []Violation) {
 	j := judge{Records: r, arrived: make(map[uuid.UUID]int), dead: make(map[uuid.UUID]int), misled: make(map[uuid.UUID]bool), rows: make(map[uuid.UUID]bool)}
-	j.totals.Committed = len(r.Orders)
+	j.totals.Committed, j.totals.Cancelled = len(r.Orders), r.Cancelled
 	for _, order := range r.Orders {
 		if order.NotBefore != 0 {
 			j.totals.Delayed++

@@ -145,6 +145,9 @@ func (w *World) readDiary(r *Records) error {
 		if what == parts.Ended { // rolled back as well, if it was to; then there is no order
 			r.Commits[id] = Commit{onDay(today, at), writer}
 		}
+		if what == parts.Cancelled {
+			r.Cancelled++
+		}
 		if what == parts.Carried || what == parts.CarriedAlone {
 			r.Carried[id] = true
 		}
