@@ -112,7 +112,9 @@
 // table cannot carry it. SendTx refuses both with bridge.ErrInvalidMessage.
 //
 // The message is staged less than a second after its time, if a verifier runs and the broker takes
-// messages. A verifier that was down stages the overdue ones, the earliest first.
+// messages. A verifier that was down stages the overdue ones, the earliest first, and new messages
+// overtake most of them. bridgectl delayed lists the messages that wait, takes them back, or has them
+// staged at once.
 //
 // NotBefore is an instant, and only the database's clock is compared with it. So a sender's clock
 // does not matter for a time that comes from data, such as an appointment. If the program adds a
@@ -130,7 +132,9 @@
 //	})
 //
 // Cancel returns false if a verifier has the message already. The receiver of a reminder should
-// therefore look whether the order is still unpaid.
+// therefore look whether the order is still unpaid. Cancel sees that in the row, which a crash of the
+// database keeps. A failover to a replica that lacks the verifier's last commits does not: then Cancel
+// may return true although the message was delivered.
 //
 // Leave bridge.Message.ID zero, so that the ID's time is NotBefore. A receiver refuses a UUIDv7
 // that is older than its idempotency.Options.Retention, and an ID that was made long before

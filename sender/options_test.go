@@ -58,7 +58,7 @@ func TestADelayThatCannotBeKeptIsRefused(t *testing.T) {
 		message bridge.Message
 	}{
 		"later messages of the key would overtake it": {new(carryingLedger), bridge.Message{OrderKey: "a", NotBefore: hour}},
-		"is after the year 9999":                      {new(carryingLedger), bridge.Message{NotBefore: time.Date(10_000, 1, 1, 0, 0, 0, 0, time.UTC)}},
+		"is after the year 9999":                      {new(carryingLedger), bridge.Message{NotBefore: time.Date(10_000, 1, 1, 0, 0, 0, -1, time.UTC)}},
 		"use a ledger with tables of its own":         {noLedger{}, bridge.Message{NotBefore: hour}},
 	} {
 		s, err := New(test.ledger, new(bridge.Broker), &Options{OrderedShards: 2})

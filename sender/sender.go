@@ -114,9 +114,11 @@ func (s *Sender) SendTx(ctx context.Context, tx bridge.Tx, msgs ...bridge.Messag
 // returns true and tx commits, the message is never delivered; a rollback brings it back. If it returns
 // false, the message was delivered, is on its way, was never sent, or is of another database.
 //
-// A verifier that takes the row at the same moment gets it or not; then Cancel returns false or true.
-// Cancel deletes a row of the ledger, so the login needs the role migrate.Canceller. The messages of
-// Tx.Send in InTx are recorded only when the function has returned; before that Cancel does not know them.
+// A verifier that takes the row at the same moment gets it or not; then Cancel returns false or true. After
+// a failover to a replica that lacks a verifier's last commits, Cancel may return true although the message
+// was delivered. Cancel deletes a row of the ledger, so the login needs the role migrate.Canceller.
+// The messages of Tx.Send in InTx are recorded only when the function has returned; before that Cancel
+// does not know them.
 // After an error the caller must roll back. On a ledger of an own table the error wraps
 // errors.ErrUnsupported.
 func (s *Sender) Cancel(ctx context.Context, tx bridge.Tx, id uuid.UUID) (bool, error) {

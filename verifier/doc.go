@@ -131,10 +131,11 @@
 //
 //   - Twice a second or more it looks for rows whose stage time has come. One look reads thousands
 //     of rows at most; in a longer backlog the next looks go on. Each look sees the rows of the
-//     last seconds first. The walk through all rows has pauses of its own, 50 times its duration
-//     (5 s to a minute), and passes a place where the database takes too long. The verifier claims
-//     a row whose sender has published nothing, and stages its message at once. Where the walk
-//     meets such rows its pauses are shorter by their share.
+//     last seconds first, and is followed by a pause of 20 times its duration if that is longer. The
+//     walk through all rows has pauses of its own, 50 times its duration (5 s to a minute), and
+//     passes a place where the database takes too long. The verifier claims a row whose sender has
+//     published nothing, and stages its message at once. Where the walk meets such rows its pauses
+//     are shorter by their share.
 //   - For other rows it publishes a marker (wire.Marker) to the staging queue when it has seen them
 //     for half a second. The verifier that receives a marker holds it for half a second, and moves
 //     it to the waiting queue. The verifier that receives it from there holds it for a second. By

@@ -29,12 +29,15 @@ const (
 	roomInterval  = 10 * time.Millisecond
 	// dueOften and dueRarely bound the time between looks at the ledger, dueIdle is that time where
 	// no row was due yet. A delayed message is late by that time and less than a quarter of a second.
-	// A look that takes long is not repeated before dueShare times as long.
-	dueOften  = 250 * time.Millisecond
-	dueRarely = 500 * time.Millisecond
-	dueIdle   = 700 * time.Millisecond
-	dueShare  = 50
-	dueMost   = time.Minute // the longest pause, however long a look has taken
+	// A look that takes long is not repeated before recentShare times as long, and the walk through all
+	// due rows not before allShare times as long. So a delayed message is a second late also where a look
+	// takes 30 ms.
+	dueOften    = 250 * time.Millisecond
+	dueRarely   = 500 * time.Millisecond
+	dueIdle     = 700 * time.Millisecond
+	recentShare = 20
+	allShare    = 50
+	dueMost     = time.Minute // the longest pause, however long a look has taken
 	// dueWindow is how far before the last look a walk through the recent due rows begins. fullLook
 	// is the least time between two walks through all of them, and fullPatience how long a page of
 	// these may take.
@@ -188,7 +191,7 @@ func (g *stager) look(ctx context.Context) (looked bool, at time.Time, err error
 		return false, at, nil
 	}
 	at, err = g.readRecent(ctx)
-	g.next = time.Now().Add(pauseAfter(began))
+	g.next = time.Now().Add(pauseAfter(began, recentShare))
 	if err == nil {
 		g.at, g.looked, looked = at, began, true
 	}
@@ -202,8 +205,10 @@ func (g *stager) look(ctx context.Context) (looked bool, at time.Time, err error
 	return looked, at, err
 }
 
-// pauseAfter is how long a look, or a part of one, that began then is not repeated.
-func pauseAfter(began time.Time) time.Duration { return min(dueShare*time.Since(began), dueMost) }
+// pauseAfter is how long a walk that began then is not repeated.
+func pauseAfter(began time.Time, share time.Duration) time.Duration {
+	return min(share*time.Since(began), dueMost)
+}
 
 // readRecent brings the candidates up to date with the recent due rows. Neither a backlog nor a slow
 // walk through all rows hides these.
@@ -234,7 +239,7 @@ func (g *stager) readAll(ctx context.Context) (at time.Time, err error) {
 		pages = morePages
 	}
 	at, share, err := g.walk(ctx, &g.all, g.allLimit, pages, fullPatience)
-	pause := pauseAfter(began)
+	pause := pauseAfter(began, allShare)
 	shorter := time.Duration(float64(pause) * (1 - share))
 	switch {
 	case g.at.IsZero(): // it begins anew

@@ -292,7 +292,7 @@ func validate(m bridge.Message) error {
 	case m.NotBefore.IsZero():
 	case m.OrderKey != "":
 		return errors.New("field NotBefore: the message has an order key too, and later messages of the key would overtake it while it waits")
-	case m.NotBefore.UTC().Year() > 9999:
+	case m.NotBefore.UTC().Add(time.Millisecond).Year() > 9999: // ledgers round up to the millisecond
 		return errors.New("field NotBefore: is after the year 9999")
 	}
 	return validateTarget(m)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect/postgresinspect"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
@@ -130,15 +131,19 @@ func TestPostgresGoesByKeyAmongDeadRows(t *testing.T) {
 	}
 }
 
-// As after an outage of the broker: a thousand rows, of one statement, have the same stage time.
+// As after an outage of the broker: a thousand rows, of one statement, have the same stage time. As many
+// delayed messages wait.
 func TestPostgresLooksAtManyDueRowsAndClaimsThemByKey(t *testing.T) {
 	t.Parallel()
 	db, ledger := ledgerOnOneConnection(t, servertest.PostgresDB(t))
 	const there, same, limit = 20_000, 1000, 100
 	fill := fmt.Sprintf(`INSERT INTO bridge_ledger (id, recorded_at, message, stage_at)
 SELECT gen_random_uuid(), now(), 'x', now() - (n %% %d) * interval '1 ms' FROM generate_series(1, %d) AS n`, there/same, there)
+	delayed := fmt.Sprintf(`INSERT INTO bridge_ledger (id, recorded_at, message, stage_at)
+SELECT gen_random_uuid(), t, 'x', t FROM generate_series(1, %d) AS n, LATERAL (SELECT now() + n * interval '1 h') AS due (t)`, there)
+	inspector := postgresinspect.New(ledger)
 	for _, analyzed := range []bool{false, true} {
-		for _, statement := range []string{`TRUNCATE bridge_ledger`, `VACUUM (ANALYZE) bridge_ledger`, fill} {
+		for _, statement := range []string{`TRUNCATE bridge_ledger`, `VACUUM (ANALYZE) bridge_ledger`, fill, delayed} {
 			_, err := db.Exec(statement)
 			must(t, err)
 		}
@@ -160,6 +165,14 @@ SELECT gen_random_uuid(), now(), 'x', now() - (n %% %d) * interval '1 ms' FROM g
 			do   func() error
 			most int
 		}{
+			{"count of delayed messages", func() error {
+				n, err := inspector.CountDelayed(t.Context(), limit)
+				if n != limit {
+					t.Errorf("%d delayed messages are counted, must be %d", n, limit)
+				}
+				return err
+			}, limit},
+			{"list of delayed messages", func() error { _, err := inspector.DelayedRows(t.Context(), limit); return err }, 2 * limit},
 			{"look", func() (err error) { due, _, err = ledger.Due(t.Context(), driver.DueRow{}, limit); return err }, 2 * same},
 			{"look from a time on", func() error {
 				_, _, err := ledger.Due(t.Context(), driver.DueRow{StageAt: due[0].StageAt.Add(time.Millisecond)}, limit)
