@@ -137,7 +137,7 @@ func TestMetricsTellEveryOutcome(t *testing.T) {
 		m.NotBefore = time.Unix(4_000_000_000+int64(i), 0)
 		s.Commit(m)
 	}
-	p.measure(map[string]string{"twoqueue_delayed_waiting": "2", "twoqueue_delayed_next_timestamp_seconds": "4e+09", "twoqueue_unpublished_oldest_due_seconds": "0"})
+	p.measure(map[string]string{"twoqueue_delayed_messages": "2", "twoqueue_delayed_next_timestamp_seconds": "4e+09", "twoqueue_unpublished_oldest_due_seconds": "0"})
 
 	// A row whose message cannot be read stays.
 	if _, err := s.DB.ExecContext(t.Context(), `INSERT INTO bridge_ledger (id, recorded_at, message, stage_at) VALUES ($1, now(), 'unreadable', now())`, uuid.New()); err != nil {

@@ -129,7 +129,7 @@ var (
 	undeletedDesc = desc("twoqueue_rows_undeleted", "Ledger rows of delivered messages that could not be deleted yet: locked, or the database refuses.")
 	abandonedDesc = desc("twoqueue_rows_abandoned_total", "Ledger rows of delivered messages that could not be deleted, and are no longer tried. The sweep removes plain ones; carried messages are delivered again.")
 	unstageDesc   = desc("twoqueue_rows_unstageable", "Ledger rows that carry a message which the verifier could not stage: the broker refuses it, or its record cannot be read; 10000 means that many or more.")
-	delayedDesc   = desc("twoqueue_delayed_waiting", "Delayed messages (Message.NotBefore) whose time had not come when the database was asked the last time; 10000 means that many or more.")
+	delayedDesc   = desc("twoqueue_delayed_messages", "Delayed messages (Message.NotBefore) whose time had not come when the database was asked the last time; 10000 means that many or more.")
 	nextDesc      = desc("twoqueue_delayed_next_timestamp_seconds", "The time of the next of these messages, by the database's clock, in seconds since 1970; 0 if none waits.")
 	overdueDesc   = desc("twoqueue_unpublished_oldest_due_seconds", "Time since the stage time of the first row that is due and of which no copy was published, when the database was asked the last time: a delayed message, or one that was recorded while the broker was out; 0 if there is none.")
 	sessionsDesc  = desc("twoqueue_sessions_total", "Sessions started, each with a proof that has passed.")
