@@ -9,6 +9,10 @@
 // version of the tables. The commands verifier -migrate and bridgectl migrate do the same from
 // a shell.
 //
+// Schema does all of this in a schema of PostgreSQL or SQL Server by its name, which must exist:
+//
+//	err = migrate.Schema("messaging").Ledger(ctx, db, migrate.PostgreSQL)
+//
 // The migrations are the SQL files under sql, one folder per database and part,
 // applied by goose, which notes them in bridge_ledger_version and
 // bridge_inbox_version. Tables does the same for tables of a program's own.

@@ -28,6 +28,13 @@ func (s Schema) Check(dialect Dialect) error {
 	return err
 }
 
+// Table returns the name of one of the bridge's tables as it stands in a statement. The Schema must be
+// one that Check takes.
+func (s Schema) Table(dialect Dialect, name string) string {
+	in, _ := s.in(dialect)
+	return in.In(name)
+}
+
 func (s Schema) in(dialect Dialect) (schema.Name, error) {
 	switch dialect {
 	case PostgreSQL:

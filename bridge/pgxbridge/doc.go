@@ -9,7 +9,7 @@
 //	err = tx.Commit(ctx)
 //
 // Package pgxsender begins and ends the transaction itself, and saves round trips. The ledger
-// that Open returns also serves a verifier. OpenInbox returns an inbox for a receiver:
+// that Open returns also serves a verifier. Schema opens both in a schema by its name. OpenInbox returns an inbox for a receiver:
 // idempotency.Guard.HandleTx runs in a transaction of pgx. Everything that package postgres
 // says about the database, its rights, poolers and settings holds here.
 package pgxbridge

@@ -87,6 +87,23 @@
 // bridge_ledger, which takes no such locks. Without room Record fails, and the transaction must
 // roll back. Other transactions may meet the same error meanwhile.
 //
+// # A schema of the bridge's own
+//
+// By default the connection's search_path finds the tables and functions, so it must be the same for
+// all who use them. Schema names the schema instead:
+//
+//	err = migrate.Schema("messaging").Ledger(ctx, db, migrate.PostgreSQL)
+//	ledger, err := postgres.Schema("messaging").Open(ctx, db)
+//
+// Every statement then says "messaging".bridge_ledger, and so do the functions' bodies, so no
+// search_path matters: neither the application's in its transaction nor the empty one of a restored
+// dump. The schema must exist before the migration. Its name has at most 63 bytes, no control
+// characters and no backslash. Two schemas of one database hold two bridges, each with an identity,
+// verifiers and a staging queue of its own.
+//
+// Open refuses functions that do not name the schema: the tables were made without Schema, or the
+// schema was renamed. Run the CREATE FUNCTION statements that migrate.Schema.Print shows.
+//
 // # Rights
 //
 // bridgectl grants prints these for a role. Beside USAGE on the schema:

@@ -145,6 +145,18 @@
 // into the application's table. Then Prove refuses the ledger with bridge.ErrProof, and
 // messages stay in the staging queue. Use bridge_ledger there.
 //
+// # A schema of the bridge's own
+//
+// By default the tables are in the login's default schema, or in dbo. Schema names the schema instead:
+//
+//	err = migrate.Schema("messaging").Ledger(ctx, db, migrate.SQLServer)
+//	ledger, err := sqlserver.Schema("messaging").Open(ctx, db)
+//
+// Every statement then says [messaging].bridge_ledger, so logins may have any default schemas. The
+// schema must exist before the migration. Its name has at most 128 characters and no control
+// characters. Two schemas of one database hold two bridges, each with an identity, verifiers and a
+// staging queue of its own.
+//
 // # Rights
 //
 // bridgectl grants prints these for a role.
@@ -202,7 +214,7 @@
 //   - A copy of a database has the same identity. Before a copy gets a verifier of its own,
 //     change it: bridgectl identity new, or migrate.NewIdentity.
 //   - Senders and verifiers find the tables by the default schema of their users, and if it has
-//     no such table, in dbo. They must find the same tables.
+//     no such table, in dbo. They must find the same tables. With a Schema no default matters.
 //   - The compatibility level is 120 to 170. Open and Check refuse an older one.
 //   - No column of the bridge's tables is encrypted by Always Encrypted. Leave it off in the
 //     connection string of the verifier.

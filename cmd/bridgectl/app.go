@@ -66,7 +66,7 @@ func (a *app) database(ctx context.Context) (*database.Database, error) {
 	if err != nil {
 		return nil, err
 	}
-	db, err := database.Open(ctx, url)
+	db, err := a.config.Schema.Open(ctx, url)
 	if err != nil {
 		return nil, about("BRIDGE_DATABASE_URL", err)
 	}

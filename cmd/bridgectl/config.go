@@ -1,6 +1,9 @@
 package main
 
 import (
+	"cmp"
+
+	"github.com/twoqueue/twoqueue/cmd/internal/database"
 	"github.com/twoqueue/twoqueue/cmd/internal/environment"
 	"github.com/twoqueue/twoqueue/cmd/internal/transit"
 	"github.com/twoqueue/twoqueue/cmd/internal/variables"
@@ -18,8 +21,9 @@ type config struct {
 		URLFile string `split_words:"true" desc:"a file with it instead"`
 	}
 	Inbox struct {
-		URL     string `desc:"the receiver's database with the inbox, in the forms of BRIDGE_DATABASE_URL; optional"`
-		URLFile string `split_words:"true" desc:"a file with it instead"`
+		URL     string          `desc:"the receiver's database with the inbox, in the forms of BRIDGE_DATABASE_URL; optional"`
+		URLFile string          `split_words:"true" desc:"a file with it instead"`
+		Schema  database.Schema `desc:"the schema that has the inbox's tables there, as BRIDGE_SCHEMA (default: BRIDGE_SCHEMA if BRIDGE_INBOX_URL is not set)"`
 	}
 }
 
@@ -38,6 +42,12 @@ func load(offline bool) (config, error) {
 				Check: transit.Refuse(c.Insecure, "BRIDGE_MANAGEMENT_URL", transit.HTTP)},
 			environment.Secret{Name: "BRIDGE_INBOX_URL", Value: &c.Inbox.URL, File: c.Inbox.URLFile,
 				Check: transit.Refuse(c.Insecure, "BRIDGE_INBOX_URL", transit.Database)})
+	}
+	if err == nil && c.Inbox.URL == "" {
+		c.Inbox.Schema = cmp.Or(c.Inbox.Schema, c.Schema)
+	}
+	if err == nil {
+		err = c.Inbox.Schema.Check("BRIDGE_INBOX_SCHEMA", cmp.Or(c.Inbox.URL, c.Database.URL))
 	}
 	if err != nil {
 		return c, &misuse{err}

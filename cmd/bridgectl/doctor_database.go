@@ -20,7 +20,7 @@ func (a *app) examineDatabase(ctx context.Context) []group {
 	groups := []group{*g}
 	if a.config.Inbox.URL != "" {
 		i := &group{Name: "Inbox"}
-		examineInbox(ctx, i, a.config.Inbox.URL)
+		examineInbox(ctx, i, a.config.Inbox.URL, a.config.Inbox.Schema)
 		groups = append(groups, *i)
 	}
 	return groups
@@ -40,7 +40,7 @@ func (a *app) examineLedger(ctx context.Context, g *group) {
 	}
 	ledger, err := a.ledger(ctx)
 	if err != nil {
-		g.refused("ledger", migrate.LedgerPart, err)
+		g.refused("ledger", db, migrate.LedgerPart, err)
 		return
 	}
 	prove(ctx, g, ledger)
@@ -56,14 +56,14 @@ func (a *app) examineLedger(ctx context.Context, g *group) {
 
 // refused is failed for what is read first: without the right to it nobody can ask which other
 // rights are missing.
-func (g *group) refused(check string, part migrate.Part, err error) {
+func (g *group) refused(check string, db *database.Database, part migrate.Part, err error) {
 	if !missingRight(err) {
 		g.failed(check, err)
 		return
 	}
-	remedy := "GRANT SELECT ON bridge_" + string(part) + "_version TO the login;"
+	remedy := "GRANT SELECT ON " + db.Table("bridge_"+string(part)+"_version") + " TO the login;"
 	if part == migrate.LedgerPart {
-		remedy += "\nGRANT SELECT ON bridge_identity TO the login;\nthen ask again: the doctor has the statements for the other rights"
+		remedy += "\nGRANT SELECT ON " + db.Table("bridge_identity") + " TO the login;\nthen ask again: the doctor has the statements for the other rights"
 	}
 	g.fail(check, remedy, "%s", err)
 }
@@ -92,7 +92,7 @@ func examineSchema(ctx context.Context, g *group, db *database.Database, part mi
 	}
 	s, err := readSchema(ctx, db, part)
 	if err != nil {
-		g.refused(check, part, err)
+		g.refused(check, db, part, err)
 		return false
 	}
 	switch s.State {
@@ -111,8 +111,8 @@ func examineSchema(ctx context.Context, g *group, db *database.Database, part mi
 	return s.State == stateNewer || s.State == stateCurrent
 }
 
-func examineInbox(ctx context.Context, g *group, url string) {
-	db, err := database.Open(ctx, url)
+func examineInbox(ctx context.Context, g *group, url string, schema database.Schema) {
+	db, err := schema.Open(ctx, url)
 	if err != nil {
 		g.failed("connection", about("BRIDGE_INBOX_URL", err))
 		return

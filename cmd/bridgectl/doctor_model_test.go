@@ -16,6 +16,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
+	"github.com/twoqueue/twoqueue/cmd/internal/database"
 	"github.com/twoqueue/twoqueue/cmd/internal/transit"
 )
 
@@ -202,8 +203,8 @@ func TestWhatServersAndMessagesSayCannotActOnATerminal(t *testing.T) {
 func TestWhoLacksARightIsToldWhichToGrant(t *testing.T) {
 	for _, err := range []error{&pgconn.PgError{Code: "42501"}, &mysql.MySQLError{Number: 1142}, mssql.Error{Number: 229}} {
 		g := new(group)
-		g.refused("schema", migrate.LedgerPart, fmt.Errorf("read: %w", err))
-		g.refused("schema", migrate.InboxPart, err)
+		g.refused("schema", new(database.Database), migrate.LedgerPart, fmt.Errorf("read: %w", err))
+		g.refused("schema", new(database.Database), migrate.InboxPart, err)
 		g.failed("proof", err)
 		for i, want := range []string{"GRANT SELECT ON bridge_identity", "GRANT SELECT ON bridge_inbox_version", "the findings about rights"} {
 			if !strings.Contains(g.Findings[i].Fix, want) {
@@ -212,7 +213,7 @@ func TestWhoLacksARightIsToldWhichToGrant(t *testing.T) {
 		}
 	}
 	g := new(group)
-	g.refused("schema", migrate.LedgerPart, &pgconn.PgError{Code: "XX000"})
+	g.refused("schema", new(database.Database), migrate.LedgerPart, &pgconn.PgError{Code: "XX000"})
 	if g.Findings[0].Fix != "see what the error says" {
 		t.Errorf("%+v", g.Findings)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"net/url"
@@ -71,7 +72,7 @@ replace its earlier ones on the virtual host, so grant a login one role there.
 	cmd.Flags().StringVar(&g.target, "target", "emails", "the queue of a receiver, or of the gateway")
 	cmd.Flags().BoolVar(&g.declares, "declares", false, "the receiver uses idempotency.DeclareReceiver or DeadQueue")
 	cmd.Flags().BoolVar(&g.sends, "sends", false, "the receiver sends messages in its transactions: it needs the rights of a sender too")
-	cmd.Flags().StringVar(&g.schema, "schema", "", "the schema of the tables on PostgreSQL (default: public) or SQL Server (default: dbo)")
+	cmd.Flags().StringVar(&g.schema, "schema", "", "the schema of the tables (default: BRIDGE_SCHEMA; for a receiver's roles BRIDGE_INBOX_SCHEMA)")
 	cmd.Flags().StringVar(&g.kind, "database", "", "the kind of database: "+strings.Join(dialects, ", ")+" (default: from BRIDGE_DATABASE_URL)")
 	return cmd
 }
@@ -80,6 +81,14 @@ type grants struct {
 	app                         *app
 	login, target, schema, kind string
 	broker, declares, sends     bool
+}
+
+// schemaFor is the schema of the tables that a role uses.
+func (g *grants) schemaFor(role migrate.Role) string {
+	if receives(string(role)) {
+		return cmp.Or(g.schema, string(g.app.config.Inbox.Schema))
+	}
+	return cmp.Or(g.schema, string(g.app.config.Schema))
 }
 
 // receives says whether a role is a receiver's, which --declares and --sends are for.
@@ -155,12 +164,12 @@ func (g *grants) statements(role string) ([]string, error) {
 	if role == gatewayRole {
 		as = migrate.Effects
 	}
-	rights, err := migrate.Rights(dialect, as, name, g.schema)
+	rights, err := migrate.Rights(dialect, as, name, g.schemaFor(as))
 	if err != nil {
 		return nil, misused("BRIDGE_DATABASE_URL: %s", err)
 	}
 	if g.sends {
-		sending, err := migrate.Rights(dialect, migrate.Sender, name, g.schema)
+		sending, err := migrate.Rights(dialect, migrate.Sender, name, g.schemaFor(migrate.Sender))
 		if err != nil {
 			return nil, misused("BRIDGE_DATABASE_URL: %s", err)
 		}

@@ -3,8 +3,6 @@ package main
 import (
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
-
-	"github.com/twoqueue/twoqueue/cmd/internal/database"
 )
 
 func newIdentityCommand(a *app) *cobra.Command {
@@ -31,7 +29,7 @@ connects to it. On the original it would lose these messages.`,
 			if err != nil {
 				return err
 			}
-			db, err := database.Open(cmd.Context(), url)
+			db, err := a.config.Schema.Open(cmd.Context(), url)
 			if err != nil {
 				return about("BRIDGE_DATABASE_URL", err)
 			}

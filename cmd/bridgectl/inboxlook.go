@@ -34,7 +34,7 @@ func (a *app) claims(ctx context.Context, key string, consumers []string) ([]inb
 	if a.config.Inbox.URL == "" {
 		return nil, nil
 	}
-	db, err := database.Open(ctx, a.config.Inbox.URL)
+	db, err := a.config.Inbox.Schema.Open(ctx, a.config.Inbox.URL)
 	if err != nil {
 		return nil, about("BRIDGE_INBOX_URL", err)
 	}
@@ -44,7 +44,7 @@ func (a *app) claims(ctx context.Context, key string, consumers []string) ([]inb
 		return nil, about("BRIDGE_INBOX_URL", err)
 	}
 	if len(consumers) == 0 {
-		if consumers, err = listConsumers(ctx, db.DB, claimTable); err != nil {
+		if consumers, err = listConsumers(ctx, db, claimTable); err != nil {
 			return nil, fmt.Errorf("list the inbox's consumers: %w; name them with --consumer", err)
 		}
 	}
@@ -89,13 +89,13 @@ const (
 
 // listConsumers goes from one consumer of a table to the next by the index: an inbox may have
 // millions of rows and has few consumers.
-func listConsumers(ctx context.Context, db *sqlx.DB, table string) ([]string, error) {
+func listConsumers(ctx context.Context, db *database.Database, table string) ([]string, error) {
 	var all []string
 	last := ""
 	for len(all) < consumersMost {
 		var next []byte
-		query := db.Rebind(`SELECT MIN(consumer) FROM ` + table + ` WHERE consumer > ?`)
-		if err := db.QueryRowContext(ctx, query, nameArgument(db, last)).Scan(&next); err != nil {
+		query := db.Rebind(`SELECT MIN(consumer) FROM ` + db.Table(table) + ` WHERE consumer > ?`)
+		if err := db.QueryRowContext(ctx, query, nameArgument(db.DB, last)).Scan(&next); err != nil {
 			return nil, err
 		}
 		if next == nil {

@@ -51,6 +51,14 @@ func (a *app) schemaURL(part migrate.Part) (variable, url string, err error) {
 	return "BRIDGE_DATABASE_URL", url, err
 }
 
+// schemaOf is the schema of a part's tables.
+func (a *app) schemaOf(part migrate.Part) database.Schema {
+	if part == migrate.InboxPart {
+		return a.config.Inbox.Schema
+	}
+	return a.config.Schema
+}
+
 // A schema is how far a part's tables are.
 type schema struct {
 	Part     migrate.Part    `json:"part"`
@@ -123,10 +131,11 @@ func (a *app) eachSchema(cmd *cobra.Command, p *parts, up bool) error {
 		if err != nil {
 			return err
 		}
-		open := database.Open
+		schema := a.schemaOf(part)
+		open := schema.Open
 		if up {
 			open = func(ctx context.Context, url string) (*database.Database, error) {
-				return database.Await(ctx, url, mend.Waiting(cmd.ErrOrStderr(), "bridgectl", variable))
+				return schema.Await(ctx, url, mend.Waiting(cmd.ErrOrStderr(), "bridgectl", variable))
 			}
 		}
 		one, err := inspectSchema(cmd.Context(), part, url, open, up)
@@ -235,7 +244,7 @@ the version --from, and contacts no database. The form is SQL, whatever -o says.
 				if i > 0 {
 					fmt.Fprintln(a.stdout)
 				}
-				if err := migrate.Print(a.stdout, kind, part, from); err != nil {
+				if err := migrate.Schema(a.schemaOf(part)).Print(a.stdout, kind, part, from); err != nil {
 					return &misuse{err}
 				}
 			}

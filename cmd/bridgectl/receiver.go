@@ -33,7 +33,7 @@ func (a *app) inbox(ctx context.Context) (*inboxDatabase, error) {
 	if err != nil {
 		return nil, err
 	}
-	db, err := database.Open(ctx, url)
+	db, err := a.config.Inbox.Schema.Open(ctx, url)
 	if err != nil {
 		return nil, about(variable, err)
 	}
@@ -51,7 +51,7 @@ func (d *inboxDatabase) consumers(ctx context.Context, named []string, table str
 	if len(named) > 0 {
 		return named, nil
 	}
-	all, err := listConsumers(ctx, d.DB, table)
+	all, err := listConsumers(ctx, d.Database, table)
 	if err != nil {
 		return nil, fmt.Errorf("list the inbox's consumers: %w; name them with --consumer", err)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/twoqueue/twoqueue/cmd/email-gateway/internal/email"
 	"github.com/twoqueue/twoqueue/cmd/email-gateway/internal/transport"
 	"github.com/twoqueue/twoqueue/cmd/internal/certificates"
+	"github.com/twoqueue/twoqueue/cmd/internal/database"
 	"github.com/twoqueue/twoqueue/cmd/internal/environment"
 	"github.com/twoqueue/twoqueue/cmd/internal/mend"
 	"github.com/twoqueue/twoqueue/cmd/internal/transit"
@@ -31,7 +32,8 @@ type config struct {
 		URL     string `desc:"the database for the inbox and the e-mails' statuses: postgres:// or mysql://user:password@host:port/database, sqlserver:// or azuresql://user:password@host:port?database=name, or sqlite:/path/to/file; required"`
 		URLFile string `split_words:"true" desc:"a file with it instead; it is read again for each connection"`
 	}
-	AMQP struct {
+	Schema database.Schema `desc:"the schema that has the inbox's tables, on PostgreSQL or SQL Server, in the catalogue's spelling; the table email_gateway stays where the login's search_path or default schema finds it, as the inbox does by default"`
+	AMQP   struct {
 		URL     string `desc:"the broker: amqp://user:password@host:port/vhost, or amqps, with commas between the addresses of a cluster; required to send"`
 		URLFile string `split_words:"true" desc:"a file with it instead; it is read again for each connection"`
 	}
@@ -94,10 +96,13 @@ func load(sending bool) (*config, error) {
 	if err := environment.Read(prefix, c); err != nil {
 		return nil, err
 	}
-	database, broker := c.secrets()
-	err := environment.Open(database, broker,
+	databaseURL, broker := c.secrets()
+	err := environment.Open(databaseURL, broker,
 		environment.Secret{Name: "EMAIL_SMTP_PASSWORD", Value: &c.SMTP.Password, File: c.SMTP.PasswordFile})
 	if err != nil {
+		return nil, err
+	}
+	if err := c.Schema.Check("EMAIL_SCHEMA", c.Database.URL); err != nil {
 		return nil, err
 	}
 	if c.SMTP.Name == "" {

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/cmd/internal/database"
 	"github.com/twoqueue/twoqueue/cmd/internal/terminal"
 	"github.com/twoqueue/twoqueue/idempotency/pending"
 )
@@ -61,7 +60,7 @@ type row struct {
 }
 
 func list(ctx context.Context, c *config, asJSON bool, stdout, stderr io.Writer) error {
-	db, err := database.Open(ctx, c.Database.URL)
+	db, err := c.Schema.Open(ctx, c.Database.URL)
 	if err != nil {
 		return err
 	}
@@ -119,7 +118,7 @@ func write(stdout io.Writer, rows []row) error {
 // decide tells the guard what the operator knows. An e-mail that is to be sent again gets its
 // status first. If the command dies before the guard knows, findOut releases the e-mail.
 func decide(ctx context.Context, c *config, id string, wasSent bool, stdout, stderr io.Writer) error {
-	db, err := database.Open(ctx, c.Database.URL)
+	db, err := c.Schema.Open(ctx, c.Database.URL)
 	if err != nil {
 		return err
 	}

@@ -93,7 +93,7 @@ const besideSessions = 6
 // openDatabase opens a gateway's pool. Nothing holds a connection while it waits for another.
 func openDatabase(ctx context.Context, c *config) (*database.Database, error) {
 	databaseURL, _ := c.secrets()
-	db, err := database.OpenAnew(ctx, databaseURL.Reader())
+	db, err := c.Schema.OpenAnew(ctx, databaseURL.Reader())
 	if err == nil {
 		db.Limit(int(c.SMTP.Sessions) + besideSessions) // as the documentation promises to who counts them
 	}

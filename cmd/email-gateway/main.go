@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/twoqueue/twoqueue/cmd/email-gateway/internal/email"
-	"github.com/twoqueue/twoqueue/cmd/internal/database"
 	"github.com/twoqueue/twoqueue/cmd/internal/endpoints"
 	"github.com/twoqueue/twoqueue/cmd/internal/environment"
 	"github.com/twoqueue/twoqueue/cmd/internal/mend"
@@ -107,7 +106,7 @@ func fail(stderr io.Writer, code int, err error) int {
 }
 
 func migrate(ctx context.Context, c *config, stdout, stderr io.Writer) error {
-	db, err := database.Await(ctx, c.Database.URL, mend.Waiting(stderr, "email-gateway", "EMAIL_DATABASE_URL"))
+	db, err := c.Schema.Await(ctx, c.Database.URL, mend.Waiting(stderr, "email-gateway", "EMAIL_DATABASE_URL"))
 	if err != nil {
 		return err
 	}

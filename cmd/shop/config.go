@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 
+	"github.com/twoqueue/twoqueue/cmd/internal/database"
 	"github.com/twoqueue/twoqueue/cmd/internal/environment"
 	"github.com/twoqueue/twoqueue/cmd/internal/transit"
 )
@@ -16,7 +17,8 @@ type config struct {
 		URL     string `desc:"the shop's database, which has the ledger: postgres:// or mysql://user:password@host:port/database, sqlserver:// or azuresql://user:password@host:port?database=name, or sqlite:/path/to/file; required"`
 		URLFile string `split_words:"true" desc:"a file with it instead; it is read again for each connection"`
 	}
-	AMQP struct {
+	Schema database.Schema `desc:"the schema that has the ledger's tables, as BRIDGE_SCHEMA of the verifiers (default: the one that the login's search_path or default schema finds)"`
+	AMQP   struct {
 		URL     string `desc:"the broker: amqp://user:password@host:port/vhost, or amqps, with commas between the addresses of a cluster; required, but not with -migrate"`
 		URLFile string `split_words:"true" desc:"a file with it instead; it is read again for each connection"`
 	}
@@ -43,8 +45,11 @@ func load(migrating bool) (*config, error) {
 	if err := environment.Read(prefix, c); err != nil {
 		return nil, err
 	}
-	database, broker := c.secrets()
-	if err := environment.Open(database, broker); err != nil {
+	databaseURL, broker := c.secrets()
+	if err := environment.Open(databaseURL, broker); err != nil {
+		return nil, err
+	}
+	if err := c.Schema.Check("SHOP_SCHEMA", c.Database.URL); err != nil {
 		return nil, err
 	}
 	switch {

@@ -114,7 +114,7 @@ const flushTimeout = 5 * time.Second
 // openDatabase opens the shop's database, with a connection for each open transaction.
 func openDatabase(ctx context.Context, c *config) (*database.Database, error) {
 	url, _ := c.secrets()
-	db, err := database.OpenAnew(ctx, url.Reader())
+	db, err := c.Schema.OpenAnew(ctx, url.Reader())
 	if err == nil {
 		db.Limit(int(c.Open))
 	}
@@ -123,7 +123,7 @@ func openDatabase(ctx context.Context, c *config) (*database.Database, error) {
 
 // makeTable makes the shop's own table.
 func makeTable(ctx context.Context, c *config, stdout, stderr io.Writer) error {
-	db, err := database.Await(ctx, c.Database.URL, mend.Waiting(stderr, "shop", "SHOP_DATABASE_URL"))
+	db, err := c.Schema.Await(ctx, c.Database.URL, mend.Waiting(stderr, "shop", "SHOP_DATABASE_URL"))
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,6 @@ import (
 	"os"
 	"runtime/debug"
 
-	"github.com/twoqueue/twoqueue/cmd/internal/database"
 	"github.com/twoqueue/twoqueue/cmd/internal/endpoints"
 	"github.com/twoqueue/twoqueue/cmd/internal/environment"
 	"github.com/twoqueue/twoqueue/cmd/internal/mend"
@@ -89,7 +88,7 @@ func fail(stderr io.Writer, code int, err error) int {
 }
 
 func migrate(ctx context.Context, c config, stdout, stderr io.Writer) error {
-	db, err := database.Await(ctx, c.Database.URL, mend.Waiting(stderr, "verifier", "BRIDGE_DATABASE_URL"))
+	db, err := c.Schema.Await(ctx, c.Database.URL, mend.Waiting(stderr, "verifier", "BRIDGE_DATABASE_URL"))
 	if err != nil {
 		return err
 	}

@@ -124,7 +124,7 @@ func start(ctx context.Context, run func(context.Context)) (stop func()) {
 func (w *worker) verify(ctx, serving context.Context, observer verifier.Observer) error {
 	transit.Warn(w.log, prefix, w.config.Database.URL, w.config.AMQP.URL)
 	databaseURL, brokerURL := w.config.Secrets()
-	db, err := database.OpenAnew(ctx, databaseURL.Reader())
+	db, err := w.config.Schema.OpenAnew(ctx, databaseURL.Reader())
 	if err != nil {
 		return err
 	}

@@ -29,7 +29,7 @@ const (
 // An error that does not pass by itself, such as a wrong password, is returned at once. SQL
 // Server answers alike for a missing and a recovering database, so both are waited for.
 func Await(ctx context.Context, url string, tell func(missing error)) (*Database, error) {
-	return await(ctx, startPatience, tell, func() (*Database, error) { return open(ctx, always(url), true, attemptPatience) })
+	return Schema("").Await(ctx, url, tell)
 }
 
 func await(ctx context.Context, patience time.Duration, tell func(error), connect func() (*Database, error)) (*Database, error) {

@@ -80,7 +80,8 @@ const patience = 10 * time.Second
 // A Database is a pool of connections with what its kind can do.
 type Database struct {
 	*sqlx.DB
-	kind kind
+	kind   kind
+	schema migrate.Schema // of the bridge's tables
 }
 
 // kind is all that the commands know of one kind of database.
@@ -88,15 +89,21 @@ type kind struct {
 	dialect migrate.Dialect
 	// open makes a pool, and reads the URL before each connection; create says that a file may
 	// be made, and prepared.
-	open     func(ctx context.Context, read func() string, create bool) (*sqlx.DB, error)
-	ledger   func(ctx context.Context, db *sql.DB) (*Ledger, error)
-	ownTable func(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*Ledger, error)
-	inbox    func(ctx context.Context, db *sql.DB) (driver.Inbox, error)
+	open func(ctx context.Context, read func() string, create bool) (*sqlx.DB, error)
+	// in opens what is in a schema, which is empty where there are none.
+	in func(schema migrate.Schema) openers
 	// inboxDiagnose examines a receiver's server.
 	inboxDiagnose func(ctx context.Context, db *sql.DB) ([]inspect.Finding, error)
 	// inClear is InClear's list, nil where there is no network; mendClear is what to change.
 	inClear   func(url string) []string
 	mendClear string
+}
+
+// openers are the functions of a database's package.
+type openers struct {
+	ledger   func(ctx context.Context, db *sql.DB) (*Ledger, error)
+	ownTable func(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*Ledger, error)
+	inbox    func(ctx context.Context, db *sql.DB) (driver.Inbox, error)
 }
 
 // inspector is what the inspectors of all databases are. SQLite's is no inspect.Watcher.
@@ -192,15 +199,16 @@ func InClear(url string) (hosts []string, mend string) {
 
 // MigrateLedger creates the ledger's tables, or brings them to this release's version.
 func (d *Database) MigrateLedger(ctx context.Context) error {
-	return migrate.Ledger(ctx, d.DB.DB, d.kind.dialect)
+	return d.schema.Ledger(ctx, d.DB.DB, d.kind.dialect)
 }
 
 // MigrateInbox does the same for the inbox.
 func (d *Database) MigrateInbox(ctx context.Context) error {
-	return migrate.Inbox(ctx, d.DB.DB, d.kind.dialect)
+	return d.schema.Inbox(ctx, d.DB.DB, d.kind.dialect)
 }
 
-// MigrateTables does the same for tables of the command's own; see migrate.Tables.
+// MigrateTables does the same for tables of the command's own, which the login's settings find, whatever
+// the schema is; see migrate.Tables.
 func (d *Database) MigrateTables(ctx context.Context, files fs.FS, part string) error {
 	return migrate.Tables(ctx, d.DB.DB, d.kind.dialect, files, part)
 }
@@ -216,7 +224,7 @@ type Ledger struct {
 
 // Ledger opens the ledger that is in the database.
 func (d *Database) Ledger(ctx context.Context) (*Ledger, error) {
-	return d.kind.ledger(ctx, d.DB.DB)
+	return d.kind.in(d.schema).ledger(ctx, d.DB.DB)
 }
 
 // DiagnoseInbox looks at what a receiver needs of its server.
@@ -226,7 +234,7 @@ func (d *Database) DiagnoseInbox(ctx context.Context) ([]inspect.Finding, error)
 
 // Inbox opens the inbox that is in the database.
 func (d *Database) Inbox(ctx context.Context) (driver.Inbox, error) {
-	return d.kind.inbox(ctx, d.DB.DB)
+	return d.kind.in(d.schema).inbox(ctx, d.DB.DB)
 }
 
 // parse takes a URL apart. A special character that is not encoded makes part of the

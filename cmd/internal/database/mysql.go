@@ -19,11 +19,11 @@ import (
 )
 
 var mysqlKind = kind{
-	dialect:  migrate.MySQL,
-	open:     openMySQL,
-	ledger:   opens(mysql.Open, mysqlinspect.New),
-	ownTable: opensOwn(mysql.OpenOwnTable, mysqlinspect.NewOwnTable),
-	inbox:    opensInbox(mysql.OpenInbox),
+	dialect: migrate.MySQL,
+	open:    openMySQL,
+	in: func(migrate.Schema) openers {
+		return openers{opens(mysql.Open, mysqlinspect.New), opensOwn(mysql.OpenOwnTable, mysqlinspect.NewOwnTable), opensInbox(mysql.OpenInbox)}
+	},
 
 	inboxDiagnose: mysqlinspect.DiagnoseInbox,
 

@@ -44,7 +44,7 @@ func (d *Database) LedgerOn(ctx context.Context, own OwnTable, canary string) (*
 	}
 	table := own.own()
 	table.Canary = canary
-	ledger, err := d.kind.ownTable(ctx, d.DB.DB, table)
+	ledger, err := d.kind.in(d.schema).ownTable(ctx, d.DB.DB, table)
 	if err != nil && !errors.Is(err, bridge.ErrNoSchema) {
 		return nil, &ownTableError{err}
 	}

@@ -19,11 +19,12 @@ import (
 )
 
 var postgresKind = kind{
-	dialect:  migrate.PostgreSQL,
-	open:     openPostgres,
-	ledger:   opens(postgres.Open, postgresinspect.New),
-	ownTable: opensOwn(postgres.OpenOwnTable, postgresinspect.NewOwnTable),
-	inbox:    opensInbox(postgres.OpenInbox),
+	dialect: migrate.PostgreSQL,
+	open:    openPostgres,
+	in: func(schema migrate.Schema) openers {
+		s := postgres.Schema(schema)
+		return openers{opens(s.Open, postgresinspect.New), opensOwn(s.OpenOwnTable, postgresinspect.NewOwnTable), opensInbox(s.OpenInbox)}
+	},
 
 	inboxDiagnose: postgresinspect.DiagnoseInbox,
 

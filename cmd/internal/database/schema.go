@@ -21,7 +21,7 @@ func (d *Database) Dialect() migrate.Dialect { return d.kind.dialect }
 // Version tells which version of a part's tables is there, 0 for none, and which one
 // this release makes.
 func (d *Database) Version(ctx context.Context, part migrate.Part) (there, wanted int64, err error) {
-	return migrate.Version(ctx, d.DB.DB, d.kind.dialect, part)
+	return d.schema.Version(ctx, d.DB.DB, d.kind.dialect, part)
 }
 
 // NewIdentity does what migrate.NewIdentity does, with a random UUID.
@@ -29,6 +29,6 @@ func (d *Database) NewIdentity(ctx context.Context) (identity uuid.UUID, deleted
 	if identity, err = uuid.NewRandom(); err != nil {
 		return uuid.Nil, 0, err
 	}
-	deleted, err = migrate.NewIdentity(ctx, d.DB.DB, d.kind.dialect, identity.String())
+	deleted, err = d.schema.NewIdentity(ctx, d.DB.DB, d.kind.dialect, identity.String())
 	return identity, deleted, err
 }

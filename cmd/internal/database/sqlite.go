@@ -17,11 +17,11 @@ import (
 )
 
 var sqliteKind = kind{
-	dialect:  migrate.SQLite,
-	open:     openSQLite,
-	ledger:   opens(sqlite.Open, sqliteinspect.New),
-	ownTable: opensOwn(sqlite.OpenOwnTable, sqliteinspect.NewOwnTable),
-	inbox:    opensInbox(sqlite.OpenInbox),
+	dialect: migrate.SQLite,
+	open:    openSQLite,
+	in: func(migrate.Schema) openers {
+		return openers{opens(sqlite.Open, sqliteinspect.New), opensOwn(sqlite.OpenOwnTable, sqliteinspect.NewOwnTable), opensInbox(sqlite.OpenInbox)}
+	},
 
 	inboxDiagnose: sqliteinspect.DiagnoseInbox,
 }

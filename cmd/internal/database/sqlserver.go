@@ -22,11 +22,12 @@ import (
 )
 
 var sqlServerKind = kind{
-	dialect:  migrate.SQLServer,
-	open:     openSQLServer,
-	ledger:   opens(sqlserver.Open, sqlserverinspect.New),
-	ownTable: opensOwn(sqlserver.OpenOwnTable, sqlserverinspect.NewOwnTable),
-	inbox:    opensInbox(sqlserver.OpenInbox),
+	dialect: migrate.SQLServer,
+	open:    openSQLServer,
+	in: func(schema migrate.Schema) openers {
+		s := sqlserver.Schema(schema)
+		return openers{opens(s.Open, sqlserverinspect.New), opensOwn(s.OpenOwnTable, sqlserverinspect.NewOwnTable), opensInbox(s.OpenInbox)}
+	},
 
 	inboxDiagnose: sqlserverinspect.DiagnoseInbox,
 

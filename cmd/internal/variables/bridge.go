@@ -22,6 +22,7 @@ type Bridge struct {
 		URL     string `desc:"the database that holds the ledger: postgres:// or mysql://user:password@host:port/database, sqlserver:// or azuresql://user:password@host:port?database=name, or sqlite:/path/to/file; required by a verifier"`
 		URLFile string `split_words:"true" desc:"a file with it instead; it is read again for each connection"`
 	}
+	Schema         database.Schema   `desc:"the schema that has the bridge's tables, on PostgreSQL or SQL Server, in the catalogue's spelling; all senders must open the same (default: the one that the login's search_path or default schema finds)"`
 	OwnTable       database.OwnTable `split_words:"true" desc:"a table of the application's own whose rows are looked up instead of the ledger's, as TABLE.COLUMN or SCHEMA.TABLE.COLUMN, in the catalogue's spelling; its senders open the same with OpenOwnTable"`
 	OwnTableCanary string            `split_words:"true" desc:"an INSERT of one row into that table, with $id where its ID stands, which the proof runs and rolls back at the start of each session; it shows that nothing hides the table's rows from this login, as row-level security does"`
 	AMQP           struct {
@@ -42,6 +43,9 @@ type Bridge struct {
 func (b *Bridge) Open() error {
 	database, broker := b.Secrets()
 	if err := environment.Open(database, broker); err != nil {
+		return err
+	}
+	if err := b.Schema.Check("BRIDGE_SCHEMA", b.Database.URL); err != nil {
 		return err
 	}
 	if err := bridge.CheckExchange(b.Exchange); err != nil {

@@ -1,0 +1,56 @@
+package database
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/twoqueue/twoqueue/bridge/migrate"
+)
+
+// A Schema is the variable that names the schema of the bridge's tables; empty for the one that the
+// login's settings find. Databases that it opens look there, and make the tables there.
+type Schema string
+
+// Check returns an error, which begins with the variable, if the database of the URL cannot have the
+// tables in the schema.
+func (s Schema) Check(variable, url string) error {
+	dialect, ok := DialectOf(url)
+	if s == "" || !ok {
+		return nil
+	}
+	if err := migrate.Schema(s).Check(dialect); err != nil {
+		return fmt.Errorf("%s: %w", variable, err)
+	}
+	return nil
+}
+
+// Open does what the function of this name does.
+func (s Schema) Open(ctx context.Context, url string) (*Database, error) {
+	return s.open(ctx, always(url), false, patience)
+}
+
+// OpenAnew does what the function of this name does.
+func (s Schema) OpenAnew(ctx context.Context, read func() string) (*Database, error) {
+	return s.open(ctx, read, false, patience)
+}
+
+// Await does what the function of this name does.
+func (s Schema) Await(ctx context.Context, url string, tell func(missing error)) (*Database, error) {
+	return await(ctx, startPatience, tell, func() (*Database, error) { return s.open(ctx, always(url), true, attemptPatience) })
+}
+
+func (s Schema) open(ctx context.Context, read func() string, create bool, patience time.Duration) (*Database, error) {
+	if err := s.Check("open database", read()); err != nil {
+		return nil, err
+	}
+	db, err := open(ctx, read, create, patience)
+	if err != nil {
+		return nil, err
+	}
+	db.schema = migrate.Schema(s)
+	return db, nil
+}
+
+// Table returns the name of one of the bridge's tables as it stands in a statement.
+func (d *Database) Table(name string) string { return d.schema.Table(d.kind.dialect, name) }
