@@ -66,6 +66,7 @@ type Consumer struct {
 	handle func(ctx context.Context, ds []amqp.Delivery) error
 	opts   ConsumerOptions
 	log    *slog.Logger
+	batch  int // messages that a handler gets at most
 	room   *room
 	jobs   *schedule
 	runs   atomic.Bool
@@ -98,8 +99,9 @@ type ConsumerOptions struct {
 	Prefetch int
 
 	// MaxBytes bounds the memory of the messages that are held, in bytes. Messages without room
-	// go back to the queue when half of it is free. A larger message is held alone. Default
-	// 64 MiB.
+	// go back to the queue when half of it is free. A larger message is held alone. The messages of
+	// a handler that has run for a minute no longer count, so that one that hangs keeps no other
+	// message out: up to Workers of them, or batches, may be held beside. Default 64 MiB.
 	MaxBytes int
 
 	// Drain is how long handlers may go on after Run's context has ended, or their session. Then
@@ -171,7 +173,8 @@ func NewConsumer(broker *bridge.Broker, queue string, handle func(ctx context.Co
 // so batches are of one message while the queue is empty, and grow while all workers are busy. With
 // fewer Workers they grow earlier; 2 is usually enough. With more than one worker, messages with the
 // same key (see ConsumerOptions.Key) and copies of one message are in different batches. A batch
-// keeps its worker, and the keys of all its messages, until the handler returns.
+// keeps its worker until the handler returns, and the key of each message until the message is
+// acked or rejected.
 //
 // The Consumer knows which of its deliveries are settled. HandleBatch in it acks a whole batch with
 // one word to the broker if no earlier delivery is open, and otherwise the messages behind that one
@@ -196,7 +199,7 @@ func newConsumer(broker *bridge.Broker, queue string, batch int, handle func(ctx
 	case err != nil:
 		return nil, fmt.Errorf("new consumer: %w", err)
 	}
-	c := &Consumer{broker: broker, queue: queue, handle: handle, opts: filled,
+	c := &Consumer{broker: broker, queue: queue, handle: handle, batch: batch, opts: filled,
 		log: filled.Logger.With("queue", queue), room: &room{most: filled.MaxBytes}}
 	c.jobs = newSchedule(filled.Workers, batch, c.run)
 	return c, nil

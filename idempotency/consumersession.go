@@ -30,6 +30,10 @@ const (
 	// lastAnswer bounds the wait for the broker's answer at the end of a session.
 	lastAnswer = 2 * time.Second
 
+	// longRun is after how long the messages of a handler no longer count as held. Otherwise one that
+	// hangs, with more than half of ConsumerOptions.MaxBytes, would keep all later messages out.
+	longRun = time.Minute
+
 	// unsettledPause is the pause before a delivery that its handler has not settled goes back.
 	// Without it the delivery would go round at the broker's speed.
 	unsettledPause = time.Second
@@ -182,7 +186,11 @@ func (c *Consumer) take(s *consumerSession, d amqp.Delivery) {
 		c.log.Info("message goes back, since ConsumerOptions.MaxBytes leave no room for it", "message_id", d.MessageId, "bytes", len(d.Body))
 		return
 	}
-	c.jobs.add(&job{session: s, delivery: d, settled: settled, key: c.key(d), leave: leave})
+	j := &job{session: s, delivery: d, settled: settled, key: c.key(d), leave: leave}
+	if c.batch > 1 {
+		settled.passKey = func() { c.jobs.settled(j) }
+	}
+	c.jobs.add(j)
 }
 
 // key returns the key of d's turn: d waits for earlier messages with the same key. Where the order
@@ -209,6 +217,11 @@ func (c *Consumer) key(d amqp.Delivery) (key string) {
 // run lets the handler handle deliveries, and sees to it that they are settled.
 func (c *Consumer) run(jobs []*job) {
 	defer c.jobs.finish(jobs)
+	defer time.AfterFunc(longRun, func() {
+		for _, j := range jobs {
+			j.leave()
+		}
+	}).Stop()
 	session, id := jobs[0].session, jobs[0].delivery.MessageId
 	returned := false
 	defer func() {
@@ -259,6 +272,15 @@ func (c *Consumer) settle(jobs []*job) {
 type settlement struct {
 	session *consumerSession
 	done    atomic.Bool
+	passKey func() // of a batch: its worker goes on with the other messages; otherwise nil
+}
+
+// ended passes on the key of a delivery that the broker was told to remove.
+func (s *settlement) ended(err error) error {
+	if err == nil && s.passKey != nil {
+		s.passKey()
+	}
+	return err
 }
 
 var _ amqp.Acknowledger = (*settlement)(nil)
@@ -267,12 +289,16 @@ var _ engine.Closable = (*settlement)(nil)
 
 func (s *settlement) Ack(tag uint64, multiple bool) error {
 	s.done.Store(true)
-	return s.session.open.settle(tag, multiple, func() error { return s.session.channel.Ack(tag, multiple) })
+	return s.ended(s.session.open.settle(tag, multiple, func() error { return s.session.channel.Ack(tag, multiple) }))
 }
 
 // AckBatch acks deliveries of the session.
 func (s *settlement) AckBatch(tags []uint64) error {
-	return s.session.open.ackBatch(tags, s.session.channel.Ack)
+	settled, err := s.session.open.ackBatch(tags, s.session.channel.Ack)
+	for _, other := range settled {
+		_ = other.ended(err)
+	}
+	return err
 }
 
 func (s *settlement) Nack(tag uint64, multiple, requeue bool) error {
@@ -280,7 +306,7 @@ func (s *settlement) Nack(tag uint64, multiple, requeue bool) error {
 		return s.requeue(tag, multiple)
 	}
 	s.done.Store(true)
-	return s.session.open.settle(tag, multiple, func() error { return s.session.channel.Nack(tag, multiple, false) })
+	return s.ended(s.session.open.settle(tag, multiple, func() error { return s.session.channel.Nack(tag, multiple, false) }))
 }
 
 func (s *settlement) Reject(tag uint64, requeue bool) error {
@@ -288,7 +314,7 @@ func (s *settlement) Reject(tag uint64, requeue bool) error {
 		return s.requeue(tag, false)
 	}
 	s.done.Store(true)
-	return s.session.open.settle(tag, false, func() error { return s.session.channel.Reject(tag, false) })
+	return s.ended(s.session.open.settle(tag, false, func() error { return s.session.channel.Reject(tag, false) }))
 }
 
 // requeue requeues nothing once the session is over: the broker would deliver it here again. The

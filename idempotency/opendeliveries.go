@@ -52,38 +52,39 @@ func (o *openDeliveries) find(tag uint64) (at int, found bool) {
 }
 
 // ackBatch acks deliveries: with one multiple ack those before the first delivery that stays open,
-// and the others one by one.
-func (o *openDeliveries) ackBatch(tags []uint64, ack func(tag uint64, multiple bool) error) error {
+// and the others one by one. It returns the deliveries.
+func (o *openDeliveries) ackBatch(tags []uint64, ack func(tag uint64, multiple bool) error) ([]*settlement, error) {
 	o.telling.Lock()
 	defer o.telling.Unlock()
 	tags = slices.Sorted(slices.Values(tags))
-	before := o.removeBatch(tags)
+	settled, before := o.removeBatch(tags)
 	if before > 0 {
 		if err := ack(tags[before-1], true); err != nil {
-			return err
+			return settled, err
 		}
 	}
 	for _, tag := range tags[before:] {
 		if err := ack(tag, false); err != nil {
-			return err
+			return settled, err
 		}
 	}
-	return nil
+	return settled, nil
 }
 
-// removeBatch removes deliveries, and returns how many of them are before all that stay open.
-func (o *openDeliveries) removeBatch(tags []uint64) (before int) {
+// removeBatch removes deliveries and returns them, and how many of them are before all that stay open.
+func (o *openDeliveries) removeBatch(tags []uint64) (settled []*settlement, before int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, tag := range tags {
 		if at, found := o.find(tag); found {
 			o.all[at].settled.done.Store(true)
+			settled = append(settled, o.all[at].settled)
 			o.all = slices.Delete(o.all, at, at+1)
 		}
 	}
 	if len(o.all) == 0 {
-		return len(tags)
+		return settled, len(tags)
 	}
 	before, _ = slices.BinarySearch(tags, o.all[0].tag)
-	return before
+	return settled, before
 }

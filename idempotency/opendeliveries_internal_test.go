@@ -26,11 +26,11 @@ func TestABatchIsAckedWithOneWordUpToTheFirstOpenDelivery(t *testing.T) {
 			_ = open.settle(tag, false, func() error { return nil })
 		}
 		var said []string
-		err := open.ackBatch(c.batch, func(tag uint64, multiple bool) error {
+		settled, err := open.ackBatch(c.batch, func(tag uint64, multiple bool) error {
 			said = append(said, fmt.Sprint(tag, " ", multiple))
 			return nil
 		})
-		if err != nil || !slices.Equal(said, c.want) {
+		if err != nil || !slices.Equal(said, c.want) || len(settled) != len(c.batch) {
 			t.Errorf("%d settled, acks of %d are %q, %v, must be %q", c.settled, c.batch, said, err, c.want)
 		}
 	}

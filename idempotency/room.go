@@ -12,7 +12,8 @@ import (
 // message without room loses its content and stays unacked. It goes back to its queue when half
 // of the room is free, and so comes again; in an ordered consumer the channel is closed then. Until
 // then every later message loses its content too: otherwise small messages would keep the room
-// full, and overtake. A message that is larger than the room is held alone.
+// full, and overtake. A message that is larger than the room is held alone. A handler that runs for long
+// gives its room back, so that one that hangs does not keep the others out (Consumer.run).
 type room struct {
 	most int
 
@@ -21,7 +22,7 @@ type room struct {
 	back []amqp.Delivery // without content, to be handed back
 }
 
-// take makes room for a delivery, and returns a function that gives the room back. Without room
+// take makes room for a delivery, and returns a function that gives the room back once. Without room
 // it returns nil, and the caller drops the delivery.
 func (r *room) take(d amqp.Delivery) (leave func()) {
 	size := wire.Held(d)
@@ -32,7 +33,7 @@ func (r *room) take(d amqp.Delivery) (leave func()) {
 		return nil
 	}
 	r.held += size
-	return func() { r.leave(size) }
+	return sync.OnceFunc(func() { r.leave(size) })
 }
 
 func (r *room) leave(size int) {

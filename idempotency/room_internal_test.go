@@ -1,10 +1,17 @@
 package idempotency
 
 import (
+	"context"
+	"log/slog"
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
 )
 
 // A nacker notes which deliveries went back.
@@ -53,4 +60,43 @@ func TestARoomHoldsItsBytesAndHandsBackTheRest(t *testing.T) {
 	if leave := r.take(delivery(5, most/2)); leave == nil {
 		t.Error("there is room again, and it is not taken")
 	}
+}
+
+// A handler that hangs with most of the room keeps later messages out for a minute, and no longer.
+func TestAHandlerThatHangsGivesItsRoomBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release, handled := make(chan struct{}), make(chan string, 2)
+		c, err := NewConsumer(new(bridge.Broker), "q", func(_ context.Context, d amqp.Delivery) error {
+			if d.MessageId == "hangs" {
+				<-release
+			}
+			handled <- d.MessageId
+			return nil
+		}, &ConsumerOptions{Workers: 2, MaxBytes: 4000, Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		session := &consumerSession{handling: t.Context(), Session: engine.Session{Ordered: true}} // without a channel: a requeue ends the session
+		session.Stopping, session.end = context.WithCancelCause(t.Context())
+		begun := time.Now()
+		c.take(session, amqp.Delivery{DeliveryTag: 1, MessageId: "hangs", Body: make([]byte, 3000)})
+		c.take(session, amqp.Delivery{DeliveryTag: 2, MessageId: "waits", Body: make([]byte, 3000)})
+		<-session.Stopping.Done() // the message without room goes back to the queue
+		if waited := time.Since(begun); waited != longRun {
+			t.Errorf("it waited for %v, must be %v", waited, longRun)
+		}
+		if leave := c.room.take(amqp.Delivery{Body: make([]byte, 3000)}); leave == nil {
+			t.Error("it has no room when it comes again")
+		} else {
+			leave()
+		}
+		close(release)
+		if id := <-handled; id != "hangs" {
+			t.Errorf("%s is handled", id)
+		}
+		synctest.Wait()
+		if c.room.held != 0 {
+			t.Errorf("%d bytes are held in the end", c.room.held)
+		}
+	})
 }

@@ -15,6 +15,7 @@ type job struct {
 	settled  *settlement
 	key      string // jobs with the same one run one after the other; "" for no such
 	leave    func() // gives back the room that the delivery takes
+	passed   bool   // the key has gone to the next job, or is about to
 	began    time.Time
 }
 
@@ -59,7 +60,7 @@ func (s *schedule) finish(jobs []*job) {
 	s.change(func() []*job {
 		delete(s.running, jobs[0])
 		for _, j := range jobs {
-			s.pass(j.key)
+			s.passOnce(j)
 		}
 		return slices.Clone(jobs) // change appends
 	})
@@ -67,6 +68,14 @@ func (s *schedule) finish(jobs []*job) {
 	case s.ended <- struct{}{}:
 	default:
 	}
+}
+
+// settled passes on the key of a job of a batch, which is done although its worker goes on.
+func (s *schedule) settled(j *job) {
+	s.change(func() []*job {
+		s.passOnce(j)
+		return nil
+	})
 }
 
 // prune drops the jobs of sessions that are over.
@@ -102,7 +111,7 @@ func (s *schedule) start() (dropped []*job) {
 		switch {
 		case j.session.over():
 			dropped = append(dropped, j)
-			s.pass(j.key)
+			s.passOnce(j)
 		case len(s.running) < s.workers:
 			j.began = time.Now()
 			s.running[j] = struct{}{}
@@ -123,11 +132,13 @@ func (s *schedule) start() (dropped []*job) {
 	return dropped
 }
 
-// pass gives a key to the next job that waits for it.
-func (s *schedule) pass(key string) {
-	if key == "" {
+// passOnce gives the key of a job to the next one that waits for it.
+func (s *schedule) passOnce(j *job) {
+	if j.key == "" || j.passed {
 		return
 	}
+	j.passed = true
+	key := j.key
 	waiting := s.behind[key]
 	if len(waiting) == 0 {
 		delete(s.behind, key)

@@ -64,7 +64,7 @@ type config struct {
 
 	Max struct {
 		Bytes      size              `default:"10485760" desc:"the largest message that is an e-mail, in bytes, attachments in base64"`
-		HeldBytes  size              `split_words:"true" default:"67108864" desc:"how many bytes of messages are held at once, or one larger message; the rest goes back to the queue and comes again. Beside it the gateway needs about six times EMAIL_MAX_BYTES for each of EMAIL_SMTP_SESSIONS"`
+		HeldBytes  size              `split_words:"true" default:"67108864" desc:"how many bytes of messages are held at once, or one larger message; the rest goes back to the queue and comes again. Beside it the gateway needs about seven times EMAIL_MAX_BYTES for each of EMAIL_SMTP_SESSIONS"`
 		Recipients environment.Count `default:"50" desc:"to how many one e-mail may go"`
 	}
 

@@ -49,6 +49,7 @@ type transaction struct {
 	conn    *pgxpool.Conn
 	options pgx.TxOptions
 	tx      pgx.Tx // nil until then
+	inUse   bool   // the handler has left rows or results open: pgx closes the connection
 }
 
 var _ idempotency.Transaction = (*transaction)(nil)
@@ -104,7 +105,12 @@ func (r firstRows) Close() {
 	_ = r.results.Close() // the rows have the error
 }
 
+var errInUse = errors.New("the handler has left rows or batch results open: close them before you return")
+
 func (t *transaction) Commit(ctx context.Context) error {
+	if t.busy() {
+		return errInUse
+	}
 	err := t.tx.Commit(ctx)
 	if errors.Is(err, pgx.ErrTxClosed) {
 		err = fmt.Errorf("%w: %w", sql.ErrTxDone, err)
@@ -119,11 +125,24 @@ func (t *transaction) Rollback() {
 	if t.tx == nil {
 		return
 	}
+	t.busy()
 	ctx, cancel := context.WithTimeout(context.Background(), rollbackLimit)
 	defer cancel()
 	_ = t.tx.Rollback(ctx) // pgx closes the connection if that fails
 }
 
-func (t *transaction) Ping(ctx context.Context) error { return t.conn.Ping(ctx) }
+// busy tells whether the handler has left the connection in use, and remembers it.
+func (t *transaction) busy() bool {
+	t.inUse = t.inUse || t.conn.Conn().PgConn().IsBusy()
+	return t.inUse
+}
+
+// Ping blames the handler for a connection that it has left in use.
+func (t *transaction) Ping(ctx context.Context) error {
+	if t.inUse {
+		return nil
+	}
+	return t.conn.Ping(ctx)
+}
 
 func (t *transaction) Close() { t.conn.Release() }

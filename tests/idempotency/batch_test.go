@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -121,6 +123,14 @@ func TestAMessageIsHandledOnceInATransactionOfPgx(t *testing.T) {
 			_, _ = tx.Exec(ctx, `SELECT 1 / 0`)
 			return nil
 		}, idempotency.Stats{Handled: 1, FailedAttempts: 1}},
+		"after rows that were left open": {func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Query(ctx, `SELECT generate_series(1, 100000)`)
+			return err
+		}, idempotency.Stats{Handled: 1, FailedAttempts: 1}},
+		"after an error with rows left open": {func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Query(ctx, `SELECT generate_series(1, 100000)`)
+			return errors.Join(err, errHandler)
+		}, idempotency.Stats{Handled: 1, FailedAttempts: 1}},
 		"after a rollback of the handler's": {func(ctx context.Context, tx pgx.Tx) error { return tx.Rollback(ctx) },
 			idempotency.Stats{Handled: 1, FailedAttempts: 1}},
 		"after a commit of the handler's": {func(ctx context.Context, tx pgx.Tx) error { return tx.Commit(ctx) },
@@ -168,4 +178,48 @@ func TestAMessageIsHandledOnceInATransactionOfPgx(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A poison keeps its own key for the length of its retries, and not the keys of the messages of its
+// batch that are handled.
+func TestAPoisonInABatchHoldsUpNoOtherKey(t *testing.T) {
+	db := newDatabase(t, "PostgreSQL")
+	q := newQueue(t, quorum)
+	guard := newGuard(t, db.inbox, idempotency.Options{MinDelay: time.Hour, MaxDelay: time.Hour, Hold: 24 * time.Hour})
+	broker, err := bridge.NewBroker(q.url, nil)
+	must(t, err)
+	defer broker.Close()
+	running, open := make(chan struct{}, 2), make(chan struct{})
+	consumer, err := idempotency.NewBatchConsumer(broker, q.name, 10, func(ctx context.Context, ds []amqp.Delivery) error {
+		return guard.HandleBatch(ctx, db.DB, ds, func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
+			for _, d := range fresh {
+				switch {
+				case d.MessageId == "poison:1":
+					return errHandler
+				case strings.HasPrefix(d.MessageId, "gate"):
+					running <- struct{}{}
+					<-open
+				}
+			}
+			return eachOf(ctx, bridge.SQL(tx), fresh, db.place)
+		})
+	}, &idempotency.ConsumerOptions{Workers: 2, Logger: slog.New(slog.NewTextHandler(testLog{t}, nil)), Key: func(d amqp.Delivery) string {
+		key, _, _ := strings.Cut(d.MessageId, ":")
+		return key
+	}})
+	must(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- consumer.Run(ctx) }()
+	for _, gate := range []string{"gate1:1", "gate2:1"} { // one for each worker, so that the next messages become one batch
+		q.publish(gate)
+		servertest.Next(t, gate+" is handled", running)
+	}
+	q.publish("a:1", "poison:1", "a:2")
+	q.ready(0)
+	close(open)
+	settled(t, guard, 4) // all but the poison, which is retried in an hour
+	stop()
+	must(t, servertest.Next(t, "the consumer ends", ended))
+	db.wantOrders(t, 4)
 }
