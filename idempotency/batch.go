@@ -49,7 +49,7 @@ var errTogetherTooLong = errors.New("an attempt at the whole batch took longer t
 // A failed attempt at a batch counts against no message: in it Attempt is 0. If the database is
 // away, or ends the transaction because of a deadlock, the batch is tried again as a whole. An
 // attempt at the batch may take a quarter of Options.Hold; then fn's context ends. If it fails after
-// more than 10 seconds, the batch is taken apart too. So a message whose claim or handling hangs
+// more than 10 seconds, or the database refuses the claims three times, the batch is taken apart too. So a message whose claim or handling hangs
 // stops no other message.
 //
 // The keys are claimed in their order, whatever the order of ds, so that two batches with some of
@@ -168,11 +168,21 @@ func (b *batch[T]) tryTogether(parent context.Context, ds []keyed) (result error
 	}
 }
 
+// A refusedClaim is the error of a claim that the database refused, and the connection still
+// answers. One of the keys may be the cause: a text that the database cannot encode.
+type refusedClaim struct{ err error }
+
+func (e *refusedClaim) Error() string { return e.err.Error() }
+func (e *refusedClaim) Unwrap() error { return e.err }
+
 // blames tells whether one of the messages may be to blame for err. It may be if the connection
 // was dead after the handler had run: a statement too large for the server does that each time.
 func (b *batch[T]) blames(err error, tries int) bool {
 	if engine.IsLost(err) {
 		return true
+	}
+	if errors.As(err, new(*refusedClaim)) {
+		return tries >= togetherMost
 	}
 	return engine.IsFailure(err) && (b.keys.Counts(err) || engine.IsLater(err) || tries >= togetherMost)
 }
@@ -197,6 +207,10 @@ func (b *batch[T]) attempt(ctx context.Context, ds []keyed) (fresh map[string]bo
 	_, err = engine.InTransaction(ctx, g.Engine, b.begin, func(ctx context.Context, tx T) (engine.Outcome, error) {
 		claimed, err := g.Inbox.Claim(ctx, tx, g.Consumer, keys)
 		if err != nil {
+			tx.Rollback()
+			if !g.Inbox.Transient(err) && tx.Ping(ctx) == nil {
+				err = &refusedClaim{err}
+			}
 			return engine.Unfinished, err
 		}
 		fresh = make(map[string]bool, len(claimed))

@@ -125,7 +125,17 @@ func TestABatchWhoseDatabaseFailsIsTriedAgainAsAWhole(t *testing.T) {
 			r.Faults.KillAll()
 			r.Faults.OnConnect = receivertest.FailingTimes(receivertest.Failures)
 		}, idempotency.Stats{Handled: 3}},
-		"no claim": {func(r *receiver) { r.Inbox.Failures.Store(receivertest.Failures) }, idempotency.Stats{Handled: 3}},
+		"no claim, twice": {func(r *receiver) { r.Inbox.Failures.Store(2) }, idempotency.Stats{Handled: 3}},
+		"no claim, and then no connection": {func(r *receiver) {
+			failures := receivertest.FailingTimes(receivertest.Failures)
+			r.Inbox.OnClaim = func(context.Context) error {
+				if failures() == nil {
+					r.Inbox.OnClaim = nil
+				}
+				r.Faults.KillAll()
+				return receivertest.ErrNetwork
+			}
+		}, idempotency.Stats{Handled: 3}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -215,7 +225,10 @@ func TestAStopLeavesTheMessagesOfABatchUnacked(t *testing.T) {
 func TestABatchThatOutlastsHoldIsHandedBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReceiver(t, idempotency.Options{DeadLetterExchange: true, Hold: time.Hour})
-		r.Inbox.Failures.Store(1 << 30)
+		r.Inbox.OnClaim = func(context.Context) error {
+			r.Faults.KillAll()
+			return receivertest.ErrNetwork
+		}
 		begun := time.Now()
 		err := r.guard.HandleBatch(t.Context(), r.DB, r.deliveries("m1", "m2"), placeOrders)
 		if held := time.Since(begun); held != time.Hour {
@@ -316,5 +329,26 @@ func TestAnAttemptAloneThatHangsKeepsItsTurnNoLongerThanTenSeconds(t *testing.T)
 				t.Errorf("%s is handled (%v) after %v", id, ok, at)
 			}
 		}
+	})
+}
+
+// A key that the database cannot store stops its own message only.
+func TestAClaimThatTheDatabaseRefusesStopsNoOtherMessageOfItsBatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReceiver(t, idempotency.Options{DeadLetterExchange: true, Hold: time.Hour})
+		r.Inbox.Refused = "m2"
+		begun, last := time.Now(), time.Time{}
+		err := r.guard.HandleBatch(t.Context(), r.DB, r.deliveries("m1", "m2", "m3"), func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
+			last = time.Now()
+			return placeOrders(ctx, tx, fresh)
+		})
+		if !errors.Is(err, idempotency.ErrHandedBack) || !errors.Is(err, receivertest.ErrRefused) {
+			t.Errorf("the refused message: %v", err)
+		}
+		if took := last.Sub(begun); last.IsZero() || took > time.Minute {
+			t.Errorf("the others were handled after %v", took)
+		}
+		r.WantRows(2, 2)
+		r.wantStats(idempotency.Stats{Handled: 2, HandedBack: 1})
 	})
 }

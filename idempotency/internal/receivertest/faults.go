@@ -14,7 +14,11 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/sqlite"
 )
 
-var ErrNetwork = errors.New("connection reset by peer")
+// ErrNetwork is the error of a connection that is lost, ErrRefused one of a statement.
+var (
+	ErrNetwork = errors.New("connection reset by peer")
+	ErrRefused = errors.New("character has no equivalent in the database's encoding")
+)
 
 // A Database is a sqldriver.Connector over SQLite whose connections can be
 // made to fail as a server's do.
@@ -135,12 +139,13 @@ func (tx faultyTx) Rollback() error {
 	return err
 }
 
-// A Inbox fails its first claims and locks of marks.
+// An Inbox fails its first claims and locks of marks.
 type Inbox struct {
 	*sqlite.Inbox
 	Failures atomic.Int32                    // how many are still to fail
 	OnClaim  func(ctx context.Context) error // in place of a claim
 	OnRemove func()                          // before a pending message is removed
+	Refused  string                          // the database refuses claims with this key, and still answers
 	Held     string                          // another transaction has claimed this key, and does not end
 
 	FailClaimed error // of the purge's reads
@@ -166,6 +171,9 @@ func (i *Inbox) Claim(ctx context.Context, tx bridge.Tx, consumer string, keys [
 	}
 	if i.OnClaim != nil {
 		return nil, i.OnClaim(ctx)
+	}
+	if i.Refused != "" && slices.Contains(keys, i.Refused) {
+		return nil, ErrRefused
 	}
 	if i.Held != "" && slices.Contains(keys, i.Held) {
 		<-ctx.Done()
