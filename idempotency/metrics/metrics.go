@@ -12,7 +12,7 @@
 //	twoqueue_receiver_failed_attempts_total      attempts that count as the handler's failure
 //	twoqueue_receiver_not_acked_total            acks that did not reach the broker
 //	twoqueue_receiver_released_total             of versions.Ordered: kept events whose turn has come
-//	twoqueue_receiver_delivery_seconds           histogram of Handler: one delivery with all its
+//	twoqueue_receiver_delivery_seconds           histogram of Handler and BatchHandler: one delivery with all its
 //	                                             attempts and the pauses between them
 //	twoqueue_receiver_consuming                  1 if the broker delivers to the Consumer, else 0
 //	twoqueue_receiver_changed_timestamp_seconds  when consuming last changed; 0 before the first session
@@ -86,6 +86,20 @@ func (r *Receiver) Handler(handle func(ctx context.Context, d amqp.Delivery) err
 		began := time.Now()
 		defer func() { r.handled.Observe(time.Since(began).Seconds()) }() // after a panic, too
 		return handle(ctx, d)
+	}
+}
+
+// BatchHandler is Handler for idempotency.NewBatchConsumer. Each delivery of a batch counts with the
+// time of the batch.
+func (r *Receiver) BatchHandler(handle func(ctx context.Context, ds []amqp.Delivery) error) func(ctx context.Context, ds []amqp.Delivery) error {
+	return func(ctx context.Context, ds []amqp.Delivery) error {
+		began := time.Now()
+		defer func() { // after a panic, too
+			for range ds {
+				r.handled.Observe(time.Since(began).Seconds())
+			}
+		}()
+		return handle(ctx, ds)
 	}
 }
 

@@ -1,14 +1,18 @@
 package metrics_test
 
 import (
+	"context"
 	"database/sql"
+	"errors"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	amqp "github.com/rabbitmq/amqp091-go"
 	_ "modernc.org/sqlite"
 
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/sqlite"
 	"github.com/twoqueue/twoqueue/idempotency"
@@ -49,3 +53,38 @@ func TestAnInboxThatDoesNotAnswerTakesNoOtherMetricFromTheScrape(t *testing.T) {
 		t.Errorf("%d outcomes are told", outcomes)
 	}
 }
+
+func TestEachDeliveryOfABatchCountsWithTheTimeOfTheBatch(t *testing.T) {
+	guard, err := idempotency.New(noInbox{}, "mailer", &idempotency.Options{HandBack: true})
+	must(t, err)
+	m := metrics.New("mailer", guard, nil)
+	registry := prometheus.NewRegistry()
+	must(t, registry.Register(m))
+	failure := errors.New("handed back")
+	handle := m.BatchHandler(func(_ context.Context, ds []amqp.Delivery) error {
+		if len(ds) == 1 {
+			panic("handler")
+		}
+		return failure
+	})
+	if err := handle(t.Context(), make([]amqp.Delivery, 2)); !errors.Is(err, failure) {
+		t.Errorf("the handler's error is %v", err)
+	}
+	func() {
+		defer func() { _ = recover() }()
+		_ = handle(t.Context(), make([]amqp.Delivery, 1))
+	}()
+	families, err := registry.Gather()
+	must(t, err)
+	for _, family := range families {
+		if family.GetName() == "twoqueue_receiver_delivery_seconds" {
+			if n := family.GetMetric()[0].GetHistogram().GetSampleCount(); n != 3 {
+				t.Errorf("%d deliveries are counted, must be 3", n)
+			}
+			return
+		}
+	}
+	t.Error("the histogram is missing")
+}
+
+type noInbox struct{ driver.Inbox }
