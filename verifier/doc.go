@@ -131,7 +131,7 @@
 //
 //   - Twice a second or more it looks for rows whose stage time has come. One look reads thousands
 //     of rows at most; in a longer backlog the next looks go on. Each look sees the rows of the
-//     last seconds first, and is followed by a pause of 20 times its duration if that is longer. The
+//     last seconds first, and two slow ones are followed by a pause of 20 times the shorter one. The
 //     walk through all rows has pauses of its own, 50 times its duration (5 s to a minute), and
 //     passes a place where the database takes too long. The verifier claims a row whose sender has
 //     published nothing, and stages its message at once. Where the walk meets such rows its pauses

@@ -29,9 +29,9 @@ const (
 	roomInterval  = 10 * time.Millisecond
 	// dueOften and dueRarely bound the time between looks at the ledger, dueIdle is that time where
 	// no row was due yet. A delayed message is late by that time and less than a quarter of a second.
-	// A look that takes long is not repeated before recentShare times as long, and the walk through all
-	// due rows not before allShare times as long. So a delayed message is a second late also where a look
-	// takes 30 ms.
+	// Two looks that take long are followed by a pause of recentShare times the shorter one: so a delayed
+	// message is less than a second late also where each look takes 30 ms. The walk through all due rows
+	// goes on after allShare times as long as it took.
 	dueOften    = 250 * time.Millisecond
 	dueRarely   = 500 * time.Millisecond
 	dueIdle     = 700 * time.Millisecond
@@ -108,6 +108,7 @@ type stager struct {
 	// The rest belongs to the rounds, up to mu.
 	candidates map[uuid.UUID]candidate
 	next       time.Time     // of a look
+	took       time.Duration // the last look
 	recent     driver.DueRow // where the walk through the recent rows goes on; zero: it begins
 	full       time.Time     // when the walk through all rows goes on
 	more       time.Time     // when it goes on if there is room for more messages than are known
@@ -191,7 +192,10 @@ func (g *stager) look(ctx context.Context) (looked bool, at time.Time, err error
 		return false, at, nil
 	}
 	at, err = g.readRecent(ctx)
-	g.next = time.Now().Add(pauseAfter(began, recentShare))
+	// A single slow look is a busy moment of the machine, and no reason for a pause.
+	took := time.Since(began)
+	g.next = time.Now().Add(pauseAfter(min(took, g.took), recentShare))
+	g.took = took
 	if err == nil {
 		g.at, g.looked, looked = at, began, true
 	}
@@ -205,9 +209,9 @@ func (g *stager) look(ctx context.Context) (looked bool, at time.Time, err error
 	return looked, at, err
 }
 
-// pauseAfter is how long a walk that began then is not repeated.
-func pauseAfter(began time.Time, share time.Duration) time.Duration {
-	return min(share*time.Since(began), dueMost)
+// pauseAfter is how long a walk that took so long is not repeated.
+func pauseAfter(took time.Duration, share int) time.Duration {
+	return min(time.Duration(share)*took, dueMost)
 }
 
 // readRecent brings the candidates up to date with the recent due rows. Neither a backlog nor a slow
@@ -239,7 +243,7 @@ func (g *stager) readAll(ctx context.Context) (at time.Time, err error) {
 		pages = morePages
 	}
 	at, share, err := g.walk(ctx, &g.all, g.allLimit, pages, fullPatience)
-	pause := pauseAfter(began, allShare)
+	pause := pauseAfter(time.Since(began), allShare)
 	shorter := time.Duration(float64(pause) * (1 - share))
 	switch {
 	case g.at.IsZero(): // it begins anew

@@ -248,10 +248,10 @@ func advances(t *testing.T, ledger driver.Ledger, of CarriedInspector) {
 	claimed, err := ledger.Claim(t.Context(), due(e[0].ID))
 	check(t, err, "claim")
 	expectMessages(t, claimed, e[0])
-	advance(e[0].ID, false)
 	if cancel(e[0].ID) {
 		t.Error("a message that was advanced and then claimed is cancelled, although a copy may exist")
 	}
+	advance(e[0].ID, false)
 	due()
 	if n, err := of.CountDelayed(t.Context(), 10); err != nil || n != 1 {
 		t.Errorf("after that %d are delayed, %v, must be 1", n, err)
