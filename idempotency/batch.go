@@ -33,7 +33,8 @@ var errTogetherTooLong = errors.New("an attempt at the whole batch took longer t
 // HandleBatch is Handle of several deliveries in one transaction. It claims their keys with one
 // statement, runs fn once for all messages whose key is new, commits, and acks all of them. So
 // they share the round trips, the commit and, in a batch consumer, the ack. [NewBatchConsumer]
-// gathers batches.
+// gathers batches. fn may write the rows of all messages with one statement: most of what a batch
+// saves.
 //
 // fn handles the messages of fresh, which are in the order of ds, through tx. A copy of a message
 // in the same batch is left out, as a duplicate. If fn returns an error or panics, or the database

@@ -54,6 +54,12 @@ import (
 // order. For the same reason messages are retried in place, and not in retry queues (Options.Queues).
 // A versions.HighWater needs Workers 1.
 //
+// # Acks
+//
+// While more than Workers deliveries are at hand, acks wait for others for up to 5 ms, or until they
+// are a quarter of the prefetch. The broker then gets one for many. If the process dies, it gets the
+// messages again whose acks were waiting: as after any lost ack, they are duplicates.
+//
 // # To stop
 //
 // When Run's context ends, no further handler starts, and a strategy begins no further attempt.
@@ -92,10 +98,10 @@ type ConsumerOptions struct {
 
 	// Prefetch is how many messages the broker delivers before they are acked. Messages without a
 	// free worker wait here, while the broker's consumer timeout runs (30 minutes unless changed).
-	// At least Workers, and in a batch consumer times the size of a batch. Default: twice that; with a Key four times, so that one busy key does
-	// not idle the workers. With the first, Options.Hold's default is short enough. With a Key,
-	// many failing messages of one key may together reach the timeout; then the session ends, and
-	// they come again.
+	// At least Workers, and in a batch consumer times the size of a batch. Default: four times that,
+	// so that the workers do not wait for the broker, nor for one busy key. Options.Hold's default
+	// is short enough for it. With a Key, many failing messages of one key may together reach the
+	// timeout; then the session ends, and they come again.
 	Prefetch int
 
 	// MaxBytes bounds the memory of the messages that are held, in bytes. Messages without room
@@ -115,6 +121,9 @@ type ConsumerOptions struct {
 	Logger *slog.Logger
 }
 
+// maxPrefetch is the most that AMQP's 16 bits say; 0 would be unlimited.
+const maxPrefetch = 1<<16 - 1
+
 func (o *ConsumerOptions) withDefaults(batch int) (ConsumerOptions, error) {
 	var filled ConsumerOptions
 	if o != nil {
@@ -124,10 +133,7 @@ func (o *ConsumerOptions) withDefaults(batch int) (ConsumerOptions, error) {
 		filled.Workers = 10
 	}
 	if filled.Prefetch == 0 {
-		filled.Prefetch = 2 * filled.Workers * batch
-		if filled.Key != nil {
-			filled.Prefetch *= 2
-		}
+		filled.Prefetch = min(4*filled.Workers*batch, maxPrefetch)
 	}
 	if filled.MaxBytes == 0 {
 		filled.MaxBytes = 64 << 20
@@ -138,7 +144,6 @@ func (o *ConsumerOptions) withDefaults(batch int) (ConsumerOptions, error) {
 	if filled.Logger == nil {
 		filled.Logger = slog.Default()
 	}
-	const maxPrefetch = 1<<16 - 1 // AMQP has 16 bits for it; 0 would be unlimited
 	switch {
 	case filled.Workers < 0:
 		return filled, fmt.Errorf("ConsumerOptions.Workers is %d, must not be negative", filled.Workers)

@@ -49,7 +49,7 @@ var (
 type consumerSession struct {
 	engine.Session
 	channel  *amqp.Channel
-	open     openDeliveries
+	open     *openDeliveries
 	end      context.CancelCauseFunc // ends Stopping, and with it the session
 	handling context.Context         // the handlers'; ends ConsumerOptions.Drain after Stopping
 }
@@ -69,7 +69,7 @@ func (c *Consumer) session(ctx, patience context.Context) (reached int, err erro
 		return loggedIn, err
 	}
 	refusals := channel.NotifyClose(make(chan *amqp.Error, 1))
-	s := &consumerSession{channel: channel, Session: engine.Session{Ordered: c.opts.ordered(), OneByOne: c.opts.Workers == 1 && c.opts.Key == nil}}
+	s := &consumerSession{channel: channel, open: newOpenDeliveries(channel.Ack, c.opts.Workers, c.opts.Prefetch), Session: engine.Session{Ordered: c.opts.ordered(), OneByOne: c.opts.Workers == 1 && c.opts.Key == nil}}
 	s.Stopping, s.end = context.WithCancelCause(ctx)
 	handling, cancel := engine.Outliving(s.Stopping, c.opts.Drain)
 	context.AfterFunc(handling, cancel) // its timer; handlers may outlive the session
@@ -77,8 +77,16 @@ func (c *Consumer) session(ctx, patience context.Context) (reached int, err erro
 
 	c.connected()
 	c.log.Info("consumer session started")
+	var flush <-chan time.Time
 	for {
 		select {
+		case <-s.open.gathered:
+			if flush == nil {
+				flush = time.After(ackPause)
+			}
+		case <-flush:
+			flush = nil
+			_ = s.open.flush() // or the end of the channel returns the messages
 		case d, open := <-deliveries:
 			if open {
 				conn.Received(d)
@@ -91,6 +99,7 @@ func (c *Consumer) session(ctx, patience context.Context) (reached int, err erro
 			conn.Close()
 			return consuming, err
 		case <-s.Stopping.Done():
+			_ = s.open.flush() // later acks do not wait
 			c.jobs.prune()
 			err := context.Cause(s.Stopping)
 			finished := false
@@ -289,12 +298,15 @@ var _ engine.Closable = (*settlement)(nil)
 
 func (s *settlement) Ack(tag uint64, multiple bool) error {
 	s.done.Store(true)
-	return s.ended(s.session.open.settle(tag, multiple, func() error { return s.session.channel.Ack(tag, multiple) }))
+	if multiple {
+		return s.ended(s.session.open.settle(tag, multiple, func() error { return s.session.channel.Ack(tag, multiple) }))
+	}
+	return s.ended(s.session.open.ackOne(tag, s.session.over))
 }
 
 // AckBatch acks deliveries of the session.
 func (s *settlement) AckBatch(tags []uint64) error {
-	settled, err := s.session.open.ackBatch(tags, s.session.channel.Ack)
+	settled, err := s.session.open.ackBatch(tags)
 	for _, other := range settled {
 		_ = other.ended(err)
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency"
 )
 
-// Up to 100 messages share a transaction. If one of them cannot be handled, it is retried alone.
+// Up to 100 messages share a transaction, and their rows one statement. If one of them cannot be handled, it is retried alone.
 func ExampleNewBatchConsumer() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
@@ -48,12 +48,12 @@ func ExampleNewBatchConsumer() {
 	}
 	consumer, err := idempotency.NewBatchConsumer(broker, "emails", 100, func(ctx context.Context, ds []amqp.Delivery) error {
 		return guard.HandleBatch(ctx, db, ds, func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
+			var bodies []string
 			for _, d := range fresh {
-				if _, err := tx.ExecContext(ctx, `INSERT INTO emails (body) VALUES ($1)`, string(d.Body)); err != nil {
-					return err
-				}
+				bodies = append(bodies, string(d.Body))
 			}
-			return nil
+			_, err := tx.ExecContext(ctx, `INSERT INTO emails (body) SELECT unnest($1::text[])`, bodies)
+			return err
 		})
 	}, &idempotency.ConsumerOptions{Workers: 2})
 	if err != nil {

@@ -4,33 +4,57 @@ import (
 	"cmp"
 	"slices"
 	"sync"
+	"time"
 )
 
-// openDeliveries are the deliveries of a session that are not settled, so that a multiple ack never
-// settles one of them. Whatever tells the broker about a delivery does so here, one after the other:
-// a delivery that is settled twice would end the channel. The prefetch bounds their number.
+// openDeliveries are the deliveries of a session whose end the broker does not know, so that a
+// multiple ack never settles another one. Whatever tells the broker about a delivery does so here,
+// one after the other: a delivery that is settled twice would end the channel. The prefetch bounds
+// their number.
+//
+// Acks gather while enough deliveries are at hand: each word to the broker is work for the queue. An
+// ack that gets lost with the process costs a redelivery, as one that the broker has not read.
 type openDeliveries struct {
+	ack      func(tag uint64, multiple bool) error
+	enough   int           // acks gather while more deliveries than these are not acked
+	most     int           // so many acks do not wait for more
+	gathered chan struct{} // an ack waits: flush is to be called within ackPause
+
 	telling sync.Mutex // held while the broker is told, which may take long
 
-	mu  sync.Mutex
-	all []openDelivery // in the order of their tags
+	mu    sync.Mutex
+	all   []openDelivery // in the order of their tags
+	acked int            // of these
 }
+
+// ackPause is how long an ack may wait for others.
+const ackPause = 5 * time.Millisecond
 
 type openDelivery struct {
 	tag     uint64
 	settled *settlement
+	acked   bool // and the broker has not been told
+}
+
+func newOpenDeliveries(ack func(tag uint64, multiple bool) error, workers, prefetch int) *openDeliveries {
+	return &openDeliveries{ack: ack, enough: workers, most: prefetch / 4, gathered: make(chan struct{}, 1)}
 }
 
 func (o *openDeliveries) add(tag uint64, settled *settlement) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.all = append(o.all, openDelivery{tag, settled})
+	o.all = append(o.all, openDelivery{tag: tag, settled: settled})
 }
 
 // settle removes the delivery with this tag, or with multiple all up to it, and tells the broker.
 func (o *openDeliveries) settle(tag uint64, multiple bool, tell func() error) error {
 	o.telling.Lock()
 	defer o.telling.Unlock()
+	if multiple { // which must not settle acked deliveries in another way
+		if err := o.tellAll(); err != nil {
+			return err
+		}
+	}
 	o.remove(tag, multiple)
 	return tell()
 }
@@ -51,40 +75,91 @@ func (o *openDeliveries) find(tag uint64) (at int, found bool) {
 	return slices.BinarySearchFunc(o.all, tag, func(d openDelivery, tag uint64) int { return cmp.Compare(d.tag, tag) })
 }
 
-// ackBatch acks deliveries: with one multiple ack those before the first delivery that stays open,
-// and the others one by one. It returns the deliveries.
-func (o *openDeliveries) ackBatch(tags []uint64, ack func(tag uint64, multiple bool) error) ([]*settlement, error) {
+// ackOne acks a delivery, now or together with others. Once the session is over, it is now: the
+// session has called flush for the last time.
+func (o *openDeliveries) ackOne(tag uint64, over func() bool) error {
+	settled, gather := o.mark(tag)
+	switch {
+	case settled == nil:
+		return o.ack(tag, false) // the broker says why not
+	case !gather || over():
+		return o.flush()
+	}
+	select {
+	case o.gathered <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// mark notes an ack, and tells whether it may wait. The delivery is nil if it is not open.
+func (o *openDeliveries) mark(tag uint64) (settled *settlement, gather bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	at, found := o.find(tag)
+	if !found {
+		return nil, false
+	}
+	if !o.all[at].acked {
+		o.all[at].acked = true
+		o.acked++
+	}
+	return o.all[at].settled, o.acked < o.most && len(o.all)-o.acked > o.enough
+}
+
+// ackBatch acks deliveries now, and returns them.
+func (o *openDeliveries) ackBatch(tags []uint64) (all []*settlement, err error) {
+	for _, tag := range tags {
+		if settled, _ := o.mark(tag); settled != nil {
+			all = append(all, settled)
+		}
+	}
+	return all, o.flush()
+}
+
+// flush tells the broker of all acks: with one multiple ack those before the first delivery that
+// stays open, and the others one by one.
+func (o *openDeliveries) flush() error {
 	o.telling.Lock()
 	defer o.telling.Unlock()
-	tags = slices.Sorted(slices.Values(tags))
-	settled, before := o.removeBatch(tags)
+	return o.tellAll()
+}
+
+func (o *openDeliveries) tellAll() error {
+	tags, before := o.take()
 	if before > 0 {
-		if err := ack(tags[before-1], true); err != nil {
-			return settled, err
+		if err := o.ack(tags[before-1], true); err != nil {
+			return err
 		}
 	}
 	for _, tag := range tags[before:] {
-		if err := ack(tag, false); err != nil {
-			return settled, err
+		if err := o.ack(tag, false); err != nil {
+			return err
 		}
 	}
-	return settled, nil
+	return nil
 }
 
-// removeBatch removes deliveries and returns them, and how many of them are before all that stay open.
-func (o *openDeliveries) removeBatch(tags []uint64) (settled []*settlement, before int) {
+// take removes the acked deliveries, and returns how many of them are before all that stay open.
+func (o *openDeliveries) take() (tags []uint64, before int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for _, tag := range tags {
-		if at, found := o.find(tag); found {
-			o.all[at].settled.done.Store(true)
-			settled = append(settled, o.all[at].settled)
-			o.all = slices.Delete(o.all, at, at+1)
+	if o.acked == 0 {
+		return nil, 0
+	}
+	open := o.all[:0]
+	for _, d := range o.all {
+		switch {
+		case !d.acked:
+			open = append(open, d)
+			continue
+		case len(open) == 0:
+			before++
 		}
+		d.settled.done.Store(true)
+		tags = append(tags, d.tag)
 	}
-	if len(o.all) == 0 {
-		return settled, len(tags)
-	}
-	before, _ = slices.BinarySearch(tags, o.all[0].tag)
-	return settled, before
+	clear(o.all[len(open):])
+	o.all, o.acked = open, 0
+	return tags, before
 }

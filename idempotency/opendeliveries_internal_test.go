@@ -18,20 +18,68 @@ func TestABatchIsAckedWithOneWordUpToTheFirstOpenDelivery(t *testing.T) {
 		{[]uint64{1, 3}, []uint64{2, 4, 6}, []string{"4 true", "6 false"}},
 		{[]uint64{1, 2, 3}, []uint64{4, 5, 6}, []string{"6 true"}},
 	} {
-		open := new(openDeliveries)
+		var said []string
+		open := newOpenDeliveries(func(tag uint64, multiple bool) error {
+			said = append(said, fmt.Sprint(tag, " ", multiple))
+			return nil
+		}, 1, 6)
 		for tag := range uint64(6) {
 			open.add(tag+1, new(settlement))
 		}
 		for _, tag := range c.settled {
 			_ = open.settle(tag, false, func() error { return nil })
 		}
-		var said []string
-		settled, err := open.ackBatch(c.batch, func(tag uint64, multiple bool) error {
-			said = append(said, fmt.Sprint(tag, " ", multiple))
-			return nil
-		})
+		settled, err := open.ackBatch(c.batch)
 		if err != nil || !slices.Equal(said, c.want) || len(settled) != len(c.batch) {
 			t.Errorf("%d settled, acks of %d are %q, %v, must be %q", c.settled, c.batch, said, err, c.want)
 		}
 	}
+}
+
+func TestAcksGatherWhileEnoughDeliveriesAreAtHand(t *testing.T) {
+	const workers, prefetch = 2, 16 // so at most 4 acks gather
+	never := func() bool { return false }
+	var said []string
+	open := newOpenDeliveries(func(tag uint64, multiple bool) error {
+		said = append(said, fmt.Sprint(tag, " ", multiple))
+		return nil
+	}, workers, prefetch)
+	ack := func(over func() bool, tags ...uint64) {
+		for _, tag := range tags {
+			if err := open.ackOne(tag, over); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	want := func(what string, acks ...string) {
+		t.Helper()
+		if !slices.Equal(said, acks) {
+			t.Errorf("%s: said %q, must be %q", what, said, acks)
+		}
+		said = nil
+	}
+	for tag := range uint64(prefetch) {
+		open.add(tag+1, new(settlement))
+	}
+	ack(never, 2, 1, 4)
+	want("others are at hand")
+	ack(never, 3)
+	want("four", "4 true")
+	ack(never, 5, 7)
+	if err := open.flush(); err != nil {
+		t.Error(err)
+	}
+	want("the time is over", "5 true", "7 false")
+	ack(never, 8)
+	if err := open.settle(9, true, func() error { said = append(said, "nack up to 9"); return nil }); err != nil {
+		t.Error(err)
+	}
+	want("a multiple nack", "8 false", "nack up to 9")
+	ack(never, 10)
+	ack(func() bool { return true }, 12)
+	want("the session is over", "10 true", "12 false")
+	ack(never, 11, 13, 14)
+	want("two workers have one delivery each", "14 true")
+	ack(never, 15)
+	want("and one of them none", "15 true")
 }

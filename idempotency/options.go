@@ -48,7 +48,7 @@ type Options struct {
 	// timeout (30 minutes unless changed), after which the broker gives the message to
 	// another consumer and closes the channel with everything on it, or on RabbitMQ 4.3
 	// cancels the consumer and ignores a late ack without a word. The broker's time also counts
-	// the wait for a free worker: with a Consumer's default prefetch, as long again at most. Default
+	// the wait for a free worker: with a Consumer's default prefetch, at most three times as long again. Default
 	// 5 minutes.
 	Hold time.Duration
 

@@ -76,7 +76,7 @@ func TestAHandlerThatHangsGivesItsRoomBack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		session := &consumerSession{handling: t.Context(), Session: engine.Session{Ordered: true}} // without a channel: a requeue ends the session
+		session := &consumerSession{open: newOpenDeliveries(nil, 1, 1), handling: t.Context(), Session: engine.Session{Ordered: true}} // without a channel: a requeue ends the session
 		session.Stopping, session.end = context.WithCancelCause(t.Context())
 		begun := time.Now()
 		c.take(session, amqp.Delivery{DeliveryTag: 1, MessageId: "hangs", Body: make([]byte, 3000)})
