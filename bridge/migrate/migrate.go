@@ -110,6 +110,9 @@ func attempt(ctx context.Context, db *sql.DB, dialect Dialect, dir fs.FS, versio
 func missingRight(err error, in schema.Name) string {
 	var state interface{ SQLState() string }
 	if errors.As(err, &state) && state.SQLState() == noRights {
+		if in.IsSet() {
+			return "GRANT USAGE, CREATE ON SCHEMA " + in.Quoted() + " TO this login"
+		}
 		return "grant this login CREATE on the schema"
 	}
 	switch mssql.Number(err) {

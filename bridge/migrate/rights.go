@@ -3,6 +3,7 @@ package migrate
 import (
 	"cmp"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -41,17 +42,24 @@ var tableRights = map[Role]struct {
 		"SELECT, INSERT, UPDATE ON bridge_mark", "SELECT, DELETE ON bridge_kept"}},
 }
 
+// onInbox matches a right on a table of the inbox.
+var onInbox = regexp.MustCompile(`\bON bridge_(inbox|mark|kept)`)
+
 // Rights returns the least rights of a role's login in a database of this kind, each as it stands
 // between GRANT and TO. database is the database's name as it stands in a statement, which MySQL
-// needs for Migrator. schema is a Schema: the rights then name it; with "" they are on public or
-// dbo, and name the tables alone. Grant the rights when the tables are there, and in their database. With an own table
-// (bridge.OwnTable) sender and verifier also need SELECT on it. SQLite has no logins, which is an
-// error.
-func Rights(dialect Dialect, role Role, database, schema string) ([]string, error) {
+// needs for Migrator. ledger and inbox are the schemas of the two parts' tables: the rights name
+// them; with "" they are on public or dbo, and name the tables alone. Grant the rights when the tables
+// are there, and in their database. With an own table (bridge.OwnTable) sender and verifier also need
+// SELECT on it. SQLite has no logins, which is an error.
+func Rights(dialect Dialect, role Role, database string, ledger, inbox Schema) ([]string, error) {
 	if !slices.Contains(Roles(), role) {
 		return nil, fmt.Errorf("role %q is not known", role)
 	}
-	in, err := Schema(schema).in(dialect)
+	ofLedger, err := ledger.in(dialect)
+	if err != nil {
+		return nil, err
+	}
+	ofInbox, err := inbox.in(dialect)
 	if err != nil {
 		return nil, err
 	}
@@ -59,15 +67,28 @@ func Rights(dialect Dialect, role Role, database, schema string) ([]string, erro
 	for at := role; at != ""; at = tableRights[at].like {
 		rights = slices.Concat(tableRights[at].rights, rights)
 	}
+	var schemas []string // that the role uses
+	standard := map[Dialect]string{PostgreSQL: "public", SQLServer: "dbo"}[dialect]
+	if role == Migrator || slices.ContainsFunc(rights, func(right string) bool { return !onInbox.MatchString(right) }) {
+		schemas = append(schemas, cmp.Or(ofLedger.Quoted(), standard))
+	}
+	if role == Migrator || slices.ContainsFunc(rights, onInbox.MatchString) {
+		schemas = append(schemas, cmp.Or(ofInbox.Quoted(), standard))
+	}
+	schemas = slices.Compact(schemas)
 	judges := role == Verifier || role == Operator
 	switch dialect {
 	case PostgreSQL:
-		rights = slices.Insert(rights, 0, "USAGE ON SCHEMA "+cmp.Or(in.Quoted(), "public"))
+		for i, schema := range schemas {
+			rights = slices.Insert(rights, i, "USAGE ON SCHEMA "+schema)
+		}
 		if judges {
 			rights = append(rights, "EXECUTE ON FUNCTION bridge_committed, bridge_forget, bridge_due, bridge_claim, bridge_touch")
 		}
 		if role == Migrator {
-			rights = append(rights, "CREATE ON SCHEMA "+cmp.Or(in.Quoted(), "public"))
+			for _, schema := range schemas {
+				rights = append(rights, "CREATE ON SCHEMA "+schema)
+			}
 		}
 	case MySQL:
 		for i := range rights { // Claim notes itself in the row
@@ -82,13 +103,20 @@ func Rights(dialect Dialect, role Role, database, schema string) ([]string, erro
 		}
 		rights = slices.DeleteFunc(rights, func(right string) bool { return strings.HasPrefix(right, "UPDATE (recorded_at) ") })
 		if role == Migrator {
-			rights = append(rights, "CREATE TABLE", "ALTER, SELECT, INSERT, UPDATE ON SCHEMA::"+cmp.Or(in.Quoted(), "dbo"))
+			rights = append(rights, "CREATE TABLE")
+			for _, schema := range schemas {
+				rights = append(rights, "ALTER, SELECT, INSERT, UPDATE ON SCHEMA::"+schema)
+			}
 		}
 	default:
 		return nil, fmt.Errorf("%s has no logins; the rights are those of the file", dialect)
 	}
-	for i := range rights {
-		rights[i] = in.In(rights[i])
+	for i, right := range rights {
+		if onInbox.MatchString(right) {
+			rights[i] = ofInbox.In(right)
+		} else {
+			rights[i] = ofLedger.In(right)
+		}
 	}
 	return rights, nil
 }

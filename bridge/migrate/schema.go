@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/cenkalti/backoff/v5"
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/database"
 
@@ -28,11 +29,21 @@ func (s Schema) Check(dialect Dialect) error {
 	return err
 }
 
-// Table returns the name of one of the bridge's tables as it stands in a statement. The Schema must be
+// In returns a statement with the schema before the names of the bridge's tables. The Schema must be
 // one that Check takes.
-func (s Schema) Table(dialect Dialect, name string) string {
+func (s Schema) In(dialect Dialect, statement string) string {
 	in, _ := s.in(dialect)
-	return in.In(name)
+	return in.In(statement)
+}
+
+// Usage returns the right on the schema that a login on PostgreSQL needs before it sees the tables, as
+// it stands between GRANT and TO. It is empty on other databases and for the Schema "".
+func (s Schema) Usage(dialect Dialect) string {
+	in, err := s.in(dialect)
+	if err != nil || dialect != PostgreSQL || !in.IsSet() {
+		return ""
+	}
+	return "USAGE ON SCHEMA " + in.Quoted()
 }
 
 func (s Schema) in(dialect Dialect) (schema.Name, error) {
@@ -91,19 +102,21 @@ func (s Schema) NewIdentity(ctx context.Context, db *sql.DB, dialect Dialect, id
 
 func (s Schema) migrate(ctx context.Context, db *sql.DB, dialect Dialect, part Part) error {
 	in, err := s.in(dialect)
-	if err == nil && in.IsSet() {
-		err = exists(ctx, db, dialect, in)
-	}
 	if err != nil {
 		return fmt.Errorf("migrate %s: %w", part, err)
 	}
 	if !in.IsSet() {
 		return Tables(ctx, db, dialect, files, string(part))
 	}
-	return repeatedly(ctx, string(part), in, func() error { return attemptIn(ctx, db, dialect, part, in) })
+	return repeatedly(ctx, string(part), in, func() error {
+		if err := exists(ctx, db, dialect, in); err != nil {
+			return err
+		}
+		return attemptIn(ctx, db, dialect, part, in)
+	})
 }
 
-// exists returns an error if there is no such schema.
+// exists returns an error if there is no such schema: a permanent one, unlike a failure to look.
 func exists(ctx context.Context, db *sql.DB, dialect Dialect, in schema.Name) error {
 	query := map[Dialect]string{
 		PostgreSQL: `SELECT count(*) FROM pg_namespace WHERE nspname = $1::text`,
@@ -114,7 +127,7 @@ func exists(ctx context.Context, db *sql.DB, dialect Dialect, in schema.Name) er
 		return fmt.Errorf("look for schema %s: %w", in.Quoted(), err)
 	}
 	if n == 0 {
-		return fmt.Errorf("there is no schema %s: an administrator must CREATE SCHEMA %[1]s, and give this login rights on it (bridgectl grants migrate)", in.Quoted())
+		return backoff.Permanent(fmt.Errorf("there is no schema %s: an administrator must CREATE SCHEMA %[1]s, and give this login rights on it (bridgectl grants migrate)", in.Quoted()))
 	}
 	return nil
 }

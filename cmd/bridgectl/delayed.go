@@ -152,9 +152,10 @@ func newDelayedNow(a *app) *cobra.Command {
 		Use:   "now ID...",
 		Args:  cobra.RangeArgs(1, delayedMost),
 		Short: "Have delayed messages staged at once",
-		Long: `Makes delayed messages due at once. A verifier stages them within a second. Until then the message
-can still be cancelled. The login needs UPDATE on the column recorded_at of the ledger, which
-bridgectl grants operator gives.`,
+		Long: `Makes delayed messages due at once. A verifier stages them within a second; after a wait
+for another transaction that holds the row, within a minute. Until then the message can still be
+cancelled. The login needs UPDATE on the column recorded_at of the ledger, which bridgectl grants
+operator gives.`,
 		RunE: func(cmd *cobra.Command, args []string) error { return d.run(cmd.Context(), args) },
 	}
 	d.wait.flags(cmd)

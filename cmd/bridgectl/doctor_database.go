@@ -61,9 +61,12 @@ func (g *group) refused(check string, db *database.Database, part migrate.Part, 
 		g.failed(check, err)
 		return
 	}
-	remedy := "GRANT SELECT ON " + db.Table("bridge_"+string(part)+"_version") + " TO the login;"
+	remedy := db.In("GRANT SELECT ON bridge_" + string(part) + "_version TO the login;")
+	if usage := db.Usage(); usage != "" { // without it no table is found
+		remedy = "GRANT " + usage + " TO the login;\n" + remedy
+	}
 	if part == migrate.LedgerPart {
-		remedy += "\nGRANT SELECT ON " + db.Table("bridge_identity") + " TO the login;\nthen ask again: the doctor has the statements for the other rights"
+		remedy += db.In("\nGRANT SELECT ON bridge_identity TO the login;\nthen ask again: the doctor has the statements for the other rights")
 	}
 	g.fail(check, remedy, "%s", err)
 }

@@ -72,7 +72,7 @@ replace its earlier ones on the virtual host, so grant a login one role there.
 	cmd.Flags().StringVar(&g.target, "target", "emails", "the queue of a receiver, or of the gateway")
 	cmd.Flags().BoolVar(&g.declares, "declares", false, "the receiver uses idempotency.DeclareReceiver or DeadQueue")
 	cmd.Flags().BoolVar(&g.sends, "sends", false, "the receiver sends messages in its transactions: it needs the rights of a sender too")
-	cmd.Flags().StringVar(&g.schema, "schema", "", "the schema of the tables (default: BRIDGE_SCHEMA; for a receiver's roles BRIDGE_INBOX_SCHEMA)")
+	cmd.Flags().StringVar(&g.schema, "schema", "", "the schema of the tables (default: BRIDGE_SCHEMA for the ledger's, BRIDGE_INBOX_SCHEMA for the inbox's)")
 	cmd.Flags().StringVar(&g.kind, "database", "", "the kind of database: "+strings.Join(dialects, ", ")+" (default: from BRIDGE_DATABASE_URL)")
 	return cmd
 }
@@ -83,12 +83,25 @@ type grants struct {
 	broker, declares, sends     bool
 }
 
-// schemaFor is the schema of the tables that a role uses.
-func (g *grants) schemaFor(role migrate.Role) string {
-	if receives(string(role)) {
-		return cmp.Or(g.schema, string(g.app.config.Inbox.Schema))
+// schemas returns the schemas of the ledger's and of the inbox's tables.
+func (g *grants) schemas(role migrate.Role) (ledger, inbox migrate.Schema) {
+	c := g.app.config
+	ledger = migrate.Schema(cmp.Or(g.schema, string(c.Schema)))
+	inbox = migrate.Schema(cmp.Or(g.schema, string(c.Inbox.Schema)))
+	if role == migrate.Migrator && c.Inbox.URL != "" && !sameDatabase(c.Inbox.URL, c.Database.URL) {
+		return ledger, ledger // the database of these rights has no inbox
 	}
-	return cmp.Or(g.schema, string(g.app.config.Schema))
+	return ledger, inbox
+}
+
+// sameDatabase tells whether two URLs name one database, as far as their texts tell.
+func sameDatabase(a, b string) bool {
+	one, err := url.Parse(a)
+	if err != nil {
+		return a == b
+	}
+	other, err := url.Parse(b)
+	return err == nil && one.Host == other.Host && one.Path == other.Path && one.Query().Get("database") == other.Query().Get("database")
 }
 
 // receives says whether a role is a receiver's, which --declares and --sends are for.
@@ -164,12 +177,13 @@ func (g *grants) statements(role string) ([]string, error) {
 	if role == gatewayRole {
 		as = migrate.Effects
 	}
-	rights, err := migrate.Rights(dialect, as, name, g.schemaFor(as))
+	ledger, inbox := g.schemas(as)
+	rights, err := migrate.Rights(dialect, as, name, ledger, inbox)
 	if err != nil {
 		return nil, misused("BRIDGE_DATABASE_URL: %s", err)
 	}
 	if g.sends {
-		sending, err := migrate.Rights(dialect, migrate.Sender, name, g.schemaFor(migrate.Sender))
+		sending, err := migrate.Rights(dialect, migrate.Sender, name, ledger, inbox)
 		if err != nil {
 			return nil, misused("BRIDGE_DATABASE_URL: %s", err)
 		}

@@ -94,7 +94,7 @@ func listConsumers(ctx context.Context, db *database.Database, table string) ([]
 	last := ""
 	for len(all) < consumersMost {
 		var next []byte
-		query := db.Rebind(`SELECT MIN(consumer) FROM ` + db.Table(table) + ` WHERE consumer > ?`)
+		query := db.In(db.Rebind(`SELECT MIN(consumer) FROM ` + table + ` WHERE consumer > ?`))
 		if err := db.QueryRowContext(ctx, query, nameArgument(db.DB, last)).Scan(&next); err != nil {
 			return nil, err
 		}

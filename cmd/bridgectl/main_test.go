@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -61,6 +62,46 @@ func TestPrintingNeedsNoTLS(t *testing.T) {
 		if code, _, stderr := called(t, far, strings.Fields(args)...); code != exitMisused || !strings.Contains(stderr, "BRIDGE_INSECURE=true") {
 			t.Errorf("%s: exit code %d, %s", args, code, stderr)
 		}
+	}
+}
+
+// Ledger and inbox of one database may have a schema each.
+func TestGrantsNameTheSchemaOfEachPart(t *testing.T) {
+	const database = "BRIDGE_DATABASE_URL=postgres://u@db.example/shop?sslmode=verify-full"
+	schemas := []string{database, "BRIDGE_SCHEMA=messaging", "BRIDGE_INBOX_SCHEMA=inbox"}
+	with := func(inbox string) []string { return append(slices.Clone(schemas), "BRIDGE_INBOX_URL="+inbox) }
+	for _, c := range []struct {
+		args      string
+		env       []string
+		want, not []string
+	}{
+		{"operator", schemas, []string{`USAGE ON SCHEMA "messaging" TO`, `USAGE ON SCHEMA "inbox" TO`, `SELECT ON "inbox".bridge_inbox TO`, `ON "inbox".bridge_inbox_pending`, `ON "inbox".bridge_inbox_version`,
+			`ON "inbox".bridge_mark`, `ON "inbox".bridge_kept`, `DELETE ON "messaging".bridge_ledger`, `EXECUTE ON FUNCTION "messaging".bridge_committed`}, []string{`"messaging".bridge_inbox`}},
+		{"verifier", schemas, []string{`USAGE ON SCHEMA "messaging"`}, []string{"inbox"}},
+		{"receiver", schemas, []string{`USAGE ON SCHEMA "inbox"`}, []string{"messaging"}},
+		{"receiver --sends", schemas, []string{`USAGE ON SCHEMA "inbox"`, `USAGE ON SCHEMA "messaging"`, `INSERT ON "messaging".bridge_ledger`}, nil},
+		{"migrate", schemas, []string{`USAGE ON SCHEMA "messaging"`, `USAGE ON SCHEMA "inbox"`, `CREATE ON SCHEMA "messaging"`, `CREATE ON SCHEMA "inbox"`}, nil},
+		{"migrate", with("postgres://other@db.example/shop"), []string{`CREATE ON SCHEMA "messaging"`, `CREATE ON SCHEMA "inbox"`}, nil},
+		{"migrate", with("postgres://u@db.example/post"), []string{`CREATE ON SCHEMA "messaging"`}, []string{"inbox"}},
+		{"migrate --schema all", schemas, []string{`CREATE ON SCHEMA "all"`}, []string{"messaging", "inbox"}},
+		{"migrate --database sqlserver", schemas, []string{"GRANT CREATE TABLE TO", "ALTER, SELECT, INSERT, UPDATE ON SCHEMA::[messaging]", "ALTER, SELECT, INSERT, UPDATE ON SCHEMA::[inbox]"}, nil},
+	} {
+		t.Run(c.args, func(t *testing.T) {
+			code, stdout, stderr := called(t, c.env, strings.Fields("grants "+c.args)...)
+			if code != exitDone {
+				t.Errorf("exit code %d, %s", code, stderr)
+			}
+			for _, want := range c.want {
+				if strings.Count(stdout, want) != 1 {
+					t.Errorf("must say %q once:\n%s", want, stdout)
+				}
+			}
+			for _, not := range c.not {
+				if strings.Contains(stdout, not) {
+					t.Errorf("must not say %q:\n%s", not, stdout)
+				}
+			}
+		})
 	}
 }
 

@@ -60,7 +60,7 @@ func newMarksList(a *app) *cobra.Command {
 
 // listMarks adds up to limit marks of a consumer to a list. It follows the primary key.
 func (d *inboxDatabase) listMarks(ctx context.Context, list *markList, consumer, after string, limit int) (err error) {
-	rows, err := d.QueryContext(ctx, d.Rebind(`SELECT name, mark FROM `+d.Table(markTable)+` WHERE consumer = ? AND name > ? ORDER BY name`),
+	rows, err := d.QueryContext(ctx, d.In(d.Rebind(`SELECT name, mark FROM `+markTable+` WHERE consumer = ? AND name > ? ORDER BY name`)),
 		nameArgument(d.DB, consumer), nameArgument(d.DB, after))
 	if err != nil {
 		return err

@@ -23,36 +23,44 @@ import (
 // the receiver: bridgectl, the worker, a sender and an inbox.
 func TestTheBridgeWorksInASchemaOfItsOwn(t *testing.T) {
 	t.Parallel()
-	const schema = `Own "schema's" $1`
+	const schema, inboxSchema = `Own "schema's" $1 ?`, `Inbox ?`
 	ctx := t.Context()
 	w := newWorld(t)
 	owner := servertest.PostgresDB(t)
 	admin, err := sql.Open("pgx", owner)
 	must(t, err)
 	t.Cleanup(func() { _ = admin.Close() })
-	_, err = admin.ExecContext(ctx, `CREATE SCHEMA "`+strings.ReplaceAll(schema, `"`, `""`)+`"`)
+	const quoted, inboxQuoted = `"Own ""schema's"" $1 ?"`, `"Inbox ?"`
+	_, err = admin.ExecContext(ctx, `CREATE SCHEMA `+quoted+`; CREATE SCHEMA `+inboxQuoted)
 	must(t, err)
-	b := w.tool("BRIDGE_DATABASE_URL="+owner, "BRIDGE_SCHEMA="+schema, "BRIDGE_ALLOW=:emails")
-	as := func(role string, flags ...string) string {
+	b := w.tool("BRIDGE_DATABASE_URL="+owner, "BRIDGE_SCHEMA="+schema, "BRIDGE_INBOX_SCHEMA="+inboxSchema, "BRIDGE_ALLOW=:emails")
+	newLogin := func() (login, at string) {
 		t.Helper()
-		login := "s_" + strings.ReplaceAll(uuid.NewString(), "-", "_")
-		_, err := admin.ExecContext(ctx, `CREATE ROLE `+login+` LOGIN; `+b.must(append([]string{"grants", role, "--login", login}, flags...)...))
+		login = "s_" + strings.ReplaceAll(uuid.NewString(), "-", "_")
+		_, err := admin.ExecContext(ctx, `CREATE ROLE `+login+` LOGIN`)
 		must(t, err)
 		t.Cleanup(func() { _, _ = admin.Exec(`DROP OWNED BY ` + login + `; DROP ROLE ` + login) })
 		theirs, err := url.Parse(owner)
 		must(t, err)
 		theirs.User = url.User(login)
-		return theirs.String()
+		return login, theirs.String()
+	}
+	as := func(role string, flags ...string) string {
+		t.Helper()
+		login, at := newLogin()
+		_, err := admin.ExecContext(ctx, b.must(append([]string{"grants", role, "--login", login}, flags...)...))
+		must(t, err)
+		return at
 	}
 	b.also("BRIDGE_DATABASE_URL="+as("migrate")).must("migrate", "up", "--ledger", "--inbox")
 	if status := b.must("migrate", "status", "--ledger", "--inbox"); strings.Count(status, "current") != 2 {
 		t.Errorf("status:\n%s", status)
 	}
 	var elsewhere int
-	must(t, admin.QueryRowContext(ctx, `SELECT count(*) FROM pg_class WHERE relname LIKE 'bridge%' AND relnamespace <> $1::text::regnamespace`,
-		`"`+strings.ReplaceAll(schema, `"`, `""`)+`"`).Scan(&elsewhere))
+	must(t, admin.QueryRowContext(ctx, `SELECT count(*) FROM pg_class WHERE relname LIKE 'bridge%' AND relnamespace <>
+		CASE WHEN relname ~ '^bridge_(inbox|mark|kept)' THEN $2 ELSE $1 END::text::regnamespace`, quoted, inboxQuoted).Scan(&elsewhere))
 	if elsewhere > 0 {
-		t.Errorf("%d relations are outside the schema", elsewhere)
+		t.Errorf("%d relations are outside their schema", elsewhere)
 	}
 
 	w.queue("emails", nil)
@@ -65,7 +73,7 @@ func TestTheBridgeWorksInASchemaOfItsOwn(t *testing.T) {
 	defer func() { _ = db.Close() }()
 	ledger, err := postgres.Schema(schema).Open(ctx, db)
 	must(t, err)
-	inbox, err := postgres.Schema(schema).OpenInbox(ctx, db)
+	inbox, err := postgres.Schema(inboxSchema).OpenInbox(ctx, db)
 	must(t, err)
 	broker, err := bridge.Dial(ctx, w.url, nil)
 	must(t, err)
@@ -88,11 +96,33 @@ func TestTheBridgeWorksInASchemaOfItsOwn(t *testing.T) {
 	must(t, err)
 	must(t, guard.Handle(ctx, db, d, func(context.Context, *sql.Tx) error { return nil }))
 
+	stranger, at := newLogin()
+	without := b.also("BRIDGE_DATABASE_URL="+at, "BRIDGE_INBOX_URL="+at)
+	found, _ := without.examine("database")
+	refused := found.of("schema")
+	if len(refused) != 2 {
+		t.Fatalf("a login without rights:\n%s", found)
+	}
+	for _, finding := range refused {
+		for _, statement := range strings.Split(strings.ReplaceAll(finding.Fix, " the login;", " "+stranger+";"), "\n") {
+			if strings.HasPrefix(statement, "GRANT ") {
+				_, err := admin.ExecContext(ctx, statement)
+				must(t, err)
+			}
+		}
+	}
+	found, _ = without.examine("database")
+	for _, finding := range found.of("schema") {
+		if finding.Level != inspect.OK {
+			t.Errorf("after the doctor's statements: %s > %s", finding.Text, finding.Fix)
+		}
+	}
+
 	operator := b.also("BRIDGE_DATABASE_URL=" + as("operator"))
-	diagnosis, _ := operator.until(func(d diagnosis, _ int) bool { return d.has("proof", inspect.OK, "") }, "database")
-	diagnosis.expect(t, "rights of a verifier", inspect.OK, "")
-	diagnosis.expect(t, "schema", inspect.OK, "")
-	for _, command := range [][]string{{"orphans", "list"}, {"carried", "list"}, {"delayed", "list"}, {"pending", "list"}, {"marks", "list"}, {"gaps", "list"}, {"status"}, {"message", d.MessageId}} {
+	found, _ = operator.until(func(d diagnosis, _ int) bool { return d.has("proof", inspect.OK, "") }, "database")
+	found.expect(t, "rights of a verifier", inspect.OK, "")
+	found.expect(t, "schema", inspect.OK, "")
+	for _, command := range [][]string{{"orphans", "list"}, {"carried", "list"}, {"delayed", "list"}, {"pending", "list"}, {"marks", "list"}, {"marks", "list", "--consumer", "mailer"}, {"gaps", "list"}, {"status"}, {"message", d.MessageId}} {
 		r := operator.run(command...)
 		if strings.Contains(r.Stderr, "does not exist") || strings.Contains(r.Stderr, "permission") {
 			t.Errorf("%s: %s", command[0], r.Stderr)

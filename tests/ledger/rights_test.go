@@ -55,7 +55,7 @@ type guarded struct {
 // whole are the rights of a whole role.
 func (g guarded) whole(t *testing.T, role migrate.Role) []string {
 	t.Helper()
-	rights, err := migrate.Rights(g.of, role, "", "")
+	rights, err := migrate.Rights(g.of, role, "", "", "")
 	must(t, err)
 	return rights
 }
@@ -475,7 +475,7 @@ func ofInbox(right string) bool {
 func TestPostgresNewIdentityNamesTheMissingRight(t *testing.T) {
 	t.Parallel()
 	address, admin := migrated(t)
-	rights, err := migrate.Rights(migrate.PostgreSQL, migrate.Operator, "", "")
+	rights, err := migrate.Rights(migrate.PostgreSQL, migrate.Operator, "", "", "")
 	must(t, err)
 	_, at := newRole(t, address, admin, slices.DeleteFunc(rights, ofInbox)...)
 	operator := connect(t, at)
@@ -493,7 +493,7 @@ func TestPostgresNewIdentityNamesTheMissingRight(t *testing.T) {
 func TestPostgresRightsToMigrate(t *testing.T) {
 	t.Parallel()
 	address := servertest.PostgresDB(t)
-	rights, err := migrate.Rights(migrate.PostgreSQL, migrate.Migrator, "", "")
+	rights, err := migrate.Rights(migrate.PostgreSQL, migrate.Migrator, "", "", "")
 	must(t, err)
 	_, at := newRole(t, address, connect(t, address), rights...)
 	testRightsToMigrate(t, connect(t, at), migrate.PostgreSQL)
@@ -508,7 +508,7 @@ func TestPostgresRightsToMigrate(t *testing.T) {
 
 func testMariaDBRightsToMigrate(t *testing.T) {
 	config := mariaDBConfig(t, servertest.MariaDBDatabase(t))
-	rights, err := migrate.Rights(migrate.MySQL, migrate.Migrator, config.DBName, "")
+	rights, err := migrate.Rights(migrate.MySQL, migrate.Migrator, config.DBName, "", "")
 	must(t, err)
 	db := mariaDBRole(t, config, connectMariaDB(t, config), rights...)
 	testRightsToMigrate(t, db, migrate.MySQL)

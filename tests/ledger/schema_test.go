@@ -3,10 +3,15 @@ package ledger_test
 import (
 	"context"
 	"database/sql"
+	sqldriver "database/sql/driver"
 	"errors"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
@@ -90,12 +95,24 @@ func TestPostgresRolesInASchemaOfItsOwn(t *testing.T) {
 	address, admin := migrated(t)
 	makeOwnSchema(t, admin)
 	as := func(role migrate.Role, more ...string) *sql.DB {
-		rights, err := migrate.Rights(migrate.PostgreSQL, role, "", ownSchema)
+		rights, err := migrate.Rights(migrate.PostgreSQL, role, "", ownSchema, ownSchema)
 		must(t, err)
 		_, at := newRole(t, address, admin, append(rights, more...)...)
 		return connect(t, at)
 	}
 	own, migrator := migrate.Schema(ownSchema), as(migrate.Migrator)
+	stranger, strangersURL := newRole(t, address, admin)
+	remedy := `GRANT USAGE, CREATE ON SCHEMA ` + inOwnSchema("bridge_x")
+	remedy = strings.TrimSuffix(remedy, ".bridge_x")
+	for _, right := range []string{"", "USAGE"} { // before each attempt
+		if right != "" {
+			execute(t, admin, strings.Replace(remedy, "USAGE, CREATE", right, 1)+" TO "+stranger)
+		}
+		if err := own.Ledger(t.Context(), connect(t, strangersURL), migrate.PostgreSQL); err == nil || !strings.Contains(err.Error(), remedy+" TO this login") {
+			t.Errorf("migrate with %q: %v, must name %s", right, err, remedy)
+		}
+	}
+	execute(t, admin, remedy+" TO "+stranger)
 	for range 2 {
 		must(t, own.Ledger(t.Context(), migrator, migrate.PostgreSQL))
 		must(t, own.Inbox(t.Context(), migrator, migrate.PostgreSQL))
@@ -192,6 +209,40 @@ func TestPostgresRefusesASchemaByItsName(t *testing.T) {
 	if err := migrate.Schema("messaging").Ledger(t.Context(), db, migrate.PostgreSQL); err == nil || !strings.Contains(err.Error(), `CREATE SCHEMA "messaging"`) {
 		t.Errorf("migrate into a schema that is not there: %v", err)
 	}
+}
+
+// A failure of the connection is tried again, as it is without a schema; a missing schema is not.
+func TestPostgresMigrationIntoASchemaIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	address := servertest.PostgresDB(t)
+	config, err := pgx.ParseConfig(address)
+	must(t, err)
+	broken := &brokenOnce{Connector: stdlib.GetConnector(*config)}
+	db := sql.OpenDB(broken)
+	t.Cleanup(func() { must(t, db.Close()) })
+	db.SetMaxIdleConns(-1) // each statement connects
+	if err := migrate.Schema(ownSchema).Ledger(t.Context(), db, migrate.PostgreSQL); err == nil || !strings.Contains(err.Error(), "CREATE SCHEMA") {
+		t.Errorf("migrate into a schema that is not there: %v", err)
+	}
+	if n := broken.calls.Load(); n != 2 {
+		t.Errorf("%d connections for a failed one and a missing schema, must be 2", n)
+	}
+	makeOwnSchema(t, connect(t, address))
+	broken.calls.Store(0)
+	must(t, migrate.Schema(ownSchema).Ledger(t.Context(), db, migrate.PostgreSQL))
+}
+
+// brokenOnce refuses the first connection.
+type brokenOnce struct {
+	sqldriver.Connector
+	calls atomic.Int32
+}
+
+func (b *brokenOnce) Connect(ctx context.Context) (sqldriver.Conn, error) {
+	if b.calls.Add(1) == 1 {
+		return nil, errors.New("connection refused")
+	}
+	return b.Connector.Connect(ctx)
 }
 
 // The script makes the tables in the schema, as often as it runs.

@@ -52,5 +52,9 @@ func (s Schema) open(ctx context.Context, read func() string, create bool, patie
 	return db, nil
 }
 
-// Table returns the name of one of the bridge's tables as it stands in a statement.
-func (d *Database) Table(name string) string { return d.schema.Table(d.kind.dialect, name) }
+// In returns a statement with the schema before the names of the bridge's tables. Rebind comes before:
+// the schema's name may hold a question mark.
+func (d *Database) In(statement string) string { return d.schema.In(d.kind.dialect, statement) }
+
+// Usage returns the right on the schema that a login needs first, or "" (see migrate.Schema).
+func (d *Database) Usage() string { return d.schema.Usage(d.kind.dialect) }
