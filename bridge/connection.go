@@ -29,7 +29,7 @@ const Product = "twoqueue"
 // delivers such messages, again and again. A Connection delivers a record in the place of one:
 // without message ID, with the header x-bridge-unreadable, which says why, and with headers and
 // body of the message in its body (wire.OpenDead reads it). A receiver must refuse such a
-// message; package idempotency does, unless Options.Key finds a key in it.
+// message; the strategies of package idempotency do.
 type Connection struct {
 	host  string // and port
 	conn  *amqp.Connection

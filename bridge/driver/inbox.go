@@ -16,8 +16,8 @@ import (
 // and key are 1 to 255 bytes each, without a NUL byte; anything else is an error. Times
 // are the database's own, so that the clocks of its clients do not matter.
 type Inbox interface {
-	// DB is the pool that the inbox was opened on. Only Guard.HandleTx uses it, to see a claim
-	// from outside its transaction, and to purge.
+	// DB is the pool that the inbox was opened on. Where the receiver begins its transactions in
+	// another way than by database/sql, it is used to see a claim from outside, and to purge.
 	DB() *sql.DB
 
 	// Claim records, in the caller's transaction, that consumer processes keys. It returns the

@@ -118,7 +118,7 @@ type Ledger interface {
 	// Claim moves the stage time of each row on, if it still is the given one, and returns the
 	// messages of the rows that it has moved. No crash of the database undoes it then. The new stage time is the database's present time and,
 	// once more, the time since the row was recorded, but at least StageAgainAfter and at most
-	// StageAgainWithin. Claim commits at once, so no lock is held while the caller publishes. After
+	// StageAgainWithin. It is after the time of the record even if the clock has gone back: Cancel relies on it. Claim commits at once, so no lock is held while the caller publishes. After
 	// a crash between Claim and the confirm the row is due again at its new stage time. Of two
 	// Claims of the same row at once, one gets the message. Claim skips rows that another
 	// transaction has locked. It loads all messages at once: the caller bounds them by

@@ -146,6 +146,7 @@ func ReadsCarried(t *testing.T, ledger driver.Ledger, of CarriedInspector) {
 	readsDelayed(t, ledger, of)
 	advances(t, ledger, of)
 	advancesOrCancels(t, ledger, of)
+	publishesBeforeItsTime(t, ledger, of)
 }
 
 // delayedBy commits messages that are delayed by an hour and so many more.
@@ -155,7 +156,7 @@ func delayedBy(t *testing.T, ledger driver.Ledger, hours ...int) []driver.Entry 
 	check(t, err, "read the clock")
 	entries := newCarried(len(hours))
 	for i, h := range hours {
-		entries[i].NotBefore = now.Add(time.Duration(1+h)*time.Hour + 300*time.Millisecond)
+		entries[i].NotBefore = now.Truncate(time.Millisecond).Add(time.Duration(1+h)*time.Hour + 300*time.Millisecond)
 	}
 	check(t, within(t.Context(), ledger.DB(), func(tx *sql.Tx) error {
 		return ledger.Record(t.Context(), bridge.SQL(tx), entries)
@@ -195,6 +196,30 @@ func readsDelayed(t *testing.T, ledger driver.Ledger, of CarriedInspector) {
 	_, err := ledger.Forget(t.Context(), idsOfEntries(slices.Concat(e, others)))
 	check(t, err, "forget")
 	expect(10)
+}
+
+// publishesBeforeItsTime shows that a Cancel takes no message back that was claimed or touched at a time
+// before its record, as after a step of the database's clock.
+func publishesBeforeItsTime(t *testing.T, ledger driver.Ledger, of CarriedInspector) {
+	t.Helper()
+	e := delayedBy(t, ledger, 0, 1)
+	rows, err := of.DelayedRows(t.Context(), 1)
+	check(t, err, "list delayed rows")
+	claimed, err := ledger.Claim(t.Context(), []driver.DueRow{{ID: rows[0].ID, RecordedAt: rows[0].RecordedAt, StageAt: rows[0].StageAt}})
+	check(t, err, "claim")
+	expectMessages(t, claimed, e[0])
+	check(t, ledger.Touch(t.Context(), idsOfEntries(e[1:])), "touch")
+	for _, entry := range e {
+		check(t, within(t.Context(), ledger.DB(), func(tx *sql.Tx) error {
+			done, err := ledger.Cancel(t.Context(), bridge.SQL(tx), entry.ID)
+			if done {
+				t.Error("a message is cancelled although a copy may exist")
+			}
+			return err
+		}), "cancel")
+	}
+	_, err = ledger.Forget(t.Context(), idsOfEntries(e))
+	check(t, err, "forget")
 }
 
 // advances shows what Advance does to one row: it is due at once and unpublished still, so a Cancel

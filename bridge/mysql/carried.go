@@ -50,8 +50,9 @@ FROM bridge_identity i LEFT JOIN (
 	ORDER BY l.stage_at, l.id LIMIT %[7]d
 ) o ON 1 = 1 WHERE i.one = 1 AND i.identity = UNHEX('%[2]s') ORDER BY o.stage_at, o.id`
 
-	// The next stage time of a row, with the bounds %[5]d and %[6]d in microseconds.
-	next = `UTC_TIMESTAMP(6) + INTERVAL LEAST(GREATEST(TIMESTAMPDIFF(MICROSECOND, l.recorded_at, UTC_TIMESTAMP(6)), %[5]d), %[6]d) MICROSECOND`
+	// The next stage time of a row, with the bounds %[5]d and %[6]d in microseconds. It is after
+	// recorded_at even if the clock has gone back: Cancel compares both.
+	next = `GREATEST(UTC_TIMESTAMP(6), l.recorded_at) + INTERVAL LEAST(GREATEST(TIMESTAMPDIFF(MICROSECOND, l.recorded_at, UTC_TIMESTAMP(6)), %[5]d), %[6]d) MICROSECOND`
 
 	// %[1]s are pairs of an ID and a stage time, %[7]s is the claim. Of two claims of a row the
 	// second one finds it locked, or with another stage time. Without the LIMIT MySQL merges the

@@ -46,9 +46,12 @@ WHERE identity = $2::text::uuid`
 	due = `SELECT now() AS now, d.id, d.recorded_at, d.stage_at, d.bytes FROM bridge_identity i
 LEFT JOIN bridge_due($2::text::timestamptz, $3::text::uuid, $4::text::int) d ON true WHERE i.identity = $1::text::uuid ORDER BY d.stage_at, d.id`
 
-	// A claim waits for the disk: without it a Cancel after a crash of the server would take back a
-	// message that was published. Neither a claim nor a touch waits for a row.
-	claim = `SELECT c.id, c.message FROM bridge_claim($1::text::uuid[], $2::text::timestamptz[]) c`
+	// A claim waits for the disk, whatever the login's setting: without it a Cancel after a crash of the
+	// server would take back a message that was published. Neither a claim nor a touch waits for a row.
+	claim = `WITH durable AS MATERIALIZED (
+	SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'
+), waits AS MATERIALIZED (SELECT count(*) FROM durable)
+SELECT c.id, c.message FROM waits, bridge_claim($1::text::uuid[], $2::text::timestamptz[]) c`
 
 	// A touch that a crash undoes costs a copy of a message, and no more, so it need not wait for the disk.
 	touchCarried = `WITH relaxed AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))

@@ -189,8 +189,8 @@
 // # Requirements
 //
 //   - synchronous_commit stays on for senders. If it is off, a crash of the server can undo a
-//     transaction whose message has been forwarded. (Forget, Claim and Touch turn it off
-//     for their own statements: a lost one costs only a duplicate or an orphan row.)
+//     transaction whose message has been forwarded. (Forget and Touch turn it off for their own
+//     statements: a lost one costs only a duplicate or an orphan row. Claim turns it on.)
 //   - A failover to a standby that lagged behind can undo transactions too. If that matters,
 //     replicate synchronously ('Failovers', above).
 //   - All senders and verifiers use one primary. If several nodes take writes (EDB Postgres

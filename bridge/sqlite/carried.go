@@ -38,8 +38,9 @@ SELECT look.now, d.id, d.recorded_at, d.stage_at, d.bytes FROM look LEFT JOIN (
 	WHERE l.stage_at <= look.now AND (l.stage_at, l.id) > (?, ?) ORDER BY l.stage_at, l.id LIMIT ?
 ) d ORDER BY d.stage_at, d.id`
 
-	// StageAgainAfter and StageAgainWithin, in milliseconds.
-	later = now + ` + min(max(` + now + ` - recorded_at * 1000, 10000), 600000)`
+	// StageAgainAfter and StageAgainWithin, in milliseconds. It is after recorded_at even if the clock
+	// has gone back: Cancel compares both.
+	later = `max(` + now + `, recorded_at * 1000) + min(max(` + now + ` - recorded_at * 1000, 10000), 600000)`
 
 	claim = `UPDATE bridge_ledger SET stage_at = ` + later + `
 WHERE (id, stage_at) IN (SELECT value ->> 'id', value ->> 'at' FROM json_each(?)) RETURNING id, message`

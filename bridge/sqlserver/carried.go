@@ -21,12 +21,13 @@ import (
 // evaluated twice.
 const readNow = "DECLARE @now datetime2(3) = sysutcdatetime();\n"
 
-// moved is the stage time that Claim and Touch set. DATEDIFF is evaluated only where it cannot
+// moved is the stage time that Claim and Touch set. It is after recorded_at even if the clock has gone
+// back: Cancel compares both. DATEDIFF is evaluated only where it cannot
 // overflow.
 const moved = `DATEADD(millisecond, CASE
 	WHEN l.recorded_at > DATEADD(second, -10, @now) THEN 10000
 	WHEN l.recorded_at < DATEADD(minute, -10, @now) THEN 600000
-	ELSE DATEDIFF(millisecond, l.recorded_at, @now) END, @now)`
+	ELSE DATEDIFF(millisecond, l.recorded_at, @now) END, CASE WHEN l.recorded_at > @now THEN l.recorded_at ELSE @now END)`
 
 const (
 	// It begins after the stage time @p1 and the ID @p4. A filtered index is chosen only if the

@@ -10,7 +10,7 @@ import (
 )
 
 // movedTo is how the library moves a stage time on.
-const movedTo = `DATEADD(millisecond, CASE WHEN l.recorded_at > DATEADD(second, -10, @now) THEN 10000 WHEN l.recorded_at < DATEADD(minute, -10, @now) THEN 600000 ELSE DATEDIFF(millisecond, l.recorded_at, @now) END, @now)`
+const movedTo = `DATEADD(millisecond, CASE WHEN l.recorded_at > DATEADD(second, -10, @now) THEN 10000 WHEN l.recorded_at < DATEADD(minute, -10, @now) THEN 600000 ELSE DATEDIFF(millisecond, l.recorded_at, @now) END, CASE WHEN l.recorded_at > @now THEN l.recorded_at ELSE @now END)`
 
 // The library's table of IDs with a further column, or two, that is taken out of @p3.
 var (
@@ -277,7 +277,11 @@ func claim(x *execution, words []string) (uint64, error) {
 
 // moved is r with its stage time moved on.
 func (x *execution) moved(r row) row {
-	r["stage_at"] = x.now.Add(min(max(x.now.Sub(r["recorded_at"].(time.Time)), 10*time.Second), 10*time.Minute))
+	recorded, from := r["recorded_at"].(time.Time), x.now
+	if recorded.After(from) {
+		from = recorded
+	}
+	r["stage_at"] = from.Add(min(max(x.now.Sub(recorded), 10*time.Second), 10*time.Minute))
 	return r
 }
 

@@ -19,6 +19,7 @@ CREATE OR REPLACE FUNCTION bridge_due(after_time timestamptz, after_id uuid, mos
 WHERE l.stage_at BETWEEN after_time AND now() AND (l.stage_at > after_time OR l.id > after_id)
 ORDER BY l.stage_at, l.id LIMIT most';
 
+-- The new stage time is after recorded_at even if the clock has gone back: bridge.Cancel compares both.
 -- A locked row is skipped. IS NOT DISTINCT FROM keeps the planner from the index on stage_at: all
 -- rows of one transaction may have the same stage time.
 CREATE OR REPLACE FUNCTION bridge_claim(ids uuid[], stages timestamptz[])
@@ -30,7 +31,7 @@ CREATE OR REPLACE FUNCTION bridge_claim(ids uuid[], stages timestamptz[])
         FOR NO KEY UPDATE SKIP LOCKED
     ) f
 )
-UPDATE bridge_ledger l SET stage_at = clock_timestamp()
+UPDATE bridge_ledger l SET stage_at = greatest(clock_timestamp(), l.recorded_at)
     + greatest(interval ''10 s'', least(interval ''10 min'', clock_timestamp() - l.recorded_at))
 WHERE l.id = ANY (ARRAY(SELECT free.id FROM free)) RETURNING l.id, l.message';
 
@@ -39,6 +40,6 @@ CREATE OR REPLACE FUNCTION bridge_touch(ids uuid[]) RETURNS void
     AS 'WITH free AS MATERIALIZED (
     SELECT l.id FROM bridge_ledger l WHERE l.id = ANY (ids) AND l.message IS NOT NULL FOR NO KEY UPDATE SKIP LOCKED
 )
-UPDATE bridge_ledger l SET stage_at = clock_timestamp()
+UPDATE bridge_ledger l SET stage_at = greatest(clock_timestamp(), l.recorded_at)
     + greatest(interval ''10 s'', least(interval ''10 min'', clock_timestamp() - l.recorded_at))
 WHERE l.id = ANY (ARRAY(SELECT free.id FROM free))';
