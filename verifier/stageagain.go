@@ -191,13 +191,12 @@ func (g *stager) look(ctx context.Context) (looked bool, at time.Time, err error
 	if began.Before(g.next) {
 		return false, at, nil
 	}
-	at, err = g.readRecent(ctx)
-	// A single slow look is a busy moment of the machine, and no reason for a pause.
-	took := time.Since(began)
-	g.next = time.Now().Add(pauseAfter(min(took, g.took), recentShare))
-	g.took = took
-	if err == nil {
+	if at, err = g.readRecent(ctx); err == nil {
 		g.at, g.looked, looked = at, began, true
+		// A single slow look is a busy moment of the machine, and no reason for a pause.
+		took := time.Since(began)
+		g.next = time.Now().Add(pauseAfter(min(took, g.took), recentShare))
+		g.took = took
 	}
 	interval := dueOften + rand.N(dueRarely-dueOften)
 	if !g.found && !g.carried.ever.Load() {

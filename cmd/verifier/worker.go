@@ -134,7 +134,7 @@ func (w *worker) verify(ctx, serving context.Context, observer verifier.Observer
 	if err != nil {
 		return err
 	}
-	broker, err := bridge.Dial(ctx, w.config.AMQP.URL, &bridge.BrokerOptions{Name: "verifier", Logger: w.log, URL: brokerURL.Again()})
+	broker, err := bridge.NewBroker(w.config.AMQP.URL, &bridge.BrokerOptions{Name: "verifier", Logger: w.log, URL: brokerURL.Again()})
 	if err != nil {
 		return err
 	}

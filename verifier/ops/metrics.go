@@ -183,17 +183,15 @@ func (p present) Collect(values chan<- prometheus.Metric) {
 	send(undeletedDesc, prometheus.GaugeValue, float64(state.Undeleted))
 	send(abandonedDesc, prometheus.CounterValue, float64(stats.Abandoned))
 	send(unstageDesc, prometheus.GaugeValue, float64(state.Unstageable))
-	late := p.of.delayed.Load()
-	if late == nil {
-		late = new(delayed)
+	if late := p.of.delayed.Load(); late != nil { // no values until the database has told
+		next := 0.0
+		if !late.next.IsZero() {
+			next = float64(late.next.UnixMilli()) / 1000
+		}
+		send(delayedDesc, prometheus.GaugeValue, float64(late.waiting))
+		send(nextDesc, prometheus.GaugeValue, next)
+		send(overdueDesc, prometheus.GaugeValue, late.overdue.Seconds())
 	}
-	next := 0.0
-	if !late.next.IsZero() {
-		next = float64(late.next.UnixMilli()) / 1000
-	}
-	send(delayedDesc, prometheus.GaugeValue, float64(late.waiting))
-	send(nextDesc, prometheus.GaugeValue, next)
-	send(overdueDesc, prometheus.GaugeValue, late.overdue.Seconds())
 	send(sessionsDesc, prometheus.CounterValue, float64(stats.Sessions))
 	send(runningDesc, prometheus.GaugeValue, one(!state.Session.IsZero()))
 	asked, unusable := p.of.lastCheck()

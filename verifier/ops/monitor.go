@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/singleflight"
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
@@ -50,6 +51,8 @@ type Monitor struct {
 	foreign  foreigners
 	delayed  atomic.Pointer[delayed] // nil until counted
 	unusable atomic.Pointer[error]   // why the ledger's database was not usable when it was asked last; nil: not asked yet
+
+	checking singleflight.Group // shares the answer of a check with all who wait for it
 
 	// one call at a time each: a driver may ignore the context of a call
 	checks, counts, looks sidejob.Calls
@@ -161,13 +164,21 @@ func ask[T any](ctx context.Context, running sidejob.Calls, patience time.Durati
 // check asks the ledger's database whether it can be used: while nothing is staged, no session
 // notices that it cannot.
 func (m *Monitor) check(ctx context.Context, of *watched) error {
-	_, err := ask(ctx, m.checks, checkPatience, func(ctx context.Context) (struct{}, error) {
-		return struct{}{}, of.ledger.Check(ctx)
+	answer := m.checking.DoChan("", func() (any, error) { // for all who ask meanwhile
+		_, err := ask(context.WithoutCancel(ctx), m.checks, checkPatience, func(ctx context.Context) (struct{}, error) {
+			return struct{}{}, of.ledger.Check(ctx)
+		})
+		return nil, err
 	})
-	if !errors.Is(ctx.Err(), context.Canceled) { // then the caller did not wait for the answer
-		m.checked(err)
+	select {
+	case a := <-answer:
+		if ctx.Err() == nil { // when a process stops, its pool may be closed
+			m.checked(a.Err)
+		}
+		return a.Err
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
-	return err
 }
 
 func (m *Monitor) checked(err error) {

@@ -75,6 +75,7 @@ func watches(t *testing.T, log *bytes.Buffer, ledger driver.Ledger) *Monitor {
 // The answer counts as missing if the monitor has waited for it, not if the caller has gone.
 func TestADatabaseThatDoesNotAnswerInTimeIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		defer time.Sleep(callLimit * checkPatience) // the calls end
 		m := watches(t, new(bytes.Buffer), silent{})
 		gone, leave := context.WithCancel(t.Context())
 		leave()
@@ -93,9 +94,27 @@ func TestADatabaseThatDoesNotAnswerInTimeIsTold(t *testing.T) {
 	})
 }
 
+// A probe that comes during a check of the samples gets its answer.
+func TestASlowCheckAnswersAllWhoAsk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := watches(t, new(bytes.Buffer), slow{})
+		answers := make(chan error, 2)
+		for range 2 {
+			go func() { answers <- m.check(t.Context(), m.watched.Load()) }()
+			time.Sleep(time.Second / 10)
+		}
+		for range 2 {
+			if err := <-answers; err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
 // Nothing else tells that the database is away while nothing is staged.
 func TestADatabaseThatIsAwayMakesOneLineInTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		defer time.Sleep(callLimit * checkPatience) // the calls end
 		var log bytes.Buffer
 		m := watches(t, &log, silent{})
 		stop := start(t.Context(), m.sample)
@@ -204,6 +223,14 @@ type silent struct{ noLedger }
 func (silent) Check(ctx context.Context) error {
 	<-ctx.Done()
 	return ctx.Err()
+}
+
+// slow is a ledger that answers nearly too late.
+type slow struct{ noLedger }
+
+func (slow) Check(context.Context) error {
+	time.Sleep(checkPatience * 9 / 10)
+	return nil
 }
 
 // hanging is a ledger whose driver ignores contexts.
