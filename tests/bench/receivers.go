@@ -113,7 +113,7 @@ var (
 		name:   "twoqueue-handle",
 		what:   "idempotency's Guard.Handle in a Consumer",
 		silent: true,
-		ahead:  fullLoad,
+		ahead:  2 * fullLoad, // one that is not reported, and one that begins while the Consumer stops
 		setUp:  setUpInbox,
 		open: func(ctx context.Context, p place, b business) (application, error) {
 			guard, err := openGuard(ctx, b.db, 0)
@@ -167,7 +167,7 @@ var (
 		name:   "twoqueue-handle" + nativeSuffix,
 		what:   "pgxreceiver's Handle, in a transaction of pgx, in a Consumer",
 		silent: true,
-		ahead:  fullLoad,
+		ahead:  2 * fullLoad, // one that is not reported, and one that begins while the Consumer stops
 		pgx:    true,
 		setUp:  setUpInbox,
 		open: func(ctx context.Context, p place, b business) (application, error) {
@@ -186,7 +186,7 @@ var (
 		name:   "twoqueue-batch",
 		what:   "idempotency's Guard.HandleBatch, up to 100 messages in a transaction, whose rows the handler inserts with one statement; two at once in a batch consumer",
 		silent: true,
-		ahead:  2 * mostInBatch,
+		ahead:  4 * mostInBatch,
 		setUp:  setUpInbox,
 		open: func(ctx context.Context, p place, b business) (application, error) {
 			guard, err := openGuard(ctx, b.db, 0)
@@ -362,7 +362,7 @@ func openBatches(ctx context.Context, p place, most, workers int, handle func(ct
 	if err != nil {
 		return nil, err
 	}
-	ctx, stop := context.WithCancel(ctx)
+	running, stop := context.WithCancel(ctx)
 	r := &batchReceiver{make(chan struct{}), stop, make(chan error, 1), broker}
 	batches, err := idempotency.NewBatchConsumer(broker, p.Staging, most, func(ctx context.Context, ds []amqp.Delivery) error {
 		err := handle(ctx, ds)
@@ -372,7 +372,7 @@ func openBatches(ctx context.Context, p place, most, workers int, handle func(ct
 		for range ds {
 			select {
 			case r.handled <- struct{}{}:
-			case <-ctx.Done():
+			case <-running.Done(): // ctx ends later, when the Consumer has drained
 				return nil
 			}
 		}
@@ -382,7 +382,7 @@ func openBatches(ctx context.Context, p place, most, workers int, handle func(ct
 		stop()
 		return nil, err
 	}
-	go func() { r.ended <- batches.Run(ctx) }()
+	go func() { r.ended <- batches.Run(running) }()
 	return r, nil
 }
 
