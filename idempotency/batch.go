@@ -44,14 +44,15 @@ var errTogetherTooLong = errors.New("an attempt at the whole batch took longer t
 // its pauses hold up no other message of the batch. One attempt runs at a time, and the next one
 // begins after 10 seconds if it has not ended. A message whose key cannot be used, or is too old,
 // and one that comes from a retry queue, is handled alone from the start. In a Consumer with one
-// worker and no Key the messages keep their order, and a message waits for the pauses of the one
+// worker the messages keep their order, and a message waits for the pauses of the one
 // before it.
 //
 // A failed attempt at a batch counts against no message: in it Attempt is 0. If the database is
 // away, or ends the transaction because of a deadlock, the batch is tried again as a whole. An
 // attempt at the batch may take a quarter of Options.Hold; then fn's context ends. If it fails after
-// more than 10 seconds, or the database refuses the claims three times, the batch is taken apart too. So a message whose claim or handling hangs
-// stops no other message.
+// more than 10 seconds, or the database refuses the claims three times, the batch is taken apart too. So a message whose claim hangs, or whose
+// handling ends only with its context, stops no other message. If fn ignores its context for ever, the
+// whole batch waits for it, in this process.
 //
 // The keys are claimed in their order, whatever the order of ds, so that two batches with some of
 // the same messages wait for each other one way: the second batch waits until the first has ended,

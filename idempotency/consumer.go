@@ -52,13 +52,14 @@ import (
 // x-single-active-consumer. A requeued message could be overtaken, so where a message must go
 // back, the Consumer closes the channel instead, which returns all unacked messages in their
 // order. For the same reason messages are retried in place, and not in retry queues (Options.Queues).
-// A versions.HighWater needs Workers 1.
+// A versions.HighWater needs Workers 1. With one worker Key changes no order.
 //
 // # Acks
 //
 // While more than Workers deliveries are at hand, acks wait for others for up to 5 ms, or until they
-// are a quarter of the prefetch. The broker then gets one for many. If the process dies, it gets the
-// messages again whose acks were waiting: as after any lost ack, they are duplicates.
+// are a quarter of the prefetch. The broker then gets one for many. If the process dies or the
+// connection is lost, the messages come again whose acks were waiting: as after any lost ack, they are
+// duplicates. No call returns ErrNotAcked for them, and Stats.NotAcked does not count them.
 //
 // # To stop
 //
@@ -98,8 +99,8 @@ type ConsumerOptions struct {
 
 	// Prefetch is how many messages the broker delivers before they are acked. Messages without a
 	// free worker wait here, while the broker's consumer timeout runs (30 minutes unless changed).
-	// At least Workers, and in a batch consumer times the size of a batch. Default: four times that,
-	// so that the workers do not wait for the broker, nor for one busy key. Options.Hold's default
+	// At least Workers, and in a batch consumer times the size of a batch. Default: four times that
+	// (at most 65,535), so that the workers do not wait for the broker, nor for one busy key. Options.Hold's default
 	// is short enough for it. With a Key, many failing messages of one key may together reach the
 	// timeout; then the session ends, and they come again.
 	Prefetch int
@@ -107,7 +108,9 @@ type ConsumerOptions struct {
 	// MaxBytes bounds the memory of the messages that are held, in bytes. Messages without room
 	// go back to the queue when half of it is free. A larger message is held alone. The messages of
 	// a handler that has run for a minute no longer count, so that one that hangs keeps no other
-	// message out: up to Workers of them, or batches, may be held beside. Default 64 MiB.
+	// message out: up to Workers of them, or batches, may be held beside. The messages that wait for
+	// its Key do count. If they need more than half of MaxBytes, others may wait with them until the
+	// broker's consumer timeout ends the session. Default 64 MiB.
 	MaxBytes int
 
 	// Drain is how long handlers may go on after Run's context has ended, or their session. Then

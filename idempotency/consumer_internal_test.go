@@ -2,9 +2,12 @@ package idempotency
 
 import (
 	"log/slog"
+	"slices"
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
 )
 
 func TestAMessageWhoseKeyPanicsHasNoKey(t *testing.T) {
@@ -24,5 +27,29 @@ func TestCopiesOfAMessageWithoutAKeyWaitForEachOther(t *testing.T) {
 	c := &Consumer{opts: ConsumerOptions{Workers: 2, Key: func(amqp.Delivery) string { return "" }}}
 	if key := c.key(amqp.Delivery{MessageId: "m1"}); key != "m1" {
 		t.Errorf("the key is %q", key)
+	}
+}
+
+// A message of another key does not pass one that waits for its key.
+func TestOneWorkerKeepsTheOrderOfAllMessagesWhateverTheirKeys(t *testing.T) {
+	c := &Consumer{opts: ConsumerOptions{Workers: 1, Key: func(d amqp.Delivery) string { return string(d.Body) }}}
+	session := &consumerSession{Session: engine.Session{Stopping: t.Context()}}
+	added, ended := make(chan struct{}), make(chan string, 3)
+	var jobs *schedule
+	jobs = newSchedule(1, 1, func(running []*job) {
+		<-added
+		ended <- running[0].delivery.MessageId
+		jobs.finish(running)
+	})
+	for _, d := range []amqp.Delivery{{MessageId: "m1", Body: []byte("a")}, {MessageId: "m2", Body: []byte("a")}, {MessageId: "m3", Body: []byte("b")}} {
+		jobs.add(&job{session: session, delivery: d, key: c.key(d), leave: func() {}})
+	}
+	close(added)
+	var order []string
+	for range 3 {
+		order = append(order, <-ended)
+	}
+	if want := []string{"m1", "m2", "m3"}; !slices.Equal(order, want) {
+		t.Errorf("handled in the order %q", order)
 	}
 }

@@ -69,7 +69,7 @@ func (c *Consumer) session(ctx, patience context.Context) (reached int, err erro
 		return loggedIn, err
 	}
 	refusals := channel.NotifyClose(make(chan *amqp.Error, 1))
-	s := &consumerSession{channel: channel, open: newOpenDeliveries(channel.Ack, c.opts.Workers, c.opts.Prefetch), Session: engine.Session{Ordered: c.opts.ordered(), OneByOne: c.opts.Workers == 1 && c.opts.Key == nil}}
+	s := &consumerSession{channel: channel, open: newOpenDeliveries(channel.Ack, c.opts.Workers, c.opts.Prefetch), Session: engine.Session{Ordered: c.opts.ordered(), OneByOne: c.opts.Workers == 1}}
 	s.Stopping, s.end = context.WithCancelCause(ctx)
 	handling, cancel := engine.Outliving(s.Stopping, c.opts.Drain)
 	context.AfterFunc(handling, cancel) // its timer; handlers may outlive the session
@@ -95,26 +95,27 @@ func (c *Consumer) session(ctx, patience context.Context) (reached int, err erro
 			}
 			err = ended(conn, refusals)
 			s.end(err)
+			_ = s.open.flush() // the channel is open if only the consumer was ended
 			c.jobs.prune()
-			conn.Close()
+			hangUp(conn, deliveries, func() {
+				if errors.Is(err, errCancelled) {
+					lastQuestion(conn, channel)
+				}
+			})
 			return consuming, err
 		case <-s.Stopping.Done():
 			_ = s.open.flush() // later acks do not wait
 			c.jobs.prune()
 			err := context.Cause(s.Stopping)
-			finished := false
+			inTime := true
 			if ctx.Err() != nil {
 				err = c.drain(patience, deliveries, conn.Received)
-				finished = err == nil
+				inTime = err == nil
 			}
 			hangUp(conn, deliveries, func() {
-				if !finished {
-					return
+				if inTime {
+					lastQuestion(conn, channel)
 				}
-				// The answer says that the broker has read the acks. Acks just before a channel's
-				// end may be lost (measured on RabbitMQ 3.10).
-				defer time.AfterFunc(lastAnswer, conn.Close).Stop()
-				_ = channel.Qos(1, 0, false)
 			})
 			return consuming, err
 		}
@@ -161,6 +162,14 @@ func ended(conn *bridge.Connection, refusals <-chan *amqp.Error) error {
 	return errCancelled
 }
 
+// lastQuestion returns when the broker has read all acks, or after lastAnswer. Acks just before a
+// channel's end may be lost otherwise; and after dozens of acks one by one some may be lost all the same
+// (both measured on RabbitMQ 3.10).
+func lastQuestion(conn *bridge.Connection, channel *amqp.Channel) {
+	defer time.AfterFunc(lastAnswer, conn.Close).Stop()
+	_ = channel.Qos(1, 0, false)
+}
+
 // hangUp closes the connection after a last question. The broker's answers come behind
 // deliveries, which are received meanwhile and stay unacked.
 func hangUp(conn *bridge.Connection, deliveries <-chan amqp.Delivery, ask func()) {
@@ -205,10 +214,10 @@ func (c *Consumer) take(s *consumerSession, d amqp.Delivery) {
 // key returns the key of d's turn: d waits for earlier messages with the same key. Where the order
 // does not matter, and without a key, it waits for an earlier delivery of the same message only.
 func (c *Consumer) key(d amqp.Delivery) (key string) {
-	if c.opts.Key == nil {
-		if c.opts.Workers == 1 {
-			return "" // one after the other in any case
-		}
+	switch {
+	case c.opts.Workers == 1: // a turn of its own would let messages of other keys pass
+		return ""
+	case c.opts.Key == nil:
 		return d.MessageId
 	}
 	defer func() {

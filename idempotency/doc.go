@@ -18,7 +18,7 @@
 //	the receiver ...                                   use                         the inbox keeps
 //	changes its own database                           Guard.Handle, HandleBatch   a key per message
 //	does something outside of it that must not be      pending.Guard.AtMostOnce    a key per message; the message
-//	repeated: an e-mail, a payment                                                 while it is done or in doubt
+//	repeated: an e-mail, a payment                                                 once it is in doubt or failed
 //	takes long, or wants failed messages kept          pending.Guard.Accept        a key per message; the message
 //	                                                                               until it is done
 //	gets the whole state of an entity in each event    versions.Latest             a version per entity
@@ -55,7 +55,7 @@
 //
 // Each call of a strategy has one of these outcomes, counted in [Stats]:
 //
-//	handled        committed and acked                                returns nil
+//	handled        committed and acked (a Consumer may ack 5 ms later) returns nil
 //	duplicate      handled before; acked                              returns nil
 //	stale          a later version was handled before; acked          returns nil
 //	kept           stored, to be handled later; acked                 returns nil
@@ -82,15 +82,15 @@
 //     wait that the server ended, a server that stops or lacks a resource (Transient of driver.Marks);
 //   - if it returns [RetryLater], for anything else that no message causes;
 //   - if no transaction can be begun, the claim fails, or the connection is dead after the attempt;
-//   - if the caller's context or Options.Hold has ended.
+//   - if Options.Hold has ended.
 //
-// Then the Guard tries again in place, with pauses of at most 10 seconds, until Options.Hold ends, and
-// hands the message back. A message whose handler loses the connection each time, by a statement
+// After RetryLater the message waits as RetryLater says. Otherwise the Guard tries again in place,
+// with pauses of at most 10 seconds, until Options.Hold ends, and hands the message back. A message whose handler loses the connection each time, by a statement
 // too large for the server for example, looks like that too: it goes round until the queue's
 // delivery limit ends it. Stats.HandedBack then grows, and FailedAttempts does not.
 //
-// A message whose ID is empty, longer than 255 bytes, not UTF-8, or has a NUL byte, is dead-lettered
-// without an attempt.
+// A message whose key (Options.Key; by default its ID) is empty, longer than 255 bytes, not UTF-8, or
+// has a NUL byte, is dead-lettered without an attempt. So is a message that cannot be read.
 //
 // # Retry queues
 //
@@ -107,11 +107,11 @@
 //
 // A message is retried in place, which keeps its worker, if
 //
-//   - the attempt did not count: all messages would go round otherwise;
+//   - the attempt did not count, except by RetryLater: all messages would go round otherwise;
 //   - later messages would overtake: in a Consumer with a Key or one worker, with
 //     ReceiverOptions.SingleActiveConsumer, and by versions.Ordered and versions.HighWater;
 //   - no retry queue takes the copy, which one line a minute says in the log;
-//   - there are no retry queues. Then 13 attempts take between three and four minutes.
+//   - there are no retry queues. Then 13 attempts take about four minutes, and less than six.
 //
 // # Where dead-lettered messages go
 //

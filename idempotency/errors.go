@@ -17,7 +17,8 @@ var (
 	ErrLeftUnacked = engine.ErrLeftUnacked
 
 	// ErrNotAcked: the message is done, but the ack did not reach the broker, usually because
-	// the channel is closed. It will be delivered again.
+	// the channel is closed. It will be delivered again. An ack that a Consumer gathers with others
+	// may get lost without this error.
 	ErrNotAcked = engine.ErrNotAcked
 
 	// ErrTooOld: the message's key is older than Options.Retention, so it is unknown whether the

@@ -11,8 +11,8 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
 )
 
-// A Guard handles each message once for one consumer. It is safe for concurrent use, and starts
-// no goroutines. In memory it keeps its counters, the position of its purge, and the failed
+// A Guard handles each message once for one consumer. It is safe for concurrent use. No goroutine
+// of it outlives a call. In memory it keeps its counters, the position of its purge, and the failed
 // attempts of up to 10,000 messages that it has handed back.
 type Guard struct {
 	keys *engine.Keys
@@ -50,7 +50,8 @@ func New(inbox driver.Inbox, consumer string, opts *Options) (*Guard, error) {
 // handled, a duplicate, or dead-lettered. Otherwise the error is ErrHandedBack, ErrLeftUnacked if
 // ctx was cancelled or had ended before, or ErrNotAcked if only the ack failed. Handle blocks for
 // the retries and pauses of this delivery, at most for Options.Hold and for as long as fn ignores
-// its context. A crash at any moment loses nothing: see the package comment.
+// its context; on MySQL and MariaDB also for as long as a COMMIT gets no answer (readTimeout, see
+// package mysql). A crash at any moment loses nothing: see the package comment.
 func (g *Guard) Handle(ctx context.Context, db *sql.DB, d amqp.Delivery, fn func(ctx context.Context, tx *sql.Tx) error) error {
 	if db == nil || fn == nil {
 		panic("idempotency: Handle needs a database and a function")

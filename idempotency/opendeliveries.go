@@ -50,25 +50,35 @@ func (o *openDeliveries) add(tag uint64, settled *settlement) {
 func (o *openDeliveries) settle(tag uint64, multiple bool, tell func() error) error {
 	o.telling.Lock()
 	defer o.telling.Unlock()
-	if multiple { // which must not settle acked deliveries in another way
-		if err := o.tellAll(); err != nil {
+	for _, acked := range o.remove(tag, multiple) { // tell must not settle them in another way
+		if err := o.ack(acked, false); err != nil {
 			return err
 		}
 	}
-	o.remove(tag, multiple)
 	return tell()
 }
 
-func (o *openDeliveries) remove(tag uint64, multiple bool) {
+// remove removes the delivery with this tag, or with multiple all up to it, and returns the acked ones.
+func (o *openDeliveries) remove(tag uint64, multiple bool) (acked []uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	at, found := o.find(tag)
-	switch {
-	case multiple && found:
-		o.all = slices.Delete(o.all, 0, at+1)
-	case found:
-		o.all = slices.Delete(o.all, at, at+1)
+	if !found {
+		return nil
 	}
+	from := at
+	if multiple {
+		from = 0
+	}
+	for _, d := range o.all[from : at+1] {
+		if d.acked {
+			acked = append(acked, d.tag)
+			d.settled.done.Store(true)
+		}
+	}
+	o.acked -= len(acked)
+	o.all = slices.Delete(o.all, from, at+1)
+	return acked
 }
 
 func (o *openDeliveries) find(tag uint64) (at int, found bool) {

@@ -36,6 +36,33 @@ func TestABatchIsAckedWithOneWordUpToTheFirstOpenDelivery(t *testing.T) {
 	}
 }
 
+// A nack of many ends no message that was acked, and the acks that remain are told.
+func TestANackOfManyLeavesGatheredAcksAcks(t *testing.T) {
+	var said []string
+	open := newOpenDeliveries(func(tag uint64, multiple bool) error {
+		said = append(said, fmt.Sprint("ack ", tag, " ", multiple))
+		return nil
+	}, 1, 100)
+	for tag := range uint64(6) {
+		open.add(tag+1, new(settlement))
+	}
+	for _, tag := range []uint64{2, 5} {
+		if err := open.ackOne(tag, func() bool { return false }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err := open.settle(3, true, func() error {
+		said = append(said, "nack 3 true")
+		return nil
+	})
+	if want := []string{"ack 2 false", "nack 3 true"}; err != nil || !slices.Equal(said, want) {
+		t.Errorf("told %q, %v, must be %q", said, err, want)
+	}
+	if err := open.flush(); err != nil || said[len(said)-1] != "ack 5 false" || open.acked != 0 || len(open.all) != 2 {
+		t.Errorf("told %q, %v, open are %+v", said, err, open)
+	}
+}
+
 func TestAcksGatherWhileEnoughDeliveriesAreAtHand(t *testing.T) {
 	const workers, prefetch = 2, 16 // so at most 4 acks gather
 	never := func() bool { return false }

@@ -36,9 +36,10 @@ type Options struct {
 	// MinDelay is the pause after the first failed attempt that is retried in place. It doubles with
 	// each further one up to MaxDelay, and is varied at random by up to a half. The delivery is held
 	// meanwhile. MaxDelay is also the pause before a message that can be neither handled nor
-	// dead-lettered is handed back. Defaults 100 ms and 1 minute: 13 attempts take between three and four minutes, longer
-	// than a dependency takes to restart and shorter than Hold. They keep one goroutine and one
-	// place in the prefetch: start more of them than messages fail at once, or lower Attempts.
+	// dead-lettered is handed back. Defaults 100 ms and 1 minute: 13 attempts take about four minutes,
+	// longer than a dependency takes to restart, and less than six, the default of Hold. They keep
+	// one goroutine and one place in the prefetch: start more of them than messages fail at once, or
+	// lower Attempts.
 	MinDelay time.Duration
 	MaxDelay time.Duration
 
@@ -49,7 +50,7 @@ type Options struct {
 	// another consumer and closes the channel with everything on it, or on RabbitMQ 4.3
 	// cancels the consumer and ignores a late ack without a word. The broker's time also counts
 	// the wait for a free worker: with a Consumer's default prefetch, at most three times as long again. Default
-	// 5 minutes.
+	// 6 minutes.
 	Hold time.Duration
 
 	// Drain is how long the attempt in progress may go on after the context of Handle has ended.

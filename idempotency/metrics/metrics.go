@@ -80,7 +80,7 @@ func New(consumer string, strategy Strategy, inbox driver.Inbox) *Receiver {
 }
 
 // Handler returns a handler for idempotency.NewConsumer that measures how long handle takes. It
-// suits an idempotency.Effect, too.
+// suits a pending.Effect, too.
 func (r *Receiver) Handler(handle func(ctx context.Context, d amqp.Delivery) error) func(ctx context.Context, d amqp.Delivery) error {
 	return func(ctx context.Context, d amqp.Delivery) error {
 		began := time.Now()

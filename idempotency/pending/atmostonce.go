@@ -65,7 +65,7 @@ var errEffectTimeout = errors.New("effect ran for longer than Options.EffectTime
 // AtMostOnce returns nil when the message is done, a duplicate, doubtful, kept (for Resume), or
 // dead-lettered. Otherwise the error is ErrHandedBack, ErrLeftUnacked or ErrNotAcked, as with
 // Handle. When ctx ends, an effect that has begun is not interrupted, and its result is recorded:
-// to stop, wait until AtMostOnce returns. If the database does not answer until Options.Hold ends, the message is
+// to stop, wait until AtMostOnce returns. A Consumer waits for ConsumerOptions.Drain. If the database does not answer until Options.Hold ends, the message is
 // handed back, and its row stays 'started'.
 //
 // A key claimed by Handle is a duplicate here, and the other way round; a consumer

@@ -5,7 +5,7 @@
 //	go guard.Resume(ctx, db, send) // what an operator has released
 //	consumer, err := idempotency.NewConsumer(broker, "emails", func(ctx context.Context, d amqp.Delivery) error {
 //		return guard.AtMostOnce(ctx, db, d, send) // send is an Effect
-//	}, nil)
+//	}, &idempotency.ConsumerOptions{Drain: 65 * time.Second}) // longer than Options.EffectTimeout
 //	err = consumer.Run(ctx)
 //
 // Inbox, queues and Consumer are as in package idempotency, whose comment explains deliveries, retry
@@ -16,7 +16,8 @@
 // No protocol makes an effect outside of the database happen exactly once. idempotency.Guard.Handle
 // may repeat it. [Guard.AtMostOnce] never does: its row says 'started' before the effect begins, and
 // a receiver that finds the row later does not begin again. Somebody must then find out whether the
-// effect happened. So the inbox keeps the key, the time, the error and the whole message:
+// effect happened. So the inbox keeps a row with the time, and once the effect is in doubt or failed the error and the
+// whole message:
 //
 //	Started   the effect may be under way                 wait
 //	Doubtful  it may have happened                        look outside; MarkDone or Retry

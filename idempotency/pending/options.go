@@ -19,13 +19,16 @@ import (
 type Options struct {
 	// EffectTimeout is how long an effect of AtMostOnce may take, from before its row is written;
 	// then its context ends. If the database confirms the row only after this time, the effect is
-	// not begun. After twice this time without a result it is doubtful. It must be below Hold. Default 1 minute,
-	// or half of Hold if that is less.
+	// not begun. After twice this time without a result it is doubtful. It must be below Hold. A delivery
+	// is kept for the sum of both at most, and of 10 seconds to record the end; so the broker's consumer
+	// timeout must be longer. A stop leaves an effect in doubt that outlives the process: let
+	// ConsumerOptions.Drain be longer than EffectTimeout. Default 1 minute, or half of Hold if that is
+	// less.
 	EffectTimeout time.Duration
 
 	// FindOut tells Resume of a doubtful message whether its effect was done, where the
-	// world outside can be asked. It is called again after MaxDelay for as long as the
-	// verdict is Unknown or there is an error. It must not say NotDoneYet while the
+	// world outside can be asked. It is called again after 10 seconds, or MaxDelay if that is
+	// less, for as long as the verdict is Unknown or there is an error. It must not say NotDoneYet while the
 	// effect may still come. It must end: Resume does nothing else meanwhile. Default
 	// nil: an operator decides.
 	FindOut func(ctx context.Context, m Message) (Verdict, error)
@@ -51,7 +54,7 @@ type Options struct {
 	Attempts           int                                                            // failures before a message is given up; default 13
 	MinDelay           time.Duration                                                  // pause after the first failure; doubles with each further one; default 100 ms
 	MaxDelay           time.Duration                                                  // the longest pause; default 1 minute
-	Hold               time.Duration                                                  // how long a delivery is kept at most; default 5 minutes
+	Hold               time.Duration                                                  // how long a delivery is kept before an effect begins, or to store it; default 6 minutes
 	Drain              time.Duration                                                  // how long an attempt of Work may go on after its context has ended; default 5 seconds
 	Queues             *idempotency.Queues                                            // of idempotency.DeclareReceiver
 	DeadLetterExchange bool                                                           // the queue has one: reject messages

@@ -25,6 +25,9 @@ type VersionFunc func(d amqp.Delivery) (entity string, version int64, err error)
 
 // versionOf asks of. Its error is a refusal.
 func versionOf(e *engine.Engine, d amqp.Delivery, of VersionFunc) (entity string, version int64, err error) {
+	if err := engine.Readable(d); err != nil {
+		return "", 0, err
+	}
 	err = e.Contain("version function", d.MessageId, func() (err error) {
 		entity, version, err = of(d)
 		return err

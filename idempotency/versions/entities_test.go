@@ -161,7 +161,12 @@ func TestAnEventThatCannotBePlacedIsDeadLetteredWithTheReason(t *testing.T) {
 				t.Errorf("%s: %q is dead-lettered for %v, must be for %q", name, text, reason, want)
 			}
 		}
-		want.DeadLettered = uint64(len(texts))
+		unreadable := r.event("c:1")
+		unreadable.Headers = amqp.Table{"x-bridge-dead-record": "1", "x-bridge-unreadable": "headers are malformed"}
+		receivertest.Must(t, s.handle(t.Context(), r.DB, unreadable, func(ctx context.Context, tx *sql.Tx, _ amqp.Delivery) error {
+			return receivertest.MustNotRun(t)(ctx, tx)
+		}))
+		want.DeadLettered = uint64(len(texts)) + 1
 		receivertest.WantStats(t, s.stats(), want)
 	}
 	if n := r.Rows("bridge_mark") + r.Rows("bridge_kept"); n != 1 {

@@ -137,6 +137,9 @@ func (h *HighWater) Handle(ctx context.Context, db *sql.DB, d amqp.Delivery, fn 
 func (h *HighWater) Stats() idempotency.Stats { return idempotency.Stats(h.engine.Stats()) }
 
 func (h *HighWater) read(d amqp.Delivery) (source, key string, err error) {
+	if err := engine.Readable(d); err != nil {
+		return "", "", err
+	}
 	err = h.engine.Contain("key function", d.MessageId, func() (err error) {
 		source, key, err = h.keyOf(d)
 		return err

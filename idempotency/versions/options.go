@@ -19,7 +19,7 @@ type Options struct {
 	Attempts int           // failures before a message is dead-lettered; default 13
 	MinDelay time.Duration // pause after the first failure; doubles with each further one; default 100 ms
 	MaxDelay time.Duration // the longest pause; default 1 minute
-	Hold     time.Duration // how long a delivery is kept at most; default 5 minutes
+	Hold     time.Duration // how long a delivery is kept at most; default 6 minutes
 	Drain    time.Duration // how long an attempt may go on after its context has ended; default 5 seconds
 
 	// Queues are the queues that idempotency.DeclareReceiver has declared. Latest uses their retry

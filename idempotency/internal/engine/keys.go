@@ -35,9 +35,8 @@ func NewKeys(inbox driver.Inbox, consumer string, opts Options) (*Keys, error) {
 
 // Key returns the key of d, or a Refusal.
 func (e *Keys) Key(d amqp.Delivery) (key string, err error) {
-	if wire.Unreadable(d) {
-		_, err := wire.Parse(d) // says why
-		return "", Refusal(fmt.Errorf("message cannot be read: %w", err))
+	if err := Readable(d); err != nil {
+		return "", err
 	}
 	if e.Opts.Key == nil {
 		if err := CheckKey(d.MessageId); err != nil {
@@ -56,6 +55,15 @@ func (e *Keys) Key(d amqp.Delivery) (key string, err error) {
 		return "", Refusal(fmt.Errorf("the message's key %w", err))
 	}
 	return key, nil
+}
+
+// Readable returns a Refusal if d stands for a message whose headers could not be read.
+func Readable(d amqp.Delivery) error {
+	if !wire.Unreadable(d) {
+		return nil
+	}
+	_, err := wire.Parse(d) // says why
+	return Refusal(fmt.Errorf("message cannot be read: %w", err))
 }
 
 // Claim claims key in tx, and refuses a new one that is too old to be judged.

@@ -40,7 +40,7 @@ func (o *Options) fill() {
 		o.MaxDelay = time.Minute
 	}
 	if o.Hold == 0 {
-		o.Hold = 5 * time.Minute
+		o.Hold = 6 * time.Minute
 	}
 	if o.Drain == 0 {
 		o.Drain = 5 * time.Second

@@ -52,10 +52,12 @@ func (e *Keys) Purge(ctx context.Context, db *sql.DB) (forgotten int64, err erro
 		begun := time.Now()
 		n, next, err := e.purgeStep(ctx, db, after)
 		forgotten += n
-		if err != nil {
+		switch {
+		case err != nil && ctx.Err() != nil: // err may be the broken connection's
+			return forgotten, fmt.Errorf("purge inbox: %w: %w", context.Cause(ctx), err)
+		case err != nil:
 			return forgotten, fmt.Errorf("purge inbox: %w", err)
-		}
-		if next == "" {
+		case next == "":
 			return forgotten, nil
 		}
 		if !Pause(ctx, purgeRest*time.Since(begun)) {
