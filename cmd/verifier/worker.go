@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -134,7 +135,11 @@ func (w *worker) verify(ctx, serving context.Context, observer verifier.Observer
 	if err != nil {
 		return err
 	}
-	broker, err := bridge.NewBroker(w.config.AMQP.URL, &bridge.BrokerOptions{Name: "verifier", Logger: w.log, URL: brokerURL.Again()})
+	connecting := &bridge.BrokerOptions{Name: "verifier", Logger: w.log, URL: brokerURL.Again()}
+	broker, err := bridge.Dial(ctx, w.config.AMQP.URL, connecting)
+	if errors.Is(err, bridge.ErrConnectionLimit) { // Run tries again
+		broker, err = bridge.NewBroker(w.config.AMQP.URL, connecting)
+	}
 	if err != nil {
 		return err
 	}
