@@ -221,7 +221,7 @@ func TestADatabaseThatGoesAwayBehindTheEffectLeavesTheMessageDoubtful(t *testing
 				if !errors.Is(err, idempotency.ErrHandedBack) || !errors.Is(err, receivertest.ErrNetwork) {
 					t.Errorf("got %v", err)
 				}
-				if held := time.Since(start); held != 5*time.Minute {
+				if held := time.Since(start); held != 6*time.Minute {
 					t.Errorf("tried for %v", held)
 				}
 				r.WantSaid("requeue 1")
