@@ -294,7 +294,7 @@ func advances(t *testing.T, ledger driver.Ledger, of CarriedInspector) {
 }
 
 // advancesOrCancels has messages advanced, cancelled and claimed at once: each one is claimed or
-// cancelled, and never both, whoever comes first.
+// cancelled, and never both, in either order.
 func advancesOrCancels(t *testing.T, ledger driver.Ledger, of CarriedInspector) {
 	t.Helper()
 	entries := delayedBy(t, ledger, make([]int, 40)...)

@@ -36,7 +36,7 @@ func (s Schema) Open(ctx context.Context, db *sql.DB) (*Ledger, error) {
 	return l, nil
 }
 
-// foreign counts the functions in the schema $1 that do not name the table $2: whoever made them
+// foreign counts the functions in the schema $1 that do not name the table $2: a migration that made them
 // relied on search_path.
 const foreign = `SELECT count(*) FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
 WHERE n.nspname = $1::text AND strpos(p.prosrc, $2::text) = 0

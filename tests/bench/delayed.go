@@ -20,7 +20,7 @@ var ledgerWaiting = &contender{
 	open:     ledgerCarried.open,
 }
 
-// insertWaiting inserts rows as a sender of delayed messages does, with messages that nobody reads.
+// insertWaiting inserts rows as a sender of delayed messages does, with messages that no program reads.
 const insertWaiting = `INSERT INTO bridge_ledger (id, recorded_at, message, stage_at)
 SELECT lpad(to_hex(i), 32, '0')::uuid, t, decode(repeat(md5(i::text), 32), 'hex'), t
 FROM generate_series(1, $1::int) AS i, LATERAL (SELECT now() + interval '1 day' + i * interval '1 ms') AS due (t)`

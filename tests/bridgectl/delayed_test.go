@@ -95,7 +95,7 @@ func TestDelayedMessagesAreListedCancelledAndHadStagedAtOnce(t *testing.T) {
 		}
 	}
 	notDone("its time has come", "delayed", "now", ids[2])
-	// What is due and not yet claimed can still be taken back: that the verifier has it decides.
+	// A due row that is not yet claimed can still be taken back: the verifier's claim decides.
 	s.Verify(verifier.Options{})
 	if d := s.Receive(queue, 1)[0]; d.MessageId != ids[2] {
 		t.Errorf("received %s, not %s", d.MessageId, ids[2])

@@ -17,7 +17,7 @@ import (
 type Carried struct {
 	Ledger driver.Ledger
 	tables.Watched
-	// Count and CountWaiting are statements whose one number is that of the rows, up to their parameter.
+	// Count and CountWaiting are statements whose one number is the number of rows, up to their parameter.
 	// Rows and Waiting return so many rows at most, and Row the one whose ID is its parameter, or
 	// nothing: id as text, recorded_ms and stage_ms in milliseconds since 1970, and bytes.
 	Count, Rows, Row, CountWaiting, Waiting string

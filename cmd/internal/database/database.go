@@ -90,7 +90,7 @@ type kind struct {
 	// open makes a pool, and reads the URL before each connection; create says that a file may
 	// be made, and prepared.
 	open func(ctx context.Context, read func() string, create bool) (*sqlx.DB, error)
-	// in opens what is in a schema, which is empty where there are none.
+	// in opens the tables of a schema, whose name is empty where there are no schemas.
 	in func(schema migrate.Schema) openers
 	// inboxDiagnose examines a receiver's server.
 	inboxDiagnose func(ctx context.Context, db *sql.DB) ([]inspect.Finding, error)
