@@ -45,7 +45,7 @@ func TestACluster(t *testing.T) {
 	t.Run("that loses leaders, the only node of a target, and a partition loses and invents nothing, and keeps the order of each key", func(t *testing.T) {
 		s := newStage(t, diary, cluster, func(c *world.Config) { c.MoreTargets = []string{alone.RoutingKey} })
 		s.progress("with three nodes")
-		s.RestAfterDeclare(t.Context())
+		s.syncDeclarations()
 		s.killLeaders(topology.Queue, topology.OrderedQueues()[0], world.Quorum.RoutingKey)
 		s.loseOnlyNode()
 		s.partition()
@@ -54,11 +54,21 @@ func TestACluster(t *testing.T) {
 	t.Run("that has a frozen node serves all clients by the other nodes", func(t *testing.T) {
 		s := newStage(t, diary, cluster, func(c *world.Config) { c.Nodes = nodes(cluster, c.AMQP) })
 		s.progress("with three nodes")
-		s.RestAfterDeclare(t.Context())
+		s.syncDeclarations()
 		s.freeze()
 		s.End(50)
 	})
 	t.Run("that elects leaders lets every sender send", func(t *testing.T) { senderDuringElection(t, cluster) })
+}
+
+// syncDeclarations has each node find its queues again after a Kill.
+func (s *stage) syncDeclarations() {
+	s.t.Helper()
+	for _, node := range s.cluster.Nodes {
+		if err := node.SyncDeclarations(s.t.Context()); err != nil {
+			s.t.Fatal(err)
+		}
+	}
 }
 
 func newStage(t *testing.T, diary *world.Diary, cluster *servers.Cluster, change func(*world.Config)) *stage {

@@ -40,6 +40,14 @@ func anOutage(t *testing.T, carry sender.Carry) (*stage.Stage, *servers.RabbitMQ
 	return s, rabbit, sndr
 }
 
+// syncDeclarations has the broker find its queues again after a Kill.
+func syncDeclarations(t *testing.T, rabbit *servers.RabbitMQ) {
+	t.Helper()
+	if err := rabbit.SyncDeclarations(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // commit sends messages in a transaction, and returns their IDs and how long the transaction took.
 func commit(ctx context.Context, s *stage.Stage, sndr *sender.Sender, m ...bridge.Message) ([]uuid.UUID, time.Duration, error) {
 	began := time.Now()
@@ -71,6 +79,7 @@ func TestInAnOutageTransactionsCommit(t *testing.T) {
 				t.Errorf("%d rows carry messages before the outage", n)
 			}
 
+			syncDeclarations(t, rabbit)
 			rabbit.Kill()
 			if _, _, err := commit(t.Context(), s, sndr, c.m); err == nil || !bridge.Retryable(err) {
 				t.Errorf("the first transaction in the outage: %v", err)
@@ -168,6 +177,7 @@ func TestAClassicStagingQueueLosesNoCarriedMessage(t *testing.T) {
 	if err := sndr.Flush(t.Context()); err != nil { // all are confirmed
 		t.Fatal(err)
 	}
+	syncDeclarations(t, rabbit)
 	rabbit.Kill()
 	loseClassicQueues(t, rabbit)
 	send("while the broker is away")

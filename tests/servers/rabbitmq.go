@@ -193,6 +193,12 @@ func (r RabbitMQAddress) SetConsumerTimeout(ctx context.Context, timeout time.Du
 	return r.set(ctx, "consumer_timeout", "application:set_env(rabbit, consumer_timeout, %d), application:set_env(rabbit, channel_tick_interval, 500)", timeout.Milliseconds())
 }
 
+// SetMaxConnections sets how many connections a user may have; open ones stay. A negative number
+// is no limit.
+func (r RabbitMQAddress) SetMaxConnections(ctx context.Context, user string, n int) error {
+	return r.set(ctx, "max-connections", `ok = rabbit_auth_backend_internal:set_user_limits(<<"%s">>, #{<<"max-connections">> => %d}, <<"test">>)`, user, n)
+}
+
 func (r RabbitMQAddress) set(ctx context.Context, what, format string, args ...any) error {
 	if _, err := r.Eval(ctx, format, args...); err != nil {
 		return fmt.Errorf("set %s: %w", what, err)

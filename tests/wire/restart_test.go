@@ -21,8 +21,6 @@ import (
 func TestABrokerThatIsBlockedOrEnds(t *testing.T) {
 	t.Parallel()
 	server := servertest.StartRabbitMQ(t, nil)
-	// A queue that is killed within its first moments may be gone, or stay without a leader
-	// (3.10): these are older by then.
 	declare(t, server.URL(), "quorum", amqp.Table{"x-queue-type": "quorum"})
 	declare(t, server.URL(), "target", nil)
 	if err := killed.Declare(t.Context(), dial(t, server.URL(), nil)); err != nil {
@@ -155,6 +153,9 @@ func testKilledIsFoundAgain(t *testing.T, server *servers.RabbitMQ, queue string
 		t.Fatal(err)
 	}
 
+	if err := server.SyncDeclarations(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	server.Kill()
 	ctx := within(t, time.Second)
 	err := returns(t, "Publish", func() error { return broker.Publish(ctx, outgoing(queue, 1)) })

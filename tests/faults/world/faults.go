@@ -103,7 +103,9 @@ func (w *World) inject(ctx context.Context, f Fault, s Servers) error {
 		Rest(ctx, f.For)
 		p.Thaw()
 	case KillBroker:
-		w.RestAfterDeclare(ctx)
+		if err := s.RabbitMQ.SyncDeclarations(ctx); err != nil {
+			return err
+		}
 		s.RabbitMQ.Kill()
 		Rest(ctx, f.For)
 		return s.RabbitMQ.Restart(ctx)
@@ -145,12 +147,11 @@ func (w *World) inject(ctx context.Context, f Fault, s Servers) error {
 	case SlowTransactions:
 		return w.slowTransactions(ctx, f.For)
 	case FewConnections: // open ones stay
-		if _, err := s.RabbitMQ.Ctl(ctx, "set_user_limits", "guest", `{"max-connections":1}`); err != nil {
+		if err := s.RabbitMQ.SetMaxConnections(ctx, "guest", 1); err != nil {
 			return err
 		}
 		Rest(ctx, f.For)
-		_, err := s.RabbitMQ.Ctl(ctx, "clear_user_limits", "guest", "max-connections")
-		return err
+		return s.RabbitMQ.SetMaxConnections(ctx, "guest", -1)
 	case FullBeside:
 		if err := w.FillBeside(); err != nil {
 			return err
@@ -207,20 +208,6 @@ func (w *World) UnbindOrdered() error {
 		})
 		return err == nil, err
 	})
-}
-
-// settled is how long after its declaration a quorum queue survives a SIGKILL of
-// its node. Measured on RabbitMQ 3.10: one that was declared two seconds before came
-// back without its log and never got a leader; what had been confirmed in it was
-// lost. (Its name is written to the disk with a delay.) No bridge can mend that.
-const settled = 6 * time.Second
-
-// RestAfterDeclare waits until a node may be killed.
-func (w *World) RestAfterDeclare(ctx context.Context) {
-	w.mu.Lock()
-	declared := w.declared
-	w.mu.Unlock()
-	Rest(ctx, time.Until(declared.Add(settled)))
 }
 
 // DatabaseKilled tells the judge that the senders' database has been killed, and perhaps

@@ -108,11 +108,10 @@ type World struct {
 
 	made time.Time
 
-	mu       sync.Mutex
-	declared time.Time // when queues were last declared
-	events   Events
-	ended    []error          // processes that have ended by themselves
-	lookout  *amqp.Connection // see look
+	mu      sync.Mutex
+	events  Events
+	ended   []error          // processes that have ended by themselves
+	lookout *amqp.Connection // see look
 }
 
 // New makes the tables and queues. The processes are added and started by Add.
@@ -176,11 +175,6 @@ func Build(t testing.TB, overlay string) string {
 
 // Declare declares all queues that are missing.
 func (w *World) Declare(ctx context.Context) error {
-	defer func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.declared = time.Now()
-	}()
 	broker, err := bridge.Dial(ctx, w.config.AMQP, &bridge.BrokerOptions{DialTimeout: servertest.Patience})
 	if err != nil {
 		return err
