@@ -10,7 +10,7 @@ import (
 )
 
 var (
-	// bare sends nothing: what the business row costs by itself.
+	// bare sends no message. It measures the cost of the business row alone.
 	bare = &contender{
 		name:   "bare",
 		label:  "no message",
@@ -21,7 +21,7 @@ var (
 			return &afterCommitApplication{business: b}, nil
 		},
 	}
-	// afterCommit guarantees nothing: what dies between the commit and the publishing
+	// afterCommit guarantees nothing: a process that dies between the commit and the publishing
 	// loses its messages.
 	afterCommit = &contender{
 		name:  "after-commit",

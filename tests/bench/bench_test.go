@@ -11,7 +11,7 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers"
 )
 
-// The application's and the relay's processes are this program, here too.
+// The test binary also plays the roles of the application's and the relay's processes.
 func TestMain(m *testing.M) {
 	if os.Getenv(roleVariable) != "" {
 		main()
@@ -20,9 +20,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// Every scenario runs, and in them every contender and every kind of place, with a few
-// messages each. A comparison is worth nothing if one of those compared loses messages, or
-// sends what was rolled back: world.compare is an error then.
+// The test runs every scenario, every contender and every kind of place with a few messages each.
+// If a contender loses messages or sends messages of rolled-back transactions, the comparison is
+// worthless, so world.compare returns an error.
 func TestEveryContenderDeliversWhatWasCommittedAndNothingElse(t *testing.T) {
 	w, err := newWorld(t.Context(), config{
 		rounds: 1, window: 50 * time.Millisecond, warmUp: 10 * time.Millisecond, patience: time.Minute,
@@ -58,9 +58,8 @@ func TestEveryContenderDeliversWhatWasCommittedAndNothingElse(t *testing.T) {
 	}
 }
 
-// news are those of some trials that are of a contender, or in a shape of place, that no
-// trial before was of, and if there are none the first one. Of their points they have the
-// first and the last that does not take long.
+// news returns the trials with a new contender or a new shape of place, or the first trial if none
+// is new. Of each trial's quick points it keeps the first and the last.
 func news(seen map[any]bool, trials []trial) (some []trial) {
 	type shape struct{ mariaDB, classic, five, ordered, inbox, queues, orphans, pgx, many bool }
 	for i, one := range trials {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// billScenario asks what a message costs the database.
+// billScenario measures the WAL that a message costs the database.
 var billScenario = scenario{
 	name:     "bill",
 	what:     "what a message costs PostgreSQL until it is delivered and forgotten, beyond the business row: bytes of WAL",
@@ -27,7 +27,7 @@ var billScenario = scenario{
 }
 
 func (w *world) bill(ctx context.Context, c *contender, size int, add adder) error {
-	if w.business == 0 { // the bare transaction is what the others are charged beyond
+	if w.business == 0 { // the cost of a bare transaction is subtracted from the others
 		var err error
 		if w.business, err = w.charge(ctx, bare, size); err != nil {
 			return err
@@ -40,16 +40,17 @@ func (w *world) bill(ctx context.Context, c *contender, size int, add adder) err
 	return err
 }
 
-// charge has a contender send messages, waits for all that follows, and returns the bytes of
-// WAL that each has cost. Vacuuming would make that a matter of luck.
+// charge has a contender send messages, waits until they are delivered and forgotten, and returns
+// the bytes of WAL per message. Autovacuum is off meanwhile, since its WAL falls on measurements at
+// random.
 func (w *world) charge(ctx context.Context, c *contender, size int) (bytes float64, err error) {
 	if err := w.administer(ctx, "ALTER SYSTEM SET autovacuum = off", "SELECT pg_reload_conf()"); err != nil {
 		return 0, err
 	}
 	err = w.with(ctx, c, kind{}, func(s *session) error {
 		n := w.backlog / pick(size > 8<<10, 150, 50)
-		// First some messages that pay for what only the first ones do, such as whole
-		// pages in the WAL after the checkpoint.
+		// The first messages also pay for one-time costs, such as whole pages in the WAL after the
+		// checkpoint.
 		before, err := s.doAndSettle(ctx, order{Workers: 8, Size: size, Stop: max(1, n/5)})
 		if err != nil {
 			return err
@@ -61,9 +62,9 @@ func (w *world) charge(ctx context.Context, c *contender, size int) (bytes float
 	return bytes, errors.Join(err, w.administer(context.WithoutCancel(ctx), "ALTER SYSTEM RESET autovacuum", "SELECT pg_reload_conf()"))
 }
 
-// doAndSettle has an order carried out, and waits until its messages have come and
-// the database writes no more; but not for ever, as some poll by writing. It returns how far
-// the WAL is then.
+// doAndSettle has an order carried out, and waits until its messages have come and the database
+// writes no more. It waits 5 s at most, since some contenders poll by writing. It returns the WAL
+// position.
 func (s *session) doAndSettle(ctx context.Context, o order) (at int64, err error) {
 	out, err := s.do(o)
 	if err != nil {

@@ -18,40 +18,40 @@ type contender struct {
 	label string // in pictures, with a line break; the name if it is empty
 	// silent says that no message ever arrives at the target.
 	silent bool
-	// pgx says that its application uses pgx itself and not database/sql: see onPgx.
+	// pgx says that the application uses pgx directly, without database/sql: see onPgx.
 	pgx bool
 	// classic says that its staging queue is a classic one.
 	classic bool
 	// verifier says that its relay is the project's worker.
 	verifier bool
-	// ahead is how many messages a receiver may have handled that it has not reported yet.
+	// ahead is the largest number of messages that a receiver has handled and not yet reported.
 	ahead int
-	// setUp makes its tables and queues in a new place.
+	// setUp creates the contender's tables and queues in a new place.
 	setUp func(ctx context.Context, p place, db *sql.DB) error
-	// relay is what runs beside the application, in a process of its own, until
-	// ctx ends; nil if there is nothing, or a command of its own.
+	// relay is the contender's relay, which runs in its own process until ctx ends. It is nil if
+	// there is no relay, or if the relay is the project's worker.
 	relay func(ctx context.Context, p place) error
-	// open is its part of the application.
+	// open opens the contender's part of the application.
 	open func(ctx context.Context, p place, b business) (application, error)
-	// purge forgets old keys until ctx ends, or none is left; of a receiver.
+	// purge deletes a receiver's old keys until ctx ends or none is left. It is nil if the
+	// contender is not a receiver.
 	purge func(ctx context.Context, db *sql.DB) (forgotten int64, err error)
 }
 
-// handles tells whether c is a receiver.
+// handles reports whether c is a receiver.
 func (c *contender) handles() bool { return c.purge != nil }
 
 // An application runs the transactions of a contender. It is called from many
 // goroutines.
 type application interface {
-	// transact begins a transaction, does the business's work and sends the bodies
-	// to the target, in whatever order. When all is done but the commit, it asks decide, which may
-	// take its time, and then commits or rolls back. It returns when the COMMIT
-	// had returned, or 0 after a rollback.
+	// transact begins a transaction, does the business's work and sends the bodies to the target,
+	// in any order. Before the commit it calls decide, which may block, and then commits or rolls
+	// back. It returns the time at which COMMIT returned, or 0 after a rollback.
 	transact(ctx context.Context, bodies [][]byte, decide func() bool) (committed instant, err error)
 	close()
 }
 
-// contenders are all there are; the first is the project itself.
+// contenders lists all contenders. The first is this project.
 var contenders = slices.Concat([]*contender{ledger, ledgerEarly, ledgerCarried, ledgerAlways, ledgerClassic, ledgerWaiting, bare, afterCommit, outboxPoll, outboxNotify, outboxHint,
 	watermillEight, oagudoOptimistic, ledgerPgx, ledgerEarlyPgx, outboxPollPgx, afterCommitPgx}, receivers)
 
@@ -80,7 +80,7 @@ const (
 	updateOrder  = `UPDATE orders SET note = $1 WHERE id = lastval()`
 )
 
-// business is the transaction around what a contender does in it.
+// business runs the application's own work, in a transaction that the contender shares.
 type business struct {
 	db     *sql.DB
 	pool   *pgxpool.Pool // in place of db: see onPgx
@@ -88,7 +88,7 @@ type business struct {
 	five   bool
 }
 
-// openBusiness opens what the application of c works on.
+// openBusiness opens the database connections of c's application.
 func openBusiness(ctx context.Context, p place, c *contender) (b business, err error) {
 	b = business{insert: pick(p.MariaDB, insertOrderMariaDB, insertOrder), five: p.Five}
 	if c.pgx {
@@ -99,7 +99,7 @@ func openBusiness(ctx context.Context, p place, c *contender) (b business, err e
 	return b, err
 }
 
-// in runs a transaction: the business's work, what send does, and the commit.
+// in runs a transaction: the business's work, send, and the commit.
 func (b business) in(ctx context.Context, decide func() bool, send func(tx bridge.Tx) error) (instant, error) {
 	return b.around(ctx, decide, func(tx bridge.Tx) error {
 		if err := b.work(ctx, tx); err != nil {
@@ -109,8 +109,8 @@ func (b business) in(ctx context.Context, decide func() bool, send func(tx bridg
 	})
 }
 
-// work inserts the business row, or runs five statements, none of which meets another
-// transaction's.
+// work inserts the business row or, if five is set, runs five statements. None of them meets
+// another transaction's locks.
 func (b business) work(ctx context.Context, tx bridge.Tx) error {
 	if !b.five {
 		_, err := tx.Exec(ctx, b.insert, 4711, "one order")
@@ -146,7 +146,7 @@ func readOrder(ctx context.Context, tx bridge.Tx, id int) error {
 	return rows.Err()
 }
 
-// around runs a transaction around what fn does.
+// around runs fn in a transaction.
 func (b business) around(ctx context.Context, decide func() bool, fn func(tx bridge.Tx) error) (instant, error) {
 	if b.pool != nil {
 		return b.aroundPgx(ctx, decide, fn)

@@ -20,7 +20,7 @@ var ledgerWaiting = &contender{
 	open:     ledgerCarried.open,
 }
 
-// insertWaiting inserts rows as a sender of delayed messages does, with messages that no program reads.
+// insertWaiting inserts rows as a sender of delayed messages does. No program reads their messages.
 const insertWaiting = `INSERT INTO bridge_ledger (id, recorded_at, message, stage_at)
 SELECT lpad(to_hex(i), 32, '0')::uuid, t, decode(repeat(md5(i::text), 32), 'hex'), t
 FROM generate_series(1, $1::int) AS i, LATERAL (SELECT now() + interval '1 day' + i * interval '1 ms') AS due (t)`
@@ -35,8 +35,8 @@ func setUpWaiting(ctx context.Context, p place, db *sql.DB) error {
 	return run(ctx, db, "VACUUM ANALYZE bridge_ledger")
 }
 
-// delayedScenario asks what a million delayed messages cost the others, and how late some that become
-// due beside these are.
+// delayedScenario measures how much a million delayed messages slow the others, and how late
+// delayed messages arrive beside them.
 var delayedScenario = scenario{
 	name:     "delayed",
 	what:     "what delayed messages that wait in the ledger cost other messages: committed and delivered per second with 1, 8 and 32 concurrent transactions of one message of 512 bytes, with a million waiting and with none, in turns within each measurement; and how long after its time a delayed message is at the target, while another million waits and 300 other messages a second are sent",
@@ -53,11 +53,11 @@ var delayedScenario = scenario{
 	},
 }
 
-// firstDelayed is the number of the first delayed message, which no other one reaches.
+// firstDelayed is the number of the first delayed message. No other message's number is as high.
 const firstDelayed = 1 << 40
 
-// lateness sends delayed messages, then others at a steady rate, and notes how long after their times the
-// former have come. The machine has one clock, so the database's is ours.
+// lateness sends delayed messages, then others at a steady rate, and measures how long after its
+// time each delayed message arrives. The database runs on this machine and reads the same clock.
 func (s *session) lateness(ctx context.Context, add adder) error {
 	messages, spacing, lead := 300, 20*time.Millisecond, 2*time.Second
 	if s.w.test {

@@ -1,20 +1,18 @@
-// Bench compares the bridge with what people would pick instead, in one run on
-// private servers. Figures of different runs or machines say little; ratios within
-// one run say more, and the processor time per message hardly depends on what else
-// the machine does.
+// Bench compares the bridge with its common alternatives, in one run on private servers. Figures of
+// different runs or machines say little; ratios within one run say more. The processor time per
+// message hardly depends on the machine's other load.
 //
 //	./tests/bench/run                     everything, about ten minutes
 //	./tests/bench/run -long               longer measurements, more rounds and messages
 //	./tests/bench/run -help               scenarios, contenders, flags
 //	./tests/bench/run -run live,latency   some scenarios
 //
-// The short run is a look: two rounds of 1.5 seconds a point, one of those that are far
-// behind. Take figures to be quoted from a run with -long.
+// The short run gives a first impression: two rounds of 1.5 seconds a point, and one round for
+// contenders that are far behind. Quote figures only from a run with -long.
 //
-// In this folder, where Go and the servers are installed, go run . does the same.
-// It writes results.md and a picture, results.svg, into the folder out; what happens
-// meanwhile, each round's values among it, goes to standard error. The picture is drawn from
-// results.md, and again without a run by
+// Where Go and the servers are installed, run go run . in this folder instead. It writes results.md
+// and a picture, results.svg, into the folder out, and logs its progress with each round's values
+// to standard error. To draw the picture again from results.md without a run:
 //
 //	go run . -draw results.md
 //
@@ -24,24 +22,23 @@
 //
 //	go run . -run live -workers 32 -only '^twoqueue$' -rounds 1 -window 5s
 //
-// The scenarios mariadb and sizes also start a MariaDB. The scenario outage ends with the broker
-// started again, so it comes last.
+// The scenarios mariadb and sizes also start a MariaDB. The scenario outage restarts the broker, so
+// it comes last.
 //
-// Two settings of the verifier side by side: variables that start with BRIDGE_ go
-// on to it, so run twice with -out and compare the processor times.
+// To compare two settings of the verifier, run twice with -out and compare the processor times.
+// Variables that start with BRIDGE_ are passed on to the verifier.
 //
-// # What is equal for all
+// # Equal conditions
 //
-// The servers and their settings (the databases wait for the disk); a fresh database
-// and fresh queues for each contender and round; the business row that every transaction
-// inserts, or its five statements; the messages, of random text that no database can
-// compress; a quorum queue as the target, and its consumer, which counts what is delivered.
-// The application is a process of its own, as is the relay or verifier, both with
-// Go's defaults, but that every relay collects garbage as seldom as the verifier.
-// Rounds alternate: A B A B.
+// All contenders share the servers and their settings (the databases wait for the disk). Each
+// contender and round gets a fresh database and fresh queues. Every transaction inserts the same
+// business row, or runs the same five statements. The messages are random text that no database can
+// compress. The target is a quorum queue, whose consumer counts the deliveries. The application is
+// its own process, as is the relay or verifier. Both use Go's defaults, except that every relay
+// collects garbage as seldom as the verifier. Rounds alternate: A B A B.
 //
-// The committed and delivered rates are those within one window, in which the
-// application neither starts nor stops; what is committed then but has not come
-// seconds later counts as slower than everything else. A contender that delivers what was
-// not committed ends the run.
+// The committed and delivered rates are measured within one window, in which the application
+// neither starts nor stops. A message that is committed in the window but has not come seconds
+// later counts as slower than all others. A contender that delivers an uncommitted message ends the
+// run.
 package main

@@ -16,9 +16,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
-// drainScenario empties a staging queue into a target queue. The shovel, a part
-// of the broker, does so without any check and over no socket; the unchecked relay is what
-// no client can beat.
+// drainScenario empties a staging queue into a target queue. The shovel is part of the broker: it
+// checks nothing and uses no socket. The unchecked relay is the upper limit for any client.
 var drainScenario = scenario{
 	name:     "drain",
 	what:     "a backlog of staged messages is forwarded to a queue without a consumer: messages per second from the first to the last, against the verifier's own pipeline with a ledger that says 'committed' at once and forgets nothing (unchecked), and the broker's own shovel (on-confirm), which checks nothing either",
@@ -54,8 +53,8 @@ var growthScenario = scenario{
 	},
 }
 
-// shardsScenario drains one backlog that lies in several staging queues, each with
-// a verifier of its own.
+// shardsScenario drains one backlog that is spread over several staging queues, each with its own
+// verifier.
 var shardsScenario = scenario{
 	name: "shards",
 	what: "a backlog in one staging queue with one verifier, in two with two, in four with four, all with the same ledger and target: messages per second from the first to the last",
@@ -67,7 +66,7 @@ var shardsScenario = scenario{
 	},
 }
 
-// A backlog is staged one message per message, as a sender in another language does.
+// A backlog is staged by publishing its messages one by one, as a sender in another language does.
 type backlog struct {
 	kind     kind
 	messages int
@@ -97,7 +96,7 @@ func moving(relay *child, err error) (*child, func() error, error) {
 	return relay, relay.stop, nil
 }
 
-// draining are trials of movers on the same backlog.
+// draining returns trials of movers on the same backlog.
 func draining(what string, b backlog, movers ...mover) (trials []trial) {
 	for _, m := range movers {
 		trials = append(trials, trial{name: m.name, kind: b.kind, run: func(ctx context.Context, w *world, add adder) error {
@@ -112,19 +111,19 @@ func draining(what string, b backlog, movers ...mover) (trials []trial) {
 	return trials
 }
 
-// drained is what emptying a backlog took.
+// drained is the measurement of a drain.
 type drained struct {
 	rate     float64 // messages per second, from the first message to the last
 	messages int
 	cpu      processorTimes
-	memory   int // the largest resident memory of a relay, in bytes; 0: the broker's own
+	memory   int // the largest resident memory of a relay, in bytes; 0: the broker moves the messages
 }
 
 func (d drained) values() []any {
 	return append([]any{"messages/s", d.rate, "memory MiB", float64(d.memory) / (1 << 20)}, d.cpu.perMessage(d.messages)...)
 }
 
-// drain stages a backlog, lets it be moved, and measures.
+// drain stages a backlog, has it moved, and measures.
 func (w *world) drain(ctx context.Context, b backlog, m mover) (d drained, err error) {
 	whole, db, leave, err := w.newPlace(ctx, ledger, b.kind)
 	if err != nil {
@@ -167,7 +166,7 @@ func (w *world) drain(ctx context.Context, b backlog, m mover) (d drained, err e
 	return w.watchDrain(ctx, whole.Target, b.messages/len(parts)*len(parts), before, relays...)
 }
 
-// watchDrain asks for the queue's length until all has come.
+// watchDrain polls the queue's length until all messages have come.
 func (w *world) watchDrain(ctx context.Context, queue string, n int, before processorTimes, relays ...*child) (d drained, err error) {
 	var first instant
 	already := 0
@@ -203,7 +202,7 @@ func (w *world) watchDrain(ctx context.Context, queue string, n int, before proc
 	}
 }
 
-// stage stages n messages, a thousand in a transaction.
+// stage stages n messages, with 1,000 in each transaction.
 func stage(ctx context.Context, p place, db *sql.DB, size, n int) error {
 	publisher, err := newPublisher(p.AMQP, 1)
 	if err != nil {

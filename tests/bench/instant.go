@@ -9,8 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An instant is a time on the machine's monotonic clock in ns, which all
-// processes read alike.
+// An instant is a time on the machine's monotonic clock in ns. All processes read the same clock.
 type instant int64
 
 func now() instant {

@@ -19,7 +19,7 @@ import (
 	"github.com/twoqueue/twoqueue/sender/pgxsender"
 )
 
-// ledger is this project in its pure form. Its relay is the worker's binary.
+// ledger is this project in its plain form. Its relay is the worker's binary.
 var ledger = &contender{
 	name:     "twoqueue",
 	label:    "twoqueue,\nCarryNever",
@@ -31,7 +31,7 @@ var ledger = &contender{
 	},
 }
 
-// ledgerEarly stages before the business's work.
+// ledgerEarly stages its messages before the business's work.
 var ledgerEarly = &contender{
 	name:     "twoqueue-early",
 	what:     "the same, but that each transaction stages its messages before its other statements, and waits after them for what is left of the confirm",
@@ -42,7 +42,7 @@ var ledgerEarly = &contender{
 	},
 }
 
-// ledgerCarried is this project with its defaults: the rows carry the messages, if these are small.
+// ledgerCarried is this project with its defaults: rows carry small messages.
 var ledgerCarried = &contender{
 	name:     "twoqueue-carried",
 	label:    "twoqueue",
@@ -65,7 +65,8 @@ var ledgerAlways = &contender{
 	},
 }
 
-// ledgerClassic needs no safe staging queue, since all messages are in their rows.
+// ledgerClassic has a classic staging queue. Every message is in its row, so losing a staged copy
+// loses nothing.
 var ledgerClassic = &contender{
 	name:     "twoqueue-carried-classic",
 	what:     "this project with sender.CarryAlways and a classic staging queue (bridge.Topology.Classic), one verifier",
@@ -145,7 +146,8 @@ func (a *ledgerApplication) transact(ctx context.Context, bodies [][]byte, decid
 	})
 }
 
-// inPgx leaves beginning and ending to pgxsender. What is staged last is waited for at once.
+// inPgx has pgxsender.InTx begin and commit. InTx waits at once for the confirms of messages that
+// are staged last.
 func (a *ledgerApplication) inPgx(ctx context.Context, messages []bridge.Message, decide func() bool) (instant, error) {
 	err := pgxsender.InTx(ctx, a.sender, a.pool, pgx.TxOptions{}, func(tx *pgxsender.Transaction) error {
 		stage := func() error {

@@ -12,37 +12,37 @@ import (
 	"time"
 )
 
-// An order tells the application's process what to do for a while.
+// An order is a command to the application's process.
 type order struct {
 	Window   time.Duration // 0: as long as it takes to begin Stop transactions
 	Workers  int           // concurrent transactions; with Rate the most there may be
 	Rate     float64       // transactions begun per second, evenly spaced; 0: as many as the workers can
 	Messages int           // per transaction
 	Size     int           // of a message, in bytes
-	RollBack bool          // all roll back
-	Stop     int           // end after so many transactions, if before the window's end; 0: never; not with Rate
-	Open     int           // only begin so many transactions that send and then stay open
-	Close    bool          // only commit those
+	RollBack bool          // all transactions roll back
+	Stop     int           // end after this many transactions, if that is before the window's end; 0: never; not with Rate
+	Open     int           // only begin this many transactions that send and then stay open
+	Close    bool          // only commit the transactions that stay open
 }
 
-// An outcome is what became of an order.
+// An outcome is the result of an order.
 type outcome struct {
 	From, To  instant
-	Messages  []sent          // those committed; those of order.Open when they are closed
+	Messages  []sent          // the committed messages; messages of open transactions come with order.Close
 	Took      []time.Duration // of every committed transaction, from BEGIN to the return of COMMIT
 	Committed int             // transactions
 	Failed    int             // transactions that ended with an error
-	Failure   string          // the first of the errors
+	Failure   string          // the first error
 }
 
-// sent is a message and when its COMMIT had returned.
+// sent is a message and the time at which its COMMIT returned.
 type sent struct {
 	Number    uint64
 	Committed instant
 }
 
-// runApplication is the application's process: it obeys orders on its standard
-// input until that is closed.
+// runApplication is the application's process. It carries out orders from its standard input until
+// that is closed.
 func runApplication(ctx context.Context, p place) error {
 	c, err := findContender(p.Contender)
 	if err != nil {
@@ -73,7 +73,7 @@ func runApplication(ctx context.Context, p place) error {
 	}
 }
 
-// load has transactions run.
+// load runs an order's transactions.
 type load struct {
 	application application
 	bodies      *bodies
@@ -107,7 +107,7 @@ func (l *load) obey(ctx context.Context, o order) outcome {
 	return l.outcome
 }
 
-// begin has transactions send, and stay open until they are released.
+// begin begins transactions that send their messages and stay open until they are released.
 func (l *load) begin(ctx context.Context, o order) {
 	l.release = make(chan struct{})
 	var ready sync.WaitGroup
@@ -126,7 +126,7 @@ func (l *load) begin(ctx context.Context, o order) {
 	ready.Wait()
 }
 
-// closely has every worker begin the next transaction when its last one has ended.
+// closely has every worker begin its next transaction as soon as its last one has ended.
 func (l *load) closely(ctx context.Context, o order) {
 	end := time.Now().Add(o.Window)
 	var begun atomic.Int64
@@ -141,7 +141,7 @@ func (l *load) closely(ctx context.Context, o order) {
 	workers.Wait()
 }
 
-// evenly begins transactions at even distances, however long they take.
+// evenly begins transactions at even intervals, however long they take.
 func (l *load) evenly(ctx context.Context, o order) {
 	start, distance := time.Now(), time.Duration(float64(time.Second)/o.Rate)
 	room := make(chan struct{}, o.Workers)
@@ -169,7 +169,7 @@ func (l *load) evenly(ctx context.Context, o order) {
 	running.Wait()
 }
 
-// one runs one transaction and notes what became of it.
+// one runs one transaction and records its result.
 func (l *load) one(ctx context.Context, o order, decide func() bool) {
 	first, bodies := l.messages(o)
 	begun := now()

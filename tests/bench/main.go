@@ -32,24 +32,24 @@ func main() {
 	}
 }
 
-// config is the command line, and what only a test has otherwise.
+// config has the command line's settings, and settings that only a test changes.
 type config struct {
 	long    bool
 	rounds  int
 	window  time.Duration
 	network time.Duration // each way
-	workers int           // 0: as a scenario says
+	workers int           // 0: as the scenario says
 	only    *regexp.Regexp
 	out     string
 
-	warmUp   time.Duration // how long a contender works before its first measurement, and half of it before others
-	patience time.Duration // how long what was committed may take to arrive
+	warmUp   time.Duration // warm-up before a contender's first measurement; half of it before later ones
+	patience time.Duration // how long to wait for committed messages
 	backlog  int           // messages that are staged and then drained
-	inbox    int           // keys, where there are many
-	test     bool          // PostgreSQL does not wait for the disk, and what fails or does not arrive is an error
+	inbox    int           // keys of a large inbox
+	test     bool          // PostgreSQL does not wait for the disk, and a failed or missing message is an error
 }
 
-// catchUp is the patience of a run.
+// catchUp is the default of config.patience.
 const catchUp = 3 * time.Second
 
 // direct runs the chosen scenarios and writes the report.
@@ -117,7 +117,7 @@ func direct(ctx context.Context, args []string) error {
 		w.say("== %s: %s", s.name, s.what)
 		if err = w.compare(ctx, s.name, s.trials(c)); err != nil {
 			err = fmt.Errorf("%s: %w", s.name, err)
-			break // what was measured before is reported all the same
+			break // completed measurements are still reported
 		}
 	}
 	w.say("== done")

@@ -16,8 +16,8 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers"
 )
 
-// The business row and the outbox in MariaDB's words. The relay's commits wait for the disk here:
-// MariaDB has no setting for one session that changes that.
+// The business row's and the outbox's statements for MariaDB. The relay's commits wait for the disk
+// here: MariaDB has no session setting to change that.
 const (
 	createOrdersMariaDB = `CREATE TABLE orders (id bigint AUTO_INCREMENT PRIMARY KEY, customer bigint NOT NULL, note text NOT NULL) ENGINE = InnoDB`
 	insertOrderMariaDB  = `INSERT INTO orders (customer, note) VALUES (?, ?)`
@@ -32,7 +32,8 @@ const (
 	takeOutboxMariaDB   = `SELECT id, message_id, queue, body FROM outbox ORDER BY id LIMIT 500 FOR UPDATE SKIP LOCKED`
 )
 
-// newMariaDB makes a database on the MariaDB, which is started when it is first needed.
+// newMariaDB creates a database on the MariaDB server, and starts the server when it is first
+// needed.
 func (w *world) newMariaDB(ctx context.Context, name string) (address string, err error) {
 	if w.mariadb == nil {
 		w.mariadb, err = servers.StartMariaDB(ctx, &servers.MariaDBOptions{
@@ -67,7 +68,7 @@ func (w *world) administerMariaDB(ctx context.Context, statements ...string) err
 	return run(ctx, db, statements...)
 }
 
-// openMariaDB opens the database at a URL of the worker's form.
+// openMariaDB opens the database at a URL of the form that the worker takes.
 func openMariaDB(address string) (*sql.DB, error) {
 	server, err := url.Parse(address)
 	if err != nil {

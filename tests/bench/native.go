@@ -22,9 +22,9 @@ var (
 	afterCommitPgx = onPgx(afterCommit)
 )
 
-// onPgx is a contender whose application uses PostgreSQL through pgx itself and not through
-// database/sql. Of all of them the BEGIN travels with the first statement, also if that is a
-// query, where pgxsender.InTx begins with a round trip of its own.
+// onPgx returns a contender whose application uses PostgreSQL through pgx, without database/sql.
+// The BEGIN of each of them travels with the first statement, even if that is a query.
+// pgxsender.InTx however begins with its own round trip.
 func onPgx(c *contender) *contender {
 	native := *c
 	native.name, native.label, native.pgx = c.name+nativeSuffix, "", true
@@ -37,7 +37,7 @@ func (b business) aroundPgx(ctx context.Context, decide func() bool, fn func(tx 
 	if err != nil {
 		return 0, err
 	}
-	defer conn.Release() // which closes a connection that is still in a transaction
+	defer conn.Release() // Release closes a connection that is still in a transaction
 	tx := &nativeTx{conn: conn}
 	if err = fn(tx); err == nil && decide() {
 		if err = tx.tx.Commit(ctx); err == nil {
@@ -50,10 +50,10 @@ func (b business) aroundPgx(ctx context.Context, decide func() bool, fn func(tx 
 	return 0, err
 }
 
-// nativeTx is a transaction that its first statement begins.
+// nativeTx is a transaction that begins with its first statement.
 type nativeTx struct {
 	conn *pgxpool.Conn
-	tx   pgx.Tx // nil until then
+	tx   pgx.Tx // nil before the first statement
 }
 
 func (t *nativeTx) Exec(ctx context.Context, statement string, args ...any) (changed int64, err error) {
@@ -87,7 +87,7 @@ func (t *nativeTx) Query(ctx context.Context, statement string, args ...any) (ro
 	return batchRows{found, results}, nil
 }
 
-// batchRows end their batch.
+// batchRows are rows that close their batch when they are closed.
 type batchRows struct {
 	pgx.Rows
 	results pgx.BatchResults

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// A network is a model of one: what goes through it, either way, arrives later. Everything
-// here runs on one machine, where a round trip takes hardly any time, and each statement of
-// a transaction is one.
+// A network models a network's latency: it delivers all data late, in both directions. The
+// benchmark runs on one machine, where a round trip takes almost no time; each statement of a
+// transaction is a round trip.
 type network struct {
 	late     time.Duration // each way
 	listener net.Listener
@@ -22,7 +22,7 @@ type network struct {
 	conns []net.Conn
 }
 
-// newNetwork puts a network before a server.
+// newNetwork starts a network in front of a server.
 func newNetwork(server string, late time.Duration) (*network, error) {
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
@@ -33,7 +33,7 @@ func newNetwork(server string, late time.Duration) (*network, error) {
 	return n, nil
 }
 
-// address is where the server is reached through the network.
+// address returns the address at which the network accepts the server's clients.
 func (n *network) address() string { return n.listener.Addr().String() }
 
 func (n *network) accept() {
@@ -55,7 +55,7 @@ func (n *network) accept() {
 	}
 }
 
-// keep has close end two connections; after that it ends them itself, and says false.
+// keep registers connections for close. After close it closes them at once and returns false.
 func (n *network) keep(conns ...net.Conn) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -84,7 +84,8 @@ func (n *network) close() error {
 	return err
 }
 
-// carry takes what it reads to the other side, each piece when it is due. Both end together.
+// carry copies data from one connection to the other, each piece when it is due. When one
+// connection ends, carry closes the other.
 func (n *network) carry(from, to net.Conn) {
 	type piece struct {
 		due  time.Time
@@ -117,7 +118,8 @@ func (n *network) carry(from, to net.Conn) {
 	_ = to.Close()
 }
 
-// sleepUntil is the system's sleep: Go's rounds up to a millisecond if nothing else runs.
+// sleepUntil sleeps through the system call: Go's sleep rounds up to a millisecond if nothing else
+// runs.
 func sleepUntil(due time.Time) {
 	for left := time.Until(due); left > 0; left = time.Until(due) {
 		wait := syscall.NsecToTimespec(left.Nanoseconds())

@@ -9,8 +9,8 @@ import (
 	"github.com/oagudo/outbox"
 )
 
-// The outbox of github.com/oagudo/outbox, which leaves the publishing to a
-// function of ours. Its reader calls that for one message after the other.
+// The outbox of github.com/oagudo/outbox. Its application provides the publishing function, which
+// its reader calls for one message after the other.
 var oagudoOptimistic = &contender{
 	name:  "oagudo-optimistic",
 	what:  "oagudo/outbox v0.14 with its optimistic publishing right after the commit; its reader as it comes, every 10 s",
@@ -19,7 +19,7 @@ var oagudoOptimistic = &contender{
 	open:  openOagudo,
 }
 
-// As its README says.
+// setUpOagudo creates the table of the library's README.
 func setUpOagudo(ctx context.Context, _ place, db *sql.DB) error {
 	return run(ctx, db, `CREATE TABLE outbox (
 	id UUID PRIMARY KEY,

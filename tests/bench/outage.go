@@ -11,7 +11,7 @@ import (
 )
 
 // outageScenario has the broker fail under load. Its contenders work at the same time on the same
-// servers, so one outage is the outage of both.
+// servers, so one outage hits both.
 var outageScenario = scenario{
 	name:     "outage",
 	what:     fmt.Sprintf("the broker is frozen (SIGSTOP), or stopped and started again, while both contenders begin %d transactions a second with a message of 512 bytes, both at the same time on the same servers, for ten times -window (with -long sixty times: 10 minutes): the transactions of that time; the backlog when the broker is back, and the seconds until it has come; messages that came twice; the table and its indexes, and the application's largest resident memory, when the broker is back; a relay that ends is started again after a second, and a lost message ends the run", outageRate),
@@ -46,7 +46,7 @@ var faults = []fault{
 		func(ctx context.Context, broker *servers.RabbitMQ) error { return broker.Restart(ctx) }},
 }
 
-// fail has the broker fail for so long.
+// fail has the broker fail for the given length of time.
 func (w *world) fail(ctx context.Context, f fault, length time.Duration, add adder) error {
 	var all []*outage
 	defer func() {
@@ -98,7 +98,7 @@ func (w *world) fail(ctx context.Context, f fault, length time.Duration, add add
 			return err
 		}
 	}
-	_ = w.amqp.Close() // which the outage may have ended
+	_ = w.amqp.Close() // the outage may have ended it
 	if err := w.connect(); err != nil {
 		return err
 	}
@@ -123,7 +123,7 @@ func (w *world) fail(ctx context.Context, f fault, length time.Duration, add add
 	return nil
 }
 
-// pause waits for so long, unless ctx ends.
+// pause waits for d, or until ctx ends.
 func pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):
@@ -133,17 +133,17 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// An outage is a contender's part of a fault.
+// An outage is one contender's part of a fault.
 type outage struct {
 	session       *session
 	table         string // in which its messages wait
 	bytes, memory int    // of the table and of the application, when the broker is back
 
-	// These are read when work has ended.
-	slices  []outcome // of one window each
+	// Read these only when work has ended.
+	slices  []outcome // one for each window
 	working error
 
-	// These are read when keepRelay has ended.
+	// Read these only when keepRelay has ended.
 	relay   *child
 	keeping error
 }
@@ -160,7 +160,7 @@ func (o *outage) work(ctx context.Context) {
 	}
 }
 
-// keepRelay starts the relay again when it has ended, as a service manager does, until ctx ends.
+// keepRelay restarts the relay whenever it ends, as a service manager does, until ctx ends.
 func (o *outage) keepRelay(ctx context.Context) {
 	s := o.session
 	o.relay = s.relay
@@ -182,7 +182,7 @@ func (o *outage) keepRelay(ctx context.Context) {
 	}
 }
 
-// back is called when the broker is back.
+// back measures memory and table size; call it when the broker is back.
 func (o *outage) back(ctx context.Context) error {
 	o.memory = largestMemory(o.session.application)
 	err := o.session.db.QueryRowContext(ctx, `SELECT pg_total_relation_size($1::regclass)`, o.table).Scan(&o.bytes)
@@ -192,7 +192,7 @@ func (o *outage) back(ctx context.Context) error {
 	return o.session.target.reconnect()
 }
 
-// values waits until all has come.
+// values waits until all messages have come, and returns the metrics.
 func (o *outage) values(from, back instant) ([]any, error) {
 	if o.working != nil {
 		return nil, o.working

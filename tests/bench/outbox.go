@@ -13,11 +13,11 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// The outboxes written by hand: a table with the payload, and a relay that takes
-// 500 rows at a time with FOR UPDATE SKIP LOCKED, publishes them all, awaits the
-// confirms and commits the deletion. Deleting needs one statement and leaves the
-// table small; the relay's commit does not wait for the disk (a lost deletion is a
-// duplicate, as with us). They differ in what wakes the relay.
+// The outboxes written by hand. Each has a table with the payload, and a relay that selects 500
+// rows at a time with FOR UPDATE SKIP LOCKED, publishes them, awaits the confirms and commits the
+// deletion. Deleting takes one statement and keeps the table small. The relay's commit does not
+// wait for the disk: a lost deletion leads to a duplicate, as with this project. The contenders
+// differ in how the relay is woken.
 var (
 	outboxPoll = &contender{
 		name:  "outbox-poll",
@@ -45,9 +45,9 @@ var (
 
 const (
 	pollEvery = 50 * time.Millisecond
-	fallback  = time.Second // of a relay that is notified
+	fallback  = time.Second // the polling interval of a relay that is notified
 	batch     = 500
-	oneByOne  = 16 << 10 // larger bodies go faster in a statement each
+	oneByOne  = 16 << 10 // larger bodies are faster with one statement each
 )
 
 const (
@@ -97,7 +97,7 @@ type outboxApplication struct {
 	onMariaDB bool
 
 	stop    func()
-	hints   chan struct{} // one is enough: the relay takes all it finds
+	hints   chan struct{} // one is enough: the relay takes all rows
 	hinting sync.WaitGroup
 }
 
@@ -138,7 +138,7 @@ func (a *outboxApplication) insert(ctx context.Context, tx bridge.Tx, bodies [][
 	return err
 }
 
-// hint wakes the relay, and does so again if somebody has committed meanwhile.
+// hint wakes the relay for every hint. Hints that arrive during a NOTIFY are merged into one.
 func (a *outboxApplication) hint(ctx context.Context) {
 	for {
 		select {
@@ -183,7 +183,7 @@ func relayOutbox(ctx context.Context, p place, every time.Duration, listen bool)
 	return poll(ctx, every, woken, func() (int, error) { return relayBatch(ctx, conn, publisher) })
 }
 
-// poll takes batches, at once after a full one, else when it is time or woken.
+// poll takes the next batch at once after a full one, and otherwise at the next tick or wake-up.
 func poll(ctx context.Context, every time.Duration, woken <-chan struct{}, take func() (int, error)) error {
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()

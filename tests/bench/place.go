@@ -10,30 +10,31 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 )
 
-// A place is where a contender works; it is told to all its processes.
+// A place names the database and queues of one contender. All of the contender's processes receive
+// it.
 type place struct {
 	Contender string
 	kind
-	Database string // a URL of the worker's form
+	Database string // a URL of the form that the worker takes
 	AMQP     string
-	Staging  string // the staging queue, for whoever has one
+	Staging  string // the staging queue, if the contender has one
 	Target   string // the target queue
 }
 
-// A kind of place.
+// A kind is a kind of place.
 type kind struct {
 	MariaDB bool
 	Classic bool // the staging queue and the target are classic ones
 	Five    bool // transactions have five statements; on PostgreSQL
-	Keys    int  // messages have one of so many order keys; 0: none
-	Shards  int  // ordered queues
+	Keys    int  // the number of order keys; 0: messages have none
+	Shards  int  // number of ordered queues
 	Inbox   int  // keys that a receiver has handled before
-	Queues  int  // further staging queues that a backlog is spread over
+	Queues  int  // number of further staging queues for a backlog
 	Waiting int  // delayed messages in the ledger whose time does not come, for ledgerWaiting
-	Orphans int  // rows in the ledger of messages that were forwarded long ago, or never staged
+	Orphans int  // rows in the ledger whose messages were forwarded long ago, or never staged
 }
 
-// open opens a pool for the application: every contender gets the same.
+// open opens the application's pool, with the same settings for every contender.
 func (p place) open(ctx context.Context) (*sql.DB, error) {
 	var db *sql.DB
 	if p.MariaDB {
@@ -56,7 +57,7 @@ func (p place) open(ctx context.Context) (*sql.DB, error) {
 	return db, nil
 }
 
-// openPool is open for a contender on pgx.
+// openPool opens the pool of a contender on pgx.
 func (p place) openPool(ctx context.Context) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(p.Database)
 	if err != nil {
@@ -74,8 +75,8 @@ func (p place) openPool(ctx context.Context) (*pgxpool.Pool, error) {
 	return pool, nil
 }
 
-// connections is the most that an application opens: enough for every
-// transaction that a scenario has open at once.
+// connections is the limit of an application's pool. It is enough for all transactions that a
+// scenario has open at once.
 const connections = 1150
 
 // run runs statements one after another.

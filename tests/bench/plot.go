@@ -16,8 +16,8 @@ import (
 type panel struct {
 	scenario, metric string
 	title, unit, x   string
-	drop             string // the end of its cases' names, which x says
-	more             bool   // is better
+	drop             string // a suffix of the case names; x mentions it, so drop removes it
+	more             bool   // more is better
 	log              bool
 }
 
@@ -34,8 +34,7 @@ const (
 	pictureLine = "![" + pictureAlt + "](" + pictureName + ")\n\n"
 )
 
-// The colours are those of a light page or of a dark one. This project has the one strong
-// colour.
+// style has colours for a light page and a dark one. Only this project has a strong colour.
 const style = `<style>
 svg { --paper: #ffffff; --ink: #1f2328; --faint: #59636e; --grid: #e4e8ec; --ours: #cf4a00; --others: #8c959f }
 @media (prefers-color-scheme: dark) { svg { --paper: #0d1117; --ink: #f0f6fc; --faint: #9aa4ae; --grid: #262c34; --ours: #ff8b3d; --others: #717a85 } }
@@ -62,12 +61,12 @@ func drawPicture(folder string, r results) (drawn bool, err error) {
 // Lengths are in pixels. A page on GitHub is as wide as two panels.
 const (
 	panelWidth, panelHeight = 415, 278
-	plotLeft, plotRight     = 50, panelWidth - 134 // names stand right of it
+	plotLeft, plotRight     = 50, panelWidth - 134 // names are drawn to the right of it
 	plotTop, plotBottom     = 54, panelHeight - 20
 	lineHeight              = 14
 )
 
-// picture draws panels, and below them where all this was measured.
+// picture draws panels, and below them the description of the machine.
 func picture(panels []panel, r results) string {
 	var s strings.Builder
 	notes := append(wrap(r.machine, 125), "Points are medians. Thin lines go from the lowest to the highest round, where there was more than one.")
@@ -88,7 +87,7 @@ func picture(panels []panel, r results) string {
 	return s.String()
 }
 
-// A series is what one contender reached, by the number of the case.
+// A series has one contender's results, by the number of the case.
 type series struct {
 	contender string
 	points    map[int]result
@@ -112,7 +111,8 @@ func (p panel) cases(r results) []string {
 	return cases
 }
 
-// series are those of the contenders that were measured at more than one point.
+// series returns the contenders' series. If there are several cases, it leaves out contenders with
+// only one point.
 func (p panel) series(r results) []series {
 	cases := p.cases(r)
 	var all []series
@@ -129,7 +129,7 @@ func (p panel) series(r results) []series {
 	return slices.DeleteFunc(all, func(s series) bool { return len(s.points) == 1 && len(cases) > 1 })
 }
 
-// draw draws the axes, then the others' lines, then this project's above them.
+// draw draws the axes, then the other contenders' lines, then this project's lines above them.
 func (p panel) draw(s *strings.Builder, r results) {
 	all, cases := p.series(r), p.cases(r)
 	text(s, 12, 22, "title", p.title)
@@ -158,7 +158,7 @@ func (p panel) draw(s *strings.Builder, r results) {
 		names[i] = &name{lines: label(one.contender), x: x(one.last()) + 9, y: y(one.points[one.last()].middle)}
 	}
 	apart(slices.Clone(names), plotTop, bottom)
-	for _, ours := range []bool{false, true} { // above all others
+	for _, ours := range []bool{false, true} { // this project's lines above all others
 		for i, one := range all {
 			if one.ours() == ours {
 				fmt.Fprintf(s, "<g class=%q>\n", pick(ours, "ours", "others"))
@@ -186,13 +186,14 @@ func (s series) draw(text *strings.Builder, cases int, x func(int) float64, y fu
 
 func (s series) ours() bool { return strings.HasPrefix(s.contender, ledger.name) }
 
-// dashes tell the others apart where their lines cross.
+// dashes returns a pattern that distinguishes the other contenders where their lines cross.
 func (s series) dashes() string {
 	at := slices.IndexFunc(contenders, func(c *contender) bool { return c.name == s.contender })
 	return pick(s.ours(), "none", []string{"none", "5 3", "1.5 3"}[max(0, at)%3])
 }
 
-// scale draws the lines of the grid with their values, and returns where a value is.
+// scale draws the grid lines with their values, and returns the function that maps a value to its y
+// coordinate.
 func (p panel) scale(s *strings.Builder, all []series, bottom float64) func(float64) float64 {
 	lowest, highest := math.Inf(1), 0.0
 	for _, one := range all {
@@ -244,7 +245,7 @@ func thousands(v float64) string {
 	return digits
 }
 
-// A name stands right of a contender's last point.
+// A name is a contender's label, to the right of its last point.
 type name struct {
 	lines []string
 	x, y  float64 // of the first line
@@ -258,14 +259,13 @@ func (n *name) write(s *strings.Builder) {
 
 func (n *name) height() float64 { return float64(len(n.lines)*lineHeight + 4) }
 
-// apart moves names that cover each other, as little as it can, and keeps them between
-// top and bottom.
+// apart moves names that overlap, as little as possible, and keeps them between top and bottom.
 func apart(names []*name, top, bottom float64) {
 	for _, one := range names {
 		one.y -= float64(len(one.lines)-1) * lineHeight / 2
 	}
 	slices.SortStableFunc(names, func(a, b *name) int { return cmp.Compare(a.y, b.y) })
-	for range 100 { // each round moves what overlaps by half of it
+	for range 100 { // each round moves overlapping names apart by half of the overlap
 		for i, one := range names {
 			one.y = min(max(one.y, top), bottom-one.height()+lineHeight)
 			if i == 0 {
@@ -279,7 +279,7 @@ func apart(names []*name, top, bottom float64) {
 	}
 }
 
-// label is what a contender is called in pictures.
+// label returns the lines of a contender's name in pictures.
 func label(contender string) []string {
 	if c, err := findContender(contender); err == nil && c.label != "" {
 		return strings.Split(c.label, "\n")
@@ -294,7 +294,7 @@ func text(s *strings.Builder, x, y float64, class, content string) {
 // units keeps a number and its unit on one line.
 var units = strings.NewReplacer(" B", "\u00a0B", " KiB", "\u00a0KiB")
 
-// wrap breaks a text at spaces into lines of so many characters.
+// wrap breaks a text at spaces into lines of at most width characters.
 func wrap(content string, width int) []string {
 	var lines []string
 	for word := range strings.SplitSeq(content, " ") {

@@ -24,10 +24,10 @@ const (
 	roleUnchecked   = "unchecked"
 )
 
-// collectAt is what cmd/verifier sets; the other relays get the same.
+// collectAt is the GC percentage that cmd/verifier sets. The other relays use the same.
 const collectAt = 400
 
-// play is this program as a child of itself.
+// play runs a role of this program in a child process.
 func play(ctx context.Context, role string) error {
 	var p place
 	if err := json.Unmarshal([]byte(os.Getenv(placeVariable)), &p); err != nil {
@@ -54,14 +54,14 @@ func play(ctx context.Context, role string) error {
 	return err
 }
 
-// child is a process of ours. The kernel ends it when we end.
+// child is a child process. The kernel ends it when its parent ends.
 type child struct {
 	*children.Child
 	cmd  *exec.Cmd
 	done <-chan struct{} // closed when it has ended
 }
 
-// startChild starts a command, which complains where we do.
+// startChild starts a command. The child writes errors to this process's standard error.
 func startChild(cmd *exec.Cmd) (*child, error) {
 	cmd.Stderr = os.Stderr
 	c, err := children.Start(cmd)
@@ -89,9 +89,9 @@ func startSelf(role string, p place, prepare func(*exec.Cmd)) (*child, error) {
 	return startChild(cmd)
 }
 
-// stop asks the child to end, and kills it if it takes long.
+// stop sends SIGTERM to the child, and kills it after 20 s.
 func (c *child) stop() error {
-	_ = c.Signal(syscall.SIGTERM) // fails only when it has ended
+	_ = c.Signal(syscall.SIGTERM) // fails only if the child has ended
 	if c.Await(20 * time.Second) {
 		return c.Err()
 	}
@@ -99,7 +99,7 @@ func (c *child) stop() error {
 	return errors.New("had to be killed")
 }
 
-// failed tells whether the child has ended although nobody asked it to.
+// failed returns an error if the child ended without having been stopped.
 func (c *child) failed() error {
 	if !c.HasEnded() {
 		return nil

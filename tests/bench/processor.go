@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// processorTimes are what groups of processes have used so far, those that have
-// ended among them. Rates depend on what else the machine does; this hardly does.
+// processorTimes are the processor times of groups of processes so far, including processes that
+// have ended. Rates depend on the machine's other load; processor times hardly do.
 type processorTimes struct {
 	broker, database, application, relay time.Duration
 }
@@ -25,8 +25,8 @@ func (a processorTimes) plus(b processorTimes) processorTimes {
 
 func (a processorTimes) total() time.Duration { return a.broker + a.database + a.application + a.relay }
 
-// readProcessorTimes reads them from the system's list of processes. The application is a
-// process ID, 0 if there is none.
+// readProcessorTimes reads the times from the system's list of processes. application is a process
+// ID, or 0 if there is none.
 func readProcessorTimes(application int, relays ...*child) processorTimes {
 	relaying := make(map[int]bool)
 	for _, relay := range relays {
@@ -81,7 +81,7 @@ func readProcessorTimes(application int, relays ...*child) processorTimes {
 	return t
 }
 
-// perMessage are the metrics of processor time, where so many messages came.
+// perMessage returns the metrics of processor time for n messages.
 func (a processorTimes) perMessage(n int) []any {
 	return []any{
 		"CPU µs per message", perMessage(a.total(), n),
@@ -92,16 +92,16 @@ func (a processorTimes) perMessage(n int) []any {
 	}
 }
 
-// loadAverage is how many processes of the whole machine ran or waited to run, within the last
-// minute.
+// loadAverage returns the machine's load average of the last minute: processes that ran or waited
+// to run.
 func loadAverage() string {
 	text, _ := os.ReadFile("/proc/loadavg")
 	first, _, _ := strings.Cut(string(text), " ")
 	return first
 }
 
-// largestMemory is the most resident memory that one of the relays has had, in bytes; 0 if
-// there is none.
+// largestMemory returns the largest resident memory that any relay has had, in bytes; 0 if there is
+// no relay.
 func largestMemory(relays ...*child) (most int) {
 	for _, relay := range relays {
 		if relay == nil {

@@ -9,9 +9,9 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// A publisher is what one would write by hand with the client library: channels
-// in confirm mode, mandatory and persistent messages, confirms that are waited
-// for all at once.
+// A publisher publishes as a program written by hand with the client library does. Its channels are
+// in confirm mode, its messages are mandatory and persistent, and it waits for all confirms
+// together.
 type publisher struct {
 	conn     *amqp.Connection
 	channels []*amqp.Channel
@@ -19,7 +19,7 @@ type publisher struct {
 	returned atomic.Int64
 }
 
-// newPublisher opens a connection with as many channels.
+// newPublisher opens a connection with that number of channels.
 func newPublisher(url string, channels int) (*publisher, error) {
 	conn, err := amqp.Dial(url)
 	if err != nil {

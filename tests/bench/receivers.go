@@ -40,14 +40,14 @@ var receiveScenario = scenario{
 
 const (
 	fewKeys = 1000
-	// mostReceived is more than any receiver handles in a second, on a database too that does
-	// not wait for the disk, as in the test.
+	// mostReceived is more than any receiver handles in a second, even on a database that does not
+	// wait for the disk, as in the test.
 	mostReceived = 20_000
-	// drought is longer than a busy broker takes to deliver.
+	// drought is longer than a busy broker takes to deliver a message.
 	drought = time.Minute
 )
 
-// receive measures among the keys that were handled before; each message adds one.
+// receive measures a receiver whose inbox already has keys. Each message adds one.
 func (s *session) receive(ctx context.Context, add adder) error {
 	among := fmt.Sprintf("%d keys at first", s.place.Inbox)
 	if err := s.fill(ctx); err != nil {
@@ -85,7 +85,7 @@ func (s *session) receive(ctx context.Context, add adder) error {
 	case err != nil:
 		return err
 	}
-	if s.w.config.test && purged == 0 { // the window may be over before a purge's first step
+	if s.w.config.test && purged == 0 { // the window may end before a purge's first step does
 		if purged, err = s.contender.purge(ctx, s.db); err != nil {
 			return err
 		}
@@ -97,8 +97,8 @@ func (s *session) receive(ctx context.Context, add adder) error {
 	return nil
 }
 
-// fill fills the queue for as long as a measurement takes, whose workers each begin a last
-// message at the end of the warm-up and of the window.
+// fill fills the queue with enough messages for a measurement. At the end of the warm-up and of the
+// window each worker begins a last message.
 func (s *session) fill(ctx context.Context) error {
 	if err := feed(ctx, s.place, int(mostReceived*(s.w.warmUp+s.w.window).Seconds())+2*fullLoad); err != nil {
 		return err
@@ -106,8 +106,8 @@ func (s *session) fill(ctx context.Context) error {
 	return s.w.settle(ctx)
 }
 
-// The receivers handle messages of a backlog in the staging queue, each once. What they do
-// for a message is the business's work.
+// The receivers handle each message of a backlog in the staging queue once. Handling a message
+// means doing the business's work.
 var (
 	receiveHandle = &contender{
 		name:   "twoqueue-handle",
@@ -209,7 +209,8 @@ const (
 	insertOrders = `INSERT INTO orders (customer, note) SELECT * FROM unnest($1::bigint[], $2::text[])`
 	insertDedupe = `INSERT INTO dedupe (key) VALUES ($1) ON CONFLICT DO NOTHING`
 	createDedupe = `CREATE TABLE dedupe (key text COLLATE "C" PRIMARY KEY, handled_at timestamptz NOT NULL DEFAULT now())`
-	// The keys are those of UUIDv7, which tell their age: no index on handled_at is needed.
+	// The keys are UUIDs of version 7, which contain their age, so no index on handled_at is
+	// needed.
 	forgetDedupe = `DELETE FROM dedupe WHERE key IN (SELECT key FROM dedupe WHERE key < $1 ORDER BY key LIMIT 500)`
 	// someKeys are UUIDs of version 7 of the last twenty days, the oldest first.
 	someKeys = `SELECT substr(ms, 1, 8) || '-' || substr(ms, 9) || '-7' || substr(noise, 1, 3) || '-8' || substr(noise, 4, 3) || '-' || substr(noise, 7, 12), at
@@ -221,7 +222,7 @@ FROM (
 
 const (
 	consumer = "bench"
-	// halfOfThem is the age of those keys that a purge deletes.
+	// halfOfThem is the retention with which a purge deletes the older half of the keys.
 	halfOfThem = 10 * 24 * time.Hour
 )
 
@@ -237,8 +238,8 @@ func setUpDedupe(ctx context.Context, p place, db *sql.DB) error {
 	return setUpReceiver(ctx, p, db, createDedupe, fmt.Sprintf(`INSERT INTO dedupe (key, handled_at) `+someKeys, p.Inbox), `VACUUM (FREEZE, ANALYZE) dedupe`)
 }
 
-// setUpReceiver leaves nothing for autovacuum to do, and the message that a session begins
-// with, twice: its copy must not be handled (see session.check).
+// setUpReceiver leaves no work for autovacuum. It also stages a session's first message twice: the
+// copy must not be handled (see session.check).
 func setUpReceiver(ctx context.Context, p place, db *sql.DB, statements ...string) error {
 	if err := run(ctx, db, statements...); err != nil {
 		return err
@@ -259,7 +260,7 @@ func declareStaging(publisher *publisher, p place) (amqp.Queue, error) {
 	return publisher.channels[0].QueueDeclare(p.Staging, true, false, false, false, amqp.Table{"x-queue-type": "quorum"})
 }
 
-// feed fills the staging queue up to n messages.
+// feed publishes messages until the staging queue holds n.
 func feed(ctx context.Context, p place, n int) error {
 	publisher, err := newPublisher(p.AMQP, 1)
 	if err != nil {
@@ -291,7 +292,8 @@ func openGuard(ctx context.Context, db *sql.DB, retention time.Duration) (*idemp
 	return idempotency.New(inbox, consumer, &idempotency.Options{HandBack: true, Retention: retention})
 }
 
-// once does the business's work in a transaction in which claim says that it is to be done.
+// once begins a transaction and does the business's work in it if claim reports that the message is
+// new.
 func (b business) once(ctx context.Context, claim func(tx bridge.Tx) (fresh bool, err error)) error {
 	_, err := b.around(ctx, func() bool { return true }, func(tx bridge.Tx) error {
 		fresh, err := claim(tx)
@@ -303,7 +305,7 @@ func (b business) once(ctx context.Context, claim func(tx bridge.Tx) (fresh bool
 	return err
 }
 
-// A receiver is an application whose transactions are those of messages that come.
+// A receiver is an application that runs one transaction for each delivered message.
 type receiver struct {
 	conn       *amqp.Connection
 	deliveries <-chan amqp.Delivery
@@ -337,10 +339,11 @@ func (r *receiver) transact(ctx context.Context, _ [][]byte, _ func() bool) (ins
 
 func (r *receiver) close() { _ = r.conn.Close() }
 
-// mostInBatch is the size of a batch.
+// mostInBatch is the largest size of a batch.
 const mostInBatch = 100
 
-// A batchReceiver handles messages beside transact, which takes them one by one when they are handled.
+// A batchReceiver handles messages in its own goroutines. Each call of transact waits for one
+// handled message.
 type batchReceiver struct {
 	handled chan struct{}
 	stop    context.CancelFunc
@@ -348,7 +351,7 @@ type batchReceiver struct {
 	broker  *bridge.Broker
 }
 
-// openConsumer opens a Consumer, which acks as it does for its users.
+// openConsumer opens a Consumer, which acks the messages itself.
 func openConsumer(ctx context.Context, p place, handle func(ctx context.Context, d amqp.Delivery) error) (application, error) {
 	return openBatches(ctx, p, 1, fullLoad, func(ctx context.Context, ds []amqp.Delivery) error { return handle(ctx, ds[0]) })
 }
@@ -411,7 +414,7 @@ func openPgxGuard(ctx context.Context, pool *pgxpool.Pool) (*idempotency.Guard, 
 	return idempotency.New(inbox, consumer, &idempotency.Options{HandBack: true})
 }
 
-// purgeInbox rests after each step, and so does purgeDedupe.
+// purgeInbox rests after each step, as purgeDedupe does.
 func purgeInbox(ctx context.Context, db *sql.DB) (int64, error) {
 	guard, err := openGuard(ctx, db, halfOfThem)
 	if err != nil {

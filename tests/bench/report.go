@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// A report collects what was measured, round by round.
+// A report collects the measured values, round by round.
 type report struct {
 	samples []sample
 }
@@ -25,17 +25,18 @@ type sample struct {
 	value                             float64
 }
 
-// A headline is the metric of a scenario in which contenders are set against this
-// project: higher or lower is better.
+// A headline is the metric in which a scenario compares contenders with this project: higher or
+// lower is better.
 type headline struct {
 	metric string
 	lower  bool
-	ours   string // the contender that is this project; twoqueue if empty
+	ours   string // the contender that represents this project; twoqueue if empty
 }
 
 func (h headline) name() string { return cmp.Or(h.ours, ledger.name) }
 
-// against is the contender that is set against another: one on pgx against those on pgx.
+// against returns the contender of this project with which another is compared. Contenders on pgx
+// are compared on pgx.
 func (h headline) against(contender string) string {
 	if base, native := strings.CutSuffix(contender, nativeSuffix); native && base != h.name() {
 		return h.name() + nativeSuffix
@@ -43,7 +44,7 @@ func (h headline) against(contender string) string {
 	return h.name()
 }
 
-// add notes the values of one round, given as pairs of a metric's name and its value.
+// add records the values of one round, given as pairs of a metric's name and its value.
 func (w *world) add(round int, scenario, what, contender string, values ...any) {
 	var line strings.Builder
 	for i := 0; i < len(values); i += 2 {
@@ -54,7 +55,7 @@ func (w *world) add(round int, scenario, what, contender string, values ...any) 
 	w.say("%-14s %-22s round %d:%s", contender, what, round+1, line.String())
 }
 
-// rounds are the values of a metric by their rounds.
+// rounds returns a metric's values by round.
 func (r *report) rounds(scenario, what, contender, metric string) map[int]float64 {
 	values := make(map[int]float64)
 	for _, s := range r.samples {
@@ -65,7 +66,7 @@ func (r *report) rounds(scenario, what, contender, metric string) map[int]float6
 	return values
 }
 
-// values are those of all rounds, the lowest first.
+// values returns a metric's values of all rounds, the lowest first.
 func (r *report) values(scenario, what, contender, metric string) []float64 {
 	return slices.Sorted(maps.Values(r.rounds(scenario, what, contender, metric)))
 }
@@ -90,7 +91,7 @@ func (r *report) write(w *world, chosen []scenario) error {
 	return errors.Join(err, os.WriteFile(filepath.Join(w.out, "results.md"), []byte(head+text.String()), 0o644))
 }
 
-// contenders explains those that took part.
+// contenders writes a description of each contender that took part.
 func (r *report) contenders(text *strings.Builder) {
 	for _, c := range contenders {
 		if slices.ContainsFunc(r.samples, func(s sample) bool { return s.contender == c.name }) {
@@ -100,8 +101,8 @@ func (r *report) contenders(text *strings.Builder) {
 	text.WriteString("\n")
 }
 
-// table writes a scenario as a Markdown table: medians, and the lowest and the
-// highest round in brackets.
+// table writes a scenario as a Markdown table: medians, with the lowest and the highest round in
+// brackets.
 func (r *report) table(text *strings.Builder, s scenario) {
 	type row struct{ what, contender string }
 	var rows []row
@@ -150,8 +151,8 @@ func (r *report) table(text *strings.Builder, s scenario) {
 	text.WriteString("\n")
 }
 
-// ratio is the spread of the ratios of this project to a contender, of those rounds
-// that both took part in.
+// ratio returns the spread of the ratios of this project to a contender, over the rounds that have
+// both.
 func (r *report) ratio(s scenario, what, contender string) string {
 	us := s.headline.against(contender)
 	if contender == us {
@@ -184,10 +185,10 @@ func spread(values []float64) string {
 	return fmt.Sprintf("%s (%s–%s)", middle, low, high)
 }
 
-// machineEnd ends what is said of the machine, and begins what is said of the figures.
+// machineEnd separates the description of the machine from the description of the figures.
 const machineEnd = ". Medians of "
 
-// machine says where all this was seen.
+// machine describes the machine, the servers and the rounds.
 func (w *world) machine() string {
 	apart := ""
 	if w.network > 0 {

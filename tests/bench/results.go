@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// results are what results.md says, from which the pictures are drawn.
+// results is the parsed content of results.md. The pictures are drawn from it.
 type results struct {
 	machine string
 	values  []result
@@ -31,11 +31,11 @@ func readResults(name string) (results, error) {
 	return r, nil
 }
 
-// parseResults reads what report.write has written.
+// parseResults parses the output of report.write.
 func parseResults(content string) (results, error) {
 	var r results
 	var scenario string
-	var metrics []string // of the table that is being read
+	var metrics []string // of the current table
 	for line := range strings.Lines(content) {
 		line = strings.TrimSpace(line)
 		switch {
@@ -66,7 +66,7 @@ func parseResults(content string) (results, error) {
 	return r, nil
 }
 
-// parse reads what spread has written: nothing, a value, or one with its lowest and its
+// parse reads a cell that spread has written: empty, one value, or a value with its lowest and its
 // highest in brackets.
 func (r *result) parse(cell string) (there bool, err error) {
 	middle, reach, _ := strings.Cut(cell, " ")

@@ -16,7 +16,7 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency"
 )
 
-// retryScenario has some messages of a receiver fail, and measures the others.
+// retryScenario has some messages of a receiver fail, and measures how fast the others are handled.
 var retryScenario = scenario{
 	name:     "retries",
 	what:     "a receiver with a Consumer handles a backlog of messages of 512 bytes, 32 at once, each with one INSERT by Guard.Handle; one in a hundred fails five times: it waits in retry queues of 100 ms to 1.6 s, and then behind the backlog, or is retried in place after pauses of the same mean; others/s counts the messages that do not fail, and none fails in twoqueue-no-failure",
@@ -46,7 +46,7 @@ var (
 	discarded = slog.New(slog.DiscardHandler)
 )
 
-// retry measures a receiver in a fresh place.
+// retry measures a receiver with a fresh database and fresh queues.
 func (w *world) retry(ctx context.Context, name string, add adder) (err error) {
 	p, db, leave, err := w.newPlace(ctx, receiveHandle, kind{Inbox: fewKeys})
 	if err != nil {

@@ -5,19 +5,19 @@ import (
 	"fmt"
 )
 
-// A scenario is one section of the report: trials that are set against each other.
+// A scenario is one section of the report: trials that are compared with each other.
 type scenario struct {
 	name     string
-	what     string   // what is compared, for the report
-	headline headline // in what contenders are set against this project; may be empty
+	what     string   // a description of the comparison, for the report
+	headline headline // the metric of the comparison; may be empty
 	trials   func(c config) []trial
 }
 
-// A trial is what one contender does in a round of a scenario. Either its transactions are
-// measured at some points, or run does something else.
+// A trial is one contender's part of a scenario, in each round. Either its transactions are
+// measured at some points, or run measures something else.
 type trial struct {
-	name   string // of the contender
-	seldom bool   // only in the first round, but with -long
+	name   string // name of the contender
+	seldom bool   // only in the first round, unless -long is set
 
 	contender *contender
 	kind      kind
@@ -26,24 +26,24 @@ type trial struct {
 	run func(ctx context.Context, w *world, add adder) error
 }
 
-// An adder notes values of a contender in a case, given as pairs of a metric's name and its value.
+// An adder records a contender's values in a case, given as pairs of a metric's name and its value.
 type adder func(contender, what string, values ...any)
 
 // A point is one case of a trial.
 type point struct {
 	what  string
 	order order
-	open  int  // so many more transactions have sent and stay open meanwhile
+	open  int  // number of further transactions that have sent and stay open meanwhile
 	half  bool // at half of the rate that the contender reaches at full load
 }
 
 // fullLoad is the number of workers at which all contenders are compared.
 const fullLoad = 32
 
-// mostAtOnce is how many transactions may run at once where they begin at a steady rate.
+// mostAtOnce limits the concurrent transactions where they begin at a steady rate.
 const mostAtOnce = 128
 
-// sending are trials of contenders at the same points.
+// sending returns trials of contenders at the same points.
 func sending(k kind, points []point, contenders ...*contender) (trials []trial) {
 	for _, c := range contenders {
 		trials = append(trials, trial{name: c.name, contender: c, kind: k, points: points})
@@ -58,8 +58,8 @@ func seldom(trials []trial) []trial {
 	return trials
 }
 
-// atOnce are points with so many concurrent transactions, unless the command line says how
-// many there are.
+// atOnce returns one point for each number of concurrent transactions. The flag -workers replaces
+// all the numbers.
 func (c config) atOnce(numbers ...int) (points []point) {
 	if c.workers > 0 {
 		numbers = []int{c.workers}
@@ -70,7 +70,7 @@ func (c config) atOnce(numbers ...int) (points []point) {
 	return points
 }
 
-// steady are points at which transactions begin at a rate.
+// steady returns points at which transactions begin at a steady rate.
 func steady(rates ...int) (points []point) {
 	for _, rate := range rates {
 		points = append(points, point{what: fmt.Sprintf("%d/s", rate), order: order{Workers: mostAtOnce, Rate: float64(rate), Size: 512}})

@@ -45,8 +45,7 @@ var scenarios = []scenario{
 		},
 	},
 	{
-		// The transactions do something else too, so that the broker's confirm can take its
-		// time beside that.
+		// The transactions run other statements too, so that the broker can confirm meanwhile.
 		name:     "five",
 		what:     "how long a transaction of five statements (two lookups by key, two INSERTs, an UPDATE) and one message of 512 bytes takes, from BEGIN to the return of COMMIT, at 1, 8 and 32 at once (there the processors are the limit), and at a steady 200 a second: without a message, with an outbox's row, with the staging at the end and early; after-commit publishes after that time",
 		headline: headline{metric: "transaction p50 ms", lower: true, ours: ledgerEarly.name},
@@ -56,8 +55,8 @@ var scenarios = []scenario{
 		},
 	},
 	{
-		// An outbox written by hand keeps the order with one worker in its relay, for all
-		// messages alike.
+		// An outbox written by hand keeps the order by having one worker in its relay, for all
+		// messages.
 		name:     "ordered",
 		what:     "32 transactions at once with a message of 512 bytes each: without order keys, over 1,000 keys in one, two and eight ordered queues, all of one key; an outbox with one worker is in order too",
 		headline: headline{metric: "delivered/s"},

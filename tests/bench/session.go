@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// A session is a contender at work: its application and its relay, each a process
-// of its own, and the target's consumer, which is in this one.
+// A session is a contender at work. Its application and its relay have their own processes; the
+// target's consumer is in this one.
 type session struct {
 	w           *world
 	contender   *contender
@@ -28,11 +28,11 @@ type session struct {
 	stdin       io.Closer
 	target      *target
 	committed   int  // messages so far
-	warm        bool // it has been measured
+	warm        bool // it has been warmed up
 }
 
-// with has a contender work in a fresh place, as long as fn takes. A comparison is worth
-// nothing if one of those compared sends what was not committed: that is an error.
+// with runs fn with a contender in a fresh place. A contender that sends a message of an
+// uncommitted transaction makes the comparison worthless, so that is an error.
 func (w *world) with(ctx context.Context, c *contender, k kind, fn func(s *session) error) error {
 	s, err := w.begin(ctx, c, k)
 	if err != nil {
@@ -45,8 +45,8 @@ func (w *world) with(ctx context.Context, c *contender, k kind, fn func(s *sessi
 	return err
 }
 
-// begin starts a contender in a fresh place, and waits until a message has come
-// through that was sent after one that was rolled back.
+// begin starts a contender in a fresh place. It sends one message that is rolled back, then one
+// that is committed, and waits for the latter.
 func (w *world) begin(ctx context.Context, c *contender, k kind) (s *session, err error) {
 	s = &session{w: w, contender: c}
 	defer func() {
@@ -82,7 +82,7 @@ func (w *world) begin(ctx context.Context, c *contender, k kind) (s *session, er
 	return s, w.settle(ctx)
 }
 
-// startRelay starts what runs beside a contender's application.
+// startRelay starts a contender's relay, if it has one.
 func (w *world) startRelay(c *contender, p place) (*child, error) {
 	if c.verifier {
 		return w.startVerifier(p)
@@ -93,7 +93,7 @@ func (w *world) startRelay(c *contender, p place) (*child, error) {
 	return startSelf(roleRelay, p, nil)
 }
 
-// startVerifier starts the worker with its defaults, or what BRIDGE_ variables say.
+// startVerifier starts the worker. BRIDGE_ variables override its defaults.
 func (w *world) startVerifier(p place) (*child, error) {
 	cmd := exec.Command(w.verifier)
 	cmd.Env = append(os.Environ(), "BRIDGE_LOG_LEVEL=warn", "BRIDGE_HTTP_ADDR=127.0.0.1:0",
@@ -124,7 +124,7 @@ func (s *session) startApplication() error {
 	return nil
 }
 
-// do has the application obey an order.
+// do has the application carry out an order.
 func (s *session) do(o order) (outcome, error) {
 	var out outcome
 	err := s.orders.Encode(o)
@@ -144,8 +144,8 @@ func (s *session) do(o order) (outcome, error) {
 	return out, nil
 }
 
-// await waits until what was committed has come, and returns how many messages
-// have not after a minute.
+// await waits a minute at most until all messages of o have come, and returns the number that have
+// not.
 func (s *session) await(o outcome) (missing int) {
 	if s.contender.silent {
 		return 0
@@ -165,20 +165,20 @@ func failed(children ...*child) error {
 	return err
 }
 
-// measurement is what one order came to.
+// measurement is the result of one order.
 type measurement struct {
 	outcome
-	silent               bool            // no message is to come
+	silent               bool            // no message will come
 	committed, delivered float64         // messages per second, within the window
 	came                 int             // messages delivered within the window
 	latencies            []time.Duration // from the return of COMMIT to the arrival, in order of the commits
-	missing              int             // messages that had not come when patience was at its end
+	missing              int             // messages that had not come within config.patience
 	cpu                  processorTimes  // within the window
 }
 
-// measure has an order carried out, for a short while first to warm up, and waits
-// for what was committed: connections are opened, plans are made, the first large messages
-// have the database make files, and queues come to their usual length.
+// measure has an order carried out and waits for its messages. Before that it runs the order
+// briefly to warm up: connections are opened, plans are made, the database creates files for the
+// first large messages, and queues reach their usual length.
 func (s *session) measure(o order) (m measurement, err error) {
 	w, warm := s.w, o
 	if o.Stop > 0 {
@@ -215,7 +215,7 @@ func (s *session) measure(o order) (m measurement, err error) {
 	return m, failed(s.application, s.relay)
 }
 
-// values are the metrics of a measurement. Without messages processor time is that of a
+// values returns the metrics of a measurement. If no messages come, the processor time is per
 // transaction.
 func (m measurement) values() []any {
 	var values []any
@@ -232,7 +232,8 @@ func (m measurement) values() []any {
 	return append(values, m.cpu.perMessage(n)...)
 }
 
-// check ends the processes, so that what was to come has come, and says whether more has.
+// check ends the processes, so that no more messages arrive, and returns an error if too many have
+// come.
 func (s *session) check(ctx context.Context) error {
 	s.stopProcesses()
 	came := s.target.count()
@@ -259,7 +260,7 @@ func (s *session) end() {
 	}
 }
 
-// stopProcesses may be called twice.
+// stopProcesses stops the application and the relay. A second call does nothing.
 func (s *session) stopProcesses() {
 	if s.stdin != nil {
 		_ = s.stdin.Close() // the application ends

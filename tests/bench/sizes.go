@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// sizesScenario finds the size at which carrying stops paying (sender.Options.CarryBytes): a
-// carried message goes through the database, and one that is not carried waits for the broker.
+// sizesScenario finds the size from which carrying is slower (sender.Options.CarryBytes). A carried
+// message goes through the database; a message that is not carried waits for the broker.
 var sizesScenario = scenario{
 	name:     "sizes",
 	what:     "how long a transaction with one message takes by the message's size, one at a time and 8 at once, on PostgreSQL and MariaDB, if all messages are carried, if none is, and with an outbox's row; the processor time until a message has come; and the bytes of WAL of a message on PostgreSQL, beyond the business row. The contenders take turns within each measurement",

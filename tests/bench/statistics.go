@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// quantile returns the value below which the share q of all values is; missing
-// ones count as larger than all others. It is NaN of nothing and +Inf where a
-// missing one would be it.
+// quantile returns the value below which the share q of all values is. Missing values count as
+// larger than all others. The result is NaN if there are no values, and +Inf if it is a missing
+// value.
 func quantile(values []time.Duration, missing int, q float64) float64 {
 	n := len(values) + missing
 	if n == 0 {
@@ -33,7 +33,7 @@ func perMessage(d time.Duration, messages int) float64 {
 	return float64(d.Microseconds()) / float64(messages)
 }
 
-// median of an even number of values is the mean of the two in the middle.
+// median returns the middle value, or the mean of the middle two.
 func median(values []float64) float64 {
 	if len(values) == 0 {
 		return math.NaN()
@@ -46,7 +46,7 @@ func median(values []float64) float64 {
 	return (sorted[m-1] + sorted[m]) / 2
 }
 
-// number writes a value with three digits that mean something.
+// number formats a value with three significant digits.
 func number(v float64) string {
 	switch {
 	case math.IsNaN(v):

@@ -8,8 +8,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// A target is the receiver: it consumes the target queue and notes when each
-// message first came.
+// A target is the receiver: it consumes the target queue and records when each message first came.
 type target struct {
 	url, queue string
 	conn       *amqp.Connection
@@ -17,14 +16,14 @@ type target struct {
 
 	mu       sync.Mutex
 	arrivals map[uint64]instant
-	times    []instant // of all first arrivals, in order
-	again    int       // copies of messages that had come; redeliveries of one copy do not count
+	times    []instant // of all first arrivals, in the order of arrival
+	again    int       // copies of messages that had already come; redeliveries of one copy do not count
 	came     chan struct{}
 }
 
 const (
 	targetPrefetch = 2000
-	ackEvery       = 100 // messages, or whenever none is there to be taken
+	ackEvery       = 100 // messages, or when no delivery is waiting
 )
 
 func consume(url, queue string) (*target, error) {
@@ -46,7 +45,7 @@ func (t *target) connect() error {
 	return nil
 }
 
-// reconnect begins anew, after the broker was away. Nothing else may use t meanwhile.
+// reconnect connects again after the broker was away. The caller must not use t meanwhile.
 func (t *target) reconnect() error {
 	t.close()
 	return t.connect()
@@ -79,7 +78,7 @@ func (t *target) take(deliveries <-chan amqp.Delivery, done chan<- struct{}) {
 		at := now()
 		t.note(d.Body, at, d.Redelivered)
 		if unacked++; unacked >= ackEvery || len(deliveries) == 0 {
-			_ = d.Ack(true) // of a connection that is closed: nobody cares
+			_ = d.Ack(true) // fails only if the connection is closed; the broker then redelivers
 			unacked = 0
 		}
 	}
@@ -106,7 +105,7 @@ func (t *target) note(body []byte, at instant, redelivered bool) {
 	}
 }
 
-// between counts the messages that came in a span of time.
+// between counts the messages that came between from and to.
 func (t *target) between(from, to instant) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -119,15 +118,15 @@ func (t *target) between(from, to instant) int {
 	return n
 }
 
-// count is how many different messages have come.
+// count returns how many different messages have come.
 func (t *target) count() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.arrivals)
 }
 
-// wait waits until all these messages have come, for as long as patience lasts,
-// and returns how long each was on its way. Those that did not come are missing.
+// wait waits until all the messages have come, for patience at most. It returns the latency of each
+// that came, and the number of missing ones.
 func (t *target) wait(messages []sent, patience time.Duration) (latencies []time.Duration, missing int) {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
@@ -153,7 +152,7 @@ func (t *target) wait(messages []sent, patience time.Duration) (latencies []time
 	return latencies, missing
 }
 
-// copies is how many messages have come again.
+// copies returns how many messages have come again.
 func (t *target) copies() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// turns is how often each contender works in one measurement of takeTurns.
+// turns is the number of turns of each contender in one measurement of takeTurns.
 const turns = 10
 
-// takeTurns measures contenders side by side: in turns that are so short that all else that the
-// machine does concerns all alike. A turn ends when its messages have come, and its rates are
-// those until then.
+// takeTurns measures contenders side by side, in turns so short that the machine's other load slows
+// all contenders equally. A turn ends when its messages have come; its rates are measured until
+// then.
 func takeTurns(k kind, points []point, contenders ...*contender) func(context.Context, *world, adder) error {
 	return func(ctx context.Context, w *world, add adder) error {
 		var sessions []*session
@@ -42,7 +42,7 @@ func takeTurns(k kind, points []point, contenders ...*contender) func(context.Co
 					if err != nil {
 						return fmt.Errorf("%s: %s: %w", p.what, s.contender.name, err)
 					}
-					if round > 0 { // the first one is for warming up
+					if round > 0 { // the first round warms up
 						sums[i].add(one)
 					}
 				}
@@ -60,7 +60,7 @@ func takeTurns(k kind, points []point, contenders ...*contender) func(context.Co
 	}
 }
 
-// A turn is one turn of a contender, or the sum of several.
+// A turn is the measurement of one turn, or the sum of several.
 type turn struct {
 	measurement
 	sending, delivering time.Duration // until the last COMMIT and the last arrival

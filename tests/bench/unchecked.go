@@ -14,11 +14,11 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// unchecked is the relay of the verifier's shape that checks nothing.
+// unchecked is the name of a relay that works like the verifier and checks nothing.
 const unchecked = "unchecked"
 
-// relayUnchecked is its process: package verifier with the worker's defaults and a ledger
-// that costs nothing. Unlike the worker it counts nothing for metrics, and has no side jobs.
+// relayUnchecked is the relay's process: package verifier with the worker's defaults and a ledger
+// that costs nothing. Unlike the worker it has no metrics and no side jobs.
 func relayUnchecked(ctx context.Context, p place) error {
 	db, err := p.open(ctx)
 	if err != nil {
@@ -34,7 +34,7 @@ func relayUnchecked(ctx context.Context, p place) error {
 		return err
 	}
 	defer broker.Close()
-	_, server, err := l.Settle(ctx, uuid.New(), time.Second) // which the outcomes must name
+	_, server, err := l.Settle(ctx, uuid.New(), time.Second) // the outcomes must name the proven server
 	if err != nil {
 		return err
 	}
@@ -48,8 +48,8 @@ func relayUnchecked(ctx context.Context, p place) error {
 	return v.Run(ctx)
 }
 
-// credulous says that every transaction has committed, and forgets nothing. The proof at
-// the start is made by the ledger inside.
+// credulous is a ledger that reports every transaction as committed and forgets nothing. The
+// verifier's proof runs on the wrapped ledger.
 type credulous struct {
 	driver.Ledger
 	server driver.Instance

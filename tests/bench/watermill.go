@@ -16,9 +16,9 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// Watermill's outbox: its SQL publisher in the transaction, and its forwarder from
-// the SQL subscriber to the AMQP publisher. A forwarder takes one message after
-// the other, each with its confirm, so that more topics are more speed.
+// Watermill's outbox: its SQL publisher in the transaction, and its forwarder from the SQL
+// subscriber to the AMQP publisher. A forwarder publishes one message after the other and awaits
+// each confirm, so more topics mean more speed.
 var watermillEight = &contender{
 	name:  "watermill-8",
 	what:  "watermill-sql v4, watermill-amqp v3 with confirms; 8 topics, a forwarder for each, which polls every 5 ms, 500 rows a batch",

@@ -16,12 +16,11 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers"
 )
 
-// A world has the servers of one run, which all contenders use in turn, and what
-// was found out on them.
+// A world has the servers of one run, which all contenders use in turn, and the run's results.
 type world struct {
 	config
 	report   report
-	folder   string // for what is built
+	folder   string // for the built binaries
 	broker   *servers.RabbitMQ
 	postgres *servers.Postgres
 	mariadb  *servers.MariaDB // nil until a contender needs it
@@ -32,8 +31,8 @@ type world struct {
 	loaded   string // the load average at the beginning
 	versions struct{ broker, postgres, mariadb string }
 	places   int
-	business float64             // the bytes of WAL of a transaction that sends nothing; 0 until it is asked for
-	networks map[string]*network // by what is behind them
+	business float64             // the bytes of WAL of a transaction that sends nothing; 0 until measured
+	networks map[string]*network // by the server's address
 }
 
 func newWorld(ctx context.Context, c config) (w *world, err error) {
@@ -53,7 +52,7 @@ func newWorld(ctx context.Context, c config) (w *world, err error) {
 	starting.Go(func() {
 		w.broker, errs[1] = servers.StartRabbitMQ(ctx, &servers.RabbitMQOptions{Plugins: []string{"rabbitmq_shovel"}, BusyWait: true})
 	})
-	// The server waits for the disk, as it comes; only the connections are more.
+	// The server keeps its default of waiting for the disk, and allows more connections.
 	starting.Go(func() {
 		w.postgres, errs[2] = servers.StartPostgres(ctx, &servers.PostgresOptions{
 			Fast:   c.test,
@@ -101,7 +100,7 @@ func (w *world) close() {
 		err = w.amqp.Close()
 	}
 	if w.broker != nil {
-		w.broker.Kill() // nobody needs its data
+		w.broker.Kill() // its data is no longer needed
 		err = errors.Join(err, w.broker.Stop())
 	}
 	for _, n := range w.networks {
@@ -121,13 +120,13 @@ func (w *world) close() {
 	}
 }
 
-// say tells whoever watches.
+// say logs progress to standard error.
 func (w *world) say(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "%4.0fs %s\n", time.Since(w.begun).Seconds(), fmt.Sprintf(format, args...))
 }
 
-// newPlace makes a fresh database with the business table and a target queue, and
-// has the contender set up what it needs. leave takes all of it away.
+// newPlace creates a fresh database with the business table and a target queue, and has the
+// contender set up its own tables and queues. leave removes them all.
 func (w *world) newPlace(ctx context.Context, c *contender, k kind) (p place, db *sql.DB, leave func(), err error) {
 	w.places++
 	name := fmt.Sprintf("bench%d", w.places)
@@ -171,7 +170,8 @@ func (w *world) newPlace(ctx context.Context, c *contender, k kind) (p place, db
 	return p, db, leave, nil
 }
 
-// apart is the URL that leads to a server through the network, if there is to be one.
+// apart returns the URL at which a server is reached through the network, or address if there is no
+// network.
 func (w *world) apart(address string) (string, error) {
 	if w.network == 0 {
 		return address, nil
@@ -191,7 +191,7 @@ func (w *world) apart(address string) (string, error) {
 	return server.String(), nil
 }
 
-// administer runs a statement for the server as a whole.
+// administer runs statements that concern the whole server.
 func (w *world) administer(ctx context.Context, statements ...string) error {
 	db, err := sql.Open("pgx", w.postgres.URL())
 	if err != nil {
@@ -201,7 +201,7 @@ func (w *world) administer(ctx context.Context, statements ...string) error {
 	return run(ctx, db, statements...)
 }
 
-// clear removes a place's database and queues, also after the run was broken off.
+// clear removes a place's database and queues, even if the run was interrupted.
 func (w *world) clear(name string, k kind) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -216,6 +216,6 @@ func (w *world) clear(name string, k kind) error {
 	return w.administer(ctx, "DROP DATABASE "+name+" WITH (FORCE)")
 }
 
-// settle lets the database write out what the last contender has left to it, so
-// that the next one does not pay for it.
+// settle has the database write a checkpoint, so that the next contender does not pay for the last
+// one's writes.
 func (w *world) settle(ctx context.Context) error { return w.administer(ctx, "CHECKPOINT") }
