@@ -14,7 +14,7 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// A scene is a stage with a tool that knows its servers.
+// scene is a stage with a bridgectl that is configured for its servers.
 type scene struct {
 	*stage.Stage
 	*tool
@@ -30,14 +30,14 @@ func sceneOn(t *testing.T, s *stage.Stage) *scene {
 	return &scene{s, withEnv(t, "BRIDGE_DATABASE_URL="+program.DatabaseURL(t, s.DatabaseURL), "BRIDGE_AMQP_URL="+s.AMQP, "BRIDGE_QUEUE="+s.Topology.Queue)}
 }
 
-// managed is the tool with the management API of the shared broker.
+// managed returns the tool with the management API of the shared broker.
 func (s *scene) managed(t *testing.T) *tool {
 	t.Helper()
 	base := strings.TrimSuffix(servertest.RabbitMQ(t).ManagementURL(), "/api")
 	return s.also("BRIDGE_MANAGEMENT_URL=" + base)
 }
 
-// A letter is a message of a test.
+// letter returns a message to the queue target.
 func letter(target, body string) bridge.Message {
 	return bridge.Message{RoutingKey: target, Publishing: amqp.Publishing{
 		ContentType: "text/plain", Type: "letter", Priority: 3, CorrelationId: "c1",
@@ -45,14 +45,14 @@ func letter(target, body string) bridge.Message {
 	}}
 }
 
-// isLetter tells whether d is, in all its parts, that letter.
+// isLetter reports whether d has the ID, the body and all properties of a letter.
 func isLetter(d amqp.Delivery, id, body string) bool {
 	return d.MessageId == id && string(d.Body) == body && d.ContentType == "text/plain" && d.Type == "letter" && d.Priority == 3 &&
 		d.CorrelationId == "c1" && d.DeliveryMode == amqp.Persistent && len(d.Headers) == 1 && d.Headers["colour"] == "red"
 }
 
-// bury has a verifier put messages of a committed transaction, which have no target, into the
-// dead queue, and returns their IDs. Nothing else may be staged, and no other row be there.
+// bury commits messages whose target does not exist, has a verifier dead-letter them, and returns
+// their IDs. The staging queue and the ledger must be empty before.
 func (s *scene) bury(messages ...bridge.Message) []string {
 	s.t.Helper()
 	before := s.Depth(s.Topology.DeadQueue())
@@ -67,7 +67,7 @@ func (s *scene) bury(messages ...bridge.Message) []string {
 	return ids
 }
 
-// fails runs a call that has to fail with this exit code and these words.
+// fails runs a call that must fail with this exit code and these words.
 func (b *tool) fails(code int, words string, args ...string) {
 	b.t.Helper()
 	r := b.run(args...)

@@ -15,7 +15,7 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// deadMessages is what dead list answers.
+// deadMessages is the answer of dead list.
 type deadMessages struct {
 	LookedAt int `json:"looked_at"`
 	Depth    int
@@ -28,7 +28,7 @@ type deadMessages struct {
 	}
 }
 
-// by is the ID of the only message with a reason.
+// by returns the ID of the only message with this reason.
 func (d deadMessages) by(t *testing.T, reason string) string {
 	t.Helper()
 	var ids []string
@@ -43,7 +43,7 @@ func (d deadMessages) by(t *testing.T, reason string) string {
 	return ids[0]
 }
 
-// outcomes is what dead replay and dead discard answer.
+// outcomes is the answer of dead replay and dead discard.
 type outcomes struct {
 	Did      int `json:"done"`
 	Not      int `json:"not_done"`
@@ -54,9 +54,9 @@ type outcomes struct {
 	}
 }
 
-// fill has a verifier put one message of each kind into the dead queue: unroutable,
-// not-allowed, foreign and malformed. The rows of the first two are gone afterwards;
-// theirs is the foreign one's stage.
+// fill has a verifier dead-letter one message of each reason: unroutable, not-allowed, foreign
+// and malformed. Afterwards the rows of the first two are gone. theirs is the stage of the
+// foreign message.
 func fill(t *testing.T, s *scene) (theirs *scene) {
 	t.Helper()
 	theirs = sceneOn(t, stage.On(t, s.Kind, s.AMQP, s.Topology))
@@ -73,7 +73,7 @@ func fill(t *testing.T, s *scene) (theirs *scene) {
 	return theirs
 }
 
-// Whatever is looked at stays where it is.
+// dead list and dead show leave every message in its queue.
 func TestTheDeadCommandsThatLookRemoveNothing(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, stage.SQLite)
@@ -130,7 +130,7 @@ func TestTheDeadCommandsThatLookRemoveNothing(t *testing.T) {
 		shown[0].Properties["type"] != "letter" || shown[0].Properties["priority"] != 3.0 {
 		t.Errorf("%+v", shown)
 	}
-	// What somebody else has written must not act on the terminal.
+	// Control characters of a foreign message must not reach the terminal.
 	text := s.must("dead", "show", malformed)
 	if strings.Contains(text, "\x1b") || !strings.Contains(text, "base64:") || !strings.Contains(text, "not possible") {
 		t.Errorf("a malformed one\n%q", text)
@@ -139,7 +139,8 @@ func TestTheDeadCommandsThatLookRemoveNothing(t *testing.T) {
 	s.fails(1, "not found among the first 1 of 4 messages", "dead", "show", "--limit=1", uuid.NewString())
 	s.fails(1, "create the queues with bridgectl topology declare", "dead", "list", "--queue=nowhere")
 
-	// Where the ledger cannot know, the word of a header is taken, and that is said.
+	// Where the ledger has no answer, replay believes the message's verdict header, and its note
+	// says so.
 	for why, tool := range map[string]*tool{
 		"the ledger has no row any more, as it is when a verifier has said so": s.tool,
 		"BRIDGE_DATABASE_URL is not set":                                       s.also("BRIDGE_DATABASE_URL="),
@@ -154,7 +155,7 @@ func TestTheDeadCommandsThatLookRemoveNothing(t *testing.T) {
 	s.WaitDepth(s.Topology.DeadQueue(), 4)
 }
 
-// Half of many, here and there: none else is removed, and none comes back.
+// Every second message is discarded. All others stay, and no discarded message comes back.
 func TestDeadDiscardRemovesWhatIsChosenAndNothingElse(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, stage.SQLite)

@@ -13,8 +13,8 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// The whole life of delayed messages in the hands of an operator: they are listed, named by status, by
-// message and by the doctor, taken back, and had staged at once.
+// An operator sees delayed messages with list, status, message and doctor, cancels one, and has
+// one staged at once.
 func TestDelayedMessagesAreListedCancelledAndHadStagedAtOnce(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, stage.Postgres)
@@ -95,7 +95,8 @@ func TestDelayedMessagesAreListedCancelledAndHadStagedAtOnce(t *testing.T) {
 		}
 	}
 	notDone("its time has come", "delayed", "now", ids[2])
-	// A due row that is not yet claimed can still be taken back: the verifier's claim decides.
+	// A due row that is not yet claimed can still be cancelled: only the verifier's claim ends
+	// that.
 	s.Verify(verifier.Options{})
 	if d := s.Receive(queue, 1)[0]; d.MessageId != ids[2] {
 		t.Errorf("received %s, not %s", d.MessageId, ids[2])

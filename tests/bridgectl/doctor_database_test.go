@@ -9,12 +9,12 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// What Diagnose of each database finds is held by its own tests.
+// Each database's own tests check the findings of its Diagnose.
 func TestTheDoctorFindsWhatIsWrongWithADatabase(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name  string
-		do    string // empty: the tables are not made
+		do    string // empty: the tables are not created
 		check string
 		words string
 	}{

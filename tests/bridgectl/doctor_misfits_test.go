@@ -8,12 +8,12 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// A misfit is a broker with something wrong, and what the doctor says about it.
+// misfit is a misconfigured broker and the doctor's findings about it.
 type misfit struct {
 	name   string
 	env    []string
-	before func(w *world) // before the queues are declared
-	after  func(w *world) // after it; nil: they are not declared
+	before func(w *world) // runs before the queues are declared
+	after  func(w *world) // runs after it; nil: the queues are not declared
 	finds  []found
 }
 
@@ -23,7 +23,7 @@ type found struct {
 	words string
 }
 
-// quorum are the staging queue's arguments, with changes; a nil value takes one out.
+// quorum returns the staging queue's arguments with changes; a nil value removes an argument.
 func quorum(changes amqp.Table) amqp.Table {
 	args := bridge.Topology{Queue: "twoqueue"}.Queues()[0].Arguments
 	for name, value := range changes {

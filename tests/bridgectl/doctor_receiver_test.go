@@ -10,7 +10,7 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency"
 )
 
-// By default RabbitMQ loses a message that it dead-letters if the dead queue does not take it.
+// With RabbitMQ's default dead-lettering a message is lost if the dead queue does not accept it.
 func TestTheDoctorFindsReceiversWhoseDeadMessagesAreLost(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -31,7 +31,7 @@ func TestAHealthyBrokerIsAllWell(t *testing.T) {
 	d, code := b.until(func(d diagnosis, _ int) bool {
 		return d.Unknown <= 1 && d.has("policies of twoqueue.waiting", inspect.OK, `"harmless"`) && d.has("disk watermark", inspect.OK, "")
 	}, "broker")
-	// RabbitMQ tells nobody its consumer timeout.
+	// RabbitMQ does not expose its consumer timeout.
 	if code != 0 || d.Errors+d.Warnings != 0 || !d.has("consumer timeout", inspect.Unknown, "10m") {
 		t.Errorf("exit code %d\n%s", code, d)
 	}
@@ -69,7 +69,7 @@ func TestTheDoctorFindsWhatIsWrongWithABroker(t *testing.T) {
 				t.Errorf("exit code %d with %d errors", code, d.Errors)
 			}
 			if c.after == nil && worst && strings.HasPrefix(c.finds[0].check, "arguments") {
-				// What the doctor calls an error a verifier refuses too.
+				// A verifier refuses every configuration that the doctor calls an error.
 				if r := b.run("topology", "declare"); r.Code != 1 {
 					t.Errorf("topology declare: exit code %d, %s%s", r.Code, r.Stdout, r.Stderr)
 				}
@@ -117,7 +117,7 @@ func TestTheDoctorLooksNoFurtherThanTheLoginMay(t *testing.T) {
 		w.manage(http.MethodPut, "/users/"+name, map[string]any{"password": "secret", "tags": tags})
 		return api + strings.Replace(w.server.ManagementURL(), "guest:guest", name+":secret", 1)
 	}
-	fixed, _ := user("^$", ".*", ".*") // nor could a verifier with this login ask for the arguments
+	fixed, _ := user("^$", ".*", ".*") // a verifier with this login could not query the arguments either
 	limited, name := user("^$", "^amq[.]default$", "^twoqueue$")
 	silent, _ := user("", "^orders$", ".*")
 	unseen := 0 // queues
@@ -135,7 +135,7 @@ func TestTheDoctorLooksNoFurtherThanTheLoginMay(t *testing.T) {
 			{"arguments of twoqueue.waiting", inspect.Warning, "they are unchecked"},
 			{"arguments of twoqueue.dead", inspect.Warning, "they are unchecked"},
 		}},
-		{[]string{fixed}, 0, []found{{"arguments of twoqueue", inspect.OK, "quorum"}}}, // the API tells them
+		{[]string{fixed}, 0, []found{{"arguments of twoqueue", inspect.OK, "quorum"}}}, // the API reports them
 		{[]string{limited}, 2 + unseen, []found{
 			{"rights", inspect.Error, name + ` may not read "twoqueue.waiting"`},
 			{"rights", inspect.Error, name + ` may not read "twoqueue.dead"`},
@@ -195,26 +195,28 @@ func TestTheDoctorSaysWhyItCannotLook(t *testing.T) {
 			}
 		})
 	}
-	// The login is the broker's where the URL has none.
+	// If the management URL has no login, the doctor uses the login of the broker's URL.
 	w.tool().must("topology", "declare")
 	d, _ := w.tool("BRIDGE_MANAGEMENT_URL=" + strings.TrimSuffix(strings.Replace(api, "guest:guest@", "", 1), "/api")).examine("broker")
 	d.expect(t, "arguments of twoqueue", inspect.OK, "")
 }
 
-// The shared broker serves tests that run beside this one: the alarm is set on another.
+// The shared broker serves tests that run beside this one, so the alarm is raised on a broker of
+// its own.
 func TestTheDoctorSeesAnAlarm(t *testing.T) {
 	t.Parallel()
 	server := servertest.StartRabbitMQ(t, &servers.RabbitMQOptions{Plugins: []string{"rabbitmq_management"}, Config: "collect_statistics_interval = 1000"})
-	t.Cleanup(server.Kill) // nobody needs its data, and an orderly end takes seconds
+	t.Cleanup(server.Kill) // its data is not needed, and an orderly stop takes seconds
 	b := withEnv(t, "BRIDGE_AMQP_URL="+server.URL(), "BRIDGE_MANAGEMENT_URL="+server.ManagementURL())
 	must(t, server.SetMemoryAlarm(t.Context(), true))
-	// Each look takes ten seconds in vain to publish, so there is one when the API knows.
+	// Each examination tries to publish for ten seconds and fails, so the test first waits until
+	// the API reports the alarm.
 	w := &world{t: t, server: server.RabbitMQAddress}
 	servertest.Eventually(t, "the API tells the alarm", func() bool {
 		nodes := string(w.manage(http.MethodGet, "/nodes", nil))
 		return strings.Contains(nodes, `"mem_alarm":true`) && strings.Contains(nodes, `"mem_limit":`)
 	})
-	// Without the API the blocked connection tells it.
+	// Without the API the blocked connection reports the alarm.
 	blind := b.also("BRIDGE_MANAGEMENT_URL=").start("doctor", "-o", "json", "broker")
 	d, code := b.examine("broker")
 	d.expect(t, "alarms", inspect.Error, "of memory")
@@ -227,7 +229,7 @@ func TestTheDoctorSeesAnAlarm(t *testing.T) {
 	}
 }
 
-// Nothing counted is not a count of zero: a verifier may hold what is looked for.
+// Without counts the tool reports no number instead of 0: a verifier may hold messages.
 func TestWhatABrokerDoesNotCountIsNotKnown(t *testing.T) {
 	t.Parallel()
 	server := servertest.StartRabbitMQ(t, &servers.RabbitMQOptions{Plugins: []string{"rabbitmq_management"}, Config: "management_agent.disable_metrics_collector = true"})
@@ -261,7 +263,8 @@ func TestTheDoctorFindsVerifiersOfAnotherLedger(t *testing.T) {
 		}
 	}
 
-	// The claim cannot be examined: the login lacks the right, or the queue is somebody else's.
+	// The claim cannot be examined if the login lacks the right, or if another application owns
+	// the queue.
 	login = servertest.User(t, vhost, `^staging(\.dead|\.waiting)?$`, rights[2], rights[3])
 	d, _ := withEnv(t, "BRIDGE_AMQP_URL="+login, "BRIDGE_DATABASE_URL="+program.DatabaseURL(t, other.DatabaseURL), "BRIDGE_QUEUE=staging").examine()
 	d.expect(t, "ledger of staging", inspect.Warning, "ACCESS_REFUSED")

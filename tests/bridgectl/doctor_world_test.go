@@ -19,10 +19,10 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// exitUnwell is the code of a doctor that has found an error.
+// exitUnwell is the doctor's exit code when it has found an error.
 const exitUnwell = 3
 
-// diagnosis is what the doctor says with -o json.
+// diagnosis is the doctor's output with -o json.
 type diagnosis struct {
 	Groups []struct {
 		Name     string
@@ -31,7 +31,7 @@ type diagnosis struct {
 	Errors, Warnings, Unknown, OK int
 }
 
-// examine calls the doctor.
+// examine runs the doctor.
 func (b *tool) examine(args ...string) (diagnosis, int) {
 	b.t.Helper()
 	r := b.run(append([]string{"doctor", "-o", "json"}, args...)...)
@@ -65,7 +65,7 @@ func (d diagnosis) String() string {
 	return text.String()
 }
 
-// has tells whether a check has come to this level, with these words in its text.
+// has reports whether a finding of this check has this level and contains these words.
 func (d diagnosis) has(check string, level inspect.Level, words string) bool {
 	for _, f := range d.of(check) {
 		if f.Level == level && strings.Contains(f.Text, words) && (f.Fix != "") == (level != inspect.OK) {
@@ -75,7 +75,7 @@ func (d diagnosis) has(check string, level inspect.Level, words string) bool {
 	return false
 }
 
-// expect fails unless a check has come to this level.
+// expect fails the test unless the check has a finding of this level with these words.
 func (d diagnosis) expect(t *testing.T, check string, level inspect.Level, words string) {
 	t.Helper()
 	if !d.has(check, level, words) {
@@ -83,7 +83,7 @@ func (d diagnosis) expect(t *testing.T, check string, level inspect.Level, words
 	}
 }
 
-// A world is a broker, of which a test has a virtual host.
+// world is a virtual host of a broker, for one test.
 type world struct {
 	t      *testing.T
 	server servers.RabbitMQAddress
@@ -95,7 +95,7 @@ func newWorld(t *testing.T) *world {
 	return &world{t: t, url: servertest.Vhost(t), server: servertest.RabbitMQ(t)}
 }
 
-// tool is bridgectl on this broker, with the management API.
+// tool returns bridgectl for this broker, with the management API.
 func (w *world) tool(env ...string) *tool {
 	return withEnv(w.t, "BRIDGE_AMQP_URL="+w.url, "BRIDGE_MANAGEMENT_URL="+w.server.ManagementURL()).also(env...)
 }
@@ -106,7 +106,7 @@ func (w *world) vhost() string {
 	return strings.TrimPrefix(parsed.Path, "/")
 }
 
-// manage sends a request to the management API, and returns its answer.
+// manage sends a request to the management API and returns the answer.
 func (w *world) manage(method, path string, body any) []byte {
 	w.t.Helper()
 	text, err := json.Marshal(body)
@@ -116,7 +116,7 @@ func (w *world) manage(method, path string, body any) []byte {
 	request, err := http.NewRequestWithContext(ctx, method, w.server.ManagementURL()+path, bytes.NewReader(text))
 	must(w.t, err)
 	request.Header.Set("Content-Type", "application/json")
-	request.Close = true // no connection, and so no goroutine, is left over
+	request.Close = true // leaves no connection, so no goroutine, behind
 	response, err := http.DefaultClient.Do(request)
 	must(w.t, err)
 	defer response.Body.Close()
@@ -138,7 +138,7 @@ func (w *world) operatorPolicy(name, pattern string, definition map[string]any) 
 		map[string]any{"pattern": pattern, "definition": definition, "apply-to": "queues"})
 }
 
-// channel is a channel of a program that is not ours. It ends with the test.
+// channel opens a channel as a foreign program would. It is closed when the test ends.
 func (w *world) channel() *amqp.Channel {
 	w.t.Helper()
 	conn, err := amqp.Dial(w.url)
@@ -149,7 +149,7 @@ func (w *world) channel() *amqp.Channel {
 	return ch
 }
 
-// queue makes a queue that is not as it should be.
+// queue declares a queue with wrong arguments.
 func (w *world) queue(name string, args amqp.Table) {
 	w.t.Helper()
 	if _, err := w.channel().QueueDeclare(name, true, false, false, false, args); err != nil {
@@ -157,13 +157,13 @@ func (w *world) queue(name string, args amqp.Table) {
 	}
 }
 
-// exchange makes an exchange in the place of the senders'.
+// exchange declares another exchange under the name of the senders' exchange.
 func (w *world) exchange(kind string) {
 	w.t.Helper()
 	must(w.t, w.channel().ExchangeDeclare("twoqueue.stage", kind, true, false, false, false, nil))
 }
 
-// broker is the connection of a program of ours. It ends with the test.
+// broker connects as our programs do. The connection is closed when the test ends.
 func (w *world) broker() *bridge.Broker {
 	w.t.Helper()
 	broker, err := bridge.Dial(w.t.Context(), w.url, nil)
@@ -195,8 +195,8 @@ func (w *world) consume(queues ...string) {
 	}
 }
 
-// until calls the doctor until it is content: some of what the management API tells
-// is gathered every few seconds.
+// until runs the doctor until content returns true: the management API gathers some of its
+// numbers only every few seconds.
 func (b *tool) until(content func(d diagnosis, code int) bool, args ...string) (d diagnosis, code int) {
 	b.t.Helper()
 	servertest.Eventually(b.t, "the doctor says what it should", func() bool {

@@ -24,8 +24,8 @@ import (
 
 var permissions = regexp.MustCompile(`(?m)^rabbitmqctl set_permissions -p '[^']*' '[^']*' '([^']*)' '([^']*)' '([^']*)'$`)
 
-// A receiver with the printed rights declares its queues, handles a message, sends a reply in the
-// same transaction, and puts messages that fail into its dead queue and a retry queue.
+// With the printed rights a receiver declares its queues, handles a message, sends a reply in the
+// same transaction, and publishes failing messages to its dead queue and a retry queue.
 func TestThePrintedRightsAreEnoughForAReceiverThatDeclaresAndSends(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -58,7 +58,7 @@ func TestThePrintedRightsAreEnoughForAReceiverThatDeclaresAndSends(t *testing.T)
 	}
 }
 
-// asReceiver does with these logins what a receiver does.
+// asReceiver works as a receiver does, with these logins.
 func asReceiver(t *testing.T, database, broker, exchange string) {
 	t.Helper()
 	ctx := t.Context()

@@ -6,14 +6,14 @@ import (
 	"github.com/google/uuid"
 )
 
-// carriedRow inserts a row that carries a message, as a sender would, and one that does not.
+// carriedRow inserts one row with a message, as a sender would, and one row without.
 var carriedRow = map[string]string{
 	"postgres": `INSERT INTO bridge_ledger (id, message, stage_at) VALUES (gen_random_uuid(), '\x01', now()), (gen_random_uuid(), NULL, NULL)`,
 	"sqlite":   `INSERT INTO bridge_ledger (id, message, stage_at) VALUES ('a', x'01', 1), ('b', NULL, NULL)`,
 	"mysql":    `INSERT INTO bridge_ledger (id, message, stage_at) VALUES (UNHEX(REPLACE(UUID(), '-', '')), 'm', UTC_TIMESTAMP()), (UNHEX(REPLACE(UUID(), '-', '')), NULL, NULL)`,
 }
 
-// A copy of a database must not send again what the original sends.
+// A copy of a database must not send the original's messages a second time.
 func TestACopyGetsAnIdentityOfItsOwnAndLosesTheMessagesOfTheOriginal(t *testing.T) {
 	t.Parallel()
 	for kind, open := range databases {
@@ -28,7 +28,7 @@ func TestACopyGetsAnIdentityOfItsOwnAndLosesTheMessagesOfTheOriginal(t *testing.
 			var before, after []schema
 			tool.json(&before, "migrate", "status")
 			deleted := int64(0)
-			if rows := carriedRow[kind]; rows != "" { // the stand-in of SQL Server knows no such statement
+			if rows := carriedRow[kind]; rows != "" { // the stand-in for SQL Server does not support such a statement
 				must(t, script(rows))
 				deleted = 1
 			}

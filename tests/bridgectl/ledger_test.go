@@ -18,7 +18,7 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// To look at carried messages stages none, and moves no stage time.
+// carried list stages no message and moves no stage time.
 func TestCarriedListShowsWhatIsDue(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []stage.Database{stage.Postgres, stage.SQLite} {
@@ -74,8 +74,8 @@ func TestCarriedListShowsWhatIsDue(t *testing.T) {
 	}
 }
 
-// No copy of a delayed message is published, also where its time lies between two seconds, in which SQLite
-// keeps times.
+// carried list reports that no copy of a delayed message is published, even if the requested time
+// has fractions of a second, which SQLite does not store.
 func TestCarriedListShowsADelayedMessageAsUnpublished(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []stage.Database{stage.Postgres, stage.SQLite} {
@@ -133,8 +133,8 @@ func TestOrphansAreListedByAgeAndSweptWhileTheQueuesAreEmpty(t *testing.T) {
 	if _, err := s.Channel.QueuePurge(s.Topology.Queue, false); err != nil {
 		t.Fatal(err)
 	}
-	// The young one may be on its way, for all that the doctor knows.
-	s.managed(t).until(func(d diagnosis, _ int) bool { return d.has("lost messages", inspect.Warning, "1 committed row") }) // the API counts late
+	// The doctor cannot rule out that the young message is still in flight.
+	s.managed(t).until(func(d diagnosis, _ int) bool { return d.has("lost messages", inspect.Warning, "1 committed row") }) // the API's counts lag
 	expect(ids[1:2], "sweep", "--older-than=1h")
 	expect(nil, "sweep", "--older-than=1h")
 	if n := s.Rows(); n != 1 {
@@ -142,7 +142,7 @@ func TestOrphansAreListedByAgeAndSweptWhileTheQueuesAreEmpty(t *testing.T) {
 	}
 }
 
-// What is in an ordered queue counts as on its way.
+// Messages in an ordered queue count as in flight.
 func TestTheOrderedQueuesAreQueuesOfTheVerifiers(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, stage.SQLite)
@@ -156,7 +156,7 @@ func TestTheOrderedQueuesAreQueuesOfTheVerifiers(t *testing.T) {
 	}
 }
 
-// messageFacts is what message answers.
+// messageFacts is the answer of the command message.
 type messageFacts struct {
 	ID     uuid.UUID
 	Ledger *struct {
@@ -222,7 +222,7 @@ func TestMessageTellsWhereAMessageIs(t *testing.T) {
 	if f = look(carried); f.Ledger.State != "committed" || f.Ledger.Carried == nil || f.Ledger.Carried.ID != carried || f.Ledger.Carried.Size == 0 || !strings.HasPrefix(f.Next, "No copy of it was published") {
 		t.Errorf("carried: %+v", f)
 	}
-	// A row that is not due, and that no queue has a message of, as one that the broker refuses.
+	// The row is not due and no queue has its message, as when the broker refuses the message.
 	s.age(t, carried, time.Hour)
 	must(t, s.Ledger.Touch(t.Context(), []uuid.UUID{carried}))
 	if text := s.must("message", carried.String()); !strings.Contains(text, ", stage time ") || !strings.Contains(text, " (in ") {

@@ -1,5 +1,5 @@
-// Package bridgectl_test runs the operator's tool as operators do: the real binary,
-// with an environment, signals and real servers.
+// Package bridgectl_test runs bridgectl as an operator does: the real binary with an environment,
+// signals and real servers.
 package bridgectl_test
 
 import (
@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { program.Main(m) }
 
-// must ends the test if something has failed that is only a condition of it.
+// must ends the test if a step fails that the test only depends on.
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -22,25 +22,25 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// A tool is bridgectl with an environment.
+// tool is bridgectl with an environment.
 type tool struct {
 	t   *testing.T
 	env []string
 }
 
-// withEnv is the tool with these variables, each NAME=value. None of our own
-// BRIDGE_ variables reach it.
+// withEnv returns the tool with these variables, each NAME=value. The BRIDGE_ variables of the
+// test process do not reach it.
 func withEnv(t *testing.T, env ...string) *tool {
 	t.Helper()
 	return &tool{t: t, env: env}
 }
 
-// also is the tool with more variables; one that is there already is replaced.
+// also returns the tool with further variables; a variable of the same name is replaced.
 func (b *tool) also(env ...string) *tool {
 	return &tool{t: b.t, env: append(slices.Clone(b.env), env...)}
 }
 
-// command is one call that has not been started.
+// command returns a call that has not been started.
 func (b *tool) command(args ...string) *exec.Cmd {
 	b.t.Helper()
 	cmd := program.Command(b.t, "bridgectl", args...)
@@ -54,13 +54,13 @@ func (b *tool) start(args ...string) *program.Process {
 	return program.StartCmd(b.t, b.command(args...))
 }
 
-// run calls bridgectl and waits for its end.
+// run runs bridgectl and waits until it ends.
 func (b *tool) run(args ...string) program.Result {
 	b.t.Helper()
 	return program.RunCmd(b.t, b.command(args...))
 }
 
-// must is run for a call that has to succeed; it returns standard output.
+// must runs a call that has to succeed, and returns its standard output.
 func (b *tool) must(args ...string) string {
 	b.t.Helper()
 	r := b.run(args...)
@@ -70,7 +70,7 @@ func (b *tool) must(args ...string) string {
 	return r.Stdout
 }
 
-// json is must with -o json, decoded into answer.
+// json runs a call with -o json that has to succeed, and decodes its output into answer.
 func (b *tool) json(answer any, args ...string) {
 	b.t.Helper()
 	text := b.must(append(args, "-o", "json")...)

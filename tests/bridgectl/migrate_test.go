@@ -16,14 +16,14 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// schema is a line of migrate status -o json.
+// schema is one entry of migrate status -o json.
 type schema struct {
 	Part, Database, State, Identity string
 	There, Wanted                   int
 }
 
-// databases are addresses of empty databases, and what runs a script on each as its
-// administrator would.
+// databases returns, per kind, the address of an empty database and a function that runs a script
+// on it as its administrator would.
 var databases = map[string]func(t *testing.T) (address string, script func(text string) error){
 	"postgres": func(t *testing.T) (string, func(string) error) {
 		address := servertest.PostgresDB(t)
@@ -42,7 +42,7 @@ var databases = map[string]func(t *testing.T) (address string, script func(text 
 		config.MultiStatements = true
 		return program.DatabaseURL(t, address), scripts(t, "mysql", config.FormatDSN())
 	},
-	// A model, unless a real one is given.
+	// A model, unless a real server is configured.
 	"sqlserver": func(t *testing.T) (string, func(string) error) {
 		address := servertest.SQLServerDB(t, servertest.SQLServer(t, nil), true)
 		run := scripts(t, "sqlserver", address)
@@ -70,7 +70,7 @@ func scripts(t *testing.T, driver, address string) func(text string) error {
 	}
 }
 
-// status is migrate status of both parts.
+// status returns migrate status of ledger and inbox.
 func (b *tool) status() (ledger, inbox schema) {
 	b.t.Helper()
 	var both []schema
@@ -81,8 +81,9 @@ func (b *tool) status() (ledger, inbox schema) {
 	return both[0], both[1]
 }
 
-// What print prints is what up would have done: status, up and the doctor's proof
-// find nothing to do afterwards. Nor does the script if it runs again.
+// The script of migrate print does the same as migrate up: afterwards status reports current
+// tables, up changes nothing, and the doctor's proof passes. A second run of the script changes
+// nothing either.
 func TestWhatMigratePrintsMakesTheTables(t *testing.T) {
 	t.Parallel()
 	for kind, database := range databases {
@@ -117,7 +118,7 @@ func TestWhatMigratePrintsMakesTheTables(t *testing.T) {
 	}
 }
 
-// A database with the first version gets the rest.
+// migrate print --from 1 completes a database of version 1.
 func TestMigratePrintGoesOnFromAVersion(t *testing.T) {
 	t.Parallel()
 	address, run := databases["sqlite"](t)
@@ -138,7 +139,7 @@ func TestMigratePrintGoesOnFromAVersion(t *testing.T) {
 	}
 }
 
-// Tables of the next version serve this release; it refuses later ones.
+// This release works with tables of the next version and refuses later ones.
 func TestMigrateTellsTablesOfLaterReleases(t *testing.T) {
 	t.Parallel()
 	address, run := databases["sqlite"](t)
@@ -170,7 +171,7 @@ func TestMigrateTellsTablesOfLaterReleases(t *testing.T) {
 	}
 }
 
-// SQL Server is a model here, unless a real one is given.
+// SQL Server is a model here, unless a real server is configured.
 func TestMigrateOnSQLServer(t *testing.T) {
 	t.Parallel()
 	b := withEnv(t, "BRIDGE_DATABASE_URL="+servertest.SQLServerDB(t, servertest.SQLServer(t, nil), true))

@@ -14,7 +14,7 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// What became of a message of an own table, that table knows, and only that.
+// For a message of an own table the tool looks only into that table.
 func TestWithAnOwnTableTheToolAsksThatTable(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, stage.Postgres)
@@ -40,7 +40,7 @@ func TestWithAnOwnTableTheToolAsksThatTable(t *testing.T) {
 	}
 	committed := order("committed", (*sql.Tx).Commit)
 	rolledBack := order("rolled back", (*sql.Tx).Rollback)
-	v := s.Verify(verifier.Options{}) // by the ledger's own tables: a mistake
+	v := s.Verify(verifier.Options{}) // mistake: the verifier uses the ledger's own tables
 	s.WaitDepth(s.Topology.DeadQueue(), 2)
 	v.Stop()
 

@@ -26,7 +26,7 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// A receiver has an inbox, as an application of ours would, with a tool for its database.
+// receiver is an application's inbox, with a tool for its database.
 type receiver struct {
 	t     *testing.T
 	db    *sql.DB
@@ -34,7 +34,7 @@ type receiver struct {
 	*tool
 }
 
-// openReceiver makes the inbox's tables in an empty database, and opens it.
+// openReceiver creates the inbox's tables in an empty database and opens the inbox.
 func openReceiver(t *testing.T, kind string, env ...string) *receiver {
 	t.Helper()
 	address, _ := databases[kind](t)
@@ -73,7 +73,7 @@ func openReceiver(t *testing.T, kind string, env ...string) *receiver {
 	return r
 }
 
-// guard is the Guard of a consumer that gives up at the first failure.
+// guard returns a Guard that gives up at the first failure.
 func (r *receiver) guard(consumer string) *pending.Guard {
 	r.t.Helper()
 	g, err := pending.New(r.inbox, consumer, &pending.Options{Attempts: 1, HandBack: true, Poll: 10 * time.Millisecond, Logger: quiet()})
@@ -83,7 +83,7 @@ func (r *receiver) guard(consumer string) *pending.Guard {
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-// settled is the Acknowledger of a delivery that no broker has sent.
+// settled is an Acknowledger for deliveries that no broker has sent.
 type settled struct{}
 
 func (settled) Ack(uint64, bool) error        { return nil }
@@ -96,7 +96,7 @@ func delivery(body string) amqp.Delivery {
 
 var errUnclear = errors.New("no answer")
 
-// doubt leaves a doubtful message behind.
+// doubt leaves one doubtful message behind and returns its key.
 func (r *receiver) doubt(consumer string) string {
 	r.t.Helper()
 	d := delivery("a doubtful message")
@@ -104,7 +104,7 @@ func (r *receiver) doubt(consumer string) string {
 	return d.MessageId
 }
 
-// accept stores a message that is ready.
+// accept stores a message in state ready and returns its key.
 func (r *receiver) accept(consumer string) string {
 	r.t.Helper()
 	d := delivery("a long task")
@@ -112,7 +112,7 @@ func (r *receiver) accept(consumer string) string {
 	return d.MessageId
 }
 
-// work runs Work until the test says so, or ends.
+// work runs Work until stop is called or the test ends.
 func (r *receiver) work(consumer string, fn pending.Handler) (g *pending.Guard, stop func()) {
 	g = r.guard(consumer)
 	ctx, cancel := context.WithCancel(r.t.Context())
@@ -126,7 +126,7 @@ func (r *receiver) work(consumer string, fn pending.Handler) (g *pending.Guard, 
 	return g, stop
 }
 
-// fail leaves a failed message behind.
+// fail leaves one failed message behind and returns its key.
 func (r *receiver) fail(consumer string) string {
 	r.t.Helper()
 	key := r.accept(consumer)
@@ -150,7 +150,7 @@ type pendingList struct {
 	}
 }
 
-// state is the state of a pending message; "" if it is not pending.
+// state returns the state of a pending message; "" if it is not pending.
 func (r *receiver) state(consumer, key string) string {
 	r.t.Helper()
 	for _, state := range []pending.State{pending.Doubtful, pending.Failed, pending.Ready, pending.Started} {
@@ -165,7 +165,7 @@ func (r *receiver) state(consumer, key string) string {
 	return ""
 }
 
-// refused runs a decision that has to fail, and returns the reason.
+// refused runs a decision that must fail, and returns the reason.
 func (r *receiver) refused(args ...string) string {
 	r.t.Helper()
 	result := r.run(append(args, "-o", "json")...)
@@ -189,8 +189,8 @@ func (r *receiver) wantRefused(words string, args ...string) {
 	}
 }
 
-// Of two consumers with a doubtful and a failed message each, an operator decides about each, on
-// every database: the decision is carried out by a receiver that runs.
+// Two consumers have a doubtful and a failed message each. An operator decides about each of
+// them, on every database, and a running receiver carries the decisions out.
 func TestAnOperatorDecidesAboutPendingMessages(t *testing.T) {
 	t.Parallel()
 	for kind := range databases {
@@ -222,7 +222,7 @@ func TestAnOperatorDecidesAboutPendingMessages(t *testing.T) {
 				t.Errorf("show says %s", text)
 			}
 
-			// A dry run changes nothing, and what removes a message wants a yes.
+			// A dry run changes nothing, and an action that removes a message requires --yes.
 			if text := r.must("pending", "done", sent, "--dry-run"); !strings.Contains(text, "would be done (is doubtful)") {
 				t.Errorf("dry run: %s", text)
 			}
@@ -273,7 +273,7 @@ func TestAnOperatorDecidesAboutPendingMessages(t *testing.T) {
 	}
 }
 
-// A key of two consumers is decided about for one of them.
+// If two consumers have the same key, a decision about it names one consumer.
 func TestADecisionNamesTheConsumerOfAKeyThatSeveralHave(t *testing.T) {
 	t.Parallel()
 	r := openReceiver(t, "sqlite")
@@ -288,7 +288,7 @@ func TestADecisionNamesTheConsumerOfAKeyThatSeveralHave(t *testing.T) {
 	}
 }
 
-// blocked waits until a process waits for a lock of a PostgreSQL database.
+// blocked waits until a process waits for a lock in the PostgreSQL database.
 func (r *receiver) blocked() {
 	r.t.Helper()
 	servertest.Eventually(r.t, "the command waits for the worker", func() (waits bool) {
@@ -298,8 +298,9 @@ func (r *receiver) blocked() {
 	})
 }
 
-// An operator decides at the moment at which a worker handles the message. The handler's effects
-// are there once or, if it fails, once after the decision; and the operator is told.
+// An operator decides while a worker is handling the message. If the handler succeeds, its
+// effects are there once and the command reports that the decision came too late. If it fails,
+// the decision applies.
 func TestADecisionWaitsForTheWorkerThatHandlesTheMessage(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -307,7 +308,7 @@ func TestADecisionWaitsForTheWorkerThatHandlesTheMessage(t *testing.T) {
 		failing bool
 		code    int
 		says    string
-		runs    int // of the handler
+		runs    int // runs of the handler
 		effects int
 	}{
 		"done, it is handled":  {"done", false, 1, "no: it is done", 1, 1},
@@ -362,7 +363,7 @@ func TestADecisionWaitsForTheWorkerThatHandlesTheMessage(t *testing.T) {
 	}
 }
 
-// A handler that hangs does not hang the command.
+// A hanging handler does not hang the command.
 func TestADecisionTellsWhenAWorkerDoesNotEnd(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"postgres", "mysql"} {
@@ -381,7 +382,7 @@ func TestADecisionTellsWhenAWorkerDoesNotEnd(t *testing.T) {
 	}
 }
 
-// An effect outside of the database may be under way: nothing is decided about it.
+// A message whose effect outside the database may be in progress cannot be decided about.
 func TestADecisionLeavesAnEffectThatIsUnderWay(t *testing.T) {
 	t.Parallel()
 	for kind := range databases {
@@ -405,7 +406,7 @@ func TestADecisionLeavesAnEffectThatIsUnderWay(t *testing.T) {
 	}
 }
 
-// event is an event of an entity, with its version as body.
+// event returns an event of an entity, with its version as body.
 func event(version string) amqp.Delivery {
 	d := delivery(version)
 	d.Type = "customer/17"
@@ -418,8 +419,8 @@ func versionOf(d amqp.Delivery) (string, int64, error) {
 	return d.Type, version, err
 }
 
-// An entity waits for a version that does not come, and for one that cannot be handled. An
-// operator skips the one, and has the other put into the dead queue.
+// An entity waits for version 2, which does not come, and then for version 4, which cannot be
+// handled. An operator skips version 2 and has version 4 put into the dead queue.
 func TestAnOperatorSkipsVersionsThatDoNotCome(t *testing.T) {
 	t.Parallel()
 	for kind := range databases {
@@ -464,7 +465,7 @@ func TestAnOperatorSkipsVersionsThatDoNotCome(t *testing.T) {
 				t.Errorf("dry run: %s", text)
 			}
 			r.must(skip("--through=2", "--yes")...)
-			handle("2") // late: a duplicate
+			handle("2") // late, so a duplicate
 			if !slices.Equal(handled, []string{"1", "3"}) {
 				t.Errorf("handled: %v", handled)
 			}
@@ -498,7 +499,8 @@ func TestAnOperatorSkipsVersionsThatDoNotCome(t *testing.T) {
 	}
 }
 
-// One version far too high makes an entity ignore all others, until an operator resets it.
+// One version that is far too high makes an entity ignore all others, until an operator resets
+// its mark.
 func TestAnOperatorResetsAMark(t *testing.T) {
 	t.Parallel()
 	for kind := range databases {
@@ -538,7 +540,8 @@ func TestAnOperatorResetsAMark(t *testing.T) {
 			if stats := latest.Stats(); stats.Handled != 3 || stats.Stale != 2 {
 				t.Errorf("%+v", stats)
 			}
-			// An Ordered's entity is refused: kept events below the mark would stay for ever.
+			// The entity of an Ordered is refused: kept events below the mark would never be
+			// handled.
 			ordered, err := versions.NewOrdered(r.inbox, "crm", versionOf, &versions.OrderedOptions{Options: versions.Options{HandBack: true, Logger: quiet()}})
 			must(t, err)
 			must(t, ordered.Handle(t.Context(), r.db, event("3"), func(context.Context, *sql.Tx, amqp.Delivery) error { return nil }))
@@ -547,7 +550,7 @@ func TestAnOperatorResetsAMark(t *testing.T) {
 	}
 }
 
-// The login of an operator may do all this, and no more with these tables.
+// The printed rights of an operator suffice for all of this, and for no more on these tables.
 func TestThePrintedRightsAreEnoughForAnOperatorOfReceivers(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"postgres", "mysql"} {

@@ -13,8 +13,8 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// A receiver's dead letters, and messages that the broker itself moved at the delivery limit, are
-// listed and shown, and go back to the receiver's queue without --force.
+// A receiver's dead letters, and messages that the broker itself moved at the delivery limit, can
+// be listed, shown, and replayed to the receiver's queue without --force.
 func TestAReceiversDeadLettersAreReplayedToItsQueue(t *testing.T) {
 	t.Parallel()
 	url := servertest.Vhost(t)
@@ -29,7 +29,7 @@ func TestAReceiversDeadLettersAreReplayedToItsQueue(t *testing.T) {
 	t.Cleanup(func() { _ = conn.Close() })
 	channel, err := conn.Channel()
 	must(t, err)
-	// A rejected message goes the way of one at its delivery limit.
+	// The broker moves a rejected message as it moves one at its delivery limit.
 	must(t, channel.PublishWithContext(t.Context(), "", "emails", true, false, amqp.Publishing{MessageId: "m2", Body: []byte("two")}))
 	take := func(queue string) (d amqp.Delivery) {
 		must(t, servertest.Await(t.Context(), "a message in "+queue, func() (ok bool, err error) {

@@ -17,12 +17,12 @@ func TestReplaySendsWhatIsCommittedAndNothingThatMayHaveBeenRolledBack(t *testin
 	t.Parallel()
 	s := newScene(t, stage.SQLite)
 	theirs := fill(t, s)
-	// A committed one goes to its target as its receiver expects it. Its row is gone
-	// already, so a way through the staging queue would drop it.
+	// A committed message is published to its target, unchanged. Its row is already gone, so by
+	// way of the staging queue it would be dropped.
 	var list deadMessages
 	s.json(&list, "dead", "list")
 	id := list.by(t, "unroutable")
-	s.fails(1, "1 of 1 messages not replayed", "dead", "replay", id) // still no target
+	s.fails(1, "1 of 1 messages not replayed", "dead", "replay", id) // the target does not exist yet
 	s.WaitDepth(s.Topology.DeadQueue(), 4)
 	target := s.Queue("late", nil)
 	var o outcomes
@@ -65,7 +65,7 @@ func TestReplaySendsWhatIsCommittedAndNothingThatMayHaveBeenRolledBack(t *testin
 	}
 	s.WaitDepth(s.Topology.DeadQueue(), 4)
 
-	// A malformed one needs to be told where; the others go where they wanted to.
+	// A malformed message needs --to; the others are sent to their own targets.
 	r := s.run("dead", "replay", "--all", "--yes", "--force")
 	if r.Code != 1 || !strings.Contains(r.Stdout, "3 messages replayed, 1 not") || !strings.Contains(r.Stderr, "1 of 4 messages not replayed") {
 		t.Errorf("exit code %d, it says\n%s%s", r.Code, r.Stdout, r.Stderr)
@@ -84,7 +84,7 @@ func TestReplaySendsWhatIsCommittedAndNothingThatMayHaveBeenRolledBack(t *testin
 	s.WaitDepth(s.Topology.DeadQueue(), 0)
 }
 
-// What the broker itself has moved has not been judged: a group, taken apart.
+// A group that the broker moved has not been judged. Replay splits it into its messages.
 func TestReplayTakesApartAGroupThatTheBrokerHasMoved(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, stage.SQLite)
@@ -104,7 +104,7 @@ func TestReplayTakesApartAGroupThatTheBrokerHasMoved(t *testing.T) {
 	if len(list.Messages) != 1 || list.Messages[0].Text != `moved by the broker from queue "staging": rejected` {
 		t.Fatalf("%+v", list)
 	}
-	s.must("dead", "replay", ids[1]) // one of its members
+	s.must("dead", "replay", ids[1]) // one of the group's messages
 	var got []string
 	for i, d := range s.Receive(target, 3) {
 		got = append(got, d.MessageId)
@@ -118,7 +118,7 @@ func TestReplayTakesApartAGroupThatTheBrokerHasMoved(t *testing.T) {
 	s.WaitDepth(s.Topology.DeadQueue(), 0)
 }
 
-// A missing exchange closes the channel, with whatever is in flight there.
+// A missing exchange closes the channel, with all publications in flight on it.
 func TestReplayKeepsBackOnlyWhatItsTargetDoesNotTake(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, stage.SQLite)
@@ -166,8 +166,8 @@ func TestReplayKeepsBackOnlyWhatItsTargetDoesNotTake(t *testing.T) {
 	s.WaitDepth(s.Topology.DeadQueue(), 0)
 }
 
-// SIGKILL between the arrival at the target and the ack of the dead copy: there are
-// two of each, with the same ID.
+// SIGKILL between the arrival at the target and the ack of the dead copy leaves two copies of
+// each message, with the same ID.
 func TestAReplayThatIsKilledLosesNothing(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -185,7 +185,7 @@ func TestAReplayThatIsKilledLosesNothing(t *testing.T) {
 			wrong := newScene(t, stage.Postgres)
 			s := sceneOn(t, stage.On(t, stage.Postgres, wrong.AMQP, wrong.Topology))
 			target := s.Queue("target", nil)
-			s.StageSingly() // a group's member is as good, but counts otherwise
+			s.StageSingly() // a group would do as well, but is counted as one message
 			ids := s.Commit(letter(target, "x"), letter(target, "x"), letter(target, "x"))
 			v := wrong.Verify(verifier.Options{})
 			s.WaitDepth(s.Topology.DeadQueue(), len(ids))

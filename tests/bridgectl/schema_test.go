@@ -19,8 +19,8 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// Each part works with the printed rights on a schema that no search_path has, from the migration to
-// the receiver: bridgectl, the worker, a sender and an inbox.
+// With the printed rights every part works in a schema that is on no search_path: bridgectl's
+// migration, the worker, a sender and an inbox.
 func TestTheBridgeWorksInASchemaOfItsOwn(t *testing.T) {
 	t.Parallel()
 	const schema, inboxSchema = `Own "schema's" $1 ?`, `Inbox ?`

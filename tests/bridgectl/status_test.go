@@ -14,7 +14,7 @@ import (
 	"github.com/twoqueue/twoqueue/tests/stage"
 )
 
-// status is what status answers.
+// status is the answer of the command status.
 type status struct {
 	At     time.Time
 	Queues []struct {
@@ -33,7 +33,8 @@ type status struct {
 	Failures []string
 }
 
-// ready is how many messages are ready in the queue of a role; -1 if there is none.
+// ready returns the number of ready messages in the queue of a role; -1 if there is no such
+// queue.
 func (s status) ready(role string) int {
 	for _, q := range s.Queues {
 		if q.Role == role {
@@ -43,7 +44,7 @@ func (s status) ready(role string) int {
 	return -1
 }
 
-// age lets a row look as if it had been recorded long ago.
+// age moves a row's recorded_at into the past.
 func (s *scene) age(t *testing.T, id uuid.UUID, by time.Duration) {
 	t.Helper()
 	result, err := s.DB.ExecContext(t.Context(), `UPDATE bridge_ledger SET recorded_at = recorded_at - $1 * interval '1 second' WHERE id = $2`, by.Seconds(), id)
@@ -92,7 +93,7 @@ func TestStatusTellsWhatIsGoingOn(t *testing.T) {
 			t.Errorf("it says\n%swithout %s", text, want)
 		}
 	}
-	// What is held is seen by the management API only.
+	// Only the management API counts messages that a consumer holds.
 	if _, ok, err := s.Channel.Get("shop", false); err != nil || !ok {
 		t.Fatal(err)
 	}
@@ -103,7 +104,7 @@ func TestStatusTellsWhatIsGoingOn(t *testing.T) {
 		q := got.Queues[0]
 		return q.Held != nil && *q.Held == 1 && q.In != nil && q.Out != nil
 	})
-	// One question that is refused costs none of the other answers.
+	// One refused question costs no other answer.
 	if _, err := s.DB.ExecContext(t.Context(), "ALTER FUNCTION bridge_due RENAME TO kept"); err != nil {
 		t.Fatal(err)
 	}

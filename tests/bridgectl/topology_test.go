@@ -30,7 +30,7 @@ func TestTopologyIsDeclaredAndPrinted(t *testing.T) {
 	}
 }
 
-// What print prints as JSON can be imported, and is what declare would have made.
+// RabbitMQ imports the JSON of topology print. The result equals the result of topology declare.
 func TestRabbitMQImportsWhatTopologyPrints(t *testing.T) {
 	t.Parallel()
 	for env, rabbitmqctl := range map[string]bool{"BRIDGE_AUDIT=7": true, "BRIDGE_CLASSIC=true": false, "BRIDGE_EXCHANGE=twoqueue.stage": false} {
@@ -47,7 +47,7 @@ func TestRabbitMQImportsWhatTopologyPrints(t *testing.T) {
 				t.Fatalf("%v\n%s", err, output)
 			}
 		} else {
-			w.manage(http.MethodPost, "/definitions", json.RawMessage(text)) // which takes less of a processor
+			w.manage(http.MethodPost, "/definitions", json.RawMessage(text)) // cheaper than rabbitmqctl
 		}
 		d, _ := b.examine("broker")
 		d.expect(t, "arguments of twoqueue", "ok", "")
@@ -60,6 +60,6 @@ func TestRabbitMQImportsWhatTopologyPrints(t *testing.T) {
 				t.Errorf("no exchange in\n%s", table)
 			}
 		}
-		b.must("topology", "declare") // which compares all arguments
+		b.must("topology", "declare") // declare compares all arguments
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// A message whose headers the AMQP library cannot read can be listed, shown and discarded: one
-// that a verifier has put into the dead queue, and one that was published there.
+// Dead messages whose headers the AMQP library cannot read can be listed, shown and discarded,
+// whether a verifier dead-lettered them or another program published them.
 func TestDeadMessagesWithUnreadableHeaders(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, stage.SQLite)
