@@ -27,7 +27,7 @@ var diariesFlag = flag.String("cluster.diaries", "", "a folder that keeps the di
 
 func TestMain(m *testing.M) { world.Main(m) }
 
-// A stage is a cluster with traffic on it.
+// stage is a cluster with traffic on it.
 type stage struct {
 	*world.World
 	t        *testing.T
@@ -101,8 +101,8 @@ func newStage(t *testing.T, diary *world.Diary, cluster *servers.Cluster, change
 
 var topology = bridge.Topology{Queue: "staging", OrderedShards: 1}
 
-// killLeaders kills the leader of each queue, and restarts it. Where one node leads several of
-// them, as it does of queues that one connection has declared, that takes one death.
+// killLeaders kills the leader of each queue and restarts it. If one node leads several of the
+// queues, as after their declaration by one connection, it is killed once.
 func (s *stage) killLeaders(queues ...string) {
 	s.t.Helper()
 	for len(queues) > 0 {
@@ -128,14 +128,14 @@ func (s *stage) killLeaders(queues ...string) {
 	}
 }
 
-// loseOnlyNode takes the only node of a target's queue for a while: the other targets do not
+// loseOnlyNode kills the only node of a target's queue for a while. The other targets must not
 // wait for it.
 func (s *stage) loseOnlyNode() {
 	s.t.Helper()
 	node := s.cluster.Nodes[2]
 	s.Diary.Note("kill %s, the only member of %s", node.Name(), alone.RoutingKey)
 	node.Kill()
-	for _, v := range s.Verifiers { // new ones, with new channels
+	for _, v := range s.Verifiers { // new sessions, with new channels
 		v.Kill()
 		v.Start()
 	}
@@ -150,10 +150,10 @@ func (s *stage) loseOnlyNode() {
 	s.online(node)
 }
 
-// freeze freezes the node of the ledger queue for a while, on which a verifier consumes. The
-// verifier and all others go on by the other nodes, before these take the node for dead. Only
-// targets that the frozen node led wait until then, in RabbitMQ 3.10, and a freeze of that length
-// can keep the nodes apart; see reunite.
+// freeze freezes the node of the ledger queue for a while; a verifier consumes there. All clients
+// must go on by the other nodes before these declare the node dead. Only in RabbitMQ 3.10 do
+// messages to queues led by the frozen node wait until then. A freeze of that length can leave
+// the nodes apart; see reunite.
 func (s *stage) freeze() {
 	s.t.Helper()
 	node := s.ledgerNode()
@@ -165,10 +165,10 @@ func (s *stage) freeze() {
 	s.t.Cleanup(node.Thaw)
 	node.Freeze()
 	began := time.Now()
-	s.balancer.Avoid(node.Addr()) // the receivers know one address; see package bridge
+	s.balancer.Avoid(node.Addr()) // the receivers have one address; see package bridge
 	again := s.await(lost)
 	servertest.Next(s.t, "a session by another node", again)
-	const dead = time.Minute // net_ticktime, after which the other nodes take it for dead
+	const dead = time.Minute // net_ticktime, after which the other nodes declare the node dead
 	took := time.Since(began)
 	s.t.Logf("a session by another node after %v", took.Round(10*time.Millisecond))
 	if took > dead {
@@ -183,7 +183,8 @@ func (s *stage) freeze() {
 	s.progress("with three nodes again")
 }
 
-// await returns, when the first of the verifiers has lost its session, where its next is told.
+// await waits until a verifier has lost its session, and returns the channel that reports its
+// next session.
 func (s *stage) await(lost []<-chan string) (again <-chan string) {
 	s.t.Helper()
 	s.Must("wait", servertest.Await(s.t.Context(), "a verifier has lost its session", func() (bool, error) {
@@ -198,7 +199,7 @@ func (s *stage) await(lost []<-chan string) (again <-chan string) {
 	return again
 }
 
-// ledgerNode is the node of the ledger queue: the first verifier consumes there.
+// ledgerNode returns the node of the ledger queue. The first verifier consumes there.
 func (s *stage) ledgerNode() *servers.RabbitMQ {
 	s.t.Helper()
 	found, err := s.cluster.Nodes[0].Eval(s.t.Context(),
@@ -213,11 +214,11 @@ func (s *stage) ledgerNode() *servers.RabbitMQ {
 	panic("unreachable")
 }
 
-// nodes is the URL with all nodes, for a virtual host by the URL of a balancer.
+// nodes returns a URL with the addresses of all nodes and the vhost of the URL balanced.
 func nodes(c *servers.Cluster, balanced string) string {
 	u, err := url.Parse(balanced)
 	if err != nil {
-		panic(err) // it has been parsed
+		panic(err) // it was parsed before
 	}
 	var hosts []string
 	for _, node := range c.Nodes {
@@ -227,15 +228,15 @@ func nodes(c *servers.Cluster, balanced string) string {
 	return u.String()
 }
 
-// partition separates the leader of the staging queue from the other nodes for a while.
+// partition separates the staging queue's leader from the other nodes for a while.
 func (s *stage) partition() {
 	s.t.Helper()
 	node := s.leader(topology.Queue)
 	s.Diary.Note("partition %s off, the leader of staging", node.Name())
-	pauses := servertest.FeaturesOf(s.t, node.URL()).MinorityPauses // then it is soon not there to ask
+	pauses := servertest.FeaturesOf(s.t, node.URL()).MinorityPauses // it is then soon unreachable
 	s.Must("partition", s.cluster.Isolate(s.t.Context(), node))
 	if !pauses {
-		s.balancer.Avoid(node.Addr()) // as its health check does; see package bridge
+		s.balancer.Avoid(node.Addr()) // as a balancer's health check would; see package bridge
 	}
 	s.elected(topology.Queue, node)
 	s.progress("with one node partitioned off")
@@ -260,8 +261,8 @@ func (s *stage) declareAlone() {
 	s.Must("declare queue", err)
 }
 
-// newVhost makes a virtual host and waits until every node takes clients for it. It goes with the
-// cluster.
+// newVhost creates a virtual host and waits until every node accepts clients for it. It is never
+// deleted: the cluster ends with the tests.
 func newVhost(t *testing.T, c *servers.Cluster) string {
 	t.Helper()
 	whole(t, c)
@@ -287,8 +288,7 @@ func newVhost(t *testing.T, c *servers.Cluster) string {
 
 var vhosts atomic.Int32
 
-// balance puts a balancer before the nodes and returns the cluster's one
-// URL.
+// balance starts a balancer in front of the nodes and returns it with the cluster's one URL.
 func balance(t *testing.T, c *servers.Cluster, vhost string) (*servertest.Valve, string) {
 	t.Helper()
 	var others []string
@@ -304,7 +304,7 @@ func balance(t *testing.T, c *servers.Cluster, vhost string) (*servertest.Valve,
 	return balancer, u.String()
 }
 
-// progress waits until some more messages have had their effect.
+// progress waits until 100 more messages have had their effect.
 func (s *stage) progress(when string) {
 	s.t.Helper()
 	const some = 100
@@ -321,21 +321,21 @@ func (s *stage) progress(when string) {
 	s.t.Logf("%s: %d messages more after %v", when, some, time.Since(began).Round(10*time.Millisecond))
 }
 
-// leader is the node that leads a queue, once it has one.
+// leader waits until a queue has a leader, and returns that node.
 func (s *stage) leader(queue string) *servers.RabbitMQ {
 	s.t.Helper()
 	return leaderBeside(s.t, s.cluster, s.vhost, queue, nil)
 }
 
-// elected waits until the nodes beside the old leader say that one of them leads the queue.
+// elected waits until the nodes other than old report that one of them leads the queue.
 func (s *stage) elected(queue string, old *servers.RabbitMQ) {
 	s.t.Helper()
 	node := leaderBeside(s.t, s.cluster, s.vhost, queue, old)
 	s.Diary.Note("%s is elected, the leader of %s", node.Name(), queue)
 }
 
-// leaderBeside is the node that leads a queue, once it has one, and it is another than old,
-// which is not asked.
+// leaderBeside waits until a queue has a leader other than old, and returns that node. It does
+// not query old.
 func leaderBeside(t *testing.T, c *servers.Cluster, vhost, queue string, old *servers.RabbitMQ) (leader *servers.RabbitMQ) {
 	t.Helper()
 	others := slices.DeleteFunc(slices.Clone(c.Nodes), func(node *servers.RabbitMQ) bool { return node == old })
@@ -353,15 +353,15 @@ func leaderBeside(t *testing.T, c *servers.Cluster, vhost, queue string, old *se
 	return leader
 }
 
-// online waits, after a node was away, until the nodes form one cluster and every queue has all
-// its members online, so that the next node that goes does not take a majority with it.
+// online waits, after a node has been away, until the nodes form one cluster and every queue has
+// all its members online. Otherwise the loss of the next node could cost a queue its majority.
 func (s *stage) online(back *servers.RabbitMQ) {
 	s.t.Helper()
 	reunite(s.t, s.cluster, back)
 	s.Must("wait", servertest.Await(s.t.Context(), "all nodes are online", func() (bool, error) {
 		queues := queues(s.t, s.cluster.Nodes, s.vhost, "online")
 		for queue, members := range queues {
-			if queue == alone.RoutingKey || queue == topology.LedgerQueue() { // classic ones, with one member
+			if queue == alone.RoutingKey || queue == topology.LedgerQueue() { // classic queues, with one member
 				continue
 			}
 			for _, node := range s.cluster.Nodes {
@@ -374,9 +374,9 @@ func (s *stage) online(back *servers.RabbitMQ) {
 	}))
 }
 
-// reunite waits until the nodes form one cluster, after a node was away. If they stay apart, as
-// after a freeze of more than a minute, it restarts that node, as RabbitMQ's guide to partitions
-// tells operators to do.
+// reunite waits, after a node has been away, until the nodes form one cluster. If they stay
+// apart, as after a freeze of more than a minute, it restarts the node, as RabbitMQ's guide to
+// partitions advises.
 func reunite(t *testing.T, c *servers.Cluster, back *servers.RabbitMQ) {
 	t.Helper()
 	var split error
@@ -410,7 +410,7 @@ func whole(t *testing.T, c *servers.Cluster) {
 	}
 }
 
-// list is all that the nodes tell about the queues.
+// list returns each node's list of the queues.
 func (s *stage) list() string {
 	var out strings.Builder
 	for _, node := range s.cluster.Nodes {
@@ -421,8 +421,8 @@ func (s *stage) list() string {
 	return out.String()
 }
 
-// queues asks the first node that answers for an item of all queues; nil if none
-// does.
+// queues returns one item of all queues, from the first node that answers; nil if no node
+// answers.
 func queues(t *testing.T, nodes []*servers.RabbitMQ, vhost, item string) map[string]string {
 	t.Helper()
 	for _, node := range nodes {

@@ -17,10 +17,10 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// A channel whose first message for a quorum queue falls into the time without a leader
-// is nacked by RabbitMQ 3.10 for as long as the old leader's node is away, whoever leads
-// by then. Brokers that come one after the other while the leader goes must all get their
-// messages through before it is back.
+// RabbitMQ 3.10 nacks all messages of a channel whose first message for a quorum queue arrives
+// while the queue has no leader. This lasts until the old leader's node is back, whichever node
+// leads meanwhile. Here brokers connect one after the other during an election. Each must get its
+// message confirmed before the old leader is back.
 func senderDuringElection(t *testing.T, cluster *servers.Cluster) {
 	vhost := newVhost(t, cluster)
 	leader, other := cluster.Nodes[0], cluster.Nodes[1].VhostURL(vhost)
@@ -47,7 +47,7 @@ func senderDuringElection(t *testing.T, cluster *servers.Cluster) {
 	)
 	ticker := time.NewTicker(30 * time.Millisecond)
 	defer ticker.Stop()
-	for more := 30; more > 0; <-ticker.C { // until the leader has gone, and a little longer
+	for more := 30; more > 0; <-ticker.C { // until the leader is isolated, and a little longer
 		if len(isolated) > 0 {
 			more--
 		}
@@ -73,8 +73,8 @@ func senderDuringElection(t *testing.T, cluster *servers.Cluster) {
 	reunite(t, cluster, leader)
 }
 
-// publishAtLast publishes a message through a broker of its own, however often that
-// takes, and returns how often it was nacked.
+// publishAtLast publishes one message through a broker of its own until it is confirmed, and
+// returns the number of nacks.
 func publishAtLast(ctx context.Context, t *testing.T, address string) (nacks int) {
 	broker, err := bridge.NewBroker(address, &bridge.BrokerOptions{DialTimeout: servertest.Patience, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
