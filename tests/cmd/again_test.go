@@ -10,8 +10,8 @@ import (
 	"github.com/twoqueue/twoqueue/tests/program"
 )
 
-// ./tests/run and ./tests/matrix run a package that failed once more. What passes then is
-// named; what fails again, or is no package's failure, is a failure.
+// ./tests/run and ./tests/matrix run a failed package once more. A package that passes then is
+// named. A second failure, or a failure outside any package, fails the run.
 func TestAFailedPackageRunsOnceMoreAndIsNamed(t *testing.T) {
 	const passes, failsOnce, fails = "", `if os.WriteFile(os.Getenv("SEEN"), nil, 0o600); first { t.Fatal("at first") }`, `t.Fatal("always")`
 	for name, c := range map[string]struct {

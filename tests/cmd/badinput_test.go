@@ -13,11 +13,11 @@ import (
 	"github.com/twoqueue/twoqueue/tests/stage"
 )
 
-// password is in every login that must fail, and must never be seen again.
+// password is in every login that must fail. No output may contain it.
 const password = "s3cret"
 
-// refused runs a verifier that cannot start, and holds it to one line that names
-// the variable and the mend. It returns the line.
+// refused runs a verifier that cannot start, and checks that it writes one line, which names the
+// variable and the remedy. It returns the line.
 func refused(t *testing.T, code int, variable, mend string, env ...string) string {
 	t.Helper()
 	p := start(t, "verifier", append([]string{"BRIDGE_LOG_LEVEL=warn"}, env...)...)
@@ -60,8 +60,8 @@ func TestWhoeverIsNotLetInIsToldSoWithoutThePassword(t *testing.T) {
 	}
 }
 
-// strictPostgres is a server that wants a password of everyone but postgres: the shared one
-// trusts everyone.
+// strictPostgres starts a server that requires a password of every login except postgres. The
+// shared server requires none.
 func strictPostgres(t *testing.T) *servers.Postgres {
 	t.Helper()
 	path := filepath.Join(openDir(t), "pg_hba.conf")
@@ -69,7 +69,7 @@ func strictPostgres(t *testing.T) *servers.Postgres {
 	return servertest.StartPostgres(t, &servers.PostgresOptions{Config: []string{"hba_file = '" + path + "'"}})
 }
 
-// openDir is a temporary folder that other accounts can read.
+// openDir returns a temporary folder that other accounts can read.
 func openDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -15,8 +15,8 @@ import (
 	"github.com/twoqueue/twoqueue/tests/stage"
 )
 
-// A browser is a headless Chromium with one page, spoken to by its DevTools protocol
-// over a pipe: a JSON text with a zero byte behind it in each direction.
+// browser is a headless Chromium with one page. The test speaks the DevTools protocol to it over
+// a pipe: in each direction JSON texts, each followed by a zero byte.
 type browser struct {
 	t       *testing.T
 	to      *os.File
@@ -46,7 +46,7 @@ func browse(t *testing.T, address string) *browser {
 		"--no-first-run", "--disable-extensions", "--disable-background-networking", "--disable-component-update", "--hide-scrollbars",
 		"--lang=en-GB", "--user-data-dir="+filepath.Join(home, "profile"), "about:blank")
 	cmd.Env = append(os.Environ(), "HOME="+home, "XDG_CONFIG_HOME="+home, "XDG_CACHE_HOME="+home, "TZ=UTC", "LANG=en_GB.UTF-8")
-	cmd.ExtraFiles = []*os.File{its, itsToo} // the third and the fourth
+	cmd.ExtraFiles = []*os.File{its, itsToo} // file descriptors 3 and 4
 	p := program.StartCmd(t, cmd)
 	its.Close()
 	itsToo.Close()
@@ -58,7 +58,7 @@ func browse(t *testing.T, address string) *browser {
 		}
 		to.Close()
 		from.Close()
-		if err := os.RemoveAll(home); err != nil { // its children may be about to end
+		if err := os.RemoveAll(home); err != nil { // its child processes may still be ending
 			t.Logf("the browser's folder: %v", err)
 		}
 	})
@@ -121,8 +121,8 @@ func (b *browser) call(method string, params, result any) {
 	}
 }
 
-// until waits for an expression to be true. As long as the page is being loaded it may
-// throw, or have nothing to be evaluated in.
+// until waits until an expression is true. While the page is loading, the expression may throw,
+// or there may be no context to evaluate it in.
 func (b *browser) until(expression string) {
 	b.t.Helper()
 	servertest.Eventually(b.t, "in the page: "+expression, func() bool {
@@ -132,7 +132,7 @@ func (b *browser) until(expression string) {
 	})
 }
 
-// look sets the colours that the user prefers, and the width of the window.
+// look sets the user's preferred colour scheme and the width of the window.
 func (b *browser) look(scheme string, width int) {
 	b.t.Helper()
 	var result struct{}

@@ -16,7 +16,7 @@ func hostOf(t *testing.T, address string) string {
 	return parsed.Host
 }
 
-// On the stand-in, unless BRIDGE_TEST_SQLSERVER_URL names a real server.
+// SQL Server is the stand-in, unless BRIDGE_TEST_SQLSERVER_URL names a real server.
 func TestSQLServerByItsURL(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.SQLServer)

@@ -16,8 +16,8 @@ import (
 	"github.com/twoqueue/twoqueue/tests/stage"
 )
 
-// demo starts a demo whose temporary files are in a folder of its own. It finds the e-mail
-// gateway beside it, or builds one if it is alone.
+// demo starts the demo with a folder of its own for temporary files. The e-mail gateway is beside
+// the demo unless alone is set; then the demo must build it.
 func demo(t *testing.T, alone bool, args ...string) (p *process, temporary string) {
 	t.Helper()
 	temporary = t.TempDir()
@@ -32,7 +32,7 @@ func demo(t *testing.T, alone bool, args ...string) (p *process, temporary strin
 	return &process{program.StartCmd(t, cmd), t}, temporary
 }
 
-// gone holds the demo to leaving neither files nor processes.
+// gone checks that the demo leaves no process and, if filesToo is set, no file.
 func gone(t *testing.T, temporary string, filesToo bool) {
 	t.Helper()
 	if files, err := os.ReadDir(temporary); filesToo && (err != nil || len(files) > 0) {
@@ -41,7 +41,8 @@ func gone(t *testing.T, temporary string, filesToo bool) {
 	servertest.Eventually(t, "no process of the demo is left", func() bool { return processes(temporary) == 0 })
 }
 
-// processes is how many there are of the demo with these temporary files, itself included.
+// processes returns the number of processes of the demo with these temporary files, itself
+// included.
 func processes(temporary string) (n int) {
 	environments, _ := filepath.Glob("/proc/[0-9]*/environ")
 	for _, path := range environments {
@@ -56,7 +57,7 @@ func TestDemo(t *testing.T) {
 	for _, kind := range stage.Databases {
 		t.Run(kind.Name, func(t *testing.T) {
 			t.Parallel()
-			s := stage.New(t, kind) // for a look at what is left
+			s := stage.New(t, kind) // to check the servers afterwards
 			args := []string{"-orders=600", "BRIDGE_AMQP_URL=" + s.AMQP}
 			if kind.Name == stage.Postgres.Name {
 				args = append(args, "BRIDGE_DATABASE_URL="+s.DatabaseURL)
@@ -74,7 +75,7 @@ func TestDemo(t *testing.T) {
 				}
 			}
 			for line := range strings.Lines(out) {
-				long := len([]rune(line)) > 81 && !strings.Contains(line, " level=") // the log of a process, as it stands
+				long := len([]rune(line)) > 81 && !strings.Contains(line, " level=") // a process's log line, unchanged
 				if long || strings.ContainsAny(line, "\r\x1b") {
 					t.Errorf("not a plain line of 80 characters: %q", line)
 				}
@@ -104,8 +105,9 @@ func noSchemas(t *testing.T, db *sql.DB) {
 	}
 }
 
-// Ctrl-C takes everything down. Even killed it leaves no process, its private RabbitMQ
-// included. The one that is killed is given nothing: it starts and builds what it needs.
+// Ctrl-C stops every process and removes every file. Even a killed demo leaves no process, its
+// private RabbitMQ included. The killed demo has no broker and no gateway given: it starts and
+// builds them itself.
 func TestADemoThatIsStoppedLeavesNothing(t *testing.T) {
 	t.Parallel()
 	shared := servertest.Vhost(t)

@@ -1,5 +1,5 @@
-// Package cmd_test runs the commands as their users do: the real binaries, with
-// an environment, signals and real servers.
+// Package cmd_test runs the commands as their users do: the real binaries with an environment,
+// signals and real servers.
 package cmd_test
 
 import (
@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) { program.Main(m) }
 
-// must ends the test if something has failed that is only a condition of it.
+// must ends the test if a step fails that the test only depends on.
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -20,22 +20,22 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// A process is a command that has been started.
+// process is a command that has been started.
 type process struct {
 	*program.Process
 	t *testing.T
 }
 
-// defaults are for all: any number of workers on one machine, and logs to read.
+// defaults apply to every command: any number of them on one machine, with readable logs.
 var defaults = []string{"BRIDGE_HTTP_ADDR=127.0.0.1:0", "BRIDGE_LOG_FORMAT=text", "BRIDGE_ALLOW=*:*"}
 
-// start starts a command; args are its arguments and its variables.
+// start starts a command. args are its arguments and environment variables.
 func start(t *testing.T, name string, args ...string) *process {
 	t.Helper()
 	return &process{program.Start(t, name, append(slices.Clone(defaults), args...)...), t}
 }
 
-// verify starts a verifier on a stage, and waits until it works.
+// verify starts a verifier on a stage, and waits until its session runs.
 func verify(t *testing.T, s *stage.Stage, more ...string) *process {
 	t.Helper()
 	p := start(t, "verifier", append([]string{"BRIDGE_DATABASE_URL=" + program.DatabaseURL(t, s.DatabaseURL), "BRIDGE_AMQP_URL=" + s.AMQP,
@@ -44,7 +44,8 @@ func verify(t *testing.T, s *stage.Stage, more ...string) *process {
 	return p
 }
 
-// works runs a worker until it has done its work, and nothing else, and returns its log.
+// works runs a verifier until it has forwarded one message and dropped another, checks that it
+// did nothing else, and returns its log.
 func works(t *testing.T, s *stage.Stage, more ...string) (log string) {
 	t.Helper()
 	target := s.Queue("target", nil)

@@ -37,8 +37,8 @@ func (p *process) scrape() map[string]*dto.MetricFamily {
 	return families
 }
 
-// value is one metric's, by its name with the label's value if it has one:
-// name{value}. Of a histogram it is the count.
+// value returns one metric: by its name, or by name{value} if it has a label. The value of a
+// histogram is its count.
 func value(families map[string]*dto.MetricFamily, name string) (float64, bool) {
 	name, label, _ := strings.Cut(strings.TrimSuffix(name, "}"), "{")
 	for _, m := range families[name].GetMetric() {
@@ -50,7 +50,7 @@ func value(families map[string]*dto.MetricFamily, name string) (float64, bool) {
 	return 0, false
 }
 
-// measure waits until each of these has the value, or more if it ends in +.
+// measure waits until each metric has this value, or at least this value if it ends in +.
 func (p *process) measure(want map[string]string) {
 	p.t.Helper()
 	var last string
@@ -69,7 +69,7 @@ func (p *process) measure(want map[string]string) {
 	}, func() string { return last })
 }
 
-// Every outcome happens in a real run, and is counted.
+// Every outcome happens in a real run and is counted.
 func TestMetricsTellEveryOutcome(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
@@ -113,14 +113,14 @@ func TestMetricsTellEveryOutcome(t *testing.T) {
 	s.Receive(full, 3)
 	p.measure(map[string]string{"twoqueue_messages_total{forwarded}": "9", "twoqueue_targets_unavailable{full}": "0", "twoqueue_messages_held": "0"})
 
-	// An orphan, and no sweep.
+	// There is an orphan, and no sweep runs.
 	if _, err := s.DB.ExecContext(t.Context(), `INSERT INTO bridge_ledger (id, recorded_at) VALUES ($1, now() - interval '8 days')`, uuid.New()); err != nil {
 		t.Fatal(err)
 	}
 	p.measure(map[string]string{"twoqueue_orphan_rows": "1", "twoqueue_sample_failures_total": "0",
 		"twoqueue_carried_due": "0", "twoqueue_carried_oldest_due_seconds": "0", "twoqueue_restaged_total": "0"})
 
-	// The broker is away for the worker: what is carried stays so.
+	// The verifier has lost the broker: due rows stay.
 	valve.HoldReplies()
 	valve.Cut()
 	p.measure(map[string]string{"twoqueue_session_running": "0", "twoqueue_session_failures_total{broker}": "1+"})
@@ -131,7 +131,7 @@ func TestMetricsTellEveryOutcome(t *testing.T) {
 		"twoqueue_carried_due": "0", "twoqueue_carried_oldest_due_seconds": "0",
 		"twoqueue_messages_total{forwarded}": "12+"})
 
-	// Two messages wait for their time.
+	// Two delayed messages are not yet due.
 	for i := range 2 {
 		m := stage.To(target, "later")
 		m.NotBefore = time.Unix(4_000_000_000+int64(i), 0)
@@ -139,7 +139,7 @@ func TestMetricsTellEveryOutcome(t *testing.T) {
 	}
 	p.measure(map[string]string{"twoqueue_delayed_messages": "2", "twoqueue_delayed_next_timestamp_seconds": "4e+09", "twoqueue_unpublished_oldest_due_seconds": "0"})
 
-	// A row whose message cannot be read stays.
+	// A row whose message cannot be decoded stays.
 	if _, err := s.DB.ExecContext(t.Context(), `INSERT INTO bridge_ledger (id, recorded_at, message, stage_at) VALUES ($1, now(), 'unreadable', now())`, uuid.New()); err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +148,7 @@ func TestMetricsTellEveryOutcome(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// The broker ends a consumer.
+	// The broker cancels a consumer.
 	before, _ := value(p.scrape(), "twoqueue_session_failures_total{broker}")
 	if _, err := s.Channel.QueueDelete(s.Topology.WaitingQueue(), false, false, false); err != nil {
 		t.Fatal(err)
@@ -161,8 +161,8 @@ func TestMetricsTellEveryOutcome(t *testing.T) {
 	countsSweeps(t, s)
 }
 
-// countsSweeps has a second worker sweep the orphan, and find a message that may be
-// its.
+// countsSweeps has a second verifier sweep the orphan, and then find a message that may belong to
+// the swept row.
 func countsSweeps(t *testing.T, s *stage.Stage) {
 	t.Helper()
 	p := verify(t, s, "BRIDGE_SWEEP_AGE=1h")
@@ -176,11 +176,11 @@ func countsSweeps(t *testing.T, s *stage.Stage) {
 		"twoqueue_messages_waiting{evidence}": "0", "twoqueue_waiting_for_evidence_seconds": "0"})
 }
 
-// row is a line of the table in the worker's README: name, perhaps labels, meaning,
-// when to look.
+// row matches a line of the table in the verifier's README: name, labels if any, meaning, when to
+// look.
 var row = regexp.MustCompile("(?m)^\\| `(twoqueue_[a-z_]+)(?:\\{([a-z,]+)\\})?` \\| (.+) \\| (.+) \\|$")
 
-// What is documented is there, and what is there is documented.
+// Every documented metric exists, and every metric is documented.
 func TestMetricsAreThoseOfTheReadme(t *testing.T) {
 	t.Parallel()
 	readme, err := os.ReadFile("../../cmd/verifier/README.md")
@@ -203,7 +203,7 @@ func TestMetricsAreThoseOfTheReadme(t *testing.T) {
 			var names []string
 			for _, label := range m.GetLabel() {
 				names = append(names, label.GetName())
-				named := slices.Contains([]string{"queue", "vhost"}, label.GetName()) // by the broker
+				named := slices.Contains([]string{"queue", "vhost"}, label.GetName()) // the broker names them
 				if !named && !strings.Contains(meaning, "`"+label.GetValue()+"`") {
 					t.Errorf("%s: %s is not documented", name, label.GetValue())
 				}

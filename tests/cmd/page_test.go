@@ -13,13 +13,13 @@ import (
 
 const script = `<script>document.title = "owned"</script><img src=x onerror="document.title='owned'">`
 
-// tooWide names the tables that are wider than their boxes, and the page if it is wider
-// than its window.
+// tooWide lists the tables that are wider than their boxes, and the page if it is wider than its
+// window.
 const tooWide = `[document.documentElement, ...document.querySelectorAll('.table')]
 	.filter((e) => e.scrollWidth > e.clientWidth).map((e) => e.id || e.localName).join(' ')`
 
-// brokenWords are the words in tables that stand on more than one line. A word is of
-// letters and digits. One of more than 40 may be broken.
+// brokenWords lists the words in tables that are broken across lines. A word consists of letters
+// and digits; one of more than 40 characters may be broken.
 const brokenWords = `[...document.querySelectorAll('th, td')].flatMap((cell) => {
 	const broken = [], texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
 	for (let text; (text = texts.nextNode());) {
@@ -34,9 +34,9 @@ const brokenWords = `[...document.querySelectorAll('th, td')].flatMap((cell) => 
 	return broken;
 }).join(' ')`
 
-// A worker with something of everything: traffic, an open transaction, a full target, a
-// held order key, dead letters, drops. Names in it try to be markup. The page shows all of it,
-// as text, by itself, at every width, and says when it is old.
+// A verifier has something of everything: traffic, an open transaction, a full target, a held
+// order key, dead letters, drops. Some names contain markup. The page must show all of it as
+// text, refresh itself, fit every width, and say when its data is old.
 func TestStatusPage(t *testing.T) {
 	t.Parallel()
 	s := stage.On(t, stage.Postgres, servertest.Vhost(t), bridge.Topology{Queue: "staging", OrderedShards: 1})
@@ -90,7 +90,7 @@ func TestStatusPage(t *testing.T) {
 		`document.querySelector('#transactions tbody').textContent.includes('nightly <b>report</b>')`, // as text
 		`document.querySelector('#dead tbody').textContent.includes('<script>')`,
 		`document.title === 'Verifier staging'`,
-		`document.querySelectorAll('script, img, b').length === 1`, // the page's own
+		`document.querySelectorAll('script, img, b').length === 1`, // only the page's own
 	} {
 		b.until(there)
 	}
@@ -107,7 +107,7 @@ func TestStatusPage(t *testing.T) {
 	if err := tx.Commit(); err != nil {
 		t.Error(err)
 	}
-	b.until(`document.getElementById('oldest').textContent === 'No message waits.'`) // by itself
+	b.until(`document.getElementById('oldest').textContent === 'No message waits.'`) // the page has refreshed itself
 	p.Stop()
 	b.until(`!document.getElementById('stale').hidden`)
 }

@@ -15,8 +15,9 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// A reader types the quick start into an empty folder, with two URLs of her own. Our module comes from
-// this checkout, and all others from the cache of modules: the tests depend on no later release.
+// The test types the quick start into an empty folder, with URLs of its own. Our module comes
+// from this checkout and all others from the module cache, so no later release can change the
+// result.
 func TestTheQuickStartRunsAsItStands(t *testing.T) {
 	if testing.Short() {
 		t.Skip("links a program")
@@ -32,7 +33,7 @@ func TestTheQuickStartRunsAsItStands(t *testing.T) {
 	}
 	checkout, err := filepath.Abs("../..")
 	must(t, err)
-	graph := exec.Command("go", "mod", "graph") // brings the go.mod files into the cache that go get reads
+	graph := exec.Command("go", "mod", "graph") // loads into the cache the go.mod files that go get reads
 	graph.Dir = checkout
 	if r := program.RunCmd(t, graph); r.Code != 0 {
 		t.Fatalf("go mod graph: %+v", r)
@@ -49,7 +50,7 @@ func TestTheQuickStartRunsAsItStands(t *testing.T) {
 		case strings.HasPrefix(line, "export DATABASE_URL=postgres://"):
 			line = "export DATABASE_URL=" + quoted(database) + " AMQP_URL=" + quoted(servertest.Vhost(t))
 		case line == "go run .":
-			line = "exec " + line // a signal then reaches no shell
+			line = "exec " + line // so that a signal reaches no shell
 		}
 		typed = append(typed, line)
 	}
@@ -58,7 +59,7 @@ func TestTheQuickStartRunsAsItStands(t *testing.T) {
 	cmd.Env = append(program.Environment(), "CGO_ENABLED=0", "GOPROXY=off", "GOSUMDB=off", "GOFLAGS=", "GOWORK=off")
 	var group int
 	p := program.StartCmd(t, cmd)
-	t.Cleanup(func() { // go run leaves its program behind
+	t.Cleanup(func() { // go run leaves its program running
 		if group != 0 {
 			_ = syscall.Kill(-group, syscall.SIGKILL)
 		}
@@ -66,7 +67,7 @@ func TestTheQuickStartRunsAsItStands(t *testing.T) {
 	group = cmd.Process.Pid
 	p.Hear("e-mail sent: two apples")
 	must(t, syscall.Kill(-group, syscall.SIGINT)) // Ctrl-C
-	p.Await()                                     // go run ends with 1 after it
+	p.Await()                                     // go run then exits with 1
 	db, err := sql.Open("pgx", database)
 	must(t, err)
 	defer db.Close()
@@ -77,7 +78,7 @@ func TestTheQuickStartRunsAsItStands(t *testing.T) {
 	}
 }
 
-// block is the first block of code in a text that begins with fence.
+// block returns the first code block of a text that begins with fence.
 func block(t *testing.T, text, fence string) string {
 	t.Helper()
 	_, code, found := strings.Cut(text, "\n"+fence)

@@ -17,7 +17,7 @@ import (
 	"github.com/twoqueue/twoqueue/tests/stage"
 )
 
-// What stands between the marks stands in the README too.
+// The text between the marks must be in the README too.
 
 // README begin
 

@@ -22,7 +22,7 @@ import (
 	"github.com/twoqueue/twoqueue/tests/stage"
 )
 
-// What stands between the marks stands in the README too.
+// The text between the marks must be in the README too.
 
 // README begin
 
@@ -82,7 +82,7 @@ func TestReadmeHasTheExamples(t *testing.T) {
 	}
 }
 
-// A test that a paper names is there.
+// Every test that a paper names exists.
 func TestThePapersNameTestsThatExist(t *testing.T) {
 	var sources strings.Builder
 	for _, pattern := range []string{"../*/*_test.go", "../../*/*_test.go", "../../bridge/*/*_test.go", "../../cmd/*/*_test.go"} {
@@ -119,7 +119,7 @@ func sqlExample(t *testing.T, s *stage.Stage) (guard *idempotency.Guard, place f
 		func(ctx context.Context) error { return sendEmails(ctx, s.DB, s.Broker, guard) }
 }
 
-// The examples, with the worker beside them.
+// The examples run beside a verifier.
 func TestTheExamplesOfTheReadmeSendAndReceiveOnce(t *testing.T) {
 	t.Parallel()
 	for name, example := range map[string]func(*testing.T, *stage.Stage) (*idempotency.Guard, func(string) error, func(context.Context) error){
@@ -161,7 +161,7 @@ func TestTheExamplesOfTheReadmeSendAndReceiveOnce(t *testing.T) {
 	}
 }
 
-// A link from one of our papers to another file or heading leads there.
+// Every link from a paper to another file or heading has a target.
 func TestLinksOfThePapersLeadSomewhere(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^)#]*)(#[^)]*)?\)`)
 	var found int
@@ -190,7 +190,7 @@ func TestLinksOfThePapersLeadSomewhere(t *testing.T) {
 	}
 }
 
-// papers are the texts of all Markdown files, by their paths.
+// papers returns the text of every Markdown file, by path.
 func papers(t *testing.T) map[string]string {
 	t.Helper()
 	papers := make(map[string]string)
@@ -206,7 +206,7 @@ func papers(t *testing.T) map[string]string {
 	return papers
 }
 
-// headings are those of a text as GitHub links to them.
+// headings returns the anchors that GitHub makes of a text's headings.
 func headings(text string) (anchors []string) {
 	for _, match := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(text, -1) {
 		anchor := strings.ReplaceAll(strings.ToLower(match[1]), " ", "-")

@@ -11,8 +11,7 @@ import (
 	"github.com/twoqueue/twoqueue/tests/stage"
 )
 
-// The endpoints answer while the database is away, and each thing that goes away is
-// named.
+// The endpoints answer while database or broker are away, and name each one that is missing.
 func TestReadyTellsWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
@@ -62,7 +61,7 @@ func TestReadyTellsWhatIsMissing(t *testing.T) {
 	}
 }
 
-// health runs verifier -health beside a worker.
+// health runs verifier -health beside a running verifier.
 func health(t *testing.T, p *process, code int, words string) {
 	t.Helper()
 	asker := start(t, "verifier", "-health", "BRIDGE_HTTP_ADDR="+p.Where("endpoints"),
@@ -72,8 +71,8 @@ func health(t *testing.T, p *process, code int, words string) {
 	}
 }
 
-// The end waits for a message that is published and not yet confirmed; and not for longer than it
-// may.
+// A stopping verifier waits for the confirm of a published message, but not longer than
+// BRIDGE_DRAIN.
 func TestNotReadyWhileDraining(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -15,14 +15,14 @@ import (
 	"github.com/twoqueue/twoqueue/tests/stage"
 )
 
-// The logins of database and broker change, the files have the new ones, and the connections
-// with the old ones are gone: a worker goes on without a restart.
+// The logins of database and broker change, the files have the new ones, and all connections of
+// the old ones are closed. A verifier goes on without a restart.
 func TestRotatedLoginsNeedNoRestart(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		kind stage.Database
-		// before makes the first login, after makes the next one and ends the first one with its
-		// sessions. $u is the first, $v the next, $d the database.
+		// before creates the first login. after creates the next one, and ends the first one with
+		// its sessions. $u is the first login, $v the next, $d the database.
 		before, after []string
 		next          string
 	}{
@@ -31,7 +31,7 @@ func TestRotatedLoginsNeedNoRestart(t *testing.T) {
 			[]string{"CREATE USER $u IDENTIFIED BY 'one'", "GRANT ALL ON `$d`.* TO $u"},
 			[]string{"ALTER USER $u IDENTIFIED BY 'two'", "KILL USER $u"}, "$u:two",
 		},
-		"PostgreSQL: another login": { // the test's server asks for no passwords
+		"PostgreSQL: another login": { // the test server requires no passwords
 			stage.Postgres,
 			[]string{`CREATE ROLE $u SUPERUSER LOGIN`},
 			[]string{`CREATE ROLE $v SUPERUSER LOGIN`, `ALTER ROLE $u NOLOGIN`, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '$u'`},
@@ -56,7 +56,7 @@ func TestRotatedLoginsNeedNoRestart(t *testing.T) {
 			}
 			execute(c.before)
 			if c.kind.Name == stage.Postgres.Name {
-				t.Cleanup(func() { // once the database is gone they can no longer be dropped
+				t.Cleanup(func() { // without its database the roles can no longer be dropped
 					for _, role := range []string{"$u", "$v"} {
 						_, _ = s.DB.Exec(words.Replace("DROP ROLE " + role))
 					}
@@ -89,7 +89,8 @@ func TestRotatedLoginsNeedNoRestart(t *testing.T) {
 			user := parsed.User.Username()
 			_, err = servertest.RabbitMQ(t).Ctl(t.Context(), "change_password", user, "two")
 			must(t, err)
-			// RabbitMQ gives up at a connection that ends by itself after it was listed (exit status 69).
+			// RabbitMQ stops with exit status 69 at a connection that was closed after it was
+			// listed.
 			must(t, servertest.Await(t.Context(), "all connections of the login are closed", func() (bool, error) {
 				_, err := servertest.RabbitMQ(t).Ctl(t.Context(), "close_all_user_connections", user, "rotated")
 				return true, err

@@ -18,22 +18,22 @@ import (
 	"github.com/twoqueue/twoqueue/tests/stage"
 )
 
-// A password with characters between its marked ends that mean something in a URL.
-// The ends are themselves in every encoding but base64.
+// The password has, between its marked ends, characters with a meaning in URLs. Every encoding
+// except base64 leaves the ends unchanged.
 const (
 	head   = "hEaDmArK"
 	tail   = "tAiLmArK"
 	secret = head + "4/ü ?#@%41:" + tail
 )
 
-// silent holds a command's whole output to having no part of the password in it.
+// silent checks that a command's whole output contains no part of the password.
 func silent(t *testing.T, p *process) {
 	t.Helper()
 	all := strings.ToLower(p.Stdout.String() + p.Stderr.String())
 	for _, text := range []string{
 		head, tail,
 		base64.StdEncoding.EncodeToString([]byte(secret))[:24],
-		base64.StdEncoding.EncodeToString([]byte("\x00shop\x00" + secret))[:24], // as AMQP's PLAIN has it
+		base64.StdEncoding.EncodeToString([]byte("\x00shop\x00" + secret))[:24], // as AMQP's PLAIN mechanism encodes it
 		base64.StdEncoding.EncodeToString([]byte("shop:" + secret))[:24],
 	} {
 		if strings.Contains(all, strings.ToLower(text)) {
@@ -57,14 +57,14 @@ func secretFile(t *testing.T, text string) string {
 	return path
 }
 
-// erlang is a text as Erlang takes it.
+// erlang returns a text as an Erlang binary.
 func erlang(text string) string {
 	numbers := strings.Trim(fmt.Sprint([]byte(text)), "[]")
 	return "<<" + strings.ReplaceAll(numbers, " ", ",") + ">>"
 }
 
-// userShop makes the user shop, with the secret, in a vhost of the shared broker. goodbye ends
-// its connections with a word.
+// userShop creates the user shop, with the password, in a vhost of the shared broker. goodbye
+// closes its connections with a reason.
 func userShop(t *testing.T, vhostURL string) (goodbye func()) {
 	t.Helper()
 	broker := servertest.RabbitMQ(t)
@@ -80,13 +80,14 @@ func userShop(t *testing.T, vhostURL string) (goodbye func()) {
 	eval(`rabbit_auth_backend_internal:set_permissions(<<"shop">>, %s, <<".*">>, <<"^(?!forbidden)">>, <<".*">>, <<"test">>)`,
 		erlang(strings.TrimPrefix(vhost.Path, "/")))
 	return func() {
-		// It fails if the verifier closes the second one meanwhile, since it has lost the first.
+		// This fails if the verifier, having lost its first connection, closes its second one
+		// meanwhile.
 		eval(`catch rabbit_networking:close_all_user_connections(<<"shop">>, "a reason of its own")`)
 	}
 }
 
-// The worker's whole life, with both URLs from files: work of every kind, servers
-// that close and come back, the end by a dump of its stacks.
+// A verifier runs its whole life with both URLs from files: work of every kind, servers that
+// close and come back, and an end by a dump of its stacks.
 func TestNoPasswordInALongLife(t *testing.T) {
 	t.Parallel()
 	address := servertest.Vhost(t)
@@ -112,11 +113,12 @@ func TestNoPasswordInALongLife(t *testing.T) {
 	must(t, s.Channel.PublishWithContext(t.Context(), "", s.Topology.Queue, false, false, amqp.Publishing{Body: []byte("malformed")}))
 	s.Receive(target, 1)
 	s.Receive(s.Topology.DeadQueue(), 3)
-	// The refused publish closes the channel; what was in flight there goes out again.
+	// The refused publish closes the channel. The messages in flight on it are published again.
 	s.Eventually("a copy is in the audit queue", func() bool { return s.Depth(s.Topology.AuditQueue()) >= 1 })
 
 	said := func(words string) int { return strings.Count(p.Stderr.String(), words) }
-	// endures has servers go away, which must show in vain attempts to start, and come back.
+	// endures stops servers, waits until attempts to start a session fail, and starts the servers
+	// again.
 	endures := func(away, back func()) {
 		t.Helper()
 		started, none := said("session started"), said("no session")
@@ -131,11 +133,11 @@ func TestNoPasswordInALongLife(t *testing.T) {
 	servertest.Eventually(t, "the broker has ended a session", func() bool { return said("session ended") > ended })
 	endures(func() { valve.Avoid(broker) }, func() { valve.Avoid("") })
 	restart := func() { must(t, database.Restart(t.Context())) }
-	// Without a message nobody would miss the database.
+	// Without a message the verifier would not notice that the database is away.
 	open, _ := s.Begin(stage.To(target, "open"))
 	endures(func() { _ = database.Shutdown(); _ = open.Rollback() }, restart)
 	open, _ = s.Begin(stage.To(target, "open"))
-	endures(func() { database.Kill(); valve.Cut(); _ = open.Rollback() }, restart) // a broker that is killed says no more than a cut
+	endures(func() { database.Kill(); valve.Cut(); _ = open.Rollback() }, restart) // a killed broker closes no connection in order, as a cut does
 	p.Signal(syscall.SIGQUIT)
 	p.Await()
 	if !strings.Contains(p.Stderr.String(), "goroutine ") {

@@ -13,8 +13,9 @@ import (
 	"github.com/twoqueue/twoqueue/tests/stage"
 )
 
-// Rule 12 of package bridge: messages flow, in one session, while each address is taken,
-// the collector of traces does not answer, and the login may do nothing beside judging.
+// Rule 12 of package bridge: messages flow, in one session, while the address of every endpoint
+// is in use by another program, the trace collector does not answer, and the login has no rights
+// except for judging.
 func TestMessagesDependOnNothingBesideThem(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)

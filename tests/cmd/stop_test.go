@@ -12,16 +12,16 @@ import (
 	"github.com/twoqueue/twoqueue/tests/stage"
 )
 
-// A load is what shops do at the same time until stop is called.
+// load is the traffic of several shops, until stop is called.
 type load struct {
 	stop func()
 
 	mu        sync.Mutex
-	committed []string // the IDs of what must arrive
+	committed []string // IDs of the messages that must arrive
 	failed    error
 }
 
-// begin opens shops of which each runs one transaction after the other; every fifth rolls back.
+// begin opens shops. Each runs one transaction after the other and rolls every fifth back.
 func begin(s *stage.Stage, target string, shops int) *load {
 	l := new(load)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -61,15 +61,15 @@ func (l *load) place(s *stage.Stage, target string, refused bool) {
 	}
 }
 
-// placed is how many messages must arrive so far.
+// placed returns the number of messages that must arrive so far.
 func (l *load) placed() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.committed)
 }
 
-// A worker that is told to stop while it forwards loses nothing to its successor, and leaves it
-// nothing that it has forwarded: what has come to its target comes no second time.
+// A verifier that is stopped while it forwards loses no message. It also leaves its successor no
+// forwarded message: none reaches its target twice.
 func TestSIGTERMUnderLoadLosesNothingAndDoublesNothing(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
@@ -77,7 +77,7 @@ func TestSIGTERMUnderLoadLosesNothingAndDoublesNothing(t *testing.T) {
 	p := verify(t, s, "BRIDGE_DRAIN=1m")
 	l := begin(s, target, 8)
 	defer l.stop()
-	// An open transaction's messages are nobody's to forward: the worker hands them back.
+	// The message of an open transaction cannot be forwarded: the verifier hands it back.
 	open, late := s.Begin(stage.To(target, "late"))
 	const enough = 500
 	s.Eventually("the worker is in the middle of it", func() bool { return s.Depth(target) >= enough })

@@ -12,8 +12,8 @@ import (
 	"github.com/twoqueue/twoqueue/tests/stage"
 )
 
-// A target that is missing is no reason to be not ready: the others go on. The endpoint counts it,
-// and the doctor names it, what to do, and when the next message is a dead letter.
+// A missing target does not make the verifier unready: it goes on with the others. The metrics
+// count the target, and the doctor names it, the remedy, and the time of the next dead letter.
 func TestATargetThatTakesNothingIsTold(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
@@ -35,7 +35,8 @@ func TestATargetThatTakesNothingIsTold(t *testing.T) {
 	p.AwaitEndpoint("/readyz", 200, "ok\n")
 }
 
-// Messages of another database's ledger that keep coming are a mistake somebody must mend.
+// A stream of messages from another database's ledger is a misconfiguration that an operator must
+// correct.
 func TestAStreamOfForeignMessagesIsNotReady(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)

@@ -21,7 +21,7 @@ import (
 	"github.com/twoqueue/twoqueue/tests/stage"
 )
 
-// A party has an authority and, as files, the certificates that it has signed.
+// party has an authority and the certificates that it has signed, as files.
 type party struct {
 	t *testing.T
 	*servers.Authority
@@ -45,7 +45,7 @@ func (p *party) file(name string, content []byte) string {
 	return path
 }
 
-// client makes a client's certificate and key.
+// client issues a client's certificate and key.
 func (p *party) client(name string) (certificate, key string) {
 	p.t.Helper()
 	c, k, err := p.Issue(name)
@@ -53,7 +53,8 @@ func (p *party) client(name string) (certificate, key string) {
 	return p.file(name+".pem", c), p.file(name+".key", k)
 }
 
-// with sets parameters of a URL, in pairs of name and value; an empty value removes.
+// with sets parameters of a URL, given as pairs of name and value. An empty value removes the
+// parameter.
 func with(t *testing.T, address string, pairs ...string) string {
 	t.Helper()
 	parsed, err := url.Parse(address)
@@ -75,11 +76,12 @@ const (
 	whoAreYou = "name in the URL the files of a certificate that the server takes"
 )
 
-// A refusal is what a worker says that a server does not take, or that does not take the
-// server (says is a regular expression). What files a URL may name is package database's and bridge's own.
+// refusal is a verifier's error where a server refuses it or it refuses the server. says is a
+// regular expression. The tests of cmd/internal/database and bridge check the files that a URL
+// may name.
 type refusal struct{ address, says, mend string }
 
-// allRefused runs a worker with each address in the place of a good one.
+// allRefused runs a verifier with each address in place of a good one.
 func allRefused(t *testing.T, code int, variable string, s *stage.Stage, cases map[string]refusal) {
 	t.Helper()
 	for name, c := range cases {
@@ -101,7 +103,7 @@ func TestTLSToRabbitMQ(t *testing.T) {
 		TLS: ours.Authority, Plugins: []string{"rabbitmq_auth_mechanism_ssl"},
 		Config: "auth_mechanisms.1 = PLAIN\nauth_mechanisms.2 = EXTERNAL\nssl_cert_login_from = common_name",
 	})
-	t.Cleanup(broker.Kill) // nobody needs its data, and an orderly end takes seconds
+	t.Cleanup(broker.Kill) // its data is not needed, and an orderly stop takes seconds
 	good := with(t, broker.URL(), "cacertfile", ours.ca, "certfile", certificate, "keyfile", key)
 	s := stage.On(t, stage.Postgres, good, bridge.Topology{Queue: "staging"})
 	works(t, s, "BRIDGE_AMQP_URL="+good)
@@ -191,7 +193,7 @@ CREATE USER anybody IDENTIFIED BY '`+password+`'; SET GLOBAL require_secure_tran
 		clear := strings.Replace(with(t, good, "ssl-ca", "", "ssl-cert", "", "ssl-key", ""), "//shop:", "//anybody:", 1)
 		words := refused(t, 4, "BRIDGE_DATABASE_URL", "", "BRIDGE_DATABASE_URL="+clear, "BRIDGE_AMQP_URL="+s.AMQP)
 		switch {
-		case strings.Contains(words, "Error 1045"): // MariaDB 10.11 tells nothing of TLS
+		case strings.Contains(words, "Error 1045"): // MariaDB 10.11 does not mention TLS
 		case !strings.Contains(words, "without TLS: Error 3159"), !strings.Contains(words, "add ssl-ca=FILE"):
 			t.Error("it does not say that the server requires TLS, and what to do")
 		}
