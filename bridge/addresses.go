@@ -10,13 +10,12 @@ import (
 	"time"
 )
 
-// addressPatience is how long an attempt to connect to one address may take while there is
-// another to try. A broker that is frozen, or whose machine is, takes the connection and says
-// nothing.
+// addressPatience bounds an attempt to connect to one address while another is left to try. A
+// frozen broker, or a broker on a frozen machine, accepts the connection and sends nothing.
 const addressPatience = 5 * time.Second
 
-// A rotation says which of a broker's addresses comes next: at first any, so that the clients
-// of a cluster spread over its nodes; after a failed attempt or a lost connection the one behind it.
+// A rotation selects the broker's next address. It begins at any of them, which spreads the clients
+// of a cluster over its nodes. After a failed attempt or a lost connection the next address follows.
 type rotation struct{ at atomic.Uint64 }
 
 func newRotation() *rotation {
@@ -25,10 +24,10 @@ func newRotation() *rotation {
 	return r
 }
 
-// failed moves on from an address, unless somebody has done so.
+// failed moves on from address number at, unless another caller has moved on already.
 func (r *rotation) failed(at uint64) { r.at.CompareAndSwap(at, at+1) }
 
-// urls are those of the broker's addresses, read anew if the options say how.
+// urls returns one URL per address of the broker, from BrokerOptions.URL if it is set.
 func (b *Broker) urls(ctx context.Context) ([]string, error) {
 	text := b.url
 	if b.opts.URL != nil {
@@ -44,7 +43,7 @@ func (b *Broker) urls(ctx context.Context) ([]string, error) {
 	return urls, nil
 }
 
-// connectAny connects to the first of the broker's addresses that takes us.
+// connectAny connects to the first address that accepts the connection.
 func (b *Broker) connectAny(ctx context.Context) (*Connection, error) {
 	urls, err := b.urls(ctx)
 	if err != nil {
@@ -66,8 +65,8 @@ func (b *Broker) connectAny(ctx context.Context) (*Connection, error) {
 	return nil, failures.error()
 }
 
-// connectOne connects to one address, of so many that are left. All but the last get a share of
-// the time, and addressPatience at most.
+// connectOne connects to one address; left is the number of addresses to try, this one included.
+// Each except the last gets an equal share of the time, at most addressPatience.
 func (b *Broker) connectOne(ctx context.Context, url string, left int, lost func()) (*Connection, error) {
 	if end, ok := ctx.Deadline(); ok && left > 1 {
 		var cancel context.CancelFunc
@@ -80,7 +79,7 @@ func (b *Broker) connectOne(ctx context.Context, url string, left int, lost func
 // attempts are the errors of several addresses.
 type attempts []error
 
-// error is the only one, or all. A refused login comes alone: it must be mended first.
+// error returns the only error, or all of them. A refused login is returned alone: it needs a repair.
 func (a attempts) error() error {
 	for _, err := range a {
 		if len(a) == 1 || errors.Is(err, ErrCredentials) {

@@ -51,7 +51,7 @@ func TestAURLMayHaveSeveralAddresses(t *testing.T) {
 // A cluster answers by address: as a peer, with silence, or with an error.
 type cluster struct {
 	mu     sync.Mutex
-	nodes  map[string]string // what each does: serves, frozen, or is down
+	nodes  map[string]string // the state of each: serves, frozen or down
 	dialed []string
 	conns  map[string][]net.Conn
 }
@@ -92,7 +92,7 @@ func newCluster(t *testing.T, opts BrokerOptions) (*cluster, *Broker) {
 	return c, b
 }
 
-// A node that says nothing costs seconds, once. One that is away costs nothing.
+// A frozen node costs seconds, once. A node that is down costs no time.
 func TestAFrozenNodeCostsSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, timeout := range []time.Duration{10 * time.Second, time.Minute} {
@@ -115,7 +115,7 @@ func TestAFrozenNodeCostsSeconds(t *testing.T) {
 			first := connect(addressPatience+lastWrite, "a:5672", "b:5672", "c:5672")
 			connect(0, "c:5672").Close()
 			c.set("a:5672", "serves")
-			connect(0, "c:5672").Close() // it stays
+			connect(0, "c:5672").Close() // the rotation stays there, although a serves again
 			for _, conn := range c.conns["c:5672"] {
 				_ = conn.Close() // the node dies
 			}
@@ -156,8 +156,8 @@ func TestClientsSpreadOverTheAddresses(t *testing.T) {
 	}
 }
 
-// A URL that is asked for each time may change its password and its addresses; while it
-// cannot be read the broker is unavailable.
+// BrokerOptions.URL may return another password and other addresses each time; while it fails, the
+// broker is unavailable.
 func TestTheURLIsReadAnewForEachConnection(t *testing.T) {
 	c := &cluster{nodes: map[string]string{"a:5672": "serves", "b:5672": "serves"}, conns: map[string][]net.Conn{}}
 	text, failure := "amqp://u:old@a/", error(nil)

@@ -22,15 +22,15 @@ import (
 type BrokerOptions struct {
 	// Name is the connections' name in RabbitMQ's lists. Default "twoqueue".
 	Name string
-	// TLS is the client configuration for amqps URLs. Default: what the URL's parameters say;
-	// without them, the system's roots and the URL's host name.
+	// TLS is the client configuration for amqps URLs. Default: made from the URL's parameters; without
+	// parameters, the system's roots and the URL's host name.
 	TLS *tls.Config
-	// DialTimeout bounds one attempt to connect, to whichever of the URL's addresses. While
-	// there is another to try, an address gets at most 5 s of it. Default 10 s.
+	// DialTimeout bounds one attempt to connect, over all addresses of the URL. While another
+	// address is left to try, an address gets at most 5 s of it. Default 10 s.
 	DialTimeout time.Duration
-	// URL is asked for the broker's URL before each attempt to connect, and Dial's argument
-	// does not count then: a password that is rotated needs no restart. Its error counts as
-	// ErrUnavailable. Default: none.
+	// URL is called for the broker's URL before each attempt to connect, and replaces Dial's
+	// argument: a rotated password needs no restart. An error of URL counts as ErrUnavailable.
+	// Default: none.
 	URL func(context.Context) (string, error)
 	// Channels is the number of channels that Publish spreads over, at most 1000.
 	// Default 2.
@@ -39,8 +39,8 @@ type BrokerOptions struct {
 	// before Publish waits. Default 1024.
 	InFlight int
 	// Logger gets a line when the publishing connection is lost or cannot be made, one a minute
-	// while there is none, and one when it is back; and a line for each queue whose arguments
-	// Declare could not check. Default slog.Default().
+	// during the outage, and one when the connection is back; and a line for each queue whose
+	// arguments Declare could not check. Default slog.Default().
 	Logger *slog.Logger
 }
 
@@ -75,8 +75,8 @@ func (o *BrokerOptions) withDefaults() (BrokerOptions, error) {
 	return out, nil
 }
 
-// A Broker is a RabbitMQ server or cluster and our login there. Publish reconnects by itself; a
-// connection that Connect opens does not. A Broker may be used from any number of goroutines.
+// A Broker is a RabbitMQ server or cluster with a login. Publish reconnects by itself; a connection
+// opened by Connect does not. A Broker may be used from any number of goroutines.
 type Broker struct {
 	url      string
 	opts     BrokerOptions
@@ -87,7 +87,7 @@ type Broker struct {
 	keeper   sync.WaitGroup
 	once     sync.Once
 	next     atomic.Uint64
-	away     disconnection // keep's
+	away     disconnection // used by keep only
 
 	mu      sync.Mutex
 	up      *link         // nil while there is none
@@ -95,26 +95,26 @@ type Broker struct {
 	lastErr error         // why there is no link
 }
 
-// link is the publishing channels of one connection, as they are until one of them ends.
+// link holds the publishing channels of one connection. It is replaced when one of them ends.
 type link struct {
 	publishers []*Publisher
 	gone       chan struct{} // closed when it is no longer the broker's link
 }
 
-// Dial connects to the broker once, to check url and login. With a wrong login the error is
-// ErrCredentials; without a broker, with no further connection allowed, or if the broker's
-// certificate does not verify, ErrUnavailable; with a malformed URL, ErrURL. The URL has the form
+// Dial connects to the broker once, to check url and login. The error is ErrCredentials for a
+// wrong login; ErrURL for a malformed URL; ErrUnavailable if there is no broker, if no further
+// connection is allowed, or if the broker's certificate does not verify. The URL has the form
 // amqp://user:password@host:port/vhost, or begins with amqps for TLS. With amqps it may have
-// parameters that name PEM files: cacertfile (the authorities that may have signed the broker's
-// certificate), certfile and keyfile (our own). They are read again for each connection. No error
-// contains any part of the URL but host and port.
+// parameters that name PEM files: cacertfile (authorities for the broker's certificate), certfile
+// and keyfile (the client's own). They are read again for each connection. Errors contain host
+// and port, and no other part of the URL.
 //
-// The nodes of a cluster stand in one URL: amqp://user:password@a:5672,b:5672,[::1]:5672/vhost.
-// A Broker begins at any of them, and stays there as long as connections to it can be made and
-// are not lost. Then it tries the next. With TLS each certificate must be for its own host, unless
-// the parameter server_name_indication or TLS.ServerName gives one name for all. A node that is
-// frozen costs at most 5 s when a connection is made. A connection that is open when its node
-// freezes is lost after one and a half heartbeats: 15 s, or with the parameter heartbeat=4, 6 s.
+// The nodes of a cluster are listed in one URL: amqp://user:password@a:5672,b:5672,[::1]:5672/vhost.
+// A Broker begins at any of them, and stays there until a connection fails or is lost. Then it tries
+// the next. With TLS each certificate must be for its own host, unless the parameter
+// server_name_indication or TLS.ServerName gives one name for all. A frozen node costs at most
+// 5 s when a connection is made. An open connection to a node that freezes is lost after one and
+// a half heartbeats: 15 s, or with the parameter heartbeat=4, 6 s.
 func Dial(ctx context.Context, url string, opts *BrokerOptions) (*Broker, error) {
 	b, err := NewBroker(url, opts)
 	if err != nil {
@@ -129,9 +129,9 @@ func Dial(ctx context.Context, url string, opts *BrokerOptions) (*Broker, error)
 	return b, nil
 }
 
-// NewBroker is Dial without connecting. It is for a process that must be able to start
-// during an outage, such as a sender of carried messages. Its error is ErrURL, or names a wrong option. A wrong login
-// shows only when something is published.
+// NewBroker is Dial without connecting, for a process that must start during an outage, such as a
+// sender of carried messages. Its error is ErrURL, or names a wrong option. A wrong login shows at
+// the first Publish.
 func NewBroker(url string, opts *BrokerOptions) (*Broker, error) {
 	options, err := opts.withDefaults()
 	if err != nil {
@@ -157,9 +157,9 @@ func (b *Broker) Connect(ctx context.Context) (*Connection, error) {
 	return conn, cancelled(ctx, err)
 }
 
-// Close ends the publishing connection, and returns when it has ended. Whether the broker has
-// unconfirmed messages stays unknown. Publish returns ErrUnavailable afterwards. Connections
-// that Connect has opened stay open.
+// Close ends the publishing connection, and returns when it has ended. Unconfirmed messages may or
+// may not be at the broker. Publish returns ErrUnavailable afterwards. Connections opened by
+// Connect stay open.
 func (b *Broker) Close() {
 	b.cancel()
 	b.once.Do(func() {}) // no keeper starts any more
@@ -169,8 +169,8 @@ func (b *Broker) Close() {
 // Done returns a channel that is closed when Close is called.
 func (b *Broker) Done() <-chan struct{} { return b.ctx.Done() }
 
-// Blocked returns why the broker takes no messages at present, in its own words (a memory or
-// disk alarm). It is empty if the broker takes messages, or if there is no connection.
+// Blocked returns the broker's own reason for accepting no messages (a memory or disk alarm). It
+// is empty if the broker accepts messages, or if there is no connection.
 func (b *Broker) Blocked() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -180,18 +180,18 @@ func (b *Broker) Blocked() string {
 	return b.up.publishers[0].conn.Blocked()
 }
 
-// An Outgoing is a message in its final form and where it goes.
+// An Outgoing is a message in its final form, with its target.
 type Outgoing struct {
 	Target
 	amqp.Publishing
 }
 
-// Publish sends all messages, then waits once for all confirms. It returns nil only if the
-// broker has taken every one of them to a queue. If there was no connection in time, nothing
-// was sent, and the error is ErrUnavailable, or ErrCredentials if the broker has refused the
-// login by then (RabbitMQ takes seconds for that). Otherwise the error is the first failure, a
-// *PublishError, and some of the messages may have arrived. Give the context a deadline: Publish
-// waits so long while the connection is down or blocked.
+// Publish sends all messages, then waits once for all confirms. It returns nil only if the broker
+// has put every message into a queue. If no connection came in time, nothing was sent, and the
+// error is ErrUnavailable, or ErrCredentials if the broker refused the login meanwhile (RabbitMQ
+// takes seconds for that). Otherwise the error is the first failure, a *PublishError, and some of
+// the messages may have arrived. Give the context a deadline: Publish waits until then while the
+// connection is down or blocked.
 func (b *Broker) Publish(ctx context.Context, messages []Outgoing) error {
 	if len(messages) == 0 {
 		return nil
@@ -214,7 +214,7 @@ func (b *Broker) publish(ctx context.Context, messages []Outgoing) error {
 			}
 			continue
 		}
-		for i := range sent { // those of one target come in order
+		for i := range sent { // messages of one target come in order
 			select {
 			case err := <-results:
 				if failure == nil {
@@ -231,8 +231,8 @@ func (b *Broker) publish(ctx context.Context, messages []Outgoing) error {
 	}
 }
 
-// send publishes the messages up to the first failure. For each of those that
-// were sent a result will come.
+// send publishes the messages up to the first failure. results gets one result for each message
+// sent.
 func send(ctx context.Context, publisher *Publisher, messages []Outgoing) (results <-chan error, sent int, failure error) {
 	// Buffered for all: a late confirm finds room after the caller has gone.
 	reports := make(chan error, len(messages))
@@ -245,8 +245,8 @@ func send(ctx context.Context, publisher *Publisher, messages []Outgoing) (resul
 	return reports, sent, nil
 }
 
-// reporter holds nothing else of the message: it lives until the confirm is there, or the
-// connection is over, and the caller may be gone long before.
+// reporter keeps no other part of the message: the function lives until the confirm or the end of
+// the connection, perhaps long after the caller has returned.
 func reporter(reports chan<- error, to Target, id string) func(error) {
 	return func(err error) {
 		if err != nil {
@@ -269,7 +269,7 @@ func publishError(to Target, messageID string, err error) error {
 	return &PublishError{ID: id, Target: to, Err: err}
 }
 
-// link returns the link, waiting for one if need be.
+// link returns the link, after waiting for one if necessary.
 func (b *Broker) link(ctx context.Context) (*link, error) {
 	b.once.Do(func() {
 		b.keeper.Add(1)
@@ -297,7 +297,7 @@ func (b *Broker) link(ctx context.Context) (*link, error) {
 	}
 }
 
-// keep holds the link up until Close.
+// keep reconnects after each loss, until Close.
 func (b *Broker) keep() {
 	defer b.keeper.Done()
 	wait := newBackOff()
@@ -318,8 +318,8 @@ func (b *Broker) keep() {
 	}
 }
 
-// A disconnection has the log tell when there is no publishing connection: at its begin, at its end,
-// and once in disconnectionAgain meanwhile.
+// A disconnection logs that there is no publishing connection: at the beginning, at the end, and
+// once per disconnectionAgain in between.
 type disconnection struct {
 	logger      *slog.Logger
 	since, told time.Time // zero: there is a connection
@@ -327,7 +327,7 @@ type disconnection struct {
 
 const disconnectionAgain = time.Minute
 
-// lasts is for each connection that was lost or could not be made.
+// lasts is called for each connection that was lost or could not be made.
 func (d *disconnection) lasts(err error) {
 	now := time.Now()
 	switch {
@@ -348,8 +348,8 @@ func (d *disconnection) ends() {
 	d.since = time.Time{}
 }
 
-// newBackOff is the pause between attempts to reach a server: exponential with
-// jitter, from a tenth of a second to two seconds: transactions wait for it.
+// newBackOff is the pause between attempts to reach a server: exponential with jitter, from a
+// tenth of a second to two seconds. It is short because transactions wait for it.
 func newBackOff() *backoff.ExponentialBackOff {
 	b := backoff.NewExponentialBackOff()
 	b.InitialInterval = 100 * time.Millisecond
@@ -357,8 +357,8 @@ func newBackOff() *backoff.ExponentialBackOff {
 	return b
 }
 
-// serve makes one connection and keeps publishing channels on it, and returns when it is
-// over, or could not be made.
+// serve makes one connection and keeps publishing channels open on it. It returns when the
+// connection is over or could not be made.
 func (b *Broker) serve() (linked bool, err error) {
 	conn, err := b.Connect(b.ctx)
 	if err != nil {
@@ -397,22 +397,22 @@ func (b *Broker) serve() (linked bool, err error) {
 		case <-b.ctx.Done():
 			err = b.ctx.Err()
 		}
-		// A refused message has ended its own channel only, and what the others carry goes
-		// on. Every other end is that of the connection.
+		// A refused message ends only its own channel; the other channels go on. Every other end means
+		// that the connection has ended.
 		var next *Publisher
 		if Refusal(err) != nil {
-			next, err = open() // if that fails, another connection may do
+			next, err = open() // on failure, try another connection
 		}
 		if next == nil {
 			b.unlink(err)
 			return true, err
 		}
-		publishers = slices.Clone(publishers) // the link's are read without a lock
+		publishers = slices.Clone(publishers) // publish reads the link's slice without a lock
 		publishers[slices.Index(publishers, ended)] = next
 	}
 }
 
-// relink has everything published over these from now on.
+// relink makes Publish use these publishers from now on.
 func (b *Broker) relink(publishers []*Publisher) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

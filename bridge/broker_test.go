@@ -18,12 +18,12 @@ import (
 )
 
 const (
-	password = "s3cr3t" // must be in no error
+	password = "s3cr3t" // no error may contain it
 	patience = 2 * time.Minute
 )
 
-// dialFails dials and expects an error, in time, that tells nothing of the URL but host and
-// port.
+// dialFails dials and expects an error, in time, that contains host and port and nothing else of
+// the URL.
 func dialFails(t *testing.T, ctx context.Context, url string, opts *bridge.BrokerOptions) error {
 	t.Helper()
 	result := make(chan error, 1)
@@ -51,7 +51,7 @@ func dialFails(t *testing.T, ctx context.Context, url string, opts *bridge.Broke
 	return err
 }
 
-// peer is a server that says what it is given to every client, and then nothing.
+// peer starts a server that sends words to every client, and then nothing.
 func peer(t *testing.T, words string) string {
 	t.Helper()
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -73,12 +73,12 @@ func peer(t *testing.T, words string) string {
 	}()
 	t.Cleanup(func() {
 		_ = listener.Close()
-		<-ended // also: every client has left
+		<-ended // waits for the clients too
 	})
 	return fmt.Sprintf("amqp://login:%s@%s/virtual-one", password, listener.Addr())
 }
 
-// None of them is a broker that answers.
+// Each peer is no broker that answers.
 func TestNoBrokerIsUnavailable(t *testing.T) {
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
@@ -86,7 +86,7 @@ func TestNoBrokerIsUnavailable(t *testing.T) {
 	}
 	away := listener.Addr().String()
 	_ = listener.Close()
-	const short, byDefault = 100 * time.Millisecond, 10 * time.Second // what ends by itself ends before the default time-out
+	const short, byDefault = 100 * time.Millisecond, 10 * time.Second // an attempt that ends by itself ends before the default time-out
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(short, cancel)
 	for name, test := range map[string]struct {
@@ -95,7 +95,7 @@ func TestNoBrokerIsUnavailable(t *testing.T) {
 		timeout time.Duration
 		want    error
 		says    string
-		waits   bool // to the end of the short time
+		waits   bool // until the short time is over
 	}{
 		"nobody":              {t.Context(), "amqp://login:" + password + "@" + away + "/virtual-one", 0, bridge.ErrUnavailable, away, false},
 		"silent":              {t.Context(), peer(t, ""), short, context.DeadlineExceeded, "", true},
@@ -143,7 +143,7 @@ func TestOnlyWhatMayPassByItselfIsRetryable(t *testing.T) {
 	}
 }
 
-// refused is how the broker refuses a publish: it closes the channel.
+// refused returns the error of a publish that the broker refused: it closes the channel.
 func refused(code int) error {
 	return fmt.Errorf("%w: %w", bridge.ErrUnconfirmed, &amqp.Error{Code: code, Server: true, Recover: true})
 }
@@ -161,7 +161,7 @@ func TestAPublishErrorNamesMessageAndTarget(t *testing.T) {
 	}
 }
 
-// What the caller has ended itself, no other attempt mends.
+// No other attempt helps after the caller's own end.
 func TestWhatTheCallerHasEndedIsNotRetryable(t *testing.T) {
 	broker, err := bridge.NewBroker("amqp://login:"+password+"@127.0.0.1:1/", &bridge.BrokerOptions{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {

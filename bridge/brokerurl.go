@@ -10,8 +10,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// ParseURL takes a broker's URL apart, as Dial does: it returns what the URL says for each of
-// its addresses, one or more. The error is ErrURL.
+// ParseURL splits a broker's URL, as Dial does, and returns one URI per address, at least one. The
+// error is ErrURL.
 func ParseURL(address string) ([]amqp.URI, error) {
 	urls := splitURL(address)
 	uris := make([]amqp.URI, len(urls))
@@ -49,7 +49,7 @@ func splitURL(address string) []string {
 
 var errURLForm = fmt.Errorf("%w: it is not of the form amqp://user:password@host:port/vhost, or host:port,host:port for the nodes of a cluster (special characters in user, password and vhost are percent-encoded)", ErrURL)
 
-// checkURLs is checkURL for the URL of each address.
+// checkURLs calls checkURL for the URL of each address.
 func checkURLs(urls []string, config *tls.Config) error {
 	for _, one := range urls {
 		if err := checkURL(one, config); err != nil {
@@ -59,15 +59,14 @@ func checkURLs(urls []string, config *tls.Config) error {
 	return nil
 }
 
-// checkURL refuses what the library would read otherwise than it is meant, or pass
-// over: half a client certificate, and TLS without TLS. No error contains any part of
-// the URL.
+// checkURL refuses a URL that the AMQP library would misread, or of which it would ignore a part: half
+// a client certificate, and TLS parameters without TLS. No error contains any part of the URL.
 func checkURL(address string, config *tls.Config) error {
 	parsed, err := url.Parse(address)
 	if err == nil {
 		_, err = amqp.ParseURI(address)
 	}
-	// An @ behind the host is the end of a password with a special character in it.
+	// An @ behind the host ends a password with an unescaped special character.
 	if err != nil || parsed.Host == "" || parsed.Fragment != "" || strings.Contains(parsed.RequestURI(), "@") {
 		return errURLForm
 	}

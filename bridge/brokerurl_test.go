@@ -9,7 +9,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// Nor is the URL shown.
+// No error shows the URL.
 func TestAnUnusableURLIsRefusedAndTLSNotLeftOutSilently(t *testing.T) {
 	const login = "login:" + password + "@127.0.0.1:1/virtual-one"
 	const form = "amqp://user:password@host:port/vhost"

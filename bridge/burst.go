@@ -11,27 +11,27 @@ import (
 )
 
 const (
-	// burstLimit is how much may wait to be written before waitRoom waits.
+	// burstLimit is how many unwritten bytes make waitRoom wait.
 	burstLimit = 256 << 10
-	// readLimit is how much is read with one call, if it is there.
+	// readLimit bounds the bytes read with one call.
 	readLimit = 64 << 10
-	// lastWrite bounds the flush of what is left when the connection is closed.
+	// lastWrite bounds the flush of unwritten bytes when the connection is closed.
 	lastWrite = time.Second
-	// lastRead bounds the reading of what has come when nothing can be written any more.
+	// lastRead bounds the reading of bytes that have arrived, after a write has failed.
 	lastRead = time.Second
 )
 
-// burstConn reads and writes in bursts: what is written while the system is still busy
-// with the last burst gathers and goes out with one call. The AMQP library
-// flushes after every message; the broker's cost is per burst, not per message
-// (measured on RabbitMQ 3.10), and so is the system's. An idle connection is not delayed.
+// burstConn reads and writes in bursts: bytes written while the system is busy with the last burst
+// gather and go out with one call. The AMQP library flushes after every message, but cost is per
+// burst, not per message, for the broker (measured on RabbitMQ 3.10) and for the system. An idle
+// connection is not delayed.
 //
-// Write never blocks: the library holds its locks meanwhile, so a broker that
-// reads nothing (a memory alarm, a dead network) would stop its reader too, and
-// no deadline could be kept. Whoever has much to write calls waitRoom first.
+// Write never blocks. The library holds its locks during Write, so with a broker that reads nothing
+// (a memory alarm, a dead network) the library's reader would stop too, and no deadline could be
+// kept. Callers with much to write call waitRoom first.
 //
-// An error of the connection is reported by a later Write. That is no loss: only
-// a broker's confirm says that a message has arrived.
+// An error of the connection is reported by a later Write. Nothing is lost by that: only a
+// broker's confirm proves that a message has arrived.
 type burstConn struct {
 	net.Conn
 	reader *bufio.Reader
@@ -40,7 +40,7 @@ type burstConn struct {
 
 	mu      sync.Mutex
 	buf     []byte
-	taken   chan struct{} // closed when the writer takes buf
+	taken   chan struct{} // closed when the writer empties buf
 	closing bool
 	err     error
 }
@@ -73,8 +73,8 @@ func (c *burstConn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// waitRoom waits until less than burstLimit waits to be written, or the
-// connection is over, which Write will tell. It returns false if ctx ends first.
+// waitRoom waits until fewer than burstLimit bytes are unwritten, or the connection is over (then
+// Write returns the error). It returns false if ctx ends first.
 func (c *burstConn) waitRoom(ctx context.Context) bool {
 	for {
 		c.mu.Lock()
@@ -99,10 +99,10 @@ func (c *burstConn) writer() {
 	for range c.wake {
 		c.mu.Lock()
 		if cap(burst) > 4*burstLimit {
-			burst = nil // one huge message must not hold its memory for ever
+			burst = nil // one huge message must not keep its memory for ever
 		}
 		burst, c.buf = c.buf, burst[:0]
-		if len(burst) >= burstLimit { // somebody may wait
+		if len(burst) >= burstLimit { // a caller of waitRoom may wait
 			close(c.taken)
 			c.taken = make(chan struct{})
 		}
@@ -120,8 +120,8 @@ func (c *burstConn) writer() {
 	}
 }
 
-// fail ends the connection by its reader, who first reads what has come: the broker may have
-// said why it takes nothing more.
+// fail ends the connection through its reader. The reader first reads the bytes that have arrived:
+// the broker may have sent its reason for taking no more.
 func (c *burstConn) fail(err error) {
 	c.mu.Lock()
 	c.err = err
@@ -129,7 +129,7 @@ func (c *burstConn) fail(err error) {
 	_ = c.Conn.SetReadDeadline(time.Now().Add(lastRead))
 }
 
-// Close writes what is left, for at most lastWrite, and closes the connection.
+// Close writes the remaining bytes, for at most lastWrite, and closes the connection.
 func (c *burstConn) Close() error {
 	c.mu.Lock()
 	again := c.closing

@@ -13,11 +13,11 @@ import (
 	"time"
 )
 
-// Both ends of a pipe are in one bubble of package synctest: there a test fails at once when
-// all wait for each other.
+// Both ends of a pipe are in one bubble of package synctest: there a test fails at once on a
+// deadlock.
 
-// record is what one goroutine writes: whose it is, its number, and a filling
-// that shows whether it was torn.
+// record is one write of a goroutine: the writer, its number, and a filling that shows whether the
+// record was torn.
 func record(writer, number uint32) []byte {
 	p := make([]byte, 8+number%512)
 	binary.BigEndian.PutUint32(p, writer)
@@ -28,13 +28,13 @@ func record(writer, number uint32) []byte {
 	return p
 }
 
-// Many goroutines write, and one closes behind them.
+// Many goroutines write, and one closes after them.
 func TestBurstsKeepTheOrderAndLoseNothing(t *testing.T) {
 	synctest.Test(t, testBursts)
 }
 
 func testBursts(t *testing.T) {
-	near, far := net.Pipe() // which has no buffer
+	near, far := net.Pipe() // without a buffer
 	const writers, records = 16, 500
 	defer far.Close()
 	c := newBurstConn(near)
@@ -79,7 +79,7 @@ func testBursts(t *testing.T) {
 	closing.Wait()
 }
 
-// busyConn tells of every Write, and lets none return before it is told to.
+// busyConn reports every Write, and holds it until the test lets it return.
 type busyConn struct {
 	net.Conn
 	writes  chan int

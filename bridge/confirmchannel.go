@@ -11,35 +11,34 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/unreadable"
 )
 
-// A confirmChannel is a channel in confirm mode, and does a Publisher's work until it
-// is closed or retired.
+// A confirmChannel is a channel in confirm mode. It does a Publisher's work until it is closed or
+// retired.
 //
-// Confirms are taken as they come. Those of one target are taken one after the other; those of
-// different targets do not wait for each other.
+// Confirms of one target are collected one after the other. Targets do not wait for each other.
 //
-// The broker returns an unroutable message and then acks it all the same, and the library hands
-// both over on different Go channels. Its reader puts the return into its channel before it
-// handles the ack. So whoever has the ack and then empties the channel of returns has seen the
-// return. The reader gives up on a full channel; that is why returns has room for as many as
-// can ever be in flight.
+// The broker returns an unroutable message and then acks it all the same, and the library delivers
+// return and ack on different Go channels. The library's reader sends the return before it handles
+// the ack. So a goroutine that has the ack and then empties the channel of returns has seen the
+// return. The reader drops a return if the Go channel is full; that is why returns has room for
+// as many as can ever be in flight.
 //
-// The ack is read from the message's own DeferredConfirmation. The library's NotifyPublish must
-// not be used. If the broker nacks one message early, and later acks those around it with one
-// multiple ack, it reports the nacked one as acked. That happens when a full queue and a slow
-// one are published to in turns.
+// The ack is read from the message's own DeferredConfirmation. NotifyPublish must not be used: if
+// the broker nacks one message early, and later acks its neighbours with one multiple ack,
+// NotifyPublish reports the nacked message as acked. That happens when messages go to a full queue
+// and to a slow queue in turns.
 type confirmChannel struct {
 	conn    *Connection
 	ch      *amqp.Channel
-	turn    chan struct{} // capacity 1: whoever holds the token publishes
-	room    chan struct{} // a token for each message in flight
-	retired chan struct{} // closed when no more is to be published
-	freed   chan struct{} // capacity 1: room was given back after that
+	turn    chan struct{} // capacity 1: the goroutine that holds the token publishes
+	room    chan struct{} // one token for each message in flight
+	retired chan struct{} // closed when nothing more is to be published
+	freed   chan struct{} // capacity 1: a token of room was given back after that
 	done    chan struct{}
 	ended   func(error) // called before done is closed
 
 	mu     sync.Mutex
 	err    error
-	flying map[Target][]publication // those that wait for their confirm, the oldest first
+	flying map[Target][]publication // unconfirmed messages, the oldest first
 
 	returning sync.Mutex
 	returns   chan amqp.Return
@@ -58,7 +57,7 @@ type publicationKey struct {
 	Target
 }
 
-// confirmChannel opens a confirm channel. ended is called when it has ended.
+// confirmChannel opens a confirm channel. ended is called when that channel has ended.
 func (c *Connection) confirmChannel(inFlight int, ended func(error)) (*confirmChannel, error) {
 	ch, err := c.Channel()
 	if err != nil {
@@ -86,7 +85,7 @@ func (c *Connection) confirmChannel(inFlight int, ended func(error)) (*confirmCh
 	return p, nil
 }
 
-// publish is Publisher.Publish.
+// publish implements Publisher.Publish on this channel.
 func (p *confirmChannel) publish(ctx context.Context, to Target, msg amqp.Publishing, report func(error)) error {
 	if err := p.fits(to, msg); err != nil {
 		return fmt.Errorf("publish: %w: %w", ErrInvalidMessage, err)
@@ -116,8 +115,8 @@ func (p *confirmChannel) publish(ctx context.Context, to Target, msg amqp.Publis
 	const mandatory, immediate = true, false
 	confirm, err := p.ch.PublishWithDeferredConfirm(to.Exchange, to.RoutingKey, mandatory, immediate, msg)
 	if err != nil {
-		// The channel or the connection is over, and the broker cannot have the
-		// whole message.
+		// The channel or the connection is over, and the broker cannot have received the whole
+		// message.
 		p.giveBack()
 		return fmt.Errorf("publish: %w: %w", ErrUnavailable, err)
 	}
@@ -131,7 +130,7 @@ func (p *confirmChannel) publish(ctx context.Context, to Target, msg amqp.Publis
 	return nil
 }
 
-// giveBack gives room back.
+// giveBack returns a token of room.
 func (p *confirmChannel) giveBack() {
 	<-p.room
 	select {
@@ -141,7 +140,7 @@ func (p *confirmChannel) giveBack() {
 	}
 }
 
-// fits refuses what would end the channel or the connection.
+// fits refuses a message that would end the channel or the connection.
 func (p *confirmChannel) fits(to Target, msg amqp.Publishing) error {
 	if err := limits.Publishing(to.Exchange, to.RoutingKey, msg); err != nil {
 		return err
@@ -152,7 +151,7 @@ func (p *confirmChannel) fits(to Target, msg amqp.Publishing) error {
 	return nil
 }
 
-// busy is the error of a context that ended before anything was sent.
+// busy is the error of a context that ended before the message was sent.
 func (p *confirmChannel) busy(ctx context.Context) error {
 	if reason := p.conn.Blocked(); reason != "" {
 		return fmt.Errorf("%w: %s", ErrBlocked, reason)
@@ -160,7 +159,7 @@ func (p *confirmChannel) busy(ctx context.Context) error {
 	return fmt.Errorf("%w: broker does not take messages fast enough: %w", ErrUnavailable, context.Cause(ctx))
 }
 
-// watch ends the channel when it is closed, or retired and empty.
+// watch ends the channel when it is closed, or when it is retired and empty.
 func (p *confirmChannel) watch(closes <-chan *amqp.Error) {
 	for retired := p.retired; retired != nil || len(p.room) > 0; {
 		select {
@@ -173,7 +172,7 @@ func (p *confirmChannel) watch(closes <-chan *amqp.Error) {
 		}
 	}
 	p.end(nil)
-	for len(p.room) > 0 { // who was publishing in that moment
+	for len(p.room) > 0 { // a Publish may have been under way
 		select {
 		case <-p.freed:
 		case <-closes:
@@ -183,8 +182,8 @@ func (p *confirmChannel) watch(closes <-chan *amqp.Error) {
 	_ = p.ch.Close()
 }
 
-// collect waits for the confirms of one target's messages, and reports them, until there
-// are none.
+// collect waits for the confirms of one target's messages, and reports them, until no message
+// is left.
 func (p *confirmChannel) collect(to Target) {
 	for {
 		p.mu.Lock()
@@ -192,7 +191,7 @@ func (p *confirmChannel) collect(to Target) {
 		p.mu.Unlock()
 		<-pub.confirm.Done() // the end of the channel nacks it
 		if !pub.confirm.Acked() && p.ch.IsClosed() {
-			<-p.done // then the reason is known
+			<-p.done // after that p.Err is the reason
 		}
 		p.report(pub)
 		p.mu.Lock()
@@ -210,7 +209,7 @@ func (p *confirmChannel) collect(to Target) {
 	}
 }
 
-// report reports a message whose confirm is there.
+// report reports a message whose confirm has come.
 func (p *confirmChannel) report(pub publication) {
 	err := p.Err()
 	switch {
@@ -226,8 +225,8 @@ func (p *confirmChannel) report(pub publication) {
 	pub.report(err)
 }
 
-// wasReturned drains the returns, and tells whether one of them is this message's. Its
-// confirm must be there.
+// wasReturned drains the returns, and reports whether this message is one of them. The message's
+// confirm must have come.
 func (p *confirmChannel) wasReturned(key publicationKey) bool {
 	p.returning.Lock()
 	defer p.returning.Unlock()
@@ -254,8 +253,8 @@ func (p *confirmChannel) wasReturned(key publicationKey) bool {
 	return n > 0
 }
 
-// returnedID is the ID of a returned message. A broker that adds headers to published messages
-// may return more than the library can read.
+// returnedID is the ID of a returned message. A broker that adds headers to published messages may
+// return more headers than the library can read.
 func returnedID(r amqp.Return) string {
 	if id, ok := r.Headers[unreadable.IDHeader].(string); ok && r.MessageId == "" {
 		return id
@@ -263,7 +262,7 @@ func returnedID(r amqp.Return) string {
 	return r.MessageId
 }
 
-// end lets no more messages in. Those that are not acked yet are unconfirmed.
+// end refuses further messages, and makes the unacked messages unconfirmed.
 func (p *confirmChannel) end(cause *amqp.Error) {
 	p.mu.Lock()
 	p.err = fmt.Errorf("%w: publishing channel closed", ErrUnavailable)
@@ -273,7 +272,7 @@ func (p *confirmChannel) end(cause *amqp.Error) {
 	p.mu.Unlock()
 	p.ended(p.err)
 	close(p.done)
-	p.turn <- struct{}{} // whoever was publishing has finished; nobody follows
+	p.turn <- struct{}{} // the last Publish has finished, and no other may begin
 }
 
 // Err returns nil while the channel is alive, and an error that wraps

@@ -18,18 +18,18 @@ import (
 // closePatience bounds the closing handshake with a broker that does not answer.
 const closePatience = 2 * time.Second
 
-// Product is what our connections call themselves in RabbitMQ's lists.
+// Product is the name of the bridge's connections in RabbitMQ's lists.
 const Product = "twoqueue"
 
 // A Connection is one connection to the broker. It never recovers. When it is over, Done is
 // closed, and everything that belongs to it is over too (rule 7 in the package's comment).
 //
-// amqp091-go ends a connection when a message arrives whose headers it cannot read: tables more
-// than 32 deep in each other, more than 8192 elements in one, more than a frame. RabbitMQ
-// delivers such messages, again and again. A Connection delivers a record in the place of one:
-// without message ID, with the header x-bridge-unreadable, which says why, and with headers and
-// body of the message in its body (wire.OpenDead reads it). A receiver must refuse such a
-// message; the strategies of package idempotency do.
+// amqp091-go ends a connection when a message arrives whose headers it cannot read: tables nested
+// more than 32 deep, more than 8192 elements in one, more than a frame. RabbitMQ delivers such
+// messages, again and again. In place of such a message a Connection delivers a record: without
+// message ID, with the header x-bridge-unreadable, which gives the reason, and with the message's
+// headers and body in its body (wire.OpenDead reads it). A receiver must refuse such a message; the
+// strategies of package idempotency do.
 type Connection struct {
 	host  string // and port
 	conn  *amqp.Connection
@@ -43,21 +43,20 @@ type Connection struct {
 	open    chan struct{} // closed while the broker takes messages
 }
 
-// A dialer makes connections, as net.Dialer's DialContext does.
+// A dialer makes connections; net.Dialer.DialContext is one.
 type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
-// connect opens a connection to one address. lost is called if it ends by an error.
+// connect opens a connection to one address. lost is called if the connection ends by an error.
 func connect(ctx context.Context, dial dialer, address, name string, tlsConfig *tls.Config, log *slog.Logger, lost func()) (*Connection, error) {
 	uri, err := amqp.ParseURI(address)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the broker: %w", ErrURL)
 	}
-	if uri.Scheme == "amqps" { // Dial sees to TLS, the library to what is in it
+	if uri.Scheme == "amqps" { // our Dial does TLS, and the library speaks plain AMQP over it
 		address = "amqp" + address[len("amqps"):]
 	}
 	host := net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port))
-	// The library knows no contexts: closing the socket stands for it during the
-	// handshakes.
+	// The library takes no context. So the end of ctx closes the socket during the handshakes.
 	abandon := func() bool { return true }
 	var burst *burstConn
 	var secure *tlsConn
@@ -87,7 +86,7 @@ func connect(ctx context.Context, dial dialer, address, name string, tlsConfig *
 	inTime := abandon()
 	if err != nil {
 		if burst != nil {
-			_ = burst.Close() // the library does not, after some errors
+			_ = burst.Close() // after some errors the library does not close it
 		}
 		return nil, connectError(ctx, host, secure.orAlert(err))
 	}
@@ -98,7 +97,7 @@ func connect(ctx context.Context, dial dialer, address, name string, tlsConfig *
 	if secure != nil {
 		secure.opened.Store(true)
 	}
-	ahead.frames.max.Store(int64(conn.Config.FrameSize)) // before the first channel
+	ahead.frames.max.Store(int64(conn.Config.FrameSize)) // must precede the first channel
 	c := &Connection{host: host, conn: conn, burst: burst, ahead: ahead, done: make(chan struct{}), open: make(chan struct{})}
 	close(c.open)
 	blocks := conn.NotifyBlocked(make(chan amqp.Blocking, 4))
@@ -107,7 +106,7 @@ func connect(ctx context.Context, dial dialer, address, name string, tlsConfig *
 	return c, nil
 }
 
-// connectError makes the broker's bare answers readable.
+// connectError adds the cause to the broker's terse answers.
 func connectError(ctx context.Context, host string, err error) error {
 	var amqpErr *amqp.Error
 	switch {
@@ -171,7 +170,7 @@ func (c *Connection) setBlocked(b amqp.Blocking) {
 	}
 }
 
-// Done is closed when the connection is over; Err then says why.
+// Done is closed when the connection is over; Err then gives the reason.
 func (c *Connection) Done() <-chan struct{} { return c.done }
 
 // Err returns nil while the connection is alive, and an error that wraps
@@ -209,7 +208,7 @@ func (c *Connection) waitOpen(ctx context.Context) error {
 	}
 }
 
-// Server returns what the broker calls itself, and its version; "" if it does not say.
+// Server returns the broker's product name and version; "" if the broker sends none.
 func (c *Connection) Server() (product, version string) {
 	product, _ = c.conn.Properties["product"].(string)
 	version, _ = c.conn.Properties["version"].(string)
@@ -225,8 +224,8 @@ func (c *Connection) Channel() (*amqp.Channel, error) {
 	return ch, nil
 }
 
-// Close ends the connection and all its channels. Whether the broker has unconfirmed messages
-// stays unknown. Unacked messages are redelivered.
+// Close ends the connection and all its channels. Unconfirmed messages may or may not be at the
+// broker. Unacked messages are redelivered.
 func (c *Connection) Close() {
 	defer c.ahead.end(closePatience)()
 	_ = c.conn.CloseDeadline(time.Now().Add(closePatience))

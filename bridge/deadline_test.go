@@ -25,8 +25,8 @@ func outgoing(n, size int) []Outgoing {
 	return out
 }
 
-// Whatever the broker does instead of confirming, Publish waits to the end of its deadline and
-// not longer, and says what is known.
+// Publish waits for a broker that does not confirm until its deadline and not longer; its error names
+// the known state.
 func TestPublishEndsAtItsDeadline(t *testing.T) {
 	const large = 2 * burstLimit
 	for name, test := range map[string]struct {
@@ -35,7 +35,7 @@ func TestPublishEndsAtItsDeadline(t *testing.T) {
 		size   int
 		want   []error
 		blamed int     // the message that the error names; -1: none
-		next   []error // of the next Publish, of one message, which is not sent
+		next   []error // errors of the next Publish, of one message, which is not sent
 	}{
 		"there is no broker":               {nil, 1, 1, []error{ErrUnavailable}, -1, []error{ErrUnavailable}},
 		"it confirms nothing":              {&script{}, 10, 1, []error{ErrUnconfirmed, context.DeadlineExceeded}, 0, nil},
@@ -88,7 +88,7 @@ func TestPublishEndsAtItsDeadline(t *testing.T) {
 	}
 }
 
-// A caller who gives up hears at once, and is not to try again.
+// A caller that gives up gets the error at once, and must not try again.
 func TestPublishEndsWithItsCaller(t *testing.T) {
 	for name, peer := range map[string]*script{
 		"there is no broker":  nil,
@@ -131,7 +131,7 @@ func TestCloseEndsWhatIsUnderWayAndWaitsForNoSilentPeer(t *testing.T) {
 				synctest.Wait()
 				began := time.Now()
 				b.Close()
-				// The writer's time is up at the same moment; if it is first, the reader has lastRead more.
+				// Both deadlines end at the same moment; if the writer's is first, the reader has lastRead more.
 				if took := time.Since(began); took != test.took && (test.took == 0 || took != test.took+lastRead) {
 					t.Errorf("it took %v, want %v", took, test.took)
 				}
@@ -141,13 +141,13 @@ func TestCloseEndsWhatIsUnderWayAndWaitsForNoSilentPeer(t *testing.T) {
 				if err := b.Publish(t.Context(), outgoing(1, 1)); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "closed") {
 					t.Errorf("afterwards: %v", err)
 				}
-				b.Close() // again is no harm
+				b.Close() // a second Close does no harm
 			})
 		})
 	}
 }
 
-// RabbitMQ waits for seconds before it refuses a login, while somebody waits for the connection.
+// RabbitMQ waits for seconds before it refuses a login, while Publish waits for the connection.
 func TestALoginThatIsRefusedWhileOneWaitsIsTheError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := (&peer{}).broker(t, BrokerOptions{})
@@ -174,8 +174,8 @@ func TestALoginThatIsRefusedWhileOneWaitsIsTheError(t *testing.T) {
 	})
 }
 
-// RabbitMQ says why it refuses a virtual host. One that dies just then, or is too busy for its
-// handshake_timeout, says nothing.
+// RabbitMQ gives its reason when it refuses a virtual host. A broker that dies at that moment, or is
+// too busy for its handshake_timeout, gives none.
 func TestABrokerThatGoesAwayDuringTheLoginIsUnavailable(t *testing.T) {
 	_, err := connect(t.Context(), func(context.Context, string, string) (net.Conn, error) {
 		near, far := net.Pipe()
@@ -187,7 +187,7 @@ func TestABrokerThatGoesAwayDuringTheLoginIsUnavailable(t *testing.T) {
 	}
 }
 
-// dying ends instead of opening a virtual host.
+// dying closes the connection in place of opening a virtual host.
 type dying struct{ net.Conn }
 
 func (d dying) Write(b []byte) (int, error) {

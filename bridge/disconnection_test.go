@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// The log tells of an outage at its begin and at its end, and rarely meanwhile.
+// An outage is logged when it begins and when it ends, and rarely in between.
 func TestTheLogTellsOncePerMinuteThatThereIsNoConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		peer := newScriptedPeer(t)
@@ -30,7 +30,7 @@ func TestTheLogTellsOncePerMinuteThatThereIsNoConnection(t *testing.T) {
 			}
 			return dial(ctx, network, address)
 		}
-		for range 2 { // the second outage is told as the first
+		for range 2 { // the second outage is logged like the first
 			result := publish(b, "m")
 			m := peer.next()
 			m.confirm()

@@ -1,5 +1,5 @@
-// Package bridge is what every application that uses the two-queue bridge needs: the message,
-// the queues, the connection to RabbitMQ, and the errors. This comment describes the protocol.
+// Package bridge holds the parts that senders, verifiers and receivers share: the message, the
+// queues, the connection to RabbitMQ, and the errors. This comment describes the protocol.
 //
 // The bridge carries messages from transactions of an SQL database to RabbitMQ: a message goes
 // out if and only if its transaction commits. An application uses [Message], [Dial], [Topology]
@@ -13,8 +13,8 @@
 //
 // The other chapters:
 //
-//   - [github.com/twoqueue/twoqueue/sender]: how to send, and what to do on an error
-//   - [github.com/twoqueue/twoqueue/verifier]: what becomes of a message that was sent
+//   - [github.com/twoqueue/twoqueue/sender]: sending, and the answer to each error
+//   - [github.com/twoqueue/twoqueue/verifier]: the way of a message after it was sent
 //   - [github.com/twoqueue/twoqueue/idempotency]: how to handle each message once
 //   - [github.com/twoqueue/twoqueue/bridge/migrate]: the tables
 //   - [github.com/twoqueue/twoqueue/bridge/postgres],
@@ -27,10 +27,10 @@
 //
 //   - [github.com/twoqueue/twoqueue/bridge/wire]: the format of a staged message, for
 //     senders in other languages and for tools that read the queues
-//   - [github.com/twoqueue/twoqueue/bridge/driver]: what a further database implements, and
-//     [github.com/twoqueue/twoqueue/bridge/ledgertest], the suite that it must pass
-//   - [github.com/twoqueue/twoqueue/bridge/inspect]: what operators ask of a database. The
-//     packages below it answer; an application does not link them
+//   - [github.com/twoqueue/twoqueue/bridge/driver]: the interfaces that a further database
+//     implements, and [github.com/twoqueue/twoqueue/bridge/ledgertest], the suite that it must pass
+//   - [github.com/twoqueue/twoqueue/bridge/inspect]: the interfaces for operators' questions to a
+//     database. The packages below it implement them; an application does not link them
 //
 // # The two queues
 //
@@ -46,23 +46,23 @@
 // transaction. To stage is to publish the message to the staging queue. To settle is to wait on
 // the row lock until that transaction ends. The outcome is committed, rolled back or still
 // open. A committed message is forwarded to its target (exchange and routing key), and its row
-// is forgotten. A message of a rolled-back transaction is dropped. What can be neither
-// forwarded nor rightly dropped goes to the dead queue. A carried message is one of which the
-// row in the ledger holds a copy; a verifier stages it from there if no queue has it, but not
-// before the row's stage time. An orphan is a row that carries no message, and whose message
-// is gone from the queues. The inbox is the receiver's table of processed keys.
+// is forgotten. A message of a rolled-back transaction is dropped. A message that can be neither
+// forwarded nor rightly dropped goes to the dead queue. The row of a carried message holds a copy
+// of it; a verifier stages that copy if no queue has the message, but not before the row's stage
+// time. An orphan is a row without a message, left after its message has gone from the queues. The
+// inbox is the receiver's table of processed keys.
 //
-// # What is promised, and what is not
+// # Guarantees
 //
 // Every message of a committed transaction is delivered at least once, or is put into the dead
-// queue with the reason. All copies have the same message ID. No other message is delivered.
-// This holds as long as database and broker keep what they have committed and confirmed. Classic
-// queues may not, if the broker's host crashes (Topology.Classic). (A
-// message that is larger than the broker now takes stays in its queue until the broker's limit
-// is raised; see package verifier.) A receiver that handles each message ID once (package
-// idempotency) turns this into exactly once, for effects in its database.
+// queue with the reason. All copies have the same message ID. No other message is delivered. This
+// holds while database and broker keep all that they have committed and confirmed; classic queues
+// may not, if the broker's host crashes (Topology.Classic). A message larger than the broker's
+// present limit stays in its queue until the limit is raised (package verifier). A receiver that
+// handles each message ID once (package idempotency) turns this into exactly once, for effects in
+// its database.
 //
-// Messages without an order key may arrive in any order, even those of one transaction. No
+// Messages without an order key may arrive in any order, even within one transaction. No
 // delivery time is promised: a message waits for its transaction and for a verifier.
 //
 // # In order, per key
@@ -74,23 +74,23 @@
 // condition. When a transaction stages a message early, the messages that it has already sent
 // with that key are staged before it.
 //
-// Different keys do not wait for each other, and messages without a key do not wait for those
-// with one. All share a verifier's work and memory. In one transaction the sender stages the
+// Different keys do not wait for each other, and messages without a key do not wait for messages
+// with one. All share a verifier's work and memory. Within one transaction the sender stages the
 // messages with a key first.
 //
-//   - A copy may come again later, with the same ID. A receiver that skips what it has
+//   - A copy may come again later, with the same ID. A receiver that skips messages it has
 //     handled sees the order.
 //   - The target must keep the order too: one queue with one active consumer.
-//   - Each attempt to send a message needs a new ID. A copy of a rolled-back attempt stands
-//     further ahead in the queue. With the same ID it would be the first copy of the
-//     message, at the wrong place.
+//   - Each attempt to send a message needs a new ID. A copy of a rolled-back attempt is further
+//     ahead in the queue. With the same ID it would be the first copy of the message, at the
+//     wrong place.
 //   - Rows do not carry these messages: without the broker their transactions fail.
-//   - When a message goes to the dead queue, the verifier's option HoldKeys decides what
-//     happens to its key. A message that an operator replays arrives when it is replayed.
+//   - When a message goes to the dead queue, the verifier's option HoldKeys decides whether its
+//     key waits. A message replayed by an operator arrives when it is replayed.
 //
-// # What happens at a crash
+// # Crashes
 //
-//	the process dies after …              what follows
+//	the process dies after …              consequence
 //	record, before publish                the database rolls back; no message
 //	publish or confirm, before COMMIT     rolled back; the staged copy is dropped
 //	COMMIT                                the row is there; the message is forwarded
@@ -164,36 +164,36 @@
 //     fail. These log when they begin to fail and when they work again, back off, and never end
 //     a session.
 //
-// # What a sender and a receiver need of the broker
+// # Rights at the broker
 //
-// A sender needs only the right to write to Topology.Exchange. It reaches the staging queue and the
-// ordered queues by it, and no others. Without an Exchange it needs the right to write to
-// amq.default, as rights call the default exchange, and so reaches every queue of the virtual host:
-// RabbitMQ checks no right for a queue when a message is published.
+// A sender needs only the right to write to Topology.Exchange. Through it the sender reaches the
+// staging queue and the ordered queues, and no others. Without an Exchange a sender needs the right
+// to write to amq.default, the name of the default exchange in rights, and so reaches every queue of
+// the virtual host: RabbitMQ checks no right for a queue when a message is published.
 //
 // A receiver needs the right to read its queue. To declare that queue it also needs the right to
 // configure it, and if the queue has a dead-letter exchange, to write to that exchange (amq.default
 // for the default one). idempotency.DeadQueue needs the right to write to amq.default too, and a
 // receiver that replies needs the rights of a sender. bridgectl grants prints all of these.
 //
-// # What a verifier needs
+// # Requirements of a verifier
 //
-//   - Of the database: a driver.Ledger, as Open returns it, on the writable primary. The proof
-//     must pass, also through a pooler.
-//   - Of the broker: the queues of Topology; the right to read the staging, the waiting and the
-//     ordered queues; the right to write to the targets' exchanges and to amq.default, by which
-//     it reaches the waiting, the dead and the audit queue; and, unless they exist already, the
-//     right to configure the queues, and for an Exchange the rights to configure and to read it
-//     and to write to the staging and the ordered queues, which a binding needs. With the rights
-//     to configure and to read Topology.LedgerQueue too, verifiers of another ledger are kept
-//     from the staging queue. Nothing may expire or overflow in the staging queue. Declare checks the
+//   - Database: a driver.Ledger, as Open returns it, on the writable primary. The proof must
+//     pass, also through a pooler.
+//   - Broker: the queues of Topology; the right to read the staging, the waiting and the ordered
+//     queues; the right to write to the targets' exchanges and to amq.default, through which the
+//     verifier reaches the waiting, the dead and the audit queue. Unless they exist already, also
+//     the right to configure the queues, and for an Exchange the rights to configure and to read
+//     it and to write to the staging and the ordered queues, which a binding needs. With the rights
+//     to configure and to read Topology.LedgerQueue too, verifiers of another ledger are kept from
+//     the staging queue. Nothing may expire or overflow in the staging queue. Declare checks the
 //     queue's arguments for that, but it cannot see policies.
-//   - Of a cluster: a node without a majority must lose its clients. Up to RabbitMQ 4.2
+//   - Cluster: a node without a majority must lose its clients. Up to RabbitMQ 4.2
 //     cluster_partition_handling = pause_minority does that. From 4.3 on this setting has no
 //     effect (RabbitMQ's guide 'Clustering and Network Partitions'), and the clients of such a
 //     node hear nothing until the partition ends (measured on 4.3.6). There the load balancer
 //     must take the node out. Without either, no message is lost, but the work of that node's
 //     clients stands still.
-//   - An allow-list of targets: a login that may write to the staging queue makes the
-//     verifier publish.
+//   - An allow-list of targets: the verifier publishes on behalf of every login that may write to
+//     the staging queue.
 package bridge

@@ -11,10 +11,10 @@ import (
 
 // Errors that answer a question; ask with errors.Is.
 var (
-	// ErrDuplicateID: a committed transaction has put this ID into the ledger, or it was given
-	// twice in one call. Roll back; another attempt with the same ID fails until that message
-	// is forwarded and its row deleted. So this finds some repetitions but not all; the
-	// receiver's inbox finds all.
+	// ErrDuplicateID: a committed transaction has put this ID into the ledger, or one call got it
+	// twice. Roll back; another attempt with the same ID fails until that message is forwarded and
+	// its row deleted. So the ledger finds some repetitions but not all; the receiver's inbox
+	// finds all.
 	ErrDuplicateID = errors.New("message ID is recorded already")
 
 	// ErrOtherLedger: this database holds another ledger than the one that was opened, or none.
@@ -24,9 +24,9 @@ var (
 	// message's ID. Insert it first.
 	ErrNoRow = errors.New("no row with the message ID")
 
-	// ErrTxEnded: the transaction ended before its COMMIT. The server rolled it back because of an
-	// error that was ignored, such as a deadlock, or a statement such as CREATE TABLE committed it.
-	// Statements that came later were committed one by one.
+	// ErrTxEnded: the transaction ended before its COMMIT. The server rolled it back after an
+	// ignored error, such as a deadlock, or a statement such as CREATE TABLE committed it. Later
+	// statements were committed one by one.
 	ErrTxEnded = errors.New("the transaction ended before its commit")
 
 	// ErrCommitUnknown: the COMMIT was sent, and its answer is missing or an error. The transaction
@@ -34,11 +34,11 @@ var (
 	ErrCommitUnknown = errors.New("unknown whether the transaction committed")
 
 	// ErrNotBegun: the connection to the database was lost before the transaction did anything, and
-	// so was each one that was tried instead.
+	// so was every connection tried after it.
 	ErrNotBegun = errors.New("no connection to begin a transaction on")
 
-	// ErrNoSchema: the tables are missing, or of a version that this release does not work
-	// with. The text says what to call, except with ErrLaterSchema.
+	// ErrNoSchema: the tables are missing, or of a version that this release does not work with.
+	// The text names the function to call, except with ErrLaterSchema.
 	ErrNoSchema = errors.New("schema not usable")
 
 	// ErrLaterSchema comes with ErrNoSchema: the tables are too new for this release. Use a
@@ -54,15 +54,15 @@ var (
 	// (rule 6 in the package's comment).
 	ErrOtherInstance = errors.New("another server answers than the proof covers")
 
-	// ErrReadOnly: the transaction is read-only. It was begun so (sql.TxOptions.ReadOnly), or the
-	// login or the connection makes it so (PostgreSQL: default_transaction_read_only; MySQL and
+	// ErrReadOnly: the transaction is read-only. It was begun so (sql.TxOptions.ReadOnly), or by a
+	// setting of the login or the connection (PostgreSQL: default_transaction_read_only; MySQL and
 	// MariaDB: transaction_read_only, tx_read_only). On a PostgreSQL standby every transaction is
-	// read-only, and the error is ErrNotPrimary; it is this one if the ledger's pool has no
-	// connection to ask with within a second.
+	// read-only, and the error is ErrNotPrimary; it is ErrReadOnly if the ledger's pool has no free
+	// connection within a second to find that out.
 	ErrReadOnly = errors.New("transaction is read-only; begin it read-write, on the primary")
 
-	// ErrProof: the database does not make a lookup wait for an open transaction,
-	// so no verifier may judge by it (rule 5 in the package's comment).
+	// ErrProof: the database does not make a lookup wait for an open transaction, so no verifier may
+	// judge by it (rule 5 in the package's comment).
 	ErrProof = errors.New("the ledger's lookup is not to be trusted here")
 
 	// ErrInvalidMessage: the message can never be sent as it is; the text names the
@@ -79,13 +79,13 @@ var (
 	// no further connection. RabbitMQ counts a closed connection for a moment longer.
 	ErrConnectionLimit = errors.New("limit of connections reached")
 
-	// ErrURL: a broker's URL is not one that Dial takes; the text says why, without any
-	// part of it.
+	// ErrURL: Dial does not accept this broker URL. The text gives the reason, and no part of the
+	// URL.
 	ErrURL = errors.New("broker URL is not usable")
 
 	// ErrCredentials: the broker refuses the user, the password or the virtual host. RabbitMQ
-	// refuses a password by closing the connection without a word. So a broker that goes away
-	// just then looks the same.
+	// refuses a password by closing the connection without a word. So a broker that goes away at
+	// that moment looks the same.
 	ErrCredentials = errors.New("broker refuses the login")
 
 	// ErrBlocked: the broker accepts no messages at present (memory or disk alarm).
@@ -104,7 +104,7 @@ var (
 	// ErrNacked: the broker refused the message, as a full queue does.
 	ErrNacked = errors.New("message refused by the broker")
 
-	// ErrUnconfirmed: the broker did not confirm the message in time. It may have it.
+	// ErrUnconfirmed: the broker did not confirm the message in time, and may have it.
 	ErrUnconfirmed = errors.New("message not confirmed")
 )
 
@@ -122,16 +122,16 @@ func (e *PublishError) Error() string {
 
 func (e *PublishError) Unwrap() error { return e.Err }
 
-// Retryable tells whether another attempt, in a new transaction, may succeed without a repair:
+// Retryable reports whether another attempt, in a new transaction, may succeed without a repair:
 // the broker was away, blocked, full, or did not confirm in time, or the connection to the database
-// was lost before the transaction did anything (ErrNotBegun). It returns false for other errors
-// of the database, which it does not know. It also returns false if the caller's context was
-// cancelled (not if its deadline passed), or the Broker closed.
+// was lost before the transaction did anything (ErrNotBegun). It returns false for other errors of
+// the database, which it cannot classify; if the caller's context was cancelled (not if its
+// deadline passed); and if the Broker was closed.
 //
-// If the broker has closed the channel because of a message (Refusal tells why), Retryable
-// returns false for a missing right (403) and a missing exchange (404), which only a repair
-// mends. It returns true for the rest, such as a message above max_message_size (406): if several
-// messages were under way, the culprit may be another transaction's. So bound the attempts.
+// If the broker has closed the channel because of a message (Refusal returns the reason), Retryable
+// returns false for a missing right (403) and a missing exchange (404), which need a repair. It
+// returns true for the rest, such as a message above max_message_size (406): if several messages
+// were under way, another transaction's may be the culprit. So bound the attempts.
 func Retryable(err error) bool {
 	if errors.Is(err, context.Canceled) {
 		return false
@@ -143,7 +143,7 @@ func Retryable(err error) bool {
 		errors.Is(err, ErrNacked) || errors.Is(err, ErrUnconfirmed)
 }
 
-// cancelled adds to an error that the caller's context was cancelled, if it was.
+// cancelled adds context.Canceled to an error if the caller's context was cancelled.
 func cancelled(ctx context.Context, err error) error {
 	if err == nil || errors.Is(err, context.Canceled) || !errors.Is(ctx.Err(), context.Canceled) {
 		return err

@@ -8,7 +8,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// Connect, and make the queues, or check those that there are.
+// Connect, and make the queues, or check the existing ones.
 func ExampleDial() {
 	ctx := context.Background()
 	broker, err := bridge.Dial(ctx, "amqp://shop:secret@localhost/", &bridge.BrokerOptions{Name: "shop"})

@@ -8,7 +8,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// CheckExchange tells why name cannot be a Topology's Exchange; nil if it can, or is empty.
+// CheckExchange returns why name cannot be a Topology's Exchange; nil if it can, or is empty.
 func CheckExchange(name string) error {
 	switch {
 	case len(name) > 255:
@@ -19,14 +19,13 @@ func CheckExchange(name string) error {
 	return nil
 }
 
-// BoundQueues are the names of the queues that senders publish to: the staging queue and the
+// BoundQueues returns the names of the queues that senders publish to: the staging queue and the
 // ordered queues. With an Exchange they are bound to it.
 func (t Topology) BoundQueues() []string { return append([]string{t.Queue}, t.OrderedQueues()...) }
 
 // DeclareExchange makes the Exchange and its bindings, or checks them; without an Exchange it does
-// nothing. Its queues must exist. An exchange of another type or durability is an error that names
-// the difference. If the login lacks a right for that, the error wraps ErrUnchecked, provided that
-// the exchange exists.
+// nothing. The queues must exist. If the exchange has another type or durability, the error names
+// the difference. If the login lacks a right and the exchange exists, the error wraps ErrUnchecked.
 func (t Topology) DeclareExchange(conn *Connection) error {
 	if t.Exchange == "" {
 		return nil
@@ -58,7 +57,7 @@ func (t Topology) DeclareExchange(conn *Connection) error {
 	return nil
 }
 
-// An uncheckedBinding is ErrUnchecked for a binding that may be there.
+// An uncheckedBinding is ErrUnchecked for a binding that may exist.
 type uncheckedBinding struct{ exchange, queue string }
 
 func (e *uncheckedBinding) Error() string {
@@ -67,7 +66,7 @@ func (e *uncheckedBinding) Error() string {
 
 func (*uncheckedBinding) Is(target error) bool { return target == ErrUnchecked }
 
-// exchangeExists is the answer for a login without the right to configure the exchange.
+// exchangeExists checks the exchange for a login without the right to configure it.
 func (t Topology) exchangeExists(conn *Connection, refusal error) error {
 	const durable, autoDelete, internal, noWait = true, false, false, false
 	err := onChannel(conn, func(ch *amqp.Channel) error {
@@ -76,7 +75,7 @@ func (t Topology) exchangeExists(conn *Connection, refusal error) error {
 	switch {
 	case err == nil:
 		return fmt.Errorf("exchange %q: %w", t.Exchange, ErrUnchecked)
-	case refusedWith(err, amqp.AccessRefused): // RabbitMQ 4.3 answers only a login that has some right to it
+	case refusedWith(err, amqp.AccessRefused): // RabbitMQ 4.3 answers only a login with some right to the exchange
 		return fmt.Errorf("exchange %q: %w; nor may it ask whether the exchange is there", t.Exchange, ErrUnchecked)
 	case refusedWith(err, amqp.NotFound):
 		return fmt.Errorf("exchange %q: is missing, and the login has no right to declare it: %w", t.Exchange, refusal)
@@ -91,7 +90,7 @@ func exchangeError(name string, err error) error {
 	return fmt.Errorf("exchange %q: %w", name, err)
 }
 
-// onChannel does something on a channel of its own, which a refusal closes.
+// onChannel calls do with a channel of its own, since a refusal closes the channel.
 func onChannel(conn *Connection, do func(ch *amqp.Channel) error) error {
 	ch, err := conn.Channel()
 	if err != nil {
@@ -101,7 +100,7 @@ func onChannel(conn *Connection, do func(ch *amqp.Channel) error) error {
 	return do(ch)
 }
 
-// refusedWith tells whether the broker has refused something with this code.
+// refusedWith reports whether err is a refusal by the broker with this code.
 func refusedWith(err error, code int) bool {
 	var refusal *amqp.Error
 	return errors.As(err, &refusal) && refusal.Code == code

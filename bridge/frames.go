@@ -13,26 +13,26 @@ const (
 	bodyFrame   = 3
 )
 
-// mostHeld is how much of a buffer is kept for the next content header.
+// mostHeld bounds the capacity kept for the next content header.
 const mostHeld = 256 << 10
 
 // frames follows the frames that a broker sends. A frame has a type, a channel, a size, as many
 // bytes, and an end (AMQP 0-9-1, section 2.3.5). A message is a method, a content header and
 // a body.
-//
 // The library ends the connection at a content header that it cannot read. So frames holds each
+// content header until it is whole, and replaces an unreadable message by its record (package wire).
 // one until it is whole, and replaces such a message by its record (package wire).
 type frames struct {
 	max atomic.Int64 // size of a frame that the library reads; 0: any
 
 	head [7]byte
-	have int    // bytes of head
+	have int    // the part received so far of a content header's payload and end byte
 	left int64  // bytes of the frame behind head
 	held []byte // the part of a content header's payload and its end that has come
 }
 
-// follow appends to out what the library shall read for p. It returns how many bytes of bodies
-// are in it, and whether a method begins there.
+// follow appends to out the bytes that the library reads in place of p. It returns how many bytes of
+// bodies are in it, and whether a method begins in p.
 func (f *frames) follow(out, p []byte) (_ []byte, bodies int, begins bool) {
 	for len(p) > 0 {
 		if f.left == 0 {
@@ -70,8 +70,8 @@ func (f *frames) follow(out, p []byte) (_ []byte, bodies int, begins bool) {
 	return out, bodies, begins
 }
 
-// release appends the content header that is held now, or the beginning of a record, of which
-// added bytes are body.
+// release appends the held content header, or the beginning of a record; added is how many of the
+// appended bytes are body.
 func (f *frames) release(out []byte) (_ []byte, added int) {
 	payload, maxFrame := f.held[:len(f.held)-1], int(f.max.Load())
 	if id, why := unreadable.Check(payload, maxFrame); why != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/unreadable"
 )
 
-// A deliverer is a peer that delivers whatever it is told to a consumer.
+// A deliverer is a peer that delivers the test's messages to a consumer.
 type deliverer struct {
 	t          *testing.T
 	conn       *Connection
@@ -44,7 +44,7 @@ func newDeliverer(t *testing.T) *deliverer {
 	return &deliverer{t: t, conn: conn, peer: <-conns, deliveries: deliveries}
 }
 
-// deliver delivers a message with these properties as bytes: flags and values.
+// deliver delivers a message with these encoded properties: flags and values.
 func (d *deliverer) deliver(properties, body []byte) amqp.Delivery {
 	d.t.Helper()
 	d.tag++
@@ -70,7 +70,7 @@ func (d *deliverer) deliver(properties, body []byte) amqp.Delivery {
 	}
 }
 
-// check delivers a message, which must arrive as it is or as its record, and a good one behind it.
+// check delivers a message, which must arrive unchanged or as its record, and a good one after it.
 func (d *deliverer) check(properties, body []byte) (replaced bool) {
 	d.t.Helper()
 	got := d.deliver(properties, body)
@@ -91,8 +91,7 @@ func recordOf(properties, body []byte) []byte {
 	return append(binary.BigEndian.AppendUint32(record, uint32(len(body))), body...)
 }
 
-// headersOf are properties that have headers only: one, "h", with a value as bytes; the
-// message ID follows.
+// headersOf returns properties with one header, "h", of an encoded value, and the message ID.
 func headersOf(value string) []byte {
 	table := "\x01h" + value
 	return append(binary.BigEndian.AppendUint32([]byte{0x20, 0x80}, uint32(len(table))), table+"\x02id"...)
@@ -114,8 +113,7 @@ func text(size int) string {
 	return "S" + string(binary.BigEndian.AppendUint32(nil, uint32(size))) + strings.Repeat("x", size)
 }
 
-// Nothing that stands in a content header ends the connection. The library reads no more than
-// it did: a message that it can read arrives as it is.
+// No content header ends the connection. A message that the library can read arrives unchanged.
 func TestAnUnreadableContentHeaderEndsNoConnection(t *testing.T) {
 	d := newDeliverer(t)
 	largest := 131_072 - 8 - 12 - len(headersOf(text(0))) // a frame, its own fields, class, weight and size of the body
@@ -159,8 +157,7 @@ func TestAnUnreadableContentHeaderEndsNoConnection(t *testing.T) {
 	}
 }
 
-// A message that is returned is not taken for confirmed, although the library could not read what
-// the broker has returned.
+// A returned message is not taken for confirmed, even if the library cannot read the return.
 func TestAnUnreadableReturnIsAReturn(t *testing.T) {
 	p := newScriptedPeer(t)
 	b := p.broker(t, BrokerOptions{})
@@ -185,7 +182,7 @@ func TestAnUnreadableReturnIsAReturn(t *testing.T) {
 	}
 }
 
-// randomProperties are those of a good message, with some bytes changed.
+// randomProperties returns the properties of a good message, with some bytes changed.
 func randomProperties(r *rand.Rand) []byte {
 	value := func() string {
 		switch r.IntN(8) {
@@ -205,7 +202,7 @@ func randomProperties(r *rand.Rand) []byte {
 		return fmt.Sprintf("%cabcdefgh", rune(r.IntN(128)))
 	}
 	properties := headersOf(value())
-	if r.IntN(2) == 0 { // all the others, too
+	if r.IntN(2) == 0 { // and all other flags
 		properties[0], properties[1] = 0xff, byte(r.IntN(256))
 		properties = append([]byte{properties[0], properties[1], 1, 'c', 1, 'e'}, properties[2:]...)
 		for range r.IntN(40) {

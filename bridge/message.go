@@ -10,14 +10,15 @@ import (
 	"github.com/google/uuid"
 )
 
-// A Message is what the receiver shall see, and its target. wire.Encode, and so a sender,
-// refuses with ErrInvalidMessage, before anything has happened, a message that cannot be sent.
-// It has no target; a name or short property of more than 255 bytes; headers and properties of
+// A Message is the message that the receiver will see, and its target. A sender (wire.Encode)
+// refuses a message that cannot be sent with ErrInvalidMessage, before anything has happened. Such a
+// message has no target; a name or short property of more than 255 bytes; headers and properties of
 // more than 64 KiB together, or more than 1000 headers; headers that AMQP or amqp091-go cannot
 // carry, or that begin with x-bridge-; a CC or BCC that is no list of strings; a MessageId that
-// differs from ID; an expiration that is no number of milliseconds or is more than ten years;
-// the reply-to amq.rabbitmq.reply-to, or a target of that name (Target.DirectReply); or an order key that is too long, contains a NUL, or
-// comes with a priority; or a NotBefore that comes with an order key or is too late.
+// differs from ID; an expiration that is no number of milliseconds or is more than ten years; the
+// reply-to amq.rabbitmq.reply-to, or a target of that name (Target.DirectReply); an order key that is
+// too long, contains a NUL, or comes with a priority; or a NotBefore that comes with an order key or
+// is too late.
 type Message struct {
 	// ID names the message for ever: it is the row in the ledger, the message-id at the
 	// receiver and the receiver's idempotency key. If it is zero, the sender makes a UUIDv7.
@@ -38,9 +39,9 @@ type Message struct {
 	// priority, which would change the order. Each attempt to send it needs a new ID.
 	OrderKey string
 
-	// NotBefore, if it is not zero, delays the message: a verifier stages it when the database's clock
-	// has reached this time ('Delayed messages' in the comment of package sender). It must be before the year
-	// 10000, and the message must have no order key.
+	// NotBefore, if it is not zero, delays the message: a verifier stages it when the database's
+	// clock has reached this time ('Delayed messages' in the comment of package sender). It must be
+	// before the year 10000, and the message must have no order key.
 	NotBefore time.Time
 
 	// Publishing is the message itself. MessageId must be empty or the text of ID. DeliveryMode
@@ -49,7 +50,7 @@ type Message struct {
 	Publishing amqp.Publishing
 }
 
-// Target returns where the message goes.
+// Target returns the message's target.
 func (m Message) Target() Target { return Target{m.Exchange, m.RoutingKey} }
 
 // A Target is an exchange and a routing key.
@@ -58,11 +59,11 @@ type Target struct {
 	RoutingKey string
 }
 
-// DirectReply tells whether the target is a direct reply-to, amq.rabbitmq.reply-to and something
-// behind it: no queue, but a channel of the asker. No message is sent there. RabbitMQ delivers a
-// mandatory message to such a channel and returns it all the same (measured on 3.10). If the
-// message is not mandatory, the broker does not say whether the asker was still there. Neither is
-// a safe delivery (rule 4 in the package's comment).
+// DirectReply reports whether the target is a direct reply-to: amq.rabbitmq.reply-to with a suffix
+// names a channel of the requester, not a queue. No message is sent there. RabbitMQ delivers a
+// mandatory message to such a channel and returns it all the same (measured on 3.10). For a
+// message that is not mandatory, the broker does not report whether the requester was still there.
+// Neither is a safe delivery (rule 4 in the package's comment).
 func (t Target) DirectReply() bool {
 	return t.Exchange == "" && strings.HasPrefix(t.RoutingKey, "amq.rabbitmq.reply-to")
 }

@@ -13,20 +13,20 @@ import (
 	"time"
 )
 
-// A peerConn is a connection on the side of a peer, which speaks as much of AMQP as a Broker
-// needs to publish, and opens whatever it is asked to open.
+// A peerConn is a connection on the side of a peer. The peer speaks enough AMQP for a Broker to
+// publish, and opens everything it is asked to open.
 type peerConn struct {
 	net.Conn
 	writing sync.Mutex
 	declare func() method // answers a declaration of a queue
 }
 
-// A peerMessage was published, and waits for what becomes of it.
+// A peerMessage was published, and waits for its confirm, return or refusal.
 type peerMessage struct {
 	conn    *peerConn
 	channel uint16
 	tag     uint64
-	missing int // bytes of the body
+	missing int // bytes of the body still to come
 	body    []byte
 }
 
@@ -36,7 +36,7 @@ type method struct {
 	arguments     string
 }
 
-// answers are those of a peer to the methods of a class and a number.
+// answers maps the class and number of a method to the peer's answer.
 var answers = map[[2]uint16]method{
 	{10, 11}: {10, 30, "\x00\x00\x00\x08\x00\x00\x00\x00"}, // start-ok: tune to frames of 512 KiB without heartbeats
 	{10, 40}: {10, 41, "\x00"},                             // open
@@ -47,7 +47,7 @@ var answers = map[[2]uint16]method{
 	{85, 10}: {85, 11, ""},                                 // confirm
 }
 
-// serve speaks to one client until it leaves, or until on, who hears of each message, says
+// serve speaks to one client until the client leaves, or until on, called for each message, returns
 // that nothing more is read.
 func (c *peerConn) serve(on func(peerMessage) bool) {
 	const methodFrame, headerFrame, bodyFrame, heartbeatFrame, headSize = 1, 2, 3, 8, 7
@@ -101,7 +101,7 @@ func (c *peerConn) serve(on func(peerMessage) bool) {
 	}
 }
 
-// say sends a method. What cannot be written, nobody waits for any more.
+// say sends a method. An error does not matter: then the client has gone.
 func (c *peerConn) say(channel uint16, m method) {
 	const methodFrame = 1
 	frame := binary.BigEndian.AppendUint16([]byte{methodFrame}, channel)
@@ -118,26 +118,26 @@ func (c *peerConn) write(frame []byte) {
 	_, _ = c.Write(frame)
 }
 
-// confirm says that the broker has it.
+// confirm acks the message.
 func (m peerMessage) confirm() {
 	m.conn.say(m.channel, method{60, 80, string(binary.BigEndian.AppendUint64(nil, m.tag)) + "\x00"})
 }
 
-// refuse closes the message's channel, as a broker does if it is too large.
+// refuse closes the message's channel, as a broker does for a message that is too large.
 func (m peerMessage) refuse() {
 	const preconditionFailed = "\x01\x96" // 406
 	m.conn.say(m.channel, method{20, 40, preconditionFailed + "\x07refused" + "\x00\x3c" + "\x00\x28"})
 }
 
-// A peer is the only server that a Broker comes to, by a pipe: it reads, or nothing moves.
+// A peer is the only server of a Broker, over a pipe: unless the peer reads, nothing moves.
 type peer struct {
 	dials   atomic.Int32
-	on      func() func(peerMessage) bool // what serve is given, for each connection
+	on      func() func(peerMessage) bool // returns the argument of serve, for each connection
 	declare func() method
 	opened  chan *peerConn // gets each connection, if it is not nil
 }
 
-// broker is one that comes to the peer, or to nobody if there is none.
+// broker returns a Broker of the peer; its connections fail if the peer is nil.
 func (p *peer) broker(t *testing.T, opts BrokerOptions) *Broker {
 	t.Helper()
 	opts.Logger = slog.New(slog.DiscardHandler)
@@ -162,14 +162,14 @@ func (p *peer) broker(t *testing.T, opts BrokerOptions) *Broker {
 	return b
 }
 
-// A script is what a peer does by itself.
+// A script is the behaviour of a peer that acts by itself.
 type script struct {
 	confirms int    // how many messages it confirms
 	blocks   string // its reason for taking nothing after the first message
 	reads    int    // after so many messages it reads nothing more; 0: it reads on
 }
 
-// peer is one that follows the script; without a script there is none.
+// peer returns a peer that follows the script; without a script, nil.
 func (s *script) peer() *peer {
 	if s == nil {
 		return nil
@@ -190,7 +190,7 @@ func (s *script) peer() *peer {
 
 const peerPatience = 2 * time.Minute
 
-// A scriptedPeer leaves it to the test to say what becomes of each message.
+// A scriptedPeer lets the test decide about each message.
 type scriptedPeer struct {
 	peer
 	t         *testing.T
@@ -212,7 +212,7 @@ func newScriptedPeer(t *testing.T) *scriptedPeer {
 	return p
 }
 
-// next is the next message that was published.
+// next returns the next published message.
 func (p *scriptedPeer) next() peerMessage {
 	p.t.Helper()
 	select {

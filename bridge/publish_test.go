@@ -14,7 +14,7 @@ func carrying(body []byte) []Outgoing {
 	return []Outgoing{{Target{RoutingKey: "q"}, amqp.Publishing{MessageId: "m", Body: body}}}
 }
 
-// publish publishes in a goroutine, and returns where the result will be.
+// publish publishes in a goroutine, and returns the channel of the result.
 func publish(b *Broker, body string) <-chan error {
 	result := make(chan error, 1)
 	go func() { result <- b.Publish(context.Background(), carrying([]byte(body))) }()
@@ -32,7 +32,7 @@ func awaitResult(t *testing.T, what string, result <-chan error) error {
 	}
 }
 
-// A broker that never confirms must not make us hold what nobody waits for.
+// A broker that never confirms must not keep the body of a message whose caller has gone.
 func TestABodyIsGarbageWhenItsCallerHasGone(t *testing.T) {
 	peer := newScriptedPeer(t)
 	b := peer.broker(t, BrokerOptions{})
@@ -48,7 +48,7 @@ func TestABodyIsGarbageWhenItsCallerHasGone(t *testing.T) {
 	if err := awaitResult(t, "publish", result); !errors.Is(err, ErrUnconfirmed) {
 		t.Errorf("error %v", err)
 	}
-	// The peer keeps the connection alive, whose end would free it.
+	// The peer keeps the connection alive; the connection's end would free the body.
 	for deadline := time.Now().Add(peerPatience); ; {
 		runtime.GC()
 		select {
@@ -63,7 +63,7 @@ func TestABodyIsGarbageWhenItsCallerHasGone(t *testing.T) {
 	}
 }
 
-// It ends its own channel only: what travels over another one is no part of it, and goes on.
+// A refused message ends its own channel only: messages over another channel go on.
 func TestARefusedMessageCostsNobodyTheConnection(t *testing.T) {
 	peer := newScriptedPeer(t)
 	b := peer.broker(t, BrokerOptions{Channels: 2})
@@ -95,10 +95,10 @@ func TestARefusedMessageCostsNobodyTheConnection(t *testing.T) {
 	}
 }
 
-// There is no other channel to be had then.
+// With one channel, none is left after the refusal.
 func TestAConnectionThatIsLostBehindARefusalIsMadeAnew(t *testing.T) {
 	peer := newScriptedPeer(t)
-	b := peer.broker(t, BrokerOptions{Channels: 1}) // what another one carried would be lost with the connection
+	b := peer.broker(t, BrokerOptions{Channels: 1}) // a second channel's messages would be lost with the connection
 	poison := publish(b, "poison")
 	refused := peer.next()
 	refused.refuse()

@@ -13,14 +13,13 @@ import (
 // renewPause is the shortest time between two channels of one Publisher.
 const renewPause = 2 * time.Second
 
-// A Publisher publishes without waiting, and reports for each message whether the broker has
-// it: confirmed *and* not returned (rules 2 and 4 in the package's comment).
+// A Publisher publishes without waiting, and reports for each message whether the broker has it:
+// confirmed *and* not returned (rules 2 and 4 in the package's comment).
 //
-// After a nack it goes on over a new channel, at most every two seconds. In a cluster a channel
-// remembers which node leads a quorum queue. While that node is away it nacks every message,
-// although the queue has another leader (measured on RabbitMQ 3.10: a node was cut off while a
-// channel published to the queue for the first time). A queue that is full nacks on the new
-// channel as well.
+// After a nack the Publisher changes to a new channel, at most every two seconds. In a cluster a
+// channel remembers which node leads a quorum queue. While that node is away the channel nacks every
+// message, although the queue has another leader (measured on RabbitMQ 3.10: a node was cut off while
+// a channel published to the queue for the first time). A full queue nacks on the new channel as well.
 type Publisher struct {
 	conn     *Connection
 	inFlight int
@@ -33,8 +32,8 @@ type Publisher struct {
 	err      error
 }
 
-// Publisher opens a publishing channel that has at most inFlight messages unconfirmed, or twice
-// as many while it is renewed. It ends with the connection.
+// Publisher opens a publishing channel with at most inFlight unconfirmed messages, or twice as many
+// while the channel is renewed. The Publisher ends with the connection.
 func (c *Connection) Publisher(inFlight int) (*Publisher, error) {
 	p := &Publisher{conn: c, inFlight: inFlight, done: make(chan struct{})}
 	if err := p.open(); err != nil {
@@ -43,7 +42,7 @@ func (c *Connection) Publisher(inFlight int) (*Publisher, error) {
 	return p, nil
 }
 
-// open goes on over a new channel.
+// open changes to a new channel.
 func (p *Publisher) open() error {
 	var next *confirmChannel
 	opened := make(chan struct{})
@@ -69,7 +68,7 @@ func (p *Publisher) open() error {
 	return nil
 }
 
-// end is the publisher's end if its current channel has ended.
+// end ends the publisher if its current channel has ended.
 func (p *Publisher) end(ended *confirmChannel, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -79,17 +78,16 @@ func (p *Publisher) end(ended *confirmChannel, err error) {
 	}
 }
 
-// Publish sends msg, with its own delivery mode and always mandatory, and returns as soon as it
-// is on its way. It waits while inFlight messages are unconfirmed, or while the broker blocks
+// Publish sends msg, with its own delivery mode and always mandatory, and returns as soon as msg is
+// queued for writing. It waits while inFlight messages are unconfirmed, or while the broker blocks
 // publishing.
 //
 // If Publish returns an error, nothing was sent and report is not called. The error wraps
 // ErrInvalidMessage if this message can never be sent, else ErrUnavailable or ErrBlocked.
 // Otherwise report is called exactly once, from a goroutine of the publisher, which it must not
-// block. Its argument is nil if the broker has taken the message to a queue, else an error that
-// wraps ErrReturned, ErrNacked or ErrUnconfirmed. The reports of one target come in the order
-// of Publish, unless a nack makes the publisher change its channel. Those of different targets
-// do not wait for each other.
+// block. Its argument is nil if the broker has put the message into a queue, else an error that wraps
+// ErrReturned, ErrNacked or ErrUnconfirmed. The reports of one target come in the order of Publish,
+// unless a nack makes the publisher change its channel. Targets do not wait for each other.
 func (p *Publisher) Publish(ctx context.Context, to Target, msg amqp.Publishing, report func(error)) error {
 	report = p.hearing(report)
 	for {
@@ -98,7 +96,7 @@ func (p *Publisher) Publish(ctx context.Context, to Target, msg amqp.Publishing,
 		if err == nil || ctx.Err() != nil || current == p.channel() {
 			return err
 		}
-		// It was renewed meanwhile; nothing was sent.
+		// The channel was renewed meanwhile; nothing was sent.
 	}
 }
 
@@ -108,7 +106,7 @@ func (p *Publisher) channel() *confirmChannel {
 	return p.current
 }
 
-// hearing returns a function that calls report, and has the channel renewed after a nack.
+// hearing returns a function that calls report, and renews the channel after a nack.
 func (p *Publisher) hearing(report func(error)) func(error) {
 	return func(err error) {
 		if errors.Is(err, ErrNacked) {
@@ -118,7 +116,7 @@ func (p *Publisher) hearing(report func(error)) func(error) {
 	}
 }
 
-// nacked has the channel renewed, if it is not new.
+// nacked renews the channel, unless it was renewed within renewPause.
 func (p *Publisher) nacked() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -130,7 +128,7 @@ func (p *Publisher) nacked() {
 }
 
 func (p *Publisher) renew() {
-	_ = p.open() // if that fails, the connection does
+	_ = p.open() // it fails only with the connection
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.renewing, p.renewed = false, time.Now()
@@ -140,7 +138,7 @@ func (p *Publisher) renew() {
 func (p *Publisher) Close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.err == nil { // renew leaves the current channel alone from now on
+	if p.err == nil { // after that renew retires its own new channel
 		p.err = fmt.Errorf("%w: publisher is closed", ErrUnavailable)
 		close(p.done)
 		close(p.current.retired)
@@ -148,7 +146,7 @@ func (p *Publisher) Close() {
 }
 
 // Done is closed when the channel is over, just before the messages in flight are reported as
-// unconfirmed. Err then says why.
+// unconfirmed. Err then gives the reason.
 func (p *Publisher) Done() <-chan struct{} { return p.done }
 
 // Err returns nil while the channel is alive, and an error that wraps

@@ -9,31 +9,31 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// readAheadPatience is how long a connection stays beyond its bound. Then it counts anew and
-// reads on: a delivery that went down with its channel is never received.
+// readAheadPatience is how long a connection stays beyond its limit. Then it counts anew and reads
+// on, since deliveries of a closed channel are never received.
 const readAheadPatience = time.Second
 
-// A readAhead is a connection that reads only so many bytes of deliveries before somebody
-// receives them. The AMQP library reads all that comes, and keeps it until it is received:
-// that was 29 of 40 MB, on one processor (measured).
+// A readAhead is a connection that bounds the bytes of deliveries read but not received. The AMQP
+// library reads everything that comes, and keeps it until it is received: 29 of 40 MB, on one
+// processor (measured).
 //
-// It pauses where a message begins. RabbitMQ sends the frames of one message after the other,
-// so all before it can be received.
+// It pauses where a message begins. RabbitMQ sends the frames of one message after the other, so
+// every message before can be received.
 //
-// A message that the library cannot read becomes a record on the way (frames).
+// A message that the library cannot read is replaced by a record (frames).
 type readAhead struct {
 	net.Conn
 	log    *slog.Logger
 	frames frames
-	buffer []byte        // what frames has made of the last bytes from the broker
+	buffer []byte        // frames made these of the last bytes from the broker
 	ready  []byte        // the part of buffer that Read has not returned
-	begun  bool          // a message, in those bytes
-	freed  chan struct{} // something was received, or nothing limits reading any more
+	begun  bool          // a message begins in those bytes
+	freed  chan struct{} // something was received, or the limit was lifted
 
 	mu     sync.Mutex
 	limit  int  // 0: none
-	bytes  int  // of bodies that were read and not received
-	ending bool // nobody need receive any more
+	bytes  int  // bytes of bodies that were read and not received
+	ending bool // the connection is closing: unreceived deliveries are no fault
 	closed bool
 }
 
@@ -41,7 +41,7 @@ func newReadAhead(conn net.Conn, log *slog.Logger) *readAhead {
 	return &readAhead{Conn: conn, log: log, freed: make(chan struct{}, 1)}
 }
 
-// bound sets the limit, and counts anew.
+// bound sets the limit, and restarts the count.
 func (r *readAhead) bound(limit int) {
 	r.mu.Lock()
 	r.limit, r.bytes = limit, 0
@@ -49,8 +49,8 @@ func (r *readAhead) bound(limit int) {
 	signal(r.freed)
 }
 
-// add counts what was read, or received if negative. What was read before the last call of
-// bound may still be received.
+// add counts body bytes read, or received if negative. Bytes read before the last call of bound
+// may still be received.
 func (r *readAhead) add(bytes int) {
 	r.mu.Lock()
 	r.bytes = max(0, r.bytes+bytes)
@@ -68,8 +68,8 @@ func (r *readAhead) exceeded() bool {
 	return r.limit > 0 && r.bytes > r.limit && !r.closed
 }
 
-// Read waits before it reads: by now the library has dealt with all that was read before, so
-// each message that is whole can be received.
+// Read waits before it reads. By now the library has handled everything read before, so each whole
+// message can be received.
 func (r *readAhead) Read(p []byte) (n int, err error) {
 	for len(r.ready) == 0 && err == nil {
 		if r.begun {
@@ -83,7 +83,7 @@ func (r *readAhead) Read(p []byte) (n int, err error) {
 	}
 	n = copy(p, r.ready)
 	if r.ready = r.ready[n:]; len(r.ready) > 0 {
-		err = nil // the next Read has it again
+		err = nil // the next Read returns it again
 	}
 	return n, err
 }
@@ -106,7 +106,7 @@ func (r *readAhead) wait() {
 	}
 }
 
-// end expects nobody to receive any more, and pauses no longer when the time is up. The
+// end stops the warning about unreceived deliveries, and lifts the limit after the time within. The
 // returned function must be called.
 func (r *readAhead) end(within time.Duration) (stop func() bool) {
 	r.mu.Lock()
@@ -115,7 +115,7 @@ func (r *readAhead) end(within time.Duration) (stop func() bool) {
 	return time.AfterFunc(within, r.open).Stop
 }
 
-// open ends a pause, and all to come.
+// open ends this pause and prevents all later ones.
 func (r *readAhead) open() {
 	r.mu.Lock()
 	r.closed = true
@@ -129,20 +129,19 @@ func (r *readAhead) Close() error {
 }
 
 // BoundReadAhead bounds how many bytes of deliveries, by their bodies, the connection reads
-// before they are received. It reads one message more than that, however large. By default
-// there is no bound: the library reads what the broker sends, up to the prefetch count.
+// before they are received. It reads one message more than that, however large. By default there
+// is no bound: the library reads everything the broker sends, up to the prefetch count.
 //
-// From then on tell Received of every delivery of every consumer on this connection. A
-// connection that stays beyond the bound for a second counts anew, reads on, and says so in the
-// log.
+// From then on call Received for every delivery of every consumer on this connection. A connection
+// that stays beyond the bound for a second counts anew, reads on, and logs a warning.
 //
-// Call it again after you have closed a channel: what the channel took with it is not counted
-// any more. Nor is what was read before and not received.
+// Call it again after you have closed a channel. Deliveries read before that call, including those
+// lost with the channel, are no longer counted.
 //
 // The library reads 4 KiB at once, so a bound below that costs a second now and then. The
-// broker's answer to Close comes behind deliveries: receive until Close returns, or it may end
-// without that answer.
+// broker's answer to Close comes behind deliveries: receive until Close returns, or the connection
+// may end without that answer.
 func (c *Connection) BoundReadAhead(bytes int) { c.ahead.bound(bytes) }
 
-// Received says that a delivery was received. See BoundReadAhead.
+// Received counts d as received. See BoundReadAhead.
 func (c *Connection) Received(d amqp.Delivery) { c.ahead.received(len(d.Body)) }

@@ -17,13 +17,13 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// frame is one as a broker sends it.
+// frame returns one frame as a broker sends it.
 func frame(kind byte, payload []byte) []byte {
 	f := binary.BigEndian.AppendUint32([]byte{kind, 0, 1}, uint32(len(payload)))
 	return append(append(f, payload...), frameEnd)
 }
 
-// sent is a message as a broker sends it, with its body in frames of a size.
+// sent returns a message as a broker sends it, with its body in frames of a size.
 func sent(body []byte, size int) []byte {
 	frames := append(frame(1, []byte("deliver")), frame(2, []byte("header"))...)
 	for part := range slices.Chunk(body, size) {
@@ -34,15 +34,14 @@ func sent(body []byte, size int) []byte {
 
 const inAll = 100
 
-// A sending broker sends so many messages, and counts those that the other side
-// has read.
+// A sendingBroker sends a number of messages, and counts the messages that the other side has read.
 type sendingBroker struct {
 	ahead *readAhead
 	read  atomic.Int32
 }
 
 func newSendingBroker(t *testing.T, limit int, body []byte) *sendingBroker {
-	near, far := net.Pipe() // no buffer: what is written has been read
+	near, far := net.Pipe() // without a buffer: written bytes have been read
 	b := &sendingBroker{ahead: newReadAhead(near, slog.New(slog.DiscardHandler))}
 	b.ahead.bound(limit)
 	message := sent(body, 300)
@@ -83,7 +82,7 @@ func TestAConnectionReadsOnlySoFarAheadOfWhoReceives(t *testing.T) {
 		b.expect(t, "nothing is received", 6)
 		time.Sleep(time.Nanosecond)
 		b.expect(t, "nothing is received for long", 9)
-		for range 6 { // among them three that were given up
+		for range 6 { // three of them are no longer counted
 			c.Received(d)
 		}
 		b.expect(t, "all were received", 12)
@@ -112,8 +111,8 @@ func TestAConnectionReadsAMessageThatIsLargerThanItsBound(t *testing.T) {
 	})
 }
 
-// What the library reads at once has the end of a message and the begin of the next. Nobody
-// can receive the one before it has both.
+// The library reads the end of a message and the beginning of the next at once. The first can be
+// received only after the library has both.
 func TestAReaderWhoseMessagesAreReceivedAtOnceNeverWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit, messages = 10_000, 50
@@ -123,7 +122,7 @@ func TestAReaderWhoseMessagesAreReceivedAtOnceNeverWaits(t *testing.T) {
 			r.bound(limit)
 			go func() {
 				stream := bytes.Repeat(sent(make([]byte, size), 4000), messages)
-				for part := range slices.Chunk(stream, 700) { // across messages
+				for part := range slices.Chunk(stream, 700) { // parts end anywhere in a message
 					_, _ = far.Write(part)
 				}
 				_ = far.Close()
@@ -152,7 +151,7 @@ func TestAReaderWhoseMessagesAreReceivedAtOnceNeverWaits(t *testing.T) {
 	})
 }
 
-// Reads are cut anywhere.
+// Reads may end anywhere in a message.
 func TestBodiesAreCountedHoweverTheyAreRead(t *testing.T) {
 	var stream []byte
 	want := 0

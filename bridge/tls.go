@@ -14,19 +14,19 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// A tlsConn remembers the alert with which the broker has ended it. With TLS 1.3 a broker
-// refuses our certificate after our handshake is done; the AMQP library may find its
-// connection closed then before it has looked why, and says no more than that.
+// A tlsConn remembers the broker's final alert. With TLS 1.3 a broker refuses a client's certificate
+// after the client's handshake is done; the AMQP library may then find its connection closed before it
+// has read the alert, and reports only that.
 type tlsConn struct {
 	*tls.Conn
 	alert  atomic.Pointer[net.OpError]
-	opened atomic.Bool // what is in it is open: the broker has taken our certificate
+	opened atomic.Bool // AMQP is open over it: the broker has accepted our certificate
 }
 
-// lastWords is how long Close waits for an alert while what is in it is not open.
+// lastWords is how long Close waits for an alert before AMQP is open.
 const lastWords = time.Second
 
-// handshake makes a TLS connection of conn.
+// handshake returns conn secured by TLS.
 func handshake(ctx context.Context, conn net.Conn, uri amqp.URI, config *tls.Config) (*tlsConn, error) {
 	if config == nil {
 		var err error
@@ -46,7 +46,7 @@ func handshake(ctx context.Context, conn net.Conn, uri amqp.URI, config *tls.Con
 	return c, nil
 }
 
-// tlsConfig is what a URL's parameters say.
+// tlsConfig returns the configuration in the URL's parameters.
 func tlsConfig(uri amqp.URI) (*tls.Config, error) {
 	config := &tls.Config{ServerName: uri.ServerName, MinVersion: tls.VersionTLS12}
 	if uri.CACertFile != "" {
@@ -67,7 +67,7 @@ func tlsConfig(uri amqp.URI) (*tls.Config, error) {
 	return config, nil
 }
 
-// orAlert is the broker's alert, if there was one, and else err.
+// orAlert returns the broker's alert if there was one, else err.
 func (c *tlsConn) orAlert(err error) error {
 	if c != nil {
 		if alert := c.alert.Load(); alert != nil {
@@ -77,8 +77,8 @@ func (c *tlsConn) orAlert(err error) error {
 	return err
 }
 
-// Close looks for an alert first: the library also closes the connection because it cannot
-// write, when the alert has come and nobody has read it.
+// Close looks for an unread alert first: the library also closes the connection after a failed write,
+// and then an alert may have arrived unread.
 func (c *tlsConn) Close() error {
 	if !c.opened.Load() && c.alert.Load() == nil {
 		_ = c.SetReadDeadline(time.Now().Add(lastWords))
@@ -92,7 +92,7 @@ func (c *tlsConn) Close() error {
 func (c *tlsConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	var alert *net.OpError
-	if errors.As(err, &alert) && alert.Op == "remote error" { // the word of crypto/tls
+	if errors.As(err, &alert) && alert.Op == "remote error" { // crypto/tls names an alert so
 		c.alert.Store(alert)
 	}
 	return n, err

@@ -13,8 +13,8 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers"
 )
 
-// With TLS 1.3 a broker refuses a client's certificate after the client has finished its
-// handshake. However late or early that is heard, the error says so.
+// With TLS 1.3 a broker refuses a client's certificate after the client has finished its handshake.
+// The error names the refusal, at whatever moment it arrives.
 func TestARefusedCertificateIsNamedWheneverItIsHeard(t *testing.T) {
 	ours, err := servers.NewAuthority()
 	if err != nil {
@@ -60,7 +60,7 @@ func TestARefusedCertificateIsNamedWheneverItIsHeard(t *testing.T) {
 	config := &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair(theirs, "guest")}}
 	_, port, _ := net.SplitHostPort(listener.Addr().String())
 	var dialers sync.WaitGroup
-	for range 16 { // so that one is interrupted between its handshake and its first word
+	for range 16 { // so that one is interrupted between its handshake and its first bytes
 		dialers.Go(func() {
 			for range 10 {
 				_, err := bridge.Dial(t.Context(), "amqps://login:"+password+"@127.0.0.1:"+port+"/", &bridge.BrokerOptions{TLS: config})

@@ -13,10 +13,10 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// deliveryLimit is how often a quorum queue may deliver one message before it
-// goes to the dead queue: out of reach of normal life, where a verifier's end
-// hands back thousands, but not unlimited. It is set always: without it 4.x
-// takes 20, and -1 makes 3.x drop a message at its first requeue (measured on 3.10).
+// deliveryLimit is how often a quorum queue may deliver one message before the message goes to the
+// dead queue. It is out of reach in normal operation, where the end of a verifier requeues thousands,
+// but finite. It is always set: without it 4.x uses 20, and -1 makes 3.x drop a message at its first
+// requeue (measured on 3.10).
 const deliveryLimit = 1_000_000
 
 // A Topology is the staging queue and the queues beside it.
@@ -34,31 +34,30 @@ type Topology struct {
 	// Senders and verifiers must agree on it. Empty: the default exchange, whose right reaches
 	// every queue of the virtual host.
 	Exchange string
-	// Classic declares classic queues instead of quorum queues. They are only as safe as one
-	// node, and RabbitMQ does not fsync a message in them before it confirms it (RabbitMQ's blog of
-	// 2025-01-17). If the host crashes, committed messages that wait in them can be lost,
-	// except the messages that their rows carry. So an application whose senders all have
-	// sender.CarryAlways, and that sends no order keys, may choose classic queues. With up to 8
-	// transactions at once they delivered 1.1 to 1.2 times as many messages a second as quorum
-	// queues, with 128 only 0.8 times (tests/bench, scenario classic). A carried message that the queue has lost arrives some
-	// seconds late, when a verifier has staged it from its row. Only the dead queue can lose
-	// messages then: it is a classic queue too, and a message in it has no row any more.
+	// Classic declares classic queues instead of quorum queues. They are only as safe as one node,
+	// and RabbitMQ confirms a message in them before an fsync (RabbitMQ's blog of 2025-01-17). If
+	// the host crashes, committed messages that wait in them can be lost, except carried messages.
+	// So an application whose senders all have sender.CarryAlways, and send no order keys, may
+	// choose classic queues. With up to 8 transactions at once they delivered 1.1 to 1.2 times as
+	// many messages a second as quorum queues, with 128 only 0.8 times (tests/bench, scenario
+	// classic). A carried message lost from the queue arrives some seconds late, when a verifier has
+	// staged it from its row. Then only the dead queue can lose messages: it is a classic queue too,
+	// and a message in it has no row any more.
 	Classic bool
-	// Audit is how many messages the audit queue keeps: copies of the latest messages that were
-	// dropped: rolled back, or forwarded before. 0: no audit queue, and no copies.
+	// Audit is how many copies of the latest dropped messages (rolled back, or forwarded before) the
+	// audit queue keeps. 0: no audit queue, and no copies.
 	Audit int
-	// OrderedShards is how many ordered queues there are, for messages with an order key: at
-	// most 256. 0: none, and no such message can be sent. All messages of one key are in the
-	// same queue. Each queue has one active consumer. With more queues, an open transaction
-	// that fills a verifier's room holds up fewer keys. RabbitMQ does not balance the active
-	// consumers: the verifier that starts first gets all ordered queues, and the others take
-	// them over when it ends. Each queue takes memory in a verifier: a message that is larger
-	// than the queue's share of MaxBytes is held in addition. One or two queues carry nearly as
-	// much as the staging queue; more carry less, as senders' groups are smaller (tests/bench,
-	// scenario ordered). Senders and verifiers must agree on the number. Change it only while
-	// the ordered queues are empty and nobody sends to them. Otherwise keys that move to
-	// another queue lose their order, and messages stay behind in queues that are no longer
-	// counted.
+	// OrderedShards is the number of ordered queues, for messages with an order key: at most 256.
+	// 0: none, and no such message can be sent. All messages of one key are in the same queue. Each
+	// queue has one active consumer. With more queues, an open transaction that fills a verifier's
+	// room holds up fewer keys. RabbitMQ does not balance the active consumers: the verifier that
+	// starts first gets all ordered queues, and the others take them over when it ends. Each queue
+	// takes memory in a verifier: a message larger than the queue's share of MaxBytes is held in
+	// addition. One or two queues carry nearly as much as the staging queue; more carry less, as
+	// senders' groups are smaller (tests/bench, scenario ordered). Senders and verifiers must agree
+	// on the number. Change it only while the ordered queues are empty and no sender publishes to
+	// them. Otherwise keys that move to another queue lose their order, and messages stay behind in
+	// queues that are no longer counted.
 	OrderedShards int
 }
 
@@ -68,26 +67,26 @@ const MaxOrderedShards = 256
 // DeadQueue is the queue for messages that can be neither forwarded nor rightly dropped.
 func (t Topology) DeadQueue() string { return t.Queue + ".dead" }
 
-// WaitingQueue is the queue for messages that do not fit into a verifier's waiting room, so
-// that they delay nobody. Verifiers consume it too.
+// WaitingQueue is the queue for messages that do not fit into a verifier's waiting room, so that
+// they delay no other message. Verifiers consume it too.
 func (t Topology) WaitingQueue() string { return t.Queue + ".waiting" }
 
 // AuditQueue is the queue for copies of messages that were dropped (rolled back, or forwarded
 // before), if Audit is set.
 func (t Topology) AuditQueue() string { return t.Queue + ".dropped" }
 
-// orderedQueue is the name of an ordered queue, counted from 0.
+// orderedQueue returns the name of an ordered queue, counted from 0.
 func (t Topology) orderedQueue(shard int) string {
 	return t.Queue + ".ordered." + strconv.Itoa(shard)
 }
 
-// OrderedQueueOf is the ordered queue of an order key, as the wire format says. OrderedShards
-// must be positive.
+// OrderedQueueOf returns the ordered queue of an order key, by the wire format. OrderedShards must
+// be positive.
 func (t Topology) OrderedQueueOf(key string) string {
 	return t.orderedQueue(int(crc32.ChecksumIEEE([]byte(key)) % uint32(t.OrderedShards)))
 }
 
-// OrderedQueues are the names of all ordered queues.
+// OrderedQueues returns the names of all ordered queues.
 func (t Topology) OrderedQueues() []string {
 	names := make([]string, t.OrderedShards)
 	for shard := range names {
@@ -97,23 +96,24 @@ func (t Topology) OrderedQueues() []string {
 }
 
 // Declare creates missing queues, the exchange and its bindings, and checks the existing ones. A
-// queue with other arguments is left as it is, and the error is a *QueueMismatch that names the
+// queue with other arguments stays as it is, and the error is a *QueueMismatch that names the
 // argument. So Declare finds arguments that would lose committed messages (a message TTL, a length
-// limit, a delivery limit that is too small). It cannot see the effect of policies. If the login has no right to configure
-// the queues, it is enough that they exist, and the broker's Logger gets a warning for each.
-// Then it is also unchecked that an ordered queue has a single active consumer, without which
-// it keeps no order.
+// limit, a delivery limit that is too small). It cannot see the effect of policies. For a login
+// without the right to configure the queues, existing queues suffice, and the broker's Logger gets a
+// warning for each. Then x-single-active-consumer is not verified; without it an ordered queue keeps
+// no order.
 //
 // With Exchange, the login also needs the rights to configure that exchange and to read it, and to
-// write to the queues that are bound. Else the exchange must exist, its bindings are unchecked, and
-// a sender gets ErrReturned if one is missing.
+// write to the bound queues. Otherwise the exchange must exist, its bindings are unchecked, and a
+// sender gets ErrReturned if one is missing.
 //
 // Declare some seconds before the first message: if RabbitMQ 3.10 is killed within moments of the
 // declaration of a quorum queue, that queue may lose confirmed messages and get no leader again
 // (measured; rabbitmq-server, issue 15725).
 //
-// Without a connection the error is ErrUnavailable, with a refused login ErrCredentials. A busy RabbitMQ may fail to make a quorum queue (error 541, cluster_not_formed):
-// Declare tries three times. It may be called again at any time, also after a crash in the middle.
+// Without a connection the error is ErrUnavailable, with a refused login ErrCredentials. A busy
+// RabbitMQ may fail to make a quorum queue (error 541, cluster_not_formed): Declare tries three times.
+// It may be called again at any time, also after a crash in the middle.
 func (t Topology) Declare(ctx context.Context, broker *Broker) error {
 	if t.Queue == "" {
 		return errors.New("declare topology: field Queue is empty; name the staging queue")
@@ -130,7 +130,7 @@ func (t Topology) Declare(ctx context.Context, broker *Broker) error {
 	if t.OrderedShards < 0 || t.OrderedShards > MaxOrderedShards {
 		return fmt.Errorf("declare topology: field OrderedShards is not between 0 and %d", MaxOrderedShards)
 	}
-	// The staging queue first: if it cannot be used, nothing is made beside it.
+	// The staging queue first: if it cannot be used, nothing else is made.
 	if err := declareAll(ctx, broker, t.Queues(), t); err != nil {
 		return fmt.Errorf("declare topology: %w", err)
 	}
@@ -155,8 +155,8 @@ func declareAll(ctx context.Context, broker *Broker, queues []Queue, t Topology)
 	return err
 }
 
-// declareTries is how often a broker is asked that fails. RabbitMQ takes a quorum queue back that
-// has not got a leader in time, and closes the connection.
+// declareTries bounds the attempts to declare. RabbitMQ removes a new quorum queue that gets no
+// leader in time, and closes the connection.
 const declareTries = 3
 
 func declareOnce(ctx context.Context, broker *Broker, queues []Queue, t Topology) error {
@@ -174,7 +174,7 @@ func declareOnce(ctx context.Context, broker *Broker, queues []Queue, t Topology
 			return err
 		}
 	}
-	err = t.DeclareExchange(conn) // none, if it has no name
+	err = t.DeclareExchange(conn) // without an Exchange it does nothing
 	if errors.Is(err, ErrUnchecked) {
 		broker.opts.Logger.Warn("exchange is used as it is", "exchange", t.Exchange, "error", err)
 		err = nil
@@ -189,7 +189,7 @@ type Queue struct {
 	Arguments amqp.Table
 }
 
-// Queues are the queues that Declare makes, the staging queue first.
+// Queues returns the queues that Declare makes, the staging queue first.
 func (t Topology) Queues() []Queue {
 	queues := []Queue{
 		{t.Queue, t.stagingArgs()},
@@ -209,16 +209,16 @@ func (t Topology) Queues() []Queue {
 	return queues
 }
 
-// QuorumQueue returns a quorum queue with the arguments of a staging queue. The broker moves the
-// messages that it gives up there to the queue deadTo, at least once. If deadTo is empty, it has
-// the arguments of a dead queue: messages leave it by an ack only.
+// QuorumQueue returns a quorum queue with the arguments of a staging queue. The broker moves messages
+// beyond the delivery limit to the queue deadTo, at least once. If deadTo is empty, the queue has the
+// arguments of a dead queue: messages leave it by an ack only.
 func QuorumQueue(name, deadTo string) Queue {
 	args := amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": deliveryLimit}
 	if deadTo != "" {
 		args["x-dead-letter-exchange"] = ""
 		args["x-dead-letter-routing-key"] = deadTo
-		// The broker moves messages with confirms; that strategy needs reject-publish, which
-		// without a length limit does nothing.
+		// The broker moves messages with confirms; that strategy needs reject-publish, which has no
+		// effect without a length limit.
 		args["x-dead-letter-strategy"] = "at-least-once"
 		args["x-overflow"] = "reject-publish"
 	}
@@ -239,13 +239,13 @@ func (t Topology) stagingArgs() amqp.Table {
 	return QuorumQueue("", t.DeadQueue()).Arguments
 }
 
-// Declare creates the queue, or checks that it exists with these arguments. If it does not have
-// them, the error is a *QueueMismatch; if that is unknown, it wraps ErrUnchecked.
+// Declare creates the queue, or checks that it exists with these arguments. If its arguments differ,
+// the error is a *QueueMismatch; if they could not be compared, it wraps ErrUnchecked.
 func (q Queue) Declare(conn *Connection) error {
 	err := declare(conn, q.Name, q.Arguments)
-	// RabbitMQ compares a consumer timeout since 4.3 only. No message is lost by one, and
-	// an upgrade must not make verifiers refuse a queue that they have used before. What
-	// else is different the broker names only when this is not.
+	// RabbitMQ compares a consumer timeout since 4.3 only. It loses no message, and an upgrade
+	// must not make verifiers refuse a queue that they have used before. The broker names another
+	// difference only if the consumer timeout is equal.
 	if mismatch := new(QueueMismatch); errors.As(err, &mismatch) && mismatch.Property == consumerTimeout {
 		if number := current.FindStringSubmatch(mismatch.Reason); number != nil {
 			args := maps.Clone(q.Arguments)
@@ -278,8 +278,8 @@ func declare(conn *Connection, name string, args amqp.Table) error {
 	return declareError(name, err)
 }
 
-// exists is all that a login may ask which has no right to configure the queue: the
-// broker refuses it before it compares anything.
+// exists checks only that the queue exists, for a login without the right to configure it: the
+// broker refuses that login before it compares anything.
 func exists(conn *Connection, name string, refusal error) error {
 	ch, err := conn.Channel()
 	if err != nil {
@@ -291,9 +291,9 @@ func exists(conn *Connection, name string, refusal error) error {
 	case err == nil:
 		return fmt.Errorf("queue %q: %w", name, ErrUnchecked)
 	case errors.As(err, &amqpErr) && amqpErr.Code == amqp.AccessRefused:
-		// RabbitMQ 4.3 answers only to who has some right to the queue (measured on 4.3.6).
-		// The verifier has none to the dead queue, and writes to it by the default exchange,
-		// which returns what it cannot route.
+		// RabbitMQ 4.3 answers only a login with some right to the queue (measured on 4.3.6). The
+		// verifier has none to the dead queue; it writes to it through the default exchange, which
+		// returns unroutable messages.
 		return fmt.Errorf("queue %q: %w; nor may it ask whether the queue is there", name, ErrUnchecked)
 	default:
 		return fmt.Errorf("queue %q: is missing, and the login has no right to declare it: %w", name, refusal)
@@ -305,7 +305,7 @@ func exists(conn *Connection, name string, refusal error) error {
 type QueueMismatch struct {
 	Queue    string
 	Property string // the argument or property, such as x-message-ttl
-	Reason   string // the broker's words: what was wanted, what is there
+	Reason   string // the broker's words: the wanted and the present value
 }
 
 func (e *QueueMismatch) Error() string {
@@ -313,12 +313,12 @@ func (e *QueueMismatch) Error() string {
 		e.Queue, e.Property, e.Reason)
 }
 
-// inequivalent matches RabbitMQ's answer to a declaration that differs from what
-// is there, such as: inequivalent arg 'x-message-ttl' for queue 'q' in vhost '/':
-// received none but current is the value '60000' of type 'signedint'.
+// inequivalent matches RabbitMQ's answer to a declaration that differs from the existing queue,
+// such as: inequivalent arg 'x-message-ttl' for queue 'q' in vhost '/': received none but current
+// is the value '60000' of type 'signedint'.
 var inequivalent = regexp.MustCompile(`inequivalent arg '([^']*)' for queue .* in vhost .*: (received .*)$`)
 
-// current is the value in it of a queue's own argument that is a number.
+// current matches in it the present value of an argument that is a number.
 var current = regexp.MustCompile(`current is the value '(\d+)'`)
 
 func declareError(name string, err error) error {

@@ -50,7 +50,7 @@ func TestOtherErrorsOfADeclarationAreKept(t *testing.T) {
 
 func TestATopologyNeedsAName(t *testing.T) {
 	for _, queue := range []string{"", strings.Repeat("q", 201)} {
-		err := Topology{Queue: queue}.Declare(t.Context(), nil) // a broker is not asked
+		err := Topology{Queue: queue}.Declare(t.Context(), nil) // the broker is not needed for that
 		if err == nil || !strings.Contains(err.Error(), "field Queue") {
 			t.Errorf("a name of %d bytes: %v", len(queue), err)
 		}
@@ -66,7 +66,7 @@ func TestABrokerThatFailsToDeclareIsAskedAgain(t *testing.T) {
 	)
 	for _, test := range []struct {
 		name    string
-		answers []method // the last one also to all further questions
+		answers []method // the last one answers all further questions
 		code    int      // of the error; 0: none
 		dials   int32
 	}{

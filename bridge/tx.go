@@ -5,13 +5,13 @@ import (
 	"database/sql"
 )
 
-// Tx is the caller's transaction: it executes statements, counts changed rows, and reads rows.
-// It has no Commit and no Rollback, since the transaction belongs to the caller (rule 11). SQL
-// makes a Tx of a transaction of database/sql. It may be used until that transaction ends, by
-// one goroutine at a time.
+// Tx is the caller's transaction: it executes statements, counts changed rows, and reads rows. It
+// has no Commit and no Rollback, since the transaction belongs to the caller (rule 11). SQL makes a
+// Tx from a transaction of database/sql. A Tx may be used until the transaction ends, by one
+// goroutine at a time.
 type Tx interface {
-	// Exec executes a statement and returns how many rows it has changed. The statement
-	// and its arguments are those of the database's package.
+	// Exec executes a statement and returns how many rows it has changed. Statement and arguments
+	// are in the dialect of the database's package.
 	Exec(ctx context.Context, statement string, args ...any) (changed int64, err error)
 
 	// Query executes a statement and returns its rows. The caller reads them to the end
@@ -29,9 +29,9 @@ type Rows interface {
 	Close()
 }
 
-// SQLTx is what SQL takes: a transaction of database/sql, such as *sql.Tx or *sqlx.Tx. A
-// *sql.DB and a *sql.Conn have no Commit, so they do not compile: no statement can be sent
-// outside of a transaction. The bridge never calls Commit or Rollback.
+// SQLTx is the argument of SQL: a transaction of database/sql, such as *sql.Tx or *sqlx.Tx. A
+// *sql.DB and a *sql.Conn have no Commit, so they do not compile: no statement can be sent outside
+// of a transaction. The bridge never calls Commit or Rollback.
 type SQLTx interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
@@ -39,7 +39,7 @@ type SQLTx interface {
 	Rollback() error
 }
 
-// SQL returns tx as a Tx. When tx has ended, its statements return sql.ErrTxDone. Transactions
+// SQL returns tx as a Tx. After the end of tx its statements return sql.ErrTxDone. Transactions
 // of other libraries contain such a transaction (tests/orm runs each of these lines):
 //
 //	sqlc   bridge.SQL(tx)                                      the tx that WithTx is given
@@ -48,8 +48,8 @@ type SQLTx interface {
 //	ent    bridge.SQL(tx)                                      with its feature sql/execquery
 //	pgx    pgxbridge.Tx(tx)
 //
-// In pgx, GORM and bun a transaction inside a transaction is a savepoint. Its rollback takes
-// back what was sent in it.
+// In pgx, GORM and bun a transaction inside a transaction is a savepoint. Its rollback also removes
+// the messages sent in it.
 func SQL(tx SQLTx) Tx { return sqlTx{tx} }
 
 type sqlTx struct{ tx SQLTx }
@@ -72,4 +72,4 @@ func (t sqlTx) Query(ctx context.Context, statement string, args ...any) (Rows, 
 
 type sqlRows struct{ *sql.Rows }
 
-func (r sqlRows) Close() { _ = r.Rows.Close() } // what is wrong, Err says
+func (r sqlRows) Close() { _ = r.Rows.Close() } // Err returns the error
