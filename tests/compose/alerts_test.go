@@ -10,7 +10,7 @@ import (
 
 var alertName = regexp.MustCompile(`(?m)^ +- alert: (\w+)$`)
 
-// Each alert fires when it should, for what it should, and none without need.
+// Each alert fires for the fault it is for, when it should, and never without a fault.
 func TestTheAlertsFireWhenTheyShould(t *testing.T) {
 	tested := read(t, "prometheus/alerts_test.yml")
 	output, err := exec.Command(installed(t, "promtool"), "test", "rules",

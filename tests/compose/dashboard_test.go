@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// The parts of the dashboard that the stack rests on.
+// The parts of the dashboard that the tests read.
 type (
 	dashboard struct {
 		Templating struct {
@@ -35,7 +35,7 @@ func readDashboard(t *testing.T) *dashboard {
 	return d
 }
 
-// query is an expression as Grafana sends it.
+// query returns an expression as Grafana sends it.
 func (d *dashboard) query(expr string) string {
 	expr = strings.ReplaceAll(expr, "$__rate_interval", "1m")
 	for _, variable := range d.Templating.List {
@@ -44,7 +44,7 @@ func (d *dashboard) query(expr string) string {
 	return expr
 }
 
-// queries are all of the dashboard's, by the panel's title and the letter.
+// queries returns all queries of the dashboard, by the panel's title and the query's letter.
 func (d *dashboard) queries() map[string]string {
 	all := make(map[string]string)
 	for _, p := range d.Panels {
@@ -55,7 +55,7 @@ func (d *dashboard) queries() map[string]string {
 	return all
 }
 
-// Grafana is not run anywhere: its files must at least name each other.
+// No test runs Grafana: its files must at least agree on each other's names and paths.
 func TestTheDashboardIsProvisionedWithItsDataSource(t *testing.T) {
 	for name, lines := range map[string][]string{
 		"compose.yaml": {"./grafana/provisioning:/etc/grafana/provisioning:ro", "./grafana/dashboards:/etc/grafana/dashboards:ro",

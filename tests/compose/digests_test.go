@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// fakeDocker answers as docker does: the configuration, and a digest for each image but one.
+// fakeDocker answers as docker does: with the configuration, and with a digest for two of the
+// three images.
 const fakeDocker = `#!/bin/sh
 case "$*" in
 "compose -f compose.yaml --profile * config") cat <<END

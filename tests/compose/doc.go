@@ -1,4 +1,4 @@
-// Package compose holds the alerts and the dashboard to the metrics of the real commands,
-// which a real Prometheus scrapes. The script engine, beside this file, runs the stack on a
-// real container engine, and holds the compose file and the images to what they say.
+// Package compose checks the alerts and the dashboard against the metrics of the real commands,
+// scraped by a real Prometheus. The script engine in this folder runs the stack on a real
+// container engine and checks the compose file and the images.
 package compose

@@ -18,8 +18,8 @@ import (
 
 var printed = regexp.MustCompile(`(?m)^rabbitmqctl set_permissions -p '/' '(.*)' '(.*)' '(.*)' '(.*)'$`)
 
-// Each program of the stack has a login of its own at the broker, with the rights that bridgectl
-// grants prints for it.
+// Each program of the stack has a broker login of its own, with the rights that bridgectl grants
+// prints for it.
 func TestEachProgramOfTheStackHasItsLoginAtTheBroker(t *testing.T) {
 	var defined struct {
 		Users       []struct{ Name, Password, Tags string }
@@ -79,10 +79,10 @@ var (
 
 var databases = []string{"postgres", "mariadb", "sqlserver"}
 
-// programs are the logins of the stack at each database, with their roles.
+// programs maps the stack's logins at each database to their roles.
 var programs = map[string]string{"migrate": "migrate", "verifier": "verifier", "gateway": "gateway", "shop": "sender", "operator": "operator"}
 
-// The scripts of the stack grant each login the rights that bridgectl grants prints for its role.
+// The stack's scripts give each login the rights that bridgectl grants prints for its role.
 func TestTheLoginsOfTheStackHaveThePrintedRights(t *testing.T) {
 	for _, database := range databases {
 		logins, grants := read(t, "demo-secrets/"+database+"_logins.sql"), read(t, database+"/grants.sql")
@@ -99,7 +99,7 @@ func TestTheLoginsOfTheStackHaveThePrintedRights(t *testing.T) {
 				t.Errorf("%s: the URL of %s has another login than the script", database, name)
 			}
 			script := grants
-			if name == "migrate" { // makes the tables, on which the others have rights
+			if name == "migrate" { // creates the tables, on which the others have rights
 				script = logins
 			}
 			_, part, _ := strings.Cut(script, "-- bridgectl grants "+role+" --login "+name+"\n")

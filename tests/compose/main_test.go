@@ -23,7 +23,7 @@ func read(t *testing.T, name string) string {
 	return string(content)
 }
 
-// installed is the path of one of Prometheus' programs.
+// installed returns the path of one of Prometheus' programs.
 func installed(t *testing.T, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)

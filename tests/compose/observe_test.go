@@ -21,8 +21,8 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// A real Prometheus with the stack's configuration scrapes the real commands and a real
-// broker: every query of the dashboard and every series of the alerts has an answer.
+// A real Prometheus with the stack's configuration scrapes the real commands and a real broker.
+// Every query of the dashboard and every series of the alerts must return a value.
 func TestTheDashboardAndTheAlertsAskForWhatIsThere(t *testing.T) {
 	binary := installed(t, "prometheus")
 	broker := servertest.Vhost(t)
@@ -44,7 +44,7 @@ func TestTheDashboardAndTheAlertsAskForWhatIsThere(t *testing.T) {
 	}
 	for _, alert := range p.alerts() {
 		series := selectors(alert.Query)
-		if len(series) == 0 { // what is not found is not checked
+		if len(series) == 0 { // a series that the pattern misses would go unchecked
 			t.Errorf("%s names no metric: %s", alert.Name, alert.Query)
 		}
 		for i, selector := range series {
@@ -74,8 +74,8 @@ func TestTheDashboardAndTheAlertsAskForWhatIsThere(t *testing.T) {
 
 var endpoints = regexp.MustCompile(`msg=endpoints address=(\S+)`)
 
-// startServices starts the verifier, the e-mail gateway and the shop, and returns where
-// the first two serve their metrics.
+// startServices starts the verifier, the e-mail gateway and the shop, and returns the metrics
+// addresses of verifier and gateway.
 func startServices(t *testing.T, broker string) (verifier, gateway string) {
 	t.Helper()
 	database, mail := servertest.PostgresDB(t), mailserver.Start(t, mailserver.Options{})
@@ -84,7 +84,7 @@ func startServices(t *testing.T, broker string) (verifier, gateway string) {
 	}
 	service := func(name, prefix string, args ...string) string {
 		p := command(name, prefix, append(args, prefix+"_HTTP_ADDR=127.0.0.1:0")...)
-		p.Hear("session started") // and so the queue is there
+		p.Hear("session started") // so the queue exists
 		return endpoints.FindStringSubmatch(p.Read(&p.Stderr, "its address", endpoints.MatchString))[1]
 	}
 	if code := command("verifier", "BRIDGE", "-migrate").Await(); code != 0 {
@@ -102,7 +102,7 @@ func startServices(t *testing.T, broker string) (verifier, gateway string) {
 	return verifier, gateway
 }
 
-// prometheus is a real one.
+// prometheus is a running Prometheus.
 type prometheus struct {
 	t       *testing.T
 	address string
@@ -114,7 +114,7 @@ var (
 	listening = regexp.MustCompile(`msg="Listening on" address=(\S+)`)
 )
 
-// startPrometheus starts one with the stack's configuration, with these targets.
+// startPrometheus starts a Prometheus with the stack's configuration and these targets.
 func startPrometheus(t *testing.T, binary, verifier, gateway, broker string) *prometheus {
 	t.Helper()
 	config := discovery.ReplaceAllString(read(t, "prometheus/prometheus.yml"), `static_configs: [targets: ["$1"]]`)
@@ -132,7 +132,7 @@ func startPrometheus(t *testing.T, binary, verifier, gateway, broker string) *pr
 	return &prometheus{t, listening.FindStringSubmatch(p.Read(&p.Stderr, "its address", listening.MatchString))[1], p}
 }
 
-// ask makes one request to the API.
+// ask sends one request to the API.
 func (p *prometheus) ask(path string, into any) {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), servertest.Patience)
@@ -141,7 +141,7 @@ func (p *prometheus) ask(path string, into any) {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	request.Close = true // no goroutine is left over
+	request.Close = true // leaves no goroutine behind
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
 		p.t.Fatal(err)
@@ -156,7 +156,7 @@ func (p *prometheus) ask(path string, into any) {
 	}
 }
 
-// answers tells whether a query has at least one value that is a number.
+// answers reports whether a query returns at least one value that is a number.
 func (p *prometheus) answers(query string) bool {
 	p.t.Helper()
 	var answer struct {
@@ -178,7 +178,7 @@ type alert struct {
 	Labels, Annotations            map[string]string
 }
 
-// alerts are those of the configuration, as Prometheus has read them.
+// alerts returns the configured alerts as Prometheus has read them.
 func (p *prometheus) alerts() (all []alert) {
 	p.t.Helper()
 	var answer struct {
@@ -196,7 +196,7 @@ func (p *prometheus) alerts() (all []alert) {
 	return all
 }
 
-// series is a metric's name with its labels, as the alerts write them.
+// series matches a metric's name with its labels, as the alerts write them.
 var series = regexp.MustCompile(`\b(?:up|(?:twoqueue|email_gateway|rabbitmq|process)_\w+)\b(?:\{[^}]*\})?`)
 
 func selectors(expr string) []string { return series.FindAllString(expr, -1) }
