@@ -15,8 +15,8 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// The table of crashes in package bridge, for messages that their rows carry. The victim's first
-// order is carried too, and arrives in any case.
+// These tests are the crash table of package bridge for carried messages. The sender's first
+// order is carried too and arrives in any case.
 
 func carrying(at point, id uuid.UUID) brief {
 	return brief{Role: aSender, Carry: sender.CarryAlways, Orders: []uuid.UUID{id}, Stops: map[point]uuid.UUID{at: id}}
@@ -47,7 +47,7 @@ func TestWhatASenderCarriedAndCommittedBeforeItWasKilledIsForwarded(t *testing.T
 	})
 }
 
-// The broker has never seen the message: its row alone brings it to the target.
+// The publication never reaches the broker: the row alone brings the message to its target.
 func TestACarriedMessageWhosePublicationWasLostWithItsSenderIsForwarded(t *testing.T) {
 	onEach(t, func(w *world) {
 		id := newIDs(1)[0]
@@ -68,7 +68,8 @@ func TestACarriedMessageWhosePublicationWasLostWithItsSenderIsForwarded(t *testi
 	})
 }
 
-// The claim has moved the row's stage time on. When that comes, another verifier stages the message.
+// The claim has moved the row's stage time. When that time comes, another verifier stages the
+// message.
 func TestAVerifierKilledBetweenClaimAndStagingLosesNothing(t *testing.T) {
 	onEach(t, func(w *world) {
 		id := newIDs(1)[0]
@@ -80,7 +81,8 @@ func TestAVerifierKilledBetweenClaimAndStagingLosesNothing(t *testing.T) {
 	})
 }
 
-// The copy is in the staging queue, and the row is there: the copy is judged, and no other is made.
+// The staging queue has the copy and the ledger has the row: the copy is judged, and no other
+// copy is staged.
 func TestAVerifierKilledAfterStagingAgainLosesNothing(t *testing.T) {
 	onEach(t, func(w *world) {
 		id := newIDs(1)[0]
@@ -94,7 +96,7 @@ func TestAVerifierKilledAfterStagingAgainLosesNothing(t *testing.T) {
 	})
 }
 
-// The row is still there and carries the message, which the target has: a copy more may come.
+// The target has the message, and the row still carries it: one more copy may come.
 func TestAVerifierKilledBetweenConfirmAndDeleteOfACarriedRowLosesNothing(t *testing.T) {
 	onEach(t, func(w *world) {
 		for _, at := range []point{forgets, forgot} {
@@ -109,7 +111,7 @@ func TestAVerifierKilledBetweenConfirmAndDeleteOfACarriedRowLosesNothing(t *test
 	})
 }
 
-// Of a delayed message only the row exists until its time.
+// Until its time a delayed message exists only in its row.
 func TestASenderKilledAtADelayedMessageHasSentItIfItHasCommitted(t *testing.T) {
 	onEach(t, func(w *world) {
 		for _, at := range []point{recorded, placed} {
@@ -124,8 +126,8 @@ func TestASenderKilledAtADelayedMessageHasSentItIfItHasCommitted(t *testing.T) {
 	})
 }
 
-// At each point of the way of a message whose time has come. A claim that no staging has followed is
-// still a claim: the message cannot be taken back.
+// The verifier dies at each step after the message's time has come. A claim counts even if no
+// staging followed: the message can no longer be cancelled.
 func TestAVerifierKilledWhileItStagesDelayedMessagesLosesNothing(t *testing.T) {
 	onEach(t, func(w *world) {
 		for _, at := range []point{claimed, asked, forgets, forgot} {
@@ -141,7 +143,7 @@ func TestAVerifierKilledWhileItStagesDelayedMessagesLosesNothing(t *testing.T) {
 	})
 }
 
-// wantNotCancelled fails if a message of which a copy may exist is taken back.
+// wantNotCancelled fails the test if a message can be cancelled of which a copy may exist.
 func (w *world) wantNotCancelled(id uuid.UUID) {
 	w.t.Helper()
 	tx, err := inTx(w.t.Context(), w.DB, func(tx *sql.Tx) error {
@@ -155,13 +157,13 @@ func (w *world) wantNotCancelled(id uuid.UUID) {
 	w.must("roll back", tx.Rollback())
 }
 
-// carryUnpublished places orders whose messages their sender does not publish, in a transaction that commits.
+// carryUnpublished commits orders whose messages are carried and not published.
 func (w *world) carryUnpublished(ids ...uuid.UUID) {
 	w.t.Helper()
 	w.carryUntil(time.Time{}, ids...)
 }
 
-// carryDelayed does the same with messages that are due so much later.
+// carryDelayed does the same with messages that become due after delay.
 func (w *world) carryDelayed(delay time.Duration, ids ...uuid.UUID) {
 	w.t.Helper()
 	_, now, err := w.Ledger.Due(w.t.Context(), driver.DueRow{}, 1)
@@ -188,7 +190,7 @@ func (w *world) carryUntil(notBefore time.Time, ids ...uuid.UUID) {
 	w.must("commit", tx.Commit())
 }
 
-// deliverAll has a verifier work until no row is left.
+// deliverAll runs a verifier until no row is left, and then finishes.
 func (w *world) deliverAll() {
 	w.t.Helper()
 	v := w.Verify(verifier.Options{})
@@ -197,7 +199,7 @@ func (w *world) deliverAll() {
 	w.finish()
 }
 
-// wantOnceOrTwice is check for where one copy more may come of each, and no row may stay.
+// wantOnceOrTwice is check for tests in which each message may come twice and no row may stay.
 func (w *world) wantOnceOrTwice() {
 	w.t.Helper()
 	twice, rows := w.check()

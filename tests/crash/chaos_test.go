@@ -11,8 +11,8 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// shop is the brief of a shop. SQLite has one writer at a time, and two tills
-// that write without a break would keep the verifiers from their share.
+// shop returns the brief of a shop. SQLite has one writer at a time, and two tills that write
+// without a break would starve the verifiers.
 func shop(kind stage.Database) brief {
 	tills := 2
 	if kind.Name == stage.SQLite.Name {
@@ -21,25 +21,25 @@ func shop(kind stage.Database) brief {
 	return brief{Role: aShop, Carry: sender.CarryNever, Tills: tills}
 }
 
-// Two verifiers and a shop work at the same time, and one of them is killed again
-// and again, as soon as some more messages have arrived.
+// Two verifiers and a shop run at the same time. In turn they are killed and replaced, each time
+// after some more messages have arrived.
 func TestProcessesKilledAtRandomMomentsLoseAndInventNothing(t *testing.T) {
 	kills, step := scaled(6), 150 // each victim dies twice
 	if testing.Short() {
 		kills = 3
 	}
 	on(t, onPostgresAndSQLite, func(w *world) {
-		for range 3 { // so that hundreds are in flight when the first one dies
+		for range 3 { // so that hundreds are in flight at the first kill
 			w.commit(newIDs(100)...)
 		}
-		// Some transactions are slower than this patience, and get set aside.
+		// Some transactions are slower than this patience, so their messages are set aside.
 		impatient := brief{Role: aVerifier, Options: verifier.Options{Patience: 50 * time.Millisecond}}
 		briefs := []brief{impatient, impatient, shop(w.Kind)}
 		var victims []*process
 		for _, b := range briefs {
 			victims = append(victims, w.start(b))
 		}
-		arrived, ends := 0, 2 // of the verifiers' sessions: the last two are killed as well
+		arrived, ends := 0, 2 // ends of verifier sessions: the last two are killed too
 		for i := range kills {
 			arrived += 1 + rand.IntN(step)
 			w.waitArrived(arrived)
@@ -59,20 +59,20 @@ func TestProcessesKilledAtRandomMomentsLoseAndInventNothing(t *testing.T) {
 	})
 }
 
-// waitArrived waits until the target, which nobody reads, holds n messages.
+// waitArrived waits until the target holds n messages. The target has no consumer.
 func (w *world) waitArrived(n int) {
 	w.t.Helper()
 	w.Eventually("more has arrived", func() bool { return w.Depth(w.target) >= n })
 }
 
-// wantNothingLost is check for where sessions of verifiers have ended with messages in their
-// hands. Rows may stay of proofs that were killed in the middle, but none of an order. On SQLite
-// any writer locks the whole file, so a verifier that was killed may leave rows of messages that it
-// had acked: orphans, as check has found their messages delivered.
+// wantNothingLost is check for tests in which verifiers died with unacked messages. Rows of
+// interrupted proofs may stay, but no row of an order. SQLite is an exception: every writer locks
+// the whole file, so a killed verifier may leave rows of messages that it had acked. Those rows
+// are orphans, since check has found their messages delivered.
 func (w *world) wantNothingLost(ends int) {
 	w.t.Helper()
 	twice, rows := w.check()
-	w.wantAtMost(1<<min(ends, 10), twice) // each end makes two of what was forwarded, or set aside, and not acked
+	w.wantAtMost(1<<min(ends, 10), twice) // each end may double a message that was forwarded or set aside, and not acked
 	orders := w.IDs(w.t, `SELECT id FROM orders`)
 	w.t.Logf("%d orders committed, %d delivered more than once, %d rows left", len(orders), len(twice), len(rows))
 	for _, id := range orders {

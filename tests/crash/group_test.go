@@ -11,7 +11,8 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// One member is forwarded and deleted while the transaction of another is open.
+// The verifier dies after it has forwarded and deleted one message of a group, while the other
+// message's transaction is open.
 func TestAGroupOfAVerifierKilledBeforeItsLastMemberEndsDeliversEachMemberOnce(t *testing.T) {
 	on(t, onPostgres, func(w *world) {
 		done, open := newIDs(1)[0], newIDs(1)[0]
@@ -20,7 +21,7 @@ func TestAGroupOfAVerifierKilledBeforeItsLastMemberEndsDeliversEachMemberOnce(t 
 		w.must("place order", err)
 		w.regroup(2)
 		w.killAt(forgot, brief{Role: aVerifier, Stops: map[point]uuid.UUID{forgot: done},
-			Options: verifier.Options{Patience: time.Hour}}) // the open one stays where it is
+			Options: verifier.Options{Patience: time.Hour}}) // the open one is not set aside
 		w.must("commit", tx.Commit())
 		w.wantHandedBack(1)
 		w.wantStats(w.finish(), 1, 1)

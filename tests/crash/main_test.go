@@ -9,7 +9,7 @@ import (
 
 var longFlag = flag.Bool("crash.long", false, "kill servers, and processes at random moments, ten times as often")
 
-// scaled is n, or ten times n with -crash.long.
+// scaled returns n, or ten times n with -crash.long.
 func scaled(n int) int {
 	if *longFlag {
 		return 10 * n

@@ -13,7 +13,7 @@ import (
 	"github.com/twoqueue/twoqueue/sender"
 )
 
-// No unique index: what is done twice shall show.
+// There is no unique index: an order that is inserted twice must show.
 const ordersTable = `CREATE TABLE orders (id VARCHAR(36))`
 
 func newIDs(n int) []uuid.UUID {
@@ -24,7 +24,7 @@ func newIDs(n int) []uuid.UUID {
 	return ids
 }
 
-// message is the message of an order; the ID decides its whole content.
+// message returns the message of an order. The ID determines its whole content.
 func message(id uuid.UUID, target string) bridge.Message {
 	return bridge.Message{ID: id, RoutingKey: target, Publishing: amqp.Publishing{
 		ContentType: "text/plain",
@@ -34,7 +34,7 @@ func message(id uuid.UUID, target string) bridge.Message {
 	}}
 }
 
-// isMessage tells whether d is, in all its parts, the message of its order.
+// isMessage reports whether d, in all its parts, is the message of its order.
 func isMessage(d amqp.Delivery) bool {
 	id, err := uuid.Parse(d.MessageId)
 	if err != nil {
@@ -45,13 +45,12 @@ func isMessage(d amqp.Delivery) bool {
 		len(d.Headers) == 1 && d.Headers["order"] == want.Headers["order"] && d.DeliveryMode == amqp.Persistent
 }
 
-// place inserts the orders and stages their messages in a transaction that it
-// leaves open.
+// place inserts the orders, sends their messages, and returns the open transaction.
 func place(ctx context.Context, db *sql.DB, s *sender.Sender, target string, ids ...uuid.UUID) (*sql.Tx, error) {
 	return placeDelayed(ctx, db, s, target, time.Time{}, ids...)
 }
 
-// placeDelayed is place with messages that wait for a time, if it is not zero.
+// placeDelayed is place with messages that are delayed until notBefore, unless that is zero.
 func placeDelayed(ctx context.Context, db *sql.DB, s *sender.Sender, target string, notBefore time.Time, ids ...uuid.UUID) (*sql.Tx, error) {
 	return inTx(ctx, db, func(tx *sql.Tx) error {
 		if err := insert(ctx, tx, ids); err != nil {
@@ -66,8 +65,8 @@ func placeDelayed(ctx context.Context, db *sql.DB, s *sender.Sender, target stri
 	})
 }
 
-// placeEarly is place with the messages staged first. It calls begun when they are on their
-// way, and before it inserts the orders.
+// placeEarly is place with early staging: it stages the messages, calls begun while they are in
+// flight, and then inserts the orders.
 func placeEarly(ctx context.Context, db *sql.DB, s *sender.Sender, target string, begun func(), ids ...uuid.UUID) (*sql.Tx, error) {
 	return inTx(ctx, db, func(tx *sql.Tx) error {
 		staged, err := s.StageTx(ctx, bridge.SQL(tx), messages(ids, target)...)
@@ -82,7 +81,8 @@ func placeEarly(ctx context.Context, db *sql.DB, s *sender.Sender, target string
 	})
 }
 
-// inTx leaves the transaction open, but if there is an error.
+// inTx runs fn in a transaction. It leaves the transaction open, and rolls it back only on an
+// error.
 func inTx(ctx context.Context, db *sql.DB, fn func(tx *sql.Tx) error) (*sql.Tx, error) {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// A process is a victim, seen from its parent.
+// process is a victim, seen from its parent.
 type process struct {
 	*program.Process
 	t     *testing.T
@@ -19,8 +19,7 @@ type process struct {
 	heard int // points that it has reached
 }
 
-// start starts a victim on the world's database and broker, unless the brief says
-// others.
+// start starts a victim on the world's database and broker, or on the ones that the brief names.
 func (w *world) start(b brief) *process {
 	w.t.Helper()
 	b.Kind, b.Target, b.Options.Topology = w.Kind.Name, w.target, w.Topology
@@ -36,8 +35,8 @@ func (w *world) start(b brief) *process {
 	return &process{Process: program.StartCmd(w.t, cmd), t: w.t, stdin: stdin}
 }
 
-// reached waits until the victim has reached its point; there it stays. With several points
-// it is one of them, where two of the victim's goroutines stop in any order.
+// reached waits until the victim has reached a point, where it then waits. Several points are for
+// two goroutines of the victim that stop in any order: reached waits for one of these points.
 func (p *process) reached(points ...point) {
 	p.t.Helper()
 	said := p.Read(&p.Stdout, fmt.Sprintf("any of %q", points), func(said string) bool { return strings.Count(said, "\n") > p.heard })
@@ -62,8 +61,8 @@ func (p *process) goOn() {
 	}
 }
 
-// kill is KillRunning for a victim that must not have got to another point since the last
-// one that it reached.
+// kill kills the victim, which must not have reached another point since the last call of
+// reached.
 func (p *process) kill() {
 	p.t.Helper()
 	p.KillRunning()

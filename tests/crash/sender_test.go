@@ -13,8 +13,8 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// The ways in which a sender sends. By pgx the first statement of a transaction takes the
-// BEGIN along: it records early, or inserts the order.
+// The ways in which a sender sends. pgx sends the BEGIN with the first statement of a
+// transaction: the record in the early way, the INSERT of the order otherwise.
 var (
 	plainly    = way{"plainly", brief{Role: aSender, Carry: sender.CarryNever}, kinds}
 	early      = way{"early", brief{Role: aSender, Carry: sender.CarryNever, Early: true}, onPostgres}
@@ -29,15 +29,15 @@ type way struct {
 	kinds []stage.Database
 }
 
-// Each victim commits a first order, and is killed at its second. The first one must arrive
-// in any case.
+// Each sender commits a first order and is killed at its second. The first order's message must
+// arrive in any case.
 func TestASenderIsKilled(t *testing.T) {
 	for _, m := range []moment{
 		{when: "after the record: nothing is sent", ways: allWays, at: recorded, staged: 1},
 		{when: "between the early publish and the other statement: it has rolled back", ways: []way{early, byPgxEarly}, at: begun, staged: 2},
 		{when: "before the confirm: it has rolled back", ways: allWays, deafAfter: ready, noBroker: true, at: staged, staged: 2},
 		{when: "between confirm and COMMIT: it has rolled back", ways: []way{plainly, early}, at: staged, staged: 2},
-		// It does not know itself.
+		// The sender has not received the answer.
 		{when: "before the answer to its COMMIT: it has committed", ways: []way{
 			{plainly.name, plainly.brief, []stage.Database{stage.Postgres, stage.SQLServer}}, byPgx,
 		}, deafAfter: recorded, at: placed, staged: 2, committed: true},
@@ -51,14 +51,14 @@ func TestASenderIsKilled(t *testing.T) {
 	}
 }
 
-// A moment is when a sender is killed.
+// moment is the moment at which a sender is killed.
 type moment struct {
 	when      string
 	ways      []way
-	at        point // where it stops to be killed, …
-	deafAfter point // … but for one that hears nothing from here on: it must not get to its stop
-	noBroker  bool  // nothing of the broker; else of the database
-	staged    int   // by then, with the first order's message
+	at        point // where it stops to be killed, unless deafAfter is set
+	deafAfter point // from here on it receives no reply, so it must not reach at
+	noBroker  bool  // no reply of the broker; otherwise of the database
+	staged    int   // messages staged by then, the first order's included
 	committed bool
 }
 
@@ -95,15 +95,15 @@ func (m moment) kill(w *world, b brief) {
 	w.wantOnce()
 }
 
-// A verifier has taken all of them, and waits, when the sender dies.
+// When the sender dies, a verifier has all messages and is waiting.
 func TestManyMessagesOfAKilledSenderAreDropped(t *testing.T) {
 	onEach(t, func(w *world) {
 		n := scaled(100)
 		if w.Kind.Name == stage.Postgres.Name {
-			n = 1000 // many times as many as are settled at a time
+			n = 1000 // many times the number of settlers
 		}
 		ids := newIDs(n)
-		v := w.Verify(verifier.Options{Patience: time.Hour}) // none is set aside
+		v := w.Verify(verifier.Options{Patience: time.Hour}) // no message is set aside
 		p := w.start(brief{Role: aSender, Carry: sender.CarryNever, Orders: ids, Stops: map[point]uuid.UUID{staged: ids[0]}})
 		p.reached(staged)
 		w.Eventually("the verifier has taken all", func() bool {
@@ -121,7 +121,7 @@ func TestManyMessagesOfAKilledSenderAreDropped(t *testing.T) {
 		w.t.Logf("dropped %d messages %v after the kill", n, time.Since(killed).Round(time.Millisecond))
 		v.Stop()
 		w.wantStats(v.Stats(), 1, int64(n))
-		// What the broker has lost of the acks at the end comes again, once at most.
+		// If the broker loses acks at the end, their messages come again, at most once.
 		if again := w.finish(); again.Forwarded != 0 || again.Dropped > int64(n)+1 {
 			w.t.Errorf("after the end %d were forwarded, and %d of %d dropped again", again.Forwarded, again.Dropped, n+1)
 		}

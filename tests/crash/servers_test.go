@@ -17,8 +17,8 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// serverKills is how often a server is killed: the second time, everybody has
-// been through it once.
+// serverKills returns how often a server is killed. The second kill meets processes that have
+// recovered from one.
 func serverKills() int { return scaled(2) }
 
 func skipIfShort(t *testing.T) {
@@ -27,16 +27,16 @@ func skipIfShort(t *testing.T) {
 	}
 }
 
-// some is how many messages more have to arrive between two kills.
+// some is the number of messages that must arrive between two kills.
 const some = 100
 
-// The verifier deletes rows without waiting for the disk, so a crash of the
-// server may bring back rows of messages that are long acked: orphans.
+// The verifier deletes rows without waiting for the disk, so a crash of the server may bring back
+// rows of messages that were acked long ago: orphans.
 func TestAKilledPostgreSQLLosesAndInventsNothing(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()
 	server := servertest.StartPostgres(t, &servers.PostgresOptions{
-		Config: []string{"recovery_init_sync_method = syncfs"}, // a faster restart, no less safe
+		Config: []string{"recovery_init_sync_method = syncfs"}, // a faster restart, just as safe
 	})
 	kind := stage.Postgres
 	kind.URL = func(testing.TB) string { return server.URL() }
@@ -80,7 +80,7 @@ func testKilledDatabase(t *testing.T, kind stage.Database, server interface {
 	v.Stop()
 	w.finish()
 	twice, rows := w.check()
-	w.wantAtMost(1<<min(v.Stats().Sessions, 10), twice) // each session's end makes two of what was not acked
+	w.wantAtMost(1<<min(v.Stats().Sessions, 10), twice) // each end of a session may double a message that was not acked
 	t.Logf("%d sessions, %d delivered more than once, %d rows left", v.Stats().Sessions, len(twice), len(rows))
 	orders := w.IDs(w.t, `SELECT id FROM orders`)
 	strangers := 0
@@ -96,7 +96,7 @@ func testKilledDatabase(t *testing.T, kind stage.Database, server interface {
 	}
 }
 
-// Sender, verifier, staging and target queues, all lose the broker.
+// Sender and verifier lose the broker, with all its queues.
 func TestAKilledRabbitMQLosesAndInventsNothing(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()
@@ -128,7 +128,7 @@ func TestAKilledRabbitMQLosesAndInventsNothing(t *testing.T) {
 		}
 	}
 	someArrive()
-	for _, c := range customers { // before any verifier has to come to an end
+	for _, c := range customers { // all, before the first verifier stops
 		c.kill()
 	}
 	for i, w := range worlds {
@@ -139,8 +139,7 @@ func TestAKilledRabbitMQLosesAndInventsNothing(t *testing.T) {
 	}
 }
 
-// reconnect gives the stage a channel to the broker that was restarted, once that
-// one has all its queues back.
+// reconnect opens a new channel for the stage, once the restarted broker has all its queues back.
 func (w *world) reconnect() {
 	w.t.Helper()
 	conn, err := amqp.Dial(w.AMQP)

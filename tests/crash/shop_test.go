@@ -10,9 +10,8 @@ import (
 	"time"
 )
 
-// keepShop is the shop: each of its tills serves one customer after the other. It
-// does not mind errors, since a server may be down. The pauses are part of the
-// traffic; nobody relies on them.
+// keepShop runs the shop: each till serves one customer after the other. It ignores errors, since
+// a server may be down. The pauses only shape the traffic; no test relies on them.
 func (v *victim) keepShop(ctx context.Context) error {
 	var tills sync.WaitGroup
 	for range v.Tills {
@@ -30,8 +29,8 @@ func (v *victim) keepShop(ctx context.Context) error {
 	return nil
 }
 
-// serve places up to 20 orders in one transaction. One transaction in two stages early,
-// one in three is slow, one in five rolls back.
+// serve places up to 20 orders in one transaction. One transaction in two stages early, one in
+// three is slow, one in five rolls back.
 func (v *victim) serve(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()

@@ -15,14 +15,14 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// Messages that have committed, one by itself or three in a group. A group comes again whole,
-// and each of its members is judged again by itself.
+// The messages have committed: one by itself, or three in a group. A group is redelivered whole,
+// and each of its messages is judged again separately.
 func TestAVerifierIsKilledWith(t *testing.T) {
 	for _, c := range []struct {
 		what               string
 		kinds              []stage.Database
 		messages           int
-		at, next           point // it stops at the one, and must not get to the other
+		at, next           point // it stops at at, and must not reach next
 		forwarded, dropped int64 // by the next verifier
 		row                driver.Outcome
 		twice              bool
@@ -63,14 +63,14 @@ func TestAVerifierIsKilledWith(t *testing.T) {
 	}
 }
 
-// The same for the lookup that waits, and for both its outcomes.
+// The verifier dies in the waiting lookup, with both outcomes.
 func TestAMessageSettledByAKilledVerifierIsLookedUpAgain(t *testing.T) {
 	for _, commits := range []bool{true, false} {
 		t.Run(map[bool]string{true: "committed", false: "rolled back"}[commits], func(t *testing.T) {
 			onEach(t, func(w *world) {
 				id := newIDs(1)[0]
 				p := w.start(brief{Role: aVerifier, Stops: map[point]uuid.UUID{settles: id, settled: id},
-					// Longer than anything else here, so that the first settle has an outcome.
+					// Longer than the rest of the test, so that the first settle has an outcome.
 					Options: verifier.Options{Prefetch: 2, SettleWait: stage.Patience, Patience: time.Hour}})
 				w.warmUp()
 				tx, err := place(w.t.Context(), w.DB, w.Sender, w.target, id)
@@ -98,7 +98,7 @@ func TestAMessageSettledByAKilledVerifierIsLookedUpAgain(t *testing.T) {
 func TestAVerifierKilledBetweenPublishAndConfirmDeliversTwiceWithTheSameID(t *testing.T) {
 	on(t, onPostgres, func(w *world) {
 		id := newIDs(1)[0]
-		w.commit(newIDs(1)...) // comes first, and opens the publishing channel
+		w.commit(newIDs(1)...) // forwarded first, which opens the publishing channel
 		w.commit(id)
 		valve, address := servertest.Through(w.t, w.AMQP)
 		p := w.start(brief{Role: aVerifier, AMQP: address, Stops: map[point]uuid.UUID{lookedUp: id, forgets: id},
@@ -114,14 +114,14 @@ func TestAVerifierKilledBetweenPublishAndConfirmDeliversTwiceWithTheSameID(t *te
 	})
 }
 
-// Our verifier deletes first, so this one pretends to have deleted.
+// The verifier deletes before it acks. So this one pretends to have deleted.
 func TestAVerifierKilledBetweenAckAndDeleteLeavesAHarmlessRow(t *testing.T) {
 	on(t, onPostgres, func(w *world) {
 		id, next := newIDs(1)[0], newIDs(1)[0]
 		w.commit(id)
 		w.commit(next)
 		w.killAt(lookedUp, brief{Role: aVerifier, Stops: map[point]uuid.UUID{neglected: id, lookedUp: next},
-			// The broker sends the next message only when it has the ack of the first.
+			// The broker delivers the next message only after the ack of the first.
 			Options: verifier.Options{Prefetch: 1}})
 		w.wantHandedBack(1)
 		w.wantStats(w.finish(), 1, 0)
@@ -129,8 +129,8 @@ func TestAVerifierKilledBetweenAckAndDeleteLeavesAHarmlessRow(t *testing.T) {
 	})
 }
 
-// Not in package bridge's table: the waiting queue has the copy, and the original is not
-// acked. Both are judged by the same row, so both come, or the second is dropped.
+// This crash is not in package bridge's table: the waiting queue has the copy, and the original
+// is not acked. Both are judged by the same row, so both are forwarded, or the second is dropped.
 func TestAVerifierKilledWhileSettingAsideLosesNothing(t *testing.T) {
 	on(t, onPostgres, func(w *world) {
 		id := newIDs(1)[0]
@@ -141,8 +141,8 @@ func TestAVerifierKilledWhileSettingAsideLosesNothing(t *testing.T) {
 	})
 }
 
-// The same for several messages, of which a settler has one at most: the others go to the
-// waiting queue together, in a group.
+// The same for several messages. A settler has at most one of them; the others go to the waiting
+// queue together, in a group.
 func TestAVerifierKilledWhileSettingAGroupAsideLosesNothing(t *testing.T) {
 	on(t, onPostgres, func(w *world) {
 		ids := newIDs(5)
@@ -153,15 +153,15 @@ func TestAVerifierKilledWhileSettingAGroupAsideLosesNothing(t *testing.T) {
 	})
 }
 
-// killWhileSettingAside kills a verifier when the waiting queue has one copy, of all
-// these messages or of some, and the verifier does not know so. It returns what other
-// verifiers have done.
+// killWhileSettingAside kills a verifier when the waiting queue has one copy, of some or all of
+// these messages, and the verifier has no confirm yet. It returns the work of the verifiers that
+// follow.
 func (w *world) killWhileSettingAside(options verifier.Options, ids ...uuid.UUID) (stats verifier.Stats) {
 	w.t.Helper()
 	options.Prefetch, options.Patience = 1, time.Millisecond
 	valve, address := servertest.Through(w.t, w.AMQP)
-	// When they are first looked up, nobody has set them aside yet. Later that may come
-	// before a settle or after one.
+	// At the first lookup no message has been set aside. Later it may happen before a settle or
+	// after one.
 	p := w.start(brief{Role: aVerifier, AMQP: address, Stops: map[point]uuid.UUID{asked: ids[0]}, Options: options})
 	w.warmUp()
 	tx, err := place(w.t.Context(), w.DB, w.Sender, w.target, ids...)
@@ -178,18 +178,17 @@ func (w *world) killWhileSettingAside(options verifier.Options, ids ...uuid.UUID
 	return stats
 }
 
-// warmUp sends an order through the verifier, until its row is gone. The verifier
-// has then opened its channels, and on SQLite it has got to start before a
-// transaction of the test keeps it from it. With a prefetch of one, the next
-// message that it gets is also the broker's word that this one is acked.
+// warmUp sends an order through the verifier until its row is gone. Then the verifier has opened
+// its channels, and on SQLite it has started before a transaction of the test can block it. With
+// a prefetch of one, the verifier's next message also proves that the broker has this one's ack.
 func (w *world) warmUp() {
 	w.t.Helper()
 	w.commit(newIDs(1)...)
 	w.Eventually("the verifier works", func() bool { return w.Rows() == 0 && w.Depth(w.target) == 1 })
 }
 
-// waitAllMessages waits until a queue holds n messages, ready or unacked; AMQP
-// tells of the ready ones only.
+// waitAllMessages waits until a queue holds n messages, ready or unacked. AMQP counts only the
+// ready ones.
 func (w *world) waitAllMessages(queue string, n int) {
 	w.t.Helper()
 	_, vhost, _ := strings.Cut(strings.TrimPrefix(w.AMQP, "amqp://"), "/")

@@ -26,17 +26,17 @@ import (
 
 const briefVariable = "CRASH_TEST_BRIEF"
 
-// A brief tells a victim what to play, on what, and where to stop.
+// brief says which role a victim plays, on which servers, and where it stops.
 type brief struct {
 	Role        role
-	Kind        string // of database
+	Kind        string // of the database
 	DatabaseURL string
 	AMQP        string
 	Target      string
-	Stops       map[point]uuid.UUID // where, and at which message
+	Stops       map[point]uuid.UUID // points, with the message at which to stop
 	Orders      []uuid.UUID         // of the sender's second transaction
-	Early       bool                // the sender stages these before it inserts them
-	Pgx         bool                // it does so by pgxsender.InTx
+	Early       bool                // the sender stages their messages before it inserts them
+	Pgx         bool                // the sender uses pgxsender.InTx
 	Carry       sender.Carry        // of the sender and the shop
 	Delay       time.Duration       // of the sender's second transaction
 	Tills       int                 // of the shop
@@ -54,7 +54,7 @@ const (
 type point string
 
 const (
-	ready    point = "the first order is committed" // of the sender; at any message
+	ready    point = "the first order is committed" // of the sender, whatever the message
 	recorded point = "recorded"
 	begun    point = "staged early"
 	staged   point = "staged and confirmed, or carried"
@@ -78,7 +78,7 @@ type victim struct {
 	broker *bridge.Broker
 	sender *sender.Sender
 	goOn   chan struct{}
-	passed sync.Map // of point: the parent has let it go on there
+	passed sync.Map // by point: the parent has let the victim go on there
 }
 
 func (v *victim) play() (err error) {
@@ -94,7 +94,7 @@ func (v *victim) play() (err error) {
 	if err != nil {
 		return err
 	}
-	v.ledger = stage.Ageless{Ledger: v.ledger} // as Stage.Judging
+	v.ledger = stage.Ageless{Ledger: v.ledger} // as Stage.Judging does
 	v.ledger = &stoppingLedger{v.ledger, v}
 	if v.broker, err = bridge.Dial(ctx, v.AMQP, &bridge.BrokerOptions{DialTimeout: stage.Patience, Logger: logger}); err != nil {
 		return err
@@ -122,7 +122,7 @@ func (v *victim) play() (err error) {
 	return errors.New("unknown role")
 }
 
-// listen hears the parent's word to go on; without a parent there is no life.
+// listen passes on the parent's commands to go on. When the parent ends, so does the victim.
 func (v *victim) listen() {
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
@@ -131,8 +131,8 @@ func (v *victim) listen() {
 	os.Exit(1)
 }
 
-// stop stops here, if it shall at one of these messages, until the parent lets it
-// go on; after that it passes here, since what was looked up or settled may be so again.
+// stop reports the point and waits for the parent's command if the victim has to stop there at
+// one of these messages. It stops at each point once: a lookup or a settle may be repeated.
 func (v *victim) stop(at point, ids ...uuid.UUID) {
 	if _, passed := v.passed.Load(at); passed {
 		return
@@ -145,8 +145,7 @@ func (v *victim) stop(at point, ids ...uuid.UUID) {
 }
 
 func (v *victim) send(ctx context.Context) error {
-	// The first order opens the publishing channels, which the valve would not let
-	// happen later.
+	// The first order opens the publishing channels. Later the valve would prevent that.
 	tx, err := place(ctx, v.db, v.sender, v.Target, newIDs(1)...)
 	if err != nil {
 		return err
@@ -206,7 +205,7 @@ func (v *victim) sendByPgx(ctx context.Context) error {
 	})
 }
 
-// A stoppingLedger stops before or after what is done with certain messages.
+// stoppingLedger stops before or after operations on certain messages.
 type stoppingLedger struct {
 	driver.Ledger
 	victim *victim

@@ -13,7 +13,7 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// A world is a stage with a shop's table and a target queue.
+// world is a stage with a shop's table and a target queue.
 type world struct {
 	*stage.Stage
 	t      *testing.T
@@ -31,8 +31,8 @@ func newWorld(t *testing.T, s *stage.Stage) *world {
 // kinds are the databases on which processes are killed.
 var kinds = append(slices.Clip(stage.Everywhere), stage.MariaDB)
 
-// onPostgres is for the moments at which the broker decides what follows, or at which the
-// database does what it does at others too.
+// onPostgres is for moments whose consequences the broker alone decides, or at which a database
+// does nothing that other moments do not show.
 var onPostgres = []stage.Database{stage.Postgres}
 
 // onPostgresAndSQLite is for many processes at once: SQLite has one writer at a time.
@@ -60,7 +60,7 @@ func (w *world) must(what string, err error) {
 	}
 }
 
-// commit places orders in a transaction that commits.
+// commit places orders and commits.
 func (w *world) commit(ids ...uuid.UUID) {
 	w.t.Helper()
 	tx, err := place(w.t.Context(), w.DB, w.Sender, w.target, ids...)
@@ -68,7 +68,7 @@ func (w *world) commit(ids ...uuid.UUID) {
 	w.must("commit", tx.Commit())
 }
 
-// wantOutcome asks the ledger what became of a message's transaction.
+// wantOutcome settles a message and compares the outcome.
 func (w *world) wantOutcome(id uuid.UUID, want driver.Outcome) {
 	w.t.Helper()
 	wait := stage.Patience
@@ -89,7 +89,7 @@ func (w *world) wantHandedBack(want int) {
 	}
 }
 
-// finish has fresh verifiers judge what is left, and returns what they have done.
+// finish has new verifiers judge the remaining messages, and returns their work.
 func (w *world) finish() (total verifier.Stats) {
 	w.t.Helper()
 	w.Finish(w.t, func(left int) {
@@ -100,7 +100,7 @@ func (w *world) finish() (total verifier.Stats) {
 			return stats.Forwarded+stats.Dropped+stats.DeadLettered > int64(left)
 		})
 		v.Stop()
-		total.Forwarded += v.Stats().Forwarded - 1 // the evidence
+		total.Forwarded += v.Stats().Forwarded - 1 // minus the evidence
 		total.Dropped += v.Stats().Dropped
 	})
 	return total
@@ -113,10 +113,9 @@ func (w *world) wantStats(got verifier.Stats, forwarded, dropped int64) {
 	}
 }
 
-// check holds the world, after the last verifier has stopped, against the rules:
-// every committed order has been delivered, no other has, in the right content,
-// and the queues are empty. It returns the orders that were delivered more than
-// once and the rows that are left in the ledger.
+// check tests the rules after the last verifier has stopped: every committed order's message has
+// been delivered, unchanged; no other has; the queues are empty. It returns the orders that were
+// delivered more than once and the rows that are left in the ledger.
 func (w *world) check() (twice map[uuid.UUID]int, rows []uuid.UUID) {
 	w.t.Helper()
 	w.WantNothingLeft(w.t)
@@ -133,7 +132,7 @@ func (w *world) check() (twice map[uuid.UUID]int, rows []uuid.UUID) {
 	return twice, w.IDs(w.t, `SELECT id FROM bridge_ledger`)
 }
 
-// wantAtMost looks at what check has counted.
+// wantAtMost fails the test if a message was delivered more than most times.
 func (w *world) wantAtMost(most int, twice map[uuid.UUID]int) {
 	w.t.Helper()
 	for id, n := range twice {
@@ -143,14 +142,13 @@ func (w *world) wantAtMost(most int, twice map[uuid.UUID]int) {
 	}
 }
 
-// wantOnce is check for where no message may come twice and no row may stay.
+// wantOnce is check for tests in which no message may come twice and no row may stay.
 func (w *world) wantOnce() {
 	w.t.Helper()
 	w.wantCheck(nil, nil)
 }
 
-// wantCheck is check for where it is known which messages come twice, and which
-// rows stay.
+// wantCheck is check for tests that determine which messages come twice and which rows stay.
 func (w *world) wantCheck(twice, orphans []uuid.UUID) {
 	w.t.Helper()
 	gotTwice, rows := w.check()
