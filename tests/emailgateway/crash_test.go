@@ -9,11 +9,11 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// A moment at which a gateway is held. It gives the gateway's variables; reached waits until it is
-// there, and release lets others pass once it is dead.
+// moment is a moment at which a gateway is held. It returns the gateway's variables. reached
+// waits until the gateway is there. release lets other gateways pass once this one is dead.
 type moment func(w *world) (env []string, reached func(id string), release func())
 
-// gated holds it at a commit; see gate.
+// gated holds the gateway at a commit; see gate.
 func gated(when, table, condition string) moment {
 	return func(w *world) ([]string, func(string), func()) {
 		gate := w.gate(when, table, condition)
@@ -21,7 +21,7 @@ func gated(when, table, condition string) moment {
 	}
 }
 
-// stalled holds it while it speaks to the mail server.
+// stalled holds the gateway in its conversation with the mail server.
 func stalled(at mailserver.Moment) moment {
 	return func(w *world) ([]string, func(string), func()) {
 		reached := make(chan struct{})
@@ -36,7 +36,7 @@ func stalled(at mailserver.Moment) moment {
 	}
 }
 
-// unacked lets no ack through to the broker.
+// unacked holds back the gateway's acks.
 func unacked(w *world) ([]string, func(string), func()) {
 	valve, broker := servertest.Through(w.t, w.amqp)
 	var once sync.Once
@@ -55,13 +55,13 @@ func unacked(w *world) ([]string, func(string), func()) {
 		}
 }
 
-// Wherever a gateway dies, its successor sends the e-mail, or knows that it was sent,
-// or says that nobody knows. It never sends what was sent.
+// Wherever a gateway dies, its successor sends the e-mail, or recognizes it as sent, or reports
+// it as doubtful. It never sends an e-mail a second time.
 func TestAGatewayIsKilled(t *testing.T) {
 	for name, c := range map[string]struct {
 		at     moment
-		taken  int    // when it dies
-		decide string // what an operator finds out, where there is a doubt
+		taken  int    // when the gateway dies
+		decide string // the operator's decision about a doubtful e-mail
 	}{
 		"before 'started'":                     {gated("INSERT", "bridge_inbox_pending", "true"), 0, ""},
 		"between 'started' and sending":        {gated("INSERT", "email_gateway", "true"), 0, ""},
@@ -78,7 +78,7 @@ func TestAGatewayIsKilled(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			env, reached, release := c.at(w)
-			p := w.start(append(env, "EMAIL_SMTP_TIMEOUT=20s", "EMAIL_SMTP_ANSWER=20s")...) // it must not give up there
+			p := w.start(append(env, "EMAIL_SMTP_TIMEOUT=20s", "EMAIL_SMTP_ANSWER=20s")...) // it must not time out at the held moment
 			id := w.publish(1)[0]
 			reached(id)
 			p.KillRunning()
@@ -107,15 +107,14 @@ func TestAGatewayIsKilled(t *testing.T) {
 	}
 }
 
-// overdue lets the time pass in which what was started may be heard of.
+// overdue lets the due time of all pending e-mails pass.
 func (w *world) overdue() {
 	w.t.Helper()
 	_, err := w.db.Exec(`UPDATE bridge_inbox_pending SET due_ms = 0`)
 	w.must(err)
 }
 
-// The successor has met the redelivery of what was being sent, and dies too before the
-// status says that it is doubtful.
+// The successor receives the interrupted e-mail again, and dies before the status is doubtful.
 func TestAnEmailInDoubtIsNotSentBeforeItsStatusSaysSo(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -139,8 +138,8 @@ func TestAnEmailInDoubtIsNotSentBeforeItsStatusSaysSo(t *testing.T) {
 	w.wantEmpty(queue)
 }
 
-// A gateway that was frozen before it noted that it sends goes on when another gateway has taken
-// it for dead.
+// A gateway is frozen before it has recorded that it sends. It goes on after another gateway has
+// considered it dead.
 func TestAGatewayThatOnlySeemedDeadSendsNothingTwice(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -156,7 +155,7 @@ func TestAGatewayThatOnlySeemedDeadSendsNothingTwice(t *testing.T) {
 	second := w.start(env...)
 	gate.reached(2)
 	first.Signal(syscall.SIGCONT)
-	gate.lift() // waits for the first one's transaction
+	gate.lift() // waits for the first gateway's transaction
 	w.wantStatus(id, "sent")
 	w.wantDone(1)
 	w.wantDoubtful("")

@@ -12,8 +12,9 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// Sent, sent at the third attempt, refused, given up, doubtful and retried, and a copy of
-// each: on every database that there is a server for. The other tests use PostgreSQL.
+// On every database for which there is a server: an e-mail is sent, sent at the third attempt,
+// refused, given up, or doubtful and retried, and then a copy of each arrives. The other tests
+// use PostgreSQL.
 func TestEachDatabase(t *testing.T) {
 	t.Parallel()
 	for name, database := range map[string]func(t *testing.T) string{
@@ -24,7 +25,7 @@ func TestEachDatabase(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorldOn(t, database(t))
-			if r := w.call("migrate"); r.Code != 0 { // nothing is left to do
+			if r := w.call("migrate"); r.Code != 0 { // must change nothing
 				t.Errorf("migrate again: exit code %d: %s", r.Code, r.Stderr)
 			}
 			refusals := map[string]int{"later@example.org": 2, "never@example.org": 1000}
@@ -46,7 +47,7 @@ func TestEachDatabase(t *testing.T) {
 				}
 				return mailserver.Action{}
 			})
-			p := w.start("EMAIL_SMTP_SESSIONS=1") // the mail server sees one e-mail after the other
+			p := w.start("EMAIL_SMTP_SESSIONS=1") // the mail server handles one e-mail at a time
 			ids := make(map[string]string)
 			for _, to := range []string{"ok", "later", "never", "nobody", "ann"} {
 				ids[to] = newID(t)
@@ -71,7 +72,7 @@ func TestEachDatabase(t *testing.T) {
 				}
 			}
 			for _, id := range ids {
-				w.publishAs(id, body) // three of them are duplicates; what was dead is as new
+				w.publishAs(id, body) // three are duplicates; the two dead ones count as new
 			}
 			w.wantMetrics(p, `email_gateway_emails_total{outcome="duplicate"} 3`, `email_gateway_emails_total{outcome="sent"} 5`,
 				`email_gateway_attempts_total{result="sent"} 5`, `email_gateway_held 0`)
@@ -90,7 +91,7 @@ func TestEachDatabase(t *testing.T) {
 			var want []string
 			for to, id := range ids {
 				want = append(want, fmt.Sprintf("<%s@example.org>", id))
-				if to == "ann" { // once in doubt, and once more as the operator said
+				if to == "ann" { // once in doubt, and once more by the operator's decision
 					want = append(want, want[len(want)-1])
 				}
 			}

@@ -6,8 +6,8 @@ import (
 	"fmt"
 )
 
-// A gate is a place between two commits, at which the database keeps a gateway
-// waiting: a trigger that wants a lock which the test has.
+// gate is a place between two commits at which the database holds a gateway: a trigger waits for
+// a lock that the test holds.
 type gate struct {
 	w    *world
 	conn *sql.Conn
@@ -15,8 +15,8 @@ type gate struct {
 
 const gateLock = 4711
 
-// gate closes a place: before a statement on a table takes effect, for the rows of
-// which a condition holds.
+// gate closes a gate: before a statement on the table takes effect, for rows that meet the
+// condition.
 func (w *world) gate(when, table, condition string) *gate {
 	w.t.Helper()
 	conn, err := w.db.Conn(w.t.Context())
@@ -35,11 +35,11 @@ SELECT pg_advisory_lock(%[1]d)`, gateLock, when, table, condition))
 	return &gate{w, conn}
 }
 
-// waiting are the sessions of this database that wait at the gate, or for the row of
-// one that does.
+// waiting selects the sessions of this database that wait at the gate, or for a row locked by one
+// that waits there.
 const waiting = `pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`
 
-// reached waits until so many statements wait at the gate.
+// reached waits until this number of statements waits at the gate.
 func (g *gate) reached(statements int) {
 	g.w.t.Helper()
 	var n int
@@ -49,8 +49,8 @@ func (g *gate) reached(statements int) {
 	}, func() string { return fmt.Sprint(n) })
 }
 
-// open lets everything through from now on, but for those who wait: their process is
-// dead, and what it had not committed must not happen. One that lives may come meanwhile.
+// open opens the gate and ends the sessions that wait there: their process is dead, and its open
+// transactions must not commit. A living gateway may arrive meanwhile.
 func (g *gate) open() {
 	g.w.t.Helper()
 	var dead string
@@ -64,7 +64,7 @@ SELECT coalesce(string_agg(pid::text, ','), '0') FROM waiting`).Scan(&dead))
 	g.lift()
 }
 
-// lift lets everything through from now on, also those who wait.
+// lift opens the gate, also for the sessions that wait there.
 func (g *gate) lift() {
 	g.w.t.Helper()
 	_, err := g.conn.ExecContext(context.Background(), fmt.Sprintf(`SELECT pg_advisory_unlock(%d)`, gateLock))

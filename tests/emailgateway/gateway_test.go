@@ -26,7 +26,7 @@ func TestWhatIsNoEmailGoesToTheDeadQueueAndStopsNobody(t *testing.T) {
 		{newID(t), strings.Replace(body, `"ann@example.org"`, `"a@x.org","b@x.org","c@x.org"`, 1), "malformed", "more than the limit of 2"},
 		{"not-a-uuid", body, "malformed", "not a UUID"},
 		{"", body, "failed", "message ID is empty"},
-		{"00000000-0000-7000-8000-000000000001", strings.Replace(body, "Thank", "Old: thank", 1), "", ""}, // no credible time: as new
+		{"00000000-0000-7000-8000-000000000001", strings.Replace(body, "Thank", "Old: thank", 1), "", ""}, // no credible time: treated as new
 		{"0160aa00-0000-7000-8000-000000000001", body, "too-old", "too old to judge"},
 	} {
 		w.publishAs(c.id, c.body)
@@ -45,8 +45,8 @@ func TestWhatIsNoEmailGoesToTheDeadQueueAndStopsNobody(t *testing.T) {
 	w.wantEmpty(queue + ".dead")
 }
 
-// A client reads more headers than it writes. A gateway whose places all hold messages that
-// cannot be published to the dead queue as they are goes on, and loses none of them.
+// An AMQP client can read more headers than it can write. Messages that cannot be published to
+// the dead queue unchanged fill the gateway's prefetch. It must go on and lose none of them.
 func TestMessagesThatCannotBeDeadLetteredAsTheyAreHoldNoPlace(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -99,7 +99,7 @@ func TestAnEmailOutsideOfTheAllowedAddressesGoesToTheDeadQueue(t *testing.T) {
 	w.wantTaken(ids...)
 }
 
-// A listed is one line of doubtful list -o json.
+// listed is one entry of doubtful list -o json.
 type listed struct {
 	ID, State, Error string
 	Attempts         int
@@ -118,11 +118,11 @@ func (w *world) list() []listed {
 	return all
 }
 
-// wantDoubtful waits until these are listed and no others.
+// wantDoubtful waits until exactly these e-mails are listed.
 func (w *world) wantDoubtful(words string, ids ...string) {
 	w.t.Helper()
 	slices.Sort(ids)
-	if w.db != nil && len(ids) > 0 { // so that they are listed once and not again and again
+	if w.db != nil && len(ids) > 0 { // to run the command once and not again and again
 		w.eventually("the inbox has them", func() bool {
 			var n int
 			w.must(w.db.QueryRow(`SELECT count(*) FROM bridge_inbox_pending WHERE message IS NOT NULL`).Scan(&n))
@@ -143,7 +143,7 @@ func (w *world) wantDoubtful(words string, ids ...string) {
 	}
 }
 
-// decide runs doubtful sent or retry.
+// decide runs doubtful sent or doubtful retry.
 func (w *world) decide(what, id string) {
 	w.t.Helper()
 	if r := w.call("doubtful", what, id); r.Code != 0 {
@@ -154,7 +154,7 @@ func (w *world) decide(what, id string) {
 func TestAMailServerThatIsAwayCountsAgainstNoEmail(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	p := w.start("EMAIL_HOLD=10s", "EMAIL_SMTP_TIMEOUT=1s", "EMAIL_SMTP_ANSWER=1s") // less than the outage lasts for some of them
+	p := w.start("EMAIL_HOLD=10s", "EMAIL_SMTP_TIMEOUT=1s", "EMAIL_SMTP_ANSWER=1s") // for some e-mails the outage lasts longer
 	first := w.publish(1)
 	w.wantStatus(first[0], "sent")
 	address := w.mail.Address()

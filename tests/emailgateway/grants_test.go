@@ -18,13 +18,13 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// permissions are the three patterns of a printed command.
+// permissions matches the three patterns of a printed command.
 var permissions = regexp.MustCompile(`(?m)^rabbitmqctl set_permissions -p '[^']*' '[^']*' '([^']*)' '([^']*)' '([^']*)'$`)
 
-// exchange is the one to which the senders publish.
+// exchange is the exchange to which the senders publish.
 const exchange = "twoqueue.stage"
 
-// login makes a role's login at the database and at the broker, with the rights that bridgectl
+// login creates a role's login at the database and at the broker, with the rights that bridgectl
 // grants prints and no others, and returns the two addresses.
 func (w *world) login(role string) (database, broker string) {
 	w.t.Helper()
@@ -52,8 +52,8 @@ func (w *world) login(role string) (database, broker string) {
 	return parsed.String(), broker
 }
 
-// From the tables to the e-mail, each program has a login of its own with the rights that are
-// printed for its role.
+// From the tables to the e-mail each program has a login of its own, with the printed rights of
+// its role.
 func TestThePrintedRightsAreEnoughForEachProgram(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -65,7 +65,7 @@ func TestThePrintedRightsAreEnoughForEachProgram(t *testing.T) {
 			t.Fatalf("%v: %s", command[0], r.Stderr)
 		}
 	}
-	// From here on its owner has made the tables; the administrator grants rights on them.
+	// From here on the owner has created the tables, and the administrator grants rights on them.
 	database, broker := w.login("verifier")
 	v := program.Start(t, "verifier", "BRIDGE_DATABASE_URL="+database, "BRIDGE_AMQP_URL="+broker, "BRIDGE_ALLOW=:"+queue, "BRIDGE_EXCHANGE="+exchange,
 		"BRIDGE_HTTP_ADDR=none", "BRIDGE_LOG_FORMAT=text")
@@ -84,7 +84,7 @@ func TestThePrintedRightsAreEnoughForEachProgram(t *testing.T) {
 	database, broker = w.login("operator")
 	r := program.Run(t, "bridgectl", "BRIDGE_DATABASE_URL="+database, "BRIDGE_INBOX_URL="+database, "BRIDGE_AMQP_URL="+broker, "BRIDGE_ALLOW=:"+queue,
 		"BRIDGE_EXCHANGE="+exchange, "doctor", "-o", "json")
-	if !strings.Contains(r.Stdout, `"rights of a verifier"`) || strings.Count(r.Stdout, "GRANT ") > strings.Count(r.Stdout, "GRANT pg_read_all_stats ") { // the server of the tests has other faults
+	if !strings.Contains(r.Stdout, `"rights of a verifier"`) || strings.Count(r.Stdout, "GRANT ") > strings.Count(r.Stdout, "GRANT pg_read_all_stats ") { // the tests' server has other faults
 		t.Errorf("doctor: exit code %d\n%s%s", r.Code, r.Stdout, r.Stderr)
 	}
 	if r := program.Run(t, "bridgectl", "BRIDGE_DATABASE_URL="+database, "BRIDGE_INBOX_URL="+database, "BRIDGE_AMQP_URL="+broker, "BRIDGE_EXCHANGE="+exchange, "message", id); r.Code != 0 {

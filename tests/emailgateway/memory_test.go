@@ -8,7 +8,7 @@ import (
 	"github.com/twoqueue/twoqueue/tests/emailgateway/mailserver"
 )
 
-// The mail server is away, and large e-mails fill the prefetch.
+// The mail server is down, and large e-mails fill the prefetch.
 func TestTheMemoryIsBoundedByBytes(t *testing.T) {
 	t.Parallel()
 	const emails, size, most = 60, 4 << 20, 250 << 20

@@ -11,8 +11,8 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// Two gateways on one queue, killed again and again, and a mail server that does all
-// it can do at random: nothing is sent twice, and nothing is lost.
+// Two gateways on one queue are killed again and again, and the mail server fails at random in
+// every way. No e-mail may be sent twice, and none lost.
 func TestNeverTwiceWhateverHappens(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

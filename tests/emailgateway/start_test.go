@@ -33,7 +33,7 @@ func TestALoginOverAnEncryptedConnectionWithThePasswordInAFile(t *testing.T) {
 func TestACutConnectionToTheBrokerStartsANewSession(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	_, err := w.ch.QueueDeclare(queue, true, false, false, false, nil) // the gateway takes a queue as it is
+	_, err := w.ch.QueueDeclare(queue, true, false, false, false, nil) // the gateway accepts an existing queue as it is
 	w.must(err)
 	valve, broker := servertest.Through(t, w.amqp)
 	p := w.start("EMAIL_AMQP_URL=" + broker)

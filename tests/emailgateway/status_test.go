@@ -7,9 +7,9 @@ import (
 	"github.com/twoqueue/twoqueue/tests/emailgateway/mailserver"
 )
 
-// The inbox is done with an e-mail whose status could not be written, since the table
-// was locked for longer than it is tried. The gateway mends it, or its successor does;
-// otherwise the e-mail would be 'sending' for ever.
+// The inbox is done with an e-mail, and its status could not be written: the table was locked for
+// longer than the gateway tries. The gateway or its successor must write it later; otherwise the
+// e-mail would stay 'sending' for ever.
 func TestAStatusThatCouldNotBeWrittenIsSettled(t *testing.T) {
 	t.Parallel()
 	for name, dies := range map[string]bool{"by the gateway": false, "by its successor": true} {
@@ -41,7 +41,7 @@ func TestAStatusThatCouldNotBeWrittenIsSettled(t *testing.T) {
 	}
 }
 
-// An operator's decision has come to the inbox, and not to the status.
+// An operator's decision has reached the inbox and not the status.
 func TestADecisionThatWasCutShortIsSettled(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -60,7 +60,7 @@ func TestADecisionThatWasCutShortIsSettled(t *testing.T) {
 	w.wantTaken(id)
 }
 
-// wantDone waits until the inbox is done with so many e-mails, and has no others.
+// wantDone waits until the inbox is done with this number of e-mails and has no others.
 func (w *world) wantDone(want int) {
 	w.t.Helper()
 	w.eventually(fmt.Sprintf("the inbox is done with %d", want), func() bool {

@@ -1,5 +1,5 @@
-// Package emailgateway_test runs the e-mail gateway as its users do: the real
-// binary, a real broker, a real database, and a mail server that fails on demand.
+// Package emailgateway_test runs the e-mail gateway as its users do: the real binary, a real
+// broker, a real database, and a mail server that fails on demand.
 package emailgateway_test
 
 import (
@@ -26,8 +26,8 @@ func TestMain(m *testing.M) { program.Main(m) }
 
 const queue = "emails"
 
-// A world has a database with the gateway's tables, a vhost, in which the first gateway makes
-// the queues and the others find them, and a mail server.
+// world is a database with the gateway's tables, a vhost, and a mail server. The first gateway in
+// the vhost declares the queues; the others find them.
 type world struct {
 	t    *testing.T
 	amqp string
@@ -47,7 +47,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// newWorldOn is a world on any database, without a look into it.
+// newWorldOn returns a world on any database, without a connection of the test to it.
 func newWorldOn(t *testing.T, databaseURL string) *world {
 	t.Helper()
 	w := &world{t: t, amqp: servertest.Vhost(t), url: databaseURL, mail: mailserver.Start(t, mailserver.Options{})}
@@ -70,9 +70,8 @@ func (w *world) must(err error) {
 	}
 }
 
-// run starts the gateway on this world; args are its arguments, and its variables
-// where they have the form NAME=value. Its times are short. No password and no address may be
-// in what it writes.
+// run starts the gateway on this world. args are its arguments and, as NAME=value, its variables.
+// Its times are short. No password and no address may be in its output.
 func (w *world) run(args ...string) *program.Process {
 	w.t.Helper()
 	p := program.Start(w.t, "email-gateway", w.args(args...)...)
@@ -118,10 +117,10 @@ func newID(t *testing.T) string {
 	return id.String()
 }
 
-// body is an e-mail's.
+// body is the body of an e-mail's message.
 const body = `{"from":"Shop <shop@example.org>","to":["ann@example.org"],"subject":"Your order","text":"Thank you."}`
 
-// publish puts e-mails into the queue and returns their IDs.
+// publish publishes e-mails to the queue and returns their IDs.
 func (w *world) publish(n int) []string {
 	w.t.Helper()
 	ids := make([]string, n)
@@ -156,8 +155,7 @@ func (w *world) wantStatus(id, want string) {
 	}, func() string { return got })
 }
 
-// wantEmpty waits until nothing is in a queue, ready or unacked. The gateways must
-// have ended.
+// wantEmpty waits until a queue has no message, ready or unacked. The gateways must have ended.
 func (w *world) wantEmpty(name string) {
 	w.t.Helper()
 	w.wantDepth(name, 0)
@@ -174,10 +172,10 @@ func (w *world) wantDepth(name string, want int) {
 	}, func() string { return fmt.Sprint(got) })
 }
 
-// A dead is what a message in the dead queue says.
+// dead is the content of a dead letter that a test expects.
 type dead struct{ id, code, words string }
 
-// wantDead waits for messages in the dead queue, in any order, and takes them.
+// wantDead waits for these dead letters, in any order, and takes them out of the dead queue.
 func (w *world) wantDead(want ...dead) {
 	w.t.Helper()
 	for range len(want) {
@@ -204,7 +202,7 @@ func (w *world) wantDead(want ...dead) {
 	}
 }
 
-// wantTaken checks that the mail server has taken these and no others, each once.
+// wantTaken checks that the mail server has accepted each of these e-mails once, and no others.
 func (w *world) wantTaken(ids ...string) {
 	w.t.Helper()
 	times := make(map[string]int)
@@ -221,7 +219,7 @@ func (w *world) wantTaken(ids ...string) {
 	}
 }
 
-// eventually waits for what no process will signal.
+// eventually polls for a condition that no process will signal.
 func (w *world) eventually(what string, holds func() bool, now ...func() string) {
 	w.t.Helper()
 	servertest.Eventually(w.t, what, holds, now...)
@@ -241,7 +239,7 @@ func (w *world) wantMetrics(p *program.Process, lines ...string) {
 	})
 }
 
-// count is how many messages have had an outcome.
+// count returns the number of messages with an outcome.
 func (w *world) count(p *program.Process, outcome string) (n int) {
 	w.t.Helper()
 	_, text := p.Endpoint("/metrics")
@@ -252,8 +250,8 @@ func (w *world) count(p *program.Process, outcome string) (n int) {
 	return n
 }
 
-// wantDuplicate sends a copy of a message with which p has been dealing, and waits until
-// p has told it for one.
+// wantDuplicate sends a copy of a message that p has handled, and waits until p has counted the
+// copy as a duplicate.
 func (w *world) wantDuplicate(p *program.Process, id string) {
 	w.t.Helper()
 	w.eventually("the first has come to an end", func() bool {

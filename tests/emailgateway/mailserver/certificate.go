@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// Certificate makes a server's configuration with a certificate for 127.0.0.1, and the
-// authority that has signed it, in PEM.
+// Certificate returns a server's configuration with a certificate for 127.0.0.1, and the
+// authority that signed it, in PEM.
 func Certificate(t testing.TB) (config *tls.Config, authority []byte) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

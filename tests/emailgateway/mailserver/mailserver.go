@@ -1,5 +1,5 @@
-// Package mailserver is a real SMTP server for tests, of the library go-smtp, that
-// fails on demand at any moment of an e-mail's way, and counts what it has taken.
+// Package mailserver is a real SMTP server for tests, built on go-smtp. It fails on demand at any
+// moment of an e-mail's transfer, and records the e-mails that it has accepted.
 package mailserver
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/emersion/go-smtp"
 )
 
-// A Moment is where the server can fail.
+// A Moment is a step at which the server can fail.
 type Moment string
 
 // The moments, in their order.
@@ -27,13 +27,13 @@ const (
 	Mail     Moment = "MAIL"
 	Rcpt     Moment = "RCPT"
 	Data     Moment = "DATA"
-	Text     Moment = "text"   // some of it has come
-	Answer   Moment = "answer" // the whole text has come, and the dot
+	Text     Moment = "text"   // part of it has arrived
+	Answer   Moment = "answer" // the whole text has arrived, with the final dot
 )
 
-// An Action is what the server does at a moment. The zero Action is to go on.
+// An Action is the server's behaviour at a moment. The zero Action goes on.
 type Action struct {
-	Reply int  // a code from 400 on: refuse with it
+	Reply int  // refuse with this code, from 400 on
 	Drop  bool // close the connection
 	Stall bool // say nothing until the client closes the connection
 }
@@ -45,7 +45,7 @@ type Visit struct {
 	N         int    // how often the moment has come before
 }
 
-// An Email has been taken: nobody but the server may have it now.
+// An Email is an e-mail that the server has accepted: it alone is responsible for it now.
 type Email struct {
 	From string
 	To   []string
@@ -53,11 +53,11 @@ type Email struct {
 	mail.Header
 }
 
-// Options of a server.
+// Options configure a server.
 type Options struct {
 	TLS            *tls.Config // with it the server offers STARTTLS
-	Implicit       bool        // or is encrypted from the first byte
-	User, Password string      // if set, nothing goes without
+	Implicit       bool        // encrypted from the first byte, without STARTTLS
+	User, Password string      // if set, a client must log in
 	Address        string      // to listen on; default a free port of 127.0.0.1
 }
 
@@ -78,7 +78,7 @@ type Server struct {
 	change chan struct{}
 }
 
-// Start starts a server on a free port.
+// Start starts a server, by default on a free port.
 func Start(t testing.TB, opts Options) *Server {
 	t.Helper()
 	if opts.Address == "" {
@@ -108,18 +108,18 @@ func Start(t testing.TB, opts Options) *Server {
 	return s
 }
 
-// Address is where the server listens.
+// Address returns the address on which the server listens.
 func (s *Server) Address() string { return net.JoinHostPort(s.Host, s.Port) }
 
-// Close ends the server and its connections: after it the port refuses.
+// Close ends the server and its connections. Then the port refuses connections.
 func (s *Server) Close() {
-	_ = s.listener.Close() // the library does not know it before Serve has begun
+	_ = s.listener.Close() // before Serve has begun, the library does not close it
 	_ = s.server.Close()
 	<-s.ended
 }
 
-// Do sets what the server does from now on; nil is to take everything. The
-// function is called for one visit at a time.
+// Do sets the server's behaviour from now on; nil accepts everything. The function is called for
+// one visit at a time.
 func (s *Server) Do(script func(Visit) Action) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,10 +127,10 @@ func (s *Server) Do(script func(Visit) Action) {
 	clear(s.visits)
 }
 
-// Always does one action at one moment.
+// Always performs one action at one moment.
 func Always(at Moment, action Action) func(Visit) Action { return First(at, 1<<30, action) }
 
-// First does the action the first n times.
+// First performs the action at the moment's first n visits.
 func First(at Moment, n int, action Action) func(Visit) Action {
 	return func(v Visit) Action {
 		if v.Moment == at && v.N < n {
@@ -140,15 +140,14 @@ func First(at Moment, n int, action Action) func(Visit) Action {
 	}
 }
 
-// Taken are the e-mails that the server has taken, also those whose takeover it
-// did not confirm.
+// Taken returns the e-mails that the server has accepted, also those without a confirmation.
 func (s *Server) Taken() []Email {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]Email(nil), s.taken...)
 }
 
-// WaitTaken waits until the server has taken n e-mails.
+// WaitTaken waits until the server has accepted n e-mails.
 func (s *Server) WaitTaken(t testing.TB, n int, patience time.Duration) []Email {
 	t.Helper()
 	late := time.After(patience)
@@ -188,11 +187,11 @@ func (s *Server) take(e Email) {
 
 var errDropped = errors.New("dropped")
 
-// act returns an error if the visit ends here.
+// act performs an action. It returns an error if the visit ends here.
 func act(action Action, conn net.Conn) error {
 	switch {
 	case action.Stall:
-		_, _ = io.Copy(io.Discard, conn) // until the client goes
+		_, _ = io.Copy(io.Discard, conn) // until the client leaves
 		fallthrough
 	case action.Drop:
 		_ = conn.Close()
@@ -271,7 +270,7 @@ func (s *session) Data(r io.Reader) error {
 func (s *session) Reset()        {}
 func (s *session) Logout() error { return nil }
 
-// listening makes connections of a server.
+// listening wraps a server's connections in connection.
 type listening struct {
 	net.Listener
 	server *Server
@@ -285,8 +284,8 @@ func (l *listening) Accept() (net.Conn, error) {
 	return &connection{Conn: conn, server: l.server}, nil
 }
 
-// A connection fails where the library has no hook: before the greeting and in
-// place of the 354 to DATA. It is of use only where nothing is encrypted.
+// connection fails where the library has no hook: before the greeting, and in place of the 354 to
+// DATA. It works only on connections without encryption.
 type connection struct {
 	net.Conn
 	server  *Server
@@ -305,7 +304,7 @@ func (c *connection) Write(p []byte) (int, error) {
 	}
 	err := act(c.server.visit(at, ""), c.Conn)
 	var refusal *smtp.SMTPError
-	if errors.As(err, &refusal) { // and goodbye: the library believes that it has agreed
+	if errors.As(err, &refusal) { // and close: the library believes that it has accepted
 		_, _ = fmt.Fprintf(c.Conn, "%d %s\r\n", refusal.Code, refusal.Message)
 		_ = c.Close()
 	}
