@@ -1,6 +1,5 @@
-// Package examples runs the examples of the documentation that need servers, as they
-// stand there: go/doc makes a program of each, as it does for pkg.go.dev, which gets the
-// addresses of private servers in the place of those that are shown. All of them are built
-// into one.
-// The examples that need no server are run by go test in their own packages.
+// Package examples runs the documentation's examples that need servers. go/doc makes a program of
+// each, as it does for pkg.go.dev. The addresses in it are replaced by private ones.
+// All examples are built into one program. go test runs the examples without servers in their own
+// packages.
 package examples

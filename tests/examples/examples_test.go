@@ -48,7 +48,7 @@ var examples = map[string]func(t *testing.T, e shown){
 	"verifier/ops/example_test.go":            testOps,
 }
 
-// declareReceiver declares the queues of a receiver, as the receiver will.
+// declareReceiver declares the queues of a receiver, with the receiver's arguments.
 func declareReceiver(s *stage.Stage, queue string) {
 	for _, q := range idempotency.ReceiverQueues(queue, nil) {
 		s.Queue(q.Name, q.Arguments)
@@ -74,8 +74,7 @@ func TestEveryExampleDoesWhatItSays(t *testing.T) {
 	}
 }
 
-// shop is a stage with the shop's tables and queues; placed is bound to the exchange
-// orders.
+// shop returns a stage with the shop's tables and queues; placed is bound to the exchange orders.
 func shop(t *testing.T, kind stage.Database) *stage.Stage {
 	t.Helper()
 	s := stage.On(t, kind, servertest.Vhost(t), bridge.Topology{Queue: "twoqueue"})
@@ -101,7 +100,7 @@ func execute(t *testing.T, db *sql.DB, statement string) {
 	}
 }
 
-// count counts rows.
+// count returns the number of rows.
 func count(ctx context.Context, db *sql.DB, from string) (n int) {
 	if err := db.QueryRowContext(ctx, `SELECT count(*) FROM `+from).Scan(&n); err != nil {
 		return -1
@@ -109,7 +108,7 @@ func count(ctx context.Context, db *sql.DB, from string) (n int) {
 	return n
 }
 
-// arrives runs a verifier, and expects one message with this body in the queue.
+// arrives runs a verifier and expects one message with this body in the queue.
 func arrives(t *testing.T, s *stage.Stage, queue, body string) {
 	t.Helper()
 	v := s.Verify(verifier.Options{Allow: []verifier.Allow{{Exchange: "*", RoutingKey: "*"}}})
@@ -119,7 +118,7 @@ func arrives(t *testing.T, s *stage.Stage, queue, body string) {
 	}
 }
 
-// sends is the test of an example that sends a message from the shop's PostgreSQL.
+// sends returns the test of an example that sends a message from the shop's PostgreSQL.
 func sends(queue, body string) func(t *testing.T, e shown) {
 	return func(t *testing.T, e shown) {
 		s := shop(t, stage.Postgres)
@@ -145,7 +144,7 @@ func testOwnTable(t *testing.T, e shown) {
 	arrives(t, s, "parcels", "six figs")
 }
 
-// The broker is out when the example runs.
+// The broker is unreachable when the example runs.
 func testCarry(t *testing.T, e shown) {
 	s := shop(t, stage.Postgres)
 	out := fmt.Sprintf("amqp://shop:secret@%s/", freeAddress(t)) // without a server
@@ -156,7 +155,7 @@ func testCarry(t *testing.T, e shown) {
 	arrives(t, s, "emails", "seven quinces")
 }
 
-// One reminder is taken back, the other one waits in its row.
+// One reminder is cancelled, the other one waits in its row.
 func testDelay(t *testing.T, e shown) {
 	s := shop(t, stage.Postgres)
 	e.runs(t, map[string]string{shopDatabase: s.DatabaseURL, shopBroker: s.AMQP})
@@ -191,7 +190,7 @@ func testVerifier(t *testing.T, e shown) {
 	endsWell(t, p.Stop())
 }
 
-// The example's verifier forwards, and its answers over HTTP are the worker's.
+// The example's verifier forwards, and answers over HTTP as the command verifier does.
 func testOps(t *testing.T, e shown) {
 	s := shop(t, stage.Postgres)
 	valve, database := servertest.Through(t, s.DatabaseURL)
@@ -254,7 +253,7 @@ func testDial(t *testing.T, e shown) {
 	}
 }
 
-// The same message comes twice.
+// One message comes twice.
 func testConsume(t *testing.T, e shown) {
 	s := shop(t, stage.Postgres)
 	execute(t, s.DB, `CREATE TABLE emails (body text)`)

@@ -21,10 +21,10 @@ import (
 	"github.com/twoqueue/twoqueue/tests/program"
 )
 
-// An example is one that go test does not run, as it has no output.
+// example is an example that go test does not run, since it has no output.
 type example struct {
 	file string // from the root of the module
-	name string // as go/doc has it: what follows "Example"
+	name string // as go/doc has it: the part after "Example"
 	play *ast.File
 }
 
@@ -65,26 +65,26 @@ func documented(t *testing.T) []example {
 	return found
 }
 
-// A shown example is one of the program that all of them are built into.
+// shown is one example of the program that contains all of them.
 type shown struct {
 	program string
 	file    string
 	source  string
 }
 
-// drivers are what an example must import that opens a database by the name.
+// drivers maps a call that opens a database to the package that the example must then import.
 var drivers = map[string]string{
 	`sql.Open("pgx"`: "github.com/jackc/pgx/v5/stdlib", `sqlx.Open("pgx"`: "github.com/jackc/pgx/v5/stdlib",
 	`sql.Open("sqlserver"`: "github.com/microsoft/go-mssqldb",
 }
 
-// build makes one program of the examples, since to link takes longest. Its arguments are the
-// example's file and the addresses in the place of those that it shows.
+// build builds one program of all examples, since linking takes longest. The program's arguments
+// are the example's file and a map from the addresses in the example to the real ones.
 func build(t *testing.T, all []example) map[string]shown {
 	t.Helper()
 	folder := t.TempDir()
 	binary := filepath.Join(folder, "examples")
-	here, err := filepath.Abs("program") // to the compiler it is a folder of the module, which is where its imports are
+	here, err := filepath.Abs("program") // the compiler takes it for a folder of the module, whose imports it can use
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,17 +146,17 @@ func main() {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-s -w", "-o", binary, "-overlay", overlayFile, "./program")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // to link takes half the time then
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // halves the time of linking
 	if output, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build the examples' program: %v\n%s", err, output)
 	}
 	return built
 }
 
-// address is that of a server.
+// address matches the address of a server.
 var address = regexp.MustCompile(`"([a-z]+://[^"]*)?localhost[^"]*"`)
 
-// start starts an example, with other addresses than those that it shows.
+// start starts an example with other addresses than the ones it shows.
 func (e shown) start(t *testing.T, addresses map[string]string) *program.Process {
 	t.Helper()
 	for shown := range addresses {
