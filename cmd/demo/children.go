@@ -14,17 +14,17 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/children"
 )
 
-// A child is a process that plays a part.
+// A child is a process of the demo.
 type child struct {
 	*children.Child
 	part  part
-	ready chan struct{} // closed when it has said so
-	last  string        // line that it has written; valid once it has ended
+	ready chan struct{} // closed when the child has reported that it works
+	last  string        // the last line of its output; valid once it has ended
 
-	dismissed atomic.Bool // it was told to end
+	dismissed atomic.Bool // the director has ended it
 }
 
-// performance is the command for a part that this program plays itself.
+// performance returns the command for a part that this program plays itself.
 func performance(ctx context.Context, p part) (*exec.Cmd, error) {
 	text, err := json.Marshal(p)
 	if err != nil {
@@ -39,8 +39,8 @@ func performance(ctx context.Context, p part) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// start starts a child. It is ready when a line that it writes contains marker; the
-// other lines go to say.
+// start starts a child. A line of its output that contains marker means that it works; start passes
+// the other lines to say.
 func start(p part, cmd *exec.Cmd, marker string, say func(line string)) (*child, error) {
 	c := &child{part: p, ready: make(chan struct{})}
 	isReady := sync.OnceFunc(func() { close(c.ready) })
@@ -60,7 +60,7 @@ func start(p part, cmd *exec.Cmd, marker string, say func(line string)) (*child,
 	return c, nil
 }
 
-// end waits until the child has ended, and returns why, with its last words.
+// end waits until the child has ended, and returns its error with its last line of output.
 func (c *child) end() error {
 	err := c.Err()
 	if err != nil && c.last != "" {
@@ -69,7 +69,7 @@ func (c *child) end() error {
 	return err
 }
 
-// awaitReady waits until the child plays its part.
+// awaitReady waits until the child works.
 func (c *child) awaitReady(ctx context.Context) error {
 	select {
 	case <-c.ready:
@@ -81,13 +81,13 @@ func (c *child) awaitReady(ctx context.Context) error {
 	}
 }
 
-// kill ends the child as a crash would.
+// kill ends the child with SIGKILL, like a crash.
 func (c *child) kill() {
 	c.dismissed.Store(true)
 	c.Kill()
 }
 
-// freeze has the child stand still until wake.
+// freeze stops the child (SIGSTOP) until wake.
 func (c *child) freeze() error {
 	if err := c.Signal(syscall.SIGSTOP); err != nil {
 		return fmt.Errorf("freeze %s: %w", c.part, err)
@@ -97,7 +97,7 @@ func (c *child) freeze() error {
 
 func (c *child) wake() { _ = c.Signal(syscall.SIGCONT) }
 
-// stop has the child finish what it is at.
+// stop ends the child with SIGTERM, which lets it drain.
 func (c *child) stop() error {
 	c.dismissed.Store(true)
 	_ = c.Signal(syscall.SIGTERM) // it may have ended before

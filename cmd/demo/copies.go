@@ -8,9 +8,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// copies are a second ear at the target: the broker puts each message into the
-// gateways' queue and into this one. They tell when a message has come, and how
-// often, without the word of who handles it.
+// copies notes when and how often each message arrives at the target. It has a queue of its own there:
+// the broker puts each message into the gateways' queue and into this one.
 type copies struct {
 	mu   sync.Mutex
 	came []receipt
@@ -22,7 +21,7 @@ func (c *copies) arrivals() []receipt {
 	return c.came[:len(c.came):len(c.came)]
 }
 
-// listen begins to note what comes to the target, until the connection is closed.
+// listen notes the messages that arrive at the target, until the theatre is closed.
 func (t *theatre) listen(ctx context.Context) error {
 	conn, err := t.broker.Connect(ctx)
 	if err != nil {
@@ -30,7 +29,7 @@ func (t *theatre) listen(ctx context.Context) error {
 	}
 	ended := make(chan struct{})
 	t.undo = append(t.undo, func() error {
-		conn.Close() // and with it the queue
+		conn.Close() // also deletes the queue
 		<-ended
 		return nil
 	})

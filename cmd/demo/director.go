@@ -10,16 +10,16 @@ import (
 )
 
 const (
-	glance   = 100 * time.Millisecond // between two looks at the progress
+	glance   = 100 * time.Millisecond // between two queries of the progress
 	patience = 60 * time.Second       // without any progress
 )
 
-// A director has the parts played: it starts the processes, kills some, and
-// watches the databases. At the end it plays the gateways' operator.
+// A director starts the processes, kills and freezes some of them, and watches the databases. At the
+// end it plays the gateways' operator.
 type director struct {
 	*theatre
 	show   *display
-	doubts map[string]bool // the e-mails that were doubtful: whether the mail server had them
+	doubts map[string]bool // the IDs of doubtful e-mails: whether the mail server had the e-mail
 
 	children sync.WaitGroup
 	fail     context.CancelCauseFunc
@@ -28,8 +28,7 @@ type director struct {
 	seen counts
 }
 
-// run plays the whole play. When it returns, all processes have ended and every
-// message is where it will be.
+// run runs the whole demo. When it returns, all processes have ended and no message moves any more.
 func (d *director) run(ctx context.Context) error {
 	ctx, d.fail = context.WithCancelCause(ctx)
 	defer d.children.Wait()
@@ -85,7 +84,7 @@ func (d *director) run(ctx context.Context) error {
 	return d.finish(ctx, posts[:], verifier)
 }
 
-// keepShop has one shop process work, and another in its place whenever it dies.
+// keepShop runs one shop process, and starts a successor whenever it is killed.
 func (d *director) keepShop(ctx context.Context, worker int) error {
 	p := part{Name: shopPart, Worker: worker}
 	var died time.Time
@@ -114,7 +113,7 @@ func (d *director) keepShop(ctx context.Context, worker int) error {
 	}
 }
 
-// begin starts a child and waits until it plays its part. ctx ends it with SIGKILL.
+// begin starts a child and waits until it works. The end of ctx kills it (SIGKILL).
 func (d *director) begin(ctx context.Context, p part) (*child, error) {
 	p.World = d.world
 	c, err := d.cast(ctx, p)
@@ -130,9 +129,9 @@ func (d *director) begin(ctx context.Context, p part) (*child, error) {
 	return c, c.awaitReady(ctx)
 }
 
-// cast finds the process for a part.
+// cast starts the process for a part.
 func (d *director) cast(ctx context.Context, p part) (*child, error) {
-	if p.Name == gatewayPart { // what its log says, the verdict tells from the mail server's
+	if p.Name == gatewayPart { // its log is not shown: the verdict uses the mail server's
 		return start(p, d.gateway(ctx, p.host()), gatewayReady, func(string) {})
 	}
 	cmd, err := performance(ctx, p)
@@ -142,8 +141,8 @@ func (d *director) cast(ctx context.Context, p part) (*child, error) {
 	return start(p, cmd, partReady, func(line string) { d.show.event("%s: %s", p, line) })
 }
 
-// succeed starts a child in the place of one that died. It notes that nobody has
-// played the part since a time.
+// succeed starts the successor of a child that died, and notes that the part was not played from since
+// until now.
 func (d *director) succeed(ctx context.Context, p part, since, died time.Time) (*child, error) {
 	c, err := d.begin(ctx, p)
 	if err != nil {
@@ -154,8 +153,8 @@ func (d *director) succeed(ctx context.Context, p part, since, died time.Time) (
 	return c, d.dbs.noteDeath(ctx, p.Name, since, back)
 }
 
-// strike kills a gateway in the middle of its e-mails: some have been announced to
-// the mail server, others has the mail server taken without having said so.
+// strike kills a gateway in the middle of its e-mails: the mail server has received the recipients of
+// some, and has accepted the text of others without an answer.
 func (d *director) strike(ctx context.Context, gateway *child) (*child, error) {
 	hold := d.mail.holdUp(gateway.part.host())
 	defer hold.release()
@@ -170,8 +169,8 @@ func (d *director) strike(ctx context.Context, gateway *child) (*child, error) {
 	return d.succeed(ctx, gateway.part, died, died)
 }
 
-// freezeGateway has a gateway stand still in the middle of its e-mails, for longer
-// than it would wait for the mail server's answers.
+// freezeGateway freezes a gateway in the middle of its e-mails, until its time-outs for the mail
+// server's answers are over.
 func (d *director) freezeGateway(ctx context.Context, gateway *child) error {
 	hold := d.mail.holdUp(gateway.part.host())
 	defer hold.release()
@@ -189,9 +188,9 @@ func (d *director) freezeGateway(ctx context.Context, gateway *child) error {
 	return err
 }
 
-// strikeVerifier has the verifier stand still for a second, wake up to its backlog,
-// and die at the worst moment: messages have arrived at the target, and it has
-// hardly had the time to delete their rows and ack them.
+// strikeVerifier freezes the verifier for a second, wakes it to its backlog, and kills it at the worst
+// moment: messages have arrived at the target, and the verifier may not yet have deleted their rows
+// and acked them.
 func (d *director) strikeVerifier(ctx context.Context, verifier *child) (*child, error) {
 	since := time.Now()
 	d.show.event("%s frozen for a second (SIGSTOP)", verifier.part)
@@ -208,7 +207,7 @@ func (d *director) strikeVerifier(ctx context.Context, verifier *child) (*child,
 			return nil, err
 		}
 	}
-	if err := sleep(ctx, 10*time.Millisecond); err != nil { // more follow
+	if err := sleep(ctx, 10*time.Millisecond); err != nil { // until more have arrived
 		return nil, err
 	}
 	verifier.kill()
@@ -216,8 +215,8 @@ func (d *director) strikeVerifier(ctx context.Context, verifier *child) (*child,
 	return d.succeed(ctx, verifier.part, since, time.Now())
 }
 
-// finish waits until the gateways have sent or given up every e-mail, resolves the
-// doubtful ones, and ends the verifier and the gateways.
+// finish waits until every e-mail is sent or doubtful, ends the verifier, resolves the doubtful
+// e-mails, and ends the gateways.
 func (d *director) finish(ctx context.Context, posts []*child, verifier *child) error {
 	d.show.event("what a killed gateway was sending is doubtful after %v", doubtAfter)
 	err := d.await(ctx, func(c counts) bool { return c.Received+c.Doubtful >= c.Committed && c.Pending == c.Doubtful })
@@ -239,11 +238,12 @@ func (d *director) finish(ctx context.Context, posts []*child, verifier *child) 
 	return err
 }
 
-// judging is how long an empty queue's messages may still be in a process's hands: a verifier that
+// judging is how long a process may still hold messages after its queues are empty: a verifier that
 // takes over drops nothing before another message is committed.
 const judging = time.Second
 
-// unverified is how many messages wait for a verifier: in its queues, and in rows of the ledger.
+// unverified returns the number of messages that wait for a verifier, in its queues and in rows of the
+// ledger.
 func (d *director) unverified(ctx context.Context) (int, error) {
 	topology := d.topology()
 	queued, err := d.depth(ctx, []string{topology.Queue, topology.WaitingQueue()})
@@ -254,8 +254,8 @@ func (d *director) unverified(ctx context.Context) (int, error) {
 	return queued + carried, err
 }
 
-// empty ends children once no work is left for them. The messages that an ended process still held
-// are in its queue again; another process gets them, until none are left or patience ends.
+// empty ends children once no work is left for them. The messages that an ended process still held are
+// then in its queue again: empty starts another process for them, until none are left or patience ends.
 func (d *director) empty(ctx context.Context, all []*child, left func(context.Context) (int, error)) error {
 	deadline, filled := time.Now().Add(patience), time.Now()
 	for {
@@ -287,7 +287,7 @@ func (d *director) empty(ctx context.Context, all []*child, left func(context.Co
 	}
 }
 
-// watch looks at the databases and shows the progress.
+// watch reads the progress from the databases and shows it, until ctx ends.
 func (d *director) watch(ctx context.Context) {
 	for {
 		c, err := d.counts(ctx)
@@ -308,8 +308,8 @@ func (d *director) watch(ctx context.Context) {
 	}
 }
 
-// await waits until the progress is as wanted, or there is none for too long: what
-// is missing then, the verdict will tell.
+// await waits until the progress is as wanted. It also returns nil if there is no progress for
+// patience: then the verdict reports the missing messages.
 func (d *director) await(ctx context.Context, wanted func(counts) bool) error {
 	var last counts
 	moved := time.Now()
@@ -329,10 +329,10 @@ func (d *director) await(ctx context.Context, wanted func(counts) bool) error {
 	}
 }
 
-// rest waits between two glances.
+// rest waits for one glance.
 func rest(ctx context.Context) error { return sleep(ctx, glance) }
 
-// sleep waits, or returns why ctx has ended.
+// sleep waits for d. If ctx ends earlier it returns the cause.
 func sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

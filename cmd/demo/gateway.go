@@ -20,11 +20,11 @@ const (
 	gateways        = 2               // processes
 	gatewaySessions = 4               // e-mails that each sends at the same time
 
-	// gatewayReady is what a gateway logs once it works.
+	// gatewayReady is in the line that a gateway logs once it works.
 	gatewayReady = "consumer session started"
 )
 
-// buildGateway finds the e-mail gateway beside the demo or builds it, and has it make its tables.
+// buildGateway finds the program email-gateway beside the demo, or builds it, and creates its tables.
 func (t *theatre) buildGateway(ctx context.Context, folder string, out io.Writer) error {
 	demo, err := os.Executable()
 	if err != nil {
@@ -53,16 +53,15 @@ func (t *theatre) buildGateway(ctx context.Context, folder string, out io.Writer
 	return err
 }
 
-// The gateways have little patience with the mail server. Twice the whole of it, as
-// email-gateway reckons it, must pass before an e-mail whose gateway was killed is
-// doubtful.
+// The gateways' time-outs for the mail server are short, since an e-mail whose gateway was killed
+// becomes doubtful only after twice the gateway's effect time-out (doubtAfter).
 const (
 	commandLimit = 500 * time.Millisecond
 	answerLimit  = time.Second
 	doubtAfter   = 2 * (answerLimit + 8*commandLimit)
 )
 
-// gateway is the command that runs the e-mail gateway in this world.
+// gateway returns the command that runs the e-mail gateway in this world.
 func (t *theatre) gateway(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, t.program, args...)
 	for _, entry := range os.Environ() {
@@ -74,11 +73,11 @@ func (t *theatre) gateway(ctx context.Context, name string, args ...string) *exe
 		"EMAIL_SMTP_HOST="+t.mail.host, "EMAIL_SMTP_PORT="+t.mail.port, "EMAIL_SMTP_TLS=none", "EMAIL_SMTP_NAME="+name,
 		"EMAIL_SMTP_TIMEOUT="+commandLimit.String(), "EMAIL_SMTP_ANSWER="+answerLimit.String(), "EMAIL_SMTP_SESSIONS="+strconv.Itoa(gatewaySessions),
 		"EMAIL_PAUSE=100ms", "EMAIL_LONGEST_PAUSE=1s", "EMAIL_ATTEMPTS=1000", "EMAIL_HTTP_ADDR=127.0.0.1:0",
-		"EMAIL_INSECURE=true") // the demo has asked for itself
+		"EMAIL_INSECURE=true") // the demo has checked the URLs itself
 	return cmd
 }
 
-// askGateway runs one of the gateway's subcommands and returns what it writes.
+// askGateway runs one of the gateway's subcommands and returns its output.
 func (t *theatre) askGateway(ctx context.Context, args ...string) ([]byte, error) {
 	cmd := t.gateway(ctx, "operator", args...)
 	var complaint strings.Builder

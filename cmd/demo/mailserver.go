@@ -15,25 +15,25 @@ import (
 	"github.com/emersion/go-smtp"
 )
 
-// A mailServer takes e-mails by SMTP, and has a log of those that it has taken. It
-// is part of the director's process: nobody kills it.
+// A mailServer accepts e-mails by SMTP, and keeps a log of them. It runs in the director's process,
+// which is never killed.
 type mailServer struct {
 	host, port string
 	server     *smtp.Server
 
 	mu        sync.Mutex
 	taken     []receipt
-	receiving int   // texts that are coming in, or are not answered to
-	hold      *hold // nil if nobody is kept waiting
+	receiving int   // texts that are being received or not yet answered
+	hold      *hold // nil if no client is kept waiting
 }
 
-// A receipt says that a message has come, and when, in microseconds since 1970.
+// A receipt is the arrival of a message, at a time in microseconds since 1970.
 type receipt struct {
 	MessageID string
 	At        int64
 }
 
-// startMailServer starts one on a free port.
+// startMailServer starts a mail server on a free port.
 func startMailServer(ctx context.Context) (*mailServer, func() error, error) {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -52,28 +52,28 @@ func startMailServer(ctx context.Context) (*mailServer, func() error, error) {
 		_ = m.server.Serve(listener) // until it is closed
 	}()
 	return m, func() error {
-		_ = listener.Close() // the library does not know it before Serve has begun
+		_ = listener.Close() // the server closes it only if Serve has begun
 		_ = m.server.Close()
 		<-ended
 		return nil
 	}, nil
 }
 
-// receipts is the log, the first e-mail first.
+// receipts returns the log, in the order of arrival.
 func (m *mailServer) receipts() []receipt {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.taken[:len(m.taken):len(m.taken)]
 }
 
-// idle tells whether the log says all: no e-mail is on its way into it.
+// idle reports whether no e-mail is being received, so that the log is complete.
 func (m *mailServer) idle() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.receiving == 0
 }
 
-// A mailSession is a connection. The server knows an e-mail by its Message-ID.
+// A mailSession is a connection. The server identifies an e-mail by its Message-ID.
 type mailSession struct {
 	server *mailServer
 	client string
@@ -94,7 +94,7 @@ func (s *mailSession) Data(r io.Reader) error {
 		return err
 	}
 	if _, err := io.Copy(io.Discard, message.Body); err != nil {
-		return err // the text has no end: it is not taken
+		return err // the text is incomplete, so the e-mail is not accepted
 	}
 	id, _, ok := strings.Cut(strings.TrimPrefix(message.Header.Get("Message-ID"), "<"), "@")
 	if !ok {
@@ -108,7 +108,7 @@ func (s *mailSession) Data(r io.Reader) error {
 func (s *mailSession) Reset()        { s.late = nil }
 func (s *mailSession) Logout() error { return nil }
 
-// receive notes that a text begins to come, and returns what notes its end.
+// receive notes the beginning of a text. The caller must call end at its end.
 func (m *mailServer) receive() (end func()) {
 	add := func(n int) {
 		m.mu.Lock()
@@ -125,23 +125,23 @@ func (m *mailServer) take(r receipt) {
 	m.taken = append(m.taken, r)
 }
 
-// A hold keeps one client waiting in the middle of its e-mails: half of them before
-// their text was sent, half of them when they are taken and not answered to. Whoever
-// kills the client then leaves it to the log to tell the ones from the others.
+// A hold keeps one client waiting in the middle of its e-mails: half of them before their text, half
+// of them after the server has accepted the text and before its answer. If the client is killed then,
+// only the server's log tells which e-mails were accepted.
 type hold struct {
 	client   string
 	turns    int           // under the server's mutex
-	held     chan struct{} // a token for each session that is kept
+	held     chan struct{} // a token for each session that is kept waiting
 	released chan struct{}
 	release  func()
 }
 
 const (
-	holdPatience = 2 * time.Second        // until an e-mail comes
-	holdLimit    = 200 * time.Millisecond // from then on; the client must not lose its patience
+	holdPatience = 2 * time.Second        // until the first e-mail comes
+	holdLimit    = 200 * time.Millisecond // after it; less than the client's time-out
 )
 
-// holdUp begins to keep a client waiting. The caller must release it.
+// holdUp begins to keep a client waiting. The caller must call release.
 func (m *mailServer) holdUp(client string) *hold {
 	h := &hold{client: client, held: make(chan struct{}, gatewaySessions), released: make(chan struct{})}
 	h.release = sync.OnceFunc(func() {
@@ -156,7 +156,7 @@ func (m *mailServer) holdUp(client string) *hold {
 	return h
 }
 
-// await waits until the client's sessions are kept, and returns how many are.
+// await waits until the client's sessions are kept waiting, and returns their number.
 func (h *hold) await(ctx context.Context) (n int, err error) {
 	limit := time.NewTimer(holdPatience)
 	defer limit.Stop()
@@ -175,7 +175,7 @@ func (h *hold) await(ctx context.Context) (n int, err error) {
 	return n, nil
 }
 
-// keepBefore keeps every other session of the client here, and the others later.
+// keepBefore keeps every other session of the client waiting here. keepAfter keeps the others.
 func (m *mailServer) keepBefore(s *mailSession) {
 	m.mu.Lock()
 	h := m.hold
@@ -203,7 +203,7 @@ func (m *mailServer) keepAfter(s *mailSession) {
 func (h *hold) keep() {
 	select {
 	case h.held <- struct{}{}:
-	default: // more sessions than are counted
+	default: // await needs no further tokens
 	}
 	<-h.released
 }

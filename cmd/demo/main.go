@@ -1,8 +1,8 @@
-// Demo shows the whole bridge at work on one machine: a shop that places orders
-// in transactions, some of which roll back, stay open for long, or lose their
-// process; a verifier that is killed and replaced; two e-mail gateways, killed in the
-// middle of their e-mails, that send one for each order to a mail server. It ends with
-// a count, and with an error if a single e-mail was lost, invented or sent twice.
+// Demo shows the whole bridge at work on one machine. A shop places orders in transactions; some roll
+// back, stay open for long, or lose their process. A verifier is killed and replaced. Two e-mail
+// gateways send an e-mail for each order to a mail server, and are killed in the middle of their
+// e-mails. The demo ends with a count, and with an error if a single e-mail was lost, invented or sent
+// twice.
 package main
 
 import (
@@ -95,7 +95,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return conclude(stdout, v)
 }
 
-// conclude shows the verdict and returns the exit code.
+// conclude writes the verdict and returns the exit code.
 func conclude(out io.Writer, v *verdict) int {
 	report(out, v)
 	if !v.ok() {
@@ -104,7 +104,7 @@ func conclude(out io.Writer, v *verdict) int {
 	return 0
 }
 
-// play builds a world, has the play played in it, and judges what it left.
+// play builds a world, runs the demo in it, and judges the result.
 func play(ctx context.Context, c config, out io.Writer) (v *verdict, err error) {
 	t, err := build(ctx, c, out)
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// resolve does what the gateways leave to an operator, until every e-mail is sent and
-// none is pending, or patience ends. What was doubtful is in d.doubts then.
+// resolve does the operator's part for the gateways, until every e-mail is sent and none is pending,
+// or patience ends. It fills d.doubts.
 func (d *director) resolve(ctx context.Context) error {
 	d.doubts = make(map[string]bool)
 	var unable error
@@ -18,7 +18,7 @@ func (d *director) resolve(ctx context.Context) error {
 			return err
 		}
 		if c.Doubtful > 0 {
-			// A gateway may find out by itself what has just been listed.
+			// Not final: a gateway may resolve an e-mail after it was listed.
 			unable = d.lookUp(ctx)
 		}
 		if err := rest(ctx); err != nil {
@@ -28,8 +28,8 @@ func (d *director) resolve(ctx context.Context) error {
 	return unable
 }
 
-// lookUp lists the doubtful e-mails, looks for each of them in the mail server's log,
-// and tells the gateways what to do.
+// lookUp lists the doubtful e-mails, searches the mail server's log for each of them, and decides it:
+// sent if it is there, retry if not.
 func (d *director) lookUp(ctx context.Context) error {
 	output, err := d.askGateway(ctx, "doubtful", "list", "-o", "json")
 	if err != nil {
@@ -39,7 +39,7 @@ func (d *director) lookUp(ctx context.Context) error {
 	if err := json.Unmarshal(output, &listed); err != nil {
 		return fmt.Errorf("read the doubtful e-mails: %w", err)
 	}
-	// What a client has given up may still come, and is in the log then.
+	// An e-mail that a client has given up may still arrive in the log.
 	for !d.mail.idle() {
 		if err := rest(ctx); err != nil {
 			return err

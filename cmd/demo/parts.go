@@ -16,19 +16,19 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// The demo starts itself several times; each child process plays one part. The
-// gateways alone are another program.
+// The parts. The demo starts itself several times, and each child process plays one part. Only the
+// gateways are another program.
 const (
 	shopPart     = "shop"
 	verifierPart = "verifier"
 	gatewayPart  = "gateway"
 )
 
-// partVariable holds a part, as JSON, for the child that plays it. It is in the
-// environment since the arguments of a process can be read by everyone.
+// partVariable holds a child's part as JSON. It is an environment variable since every user can read
+// the arguments of a process.
 const partVariable = "TWOQUEUE_DEMO_PART"
 
-// A part is what a child process is told.
+// A part tells a child process which part it plays, in which world.
 type part struct {
 	Name   string
 	Worker int // of the shop, or of the gateways
@@ -42,7 +42,7 @@ func (p part) String() string {
 	return fmt.Sprintf("%s %d", p.Name, p.Worker+1)
 }
 
-// host is the name by which the mail server knows a gateway.
+// host returns a gateway's name in EHLO.
 func (p part) host() string { return fmt.Sprintf("%s-%d.example.org", p.Name, p.Worker+1) }
 
 // playPart runs a child process and returns its exit code.
@@ -79,7 +79,7 @@ func (p part) perform(ctx context.Context) error {
 	return verify(ctx, p.World, dbs, broker)
 }
 
-// partReady is what a part says once it is being played.
+// partReady is the line that a child writes once it works.
 const partReady = "ready"
 
 func ready() { fmt.Println(partReady) }

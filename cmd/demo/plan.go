@@ -5,21 +5,20 @@ import (
 	"time"
 )
 
-// A plan says what the shop will do: which transactions there are, and how each
-// of them ends. It is made from a seed, so that a process that replaces a killed
-// one knows what is left to do.
+// A plan determines the shop's transactions and how each of them ends. It is made from a seed, so that
+// the successor of a killed process computes the same transactions.
 type plan struct {
 	Seed    uint64
 	Orders  int
 	Workers int           // shop processes
-	Holders int           // how many of them hold one transaction open
+	Holders int           // shop processes that keep one transaction open
 	Hold    time.Duration // for how long, about
 }
 
-// perOrder is how long the shop rests for each order, all processes together.
+// perOrder is the shop's mean pause per order, over all processes.
 const perOrder = 2 * time.Millisecond
 
-// A basket is one transaction: its orders are placed together or not at all.
+// A basket is one transaction with its orders.
 type basket struct {
 	Orders int
 	Hold   time.Duration // how long it stays open once its messages are staged
@@ -30,14 +29,14 @@ type ending int
 
 const (
 	commits         ending = iota
-	rollsBack              // the shop thinks better of it
-	diesUncommitted        // the process is killed with the messages staged
-	diesCommitted          // the process is killed before it can tell anyone
+	rollsBack              // the shop rolls back
+	diesUncommitted        // the process is killed after staging, before the commit
+	diesCommitted          // the process is killed right after the commit
 )
 
-// baskets are the transactions of one shop process, in order. The last order of all is placed by
-// a process of its own, when all others have ended: a verifier that took over a moment ago drops
-// nothing before it has found a message that was committed since.
+// baskets returns the transactions of one shop process, in order. A process of its own places the last
+// order, after all others have ended: a verifier that took over a moment ago drops nothing before it
+// has found a message that was committed since.
 func (p plan) baskets(worker int) []basket {
 	if worker == p.Workers {
 		return []basket{{Orders: 1}}
@@ -59,7 +58,7 @@ func (p plan) baskets(worker int) []basket {
 	if len(all) < 8 {
 		return all
 	}
-	// Special ones, spread over the run and over the processes.
+	// Make some baskets special, spread over the run and over the processes.
 	at := func(quarter int) *basket { return &all[(quarter*len(all)+worker*len(all)/p.Workers)/4] }
 	at(0).End = diesUncommitted
 	if worker < p.Holders {
@@ -69,7 +68,7 @@ func (p plan) baskets(worker int) []basket {
 	return all
 }
 
-// pause is how long a shop process rests after a basket.
+// pause returns a random pause after a basket.
 func (p plan) pause(b basket) time.Duration {
 	mean := time.Duration(b.Orders*p.Workers) * perOrder
 	return mean/2 + rand.N(mean)

@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// A display shows what happens, a line at a time. Its methods may be called concurrently.
+// A display writes lines about the run. Its methods may be called concurrently.
 type display struct {
 	out    io.Writer
 	orders int
 	began  time.Time
 
 	mu   sync.Mutex
-	next time.Time // when progress says the next line
+	next time.Time // of progress's next line
 }
 
-// lineEvery is how often progress says something.
+// lineEvery is the least time between two lines of progress.
 const lineEvery = 2 * time.Second
 
 func newDisplay(out io.Writer, orders int) *display {
@@ -40,7 +40,7 @@ func (d *display) progress(c counts) {
 	d.line("%s of %s orders placed, %s committed, %s e-mails received", number(c.Attempted), number(d.orders), number(c.Committed), number(c.Received))
 }
 
-// line begins with how far into the play something happened.
+// line writes a line that begins with the time since the start.
 func (d *display) line(format string, values ...any) {
 	fmt.Fprintf(d.out, "%5.1f s  "+format+"\n", append([]any{time.Since(d.began).Seconds()}, values...)...)
 }

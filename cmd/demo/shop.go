@@ -32,7 +32,7 @@ type shop struct {
 	sender *sender.Sender
 }
 
-// keepShop works through the baskets that no predecessor has tried.
+// keepShop places the baskets that its killed predecessors have not tried.
 func keepShop(ctx context.Context, p part, dbs *databases, broker *bridge.Broker) error {
 	ledger, err := dbs.shop.Ledger(ctx)
 	if err != nil {
@@ -60,8 +60,8 @@ func keepShop(ctx context.Context, p part, dbs *databases, broker *bridge.Broker
 	return nil
 }
 
-// place places the orders of one basket, each with its e-mail. What fails rolls
-// back; only a broken diary is an error.
+// place places the orders of one basket, each with its e-mail. A transaction that fails is rolled back
+// and logged; place returns only errors of the diary.
 func (s *shop) place(ctx context.Context, number int, b basket) error {
 	ids := make([]uuid.UUID, b.Orders)
 	for i := range ids {
@@ -78,7 +78,7 @@ func (s *shop) place(ctx context.Context, number int, b basket) error {
 	return s.dbs.noteEnd(ctx, s.Worker, number, began, ended)
 }
 
-// transact is the shop's transaction, and returns when it was open.
+// transact runs the shop's transaction, and returns the times at which it began and ended.
 func (s *shop) transact(ctx context.Context, number int, b basket, ids []uuid.UUID) (began, ended time.Time, err error) {
 	tx, err := s.dbs.shop.BeginTx(ctx, nil)
 	if err != nil {
@@ -130,7 +130,7 @@ func (s *shop) order(ctx context.Context, tx *sql.Tx, number int, ids []uuid.UUI
 	return err
 }
 
-// die ends the process at once, as a crash would.
+// die kills the process (SIGKILL), like a crash.
 func die() {
 	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 	select {}

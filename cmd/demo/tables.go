@@ -17,15 +17,14 @@ const (
 	// shopTables are in the shop's database, beside the ledger.
 	shopTables = `CREATE TABLE orders (message_id TEXT PRIMARY KEY, worker INTEGER NOT NULL, number INTEGER NOT NULL)`
 
-	// The diary is a database of its own: what is noted there is not undone when a
-	// shop's transaction is.
+	// The diary is a database of its own, so that a rollback of the shop's transaction undoes nothing
+	// there.
 	diaryTables = `CREATE TABLE transactions (worker INTEGER, number INTEGER, began BIGINT, ended BIGINT, PRIMARY KEY (worker, number));
 CREATE TABLE attempts (message_id TEXT PRIMARY KEY, worker INTEGER NOT NULL, number INTEGER NOT NULL);
 CREATE TABLE deaths (part TEXT NOT NULL, died BIGINT NOT NULL, back BIGINT NOT NULL)`
 )
 
-// databases are the three that the demo works with. In post the gateways have their
-// tables, and the demo none.
+// databases are the demo's three databases. post has only the gateways' tables.
 type databases struct {
 	shop, post, diary *database.Database
 }
@@ -57,7 +56,7 @@ func (d *databases) close() {
 	}
 }
 
-// create makes all tables but the gateways'.
+// create creates all tables except the gateways'.
 func (d *databases) create(ctx context.Context) error {
 	if err := d.shop.MigrateLedger(ctx); err != nil {
 		return err
@@ -70,7 +69,7 @@ func (d *databases) create(ctx context.Context) error {
 	return nil
 }
 
-// counts are the progress, as the databases and the mail server tell it.
+// counts is the progress, by the databases and the mail server's log.
 type counts struct {
 	Attempted, Committed int
 	Received             int // by the mail server
@@ -78,7 +77,7 @@ type counts struct {
 }
 
 func (t *theatre) counts(ctx context.Context) (c counts, err error) {
-	// Never more e-mails than orders: the later stage is counted first.
+	// The later stage is counted first, so that there are never more e-mails than orders.
 	c.Received = len(t.mail.receipts())
 	for _, q := range []struct {
 		db    *database.Database
@@ -102,7 +101,7 @@ func (t *theatre) counts(ctx context.Context) (c counts, err error) {
 	return c, err
 }
 
-// carried is how many rows of the ledger hold a message.
+// carried returns the number of ledger rows that carry a message.
 func (d *databases) carried(ctx context.Context) (rows int, err error) {
 	if err := d.shop.GetContext(ctx, &rows, `SELECT count(*) FROM bridge_ledger WHERE message IS NOT NULL`); err != nil {
 		return 0, fmt.Errorf("count carried messages: %w", err)
@@ -110,7 +109,7 @@ func (d *databases) carried(ctx context.Context) (rows int, err error) {
 	return rows, nil
 }
 
-// noteBegin notes, before the transaction, what it is about to try.
+// noteBegin notes a transaction and its messages before it begins.
 func (d *databases) noteBegin(ctx context.Context, worker, number int, ids []uuid.UUID) error {
 	tx, err := d.diary.BeginTxx(ctx, nil)
 	if err != nil {
@@ -128,7 +127,7 @@ func (d *databases) noteBegin(ctx context.Context, worker, number int, ids []uui
 	return tx.Commit()
 }
 
-// noteEnd notes, after it, when the transaction was open.
+// noteEnd notes after a transaction when it began and ended.
 func (d *databases) noteEnd(ctx context.Context, worker, number int, began, ended time.Time) error {
 	_, err := d.diary.ExecContext(ctx, `UPDATE transactions SET began = ?, ended = ? WHERE worker = ? AND number = ?`,
 		began.UnixMicro(), ended.UnixMicro(), worker, number)
@@ -138,12 +137,12 @@ func (d *databases) noteEnd(ctx context.Context, worker, number int, began, ende
 	return nil
 }
 
-// noteDeath notes that a process was killed, and when its successor worked.
+// noteDeath notes that a process was killed, and from when its successor worked.
 func (d *databases) noteDeath(ctx context.Context, part string, died, back time.Time) error {
 	return insert(ctx, d.diary, `INSERT INTO deaths (part, died, back) VALUES (?, ?, ?)`, part, died.UnixMicro(), back.UnixMicro())
 }
 
-// tried is how many transactions a shop process has begun.
+// tried returns the number of transactions that a shop process has begun.
 func (d *databases) tried(ctx context.Context, worker int) (n int, err error) {
 	err = d.diary.GetContext(ctx, &n, `SELECT count(*) FROM transactions WHERE worker = ?`, worker)
 	return n, err

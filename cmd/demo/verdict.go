@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// records are what the processes left behind: in the databases, and in the queues.
+// records is the evidence for the verdict, from the databases, the queues and the mail server's log.
 type records struct {
-	attempts map[string]span // every message that was ever tried, with its transaction's time
+	attempts map[string]span // every message that a shop has tried, with its transaction's time
 	orders   map[string]bool // the messages of committed transactions
-	doubts   map[string]bool // the doubtful ones: whether the mail server had them
-	arrivals []receipt       // what came to the target
-	emails   []receipt       // what came to the mail server
+	doubts   map[string]bool // the doubtful e-mails: whether the mail server had the e-mail
+	arrivals []receipt       // copies that arrived at the target
+	emails   []receipt       // e-mails that the mail server accepted
 	outages  []span          // of the verifier
 	kills    int             // of processes, all parts
 	pending  int             // messages that the gateways' inbox is not done with
@@ -22,10 +22,10 @@ type records struct {
 	dead     int             // messages in their dead queues
 }
 
-// span is a time from began to ended, in microseconds; zero if it is not known.
+// span is a time from began to ended, in microseconds. Zero means unknown.
 type span struct{ began, ended int64 }
 
-// readRecords reads what is in the databases once everything has ended.
+// readRecords reads the databases' part of the records, once all processes have ended.
 func readRecords(ctx context.Context, dbs *databases) (r records, err error) {
 	var attempts []struct {
 		MessageID    string `db:"message_id"`
@@ -64,15 +64,15 @@ FROM attempts a JOIN transactions t ON t.worker = a.worker AND t.number = a.numb
 	return r, nil
 }
 
-// A verdict is what the records say.
+// A verdict is the result of the demo.
 type verdict struct {
 	committed, received int
 	rolledBack, dropped int
-	killed              int // of the rolled back, by the death of their process
+	killed              int // of rolledBack, by the death of the process
 	kills               int
 	duplicates          int // copies at the target beyond each message's first
-	doubtful            int // until the operator resolved them
-	doubtfulThere       int // of these, the ones that the mail server had
+	doubtful            int // e-mails that the operator resolved
+	doubtfulThere       int // of doubtful, e-mails that the mail server had
 
 	lost, invented, twice int // e-mails, by the mail server's log
 	pending, left, dead   int
@@ -80,13 +80,14 @@ type verdict struct {
 
 	slowest time.Duration   // the longest time that a transaction was open
 	latency []time.Duration // from commit to arrival, sorted
-	calm    []time.Duration // of those, the ones that no outage delayed
+	calm    []time.Duration // of latency, the messages that no outage delayed
 }
 
-// recovery is how long after an outage its backlog may delay others, in microseconds.
+// recovery is how long, in microseconds, an outage's backlog may delay later messages.
 const recovery = 2_000_000
 
-// ok tells whether every e-mail was received that had to be, once, and no other.
+// ok reports whether each committed order's e-mail was received once, no other was, and nothing is
+// left in a queue, a row or an inbox.
 func (v *verdict) ok() bool {
 	return v.lost+v.invented+v.twice+v.pending+v.left+v.carried+v.dead == 0
 }
@@ -139,7 +140,7 @@ func judge(r records) *verdict {
 		}
 		at, arrived := first[id]
 		if open.ended == 0 || !arrived {
-			continue // nobody was left to note when it committed
+			continue // the process died before it noted the time of the commit
 		}
 		// It may arrive before the shop has the answer to its COMMIT.
 		took := max(0, microseconds(at-open.ended))

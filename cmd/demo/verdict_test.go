@@ -11,8 +11,8 @@ import (
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
 )
 
-// aWorld is the databases as a small demo leaves them: a and b committed, c rolled
-// back, d died.
+// aWorld returns the databases after a small demo: a and b committed, c rolled back, and d's process
+// died.
 func aWorld(t *testing.T) *databases {
 	t.Helper()
 	file := func(name string) string { return "sqlite:" + filepath.Join(t.TempDir(), name) }
@@ -38,8 +38,8 @@ func change(t *testing.T, db *database.Database, statement string) {
 	}
 }
 
-// recordsOf are the world's, with what the broker and the mail server had to tell: b
-// came twice to the target and was absorbed; both e-mails were received, b's in doubt.
+// recordsOf returns aWorld's records. It adds the arrivals at the target, where b came twice and one
+// copy was absorbed, and the mail server's receipts: both e-mails came, and b's was doubtful.
 func recordsOf(t *testing.T, dbs *databases) records {
 	t.Helper()
 	r, err := readRecords(context.Background(), dbs)
@@ -76,8 +76,7 @@ func TestVerdictOnAGoodEnd(t *testing.T) {
 	}
 }
 
-// Each way in which the bridge or the gateway could fail must end the program with
-// an error.
+// Each failure of the bridge or the gateway must end the program with an error.
 func TestVerdictOnABadEnd(t *testing.T) {
 	for _, c := range []struct {
 		name   string

@@ -21,18 +21,18 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers"
 )
 
-// cleanLimit bounds the removal of what the demo made on servers that are not its own.
+// cleanLimit bounds the removal of the demo's schema and queues from servers that are not its own.
 const cleanLimit = 10 * time.Second
 
 // emailKey is the routing key of all messages.
 const emailKey = "order"
 
-// A world is where the demo takes place. Every process is told.
+// A world names the demo's servers, databases and queues. Every process gets it.
 type world struct {
 	AMQP  string // the broker
 	Shop  string // the shop's database, with the ledger
 	Post  string // the gateways' database, with their inbox
-	Diary string // what each process tried, and when
+	Diary string // the database of each process's attempts
 
 	Queue  string // the staging queue
 	Emails string // the target, an exchange, and the gateways' queue behind it
@@ -41,7 +41,7 @@ type world struct {
 
 func (w world) topology() bridge.Topology { return bridge.Topology{Queue: w.Queue} }
 
-// A theatre holds what the world is made of, and takes it down again.
+// A theatre owns the world's resources and removes them at the end.
 type theatre struct {
 	world
 	dbs     *databases
@@ -49,11 +49,11 @@ type theatre struct {
 	copies  *copies
 	mail    *mailServer
 	program string         // the e-mail gateway
-	guard   *pending.Guard // a look into the gateways' inbox
-	undo    []func() error // the last first
+	guard   *pending.Guard // reads the gateways' inbox
+	undo    []func() error // run in reverse order
 }
 
-// build makes a world as the configuration says. After an error nothing is left.
+// build makes a world by the configuration. After an error it leaves nothing behind.
 func build(ctx context.Context, c config, out io.Writer) (_ *theatre, err error) {
 	t := new(theatre)
 	defer func() {
@@ -85,7 +85,7 @@ func build(ctx context.Context, c config, out io.Writer) (_ *theatre, err error)
 
 func (t *theatre) buildDatabases(ctx context.Context, c config, folder, schema string, out io.Writer) error {
 	file := func(name string) string { return "sqlite:" + filepath.Join(folder, name) }
-	// These need not outlive a power cut.
+	// Diary and post need not survive a power cut.
 	const relaxed = "?_pragma=synchronous(normal)"
 	t.Diary = file("diary.db") + relaxed
 	t.Plan = plan{Seed: uint64(time.Now().UnixNano()), Orders: c.Orders}
@@ -110,7 +110,7 @@ func (t *theatre) buildDatabases(ctx context.Context, c config, folder, schema s
 	return t.dbs.create(ctx)
 }
 
-// buildSchema makes a schema and has all connections work in it.
+// buildSchema creates a schema and puts it into the URLs' search_path.
 func (t *theatre) buildSchema(ctx context.Context, address, schema string) error {
 	if !strings.HasPrefix(address, "postgres") {
 		return errors.New("must start with postgres://; unset it for SQLite, where the demo makes files of its own")
@@ -130,7 +130,7 @@ func (t *theatre) buildSchema(ctx context.Context, address, schema string) error
 	}
 	parsed, err := url.Parse(address)
 	if err != nil {
-		return database.ErrURL // not err, which has the URL in it
+		return database.ErrURL // not err, which contains the URL
 	}
 	query := parsed.Query()
 	query.Set("search_path", schema)
@@ -147,7 +147,7 @@ func (t *theatre) buildBroker(ctx context.Context, c config, out io.Writer) erro
 		if err != nil {
 			return err
 		}
-		t.undo = append(t.undo, func() error { server.Kill(); return server.Stop() }) // nobody needs its data
+		t.undo = append(t.undo, func() error { server.Kill(); return server.Stop() }) // its data is not needed
 		t.AMQP = server.URL()
 	} else {
 		fmt.Fprintf(out, "broker    the RabbitMQ of BRIDGE_AMQP_URL, in queues %s...\n", t.Queue)
@@ -163,7 +163,7 @@ func (t *theatre) buildBroker(ctx context.Context, c config, out io.Writer) erro
 	if err := t.topology().Declare(ctx, t.broker); err != nil {
 		return fmt.Errorf("BRIDGE_AMQP_URL: %w", err)
 	}
-	// As the gateways do, which start later.
+	// The same declaration as the gateways', which start later.
 	emails := idempotency.ReceiverOptions{RetryDelays: []time.Duration{}, DeliveryLimit: 1000}
 	if _, err := idempotency.DeclareReceiver(ctx, t.broker, t.Emails, &emails); err != nil {
 		return fmt.Errorf("BRIDGE_AMQP_URL: %w", err)
@@ -190,8 +190,7 @@ func (t *theatre) buildMailServer(ctx context.Context) error {
 	return nil
 }
 
-// queues are all that messages could be in: where they come through, and where they
-// end that went wrong.
+// queues returns all queues: through are the queues on a message's way, dead the dead queues.
 func (t *theatre) queues() (through, dead []string) {
 	topology := t.topology()
 	return []string{topology.Queue, topology.WaitingQueue(), t.Emails}, []string{topology.DeadQueue(), t.Emails + ".dead"}
@@ -238,7 +237,7 @@ func (t *theatre) onChannel(ctx context.Context, do func(*amqp.Channel) error) e
 	return do(ch)
 }
 
-// close takes everything down.
+// close removes everything that build made.
 func (t *theatre) close() error {
 	var err error
 	for i := len(t.undo) - 1; i >= 0; i-- {
