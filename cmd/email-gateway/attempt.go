@@ -14,13 +14,13 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/pending"
 )
 
-// An attempt sends the e-mail of one delivery; again, if it is told to.
+// An attempt sends the e-mail of one delivery. The guard may run it several times.
 type attempt struct {
 	gateway *gateway
 	session *transport.Session // for the first run
-	ended   bool               // somebody has counted what became of the delivery
-	failed  int                // the number of its latest run, if that was not done
-	resumed bool               // there is no delivery: the message comes from the inbox
+	ended   bool               // the delivery's outcome has been counted
+	failed  int                // the number of the latest run if it was not done, or 0
+	resumed bool               // the message comes from the inbox, not from a delivery
 }
 
 type attemptKey struct{}
@@ -29,23 +29,23 @@ func withAttempt(ctx context.Context, a *attempt) context.Context {
 	return context.WithValue(ctx, attemptKey{}, a)
 }
 
-// resume is the effect for what an operator, or findOut, has released.
+// resume is the effect for a message that an operator or findOut has released.
 func (g *gateway) resume(ctx context.Context, d amqp.Delivery) error {
 	return (&attempt{gateway: g, resumed: true}).run(ctx, d)
 }
 
-// release gives a session back that was not used.
+// release returns the session if no run has used it.
 func (a *attempt) release() {
 	if a.session != nil {
 		a.gateway.sessions.put(a.session)
 	}
 }
 
-// run is an pending.Effect. If the process dies
+// run is a pending.Effect. If the process dies
 //
-//	before begin has committed     the status tells that nothing was sent: findOut
+//	before begin has committed     the status says that nothing was sent; findOut reads it
 //	from there to end's commit     the e-mail is doubtful
-//	after it                       the status tells what was: findOut
+//	after end's commit             the status says whether it was sent; findOut reads it
 func (a *attempt) run(ctx context.Context, d amqp.Delivery) error {
 	g := a.gateway
 	e, err := g.parse(d)
@@ -91,7 +91,7 @@ func (a *attempt) run(ctx context.Context, d amqp.Delivery) error {
 
 var errGivenUp = errors.New("given up")
 
-// conclude writes down what the n-th attempt has come to, and tells the guard.
+// conclude notes the result of the n-th attempt, and returns it in the form that the guard takes.
 func (a *attempt) conclude(ctx context.Context, id string, n int, err error) error {
 	g := a.gateway
 	switch {
@@ -121,8 +121,8 @@ func (a *attempt) conclude(ctx context.Context, id string, n int, err error) err
 	return err
 }
 
-// forGood ends an e-mail that is not sent. A delivery goes to the dead queue, and is
-// counted there; a resumed message stays in the inbox.
+// forGood gives up an e-mail that was not sent. The guard sends a delivery to the dead queue, and
+// bury counts it. A resumed message stays in the inbox, so forGood counts it.
 func (a *attempt) forGood(ctx context.Context, id string, n int, now status, err error) error {
 	if a.failed = n; a.resumed {
 		a.count(now)
@@ -136,8 +136,8 @@ func (a *attempt) count(outcome status) {
 	a.gateway.metrics.outcome(outcome)
 }
 
-// note writes what became of a run: without it a death in the next moment leaves the
-// e-mail in doubt. The guard's own row is what decides.
+// note writes a run's result into its status: without it a crash in the next moment leaves the
+// e-mail in doubt. The guard's row in the inbox decides, not the status.
 func (g *gateway) note(ctx context.Context, id string, n int, now status, cause error) {
 	g.write(ctx, id, now, func(ctx context.Context) error { return g.statuses.end(ctx, id, n, now, cause) })
 }

@@ -25,8 +25,8 @@ const prefix = "EMAIL"
 // consumer is the gateway's name in the inbox.
 const consumer = "email-gateway"
 
-// config is the environment. The names of the variables and the help are made from
-// it; a variable is EMAIL_ and the field's words.
+// config is the environment. The help and the README's table of variables are made from it. A
+// variable's name is EMAIL_ and the field's words.
 type config struct {
 	Database struct {
 		URL     string `desc:"the database for the inbox and the e-mails' statuses: postgres:// or mysql://user:password@host:port/database, sqlserver:// or azuresql://user:password@host:port?database=name, or sqlite:/path/to/file; required"`
@@ -81,7 +81,7 @@ type config struct {
 	Log environment.Log
 }
 
-// secrets are the two URLs, with the files that they may stand in.
+// secrets returns the two URLs with the files that may hold them.
 func (c *config) secrets() (database, broker environment.Secret) {
 	return environment.Secret{Name: "EMAIL_DATABASE_URL", Value: &c.Database.URL, File: c.Database.URLFile,
 			Check: transit.Refuse(c.Insecure, "EMAIL_DATABASE_URL", transit.Database)},
@@ -89,8 +89,8 @@ func (c *config) secrets() (database, broker environment.Secret) {
 			Check: transit.Refuse(c.Insecure, "EMAIL_AMQP_URL", transit.Broker)}
 }
 
-// load reads the environment. sending says that more than the database is needed.
-// Its error names the variable and says what to do.
+// load reads the environment. With sending, the variables of broker and mail server are required
+// too. Its error names the variable and the remedy.
 func load(sending bool) (*config, error) {
 	c := new(config)
 	if err := environment.Read(prefix, c); err != nil {
@@ -134,12 +134,12 @@ func load(sending bool) (*config, error) {
 	case c.SMTP.Name == "" || strings.ContainsFunc(c.SMTP.Name, func(r rune) bool { return r <= ' ' || r > '~' }):
 		return nil, errors.New("EMAIL_SMTP_NAME: must be a host's name; set it")
 	}
-	_, err = c.server() // names a file, perhaps
+	_, err = c.server() // reads EMAIL_SMTP_CA_FILE
 	return c, err
 }
 
-// timeouts is how many of them one attempt takes at most, beside the answer: one each
-// for a turn, a session, MAIL, DATA and the status, and some for recipients and text.
+// timeouts is how often EMAIL_SMTP_TIMEOUT may pass in one attempt, beside EMAIL_SMTP_ANSWER: once
+// each for a turn, a session, MAIL, DATA and the status, and a few times for recipients and text.
 const timeouts = 8
 
 // effectTimeout bounds one attempt as a whole.
@@ -167,8 +167,8 @@ func (c *config) server() (*transport.Server, error) {
 	return server, nil
 }
 
-// options are the guard's. How often an e-mail is tried is counted by the statuses:
-// a mail server that is away counts against no e-mail.
+// options returns the guard's options. The statuses count an e-mail's attempts, not the guard, so
+// that an outage of the mail server uses up no attempt.
 func (c *config) options(logger *slog.Logger) pending.Options {
 	return pending.Options{
 		Attempts: math.MaxInt32, MinDelay: c.Pause.Duration(), MaxDelay: c.LongestPause.Duration(),

@@ -13,7 +13,7 @@ import (
 	"github.com/twoqueue/twoqueue/cmd/internal/commandtest"
 )
 
-// minimal sets what is required, and nothing else.
+// minimal sets only the required variables.
 func minimal(t *testing.T) {
 	t.Helper()
 	commandtest.Environment(t, prefix, "EMAIL_DATABASE_URL=sqlite:/nowhere/s3cret.db", "EMAIL_AMQP_URL=amqp://user:s3cret@127.0.0.1:1/",
@@ -25,7 +25,8 @@ func outcome(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	return commandtest.Run(t, run, args...)
 }
 
-// toldWhy is outcome for what must end with this code and one line, which it returns.
+// toldWhy runs the program, which must end with this code and one line on standard error, and
+// returns the line.
 func toldWhy(t *testing.T, code int, args ...string) (line string) {
 	t.Helper()
 	return commandtest.Refused(t, run, "email-gateway", code, args...)
@@ -116,10 +117,10 @@ func TestSchemaIsPrinted(t *testing.T) {
 	}
 }
 
-// The table in the gateway's README is the struct's.
+// The table in the gateway's README is made from config.
 func TestReadmeTable(t *testing.T) { commandtest.ReadmeTable(t, prefix, new(config)) }
 
-// And its example of a body is an e-mail.
+// The example of a body in the README is an e-mail.
 func TestReadmeExample(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
 	must(t, err)

@@ -18,13 +18,13 @@ import (
 
 func (g *gateway) deadQueue() string { return g.config.Queue + ".dead" }
 
-// queues are a receiver's without retry queues: an e-mail is retried by the process that has noted
-// its attempt. The delivery limit lasts for ten days without the mail server, at one hand-back per
-// EMAIL_HOLD, and ends an e-mail that kills its gateway each time.
+// queues are a receiver's queues without retry queues: the process that has noted an e-mail's
+// attempt retries the e-mail. The delivery limit sends an e-mail that kills its gateway each time to
+// the dead queue. It suffices for ten days without the mail server, at one hand-back per EMAIL_HOLD.
 var queues = idempotency.ReceiverOptions{RetryDelays: []time.Duration{}, DeliveryLimit: 1000}
 
-// declare makes the queues that are missing. One that is there with other arguments is taken as it
-// is; bridgectl doctor --receiver looks at them.
+// declare declares the queues that are missing. It uses an existing queue with other arguments as it
+// is; bridgectl doctor --receiver checks the arguments.
 func (g *gateway) declare(ctx context.Context) error {
 	for _, queue := range idempotency.ReceiverQueues(g.config.Queue, &queues) {
 		err := bridge.DeclareQueues(ctx, g.broker, []bridge.Queue{queue})
@@ -38,7 +38,7 @@ func (g *gateway) declare(ctx context.Context) error {
 	return nil
 }
 
-// reasons are the codes in the dead queue; what is none of these is "failed".
+// reasons are the codes in the dead queue. The code of any other error is "failed".
 var reasons = []struct {
 	err  error
 	code string
@@ -53,8 +53,8 @@ var reasons = []struct {
 // confirmPatience bounds a publish to the dead queue.
 const confirmPatience = 30 * time.Second
 
-// bury puts a message in the dead queue, with the reason. Dying behind the publish
-// leaves it in both queues; then it is tried once more, and buried again.
+// bury puts a message into the dead queue, with the reason. If the process dies after the publish,
+// the message is in both queues: it is delivered and buried once more.
 func (g *gateway) bury(ctx context.Context, d amqp.Delivery, reason error) error {
 	code, now := "failed", failed
 	for _, r := range reasons {
@@ -79,9 +79,9 @@ func (g *gateway) bury(ctx context.Context, d amqp.Delivery, reason error) error
 	return nil
 }
 
-// publishDead puts a letter into the dead queue. A message whose own headers leave no room for
-// the reason goes there as a record in the body of another one: otherwise it would come back and
-// hold its place for ever.
+// publishDead puts a letter into the dead queue. If the message's own headers leave no room for the
+// reason, it publishes the message as a record in the body of another one: otherwise the message
+// would be redelivered for ever.
 func (g *gateway) publishDead(ctx context.Context, id string, letter amqp.Publishing) error {
 	err := g.publish(ctx, letter)
 	if _, enclosed := letter.Headers[wire.HeaderDeadRecord]; enclosed || !unpublishable(err) {
@@ -101,12 +101,12 @@ func (g *gateway) publish(ctx context.Context, letter amqp.Publishing) error {
 	return g.broker.Publish(ctx, []bridge.Outgoing{{Target: bridge.Target{RoutingKey: g.deadQueue()}, Publishing: letter}})
 }
 
-// unpublishable tells whether the client or the broker refuses the letter itself.
+// unpublishable reports whether the client or the broker refuses the letter itself.
 func unpublishable(err error) bool {
 	return errors.Is(err, bridge.ErrInvalidMessage) || bridge.Refusal(err) != nil
 }
 
-// dead is the message as it was, with the reason.
+// dead returns the message as it was delivered, with the reason in its headers.
 func dead(d amqp.Delivery, code string, reason error) amqp.Publishing {
 	return wire.DeadLetter(d, amqp.Table{
 		wire.HeaderDeadReason: code,

@@ -16,8 +16,8 @@ import (
 
 var errHeld = errors.New("held for longer than EMAIL_HOLD")
 
-// deliver brings one message to its end: sent, a duplicate, doubtful, in the dead
-// queue, or in its own queue again. It logs its errors itself.
+// deliver handles one message until it is sent, a duplicate, doubtful, in the dead queue, or back in
+// its own queue. It logs its errors and returns none.
 func (g *gateway) deliver(ctx context.Context, d amqp.Delivery) error {
 	g.held.Add(1)
 	defer g.held.Done()
@@ -27,15 +27,15 @@ func (g *gateway) deliver(ctx context.Context, d amqp.Delivery) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, g.config.Hold.Duration(), errHeld)
 	defer cancel()
 	if g.sendable(d) {
-		// Nothing is started without a session in which to send, so that a mail server
-		// that is away for hours counts against no e-mail, and leaves none in doubt.
+		// The guard begins no attempt before there is a session, so that an outage of the mail
+		// server, even for hours, uses up no attempt and makes no e-mail doubtful.
 		waiting, cancel := context.WithTimeoutCause(g.stopping, g.config.Hold.Duration(), errHeld)
 		defer cancel()
 		var err error
 		if a.session, err = g.sessions.take(waiting); err != nil {
 			g.metrics.outcome(handedBack)
 			log.Info("e-mail handed back", "reason", err)
-			if g.stopping.Err() == nil { // the end of the channel hands it back, too
+			if g.stopping.Err() == nil { // else the end of the channel hands it back
 				_ = d.Nack(false, true)
 			}
 			return nil
@@ -45,25 +45,25 @@ func (g *gateway) deliver(ctx context.Context, d amqp.Delivery) error {
 	a.release()
 	switch {
 	case errors.Is(err, idempotency.ErrHandedBack), errors.Is(err, idempotency.ErrLeftUnacked):
-		if a.failed > 0 { // without this note the next run takes the row for a run under way
+		if a.failed > 0 { // else the next run takes the row for a run in progress
 			g.note(ctx, d.MessageId, a.failed, retrying, err)
 		}
 		if errors.Is(err, idempotency.ErrLeftUnacked) && errors.Is(context.Cause(ctx), errHeld) {
-			_ = d.Nack(false, true) // EMAIL_HOLD was over before the first attempt, and the gateway goes on
+			_ = d.Nack(false, true) // EMAIL_HOLD ended before the first attempt, and the gateway goes on
 		}
 		g.metrics.outcome(handedBack)
 		log.Info("e-mail handed back", "reason", err)
 	case err != nil:
 		log.Warn("e-mail not acked; it comes again, as a duplicate", "error", err)
-	case !a.ended: // begun before: it is sent or doubtful, or will be
+	case !a.ended: // an earlier delivery has begun it: it is or will be sent or doubtful
 		g.metrics.outcome(duplicate)
 		log.Info("e-mail is a duplicate")
 	}
 	return nil
 }
 
-// sendable tells whether a message is an e-mail. No more messages are decoded at once than
-// e-mails are sent, as a decoded one takes several times its bytes.
+// sendable reports whether a message is an e-mail. It decodes at most EMAIL_SMTP_SESSIONS messages
+// at once, since a decoded message takes several times its bytes.
 func (g *gateway) sendable(d amqp.Delivery) bool {
 	g.parsing <- struct{}{}
 	defer func() { <-g.parsing }()
@@ -71,7 +71,7 @@ func (g *gateway) sendable(d amqp.Delivery) bool {
 	return err == nil
 }
 
-// parse makes an e-mail of a message, or says with email.ErrRefused why there is none.
+// parse returns a message's e-mail. Its error is email.ErrRefused or email.ErrNotAllowed.
 func (g *gateway) parse(d amqp.Delivery) (*email.Email, error) {
 	// The ID becomes part of a header, and the key of a row.
 	if id, err := uuid.Parse(d.MessageId); err != nil || id.String() != d.MessageId {
@@ -80,9 +80,8 @@ func (g *gateway) parse(d amqp.Delivery) (*email.Email, error) {
 	return email.Parse(d.Body, g.config.limits())
 }
 
-// findOut resolves what the statuses can tell: a process that died between the two
-// commits, of the status and of the inbox. A run that only seemed dead does no harm:
-// begin lets one run in.
+// findOut decides a message by its status, as after a crash between the status's commit and the
+// inbox's. A run that only seemed dead does no harm: begin lets only one run send.
 func (g *gateway) findOut(ctx context.Context, p pending.Message) (pending.Verdict, error) {
 	is, err := g.statuses.get(ctx, p.Key)
 	switch {
@@ -103,5 +102,5 @@ func (g *gateway) findOut(ctx context.Context, p pending.Message) (pending.Verdi
 		// The row may have said 'sent', and may have been purged, or lost with a backup.
 		return pending.Unknown, nil
 	}
-	return pending.NotDoneYet, nil // no run has got to the mail server since
+	return pending.NotDoneYet, nil // no run has contacted the mail server since
 }

@@ -15,13 +15,13 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/pending"
 )
 
-// pendingStates are all that an e-mail can be in.
+// pendingStates are all states of an e-mail in the inbox.
 var pendingStates = []pending.State{pending.Started, pending.Doubtful, pending.Ready, pending.Failed}
 
 // A query is one of the subcommands of doubtful.
 type query func(ctx context.Context, c *config, stdout, stderr io.Writer) error
 
-// parseDoubtful makes of the arguments what is to be done.
+// parseDoubtful returns the subcommand that the arguments name.
 func parseDoubtful(args []string) (query, error) {
 	flags := flag.NewFlagSet("doubtful "+args[0], flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
@@ -115,8 +115,8 @@ func write(stdout io.Writer, rows []row) error {
 	return w.Flush()
 }
 
-// decide tells the guard what the operator knows. An e-mail that is to be sent again gets its
-// status first. If the command dies before the guard knows, findOut releases the e-mail.
+// decide carries out the operator's decision. For a retry it changes the status before the inbox: if
+// the command dies in between, findOut releases the e-mail.
 func decide(ctx context.Context, c *config, id string, wasSent bool, stdout, stderr io.Writer) error {
 	db, err := c.Schema.Open(ctx, c.Database.URL)
 	if err != nil {

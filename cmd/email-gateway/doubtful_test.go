@@ -6,7 +6,7 @@ import (
 	"unicode"
 )
 
-// A recipient, an ID and a mail server's answer can hold anything.
+// A recipient, an ID and a mail server's answer can contain any character.
 func TestTheListOfDoubtfulEmailsIsSafeOnATerminal(t *testing.T) {
 	var text strings.Builder
 	if err := write(&text, []row{{ID: "id\x1b[2J", State: "doubtful", To: []string{"a\u009b31m@example.org"}, Error: "550\r\x7fno\u202e"}}); err != nil {

@@ -42,7 +42,7 @@ func newMetrics(g *gateway) *metrics {
 			Help: "Messages that are held, those that wait among them."}),
 	}
 	for _, outcome := range []status{sent, duplicate, doubtful, refused, failed, handedBack} {
-		m.emails.WithLabelValues(string(outcome)) // they are there from the start
+		m.emails.WithLabelValues(string(outcome)) // so that the series exist from the start
 	}
 	m.registry.MustRegister(m.emails, m.attempts, m.duration, m.held, &pendingCollector{end: g.end, statuses: g.statuses},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -54,8 +54,8 @@ func (m *metrics) attempt(result string) { m.attempts.WithLabelValues(result).In
 func (m *metrics) took(d time.Duration)  { m.duration.Observe(d.Seconds()) }
 func (m *metrics) hold() (letGo func())  { m.held.Inc(); return m.held.Dec }
 
-// pendingCollector counts in the inbox: the truth is there, whichever gateway has left it. It
-// changes nothing there, and counts once in countEvery: scrapes have no login.
+// pendingCollector counts the pending messages in the inbox, which all gateways share. It changes
+// nothing there. Scrapes have no login, so it counts at most once in countEvery.
 type pendingCollector struct {
 	end      context.Context
 	statuses *statuses
@@ -67,7 +67,7 @@ type pendingCollector struct {
 }
 
 const (
-	// countEvery is how long a count is given again.
+	// countEvery is how long a count is served again.
 	countEvery = 10 * time.Second
 	// askPatience is how long a scrape may wait for the database.
 	askPatience = 2 * time.Second
@@ -101,7 +101,7 @@ func (p *pendingCollector) get() (map[driver.State]int64, error) {
 	return p.counts, p.err
 }
 
-// ready returns nil if e-mails can be sent.
+// ready returns the reason why no e-mail can be sent, or nil.
 func (g *gateway) ready(ctx context.Context) error {
 	switch {
 	case !g.consumer.State().Consuming:
@@ -114,7 +114,7 @@ func (g *gateway) ready(ctx context.Context) error {
 	return nil
 }
 
-// serve answers the endpoints until the server is closed, which is nil for none.
+// serve starts the endpoints. The server is nil if EMAIL_HTTP_ADDR is none.
 func (g *gateway) serve(ctx context.Context) (*endpoints.Server, error) {
 	if g.config.HTTP.Addr == environment.None {
 		return nil, nil

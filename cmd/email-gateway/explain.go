@@ -17,8 +17,7 @@ type mailError struct{ error }
 
 func (e *mailError) Unwrap() error { return e.error }
 
-// remedies say which variable an error is about and what to do, where package mend does
-// not.
+// remedies are the variable and the remedy of each error that package mend does not explain.
 var remedies = []struct {
 	err      error
 	variable string
@@ -31,7 +30,7 @@ var remedies = []struct {
 	{bridge.ErrNoSchema, "EMAIL_DATABASE_URL", "name the gateway's database, or create the tables with email-gateway migrate"},
 }
 
-// explain puts the variable before an error, and what to do behind it.
+// explain puts the variable before an error, and the remedy after it.
 func explain(err error) error {
 	for _, r := range remedies {
 		if errors.Is(err, r.err) {
@@ -51,8 +50,8 @@ func explain(err error) error {
 		return mend.With(err, "see email-gateway doubtful list")
 	case errors.Is(err, pending.ErrUnderWay):
 		return mend.With(err, "it becomes doubtful if it is not heard of")
-	case strings.HasPrefix(err.Error(), prefix+"_"): // names its variable by itself
+	case strings.HasPrefix(err.Error(), prefix+"_"): // begins with its variable
 		return err
 	}
-	return mend.With(fmt.Errorf("EMAIL_DATABASE_URL: %w", err), remedy) // all that is left comes from there
+	return mend.With(fmt.Errorf("EMAIL_DATABASE_URL: %w", err), remedy) // every other error comes from the database
 }

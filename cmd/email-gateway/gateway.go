@@ -27,15 +27,15 @@ type gateway struct {
 	sessions *sessions
 	metrics  *metrics
 	consumer *idempotency.Consumer
-	parsing  chan struct{} // a token for each e-mail that is decoded
+	parsing  chan struct{} // a token for each message that is being decoded
 
-	stopping  context.Context // done when the gateway stops: then nothing waits for a session
-	end       context.Context // done when the time to drain is over: then no mail server is waited for
-	held      sync.WaitGroup  // a token for each message that is held
-	unwritten chan struct{}   // tells settle that a status could not be written
+	stopping  context.Context // done when the gateway stops: nothing waits for a session any more
+	end       context.Context // done when EMAIL_DRAIN is over: nothing waits for the mail server any more
+	held      sync.WaitGroup  // counts the messages that are held
+	unwritten chan struct{}   // wakes settle after a failed write of a status
 }
 
-// errNotDrained: the gateway has stopped in the middle of something.
+// errNotDrained: the gateway has stopped before every message was done.
 var errNotDrained = errors.New("not drained in time; what was being sent is perhaps sent: see email-gateway doubtful list")
 
 // work sends e-mails until ctx ends, then drains.
@@ -85,22 +85,22 @@ func work(ctx context.Context, c *config, stderr io.Writer) error {
 	return g.work(ctx, stop, giveUp)
 }
 
-// besideSessions are the connections that a gateway uses beside those of its e-mails: one each
-// for what is not sent (a duplicate, no e-mail at all), for Resume, settle, purge, a scrape and
+// besideSessions is the number of database connections beside one for each session: one each for
+// messages that are not sent (duplicates, malformed ones), for Resume, settle, purge, a scrape and
 // /readyz.
 const besideSessions = 6
 
-// openDatabase opens a gateway's pool. Nothing holds a connection while it waits for another.
+// openDatabase opens a gateway's pool. No goroutine holds a connection while it waits for another.
 func openDatabase(ctx context.Context, c *config) (*database.Database, error) {
 	databaseURL, _ := c.secrets()
 	db, err := c.Schema.OpenAnew(ctx, databaseURL.Reader())
 	if err == nil {
-		db.Limit(int(c.SMTP.Sessions) + besideSessions) // as the documentation promises to who counts them
+		db.Limit(int(c.SMTP.Sessions) + besideSessions) // the number in the documentation
 	}
 	return db, err
 }
 
-// open opens what both the gateway and its subcommands need. g is nil for these.
+// open opens the guard and the statuses. g is nil for a subcommand.
 func open(ctx context.Context, c *config, db *database.Database, log *slog.Logger, g *gateway) (*pending.Guard, *statuses, error) {
 	inbox, err := db.Inbox(ctx)
 	if err != nil {
@@ -111,7 +111,7 @@ func open(ctx context.Context, c *config, db *database.Database, log *slog.Logge
 		return nil, nil, fmt.Errorf("%w: %w", bridge.ErrNoSchema, err)
 	}
 	options := c.options(log)
-	options.HandBack = g == nil // no command but the gateway takes deliveries
+	options.HandBack = g == nil // subcommands take no deliveries
 	if g != nil {
 		options.DeadLetter, options.FindOut = g.bury, g.findOut
 	}
@@ -119,7 +119,7 @@ func open(ctx context.Context, c *config, db *database.Database, log *slog.Logge
 	return guard, statuses, err
 }
 
-// greet makes sure that the mail server takes our login before anything is begun.
+// greet opens a session, so that the gateway does not start unless the mail server accepts its login.
 func (g *gateway) greet(ctx context.Context) error {
 	session, err := g.sessions.tryTake(ctx)
 	if err != nil {
@@ -129,7 +129,8 @@ func (g *gateway) greet(ctx context.Context) error {
 	return nil
 }
 
-// work runs all that runs until ctx ends, and drains; stop ends ctx, giveUp ends g.end.
+// work runs consumer, Resume, settle and purge until ctx ends, then drains. stop ends ctx, giveUp ends
+// g.end.
 func (g *gateway) work(ctx context.Context, stop context.CancelFunc, giveUp context.CancelCauseFunc) error {
 	var failure error // the consumer's
 	ended := make(chan struct{})
@@ -156,14 +157,14 @@ func (g *gateway) work(ctx context.Context, stop context.CancelFunc, giveUp cont
 	case <-limit.C:
 	}
 	giveUp(errNotDrained)
-	select { // what was being sent is written down
+	select { // time to note the results of runs in progress
 	case <-ended:
 	case <-time.After(g.config.SMTP.Timeout.Duration()):
 	}
 	return errNotDrained
 }
 
-// purgeEvery is how often old statuses are looked for.
+// purgeEvery is the time between two purges of old statuses.
 const purgeEvery = time.Hour
 
 func (g *gateway) purge(ctx context.Context) {

@@ -26,8 +26,7 @@ const (
 
 func main() { program.Main(run) }
 
-// run is the program. ctx ends with the first signal; the configuration is the
-// process's environment.
+// run is the program. ctx ends with the first signal.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("email-gateway", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
@@ -63,7 +62,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 }
 
-// with reads the configuration, does something with it, and says how that ended.
+// with reads the configuration, calls do with it, and returns the exit code.
 func with(stderr io.Writer, sending bool, do func(c *config) error) int {
 	c, err := load(sending)
 	if err != nil {
@@ -83,7 +82,7 @@ func with(stderr io.Writer, sending bool, do func(c *config) error) int {
 	}
 }
 
-// health asks a gateway that runs with the same configuration whether it is ready.
+// health queries the readiness of the gateway that runs with the same configuration.
 func health(ctx context.Context, stdout, stderr io.Writer) int {
 	c, err := load(true)
 	if err != nil {
@@ -99,7 +98,7 @@ func health(ctx context.Context, stdout, stderr io.Writer) int {
 	return exitDone
 }
 
-// fail writes what went wrong as one line.
+// fail writes the error as one line, and returns code.
 func fail(stderr io.Writer, code int, err error) int {
 	fmt.Fprintf(stderr, "email-gateway: %s\n", mend.Line(err.Error()))
 	return code

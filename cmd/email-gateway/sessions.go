@@ -13,29 +13,28 @@ import (
 	"github.com/twoqueue/twoqueue/cmd/email-gateway/internal/transport"
 )
 
-// redials returns the pauses between attempts to reach the mail server.
+// redials returns the pauses between attempts to connect to the mail server.
 func redials() *backoff.ExponentialBackOff {
 	pauses := backoff.NewExponentialBackOff()
 	pauses.MaxInterval = 10 * time.Second
 	return pauses
 }
 
-// sessions are the sessions with the mail server: so many at most, kept open for the
-// next e-mail.
+// sessions is a bounded pool of sessions with the mail server.
 type sessions struct {
 	server *transport.Server
 	log    *slog.Logger
 	turns  chan struct{} // a token for each session in use
 	idle   chan *transport.Session
-	away   atomic.Bool // the last attempt to reach the server has failed
+	away   atomic.Bool // the last attempt to connect has failed
 }
 
 func newSessions(server *transport.Server, n int, log *slog.Logger) *sessions {
 	return &sessions{server: server, log: log, turns: make(chan struct{}, n), idle: make(chan *transport.Session, n)}
 }
 
-// take waits for a turn, and until the mail server can be reached. It returns an error
-// only if ctx ends.
+// take waits for a turn, then connects, and retries until the mail server can be reached. It returns
+// an error only if ctx ends.
 func (s *sessions) take(ctx context.Context) (*transport.Session, error) {
 	select {
 	case s.turns <- struct{}{}:
@@ -61,7 +60,7 @@ func (s *sessions) take(ctx context.Context) (*transport.Session, error) {
 
 var errBusy = errors.New("all sessions are in use")
 
-// tryTake waits no longer than one answer of the server may take, and tries once.
+// tryTake waits for a turn for at most the server's Timeout, and tries to connect once.
 func (s *sessions) tryTake(ctx context.Context) (*transport.Session, error) {
 	limit := time.NewTimer(s.server.Timeout)
 	defer limit.Stop()
@@ -80,7 +79,7 @@ func (s *sessions) tryTake(ctx context.Context) (*transport.Session, error) {
 	return session, nil
 }
 
-// open returns a session that works, an idle one if there is any.
+// open returns a working session: an idle one if there is any, else a new one.
 func (s *sessions) open(ctx context.Context) (*transport.Session, error) {
 	for {
 		select {
@@ -99,9 +98,9 @@ func (s *sessions) open(ctx context.Context) (*transport.Session, error) {
 	}
 }
 
-// put gives a session back, in whatever state it is.
+// put returns a session to the pool. open discards it if it no longer works.
 func (s *sessions) put(session *transport.Session) {
-	s.idle <- session // there are no more of them than turns
+	s.idle <- session // never blocks: there are at most as many sessions as turns
 	<-s.turns
 }
 

@@ -12,17 +12,16 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// How often statuses are settled: soon after the start and after a status could not be
-// written, then after ever longer pauses.
+// The pause between two runs of settle: settleSoon after the start and after a failed write of a
+// status, then doubling up to settleSeldom.
 const (
 	settleSoon   = time.Second
 	settleSeldom = time.Hour
 )
 
-// settle brings the statuses into line with the inbox until ctx ends. The two are
-// written one after the other, so that a crash, or a database that does not answer for
-// a while, leaves a status behind that says 'sending' of an e-mail with which the inbox
-// is done.
+// settle corrects the statuses from the inbox until ctx ends. A status is written before the inbox,
+// so after a crash or an outage of the database a status may say 'sending' although the inbox is done
+// with the e-mail.
 func (g *gateway) settle(ctx context.Context) {
 	pauses := backoff.NewExponentialBackOff()
 	pauses.InitialInterval, pauses.Multiplier, pauses.MaxInterval = settleSoon, 2, settleSeldom
@@ -38,7 +37,7 @@ func (g *gateway) settle(ctx context.Context) {
 		case <-time.After(pauses.NextBackOff()):
 		case <-g.unwritten:
 			pauses.Reset()
-			select { // the inbox is not done yet
+			select { // the inbox's transaction has not committed yet
 			case <-time.After(pauses.NextBackOff()):
 			case <-ctx.Done():
 				return
@@ -49,8 +48,8 @@ func (g *gateway) settle(ctx context.Context) {
 	}
 }
 
-// write writes a status, for which it tries for a while, as the answer to an e-mail
-// must not be lost. What could not be written settle finds.
+// write writes a status, and retries for EMAIL_SMTP_TIMEOUT, since the mail server's answer must not
+// be lost. If it fails, settle corrects the status.
 func (g *gateway) write(ctx context.Context, id string, now status, write func(ctx context.Context) error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.config.SMTP.Timeout.Duration())
 	defer cancel()
@@ -61,12 +60,13 @@ func (g *gateway) write(ctx context.Context, id string, now status, write func(c
 	g.log.Warn("status not written", "message_id", id, "status", now, "error", err)
 	select {
 	case g.unwritten <- struct{}{}:
-	default: // settle knows
+	default: // settle will wake
 	}
 }
 
-// settle notes as sent what is not known to be, but is done by the inbox, and returns
-// its IDs. Done is for ever: what is claimed and not pending is not begun again.
+// settle sets the status 'sent' of each e-mail that the inbox is done with and whose status is
+// 'sending' or 'doubtful', and returns their IDs. Done is final: a key that is claimed and not pending
+// is never begun again.
 func (s *statuses) settle(ctx context.Context) (settled []string, err error) {
 	for after := ""; ; {
 		ids, err := s.open(ctx, after)
@@ -92,7 +92,7 @@ func (s *statuses) settle(ctx context.Context) (settled []string, err error) {
 // settleBatch is how many statuses are read at once.
 const settleBatch = 500
 
-// open returns the first IDs after a given one that are being sent or in doubt.
+// open returns the first IDs after the given one whose status is 'sending' or 'doubtful'.
 func (s *statuses) open(ctx context.Context, after string) (ids []string, err error) {
 	rows, err := s.db.QueryxContext(ctx, s.db.Rebind(`SELECT message_id FROM email_gateway
 WHERE message_id > ? AND status IN ('sending', 'doubtful') ORDER BY message_id`), after)

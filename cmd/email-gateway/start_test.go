@@ -16,7 +16,7 @@ import (
 	"github.com/twoqueue/twoqueue/tests/emailgateway/mailserver"
 )
 
-// Each server is asked only if those above it in this table let the gateway start.
+// The gateway contacts each server only if the servers in the lines above let it start.
 func TestAServerThatDoesNotLetItStartIsNamedWithWhatToDo(t *testing.T) {
 	minimal(t)
 	folder := t.TempDir()
@@ -38,7 +38,7 @@ func TestAServerThatDoesNotLetItStartIsNamedWithWhatToDo(t *testing.T) {
 		}
 	}
 	statuses, _ := statusesIn(t, half)
-	_, err := statuses.db.ExecContext(t.Context(), `DROP TABLE email_gateway`) // as a migrate leaves it that was not finished
+	_, err := statuses.db.ExecContext(t.Context(), `DROP TABLE email_gateway`) // as an unfinished migrate leaves it
 	must(t, err)
 	const create = "create the tables with email-gateway migrate"
 	for _, c := range []struct{ name, args, env, variable, mend string }{
@@ -62,7 +62,7 @@ func TestAServerThatDoesNotLetItStartIsNamedWithWhatToDo(t *testing.T) {
 	}
 }
 
-// What the gateway hears only once the broker has answered.
+// These errors occur only once the broker has answered.
 func TestWhatEndsItIsExplained(t *testing.T) {
 	for _, c := range []struct {
 		err            error
@@ -80,7 +80,7 @@ func TestWhatEndsItIsExplained(t *testing.T) {
 	}
 }
 
-// What the documents say of connections, to who counts them, is a limit.
+// The number of connections in the documents is the pool's limit.
 func TestTheConnectionsAreNoMoreThanTheDocumentsSay(t *testing.T) {
 	minimal(t)
 	commandtest.Set(t, "EMAIL_DATABASE_URL=sqlite:"+filepath.Join(t.TempDir(), "gateway.db"), "EMAIL_SMTP_SESSIONS=7")

@@ -16,7 +16,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// tables are the migrations of the statuses' table, one folder for each database.
+// tables are the migrations of the table email_gateway, one folder for each database.
 //
 //go:embed sql
 var tables embed.FS
@@ -24,44 +24,44 @@ var tables embed.FS
 // part is the name of these migrations, and of the table.
 const part = "email_gateway"
 
-// A status is what an operator asks about one e-mail, and what tells after a crash
-// whether it was sent: 'sending' is committed before the mail server hears of the
-// e-mail, and what came of it after the server's answer.
+// A status is the state of one e-mail. It tells operators, and after a crash the next gateway, whether
+// the e-mail was sent: 'sending' is committed before the e-mail goes to the mail server, the result
+// after the server's answer.
 type status string
 
 const (
 	sending  status = "sending"
 	retrying status = "retrying" // not sent; tried again
 	sent     status = "sent"
-	doubtful status = "doubtful" // nobody knows
-	refused  status = "refused"  // not an e-mail, or not for this server; in the dead queue
+	doubtful status = "doubtful" // the mail server may have accepted it
+	refused  status = "refused"  // by the gateway's rules or the mail server; in the dead queue
 	failed   status = "failed"   // given up; in the dead queue
 )
 
-// longestError is how much of an error a row keeps, in characters.
+// longestError is the number of characters of an error that a row keeps.
 const longestError = 1000
 
-// statuses is the table of e-mails, beside the inbox. The table has the recipients' addresses, and
-// nothing else of an e-mail.
+// statuses is the table email_gateway, beside the inbox. Of an e-mail it has only the recipients'
+// addresses.
 type statuses struct {
 	db    *sqlx.DB
 	inbox driver.Inbox
 }
 
 // errBegun: another run has begun to send the e-mail, and its result is not known. errSentBefore:
-// its result is that the e-mail was sent.
+// another run has sent it.
 var (
 	errBegun      = errors.New("another run has begun to send it, and may have sent it")
 	errSentBefore = errors.New("it was sent before")
 )
 
-// begin notes that a run begins to send, and returns its number, by which end knows
-// it: the e-mail's attempts so far. They begin anew after a dead-lettering.
+// begin sets the status 'sending' for a run, and returns the run's number for end: the count of the
+// e-mail's attempts, which starts again after a dead-lettering.
 //
-// Of two runs that begin at once, or of which one was frozen for a while, only one gets past
-// begin: a row that says 'sending', 'doubtful' or 'sent' lets no other in. The exception is the
-// run with the number notDone of the same attempt, 0 for none: it was certainly not done, and its
-// end may be unwritten. With an error the number is not 0 if the commit may have happened.
+// Of two runs that begin at once, or after one was frozen for a while, only one passes begin: it fails
+// if the row says 'sending', 'doubtful' or 'sent'. The exception is a row that says 'sending' with the
+// number notDone (0 for none): the caller's own earlier run, which certainly sent nothing and whose
+// result may be unwritten. With an error the number is not 0 if the commit may have happened.
 func (s *statuses) begin(ctx context.Context, id string, recipients []string, notDone int) (attempt int, err error) {
 	err = s.inTx(ctx, func(tx *sqlx.Tx) error {
 		at := timestamp()
@@ -87,7 +87,7 @@ WHERE message_id = ? AND (status IN ('retrying', 'refused', 'failed') OR status 
 	return attempt, nil
 }
 
-// first inserts the row of an e-mail that has none. Of two that do so at once one fails.
+// first inserts the row of an e-mail that has none. If two runs do so at once, one fails.
 func (s *statuses) first(ctx context.Context, tx *sqlx.Tx, id string, recipients []string, at time.Time) error {
 	var is status
 	err := tx.GetContext(ctx, &is, tx.Rebind(`SELECT status FROM email_gateway WHERE message_id = ?`), id)
@@ -104,13 +104,14 @@ VALUES (?, ?, ?, 1, '', ?, ?)`, id, sending, strings.Join(recipients, ", "), at,
 	return errBegun
 }
 
-// end notes what has come of a run, unless a later one has begun.
+// end notes the result of a run, unless a later run has begun.
 func (s *statuses) end(ctx context.Context, id string, attempt int, now status, cause error) error {
 	return s.set(ctx, id, now, cause, `AND attempts = ?`, attempt)
 }
 
-// giveUp notes what became of an e-mail that is in the dead queue, unless it is or may
-// be sent. run is the number of a run that was not done, whose end may be unwritten, or 0.
+// giveUp sets the status of an e-mail that is in the dead queue, unless the row says that the e-mail
+// was or may have been sent. run is the number of a run that sent nothing and whose result may be
+// unwritten, or 0.
 func (s *statuses) giveUp(ctx context.Context, id string, run int, now status, cause error) error {
 	return s.inTx(ctx, func(tx *sqlx.Tx) error {
 		var known int
@@ -134,14 +135,14 @@ WHERE message_id = ? AND (status NOT IN ('sent', 'sending', 'doubtful') OR statu
 	})
 }
 
-// doubt notes that a run has not been heard of, unless it ends in this moment.
+// doubt sets the status 'doubtful', unless the run has just noted its result.
 func (s *statuses) doubt(ctx context.Context, id string) error {
 	return s.set(ctx, id, doubtful, errUnheard, `AND status = ?`, sending)
 }
 
 var errUnheard = errors.New("the gateway that was to send it has not been heard of")
 
-// markSent notes what an operator has found out.
+// markSent sets the status 'sent', by an operator's decision.
 func (s *statuses) markSent(ctx context.Context, id string) error {
 	return s.set(ctx, id, sent, nil, ``)
 }
@@ -165,7 +166,7 @@ func (s *statuses) get(ctx context.Context, id string) (status, error) {
 	return is, nil
 }
 
-// recipients returns the addresses in an e-mail's row, none without a row.
+// recipients returns the addresses in an e-mail's row. It returns none if there is no row.
 func (s *statuses) recipients(ctx context.Context, id string) ([]string, error) {
 	var text string
 	err := s.db.GetContext(ctx, &text, s.db.Rebind(`SELECT recipients FROM email_gateway WHERE message_id = ?`), id)
@@ -178,8 +179,8 @@ func (s *statuses) recipients(ctx context.Context, id string) ([]string, error) 
 	return strings.Split(text, ", "), nil
 }
 
-// release lets an operator's decision be carried out: the e-mail may be begun again. It changes
-// only the row of an e-mail that the inbox has as doubtful or failed.
+// release lets an e-mail be begun again, by an operator's decision. It changes the row only if the
+// message is doubtful or failed in the inbox.
 func (s *statuses) release(ctx context.Context, id string) error {
 	return s.inTx(ctx, func(tx *sqlx.Tx) error {
 		if _, err := s.inbox.DoubtOverdue(ctx, bridge.SQL(tx), consumer); err != nil {
@@ -187,7 +188,7 @@ func (s *statuses) release(ctx context.Context, id string) error {
 		}
 		_, p, err := s.inbox.LookUp(ctx, bridge.SQL(tx), consumer, id)
 		if err != nil || p == nil || p.State != driver.Doubtful && p.State != driver.Failed {
-			return err // the guard says why it does not retry
+			return err // guard.Retry returns the reason
 		}
 		_, err = s.exec(ctx, tx, `UPDATE email_gateway SET status = ?, changed_at = ?
 WHERE message_id = ? AND status IN ('sending', 'doubtful')`, retrying, timestamp(), id)
@@ -198,7 +199,7 @@ WHERE message_id = ? AND status IN ('sending', 'doubtful')`, retrying, timestamp
 	})
 }
 
-// check tells whether the table is there.
+// check returns an error if the table is missing.
 func (s *statuses) check(ctx context.Context) error {
 	_, err := s.get(ctx, "")
 	return err
@@ -207,8 +208,8 @@ func (s *statuses) check(ctx context.Context) error {
 // purgeBatch is how many rows one statement deletes at most.
 const purgeBatch = 500
 
-// purge deletes the rows that have not changed since a time, except unresolved ones and those of
-// pending messages: without its row, an e-mail that was sent looks as if it never was.
+// purge deletes the rows that have not changed since the given time. It keeps 'sending' and 'doubtful'
+// rows and the rows of pending messages: without its row, an e-mail that was sent looks unsent.
 func (s *statuses) purge(ctx context.Context, before time.Time) error {
 	pending, err := s.pending(ctx)
 	if err != nil {
@@ -254,7 +255,7 @@ func (s *statuses) pending(ctx context.Context) (map[string]bool, error) {
 	return ids, nil
 }
 
-// countPending tells how many messages the inbox is not done with, by state.
+// countPending returns the number of messages that the inbox is not done with, by state.
 func (s *statuses) countPending(ctx context.Context) (counts map[driver.State]int64, err error) {
 	err = s.inTx(ctx, func(tx *sqlx.Tx) (err error) {
 		counts, err = s.inbox.CountPending(ctx, bridge.SQL(tx), consumer)
@@ -263,7 +264,7 @@ func (s *statuses) countPending(ctx context.Context) (counts map[driver.State]in
 	return counts, err
 }
 
-// page is how many pending messages are listed at once.
+// page is the number of pending messages that one query lists.
 const page = 100
 
 // eachPending calls do for each pending message in a state. It reads none of the messages.
@@ -307,7 +308,7 @@ func (s *statuses) inTx(ctx context.Context, work func(tx *sqlx.Tx) error) error
 	return tx.Commit()
 }
 
-// timestamp is what every database can keep.
+// timestamp returns the time in the precision that every database can store.
 func timestamp() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }
 
 func text(cause error) string {

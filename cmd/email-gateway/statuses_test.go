@@ -49,7 +49,7 @@ func (s *statuses) want(t *testing.T, want status) {
 	}
 }
 
-// mustBegin begins a run after one that was not done, if there was one.
+// mustBegin begins the run with the number want, as the successor of the run before it.
 func (s *statuses) mustBegin(t *testing.T, want int) {
 	t.Helper()
 	if n, err := s.begin(t.Context(), anID, []string{"ann@example.org"}, want-1); err != nil || n != want {
@@ -58,8 +58,8 @@ func (s *statuses) mustBegin(t *testing.T, want int) {
 	s.want(t, sending)
 }
 
-// What a run says after another one has begun could otherwise make findOut release
-// what is being sent. After a dead-lettering attempts begin anew.
+// If an old run's result counted after a later run has begun, findOut could release an e-mail that is
+// being sent. After a dead-lettering the count of attempts starts again.
 func TestARunThatIsOverdueCannotSpeakForALaterOne(t *testing.T) {
 	for _, now := range []status{refused, failed} {
 		s, _ := newStatuses(t)
@@ -90,10 +90,10 @@ func TestTheDeadQueueDoesNotSpeakForWhatWasSent(t *testing.T) {
 	must(t, s.giveUp(t.Context(), anID, 0, refused, errors.New(strings.Repeat("ä\xff", 2000))))
 	s.want(t, refused)
 	must(t, s.doubt(t.Context(), anID))
-	s.want(t, refused) // only what is being sent can be in doubt
+	s.want(t, refused) // only 'sending' can become 'doubtful'
 }
 
-// What is claimed and not pending was sent; of all else the inbox says nothing.
+// A key that is claimed and not pending was sent. In any other state the inbox proves nothing.
 func TestOnlyWhatTheInboxIsDoneWithIsSettled(t *testing.T) {
 	for _, c := range []struct {
 		was              status
@@ -151,8 +151,8 @@ VALUES (?, 'sending', '', 1, '', ?, ?)`, id, timestamp(), timestamp())
 	}
 }
 
-// Of two runs only one is let in, however late the other is: it may have been frozen for longer
-// than the guard waits.
+// Of two runs only one may begin, however late the other is: a frozen run may wake after the guard
+// has given it up.
 func TestARunBeginsOnlyWhereNoOtherMayHaveSent(t *testing.T) {
 	for was, want := range map[status]error{"": nil, retrying: nil, refused: nil, failed: nil, sending: errBegun, doubtful: errBegun, sent: errSentBefore} {
 		s, _ := newStatuses(t)
@@ -169,7 +169,7 @@ func TestARunBeginsOnlyWhereNoOtherMayHaveSent(t *testing.T) {
 	}
 	s, _ := newStatuses(t)
 	s.mustBegin(t, 1)
-	s.mustBegin(t, 2) // it knows that the first was not done, although its end is unwritten
+	s.mustBegin(t, 2) // the caller's first run was not done, although its result is unwritten
 	if _, err := s.begin(t.Context(), anID, nil, 1); !errors.Is(err, errBegun) {
 		t.Errorf("a run that knows of an earlier one only: %v", err)
 	}
@@ -236,7 +236,7 @@ func TestAScrapeCountsOnly(t *testing.T) {
 	}
 }
 
-// A retry lets an e-mail be sent only if the inbox does not have it under way.
+// A retry releases an e-mail only if the inbox has it as doubtful or failed.
 func TestARetryReleasesOnlyWhatIsDoubtfulOrFailed(t *testing.T) {
 	for state, want := range map[driver.State]status{driver.Doubtful: retrying, driver.Failed: retrying, driver.Started: doubtful, driver.Ready: doubtful} {
 		s, _ := newStatuses(t)

@@ -15,10 +15,9 @@ import (
 
 const defaultType = "application/octet-stream"
 
-// Compose makes the e-mail's text as it travels. Its Message-ID header comes from
-// the bridge's message ID and the sender's domain: whoever composes the same
-// message again gets the same one, and a mail server or a mailbox may know by it
-// that it has the e-mail already.
+// Compose returns the e-mail's MIME text. Its Message-ID header is the bridge's message ID with the
+// sender's domain. It is the same each time the message is composed, so that a mail server or a
+// mailbox can recognise a second copy.
 func (e *Email) Compose(messageID string, now time.Time) ([]byte, error) {
 	m := gomail.NewMsg(gomail.WithNoDefaultUserAgent())
 	m.FromMailAddress(e.From)
@@ -52,13 +51,13 @@ func (e *Email) Compose(messageID string, now time.Time) ([]byte, error) {
 	return text.Bytes(), nil
 }
 
-// encodedBytes is how many bytes of a text one encoded word holds. Base64 makes 60 of them, and
-// a word may have 75 (RFC 2047, 2).
+// encodedBytes is the number of a text's bytes in one encoded word. In Base64 they are 60
+// characters, and a word may have 75 (RFC 2047, 2).
 const encodedBytes = 45
 
-// encoded returns a header's text in a form that is read back exactly. Package mime, and so the
-// library, leaves ASCII as it is: also what looks like an encoded word, which a reader would
-// decode, and spaces, which folding may drop.
+// encoded returns a header's text in a form that decodes to exactly the same text. Package mime, and
+// so the library, leaves ASCII as it is, although a reader decodes ASCII that looks like an encoded
+// word, and folding may drop spaces.
 func encoded(text string) string {
 	plain := strings.Join(strings.Fields(text), " ") == text && !strings.Contains(text, "=?")
 	for word := range strings.SplitSeq(text, " ") {
@@ -81,8 +80,8 @@ func encoded(text string) string {
 	return strings.Join(words, " ")
 }
 
-// named sets the headers with an attachment's name. The library writes them as one line, which
-// a long name makes longer than a line may be.
+// named sets the headers with an attachment's name, folded. The library would write each as one
+// line, which with a long name exceeds the longest line allowed.
 func named(a Attachment) gomail.FileOption {
 	name := mime.BEncoding.Encode("UTF-8", fileName(a.Name))
 	name = strings.ReplaceAll(name, "?= =?", "?=\r\n =?")
@@ -92,8 +91,8 @@ func named(a Attachment) gomail.FileOption {
 	}
 }
 
-// fileName replaces the characters of a name that are special to file systems, or end the
-// quotes in a header.
+// fileName replaces the characters of a name that are special to file systems or end a quoted
+// string in a header.
 func fileName(name string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) || strings.ContainsRune(`"/:<>?\|`, r) {
@@ -106,9 +105,8 @@ func fileName(name string) string {
 // maxLine is how many bytes a line may have, without its end (RFC 5322, 2.1.1).
 const maxLine = 998
 
-// checkLines refuses a text that a mail server could read in another way than it was meant: CR
-// and LF stand only together, as the end of a line. A server that takes a single one for the end
-// of a line would see a line with a dot that was not stuffed, or another header.
+// checkLines refuses a text in which CR or LF occurs alone. A mail server that takes one of them
+// alone for the end of a line would see a line with an unstuffed dot, or another header.
 func checkLines(text []byte) error {
 	for line := range bytes.SplitSeq(text, []byte("\r\n")) {
 		if len(line) > maxLine {

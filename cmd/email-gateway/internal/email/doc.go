@@ -1,6 +1,5 @@
-// Package email makes of a message's body an e-mail: it holds the body to a
-// published JSON Schema, refuses what could not be sent safely, and composes the
-// MIME text.
+// Package email turns a message's body into an e-mail: it checks the body against a published JSON
+// Schema, refuses unsafe e-mails, and composes the MIME text.
 //
 //	{
 //	  "from": "Shop <shop@example.org>",
@@ -11,12 +10,12 @@
 //	  "attachments": [{"name": "order.pdf", "type": "application/pdf", "content": "JVBERi0="}]
 //	}
 //
-// Refused are: a body that breaks the schema, also by a field that the schema does not name or
-// that occurs twice; control characters in a header; addresses that are not plain ASCII; the
-// same recipient twice; and a body that exceeds the Limits. The e-mail is made from the value
-// that the schema was checked on. No error repeats a value of the message: it names the place.
+// It refuses a body that breaks the schema, that has an unknown field or a field twice, or that
+// exceeds the Limits; control characters in a header; addresses that are not plain ASCII; and the
+// same recipient twice. The e-mail is made from the value that was checked against the schema. An
+// error names the place in the body, and repeats no value of the message.
 //
-// A composed e-mail has exactly the headers that the message asks for. Its lines end with CR LF,
-// and contain neither by itself. An attachment's name has _ where it had a character that is
-// special to file systems.
+// A composed e-mail has exactly the headers that the message asks for. Its lines end with CR LF, and
+// neither character occurs alone. In an attachment's name, _ replaces each character that is special
+// to file systems.
 package email

@@ -12,12 +12,12 @@ import (
 	"unicode/utf8"
 )
 
-// ErrRefused: the message cannot be made an e-mail, now or later. The text says
-// where and why, without what the message says.
+// ErrRefused: the message cannot become an e-mail, now or later. The text names the place and the
+// reason, and repeats no value of the message.
 var ErrRefused = errors.New("not an e-mail")
 
-// ErrNotAllowed: the sender or a recipient is outside of Limits.From or Limits.To. The text says
-// which, without the address.
+// ErrNotAllowed: the sender or a recipient is outside of Limits.From or Limits.To. The text names
+// its place in the body, not the address.
 var ErrNotAllowed = errors.New("address not allowed")
 
 // Limits bound an e-mail.
@@ -27,8 +27,8 @@ type Limits struct {
 	From, To   Patterns // of the sender's and of each recipient's address
 }
 
-// Patterns are patterns of addresses, without regard to case; * stands for any number of any
-// characters. An address must match one of them. Without any, each address is allowed.
+// Patterns are patterns of addresses, regardless of case, in which * stands for any characters. An
+// address must match one of them. If there are none, every address is allowed.
 type Patterns []string
 
 func (p Patterns) match(address string) bool {
@@ -63,7 +63,7 @@ func (l *Limits) allowed(e *Email) error {
 	return nil
 }
 
-// An Email has been found to be safe to send.
+// An Email has passed all checks and is safe to send.
 type Email struct {
 	From        *mail.Address
 	To          []*mail.Address
@@ -170,11 +170,10 @@ func mailboxes(to []any, most int) (all []*mail.Address, err error) {
 	return all, nil
 }
 
-// mediaType is the schema's pattern. It is checked here too, since the type stands in a header
-// as it is.
+// mediaType is the schema's pattern. It is checked here too, since the type is copied into a header.
 var mediaType = regexp.MustCompile("^[A-Za-z0-9!#$&^_.+-]{1,127}/[A-Za-z0-9!#$&^_.+-]{1,127}$")
 
-// newAttachment returns an error that begins with the place in the attachment.
+// newAttachment checks and decodes an attachment. Its error begins with the place in the attachment.
 func newAttachment(value any) (Attachment, error) {
 	fields, _ := value.(map[string]any)
 	file := Attachment{Name: stringIn(fields, "name"), Type: stringIn(fields, "type")}
@@ -194,8 +193,8 @@ func newAttachment(value any) (Attachment, error) {
 	return file, nil
 }
 
-// plainAddress is what every mail server takes, and what can neither end an
-// SMTP command nor start another one.
+// plainAddress matches addresses that every mail server accepts, and that can neither end an SMTP
+// command nor start another one.
 var plainAddress = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+/=?^_`{|}~.-]{1,64}@[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?([.][A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$")
 
 const maxAddress = 254
@@ -208,11 +207,11 @@ func mailbox(text string) (*mail.Address, error) {
 	if len(address.Address) > maxAddress || !plainAddress.MatchString(address.Address) {
 		return nil, errors.New("not a plain ASCII mail address")
 	}
-	// An encoded word (RFC 2047) may have brought back what the schema forbids.
+	// Decoding an encoded word (RFC 2047) may have produced characters that the schema forbids.
 	if strings.ContainsFunc(address.Name, unsafe) || !utf8.ValidString(address.Name) {
 		return nil, errors.New("a control character in the name")
 	}
-	address.Name = strings.Join(strings.Fields(address.Name), " ") // folding a header keeps no longer gaps
+	address.Name = strings.Join(strings.Fields(address.Name), " ") // folding a header reduces longer gaps to one space
 	return address, nil
 }
 

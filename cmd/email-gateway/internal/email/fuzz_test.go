@@ -19,7 +19,7 @@ import (
 	"github.com/twoqueue/twoqueue/cmd/email-gateway/internal/email"
 )
 
-// An intended e-mail is the body as package json reads it by itself: the last of two fields
+// An intended e-mail is the body as package json decodes it: if a field occurs twice, the last one
 // counts.
 type intended struct {
 	From        string
@@ -32,8 +32,8 @@ type intended struct {
 	}
 }
 
-// An accepted body, whatever its bytes, becomes a text that a mail server and a mailbox read as
-// exactly the e-mail that was meant: these headers, these recipients, these parts.
+// Every accepted body becomes a text that a mail server and a mailbox read as exactly the intended
+// e-mail: the same headers, recipients and parts.
 func FuzzAnAcceptedEmailIsReadAsItWasMeant(f *testing.F) {
 	marshal := func(v any) []byte {
 		body, err := json.Marshal(v)
@@ -129,7 +129,7 @@ func wantHeaders(t *testing.T, headers mail.Header, meant *intended) {
 	}
 }
 
-// list returns the addresses of lists of them; one that is none is "?".
+// list returns the addresses in lists of addresses. A list that cannot be parsed becomes "?".
 func list(lists []string) (all []*mail.Address) {
 	for _, list := range lists {
 		addresses, err := mail.ParseAddressList(list)
@@ -184,12 +184,12 @@ func leaves(t *testing.T, header textproto.MIMEHeader, body io.Reader) (all []le
 	return []leaf{{header, string(content)}}
 }
 
-// lines are a text without the difference between the ends of lines.
+// lines returns a text with all ends of lines normalized to LF.
 func lines(text string) string {
 	return strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(text)
 }
 
-// special makes of a file's name the one that it has in an e-mail.
+// special turns a file's name into its name in an e-mail.
 var special = strings.NewReplacer("\"", "_", "/", "_", ":", "_", "<", "_", ">", "_", "?", "_", "\\", "_", "|", "_")
 
 func wantParts(t *testing.T, m *mail.Message, meant *intended) {

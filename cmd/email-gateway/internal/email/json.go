@@ -9,17 +9,16 @@ import (
 	"strings"
 )
 
-// Bounds of a body's JSON, well above the schema's. They keep hostile bodies cheap.
+// Bounds of a body's JSON, well above the schema's. They bound the cost of a hostile body.
 const (
 	maxDepth  = 16
 	maxFields = 64 // of one object
 	maxField  = 64 // bytes of a field's name
 )
 
-// decode reads the body as one JSON value. The schema is checked on this value, and the e-mail
-// is made from it, so no second decoder can read the body in another way. A field that occurs
-// twice in one object is an error, also in another case: which of the two counts differs from
-// decoder to decoder.
+// decode decodes the body as one JSON value. The schema is checked against this value, and the e-mail
+// is made from it, so no second decoder can understand the body differently. A field that occurs
+// twice in one object, regardless of case, is an error, since decoders differ in which one counts.
 func decode(body []byte) (any, error) {
 	tokens := json.NewDecoder(bytes.NewReader(body))
 	tokens.UseNumber()
@@ -91,7 +90,7 @@ func decodeArray(tokens *json.Decoder, place string, depth int) (any, error) {
 	return array, nil
 }
 
-// notJSON wraps a decoder's error. The decoder calls a body that ends too early just EOF.
+// notJSON wraps a decoder's error. The decoder returns EOF for a truncated body.
 func notJSON(err error) error {
 	if errors.Is(err, io.EOF) {
 		err = io.ErrUnexpectedEOF

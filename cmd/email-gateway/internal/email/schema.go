@@ -40,8 +40,8 @@ func validate(value any) error {
 	return err
 }
 
-// explain names the first place that breaks the schema. The library's own words
-// quote the value, which is nobody's business in a log.
+// explain names the first place that breaks the schema. The library's text would quote the value,
+// which is confidential and must not be logged.
 func explain(invalid *jsonschema.ValidationError) error {
 	if _, alternatives := invalid.ErrorKind.(*kind.AnyOf); alternatives {
 		return errors.New(`/: "text" or "html" is missing`)

@@ -13,18 +13,18 @@ import (
 	gomail "github.com/wneessen/go-mail"
 )
 
-// Errors that answer a question; ask with errors.Is. All but ErrDoubtful mean that
-// the e-mail was certainly not sent.
+// The errors of this package, to be tested with errors.Is. All except ErrDoubtful mean that the
+// e-mail was certainly not sent.
 var (
 	// ErrUnavailable: there is no session in which an e-mail could be sent.
 	ErrUnavailable = errors.New("mail server not available")
 	// ErrLogin: the server refuses user or password. It is ErrUnavailable too.
 	ErrLogin = errors.New("mail server refuses the login")
-	// ErrTemporary: the same may succeed later.
+	// ErrTemporary: the same e-mail may succeed later.
 	ErrTemporary = errors.New("not sent, but may be later")
 	// ErrPermanent: the server will never take this e-mail.
 	ErrPermanent = errors.New("refused for good")
-	// ErrDoubtful: the server may have taken the e-mail.
+	// ErrDoubtful: the server may have accepted the e-mail.
 	ErrDoubtful = errors.New("perhaps sent")
 )
 
@@ -38,7 +38,8 @@ const (
 	None     Security = "none"     // never together with a password
 )
 
-// A Server is how to reach a mail server. User may be empty, all else is required.
+// A Server describes how to connect to a mail server. User and Password may be empty, and Roots nil;
+// the other fields are required.
 type Server struct {
 	Host     string
 	Port     int
@@ -46,13 +47,13 @@ type Server struct {
 	Roots    *x509.CertPool // nil for the system's
 	User     string
 	Password string
-	Name     string        // with which we introduce ourselves (EHLO)
-	Timeout  time.Duration // of the whole of connecting, and later of each command
-	Answer   time.Duration // how long the server may think after the dot; RFC 5321 wants 10 minutes
+	Name     string        // the client's name in EHLO
+	Timeout  time.Duration // for connecting as a whole, then for each command
+	Answer   time.Duration // for the server's answer to the dot; RFC 5321 asks for 10 minutes
 }
 
-// mechanisms are those for which the server needs no secret but the password, best
-// first. The library sends PLAIN and LOGIN over encrypted connections only.
+// mechanisms are the login mechanisms that need no secret except the password, best first. The
+// library uses PLAIN and LOGIN only over encrypted connections.
 var mechanisms = []gomail.SMTPAuthType{gomail.SMTPAuthSCRAMSHA256, gomail.SMTPAuthSCRAMSHA1,
 	gomail.SMTPAuthCramMD5, gomail.SMTPAuthPlain, gomail.SMTPAuthLogin}
 
@@ -62,7 +63,7 @@ func (s *Server) Connect(ctx context.Context) (*Session, error) {
 	session := &Session{server: s}
 	if err := s.connect(ctx, session); err != nil {
 		if session.conn != nil {
-			_ = session.conn.Close() // the library does not, after some errors
+			_ = session.conn.Close() // after some errors the library leaves it open
 		}
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
@@ -81,24 +82,24 @@ func (s *Server) connect(ctx context.Context, session *Session) error {
 			return nil, err
 		}
 		session.conn = conn
-		stop = context.AfterFunc(ctx, func() { _ = conn.Close() }) // the library's handshakes know no context
+		stop = context.AfterFunc(ctx, func() { _ = conn.Close() }) // the library's handshakes take no context
 		if s.Security == Implicit {
 			return tls.Client(conn, s.tls()), nil
 		}
 		return conn, nil
 	}
-	policy := gomail.NoTLS // an implicit one is made by dial
+	policy := gomail.NoTLS // for Implicit, dial starts TLS
 	if s.Security == StartTLS {
 		policy = gomail.TLSMandatory
 	}
 	options := []gomail.Option{gomail.WithPort(s.Port), gomail.WithTLSPolicy(policy), gomail.WithTLSConfig(s.tls()),
 		gomail.WithHELO(s.Name), gomail.WithTimeout(s.Timeout), gomail.WithDialContextFunc(dial),
-		gomail.WithoutSMTPUTF8()} // addresses are ASCII, headers encoded: it would only narrow the way
+		gomail.WithoutSMTPUTF8()} // not needed, since addresses are ASCII and headers encoded, and not every server has it
 	if s.User != "" {
 		options = append(options, gomail.WithUsername(s.User), gomail.WithPassword(s.Password),
 			gomail.WithOpportunisticSMTPAuth(mechanisms...))
 	}
-	// One for each session: it changes its own fields while it connects.
+	// One client for each session, since a client changes its own fields while it connects.
 	client, err := gomail.NewClient(s.Host, options...)
 	if err != nil {
 		return err

@@ -18,12 +18,11 @@ import (
 type Session struct {
 	server *Server
 	client *smtp.Client
-	conn   net.Conn // under TLS, if there is any; closing it ends whatever waits
+	conn   net.Conn // under TLS, if there is any; closing it ends every wait
 	over   bool
 }
 
-// Ready asks the server whether the session still works, and forgets what an e-mail
-// that was refused has left in it.
+// Ready reports whether the session still works. It resets the state that a refused e-mail has left.
 func (s *Session) Ready(ctx context.Context) bool {
 	if s.over {
 		return false
@@ -35,8 +34,8 @@ func (s *Session) Ready(ctx context.Context) bool {
 	return !s.over
 }
 
-// Send hands an e-mail over. Its error is ErrTemporary, ErrPermanent or ErrDoubtful,
-// and has no address in it. When ctx ends the connection is closed.
+// Send hands an e-mail to the server. Its error is ErrTemporary, ErrPermanent or ErrDoubtful, and
+// contains no address. When ctx ends, Send closes the connection.
 func (s *Session) Send(ctx context.Context, from string, to []string, text []byte) error {
 	defer s.closeAt(ctx)()
 	err := s.send(from, to, text)
@@ -62,7 +61,7 @@ func (s *Session) send(from string, to []string, text []byte) error {
 		return fmt.Errorf("before the text: %w", err)
 	}
 	if err := s.write(writer, text); err != nil {
-		s.drop() // before anything writes the dot
+		s.drop() // so that nothing writes the dot
 		return fmt.Errorf("in the text: %w: %w", ErrTemporary, plain(err))
 	}
 	// From here on the server may have the e-mail.
@@ -73,7 +72,7 @@ func (s *Session) send(from string, to []string, text []byte) error {
 	return s.answer(err)
 }
 
-// recipients asks for all of them, so that an operator sees all who are refused.
+// recipients sends all recipients, also after a refusal, so that the error lists every refused one.
 func (s *Session) recipients(to []string) error {
 	var refused error
 	var which []string
@@ -96,7 +95,7 @@ func (s *Session) recipients(to []string) error {
 	return fmt.Errorf("recipient %s of %d: %w", strings.Join(which, ", "), len(to), refused)
 }
 
-// command runs one command and says what its failure means before the dot.
+// command runs one command before the dot, and classifies its error.
 func (s *Session) command(run func() error) error {
 	err := s.wait(s.server.Timeout)
 	if err == nil {
@@ -115,7 +114,7 @@ func (s *Session) command(run func() error) error {
 	return fmt.Errorf("%w: %w", ErrTemporary, plain(err))
 }
 
-// answer says what the end of the text has come to.
+// answer classifies the result of the dot.
 func (s *Session) answer(err error) error {
 	var reply *textproto.Error
 	switch {
@@ -126,13 +125,13 @@ func (s *Session) answer(err error) error {
 	case errors.As(err, &reply) && reply.Code/100 == 4:
 		return fmt.Errorf("after the text: %w: %s", ErrTemporary, words(reply))
 	case reply != nil:
-		err = errors.New(words(reply)) // no answer that there could be
+		err = errors.New(words(reply)) // a reply that SMTP does not define
 	}
 	s.drop()
 	return fmt.Errorf("after the text: %w: %w", ErrDoubtful, plain(err))
 }
 
-// chunk is how much of a text must get through within one Timeout.
+// chunk is the number of bytes of a text that must be written within one Timeout.
 const chunk = 64 << 10
 
 func (s *Session) write(w io.Writer, text []byte) error {
@@ -149,7 +148,7 @@ func (s *Session) write(w io.Writer, text []byte) error {
 	return nil
 }
 
-// wait says how long the next reads and writes may take.
+// wait sets the deadline for the next reads and writes.
 func (s *Session) wait(limit time.Duration) error { return s.conn.SetDeadline(time.Now().Add(limit)) }
 
 // closeAt closes the connection when ctx ends, until the function that it returns
@@ -158,20 +157,20 @@ func (s *Session) closeAt(ctx context.Context) func() bool {
 	return context.AfterFunc(ctx, func() { _ = s.conn.Close() })
 }
 
-// drop ends the connection as it is. The library's own ways to end it write
-// first, and would end a text that is not complete with a dot.
+// drop closes the connection and writes nothing. The library's own methods write first, and would end
+// an incomplete text with a dot.
 func (s *Session) drop() {
 	s.over = true
 	_ = s.conn.Close()
 }
 
-// goodbye bounds how long a server may take to let us go.
+// goodbye bounds the wait for a server's answer to QUIT.
 const goodbye = time.Second
 
 // Close ends the session in an orderly way, if it still works.
 func (s *Session) Close() {
 	if !s.over && s.wait(goodbye) == nil {
-		_ = s.client.Quit() // whatever it says, the session is over
+		_ = s.client.Quit() // the session is over even if this fails
 	}
 	s.drop()
 }

@@ -26,7 +26,7 @@ const (
 
 var to = []string{"ann@example.org", "bob@example.org", "eve@example.org"}
 
-// server is how to reach a mail server without encryption.
+// server returns a transport.Server for s, without encryption.
 func server(t *testing.T, s *mailserver.Server) *transport.Server {
 	t.Helper()
 	port, err := strconv.Atoi(s.Port)
@@ -48,7 +48,7 @@ func connect(t *testing.T, s *transport.Server) *transport.Session {
 
 var fates = []error{transport.ErrUnavailable, transport.ErrTemporary, transport.ErrPermanent, transport.ErrDoubtful}
 
-// wantFate checks that err is one of the fates, and no other.
+// wantFate checks that err is the error want of this package, and no other.
 func wantFate(t *testing.T, err, want error) {
 	t.Helper()
 	for _, fate := range fates {
@@ -69,7 +69,7 @@ func wantFate(t *testing.T, err, want error) {
 }
 
 func TestEachFailureIsWhatItsMomentMakesIt(t *testing.T) {
-	long := text + strings.Repeat(strings.Repeat("x", 70)+"\r\n", 400_000) // more than all buffers on the way hold
+	long := text + strings.Repeat(strings.Repeat("x", 70)+"\r\n", 400_000) // more than all buffers between client and server hold
 	temporary, permanent, doubtful := transport.ErrTemporary, transport.ErrPermanent, transport.ErrDoubtful
 	for name, c := range map[string]struct {
 		at     mailserver.Moment

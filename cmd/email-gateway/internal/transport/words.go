@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// permanent is what a reply code says about trying again (RFC 5321, 4.2.1).
+// permanent reports whether a reply code forbids another attempt (RFC 5321, 4.2.1).
 func permanent(code int) bool { return code/100 == 5 }
 
 var (
@@ -19,8 +19,7 @@ var (
 
 const longestReply = 300
 
-// words are a reply as one line, without the addresses in it: whose they are is
-// nobody's business in a log.
+// words returns a reply as one line without addresses, which must not be logged.
 func words(reply *textproto.Error) string {
 	text := unprinted.ReplaceAllString(reply.Msg, " ")
 	text = addresses.ReplaceAllString(text, "<...>")
@@ -30,7 +29,7 @@ func words(reply *textproto.Error) string {
 	return strings.TrimSpace(fmt.Sprintf("%03d %s", reply.Code, text))
 }
 
-// plain is a failed connection without its ports, which say nothing.
+// plain returns a failed connection's error without its ports.
 func plain(err error) error {
 	var operation *net.OpError
 	switch {
