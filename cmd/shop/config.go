@@ -10,8 +10,8 @@ import (
 
 const prefix = "SHOP"
 
-// config is the environment. The names of the variables and the help are made from
-// it; a variable is SHOP_ and the field's words.
+// config is the environment. The help is made from it. A variable's name is SHOP_ and the field's
+// words.
 type config struct {
 	Database struct {
 		URL     string `desc:"the shop's database, which has the ledger: postgres:// or mysql://user:password@host:port/database, sqlserver:// or azuresql://user:password@host:port?database=name, or sqlite:/path/to/file; required"`
@@ -39,7 +39,7 @@ type config struct {
 	Log environment.Log
 }
 
-// load reads the environment. Its error names the variable and says what to do.
+// load reads the environment. Its error names the variable and the remedy.
 func load(migrating bool) (*config, error) {
 	c := new(config)
 	if err := environment.Read(prefix, c); err != nil {
@@ -61,7 +61,7 @@ func load(migrating bool) (*config, error) {
 	return c, nil
 }
 
-// secrets are the two URLs, with the files that they may stand in.
+// secrets returns the two URLs with the files that may hold them.
 func (c *config) secrets() (database, broker environment.Secret) {
 	return environment.Secret{Name: "SHOP_DATABASE_URL", Value: &c.Database.URL, File: c.Database.URLFile,
 			Check: transit.Refuse(c.Insecure, "SHOP_DATABASE_URL", transit.Database)},

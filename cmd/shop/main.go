@@ -1,8 +1,7 @@
-// Shop is an example of an application that sends through the bridge: it places an
-// order again and again, and each order's e-mail goes to the e-mail gateway if and
-// only if its transaction commits; place in shop.go is the part to read. The compose
-// stack has it to give the verifier something to do. Its configuration is the
-// environment; shop -help lists it.
+// Shop is an example of an application that sends through the bridge. It places orders, and each
+// order's e-mail goes to the e-mail gateway if and only if the order's transaction commits. Read
+// place in shop.go first. In the compose stack it produces the messages. shop -help lists its
+// environment variables.
 package main
 
 import (
@@ -26,8 +25,7 @@ const (
 
 func main() { program.Main(run) }
 
-// run is the program. ctx ends with the first signal; the configuration is the
-// process's environment.
+// run is the program. ctx ends with the first signal.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("shop", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
@@ -63,7 +61,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 }
 
-// fail writes what went wrong as one line.
+// fail writes the error as one line, and returns code.
 func fail(stderr io.Writer, code int, err error) int {
 	fmt.Fprintf(stderr, "shop: %s\n", mend.Line(err.Error()))
 	return code

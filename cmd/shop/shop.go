@@ -48,7 +48,7 @@ type shop struct {
 	sender *sender.Sender
 }
 
-// keep keeps the shop open until ctx ends.
+// keep places orders until ctx ends, then flushes the sender.
 func keep(ctx context.Context, c *config, log *slog.Logger) error {
 	transit.Warn(log, prefix, c.Database.URL, c.AMQP.URL)
 	_, brokerURL := c.secrets()
@@ -85,7 +85,7 @@ func keep(ctx context.Context, c *config, log *slog.Logger) error {
 	return err
 }
 
-// answer answers the endpoints until the server is closed.
+// answer starts the endpoints. The server is nil if SHOP_HTTP_ADDR is none.
 func (s *shop) answer(ctx context.Context) (*endpoints.Server, error) {
 	if s.config.HTTP.Addr == environment.None {
 		return nil, nil
@@ -100,7 +100,8 @@ func (s *shop) answer(ctx context.Context) (*endpoints.Server, error) {
 	return server, err
 }
 
-// ready tells whether orders can be placed: the database takes them without the broker too.
+// ready returns an error if no order can be placed. It does not check the broker: the ledger carries
+// the messages during an outage.
 func (s *shop) ready(ctx context.Context) error {
 	if s.db.PingContext(ctx) != nil {
 		return errors.New("database not reachable")
@@ -108,7 +109,7 @@ func (s *shop) ready(ctx context.Context) error {
 	return nil
 }
 
-// flushTimeout is how long the shop waits at its end until its e-mails are confirmed.
+// flushTimeout bounds the wait for the broker's confirms when the shop stops.
 const flushTimeout = 5 * time.Second
 
 // openDatabase opens the shop's database, with a connection for each open transaction.
@@ -155,7 +156,7 @@ func (s *shop) serve(ctx context.Context) error {
 	}
 }
 
-// errRefused is a reason of the shop's own to roll back.
+// errRefused is a business reason to roll back.
 var errRefused = errors.New("the customer's card is refused")
 
 // place places one order: the order and its e-mail, or neither.
@@ -201,7 +202,7 @@ func (s *shop) place(ctx context.Context, number int) error {
 	return tx.Commit()
 }
 
-// report says what became of an order. None ends the shop: servers come back.
+// report logs the result of an order. An error does not end the shop, since servers come back.
 func (s *shop) report(ctx context.Context, number int, err error) {
 	switch {
 	case err == nil:

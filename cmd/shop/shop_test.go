@@ -12,7 +12,7 @@ import (
 	"github.com/twoqueue/twoqueue/sender/sendertest"
 )
 
-// What the help says of connections, to who counts them, is a limit.
+// The number of connections in the help is the pool's limit.
 func TestTheConnectionsAreNoMoreThanTheHelpSays(t *testing.T) {
 	url := "sqlite:" + filepath.Join(t.TempDir(), "shop.db")
 	commandtest.Environment(t, prefix, "SHOP_DATABASE_URL="+url, "SHOP_AMQP_URL=amqp://127.0.0.1:1/", "SHOP_OPEN=5")
