@@ -12,16 +12,16 @@ import (
 
 const (
 	prefix = variables.Prefix
-	// testPrefix starts the variables of the project's own tests, which may be set
-	// where a verifier is started too.
+	// testPrefix begins the variables of the project's own tests. They may be set where a verifier
+	// is started.
 	testPrefix = prefix + "_TEST"
-	// These start variables of bridgectl's own, which is run where a verifier runs.
+	// These begin variables that only bridgectl reads. It is run where a verifier runs.
 	managementPrefix = prefix + "_MANAGEMENT"
 	inboxPrefix      = prefix + "_INBOX"
 )
 
-// config is the environment. The names of the variables, the help and the table
-// in the README are made from it; a variable is BRIDGE_ and the field's words.
+// config is the environment. The help and the README's table of variables are made from it. A
+// variable's name is BRIDGE_ and the field's words.
 type config struct {
 	variables.Bridge
 
@@ -56,7 +56,7 @@ type config struct {
 	Log environment.Log
 }
 
-// load reads the environment. Its error names the variable and says what to do.
+// load reads the environment. Its error names the variable and the remedy.
 func load(migrating bool) (config, error) {
 	var c config
 	if err := environment.Read(prefix, &c, testPrefix, managementPrefix, inboxPrefix); err != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/twoqueue/twoqueue/verifier/ops"
 )
 
-// minimal sets what is required, and nothing else.
+// minimal sets only the required variables.
 func minimal(t *testing.T) {
 	t.Helper()
 	commandtest.Environment(t, prefix, "BRIDGE_DATABASE_URL=sqlite:/nowhere/ledger.db", "BRIDGE_AMQP_URL=amqp://user:s3cret@127.0.0.1:1/",
@@ -32,7 +32,7 @@ func outcome(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	return commandtest.Run(t, run, args...)
 }
 
-// refused runs the program, which must say in one line what is wrong.
+// refused runs the program, which must end with one line that begins with want.
 func refused(t *testing.T, code int, want string, args ...string) (line string) {
 	t.Helper()
 	if line = commandtest.Refused(t, run, "verifier", code, args...); !strings.HasPrefix(line, want) {
@@ -41,7 +41,7 @@ func refused(t *testing.T, code int, want string, args ...string) (line string) 
 	return line
 }
 
-// migrated is the URL of a SQLite file with the tables.
+// migrated returns the URL of a SQLite file with the tables.
 func migrated(t *testing.T) string {
 	t.Helper()
 	minimal(t)
@@ -142,7 +142,7 @@ func TestBadConfiguration(t *testing.T) {
 	}
 }
 
-// Without an allow-list a message would reach all that the verifier's login may write to.
+// Without an allow-list a message could go to every exchange that the verifier's login may write to.
 func TestTheAllowListIsRequired(t *testing.T) {
 	address := migrated(t)
 	minimal(t)
@@ -204,8 +204,8 @@ func TestAServerThatCannotBeUsedIsNamedWithWhatToDo(t *testing.T) {
 	}
 }
 
-// URLs whose password nobody has encoded: a part of it may look like host, port, path,
-// parameter or fragment.
+// In a URL whose password is not percent-encoded, a part of the password may look like a host,
+// port, path, parameter or fragment.
 func TestNoPasswordOfAnUnencodedURLIsTold(t *testing.T) {
 	ledger := migrated(t)
 	t.Setenv("BRIDGE_HTTP_ADDR", "none")
@@ -244,8 +244,8 @@ func TestTheHelpFitsAScreenAndShowsNothingThatIsSet(t *testing.T) {
 	commandtest.Help(t, run, "  BRIDGE_PREFETCH (default 3000)", "s3cret", "nowhere")
 }
 
-// The number of connections is Options.Connections' with the worker's own, wherever it is
-// written. On Kubernetes it is that of the deployment's settlers.
+// Each page that states the number of connections states Options.Connections plus the worker's
+// own. The pages about Kubernetes count with the deployment's BRIDGE_SETTLERS.
 func TestTheNumberOfConnectionsIsTheSameEverywhere(t *testing.T) {
 	read := func(name string) string {
 		content, err := os.ReadFile(name)
@@ -282,7 +282,7 @@ func TestTheNumberOfConnectionsIsTheSameEverywhere(t *testing.T) {
 	}
 }
 
-// A worker refuses variables that it does not know: the Kubernetes example sets none.
+// A worker refuses unknown variables, so the Kubernetes example must set none.
 func TestTheKubernetesExampleSetsKnownVariables(t *testing.T) {
 	manifest, err := os.ReadFile("../../compose/kubernetes/base/verifier.yaml")
 	if err != nil {
@@ -303,5 +303,5 @@ func TestTheKubernetesExampleSetsKnownVariables(t *testing.T) {
 	}
 }
 
-// The table in the worker's README is the struct's.
+// The table in the worker's README is made from config.
 func TestReadmeTable(t *testing.T) { commandtest.ReadmeTable(t, prefix, new(config)) }

@@ -13,12 +13,12 @@ import (
 	"github.com/twoqueue/twoqueue/verifier/ops"
 )
 
-// tracesError names its variable by itself.
+// tracesError is an error whose text begins with its variable.
 type tracesError struct{ error }
 
 func (e *tracesError) Unwrap() error { return e.error }
 
-// named is the variable that says what a cause is about.
+// named is the variable for each cause of an error.
 var named = map[ops.Cause]string{
 	ops.Database: "BRIDGE_DATABASE_URL",
 	ops.Schema:   "BRIDGE_DATABASE_URL",
@@ -27,19 +27,19 @@ var named = map[ops.Cause]string{
 	ops.Queue:    "BRIDGE_QUEUE",
 }
 
-// explain puts the variable before an error, and what to do behind it.
+// explain puts the variable before an error, and the remedy after it.
 func explain(err error) error {
 	switch {
 	case errors.Is(err, verifier.ErrNotDrained):
 		return mend.With(err, "nothing is lost, but what had been forwarded already comes twice; BRIDGE_DRAIN is how long the end may take")
-	case errors.As(err, new(*tracesError)): // says what to do by itself
+	case errors.As(err, new(*tracesError)): // its text has variable and remedy
 		return err
 	}
 	variable, remedy := advice(err)
 	return mend.With(fmt.Errorf("%s: %w", variable, err), remedy)
 }
 
-// advice is the variable that an error is about, and what to do.
+// advice returns the variable that an error is about, and the remedy.
 func advice(err error) (variable, remedy string) {
 	variable = named[ops.CauseOf(err)]
 	_, remedy = mend.Of(err)
@@ -52,7 +52,8 @@ func advice(err error) (variable, remedy string) {
 	return variable, remedy
 }
 
-// advising adds to the log's lines about sessions what explain tells at the start.
+// advising adds the variable and the remedy, which explain adds to an error at the start, to the
+// log's lines about sessions.
 type advising struct{ slog.Handler }
 
 func (a advising) Handle(ctx context.Context, line slog.Record) error {
@@ -77,7 +78,7 @@ func (a advising) Handle(ctx context.Context, line slog.Record) error {
 	return a.Handler.Handle(ctx, line)
 }
 
-// exitCode is the code of an error that explain explains.
+// exitCode returns the exit code for an error.
 func exitCode(err error) int {
 	switch {
 	case errors.Is(err, verifier.ErrNotDrained):

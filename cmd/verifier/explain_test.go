@@ -19,7 +19,7 @@ import (
 	"github.com/twoqueue/twoqueue/verifier/ops"
 )
 
-// What an error is counted as, and with which code the program ends.
+// An error determines the cause in the metrics and the program's exit code.
 func TestCausesAndExitCodes(t *testing.T) {
 	for _, c := range []struct {
 		err   error

@@ -1,7 +1,6 @@
-// Verifier is the worker between the two queues: it forwards the messages of
-// committed transactions from the staging queue to their targets, and drops
-// those of rolled-back ones. It is package verifier with a configuration from
-// the environment; verifier -help lists it.
+// Verifier is the worker between the two queues. It forwards the messages of committed transactions
+// from the staging queue to their targets, and drops the messages of rolled-back ones. It is package
+// verifier, configured by the environment; verifier -help lists the variables.
 package main
 
 import (
@@ -32,9 +31,9 @@ const (
 	exitProof      = 7
 )
 
-// collectAt lets the heap grow to five times what is in use before it is
-// collected, where GOGC does not say otherwise: what is in use is small, bounded
-// by BRIDGE_PREFETCH, and replaced many times a second.
+// collectAt is the GC percentage unless GOGC is set: a collection begins when the heap has grown to
+// five times the live data. The live data is small, bounded by BRIDGE_PREFETCH, and replaced many
+// times a second.
 const collectAt = 400
 
 func main() {
@@ -44,8 +43,7 @@ func main() {
 	program.Main(run)
 }
 
-// run is the program. ctx ends with the first signal; the configuration is the
-// process's environment.
+// run is the program. ctx ends with the first signal.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("verifier", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
@@ -81,7 +79,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return exitDone
 }
 
-// fail writes what went wrong as one line.
+// fail writes the error as one line, and returns code.
 func fail(stderr io.Writer, code int, err error) int {
 	fmt.Fprintf(stderr, "verifier: %s\n", mend.Line(err.Error()))
 	return code
@@ -104,7 +102,7 @@ func migrate(ctx context.Context, c config, stdout, stderr io.Writer) error {
 	return nil
 }
 
-// health asks a running worker with the same configuration whether it is ready.
+// health queries the readiness of the worker that runs with the same configuration.
 func health(ctx context.Context, c config, stdout, stderr io.Writer) int {
 	if c.HTTP.Addr == environment.None {
 		return fail(stderr, exitMisused, errors.New("BRIDGE_HTTP_ADDR: is none, so that nobody can be asked; set it"))

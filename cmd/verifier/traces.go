@@ -21,7 +21,7 @@ import (
 	"github.com/twoqueue/twoqueue/verifier/sidejob"
 )
 
-// flushPatience is how long the end waits for the collector.
+// flushPatience bounds the export of the last spans when the worker ends.
 const flushPatience = 5 * time.Second
 
 // traces exports the spans of package otelverifier.
@@ -30,9 +30,8 @@ type traces struct {
 	provider *sdk.TracerProvider
 }
 
-// newTraces returns nil unless the environment asks for traces, by OpenTelemetry's own
-// variables: OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_TRACES_EXPORTER and the others, which
-// the exporter reads by itself.
+// newTraces returns nil unless OpenTelemetry's variables turn traces on (tracesWanted). The exporter
+// reads OpenTelemetry's other variables by itself.
 func newTraces(ctx context.Context, logger *slog.Logger, topology bridge.Topology) (*traces, error) {
 	if wanted, err := tracesWanted(); err != nil || !wanted {
 		return nil, err
@@ -45,7 +44,7 @@ func newTraces(ctx context.Context, logger *slog.Logger, topology bridge.Topolog
 	}
 	about, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithHost(),
 		resource.WithAttributes(semconv.ServiceName("twoqueue-verifier"), semconv.ServiceVersion(program.Release())),
-		resource.WithFromEnv()) // OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES say better
+		resource.WithFromEnv()) // OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override the name above
 	if err != nil {
 		return nil, &tracesError{fmt.Errorf("OTEL_RESOURCE_ATTRIBUTES: %w", err)}
 	}
@@ -54,7 +53,7 @@ func newTraces(ctx context.Context, logger *slog.Logger, topology bridge.Topolog
 	return &traces{otelverifier.New(provider, topology), provider}, nil
 }
 
-// watched is an exporter. The log says whether it works.
+// watched is an exporter that logs whether its exports succeed.
 type watched struct {
 	sdk.SpanExporter
 	job *sidejob.Job
@@ -62,7 +61,7 @@ type watched struct {
 
 func (w watched) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) error {
 	w.job.Report(w.SpanExporter.ExportSpans(ctx, spans))
-	return nil // it has been told
+	return nil // the job has reported it
 }
 
 // tracesWanted reads the variables that turn traces on and off.
@@ -83,7 +82,7 @@ func tracesWanted() (bool, error) {
 	}
 	for _, name := range []string{"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"} {
 		if protocol := os.Getenv(name); protocol == "http/protobuf" {
-			break // the first of them counts
+			break // the first variable that is set counts
 		} else if protocol != "" {
 			return false, &tracesError{fmt.Errorf("%s: %q is not usable; give http/protobuf", name, protocol)}
 		}
@@ -91,7 +90,7 @@ func tracesWanted() (bool, error) {
 	return true, nil
 }
 
-// observers has the traces in it if there are any.
+// observers returns t as the only observer, or none if t is nil.
 func (t *traces) observers() verifier.Observers {
 	if t == nil {
 		return nil
@@ -99,7 +98,7 @@ func (t *traces) observers() verifier.Observers {
 	return verifier.Observers{t}
 }
 
-// close exports what is left.
+// close exports the spans that have not been exported yet.
 func (t *traces) close() {
 	if t == nil {
 		return

@@ -23,8 +23,8 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// exported returns the spans of events, and the resource that they are of, as a collector
-// gets them by OTLP over HTTP.
+// exported returns the spans of events and their resource, as a collector receives them by OTLP over
+// HTTP.
 func exported(t *testing.T, queue string, events ...verifier.Event) (spans []*trace.Span, resource []*common.KeyValue) {
 	t.Helper()
 	var mu sync.Mutex
@@ -72,8 +72,7 @@ func attributeOf(attributes []*common.KeyValue, key string) string {
 	return attributes[i].GetValue().GetStringValue()
 }
 
-// The verifier's part of a trace is in the trace that the sender began, with the times
-// at which things happened.
+// The verifier's spans belong to the trace that the sender began, and have the times of the events.
 func TestTracesGoOnFromTheSender(t *testing.T) {
 	const traceID, spanID = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 	message := func(traceparent string) wire.Staged {
@@ -93,7 +92,7 @@ func TestTracesGoOnFromTheSender(t *testing.T) {
 		t.Errorf("the resource is %s", name)
 	}
 	all := make(map[string]map[string]*trace.Span) // by message and name
-	ids := make(map[string]string)                 // of the messages, by the span verify
+	ids := make(map[string]string)                 // the messages' IDs, by the ID of their span verify
 	for _, s := range spans {
 		if s.GetName() == "verify" {
 			id := attributeOf(s.GetAttributes(), "messaging.message.id")
@@ -137,7 +136,7 @@ func TestTracesGoOnFromTheSender(t *testing.T) {
 	}
 }
 
-// A name that is not UTF-8 takes no other message's spans with it.
+// A name that is not UTF-8 does not prevent the export of other messages' spans.
 func TestNoNameStopsTheTraces(t *testing.T) {
 	now := time.Now()
 	strange := wire.Staged{Message: bridge.Message{Exchange: "\xff", RoutingKey: "k\xfe"}}

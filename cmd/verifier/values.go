@@ -7,8 +7,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// Types of variables beside those of package environment. Each says in its error
-// what it takes.
+// Types of variables beside package environment's. The error of each names the values that it takes.
 
 // age is a verifier.Options.SweepAge.
 type age time.Duration
@@ -26,7 +25,7 @@ func (a *age) Decode(text string) error {
 	return nil
 }
 
-// patience is a verifier.Options.ExplainAfter; negative is never: there is no Options.Watcher then.
+// patience is a verifier.Options.ExplainAfter. Negative means never: no Options.Watcher is set then.
 type patience time.Duration
 
 func (p *patience) Decode(text string) error {

@@ -24,16 +24,16 @@ import (
 	"github.com/twoqueue/twoqueue/verifier/sidejob"
 )
 
-// A worker is a verifier with all that is around it.
+// A worker is a verifier with its database, monitor and endpoints.
 type worker struct {
 	config  config
 	log     *slog.Logger
 	monitor *ops.Monitor
-	db      *database.Database // once it is open
+	db      *database.Database // nil until it is open
 }
 
-// work verifies until ctx ends. What it serves over HTTP is begun before anything else,
-// and ended after everything else; no message depends on it (rule 12 of package bridge).
+// work verifies until ctx ends. Its HTTP servers start first and stop last; no message depends on
+// them (rule 12 of package bridge).
 func work(ctx context.Context, c config, stderr io.Writer) error {
 	w, err := newWorker(c, c.Log.Logger(stderr))
 	if err != nil {
@@ -41,7 +41,7 @@ func work(ctx context.Context, c config, stderr io.Writer) error {
 	}
 	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopServing()
-	defer func() { // after those who ask the ledger for metrics
+	defer func() { // after the HTTP servers, whose metrics read the ledger
 		if w.db != nil {
 			_ = w.db.Close()
 		}
@@ -76,7 +76,7 @@ func work(ctx context.Context, c config, stderr io.Writer) error {
 
 func newWorker(c config, logger *slog.Logger) (*worker, error) {
 	var vhost string
-	if uris, err := bridge.ParseURL(c.AMQP.URL); err == nil { // load has refused others
+	if uris, err := bridge.ParseURL(c.AMQP.URL); err == nil { // load has refused other URLs
 		vhost = uris[0].Vhost
 	}
 	monitor, err := ops.New(c.options(logger), &ops.Options{VHost: vhost, Interval: c.SampleInterval.Duration(), Hosts: c.Status.Hosts})
@@ -86,13 +86,13 @@ func newWorker(c config, logger *slog.Logger) (*worker, error) {
 	return &worker{config: c, log: logger, monitor: monitor}, nil
 }
 
-// private lets profiles answer to the hosts of the status page only.
+// private restricts the profiles to the hosts of the status page.
 func (w *worker) private(page http.Handler) http.Handler {
 	return probes.Private(page, w.config.Status.Hosts, "BRIDGE_STATUS_HOSTS")
 }
 
-// serve runs one of the servers, until the function that it returns is called. A taken
-// address keeps no message waiting: it is tried again.
+// serve runs one HTTP server until stop is called. If the address is taken, serve tries again in the
+// background, and no message waits for it.
 func (w *worker) serve(ctx context.Context, what, variable, address string,
 	listen func(ctx context.Context, address string) (*endpoints.Server, error)) (stop func()) {
 	return start(ctx, func(ctx context.Context) {
@@ -103,14 +103,14 @@ func (w *worker) serve(ctx context.Context, what, variable, address string,
 				return 0, fmt.Errorf("%s: %w", variable, err)
 			}
 			defer server.Close()
-			job.Works() // it serves for as long as it may
+			job.Works() // Run returns only at the end, so report success now
 			w.log.Info(what, "address", server.Address())
 			return 0, server.Wait(ctx)
 		})
 	})
 }
 
-// start runs what ends with ctx, or when the function that it returns is called.
+// start calls run in a goroutine. stop ends run's context and waits until run has returned.
 func start(ctx context.Context, run func(context.Context)) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
@@ -121,7 +121,7 @@ func start(ctx context.Context, run func(context.Context)) (stop func()) {
 	}
 }
 
-// verify connects, and verifies until ctx ends. The monitor watches until it returns, or serving ends.
+// verify connects, and verifies until ctx ends. The monitor runs until verify returns or serving ends.
 func (w *worker) verify(ctx, serving context.Context, observer verifier.Observer) error {
 	transit.Warn(w.log, prefix, w.config.Database.URL, w.config.AMQP.URL)
 	databaseURL, brokerURL := w.config.Secrets()
@@ -130,14 +130,14 @@ func (w *worker) verify(ctx, serving context.Context, observer verifier.Observer
 		return err
 	}
 	w.db = db
-	db.Limit(w.config.options(w.log).Connections() + ops.Connections) // as the documentation promises to who counts them
+	db.Limit(w.config.options(w.log).Connections() + ops.Connections) // the number in the documentation
 	ledger, err := db.LedgerOn(ctx, w.config.OwnTable, w.config.OwnTableCanary)
 	if err != nil {
 		return err
 	}
 	connecting := &bridge.BrokerOptions{Name: "verifier", Logger: w.log, URL: brokerURL.Again()}
 	broker, err := bridge.Dial(ctx, w.config.AMQP.URL, connecting)
-	if errors.Is(err, bridge.ErrConnectionLimit) { // Run tries again
+	if errors.Is(err, bridge.ErrConnectionLimit) { // v.Run tries again
 		broker, err = bridge.NewBroker(w.config.AMQP.URL, connecting)
 	}
 	if err != nil {

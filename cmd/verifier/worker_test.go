@@ -18,7 +18,7 @@ import (
 	"github.com/twoqueue/twoqueue/verifier/ops"
 )
 
-// What the documents say of connections, to who counts them, is a limit.
+// The number of connections in the documents is the pool's limit.
 func TestTheConnectionsAreNoMoreThanTheDocumentsSay(t *testing.T) {
 	minimal(t)
 	url := "sqlite:" + filepath.Join(t.TempDir(), "ledger.db")
@@ -62,7 +62,7 @@ func TestATakenAddressIsNamedByItsVariable(t *testing.T) {
 	})
 }
 
-// Profiles answer to the hosts of the status page only.
+// The profiles answer only to the hosts of the status page.
 func TestTheProfilesAnswerToThisMachineAndToNamedHosts(t *testing.T) {
 	minimal(t)
 	t.Setenv("BRIDGE_STATUS_HOSTS", "verifier.example, 10.0.0.2, 2001:0db8:0::00a1, ::ffff:10.0.0.3")
