@@ -9,7 +9,7 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// carrying is a stage whose senders all carry, with two verifiers and a receiver.
+// carrying returns a stage with two verifiers and a receiver. All its senders carry their messages.
 func carrying(t *testing.T) *stage {
 	t.Helper()
 	if testing.Short() {
@@ -25,7 +25,7 @@ func carrying(t *testing.T) *stage {
 	return s
 }
 
-// placed waits until the senders have committed so many orders more.
+// placed waits until the senders have committed that many more orders.
 func (s *stage) placed(more int) {
 	s.t.Helper()
 	before := -1
@@ -37,15 +37,15 @@ func (s *stage) placed(more int) {
 	}))
 }
 
-// recovery bounds the time after a sender's death in which a message arrives of which the broker
-// has nothing: 1 s until its row is due, and the way of a marker through the queues (3.4 to 6.5 s on
-// two busy cores). The test logs the time. The bound is for a message that is not staged at
-// its first stage time.
+// recovery bounds the time from a sender's death until a message arrives that the broker never got.
+// Its row is due after 1 s, and a marker then takes 3.4 to 6.5 s through the queues on two busy
+// cores. The rest is for a message that is not staged at its first stage time. The test logs the
+// measured time.
 const recovery = 15 * time.Second
 
-// The broker has lost what a sender published last, and the sender is killed. Its rows bring the
-// messages to their targets. On a busy machine that takes longer: by as much as a single message
-// of another sender takes, for each of the steps of a marker, at most.
+// The broker loses the messages that a sender published last, and the sender is killed. Verifiers
+// stage the messages from their rows. A busy machine slows each step of a marker, each by at most
+// the time that a single message of another sender takes.
 func TestMessagesThatASenderCouldNotPublishArriveAfterItsDeath(t *testing.T) {
 	t.Parallel()
 	s := carrying(t)
@@ -54,7 +54,7 @@ func TestMessagesThatASenderCouldNotPublishArriveAfterItsDeath(t *testing.T) {
 	for range deaths {
 		s.placed(some)
 		dying.Broker.Vanish()
-		s.placed(some) // no commit waits for the broker
+		s.placed(some) // commits do not wait for the broker
 		dying.Kill()
 		died := time.Now()
 		dying.Broker.Release()
@@ -87,8 +87,7 @@ func TestMessagesThatASenderCouldNotPublishArriveAfterItsDeath(t *testing.T) {
 const carriedRows = `SELECT count(*) FROM bridge_ledger l JOIN orders o ON o.id = l.id::text
 WHERE l.stage_at IS NOT NULL AND o.target <> '/nowhere'`
 
-// single commits one message by a sender of its own, and returns how long that and the rest of its
-// way took.
+// single commits one message with its own sender, and returns how long the message takes to arrive.
 func (s *stage) single() time.Duration {
 	s.t.Helper()
 	began := time.Now()
@@ -102,7 +101,7 @@ func (s *stage) single() time.Duration {
 	return time.Since(began)
 }
 
-// end is World.End, and returns the totals.
+// end finishes and judges the world as World.End does, and returns the totals.
 func (s *stage) end() world.Totals {
 	s.t.Helper()
 	s.Must("finish", s.Finish(s.t.Context()))

@@ -13,8 +13,8 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// A pair is a world whose senders' database is a primary with a replica. Clients know one
-// address: a valve's, which leads to the primary.
+// A pair is a world whose senders' database is a primary with a replica. Clients connect to one
+// address, a valve's, which leads to the primary.
 type pair struct {
 	*world.World
 	t       *testing.T
@@ -32,8 +32,8 @@ type replicated interface {
 	Thaw()
 }
 
-// newPair makes a world with traffic on a pair whose shop is that URL. post is a database of the
-// same kind.
+// newPair makes a world with traffic on a pair. shop is the URL of the primary's database, post is
+// the URL of another database of the same kind.
 func newPair(t *testing.T, diary *world.Diary, primary, replica replicated, shop, post string) *pair {
 	t.Helper()
 	valve, through := servertest.Through(t, shop)
@@ -68,7 +68,7 @@ func (p *pair) progress(when string) {
 	}
 }
 
-// failOver kills the primary and promotes the replica, to which all clients are then led.
+// failOver kills the primary, promotes the replica and leads all clients to it.
 func (p *pair) failOver() {
 	p.t.Helper()
 	p.Diary.Note("the primary is killed, and its replica promoted")
@@ -79,7 +79,7 @@ func (p *pair) failOver() {
 	p.address.Lead(p.replica.Addr())
 }
 
-// postgresPair is a pair that replicates synchronously.
+// postgresPair returns a pair that replicates synchronously.
 func postgresPair(t *testing.T) *pair {
 	t.Helper()
 	if testing.Short() {
@@ -91,8 +91,8 @@ func postgresPair(t *testing.T) *pair {
 	return newPair(t, diary, primary, standby, primary.URL(), servertest.PostgresDB(t))
 }
 
-// The wait for the standby is cancelled, as a driver does when the sender's context ends during
-// COMMIT. The commit stands, others see its row, and the failover undoes it.
+// The commits' wait for the standby is cancelled, as a driver does when the sender's context ends
+// during COMMIT. Each commit then counts and others see its row, until the failover undoes it.
 func TestACommitThatTheStandbyLacksIsNotForwarded(t *testing.T) {
 	t.Parallel()
 	p := postgresPair(t)
@@ -106,13 +106,13 @@ WHERE wait_event = 'SyncRep' AND application_name = 'sender'`).Scan(&n)
 		seen += n
 		return seen > 30, err
 	}))
-	world.Rest(t.Context(), time.Second) // in which a verifier could forward them
+	world.Rest(t.Context(), time.Second) // time in which a verifier could forward them
 	p.failOver()
 	p.progress("after the failover")
 	p.End(0)
 }
 
-// mariaDBPair is a pair that replicates semi-synchronously.
+// mariaDBPair returns a pair that replicates semi-synchronously.
 func mariaDBPair(t *testing.T, waitPoint string) *pair {
 	t.Helper()
 	if testing.Short() {
@@ -138,7 +138,7 @@ func TestAFailoverOfASemiSynchronousMariaDBLosesAndInventsNothing(t *testing.T) 
 			t.Parallel()
 			p := mariaDBPair(t, waitPoint)
 			p.progress("before the failover")
-			p.replica.Freeze() // so that commits wait for it
+			p.replica.Freeze() // commits then wait for the replica
 			world.Rest(t.Context(), time.Second)
 			p.failOver()
 			p.progress("after the failover")

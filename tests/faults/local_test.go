@@ -7,13 +7,13 @@ import (
 	"github.com/twoqueue/twoqueue/tests/faults/world"
 )
 
-// localTraffic leaves the machine idle for much of the time: a late message is late by a fault,
-// not by the load.
+// localTraffic leaves the machine idle for much of the time, so that only faults make messages
+// late.
 func localTraffic(steps int) traffic {
 	return traffic{workers: 3, pause: 200 * time.Millisecond, steps: steps, local: true}
 }
 
-// Each fault touches a target, rows, some messages, or one verifier or sender of three. All other
+// Each fault touches a target, rows, some messages, or one of the verifiers or senders. All other
 // messages arrive in time, and no session of another verifier ends.
 func TestShortRunUnderLocalFaultsDelaysNothingElse(t *testing.T) {
 	if testing.Short() {
@@ -23,23 +23,24 @@ func TestShortRunUnderLocalFaultsDelaysNothingElse(t *testing.T) {
 	for _, kind := range world.DatabaseKinds {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			const steps = 12 // some 40 seconds
+			const steps = 12 // about 40 seconds
 			_, totals := run(t, kind, firstSeed(), localTraffic(steps))
 			inTime(t, totals.Untouched, 0.9) // other tests may load the machine
 		})
 	}
 }
 
-// The same for as long as -faults.for, on -faults.database.
+// The long run takes as long as -faults.for, on -faults.database.
 func TestLongRunUnderLocalFaultsDelaysNothingElse(t *testing.T) {
 	totals := long(t, localTraffic(*stepsFlag))
 	inTime(t, totals.Untouched, 0.99)
 }
 
 // inTime asserts the share of the untouched messages that arrive in time. On two cores with
-// PostgreSQL 15, MariaDB 10.11 and RabbitMQ 3.10 it was 100 %, and 98.7 % at a load of 30. It does
-// not show a session that ends and begins again at once (99.9 % with a verifier whose session ends
-// at a locked row): the judge does, which allows no session to end that no fault has touched.
+// PostgreSQL 15, MariaDB 10.11 and RabbitMQ 3.10 it was 100 %, and 98.7 % at a load of 30. The
+// share does not reveal a session that ends and begins again at once: it was 99.9 % with a verifier
+// whose session ends at a locked row. The judge detects that, since it reports every session that
+// ends without a fault that touches it.
 func inTime(t *testing.T, u world.Untouched, atLeast float64) {
 	t.Helper()
 	if u.Messages == 0 || u.Share() < atLeast {

@@ -10,18 +10,18 @@ import (
 	"github.com/twoqueue/twoqueue/tests/faults/world"
 )
 
-// One plan after the other, each with the next seed, until the time is up. The
-// totals so far are printed after each.
+// The test runs one plan after the other, each with the next seed, until the time is up. It prints
+// the totals so far after each.
 func TestLongRunUnderFaultsLosesAndInventsNothing(t *testing.T) {
 	long(t, traffic{workers: 4, pause: 30 * time.Millisecond, steps: *stepsFlag})
 }
 
-// The same with order keys: nothing is out of order either.
+// With order keys, nothing is out of order either.
 func TestLongRunUnderFaultsKeepsTheOrderOfEachKey(t *testing.T) {
 	long(t, traffic{workers: 4, pause: 100 * time.Millisecond, keys: 12, steps: *stepsFlag})
 }
 
-// long returns the totals of all its runs.
+// long runs plans for -faults.for, and returns the totals of all runs.
 func long(t *testing.T, traffic traffic) (totals world.Totals) {
 	t.Helper()
 	if *forFlag == 0 {

@@ -21,26 +21,25 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// A mutant breaks one rule. All of them are in one build of the product, which breaks
-// the one that it is told to (world.Config.Mutant). It is caught by the judge of a
-// scenario, or by a test that tests/README.md names for the rule.
+// A mutant breaks one rule. One build of the product has all mutants, and world.Config.Mutant
+// chooses one. The judge of a scenario must catch it, or a test that tests/README.md names for the
+// rule.
 type mutant struct {
 	name  string
 	edits []edit
 
-	scenario string     // in which the rule matters
-	caught   world.Kind // as what the judge sees it
+	scenario string     // the scenario that depends on the rule
+	caught   world.Kind // the violation that the judge must find
 
-	pkg, test string // in place of a scenario; pkg is relative to tests
-	says      string // a regular expression for what the test complains of
+	pkg, test string // the test that must fail, if there is no scenario; pkg is relative to tests
+	says      string // a regular expression that the test's output must match
 }
 
-// An edit replaces a text that stands exactly once in a file of the product, or in what
-// the edits before it have made of that. A refactoring that moves the text fails the
-// test; then find the rule's new place.
+// An edit replaces a text that occurs exactly once in a file of the product, after the edits before
+// it. A refactoring that moves the text fails the test; then find the rule's new place.
 type edit struct{ file, old, new string }
 
-// theSwitch is a further file of each package that is edited.
+// theSwitch is an additional file in each edited package.
 const theSwitch = `
 
 import "os"
@@ -543,8 +542,8 @@ var mutants = []mutant{
 		says:  "not in time|replies came",
 		edits: []edit{{"verifier/options.go", `if own || t.DirectReply() {`, `if own || t.DirectReply() && !mutant("a direct reply-to is a target") {`}},
 	},
-	// Carried messages. Plain ones show that a sender records first and that a lookup waits: of a
-	// carried message the row is there.
+	// Carried messages. Mutants for recording first and for waiting lookups use plain messages,
+	// since the row of a carried message is there.
 	{
 		name: "a carried message that its row does not hold",
 		pkg:  "../sender",
@@ -638,7 +637,7 @@ func (i *Inspector) carried()`},
 		},
 	},
 	{
-		name: "delete a carried row before the confirm", // the edit stands above
+		name: "delete a carried row before the confirm", // see "delete before confirm" for the edit
 		pkg:  "../verifier",
 		test: "TestACarriedRowStaysUntilTheConfirm",
 		says: "a row is deleted before the confirm",
@@ -676,8 +675,8 @@ func (i *Inspector) carried()`},
 `, `	if first := c.held[m.staged.ID]; first != nil && !mutant("a copy joins no other") {
 `}},
 	},
-	// When a carried message is staged again: the switches of gone_by.pml in tests/model. Their tests
-	// have a clock of their own, since on real servers a copy is seldom late enough.
+	// When a carried message is staged again: the switches of gone_by.pml in tests/model. Their
+	// tests have a simulated clock, since on real servers a copy is seldom late enough.
 	{
 		name: "staged again without a marker", // GONE_MARKER
 		pkg:  "../verifier",
@@ -847,12 +846,12 @@ func (i *Inspector) carried()`},
 	},
 }
 
-// sooner has the tests that mutants are to fail give up sooner than usual.
+// sooner makes the tests that must fail give up earlier.
 var sooner = mutant{name: "sooner", edits: []edit{
 	{"tests/servers/servertest/patience.go", `const Patience = 3 * time.Minute`, `const Patience = 30 * time.Second`},
 }}
 
-// overlay has the compiler take the product's files with all mutants in them.
+// overlay returns a file for go build -overlay that puts all mutants into the product's files.
 func overlay(t *testing.T) string {
 	t.Helper()
 	const root = "../.."
@@ -879,7 +878,7 @@ func overlay(t *testing.T) string {
 	return servertest.Overlay(t, root, texts)
 }
 
-// This fails within seconds where a rule's place has moved.
+// The test fails within seconds if the text of an edit has moved.
 func TestMutantsFindTheirPlaces(t *testing.T) {
 	servertest.Go(t, "build", "-overlay", overlay(t),
 		"../../bridge/...", "../../sender/...", "../../verifier/...", "../../idempotency/...")
@@ -913,8 +912,8 @@ func TestMutantsAreCaught(t *testing.T) {
 				sub.Parallel()
 				playMutant(sub, program, m)
 			case inVain.MatchString(m.says):
-				// It takes long and next to no processor. So it takes no other's place meanwhile,
-				// and says what has come of it when all others have ended.
+				// The test waits long and uses almost no processor. So it runs beside all others,
+				// and reports its result when they have ended.
 				ended := make(chan error, 1)
 				go func() { ended <- runTest(tests[m.pkg], shared, m) }()
 				t.Cleanup(func() {
@@ -932,10 +931,10 @@ func TestMutantsAreCaught(t *testing.T) {
 	}
 }
 
-// inVain is what a test says that has waited in vain.
+// inVain matches the output of a test whose wait timed out.
 var inVain = regexp.MustCompile(`have not come|not in time`)
 
-// playMutant plays the mutant's scenario, at whose end the judge must see it.
+// playMutant plays the mutant's scenario. The judge must find the mutant's violation at the end.
 func playMutant(t *testing.T, program string, m mutant) {
 	t.Helper()
 	s := play(t, program, m.name, m.scenario)
@@ -948,7 +947,7 @@ func playMutant(t *testing.T, program string, m mutant) {
 	}
 }
 
-// buildTests builds the tests of a package with all mutants in the product.
+// buildTests builds the tests of a package, with all mutants in the product.
 func buildTests(t *testing.T, overlay, pkg string) (program string) {
 	t.Helper()
 	program = filepath.Join(t.TempDir(), path.Base(pkg)+".test")
@@ -957,10 +956,10 @@ func buildTests(t *testing.T, overlay, pkg string) (program string) {
 	return program
 }
 
-// runTest runs the test that must fail because of the mutant, and say so. That it passes
-// without one is what it shows where it stands.
+// runTest runs the test that must fail because of the mutant, with an output that matches m.says.
+// The usual test run shows that the test passes without the mutant.
 func runTest(program, shared string, m mutant) error {
-	const limit = 5 * time.Minute // of its own, which tells where it hangs; ours is for what does not end by that
+	const limit = 5 * time.Minute // the test binary's limit, which prints where it hangs; ctx ends a binary that ignores it
 	ctx, cancel := context.WithTimeout(context.Background(), limit+time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, "-test.run=^"+m.test+"$", "-test.count=1", "-test.timeout="+limit.String())
@@ -972,7 +971,7 @@ func runTest(program, shared string, m mutant) error {
 	if err != nil {
 		return fmt.Errorf("start the tests of %s: %w", m.pkg, err)
 	}
-	err = child.Err() // after the limit and children's own at the latest
+	err = child.Err() // returns after limit and the limit of children at the latest
 	output := written.String()
 	if !strings.Contains(output, "--- FAIL: "+m.test) || !regexp.MustCompile(m.says).MatchString(output) {
 		return fmt.Errorf("the mutant was not caught: %s must fail and say %q: %v\n%s", m.test, m.says, err, output)

@@ -8,9 +8,9 @@ import (
 	"github.com/twoqueue/twoqueue/tests/faults/world"
 )
 
-// A verifier is frozen while it holds messages of many keys. The broker gives them to
-// another one. When the first one wakes it may publish what it had in hand, and nothing is
-// out of order by that.
+// A verifier is frozen while it holds messages of many keys, and the broker gives these to another
+// verifier. When the first one wakes, it may publish the messages in its hands. Nothing is out of
+// order then.
 func TestAFrozenVerifierThatWakesChangesNoOrder(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, func(c *world.Config) {
@@ -26,8 +26,8 @@ func TestAFrozenVerifierThatWakesChangesNoOrder(t *testing.T) {
 	s.await("the first one forwards", forwards)
 	s.arrived(100)
 	first.Freeze()
-	// The broker gives up a client that is silent for two heartbeats, and gives what that one
-	// had to the second one. The first one had no more on its way than a message of each key.
+	// The broker gives up a client that is silent for two heartbeats, and gives its messages to the
+	// second verifier. The first one had at most one message of each key on its way.
 	before := -1
 	s.Must("wait", s.AwaitCount("the second one has taken over", s.Post(),
 		`SELECT count(DISTINCT id) FROM arrivals WHERE queue = 'target.ordered'`, func(n int) bool {

@@ -13,7 +13,7 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// A stage is a world with one verifier, for a scenario in which one rule matters.
+// A stage is a world with one verifier, for a scenario that depends on one rule.
 type stage struct {
 	*world.World
 	t        *testing.T
@@ -40,7 +40,7 @@ func (s *stage) await(what string, line <-chan string) {
 	servertest.Next(s.t, what, line)
 }
 
-// commit runs a sender with these transactions to its end.
+// commit runs a sender with these transactions until it ends.
 func (s *stage) commit(script ...parts.Transaction) {
 	s.t.Helper()
 	s.toItsEnd(s.AddScript(script...))
@@ -52,12 +52,12 @@ func (s *stage) toItsEnd(sender *world.Process) {
 	servertest.Next(s.t, "the sender ends", sender.Done())
 }
 
-// prefetch is how many deliveries the verifier holds at most.
+// prefetch is the most deliveries that the verifier holds.
 const prefetch = 20
 
-// aPrefetch is as many deliveries. Where the verifier keeps one already, it gets the last of
-// these once the broker has an ack of another. Nothing else tells of acks. What was done
-// before them is acked no later.
+// aPrefetch returns transactions with prefetch deliveries. If the verifier already holds one
+// delivery, it gets the last of these only after the broker has an ack of another. No other event
+// shows acks. Work that finished before these messages is acked by then too.
 func aPrefetch(to bridge.Target) (script []parts.Transaction) {
 	for range prefetch {
 		script = append(script, orders(1, to))
@@ -65,11 +65,11 @@ func aPrefetch(to bridge.Target) (script []parts.Transaction) {
 	return script
 }
 
-// holds is how long a transaction stays open that is to outlast the lock time-out, of
-// 0.3 s, on a slow machine too.
+// holds is how long a transaction stays open to outlast the lock time-out of 0.3 s, even on a slow
+// machine.
 const holds = 4 * time.Second
 
-// orders is a transaction with messages that are small enough to travel together.
+// orders returns a transaction whose messages are small enough to travel together.
 func orders(n int, to bridge.Target) parts.Transaction {
 	var t parts.Transaction
 	for range n {
@@ -80,7 +80,7 @@ func orders(n int, to bridge.Target) parts.Transaction {
 	return t
 }
 
-// arrived waits until so many deliveries have arrived.
+// arrived waits until that many deliveries have arrived.
 func (s *stage) arrived(want int) {
 	s.t.Helper()
 	s.Must("wait", s.AwaitCount("the messages arrive", s.Post(), `SELECT count(*) FROM arrivals`, func(n int) bool { return n >= want }))
@@ -92,8 +92,8 @@ func (s *stage) forgotten() {
 	s.Must("wait", s.AwaitCount("the rows are deleted", s.Shop(), `SELECT count(*) FROM bridge_ledger`, func(n int) bool { return n == 0 }))
 }
 
-// scenarios are short plays, each with the one fault that a rule is for. With the
-// product as it is, none of them ends in a violation.
+// scenarios are short plays. Each has one fault, which the rule covers. With the unchanged product
+// none ends in a violation.
 var scenarios = map[string]func(s *stage){
 	"a transaction is open for longer than the lock time-out": func(s *stage) {
 		commits, rollsBack := orders(5, world.Classic), orders(5, world.Classic)
@@ -132,14 +132,14 @@ var scenarios = map[string]func(s *stage){
 		s.commit(orders(10, world.Classic))
 		s.arrived(10)
 		s.forgotten()
-		world.Rest(s.t.Context(), 2*time.Second) // for the acks, of which nothing tells
+		world.Rest(s.t.Context(), 2*time.Second) // for the acks, which no event shows
 		s.Must("delete target", s.RemoveTarget(world.Quorum))
 		again, held := s.verifier.Await("session started"), s.verifier.Await("target is held")
 		s.verifier.Broker.Cut()
 		s.await("the verifier is back", again)
 		s.commit(orders(1, world.Quorum))
 		s.await("the verifier has tried", held)
-		s.commit(aPrefetch(world.Classic)...) // their tags pass those of before
+		s.commit(aPrefetch(world.Classic)...) // their delivery tags exceed the tags of the earlier messages
 		s.arrived(10 + prefetch)
 		s.verifier.Kill()
 		s.Must("declare target", s.Declare(s.t.Context()))
@@ -153,7 +153,7 @@ var scenarios = map[string]func(s *stage){
 		s.toItsEnd(p)
 	},
 	"the staging queue is missing": func(s *stage) {
-		s.verifier.Kill() // it would declare the queue
+		s.verifier.Kill() // a running verifier would declare the queue
 		s.Must("delete staging queue", s.RemoveStaging())
 		s.commit(orders(1, world.Classic))
 		s.Must("declare staging queue", s.Declare(s.t.Context()))
@@ -170,7 +170,7 @@ var scenarios = map[string]func(s *stage){
 		s.verifier.Start()
 		s.commit(orders(1, world.Classic))
 	},
-	// Messages that wait one after the other would not come in time.
+	// Messages that wait one after the other would not arrive in time.
 	"a queue beside the exchange's own is full": func(s *stage) {
 		s.AddReceiver()
 		s.Must("fill queue", s.FillBeside())
@@ -186,13 +186,13 @@ var scenarios = map[string]func(s *stage){
 	"a sender that carries dies when its link to the broker has lost its messages": func(s *stage) {
 		s.loseCarried(0, nil).Kill()
 	},
-	// The verifier claims messages of which no copy is published, and the broker never gets its
-	// copies.
+	// The verifier claims messages that have no published copy, and the broker never gets the
+	// verifier's copies.
 	"a verifier dies between its claim of a carried message and the staging": func(s *stage) {
-		s.toItsEnd(s.AddCarrying(0, orders(1, world.Classic))) // it looks often from now on
+		s.toItsEnd(s.AddCarrying(0, orders(1, world.Classic))) // from now on the verifier looks often for due rows
 		s.forgotten()
 		claimed := s.verifier.Await(parts.Claimed)
-		sender := s.loseCarried(1, s.verifier.Broker) // it takes seconds until the verifier knows
+		sender := s.loseCarried(1, s.verifier.Broker) // the verifier notices only after seconds
 		s.await("the verifier has claimed", claimed)
 		s.verifier.Kill()
 		sender.Kill()
@@ -208,7 +208,8 @@ var scenarios = map[string]func(s *stage){
 		s.Must("declare target", s.Declare(s.t.Context()))
 		s.verifier.Start()
 	},
-	// A message that is held for long is due, unless its verifier moves its stage time on, twice.
+	// A message that is held for long becomes due, unless its verifier moves its stage time on,
+	// twice.
 	"the target of carried messages is missing for a while": func(s *stage) {
 		s.NothingLost()
 		s.Must("delete target", s.RemoveTarget(world.Quorum))
@@ -217,7 +218,7 @@ var scenarios = map[string]func(s *stage){
 			`SELECT count(*) FROM bridge_ledger WHERE recorded_at < now() - interval '11 seconds'`, func(n int) bool { return n >= 5 }))
 		s.Must("declare target", s.Declare(s.t.Context()))
 	},
-	// One copy more would not do: its handler may fail after its work, as one in fifty does.
+	// One more copy would not be enough: one handler in fifty fails after its work.
 	"a message comes again and again": func(s *stage) {
 		s.AddReceiver()
 		t := orders(1, world.Classic)
@@ -231,12 +232,13 @@ var scenarios = map[string]func(s *stage){
 	},
 }
 
-// loseCarried starts a sender and returns it when it has committed a prefetch of carried messages
-// since its link to the broker, and another one, lead nowhere. It holds at most pending bytes of them.
+// loseCarried starts a sender and makes its link to the broker lead nowhere, and also the link
+// other. It returns the sender when it has since committed a prefetch of carried messages. The
+// sender holds at most pending bytes of them.
 func (s *stage) loseCarried(pending int, other *servertest.Valve) *world.Process {
 	s.t.Helper()
 	open := orders(1, world.Classic)
-	open.Hold, open.RollBack = 2*time.Second, true // time to lose the links
+	open.Hold, open.RollBack = 2*time.Second, true // time for the links to vanish
 	sender := s.AddCarrying(pending, append([]parts.Transaction{open}, aPrefetch(world.Classic)...)...)
 	sender.Start()
 	s.await("the sender has its link", sender.Await(parts.Carried))
@@ -248,7 +250,7 @@ func (s *stage) loseCarried(pending int, other *servertest.Valve) *world.Process
 	return sender
 }
 
-// play plays a scenario, with the mutant that the program shall be.
+// play plays a scenario with a mutant of the program.
 func play(t *testing.T, program, mutant, name string) *stage {
 	t.Helper()
 	s := newStage(t, func(c *world.Config) { c.Program, c.Mutant = program, mutant })

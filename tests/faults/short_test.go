@@ -32,8 +32,8 @@ func firstSeed() uint64 {
 	return rand.Uint64N(1_000_000)
 }
 
-// One plan, in which every kind of fault comes once. By every other seed messages with an
-// order key are among the others, and none of these is out of order either.
+// One plan has every kind of fault once. Every other seed adds messages with order keys, and none
+// of these is out of order either.
 func TestShortRunUnderFaultsLosesAndInventsNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("kills servers")
@@ -43,23 +43,23 @@ func TestShortRunUnderFaultsLosesAndInventsNothing(t *testing.T) {
 	run(t, *databaseFlag, seed, traffic{workers: 3, pause: 200 * time.Millisecond, keys: 8 * int(seed%2), steps: *stepsFlag})
 }
 
-// forms returns what each sender carries. With each seed another form begins.
+// forms returns each sender's form of carrying. The seed decides with which form the list begins.
 func forms(seed uint64) []sender.Carry {
 	all := []sender.Carry{sender.CarrySmall, sender.CarryNever, sender.CarryOnOutage, sender.CarryAlways}
 	first := seed % uint64(len(all))
 	return slices.Concat(all[first:], all[:first])
 }
 
-// traffic is what each of the senders makes.
+// traffic describes the transactions of each sender.
 type traffic struct {
 	workers int
-	pause   time.Duration // at most, of each worker between two transactions
-	keys    int           // of the messages that must keep their order
-	steps   int           // of the plan
+	pause   time.Duration // the longest pause of a worker between two transactions
+	keys    int           // number of order keys; 0: there are none
+	steps   int           // number of the plan's steps
 	local   bool          // the plan has local faults only
 }
 
-// run carries one plan out, on servers of its own.
+// run carries out one plan on its own servers.
 func run(t *testing.T, kind string, seed uint64, traffic traffic) (world.Counts, world.Totals) {
 	t.Helper()
 	began := time.Now()
@@ -114,7 +114,7 @@ func run(t *testing.T, kind string, seed uint64, traffic traffic) (world.Counts,
 	if err != nil {
 		t.Fatalf("seed %d: %v", seed, err)
 	}
-	if finishErr != nil || len(violations) > 0 { // the long part first
+	if finishErr != nil || len(violations) > 0 { // the long output first
 		t.Logf("%v\n%s", plan, w.Histories(violations))
 	}
 	if len(violations) > 0 {

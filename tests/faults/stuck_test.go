@@ -9,11 +9,10 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// A quorum queue whose process does not answer, as one that has no leader, blocks
-// the broker's channel of whoever publishes to it for the first time there: half a
-// minute for each message, in which that channel answers nothing, not even its
-// closing. It may hold up nobody else (rule 8 of package bridge), nor the end of
-// the verifier.
+// A quorum queue without a leader does not answer. It blocks the broker's channel of any client
+// that publishes to it for the first time on that channel: for half a minute per message the
+// channel answers nothing, not even its closing. It must not hold up other targets (rule 8 of
+// package bridge), nor the end of the verifier.
 func TestATargetThatDoesNotAnswerHoldsUpItselfAlone(t *testing.T) {
 	t.Parallel()
 	var broker string

@@ -12,9 +12,9 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// While another client has rows of the ledger locked, and a queue beside the exchange's own is
-// full, more messages than a verifier holds at a time pass for the other targets. Both faults
-// last until all of these have arrived.
+// While another client has locked rows of the ledger, and a queue beside the exchange's own is
+// full, more messages than a verifier holds at a time reach the other targets. Both faults last
+// until all of these have arrived.
 func TestUntouchedMessagesArriveWhileOthersAreHeld(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, func(*world.Config) {})

@@ -10,8 +10,8 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// The old primary comes back while its address is among those of the verifiers: some of their
-// connections lead to it, where the senders commit nothing.
+// The old primary comes back while the verifiers' address also leads to it. Some of their
+// connections then reach the old primary, where the senders commit nothing.
 func TestAVerifierBelievesNoServerThatItsProofDidNotCover(t *testing.T) {
 	t.Parallel()
 	p := postgresPair(t)
@@ -19,8 +19,8 @@ func TestAVerifierBelievesNoServerThatItsProofDidNotCover(t *testing.T) {
 	p.failOver()
 	p.progress("after the failover")
 	p.Must("restart the old primary", p.primary.Restart(t.Context()))
-	// Sessions that were proven on the new primary alone, with the few connections that the proof
-	// needs, open more of them when the traffic comes.
+	// The sessions are proven on the new primary alone, with the few connections that the proof
+	// needs. They open more connections when the traffic comes.
 	for _, sender := range p.Senders {
 		sender.Freeze()
 	}
@@ -49,8 +49,8 @@ func TestAVerifierBelievesNoServerThatItsProofDidNotCover(t *testing.T) {
 	p.End(0)
 }
 
-// A verifier starts on an old primary that takes writes, as it does not wait for a standby: its
-// proof succeeds there. The senders commit on the new primary.
+// A verifier starts on an old primary that accepts writes, since it waits for no standby. The
+// verifier's proof succeeds there, while the senders commit on the new primary.
 func TestAVerifierThatStartsOnAnOldPrimaryDropsNothing(t *testing.T) {
 	t.Parallel()
 	p := postgresPair(t)

@@ -1,5 +1,5 @@
-// Command actor plays one part of the fault tests, as its brief says. The tests build it
-// from sources that are broken on purpose; else their own binary plays the parts.
+// Command actor plays one part of the fault tests, according to its brief. The tests build it from
+// sources that are broken on purpose; otherwise the test binary itself plays the parts.
 package main
 
 import "github.com/twoqueue/twoqueue/tests/faults/parts"

@@ -18,7 +18,7 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// A Role is what a process plays.
+// A Role is the part that a process plays.
 type Role string
 
 // The roles.
@@ -31,10 +31,10 @@ const (
 // Variable is the environment variable that holds a process's brief.
 const Variable = "FAULTS_BRIEF"
 
-// MutantVariable is the one that tells a build with mutants which of them to be.
+// MutantVariable is the environment variable that chooses a mutant in a build that has all mutants.
 const MutantVariable = "FAULTS_MUTANT"
 
-// A Brief tells a process what to play, and on what.
+// A Brief gives a process its part and its servers.
 type Brief struct {
 	Role     Role
 	Database string // the URL of the sender's and verifiers' database, or of the receiver's
@@ -42,32 +42,32 @@ type Brief struct {
 	Seed     uint64
 	Topology bridge.Topology
 
-	Script  []Transaction // of a sender; without one it makes transactions up until it is ended
-	AtOnce  bool          // the script's transactions, not one after the other
-	Workers int           // of a sender, each with one transaction after the other
-	Pause   time.Duration // at most, of a worker after a transaction
-	Targets []Target      // of a sender that makes them up
+	Script  []Transaction // of a sender; without a script it invents transactions until it is ended
+	AtOnce  bool          // run the script's transactions concurrently
+	Workers int           // number of a sender's workers, each with one transaction at a time
+	Pause   time.Duration // the longest pause of a worker after a transaction
+	Targets []Target      // of a sender that invents transactions
 	Carry   sender.Carry  // of a sender
-	Delayed bool          // some of the messages that it makes up are delayed, and some of these are cancelled
+	Delayed bool          // some of the invented messages are delayed, and some of these are cancelled
 	Pending int           // sender.Options.CarryPendingBytes
 
 	Options verifier.Options // of a verifier
 
 	Queues  []string // of a receiver
-	InOrder []string // those of them that it handles one by one
+	InOrder []string // the queues whose messages it handles one by one
 }
 
-// A Target is where messages go, and how often, compared with others.
+// A Target is a target with its weight relative to the others.
 type Target struct {
 	bridge.Target
 	Weight int
-	Keys   int // messages for it carry one of so many order keys
+	Keys   int // number of order keys of its messages
 }
 
-// String tells bodies and targets of the tables apart: "exchange/key".
+// String returns the target's name in the tables: "exchange/key".
 func (t Target) String() string { return TargetName(t.Target) }
 
-// TargetName is how a target stands in the tables.
+// TargetName returns the target's name in the tables.
 func TargetName(t bridge.Target) string { return t.Exchange + "/" + t.RoutingKey }
 
 // Main plays the part of the brief in the environment until SIGTERM, then ends
@@ -104,8 +104,7 @@ func logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-// retry calls do until it succeeds or ctx ends. What it opens it must not leave
-// behind when it fails.
+// retry calls do until it succeeds or ctx ends. A do that fails must leave nothing open.
 func retry(ctx context.Context, what string, do func() error) error {
 	for {
 		err := do()
@@ -117,8 +116,8 @@ func retry(ctx context.Context, what string, do func() error) error {
 	}
 }
 
-// Rest waits, or returns when ctx ends. It is a part of the traffic or of a plan; nothing
-// relies on what happens meanwhile.
+// Rest waits for d, or until ctx ends. Use it only for pauses in the traffic or in a plan, never to
+// wait for an event.
 func Rest(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -141,7 +140,7 @@ func openLedger(ctx context.Context, b Brief) (db *sql.DB, d Database, l *ledger
 	return db, d, l, err
 }
 
-// dialTimeout is short, since a link may swallow an attempt.
+// dialTimeout is short, since a faulty link may swallow a dial.
 const dialTimeout = 8 * time.Second
 
 // openBroker dials the broker.

@@ -17,16 +17,16 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 )
 
-// A Database is what differs between the kinds of databases that the processes work on.
+// A Database has the differences between the kinds of databases that the processes use.
 type Database struct {
 	Dialect migrate.Dialect
 
 	driver string
-	native bool // pgx works on it, too
+	native bool // pgx can open it too
 	dsn    func(*url.URL) string
 	ledger func(context.Context, *sql.DB) (driver.Ledger, error)
 	inbox  func(context.Context, *sql.DB) (driver.Inbox, error)
-	// shortLockTimeout makes the transaction's waits for a lock end soon.
+	// shortLockTimeout shortens the transaction's waits for a lock.
 	shortLockTimeout string
 }
 
@@ -46,12 +46,13 @@ var databases = map[string]Database{
 		dsn:     mysqlDSN,
 		ledger:  func(ctx context.Context, db *sql.DB) (driver.Ledger, error) { return bridgemysql.Open(ctx, db) },
 		inbox:   func(ctx context.Context, db *sql.DB) (driver.Inbox, error) { return bridgemysql.OpenInbox(ctx, db) },
-		// In whole seconds, and for the session: its later transactions have it too.
+		// The time-out is in whole seconds and applies to the session, so also to its later
+		// transactions.
 		shortLockTimeout: `SET SESSION innodb_lock_wait_timeout = 1`,
 	},
 }
 
-// mysqlDSN is a mysql://user@host:port/database in the driver's own words.
+// mysqlDSN converts a mysql://user@host:port/database URL into the driver's form.
 func mysqlDSN(address *url.URL) string {
 	config := mysql.NewConfig()
 	config.User = address.User.Username()
@@ -78,7 +79,7 @@ func OpenDatabase(address string) (*sql.DB, Database, error) {
 	return db, d, nil
 }
 
-// Text is a statement with a ? for each argument, as the database wants it.
+// Text returns a statement, written with a ? for each argument, in the database's syntax.
 func (d Database) Text(statement string) string {
 	return sqlx.Rebind(sqlx.BindType(d.driver), statement)
 }

@@ -8,14 +8,14 @@ import (
 	"github.com/google/uuid"
 )
 
-// MostOrders is how many orders a transaction that is made up has at most.
+// MostOrders is the most orders of an invented transaction.
 const MostOrders = 150
 
-// longestDelay bounds the delays that are made up.
+// longestDelay is the longest delay of an invented message.
 const longestDelay = 5 * time.Second
 
-// invent makes a transaction up. In one of four such transactions each message may be delayed, if they
-// are at all.
+// invent returns a random transaction. With delays, each message of one transaction in four is
+// delayed with even odds.
 func invent(random *rand.Rand, targets []Target, delays bool) Transaction {
 	t := Transaction{Items: [2]int{random.IntN(Stock), random.IntN(Stock)}}
 	size := 1
@@ -72,7 +72,7 @@ func order(random *rand.Rand, targets []Target) Order {
 	return o
 }
 
-// Key is the name of an order key.
+// Key returns the name of an order key.
 func Key(n int) string { return fmt.Sprint("key ", n) }
 
 // pick draws a target by weight.

@@ -11,7 +11,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// A ledger notes in the diary what is asked of it and what it says, by message ID.
+// A ledger writes its calls and their results into the diary, by message ID.
 type ledger struct{ driver.Ledger }
 
 func (l *ledger) Record(ctx context.Context, tx bridge.Tx, entries []driver.Entry) error {
@@ -68,24 +68,23 @@ func (l *ledger) Touch(ctx context.Context, ids []uuid.UUID) error {
 	return err
 }
 
-// Words of the diaries that are looked for. The judge explains with them the
-// rows that are left in a ledger and what was lost with a queue, knows carried messages, and counts
-// copies.
+// Words that the judge looks for in the diaries. With them it explains rows that are left in a
+// ledger and messages that were lost with a queue, recognizes carried messages, and counts copies.
 const (
 	Recorded = "recorded"
 	Found    = "found"
-	Settled  = "settled: " // and the outcome
+	Settled  = "settled: " // followed by the outcome
 	ToForget = "to be forgotten"
 	Deleted  = "row deleted"
-	// Carried and CarriedAlone are Recorded for a message that its row carries. A sender notes
-	// them before its COMMIT. Of CarriedAlone no copy is published.
+	// Carried and CarriedAlone take the place of Recorded for a carried message. A sender writes
+	// them before its COMMIT. A CarriedAlone message is not published.
 	Carried      = "recorded with its message"
 	CarriedAlone = "recorded with its message, which is not published"
 	// Claimed: a verifier is about to stage the message again.
 	Claimed = "claimed"
 	// Done: a verifier has finished a delivery of the message and will not see it again.
 	Done = "done: "
-	// Redelivered only tells which messages a fault of a verifier touches.
+	// Redelivered serves only to find the messages that a verifier's fault touches.
 	Redelivered = "was delivered before"
 )
 

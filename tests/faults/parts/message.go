@@ -10,7 +10,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// Message is the message of an order; the ID decides its whole content.
+// Message returns the message of an order. The ID determines its content.
 func Message(id uuid.UUID, to bridge.Target) bridge.Message {
 	return bridge.Message{ID: id, Exchange: to.Exchange, RoutingKey: to.RoutingKey, Publishing: amqp.Publishing{
 		ContentType: "text/plain",
@@ -20,13 +20,13 @@ func Message(id uuid.UUID, to bridge.Target) bridge.Message {
 	}}
 }
 
-// body is between 36 bytes and 9 KiB long.
+// body returns a body of 36 bytes to 9 KiB.
 func body(id uuid.UUID) []byte {
 	return []byte(strings.Repeat(id.String()+" ", 1+int(id[15])))
 }
 
-// intact tells whether a delivery is, in all its parts, the message of its order. What the
-// receiver's own queue counts of it is no part of that.
+// intact reports whether a delivery is its order's message without a change. It ignores the
+// counters that the receiver's queue adds.
 func intact(d amqp.Delivery) bool {
 	id, err := uuid.Parse(d.MessageId)
 	delete(d.Headers, "x-delivery-count")

@@ -8,22 +8,22 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// Unroutable is how long the verifiers wait for a target that is missing.
+// Unroutable is how long the verifiers wait for a missing target.
 const Unroutable = 6 * time.Second
 
-// carryBytes is about half of the largest message: with CarrySmall some messages are carried and
-// some are not.
+// carryBytes is about half the size of the largest message: with CarrySmall some messages are
+// carried and others are not.
 const carryBytes = 4 << 10
 
-// senderOptions are those of every sender.
+// senderOptions returns the options of every sender.
 func senderOptions(b Brief) *sender.Options {
 	o := &sender.Options{Queue: b.Topology.Queue, OrderedShards: b.Topology.OrderedShards, Timeout: 10 * time.Second, Logger: logger()}
 	o.Carry, o.CarryBytes, o.CarryPendingBytes = b.Carry, carryBytes, b.Pending
 	return o
 }
 
-// VerifierOptions are those of every verifier, unless its brief changes them:
-// short waits, so that a run of a minute sees all that ends one.
+// VerifierOptions returns the options of every verifier, unless its brief changes them. The waits
+// are short, so that a run of a minute reaches the end of each.
 func VerifierOptions(t bridge.Topology) verifier.Options {
 	return verifier.Options{
 		Topology:       t,

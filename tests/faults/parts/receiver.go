@@ -18,13 +18,13 @@ import (
 )
 
 const (
-	// ReceiverPrefetch is how many messages of one queue a receiver holds.
+	// ReceiverPrefetch is the most messages of one queue that a receiver holds.
 	ReceiverPrefetch = 40
 	handlers         = 4 // at the same time, for each queue
 )
 
-// receive stores every delivery in arrivals and, through a Guard, every message
-// in effects. Neither table has a unique index: what is done twice shall show.
+// receive stores every delivery in arrivals and, through a Guard, every message in effects. Neither
+// table has a unique index, so that duplicates show.
 func receive(ctx context.Context, b Brief) error {
 	db, database, err := OpenDatabase(b.Database)
 	if err != nil {
@@ -78,7 +78,7 @@ type receiver struct {
 }
 
 func (r *receiver) handle(ctx context.Context, d amqp.Delivery) error {
-	// What could not be stored is not acked, and comes again.
+	// A delivery that could not be stored is not acked, and is delivered again.
 	if err := retry(ctx, "store arrival", func() error { return r.arrived(ctx, d) }); err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func (r *receiver) handle(ctx context.Context, d amqp.Delivery) error {
 	return err
 }
 
-// inTx does the work in a transaction of its own, if the message is fresh.
+// inTx does the work in its own transaction, if the message is fresh.
 func (r *receiver) inTx(ctx context.Context, claim idempotency.Claim, work func(context.Context, *sql.Tx) error) error {
 	tx, err := r.db.BeginTx(ctx, nil)
 	if err != nil {

@@ -22,31 +22,31 @@ import (
 // A Transaction places orders, each with a message.
 type Transaction struct {
 	Orders   []Order
-	Undone   []Order // placed before the others, and undone by a rollback to a savepoint
+	Undone   []Order // placed before the others; a rollback to a savepoint undoes them
 	Style    Style
 	Conflict Conflict
-	Items    [2]int        // of the stock, that a conflict is about
+	Items    [2]int        // the rows of the stock that a conflict uses
 	Hold     time.Duration // between the last confirm and the end
 	RollBack bool
 }
 
-// An Order is a row of the business table, and the message that goes with it.
+// An Order is a row of the business table, with its message.
 type Order struct {
 	ID  uuid.UUID
 	To  bridge.Target
-	Key string // its message's order key; then it has the next number of this key
+	Key string // its message's order key; the order then has the next number of this key
 
-	NotBefore time.Time // of its message, in whole milliseconds
+	NotBefore time.Time // its message's earliest time of arrival, in whole milliseconds
 }
 
-// message is the message of an order.
+// message returns the order's message.
 func (o Order) message() bridge.Message {
 	m := Message(o.ID, o.To)
 	m.OrderKey, m.NotBefore = o.Key, o.NotBefore
 	return m
 }
 
-// again is the transaction for another attempt. Messages with an order key have new IDs then.
+// again returns the transaction for another attempt. Messages with an order key get new IDs.
 func (t Transaction) again() Transaction {
 	t.Orders = slices.Clone(t.Orders)
 	for i := range t.Orders {
@@ -62,29 +62,29 @@ type Style string
 
 // The styles.
 const (
-	WithSendTx   Style = "SendTx"   // also if no style is named
-	WithStageTx  Style = "StageTx"  // each message early, waited for after the last order
+	WithSendTx   Style = "SendTx"   // also if Style is empty
+	WithStageTx  Style = "StageTx"  // each message is staged early and awaited after the last order
 	WithInTx     Style = "InTx"     // by Send
 	WithStage    Style = "Tx.Stage" // in InTx, each message early
 	WithPgx      Style = "pgx"      // InTx of package pgxsender, on PostgreSQL; else WithInTx
 	WithPgxStage Style = "pgx, Stage"
 )
 
-// Conflict is how a transaction quarrels with others.
+// Conflict is the way in which a transaction conflicts with others.
 type Conflict string
 
 // The conflicts.
 const (
 	NoConflict    Conflict = ""
-	Serialization Conflict = "serialization" // two change what the other has read
-	Deadlock      Conflict = "deadlock"      // two lock the same rows in opposite orders
-	LockTimeout   Conflict = "lock time-out" // one waits for a row for too long
+	Serialization Conflict = "serialization" // each of two transactions changes a row that the other has read
+	Deadlock      Conflict = "deadlock"      // two transactions lock the same rows in opposite orders
+	LockTimeout   Conflict = "lock time-out" // a transaction waits too long for a row
 )
 
-// Stock is the number of rows over which transactions quarrel.
+// Stock is the number of rows that transactions conflict over.
 const Stock = 3
 
-// limit bounds one transaction, flushLimit the publication of carried messages at the end.
+// limit bounds one transaction; flushLimit bounds the publication of carried messages at the end.
 const (
 	limit      = 30 * time.Second
 	flushLimit = 5 * time.Second
@@ -122,7 +122,7 @@ func send(ctx context.Context, b Brief) error {
 	note("ready")
 	var workers sync.WaitGroup
 	for _, t := range b.Script {
-		transact := func() { _ = shop.transact(ctx, t) } // the databases tell its outcome
+		transact := func() { _ = shop.transact(ctx, t) } // the databases show its outcome
 		if b.AtOnce {
 			workers.Go(transact)
 		} else {
@@ -138,7 +138,7 @@ func send(ctx context.Context, b Brief) error {
 				if shop.try(ctx, t, random) && !t.RollBack {
 					delayed = append(delayed, t.delayed()...)
 				}
-				for len(delayed) > 0 && random.IntN(2) == 0 { // some of them are due by now
+				for len(delayed) > 0 && random.IntN(2) == 0 { // some of the delayed messages are due by now
 					i := random.IntN(len(delayed))
 					shop.cancel(context.WithoutCancel(ctx), delayed[i])
 					delayed = slices.Delete(delayed, i, i+1)
@@ -151,16 +151,15 @@ func send(ctx context.Context, b Brief) error {
 	workers.Wait()
 	flushing, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushLimit)
 	defer cancel()
-	if err := s.Flush(flushing); err != nil { // the rows hold the messages
+	if err := s.Flush(flushing); err != nil { // unpublished messages are in their rows
 		note("flush: %v", err)
 	}
 	return nil
 }
 
-// try makes one transaction, to its end even if ctx ends meanwhile. One that
-// fails is sometimes tried again, with the same IDs: a caller may do that, except for
-// messages with an order key.
-// It tells whether it has ended without an error.
+// try runs one transaction to its end, even if ctx ends meanwhile. It sometimes retries a failed
+// one with the same IDs, which a caller may do except for messages with an order key. It reports
+// whether the last attempt returned no error.
 func (s *shop) try(ctx context.Context, t Transaction, random *rand.Rand) bool {
 	for {
 		err := s.transact(context.WithoutCancel(ctx), t)
@@ -175,10 +174,10 @@ func (s *shop) try(ctx context.Context, t Transaction, random *rand.Rand) bool {
 	}
 }
 
-// mostDelayed is how many delayed messages a worker remembers, to take some of them back.
+// mostDelayed is the most delayed messages that a worker remembers in order to cancel some of them.
 const mostDelayed = 20
 
-// delayed are the messages that wait for their time.
+// delayed returns the IDs of the delayed messages.
 func (t Transaction) delayed() (ids []uuid.UUID) {
 	for _, o := range t.Orders {
 		if !o.NotBefore.IsZero() {
@@ -188,8 +187,8 @@ func (t Transaction) delayed() (ids []uuid.UUID) {
 	return ids
 }
 
-// cancel takes a message back, and its order with it, in one transaction. So if Cancel says that it did,
-// and the message arrives all the same, the judge finds no order for it.
+// cancel cancels a message and deletes its order in one transaction. If Cancel reports success and
+// the message still arrives, the judge finds no order for it.
 func (s *shop) cancel(ctx context.Context, id uuid.UUID) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -214,7 +213,8 @@ func (s *shop) cancel(ctx context.Context, id uuid.UUID) {
 	}
 }
 
-// Cancelled, after a message's ID in the diary, says that a transaction which has committed took it back.
+// Cancelled, after a message's ID in the diary, says that a committed transaction cancelled the
+// message.
 const Cancelled = "cancelled"
 
 func (s *shop) transact(ctx context.Context, t Transaction) (err error) {
@@ -252,8 +252,8 @@ func (s *shop) transact(ctx context.Context, t Transaction) (err error) {
 	return err
 }
 
-// Ended, after a message's ID in the diary, says that the sender's transaction has ended without
-// an error.
+// Ended, after a message's ID in the diary, says that the sender's transaction ended without an
+// error.
 const (
 	Ended = ended + "<nil>"
 	ended = "the sender's transaction ended: "
@@ -299,7 +299,8 @@ func (s *shop) pgxInTx(ctx context.Context, t Transaction) error {
 	})
 }
 
-// within is what happens in a transaction that another function begins and ends.
+// within places the orders and sends their messages in a transaction that the caller begins and
+// ends.
 func (s *shop) within(ctx context.Context, tx bridge.Tx, t Transaction, send func(bridge.Message) error) error {
 	if t.Hold > 0 || len(t.Undone) > 0 {
 		panic("only sendTx holds a transaction open, or undoes orders: not " + t.Style)
@@ -392,8 +393,7 @@ func (s *shop) stage(ctx context.Context, tx *sql.Tx, style Style, orders []Orde
 	return err
 }
 
-// place inserts the business row. It is from this row, and from nothing else, that
-// the judge knows what has committed.
+// place inserts the business row. The judge decides only by this row which messages committed.
 func (s *shop) place(ctx context.Context, tx bridge.Tx, o Order) error {
 	number := 0
 	if o.Key != "" {
@@ -409,7 +409,7 @@ func (s *shop) place(ctx context.Context, tx bridge.Tx, o Order) error {
 	return nil
 }
 
-// notBeforeMS is in milliseconds since 1970; 0: the message is not delayed.
+// notBeforeMS returns NotBefore in milliseconds since 1970, or 0 if the message is not delayed.
 func (o Order) notBeforeMS() int64 {
 	if o.NotBefore.IsZero() {
 		return 0
@@ -417,7 +417,7 @@ func (o Order) notBeforeMS() int64 {
 	return o.NotBefore.UnixMilli()
 }
 
-// count returns the next number of a key, whose row it locks.
+// count locks a key's row and returns the key's next number.
 func (s *shop) count(ctx context.Context, tx bridge.Tx, key string) (number int, err error) {
 	if _, err := tx.Exec(ctx, s.database.Text(`UPDATE counters SET number = number + 1 WHERE name = ?`), key); err != nil {
 		return 0, err
@@ -436,12 +436,12 @@ func (s *shop) count(ctx context.Context, tx bridge.Tx, key string) (number int,
 	return number, rows.Err()
 }
 
-// before and after are the two halves of a conflict.
+// before runs a conflict's first half, and after its second half.
 func (s *shop) before(ctx context.Context, tx bridge.Tx, t Transaction) error {
 	var err error
 	switch t.Conflict {
 	case Serialization:
-		// On MySQL a deadlock is told in place of the row. Who does not hear of it goes on
+		// MySQL reports a deadlock in place of the row. Code that ignores the error would continue
 		// without a transaction.
 		var rows bridge.Rows
 		if rows, err = tx.Query(ctx, `SELECT sum(amount) FROM stock`); err == nil {

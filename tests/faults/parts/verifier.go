@@ -7,7 +7,7 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// verify judges until ctx ends.
+// verify runs a verifier until ctx ends.
 func verify(ctx context.Context, b Brief) error {
 	db, _, ledger, err := openLedger(ctx, b)
 	if err != nil {
@@ -28,13 +28,13 @@ func verify(ctx context.Context, b Brief) error {
 	}
 	err = retry(ctx, "run verifier", func() error { return v.Run(ctx) })
 	if errors.Is(err, verifier.ErrNotDrained) {
-		return nil // what is handed back comes again
+		return nil // messages that are handed back are delivered again
 	}
 	return err
 }
 
-// observer notes which messages were delivered before, to another verifier or another session,
-// which this one has moved to the waiting queue, and which deliveries it has finished.
+// observer writes into the diary which messages are redelivered, which messages the verifier has
+// moved to the waiting queue, and which deliveries it has finished.
 type observer struct{}
 
 func (observer) Done(e verifier.Event) {

@@ -21,18 +21,17 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// A DatabaseServer is one that a plan may kill.
+// A DatabaseServer is a database server that a plan may kill.
 type DatabaseServer interface {
 	Kill()
 	Restart(ctx context.Context) error
 }
 
-// DatabaseKinds are the words for StartDatabase.
+// DatabaseKinds lists the kinds that StartDatabase accepts.
 var DatabaseKinds = []string{"postgres", "mysql"}
 
-// StartDatabase starts a database server that waits for the disk, and returns the URLs of
-// two databases in it. Of the kind "mysql" it is a MariaDB, or a MySQL where only that is
-// installed.
+// StartDatabase starts a database server that waits for the disk, and returns the URLs of two
+// databases in it. The kind "mysql" is a MariaDB, or a MySQL where only MySQL is installed.
 func StartDatabase(t testing.TB, kind string, diary *Diary) (server DatabaseServer, shop, post string) {
 	t.Helper()
 	switch kind {
@@ -53,7 +52,7 @@ func StartDatabase(t testing.TB, kind string, diary *Diary) (server DatabaseServ
 	panic("unreachable")
 }
 
-// CreateDatabase makes databases in the server of a URL.
+// CreateDatabase creates databases on the server of a URL.
 func CreateDatabase(t testing.TB, address string, names ...string) {
 	t.Helper()
 	for _, name := range names {
@@ -63,24 +62,23 @@ func CreateDatabase(t testing.TB, address string, names ...string) {
 	}
 }
 
-// A database is a pool to one, and what differs between their kinds.
+// A database is a pool for one database, with the differences between the kinds.
 type database struct {
 	*sql.DB
 	parts.Database
 	habits
 }
 
-// habits are what a kind of database wants said differently. The sessions of a process are
-// known by its role.
+// habits are a kind's statements and types. The sessions of a process are found by its role.
 type habits struct {
 	place    string   // the type of a column that numbers the rows in the order of their INSERTs
 	stamp    string   // the type of a column that holds the time of its row's INSERT
-	role     []string // make a role, %s, where the server must know it
+	role     []string // statements that create a role, %s, if the server needs one
 	as       func(role parts.Role, address string) string
 	sessions string // the IDs of a role's sessions in this database
 	kill     string // ends a session by its ID
 
-	// Statements that keep others from changing a table, %s, and the one that ends that.
+	// lock keeps other clients from changing a table, %s; unlock ends that.
 	lock   []string
 	unlock string
 }
@@ -110,7 +108,7 @@ var habitsOf = map[migrate.Dialect]habits{
 func asUser(role parts.Role, address string) string {
 	parsed, err := url.Parse(address)
 	if err != nil {
-		panic(err) // it has been opened
+		panic(err) // open has parsed the address before
 	}
 	parsed.User = url.User(string(role))
 	return parsed.String()
@@ -156,9 +154,9 @@ func (d database) read(ctx context.Context, into any, query string, args ...any)
 	return sqlx.NewDb(d.DB, "").SelectContext(ctx, into, d.Text(query), args...)
 }
 
-// killSessions ends every second session of a role, by chance.
+// killSessions ends each session of the roles with even odds.
 func (d database) killSessions(ctx context.Context, roles ...parts.Role) error {
-	const unknownThread = 1094 // it has ended by itself
+	const unknownThread = 1094 // the session has ended by itself
 	for _, role := range roles {
 		ids, err := d.sessionsOf(ctx, role)
 		if err != nil {
@@ -177,7 +175,7 @@ func (d database) killSessions(ctx context.Context, roles ...parts.Role) error {
 	return nil
 }
 
-// lockTable keeps all others from writing to a table.
+// lockTable keeps all others from writing to a table for the time t.
 func (d database) lockTable(ctx context.Context, table string, t time.Duration) error {
 	conn, err := d.Conn(ctx)
 	if err != nil {
@@ -196,7 +194,7 @@ func (d database) lockTable(ctx context.Context, table string, t time.Duration) 
 	return nil
 }
 
-// lockRows is LockRows.
+// lockRows does the work of World.LockRows.
 func (d database) lockRows(ctx context.Context, during func()) (map[uuid.UUID]bool, error) {
 	tx, err := d.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
@@ -209,7 +207,7 @@ func (d database) lockRows(ctx context.Context, during func()) (map[uuid.UUID]bo
 	}
 	locked := make(map[uuid.UUID]bool)
 	var scanErr error
-	for scanErr == nil && rows.Next() { // to the end, where MySQL tells its errors
+	for scanErr == nil && rows.Next() { // read to the end, where MySQL reports its errors
 		var id uuid.UUID
 		scanErr = rows.Scan(&id)
 		locked[id] = true

@@ -17,7 +17,7 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/children"
 )
 
-// A Diary is the one file into which everybody's lines go, each with its time and
+// A Diary is the file that collects the lines of all processes and servers, each with its time and
 // its writer.
 type Diary struct {
 	mu   sync.Mutex
@@ -26,7 +26,7 @@ type Diary struct {
 
 const stamp = "15:04:05.000000"
 
-// NewDiary makes a diary in a folder, or in one that goes when the test ends.
+// NewDiary creates a diary in a folder. If folder is "", the diary is removed when the test ends.
 func NewDiary(t testing.TB, folder string) *Diary {
 	t.Helper()
 	if folder == "" {
@@ -40,7 +40,7 @@ func NewDiary(t testing.TB, folder string) *Diary {
 	return &Diary{file: file}
 }
 
-// Note writes a line of the harness.
+// Note writes a line as the harness.
 func (d *Diary) Note(format string, args ...any) { d.line("harness", fmt.Sprintf(format, args...)) }
 
 func (d *Diary) line(writer, text string) {
@@ -49,7 +49,7 @@ func (d *Diary) line(writer, text string) {
 	_, _ = fmt.Fprintf(d.file, "%s %s| %s\n", time.Now().UTC().Format(stamp), writer, text)
 }
 
-// Page is where a server writes its log.
+// Page returns the writer for a server's log.
 func (d *Diary) Page(writer string) io.Writer { return d.page(writer) }
 
 func (d *Diary) page(writer string) *page {
@@ -58,14 +58,14 @@ func (d *Diary) page(writer string) *page {
 	return p
 }
 
-// A page takes one process's output, line by line.
+// A page writes one process's output into the diary, line by line.
 type page struct {
 	io.Writer
 	diary  *Diary
 	writer string
 
 	mu      sync.Mutex
-	waiting map[chan<- string][]string // for a line that contains any of these
+	waiting map[chan<- string][]string // the words that each channel waits for
 }
 
 func (p *page) take(line string) {
@@ -75,7 +75,7 @@ func (p *page) take(line string) {
 	for c, words := range p.waiting {
 		if slices.ContainsFunc(words, func(w string) bool { return strings.Contains(line, w) }) {
 			delete(p.waiting, c)
-			c <- line // has room
+			c <- line // the channel has room
 		}
 	}
 }
@@ -89,7 +89,8 @@ func (p *page) expect(words []string) <-chan string {
 	return c
 }
 
-// scan calls with for each line of the diary that begins with a message's ID.
+// scan calls with for each line of the diary. id is uuid.Nil if the line does not begin with a
+// message's ID.
 func (d *Diary) scan(with func(line string, at time.Time, writer string, id uuid.UUID, what string)) error {
 	file, err := os.Open(d.file.Name())
 	if err != nil {
@@ -113,7 +114,7 @@ func (d *Diary) scan(with func(line string, at time.Time, writer string, id uuid
 	return lines.Err()
 }
 
-// history is all that the diary says about a message, or the first lines of it.
+// history returns the diary's first lines about each of the messages.
 func (d *Diary) history(ids []uuid.UUID) map[uuid.UUID][]string {
 	const most = 60
 	out := make(map[uuid.UUID][]string)
@@ -127,11 +128,11 @@ func (d *Diary) history(ids []uuid.UUID) map[uuid.UUID][]string {
 	return out
 }
 
-// course is what the harness did, what the broker said of queues, and which processes
-// panicked and where, in their order.
+// course returns, in order, the acts of the harness, the broker's log lines about queues, and the
+// beginnings of the processes' panics.
 func (d *Diary) course() []string {
 	const most, panicLines = 200, 15
-	panicked := make(map[string]int) // lines that are still wanted
+	panicked := make(map[string]int) // number of lines that are still wanted
 	var out []string
 	_ = d.scan(func(line string, _ time.Time, writer string, _ uuid.UUID, _ string) {
 		ofQueue := strings.Contains(line, "terminating with reason") || strings.Contains(line, "started cluster") || strings.Contains(line, "uorum queue")

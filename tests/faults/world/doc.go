@@ -1,10 +1,9 @@
-// Package world is the harness of the fault tests: it starts senders, verifiers
-// and receivers as processes, each with links of its own to the database and to
-// the broker, does to all of them what a plan says, brings the traffic to its
-// end, and judges.
+// Package world is the harness of the fault tests. It starts senders, verifiers and receivers as
+// processes, each with its own links to the database and to the broker, injects the faults of a
+// plan, drains the traffic, and judges.
 //
-// The judge reads the databases and the queues, never a counter of the program.
-// Every message belongs to an order, a row of the business table that is inserted
-// in the same transaction: so the database itself says which messages had to be
-// delivered. Receivers store every delivery, and its effect.
+// The judge reads the databases, the queues and the diaries, never a counter of the product. Every
+// message belongs to an order, a row of the business table that is inserted in the same
+// transaction. So the database itself shows which messages had to be delivered. Receivers store
+// every delivery and its effect.
 package world

@@ -11,8 +11,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// Explain tells, when nothing moves any more, how far everything has got and what was
-// noted last, and has the verifiers write their goroutines into the diary and end.
+// Explain reports the progress of a world in which nothing moves any more, with the last lines of
+// the diary. It also has the verifiers write their goroutines into the diary and end.
 func (w *World) Explain() string {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -33,8 +33,8 @@ func (w *World) Explain() string {
 	return out.String()
 }
 
-// tail is the end of the diary, without the lines about single messages and the
-// broker's own.
+// tail returns the last lines of the diary, without lines about single messages and without the
+// broker's lines.
 func (d *Diary) tail(most int) string {
 	var last []string
 	err := d.scan(func(line string, _ time.Time, writer string, id uuid.UUID, what string) {

@@ -17,17 +17,17 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// Servers are those that a plan may kill.
+// Servers are the servers that a plan may kill.
 type Servers struct {
 	RabbitMQ *servers.RabbitMQ
 	Database DatabaseServer
 }
 
-// Counts is how often each kind of fault was injected.
+// Counts has the number of injected faults of each kind.
 type Counts map[FaultKind]int
 
-// Carry carries the plan out. It returns what was injected; an error means that a
-// fault could not be injected, or its end not be brought about.
+// Carry carries out the plan and returns the numbers of injected faults. An error means that a
+// fault could not be injected or could not be ended.
 func (w *World) Carry(ctx context.Context, plan Plan, s Servers) (Counts, error) {
 	counts := make(Counts)
 	w.event(func(e *Events) { e.Began = time.Now() })
@@ -55,10 +55,10 @@ func (w *World) Carry(ctx context.Context, plan Plan, s Servers) (Counts, error)
 	return counts, ctx.Err()
 }
 
-// Rest is that of the parts.
+// Rest calls parts.Rest.
 func Rest(ctx context.Context, d time.Duration) { parts.Rest(ctx, d) }
 
-// timed injects a fault, and notes its times and its subject for the judge.
+// timed injects a fault, and records its times and its subject for the judge.
 func (w *World) timed(ctx context.Context, f Fault, s Servers) error {
 	trouble := Trouble{Fault: f, From: time.Now()}
 	switch p := w.Processes()[f.Process]; {
@@ -95,7 +95,7 @@ func (w *World) inject(ctx context.Context, f Fault, s Servers) error {
 		p.Kill()
 		w.killed(p)
 		Rest(ctx, f.For)
-		p.Database.Release() // the servers learn of it
+		p.Database.Release() // the servers then notice the lost connections
 		p.Broker.Release()
 		p.Start()
 	case FreezeProcess:
@@ -146,7 +146,7 @@ func (w *World) inject(ctx context.Context, f Fault, s Servers) error {
 		return silence(ctx, s.RabbitMQ, Quorum.RoutingKey, f.For)
 	case SlowTransactions:
 		return w.slowTransactions(ctx, f.For)
-	case FewConnections: // open ones stay
+	case FewConnections: // open connections stay
 		if err := s.RabbitMQ.SetMaxConnections(ctx, "guest", 1); err != nil {
 			return err
 		}
@@ -168,17 +168,17 @@ func (w *World) inject(ctx context.Context, f Fault, s Servers) error {
 	return nil
 }
 
-// LockRows locks rows of the ledger, as an operator's open DELETE does, during a call, and
-// returns which. It takes some that are committed, and waits for none.
+// LockRows locks rows of the ledger while it calls during, as an operator's open DELETE does, and
+// returns their IDs. It skips rows that others have locked.
 func (w *World) LockRows(ctx context.Context, during func()) (map[uuid.UUID]bool, error) {
 	return w.shop.lockRows(ctx, during)
 }
 
-// besideQueue is bound to Exchange beside the target's queue, and full. It has no consumer.
+// besideQueue is bound to Exchange like the target's queue, is full and has no consumer.
 const besideQueue = "beside"
 
-// FillBeside binds a full queue to Exchange: the broker nacks messages that the target's queue
-// takes.
+// FillBeside binds a full queue to Exchange. The broker then nacks messages that the target's queue
+// accepts.
 func (w *World) FillBeside() error {
 	return w.onChannel(func(ch *amqp.Channel) error {
 		args := amqp.Table{"x-queue-type": "classic", "x-max-length": 1, "x-overflow": "reject-publish"}
@@ -192,7 +192,7 @@ func (w *World) FillBeside() error {
 	})
 }
 
-// ClearBeside deletes that queue.
+// ClearBeside deletes besideQueue.
 func (w *World) ClearBeside() error {
 	return w.onChannel(func(ch *amqp.Channel) error {
 		_, err := ch.QueueDelete(besideQueue, false, false, false)
@@ -200,7 +200,8 @@ func (w *World) ClearBeside() error {
 	})
 }
 
-// UnbindOrdered takes the ordered target its queue, with nothing lost. Declare gives it back.
+// UnbindOrdered removes the binding of the ordered target's queue, without losing messages. Declare
+// restores it.
 func (w *World) UnbindOrdered() error {
 	return servertest.Await(context.Background(), "the binding is gone", func() (bool, error) {
 		err := w.onChannel(func(ch *amqp.Channel) error {
@@ -210,39 +211,38 @@ func (w *World) UnbindOrdered() error {
 	})
 }
 
-// DatabaseKilled tells the judge that the senders' database has been killed, and perhaps
-// replaced by its standby: deletions that did not wait for the disk, or for the standby, may be
-// undone. It is called after the kill: a deletion during the kill may be undone too.
+// DatabaseKilled tells the judge that the senders' database was killed, and perhaps replaced by its
+// standby. Deletions that did not wait for the disk, or for the standby, may be undone. Call it
+// after the kill, since a deletion during the kill may be undone too.
 func (w *World) DatabaseKilled() {
 	w.event(func(e *Events) { e.DatabaseKilled = append(e.DatabaseKilled, time.Now()) })
 }
 
-// NothingLost tells the judge that no message is lost from the staging or the waiting queue, nor on
-// the way to them: each copy that a verifier makes of a carried message is needless.
+// NothingLost tells the judge that the staging and waiting queues lose no message, and neither do
+// the links to them. Each copy that a verifier stages of a carried message is then needless.
 func (w *World) NothingLost() { w.event(func(e *Events) { e.NothingLost = true }) }
 
-// Elsewhere tells the judge that since then connections of the verifiers led to another server,
-// an old primary. A row that a verifier deletes there stays on the senders' server.
+// Elsewhere tells the judge that from since until now the verifiers' connections also led to
+// another server, an old primary. A row that a verifier deletes there stays on the senders' server.
 func (w *World) Elsewhere(since time.Time) {
 	w.event(func(e *Events) { e.Elsewhere = append(e.Elsewhere, Window{since, time.Now()}) })
 }
 
-// killed tells the judge that a verifier was killed, with the rows that it had still to delete.
+// killed tells the judge that a verifier was killed, which may have had rows to delete.
 func (w *World) killed(p *Process) {
 	if slices.Contains(w.Verifiers, p) {
 		w.event(func(e *Events) { e.VerifierKilled = append(e.VerifierKilled, time.Now()) })
 	}
 }
 
-// event notes one of the Events, which the judge reads when all are over.
+// event changes the Events, which the judge reads when all faults are over.
 func (w *World) event(note func(*Events)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	note(&w.events)
 }
 
-// DeleteStaging deletes the staging queue with all that is in it, and declares it
-// again later.
+// DeleteStaging deletes the staging queue with its messages, and declares it again later.
 func (w *World) DeleteStaging(ctx context.Context, gone time.Duration) error {
 	if err := w.RemoveStaging(); err != nil {
 		return err
@@ -251,8 +251,7 @@ func (w *World) DeleteStaging(ctx context.Context, gone time.Duration) error {
 	return w.redeclare(ctx, func() { w.stagingDeleted(0) })
 }
 
-// DeleteTarget deletes the queue of a target with all that is in it, and declares
-// it again later.
+// DeleteTarget deletes the queue of a target with its messages, and declares it again later.
 func (w *World) DeleteTarget(ctx context.Context, target bridge.Target, gone time.Duration) error {
 	if err := w.RemoveTarget(target); err != nil {
 		return err
@@ -280,7 +279,7 @@ func (w *World) RemoveStaging() error {
 	return nil
 }
 
-// PurgeStaging takes all messages that are ready out of the staging queue.
+// PurgeStaging removes all ready messages from the staging queue.
 func (w *World) PurgeStaging() error {
 	return w.onChannel(func(ch *amqp.Channel) error {
 		n, err := ch.QueuePurge(w.config.Topology.Queue, false)
@@ -303,7 +302,7 @@ func (w *World) RemoveTarget(target bridge.Target) error {
 	return nil
 }
 
-// RemoveDead deletes the dead queue. What is in it is lost, and the judge misses it.
+// RemoveDead deletes the dead queue. Its messages are lost, which the judge reports.
 func (w *World) RemoveDead() error {
 	_, err := w.deleteQueue(w.config.Topology.DeadQueue())
 	return err
@@ -316,7 +315,7 @@ func (w *World) targetDeleted(target bridge.Target, ready int) {
 	})
 }
 
-// targetBack notes that the queue of a target was declared again.
+// targetBack records that the queue of a target was declared again.
 func (w *World) targetBack(target bridge.Target) {
 	w.event(func(e *Events) {
 		deleted := e.TargetDeleted[parts.TargetName(target)]
@@ -329,7 +328,7 @@ func (w *World) targetBack(target bridge.Target) {
 }
 
 func (w *World) deleteQueue(queue string) (ready int, err error) {
-	// The answer to a deletion may be a count that says nothing.
+	// The count in the answer to a deletion may be wrong.
 	if ready, err = w.counted(context.Background(), queue); err != nil {
 		return 0, err
 	}
@@ -342,13 +341,13 @@ func (w *World) deleteQueue(queue string) (ready int, err error) {
 	return ready, err
 }
 
-// redeclare declares what is missing. The verifiers declare queues too, and two
-// that declare the same quorum queue at the same time may get an error.
+// redeclare declares the missing queues. The verifiers declare queues too, and two clients that
+// declare the same quorum queue at the same time may get an error.
 //
-// A declaration that fails is a deletion too. RabbitMQ makes a quorum queue known before
-// it starts it, and if the start fails or takes too long it ends what it has started and
-// deletes the queue (start_cluster in rabbit_quorum_queue.erl and ra.erl, read in 4.3.6).
-// Meanwhile the queue may have taken messages and confirmed them.
+// A failed declaration is a deletion too. RabbitMQ registers a quorum queue before it starts it. If
+// the start fails or takes too long, RabbitMQ ends the queue's processes and deletes the queue
+// (start_cluster in rabbit_quorum_queue.erl and ra.erl, read in 4.3.6). Meanwhile the queue may
+// have accepted and confirmed messages.
 func (w *World) redeclare(ctx context.Context, deleted func()) error {
 	return servertest.Await(ctx, "the queue is declared again", func() (bool, error) {
 		err := w.Declare(ctx)
@@ -360,8 +359,8 @@ func (w *World) redeclare(ctx context.Context, deleted func()) error {
 	})
 }
 
-// PublishAgain publishes the message of an order to its target once more, as a
-// verifier does that died before it deleted the row.
+// PublishAgain publishes the message of an order to its target again, as happens after a verifier
+// died before it deleted the row.
 func (w *World) PublishAgain(id uuid.UUID, to bridge.Target) error {
 	p := parts.Message(id, to).Publishing
 	p.MessageId, p.DeliveryMode = id.String(), amqp.Persistent

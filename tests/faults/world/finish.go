@@ -17,13 +17,13 @@ import (
 )
 
 const (
-	quiet  = 1500 * time.Millisecond // without a change: everything that moves has moved
+	quiet  = 1500 * time.Millisecond // nothing has changed for this long: the traffic has drained
 	rounds = 12
 )
 
-// Finish mends everything, ends the senders, lets the verifiers and then the
-// receivers work until nothing is left, and ends them. An error says that
-// something was left; what, the judge tells.
+// Finish ends all faults and the senders, lets the verifiers and then the receivers work until
+// nothing is left, and ends them. An error says that something was left; the judge reports the
+// details.
 func (w *World) Finish(ctx context.Context) error {
 	for _, p := range w.Processes() {
 		p.Thaw()
@@ -55,9 +55,9 @@ func count(ctx context.Context, db *sql.DB, query string, args ...any) (n int, e
 	return n, err
 }
 
-// awaitCarried waits until no row carries a message any more. The judge tells if that does not come
-// about. A claim or a touch moves a stage time by the age of the row, so the longest wait is about
-// as long as the world is old.
+// awaitCarried waits until no row carries a message. If rows stay, the judge reports them. A claim
+// or a touch moves a stage time by the age of the row, so the longest wait is about as long as the
+// age of the world.
 func (w *World) awaitCarried(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, time.Since(w.made)+carriedPatience)
 	defer cancel()
@@ -68,12 +68,12 @@ func (w *World) awaitCarried(ctx context.Context) {
 	}
 }
 
-// carriedPatience is for a claim of a young row, and for a marker on a busy machine.
+// carriedPatience allows for a claim of a young row, and for a marker on a busy machine.
 const carriedPatience = 45 * time.Second
 
-// awaitDead waits until the dead queue holds as many messages as were meant for
-// it: a verifier keeps the unroutable ones for a while. It is no error if it does
-// not get there, since a deleted staging queue takes them with it.
+// awaitDead waits until the dead queue holds all messages that are meant for it, since a verifier
+// keeps unroutable messages for a while. A timeout is no error, since a deleted staging queue may
+// have contained some of them.
 func (w *World) awaitDead(ctx context.Context) error {
 	want, err := count(ctx, w.shop.DB, w.shop.Text(`SELECT count(*) FROM orders WHERE target IN (?, ?)`),
 		parts.TargetName(Nowhere), parts.TargetName(Forbidden))
@@ -89,9 +89,9 @@ func (w *World) awaitDead(ctx context.Context) error {
 	return nil
 }
 
-// drain lets processes work until their queues are empty and the count stands
-// still, and ends them. What an ended one still held is in its queue again, and
-// given to another one. Each round begins with begin.
+// drain lets processes work until their queues are empty and the count no longer changes, and ends
+// them. Messages that an ended process still held return to their queue, so drain starts the
+// processes again for another round. Each round calls begin first.
 func (w *World) drain(ctx context.Context, workers []*Process, queues []string, begin func(context.Context) error, count func() (int, error)) error {
 	still := quiet
 	for round := 1; ; round++ {
@@ -125,14 +125,14 @@ func (w *World) drain(ctx context.Context, workers []*Process, queues []string, 
 		for _, p := range workers {
 			p.Start()
 		}
-		// Perhaps they were held for a target that is missing: for a new verifier that
-		// time begins again.
+		// The messages may have been held for a missing target. A new verifier waits for it from
+		// the beginning.
 		still = quiet + parts.Unroutable
 	}
 }
 
-// giveEvidence commits some orders once all verifiers have a session: none of these drops
-// anything before it has found an order that was committed since (rule 6).
+// giveEvidence commits some orders once all verifiers have a session. A session drops nothing
+// before it has found an order that was committed after its beginning (rule 6).
 func (w *World) giveEvidence(ctx context.Context) error {
 	if len(w.Verifiers) == 0 {
 		return nil
@@ -140,7 +140,7 @@ func (w *World) giveEvidence(ctx context.Context) error {
 	if err := w.awaitConsumers(ctx, "all verifiers consume", w.config.Topology.Queue, len(w.Verifiers)); err != nil {
 		return err
 	}
-	const perVerifier = 10 // the broker deals them out in turn
+	const perVerifier = 10 // the broker distributes them in turn
 	var orders []parts.Transaction
 	for range perVerifier * len(w.Verifiers) {
 		orders = append(orders, parts.Transaction{Orders: []parts.Order{{ID: uuid.Must(uuid.NewV7()), To: Classic}}})
@@ -175,8 +175,8 @@ func (w *World) awaitConsumers(ctx context.Context, what, queue string, consumer
 	})
 }
 
-// left is what the queues hold once they have no consumer, and so got back all
-// that was unacked.
+// left counts the queues' messages once they have no consumer, so including the returned unacked
+// messages.
 func (w *World) left(ctx context.Context, queues []string) (n int, err error) {
 	err = servertest.Await(ctx, "no consumer is left", func() (free bool, err error) {
 		n, free = 0, true
@@ -196,7 +196,7 @@ func (w *World) left(ctx context.Context, queues []string) (n int, err error) {
 	return n, err
 }
 
-// stop ends processes in good order, all at the same time.
+// stop ends processes in good order, concurrently.
 func (w *World) stop(processes []*Process) {
 	var stopping sync.WaitGroup
 	for _, p := range slices.Clone(processes) {

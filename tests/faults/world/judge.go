@@ -12,45 +12,47 @@ import (
 	"github.com/twoqueue/twoqueue/tests/faults/parts"
 )
 
-// Records are what the databases and the queues hold in the end, and what the
-// harness itself has done to them.
+// Records are the contents of the databases, the queues and the diaries at the end, and the acts of
+// the harness.
 type Records struct {
-	Orders   map[uuid.UUID]Placed // what has committed
-	Arrivals []Arrival            // in their order
-	Effects  map[uuid.UUID]int    // of the Guard's transactions
+	Orders   map[uuid.UUID]Placed // the committed orders
+	Arrivals []Arrival            // in the order of their arrival
+	Effects  map[uuid.UUID]int    // number of effects that the Guard's transactions have committed
 	Rows     []uuid.UUID          // left in the ledger
 	Dead     []DeadLetter
 	Staged   int // messages left in the staging, the waiting and the ordered queues
 	Waiting  int // messages left in the receivers' queues
-	Held     int // messages of one queue that the receivers hold, at most
-	Judging  int // messages of the staging queue that the verifiers hold, at most
+	Held     int // the most messages of one queue that the receivers can hold
+	Judging  int // the most messages of the staging queue that the verifiers can hold
 
 	Events Events
-	// Of the diaries, and only to explain: the verifiers' canaries, when a verifier first
-	// knew that a message was committed, which is before it forwards it, and when one last
-	// began to delete a row, which is after the target's confirm.
+	// From the diaries, only for explanations. Canaries has the verifiers' canaries. Committed has
+	// the time when a verifier first found a message committed, which is before it forwards the
+	// message. Forgotten has the time when a verifier last began to delete a row, which is after
+	// the target's confirm.
 	Canaries  map[uuid.UUID]bool
 	Committed map[uuid.UUID]time.Time
 	Forgotten map[uuid.UUID]time.Time
-	// These only measure: when the senders heard of the commits, by message, when a verifier first
-	// knew that the target had confirmed a message, which verifiers had it, and which sessions of
-	// verifiers ended.
+	// From the diaries, only for measurements. Commits has when each sender learned of a commit.
+	// AtTarget has when a verifier first knew of the target's confirm. Seen has the verifiers that
+	// had a message. SessionsEnded has the sessions of verifiers that ended.
 	Commits       map[uuid.UUID]Commit
 	AtTarget      map[uuid.UUID]time.Time
 	Seen          map[uuid.UUID]Seen
 	SessionsEnded []SessionEnd
-	// Of the diaries too: the messages that their rows carry, and, by message, how often a verifier
-	// has claimed it to stage it again, and how many deliveries verifiers have finished.
+	// From the diaries too. Carried has the carried messages. Claims has how often verifiers
+	// claimed a message in order to stage it again. Done has how many deliveries of it they
+	// finished.
 	Carried map[uuid.UUID]bool
 	Claims  map[uuid.UUID]int
 	Done    map[uuid.UUID]int
-	// Cancelled is how many delayed messages were taken back for certain, by the diaries too.
+	// Cancelled is the number of delayed messages that were certainly cancelled, from the diaries.
 	Cancelled int
 }
 
-// Placed is an order's target, and when its row was inserted: before its message
-// was published. If the message has an order key, Number is its place among those of the
-// key, from 1 on.
+// Placed has an order's target, and the time of its row's INSERT, which is before its message is
+// published. If the message has an order key, Number is its position among the messages of the key,
+// counted from 1.
 type Placed struct {
 	Target string
 	At     time.Time
@@ -72,47 +74,46 @@ type Arrival struct {
 // A DeadLetter is a message in the dead queue.
 type DeadLetter struct {
 	ID      uuid.UUID
-	Stray   string // the name of a stray, see Events
+	Stray   string // the stray's name in Events.Strays, if it is one
 	Reason  string
 	Verdict string
 }
 
-// Events are the acts of the harness that explain what would be a violation
-// otherwise.
+// Events are the acts of the harness. They explain findings that would otherwise be violations.
 type Events struct {
 	StagingDeleted []Deletion
 	TargetDeleted  map[string][]Deletion // by target
 	DatabaseKilled []time.Time
-	VerifierKilled []time.Time      // with rows that it had still to delete
-	Elsewhere      []Window         // when connections of verifiers led to another server, too
+	VerifierKilled []time.Time      // it may have had rows to delete
+	Elsewhere      []Window         // when verifiers' connections also led to another server
 	Strays         map[string]Stray // published into the staging queue from outside, by name
 	Troubles       []Trouble        // the faults of the plan
 	Began          time.Time        // of the plan's first step
 	Finished       time.Time        // when everything was mended and the senders ended
-	NothingLost    bool             // from the staging and the waiting queue: each copy is needless
+	NothingLost    bool             // the staging and waiting queues lose nothing: each copy is needless
 }
 
 // A Deletion of a queue, with all that is in it.
 type Deletion struct {
-	At    time.Time // when it was certainly gone
-	Back  time.Time // when it was declared again; zero if it was not, and for the staging queue
-	Ready int       // deliveries in it that no consumer held, shortly before
+	At    time.Time // when the queue was certainly gone
+	Back  time.Time // when the queue was declared again; zero if it was not, and for the staging queue
+	Ready int       // ready deliveries in the queue, shortly before
 }
 
-// A Stray is meant for the dead queue.
+// A Stray is a message from outside that belongs into the dead queue.
 type Stray struct {
 	Reason string
 	At     time.Time
-	Staged bool // in the staging queue
+	Staged bool // published into the staging queue
 }
 
 // A Window is a span of time.
 type Window struct{ From, To time.Time }
 
-// A Violation is something that must never be.
+// A Violation is a broken guarantee.
 type Violation struct {
 	Kind Kind
-	ID   uuid.UUID // zero if it is about none
+	ID   uuid.UUID // zero if it concerns no single message
 	Text string
 }
 
@@ -125,9 +126,9 @@ type Kind string
 const (
 	Lost        Kind = "lost"      // committed, and did not arrive
 	Invented    Kind = "invented"  // arrived, and was not committed
-	NoEffect    Kind = "no effect" // arrived, and had none
+	NoEffect    Kind = "no effect" // arrived, and had no effect
 	TwoEffects  Kind = "more than one effect"
-	Disordered  Kind = "out of order"    // its first copy arrived before that of an earlier one of its key
+	Disordered  Kind = "out of order"    // its first copy arrived before the first copy of an earlier message of its key
 	Changed     Kind = "changed"         // arrived with another content, or at another target
 	Leftover    Kind = "left over"       // in a queue, at the end
 	Orphan      Kind = "unexplained row" // in the ledger, at the end
@@ -140,7 +141,7 @@ const (
 	KeyCarried  Kind = "carried although it has an order key"
 )
 
-// Summary lists the violations, and of each kind no more than a few.
+// Summary lists the violations, with a few of each kind.
 func Summary(violations []Violation) string {
 	const most = 8
 	seen := make(map[Kind]int)
@@ -158,25 +159,25 @@ func Summary(violations []Violation) string {
 	return text.String()
 }
 
-// Totals are what a run has seen.
+// Totals are the counts of a run.
 type Totals struct {
 	Committed   int // messages
-	Delivered   int // of them, to a receiver
-	InOrder     int // of the delivered, with an order key
-	Dead        int // of them, in the dead queue, as they were meant to be
+	Delivered   int // committed messages that a receiver got
+	InOrder     int // delivered messages with an order key
+	Dead        int // committed messages in the dead queue, as intended
 	Duplicates  int // deliveries beyond each message's first
 	WithStaging int // lost with the staging queue when it was deleted
 	WithTarget  int // lost with a target's queue when it was deleted
 	Rows        int // left in the ledger, and explained
 	Carried     int // committed, and carried by their rows
 	Delayed     int // committed, delayed and not cancelled
-	Cancelled   int // taken back, by transactions of which their senders know that they committed
-	StagedAgain int // copies of them that verifiers have staged
-	Needless    int // of these copies, needless at most: another delivery of the message was there
+	Cancelled   int // cancelled by transactions whose commit their senders learned of
+	StagedAgain int // copies of carried messages that verifiers have staged
+	Needless    int // the most of these copies that were needless: another delivery of the message was there
 	Untouched   Untouched
 }
 
-// Add adds another run's.
+// Add adds the totals of another run.
 func (t *Totals) Add(o Totals) {
 	t.Committed += o.Committed
 	t.Delivered += o.Delivered
@@ -199,13 +200,12 @@ func (t Totals) String() string {
 		t.Committed, t.Delivered, t.InOrder, t.Dead, t.Duplicates, t.WithStaging, t.WithTarget, t.Rows, t.Carried, t.Delayed, t.Cancelled, t.StagedAgain, t.Needless)
 }
 
-// undone is how far before a kill of the database a deletion that did not wait for
-// the disk may be undone: three times its WAL writer's delay of 200 ms, on a busy
-// machine.
+// undone is how long before a kill of the database a deletion may have been lost that did not wait
+// for the disk: three times the WAL writer's delay of 200 ms, and more for a busy machine.
 const undone = 10 * time.Second
 
-// Judge holds the records against the claim: delivered if and only if committed,
-// with effect exactly once.
+// Judge compares the records with the guarantee: delivered if and only if committed, with effect
+// exactly once.
 func Judge(r Records) (Totals, []Violation) {
 	j := judge{Records: r, arrived: make(map[uuid.UUID]int), dead: make(map[uuid.UUID]int), misled: make(map[uuid.UUID]bool), rows: make(map[uuid.UUID]bool)}
 	j.totals.Committed, j.totals.Cancelled = len(r.Orders), r.Cancelled
@@ -234,8 +234,8 @@ type judge struct {
 	violations []Violation
 
 	arrived map[uuid.UUID]int
-	dead    map[uuid.UUID]int  // as they were meant to be
-	misled  map[uuid.UUID]bool // wrongly in the dead queue
+	dead    map[uuid.UUID]int  // deliveries in the dead queue that belong there
+	misled  map[uuid.UUID]bool // messages that are wrongly in the dead queue
 	rows    map[uuid.UUID]bool
 }
 
@@ -243,7 +243,7 @@ func (j *judge) violates(kind Kind, id uuid.UUID, format string, args ...any) {
 	j.violations = append(j.violations, Violation{kind, id, fmt.Sprintf(format, args...)})
 }
 
-// arrivals: only what was committed, as it was sent, where it was sent to.
+// arrivals checks that only committed messages arrived, unchanged, at their targets.
 func (j *judge) arrivals() {
 	for _, a := range j.Arrivals {
 		if j.arrived[a.ID]++; j.arrived[a.ID] > 1 {
@@ -269,7 +269,7 @@ func (j *judge) arrivals() {
 	}
 }
 
-// inOrder: the first copies of each key count up by one.
+// inOrder checks that the numbers of each key's first copies count up by one.
 func (j *judge) inOrder() {
 	seen, last := make(map[uuid.UUID]bool), make(map[string]int)
 	for _, a := range j.Arrivals {
@@ -286,7 +286,8 @@ func (j *judge) inOrder() {
 	}
 }
 
-// deadLetters: only what was meant for the dead queue, for the right reason.
+// deadLetters checks that the dead queue has only messages that belong there, each with the right
+// reason.
 func (j *judge) deadLetters() {
 	strays := make(map[string]bool)
 	for _, d := range j.Dead {
@@ -315,16 +316,16 @@ func (j *judge) deadLetters() {
 
 const unroutable = "unroutable"
 
-// awayForLong tells whether the target's queue was away, after the order was placed, for as
-// long as verifiers wait for it: on a slow machine its declaration may take that long.
+// awayForLong reports whether the target's queue was missing, after the order was placed, for as
+// long as verifiers wait for it. Its declaration may take that long on a slow machine.
 func (j *judge) awayForLong(order Placed) bool {
 	return slices.ContainsFunc(j.Events.TargetDeleted[order.Target], func(d Deletion) bool {
 		return d.Back.After(order.At.Add(parts.Unroutable)) && d.Back.Sub(d.At) >= parts.Unroutable
 	})
 }
 
-// meantForDead is the reason for which messages for a target belong into the dead
-// queue, "" if they do not.
+// meantForDead returns the reason for which messages of a target belong into the dead queue, or ""
+// if they do not.
 func meantForDead(target string) string {
 	switch target {
 	case parts.TargetName(Nowhere):
@@ -335,10 +336,11 @@ func meantForDead(target string) string {
 	return ""
 }
 
-// orders: each has arrived, and had its effect. What is missing must have been in
-// a queue that the harness deleted. Either no verifier had heard the target's confirm, and
-// it was in the staging queue: then its row is still there. Or one had, and it was in the
-// target's queue: then that was deleted after a verifier knew that it was committed.
+// orders checks that each order's message has arrived and had its effect. A missing message must
+// have been in a queue that the harness deleted. If no verifier has received the target's confirm,
+// the message was in the staging queue, and its row is still there. If a verifier has received it,
+// the message was in the target's queue, which was deleted after a verifier found the message
+// committed.
 func (j *judge) orders() {
 	with := make(map[string]int) // lost with the queues of a target
 	for id, order := range j.Orders {
@@ -349,12 +351,12 @@ func (j *judge) orders() {
 		case j.dead[id] > 0 && j.arrived[id] == 0:
 			j.totals.Dead++
 			continue
-		case j.misled[id]: // was told
+		case j.misled[id]: // already reported
 			continue
 		case j.arrived[id] > 0 && j.Effects[id] > 0:
 			j.totals.Delivered++
 			continue
-		case j.arrived[id] > 0 && withTarget: // the queue was deleted before the effect
+		case j.arrived[id] > 0 && withTarget: // the target's queue was deleted before the effect
 			with[order.Target]++
 			continue
 		case j.arrived[id] > 0:
@@ -386,9 +388,9 @@ func (j *judge) orders() {
 	}
 }
 
-// carried: no message with an order key is, and no copy is made of one that is in the queues. A
-// message that was claimed and finished more than once had a copy that it did not need, unless a
-// verifier died or lost its session: then one copy is finished twice.
+// carried checks that no message with an order key is carried, and that no copy is staged while the
+// message is in the queues. A message that was claimed, and finished more than once, had a needless
+// copy, unless a verifier died or lost its session: then one copy is finished twice.
 func (j *judge) carried() {
 	for id, order := range j.Orders {
 		if !j.Carried[id] {
@@ -406,8 +408,8 @@ func (j *judge) carried() {
 	}
 }
 
-// mostStaged is how many messages the staging queue can have held in all its deletions. A
-// delivery may have as many as a transaction.
+// mostStaged returns the most messages that the staging queue can have held in all its deletions. A
+// delivery may hold all messages of a transaction.
 func (j *judge) mostStaged() (n int) {
 	for _, d := range j.Events.StagingDeleted {
 		n += d.Ready*parts.MostOrders + j.Judging + meanwhile
@@ -415,16 +417,16 @@ func (j *judge) mostStaged() (n int) {
 	return n
 }
 
-// meanwhile is how many messages a queue may confirm between the count of those that are
-// ready in it and its deletion: some seconds of the traffic.
+// meanwhile is the most messages that a queue may confirm between the count of its ready messages
+// and its deletion: some seconds of the traffic.
 const meanwhile = 200
 
-// after tells whether one of the deletions is after t.
+// after reports whether one of the deletions is after t.
 func after(all []Deletion, t time.Time) bool {
 	return slices.ContainsFunc(all, func(d Deletion) bool { return d.At.After(t) })
 }
 
-// left: the queues are empty, and each row of the ledger has its reason.
+// left checks that the queues are empty, and that each row of the ledger has an explanation.
 func (j *judge) left() {
 	if j.Staged > 0 {
 		j.violates(Leftover, uuid.Nil, "%d messages in the staging, the waiting and the ordered queues", j.Staged)
@@ -441,30 +443,30 @@ func (j *judge) left() {
 	}
 }
 
-// explain returns why a row must not be there, or "" if it may.
+// explain returns why a row must not be there, or "" if its presence is explained.
 func (j *judge) explain(id uuid.UUID) string {
 	order, committed := j.Orders[id]
 	switch {
-	case !committed && j.Canaries[id]: // of a proof that was killed
+	case !committed && j.Canaries[id]: // a canary of a killed proof
 		return ""
 	case !committed:
 		return "it belongs to no order and to no proof"
-	case j.Carried[id]: // whatever happens, a verifier stages it
+	case j.Carried[id]: // a verifier always stages it
 		return "it carries its message"
-	case order.Key == "" && after(j.Events.StagingDeleted, order.At): // with the message, or before its deletion
+	case order.Key == "" && after(j.Events.StagingDeleted, order.At): // the message was deleted with the queue, or is on its way to it
 		return ""
 	}
 	if j.arrived[id] > 0 && slices.ContainsFunc(j.Events.VerifierKilled, order.At.Before) {
-		return "" // its DELETE had failed or its row was locked, and its verifier was to try again
+		return "" // its DELETE had failed or its row was locked, and the killed verifier was to try again
 	}
 	forgotten, ok := j.Forgotten[id]
 	if ok && slices.ContainsFunc(j.Events.DatabaseKilled, func(killed time.Time) bool {
 		return forgotten.Before(killed) && killed.Sub(forgotten) < undone
 	}) {
-		return "" // the crash has undone the deletion
+		return "" // the crash undid the deletion
 	}
 	if j.arrived[id] > 0 && slices.ContainsFunc(j.Events.Elsewhere, func(w Window) bool { return order.At.Before(w.To) }) {
-		return "" // its verifier was killed, to be led to another server
+		return "" // its verifier was killed, and led to another server
 	}
 	if ok && slices.ContainsFunc(j.Events.Elsewhere, func(w Window) bool { return forgotten.After(w.From) && forgotten.Before(w.To) }) {
 		return "" // it was deleted on the other server

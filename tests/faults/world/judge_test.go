@@ -10,7 +10,7 @@ import (
 	"github.com/twoqueue/twoqueue/tests/faults/world"
 )
 
-// Each case is a world with one order that has gone its way, with some changes.
+// Each case is a world with one correctly delivered order, with some changes.
 func TestTheJudgeSeesWhatIsWrongAndNothingElse(t *testing.T) {
 	type (
 		change  = func(*world.Records)
@@ -22,7 +22,7 @@ func TestTheJudgeSeesWhatIsWrongAndNothingElse(t *testing.T) {
 	placed := time.Now()
 	before, later := placed.Add(-time.Second), placed.Add(time.Second)
 
-	// What happens to the order's message …
+	// Changes of the order's message.
 	gone := func(r *world.Records) { r.Arrivals, r.Effects = nil, nil }
 	row := func(id uuid.UUID) change { return func(r *world.Records) { r.Rows = append(r.Rows, id) } }
 	judged := func(at time.Time) change {
@@ -50,14 +50,14 @@ func TestTheJudgeSeesWhatIsWrongAndNothingElse(t *testing.T) {
 	forNowhere := func(r *world.Records) {
 		r.Orders[other] = world.Placed{Target: parts.TargetName(world.Nowhere), At: placed}
 	}
-	// … and what the harness does.
+	// Acts of the harness.
 	stagingDeleted := func(at time.Time) change {
 		return func(r *world.Records) { r.Events.StagingDeleted = []world.Deletion{{At: at, Ready: 1}} }
 	}
 	targetDeleted := func(target string, d world.Deletion) change {
 		return func(r *world.Records) { r.Events.TargetDeleted = map[string][]world.Deletion{target: {d}} }
 	}
-	notBefore := func(after time.Duration) change { // its arrival
+	notBefore := func(after time.Duration) change { // relative to its arrival
 		return func(r *world.Records) {
 			r.Arrivals[0].At = later
 			o := r.Orders[id]

@@ -12,8 +12,8 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers"
 )
 
-// silence stops the process of a quorum queue for a while: it confirms nothing, as a queue that
-// has no majority.
+// silence suspends the process of a quorum queue for a while. The queue then confirms nothing, as a
+// queue without a majority does.
 func silence(ctx context.Context, server *servers.RabbitMQ, queue string, silent time.Duration) error {
 	tell := func(ctx context.Context, verb string) error {
 		_, err := server.Eval(ctx, `{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"%s">>)), {Name, _} = amqqueue:get_pid(Q), sys:%s(whereis(Name), infinity)`, queue, verb)
@@ -29,8 +29,8 @@ func silence(ctx context.Context, server *servers.RabbitMQ, queue string, silent
 	return tell(context.WithoutCancel(ctx), "resume")
 }
 
-// slowTransactions holds more transactions open than all verifiers can wait for. Every second
-// one rolls back.
+// slowTransactions holds more transactions open than all verifiers can wait for. Every second one
+// rolls back.
 func (w *World) slowTransactions(ctx context.Context, hold time.Duration) error {
 	const transactions, orders = 40, 5
 	targets := []bridge.Target{Classic, Quorum, Exchange}

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A FaultKind is something that goes wrong.
+// A FaultKind is a kind of fault.
 type FaultKind string
 
 // The kinds of faults.
@@ -38,7 +38,7 @@ const (
 	SilentTarget     FaultKind = "a target queue that does not answer"
 	SlowTransactions FaultKind = "slow transactions"
 
-	// UnbindOrdered is of a world with order keys only, and in no plan by itself.
+	// UnbindOrdered needs a world with order keys. NewPlan draws it for no plan.
 	UnbindOrdered FaultKind = "take the binding of the ordered target away"
 )
 
@@ -48,15 +48,15 @@ var FaultKinds = []FaultKind{KillProcess, FreezeProcess, KillBroker, KillDatabas
 	LockRows, VanishHost, UnreadableMessages, UnpublishableMessages}
 
 // LocalKinds are the kinds of a local plan: each touches a target, rows, some messages, or one
-// process beside others. With receivers among the processes it would not be local.
+// process among others. The processes must not include receivers, whose faults are not local.
 var LocalKinds = []FaultKind{KillProcess, FreezeProcess, CutLink, LoseLink, SlowLink, VanishHost, DeleteTarget, SilentTarget,
 	FullBeside, LockRows, StrayMessages, UnreadableMessages, UnpublishableMessages, FewConnections, SlowTransactions}
 
-// A Fault is one thing that goes wrong, and for how long.
+// A Fault is one fault and its duration.
 type Fault struct {
 	Kind    FaultKind
 	Process int  // the number of a process
-	Broker  bool // the link: to the broker, or to the database
+	Broker  bool // the link to the broker, not to the database
 	Target  int  // the number of a target
 	For     time.Duration
 }
@@ -77,7 +77,7 @@ func (f Fault) String() string {
 	return string(f.Kind) + what
 }
 
-// touches are what a fault needs for itself.
+// touches names the resource that a fault needs exclusively.
 func (f Fault) touches() string {
 	switch f.Kind {
 	case KillProcess, FreezeProcess, VanishHost:
@@ -98,14 +98,14 @@ type Step struct {
 	Rest   time.Duration
 }
 
-// A Plan is what goes wrong, one step after the other. The seed decides all of it.
+// A Plan is a sequence of faults. The seed determines all of it.
 type Plan struct {
 	Seed  uint64
 	Steps []Step
 }
 
-// NewPlan draws a plan of faults of these kinds for so many processes, the first ones of
-// World.Processes. Every kind of fault comes once before any comes again.
+// NewPlan draws a plan of faults of these kinds for the first processes of World.Processes. Every
+// kind of fault occurs once before any occurs again.
 func NewPlan(seed uint64, steps, processes int, kinds []FaultKind) Plan {
 	random := rand.New(rand.NewPCG(seed, 0))
 	var deck []FaultKind
@@ -150,7 +150,7 @@ func fault(random *rand.Rand, kind FaultKind, processes int) Fault {
 		f.Process, f.Broker, f.For = random.IntN(processes), random.IntN(2) == 0, milliseconds(random, 1000, 4000)
 	case MemoryAlarm:
 		f.For = milliseconds(random, 200, 3000)
-	case KillBroker, KillDatabase: // how long it is away, beside its start
+	case KillBroker, KillDatabase: // how long the server is away, beside its start
 		f.For = milliseconds(random, 0, 1500)
 	case DeleteStaging:
 		f.For = milliseconds(random, 0, 300)

@@ -16,7 +16,7 @@ import (
 	"github.com/twoqueue/twoqueue/tests/faults/parts"
 )
 
-// Judge reads the records, once Finish has returned, and judges them.
+// Judge reads the records and judges them. Call it after Finish.
 func (w *World) Judge(ctx context.Context) (Totals, []Violation, error) {
 	records, err := w.records(ctx)
 	if err != nil {
@@ -29,8 +29,8 @@ func (w *World) Judge(ctx context.Context) (Totals, []Violation, error) {
 	return totals, violations, nil
 }
 
-// End is Finish and Judge for a test that must find nothing wrong, and at least so many
-// messages with an order key: fewer would show nothing.
+// End calls Finish and Judge for a test that must find no violation, and at least inOrder messages
+// with an order key: fewer would show nothing.
 func (w *World) End(inOrder int) {
 	w.t.Helper()
 	w.Must("finish", w.Finish(w.t.Context()))
@@ -46,8 +46,8 @@ func (w *World) End(inOrder int) {
 	w.t.Log(totals)
 }
 
-// Histories are the lines of the diary about the violations' messages, of a few of
-// them at most, after the course of the whole.
+// Histories returns the course of the run, and the diary's lines about the violations' messages, a
+// few of each kind.
 func (w *World) Histories(violations []Violation) string {
 	const most = 4 // of each kind
 	var ids []uuid.UUID
@@ -61,7 +61,7 @@ func (w *World) Histories(violations []Violation) string {
 	return w.HistoriesOf(ids)
 }
 
-// HistoriesOf are the lines of the diary about messages, after the course of the whole.
+// HistoriesOf returns the course of the run, and the diary's lines about messages.
 func (w *World) HistoriesOf(ids []uuid.UUID) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "the course:\n  %s\n", strings.Join(w.Diary.course(), "\n  "))
@@ -76,7 +76,7 @@ func (w *World) records(ctx context.Context) (r Records, err error) {
 	r.Events = w.events
 	w.mu.Unlock()
 	r.Held = len(w.Receivers) * parts.ReceiverPrefetch
-	const perDelivery = 20 // messages; the mean that invent makes is about 7
+	const perDelivery = 20 // messages; invent makes about 7 on average
 	r.Judging = len(w.Verifiers) * parts.VerifierOptions(w.config.Topology).Prefetch * perDelivery
 
 	var orders []struct {
@@ -108,10 +108,10 @@ func (w *World) records(ctx context.Context) (r Records, err error) {
 	return r, err
 }
 
-// strayHeader names a stray; a stray may have no usable message ID.
+// strayHeader has the name of a stray, which may have no usable message ID.
 const strayHeader = "stray"
 
-// deadLetters takes everything from the dead queue.
+// deadLetters removes and returns all messages of the dead queue.
 func (w *World) deadLetters() (out []DeadLetter, err error) {
 	err = w.onChannel(func(ch *amqp.Channel) error {
 		for {
@@ -134,7 +134,7 @@ func (w *World) deadLetters() (out []DeadLetter, err error) {
 	return out, err
 }
 
-// readDiary finds what explains.
+// readDiary reads the records' explanations from the diary.
 func (w *World) readDiary(r *Records) error {
 	r.Canaries, r.Committed, r.Forgotten = make(map[uuid.UUID]bool), make(map[uuid.UUID]time.Time), make(map[uuid.UUID]time.Time)
 	r.AtTarget = make(map[uuid.UUID]time.Time)
@@ -142,7 +142,7 @@ func (w *World) readDiary(r *Records) error {
 	r.Carried, r.Claims, r.Done = make(map[uuid.UUID]bool), make(map[uuid.UUID]int), make(map[uuid.UUID]int)
 	today := time.Now().UTC()
 	return w.Diary.scan(func(line string, at time.Time, writer string, id uuid.UUID, what string) {
-		if what == parts.Ended { // rolled back as well, if it was to; then there is no order
+		if what == parts.Ended { // also after an intended rollback; then there is no order
 			r.Commits[id] = Commit{onDay(today, at), writer}
 		}
 		if what == parts.Cancelled {
@@ -187,7 +187,7 @@ func (w *World) readDiary(r *Records) error {
 	})
 }
 
-// onDay puts a time of the clock on the day that makes it lie in the past.
+// onDay returns the latest past time with this clock time.
 func onDay(now, clock time.Time) time.Time {
 	y, m, d := now.Date()
 	at := time.Date(y, m, d, clock.Hour(), clock.Minute(), clock.Second(), clock.Nanosecond(), time.UTC)

@@ -12,19 +12,19 @@ import (
 	"github.com/twoqueue/twoqueue/tests/faults/parts"
 )
 
-// A Trouble is a fault of the plan, from its beginning to its end.
+// A Trouble is a fault of the plan, with its beginning and its end.
 type Trouble struct {
 	Fault    Fault
 	From, To time.Time
-	Sender   string             // of a fault of a process or its link: its name, if it is a sender
-	Verifier string             // the same, if it is a verifier
-	Rows     map[uuid.UUID]bool // of LockRows
+	Sender   string             // the sender's name, if the fault is of a sender or its link
+	Verifier string             // the verifier's name, if the fault is of a verifier or its link
+	Rows     map[uuid.UUID]bool // the rows that LockRows locked
 }
 
-// Seen tells which verifiers had a message.
+// Seen has the verifiers that had a message.
 type Seen struct {
-	By    []string // by name: the verifiers that have looked it up, at least
-	Again bool     // delivered again: a consumer had it that did not ack it
+	By    []string // names of the verifiers that have it in their diaries; there may be more
+	Again bool     // delivered again: a consumer had the message and did not ack it
 }
 
 // A SessionEnd is the end of a verifier's session by an error.
@@ -34,30 +34,30 @@ type SessionEnd struct {
 	Line     string // of the diary
 }
 
-// A Commit is when a sender heard that its transaction has committed.
+// A Commit has the time when a sender learned that its transaction committed.
 type Commit struct {
 	At     time.Time
 	Sender string
 }
 
 const (
-	// inTime is within which time after its commit an untouched message is to arrive.
+	// inTime is the longest time from its commit in which an untouched message must arrive.
 	inTime = 2 * time.Second
 
-	// aftermath is how long after its end a fault touches messages: sessions start again,
-	// held targets are tried again, and a backlog is worked off.
+	// aftermath is how long a fault touches messages after its end: sessions start again, held
+	// targets are tried again, and a backlog is worked off.
 	aftermath = 5 * time.Second
 
-	// longOpen is for how long a transaction may be open. A longer one touches its own messages:
-	// the verifier has set them aside, to look at them again later.
+	// longOpen is the longest time that a transaction may be open. A longer transaction touches its
+	// own messages: the verifier has set them aside for later.
 	longOpen = 500 * time.Millisecond
 )
 
-// touches tells whether a fault touches a message. A local fault touches some messages: the
-// messages of its target, of its rows, of its sender, or the messages that its verifier has had. Which
-// these are, the verifier's own diary says, and the broker: a verifier that was cut off may have
-// held any message that is delivered again. Strays, slow transactions of other messages and a limit of
-// connections touch none. Any other fault, of the broker, of a database, or of a receiver with
+// touches reports whether a fault touches a message. A local fault touches the messages of its
+// target, of its rows, of its sender, or the messages that its verifier has had. The verifier's
+// diary and the broker show which messages it has had: a verifier that was cut off may have held
+// any message that is delivered again. Strays, slow transactions of other messages and a limit of
+// connections touch no message. Any other fault, of the broker, of a database, or of a receiver and
 // its links, touches all.
 func (t Trouble) touches(id uuid.UUID, order Placed, commit Commit, seen Seen) bool {
 	is := func(target bridge.Target) bool { return order.Target == parts.TargetName(target) }
@@ -88,15 +88,15 @@ func (t Trouble) touches(id uuid.UUID, order Placed, commit Commit, seen Seen) b
 // Untouched counts the messages that no fault touched between their commit and inTime later.
 type Untouched struct {
 	Messages int
-	InTime   int           // of these, arrived in time
+	InTime   int           // messages that arrived in time
 	Slowest  time.Duration // from the commit to the target
-	Late     []uuid.UUID   // some that did not arrive in time
+	Late     []uuid.UUID   // some messages that did not arrive in time
 }
 
-// mostLate is how many of the late messages are kept, to tell their histories.
+// mostLate is the most late messages that are kept for their histories.
 const mostLate = 4
 
-// Share is the part that arrived in time.
+// Share returns the share that arrived in time.
 func (u Untouched) Share() float64 { return float64(u.InTime) / float64(max(1, u.Messages)) }
 
 // Add adds another run's.
@@ -115,17 +115,17 @@ func (u Untouched) String() string {
 		u.Messages, u.InTime, 100*u.Share(), inTime, u.Slowest.Round(time.Millisecond))
 }
 
-// untouched measures the untouched messages. It leaves out a message whose commit no sender has
-// heard of, or that was committed before the plan began, a delayed message, a message for the dead queue,
-// and a message with an order key, because the queue of the ordered target is full by design every now
-// and then.
+// untouched measures the untouched messages. It leaves out a message whose commit no sender learned
+// of, a message that was committed before the plan began, a delayed message, a message for the dead
+// queue, and a message with an order key, because the queue of the ordered target is regularly full
+// by design.
 //
-// A message has arrived when its target has confirmed it, or a receiver has stored it. How soon
-// receivers store what is in their queues is not the bridge's affair: on a busy machine it takes
-// seconds.
+// A message has arrived when its target has confirmed it, or a receiver has stored it. The time
+// that receivers take to store messages from their queues is outside the bridge: on a busy machine
+// it takes seconds.
 func (j *judge) untouched() (u Untouched) {
 	if len(j.Events.Troubles) == 0 {
-		return u // faults that no plan has injected have no times
+		return u // faults outside a plan have no times
 	}
 	arrived := maps.Clone(j.AtTarget)
 	if arrived == nil {
@@ -150,9 +150,9 @@ func (j *judge) untouched() (u Untouched) {
 		u.Messages++
 		at, ok := arrived[id]
 		if !ok {
-			continue // the judge tells that it is lost
+			continue // orders reports it as lost
 		}
-		took := max(0, at.Sub(commit.At)) // its receiver may be faster than its sender
+		took := max(0, at.Sub(commit.At)) // the receiver may be faster than the sender
 		u.Slowest = max(u.Slowest, took)
 		if took <= inTime {
 			u.InTime++
@@ -163,7 +163,7 @@ func (j *judge) untouched() (u Untouched) {
 	return u
 }
 
-// sessions: local faults end no session, except the sessions of the verifiers that they name.
+// sessions checks that local faults end only the sessions of the verifiers that they name.
 func (j *judge) sessions() {
 	local := len(j.Events.Troubles) > 0 && !slices.ContainsFunc(j.Events.Troubles, func(t Trouble) bool {
 		return !slices.Contains(LocalKinds, t.Fault.Kind)

@@ -10,8 +10,8 @@ import (
 	"github.com/twoqueue/twoqueue/tests/faults/world"
 )
 
-// Each case is a world with one order, committed at a time and arrived some time later, and one
-// fault that lasted ten seconds from a time after the commit on.
+// Each case is a world with one order, which was committed and arrived some time later, and one
+// fault that lasted ten seconds. begins is when the fault began, after the commit.
 func TestJudgeMeasuresUntouchedMessages(t *testing.T) {
 	id := uuid.Must(uuid.NewV7())
 	classic, exchange := world.Fault{Kind: world.DeleteTarget}, world.Fault{Kind: world.FullBeside}
@@ -120,13 +120,13 @@ func TestJudgeAddsUntouchedMessages(t *testing.T) {
 	}
 }
 
-// A session ended a second after a fault began that lasted ten seconds.
+// A session ended during or after a fault that lasted ten seconds.
 func TestJudgeSeesSessionsThatLocalFaultsEnd(t *testing.T) {
 	const verifier, other = "verifier-1", "verifier-2"
 	kill := world.Fault{Kind: world.KillProcess}
 	for name, test := range map[string]struct {
 		trouble  world.Trouble
-		after    time.Duration // its beginning the session ended
+		after    time.Duration // from the fault's beginning to the session's end
 		violates bool
 	}{
 		"its verifier was killed":       {world.Trouble{Fault: kill, Verifier: verifier}, time.Second, false},

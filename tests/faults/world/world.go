@@ -21,29 +21,30 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// Config says on what a world stands.
+// Config describes the servers and the traffic of a world.
 type Config struct {
-	Program    string // built by Build; empty is this binary, which calls Main
-	Mutant     string // which of those in the program the processes are; none by default
+	Program    string // built by Build; if empty, this binary, which calls Main
+	Mutant     string // the program's mutant that the processes are; none by default
 	AMQP       string // the broker's URL
 	Nodes      string // the URL with all nodes of a cluster, for senders and verifiers; empty: AMQP
-	Shop, Post string // the databases' URLs, postgres:// or mysql://; the sender's, with the ledger, and the receiver's
+	Shop, Post string // the databases' URLs, postgres:// or mysql://: the senders', with the ledger, and the receivers'
 	Topology   bridge.Topology
 	Diary      *Diary
-	// MoreTargets are queues, declared by the test, that receivers consume too.
+	// MoreTargets are further queues, declared by the test, that receivers consume.
 	MoreTargets []string
-	Keys        int  // of the messages that must keep their order; 0: there are none
+	Keys        int  // number of order keys; 0: there are none
 	Quorum      bool // quorum queues for all targets, as in a cluster
-	// Carry is which messages the senders' rows carry: of the first sender, the second, and so on,
-	// then from the first on. Without it none carries. Scripts carry only by AddCarrying.
+	// Carry has each sender's form of carrying: of the first sender, the second, and so on, then
+	// again from the beginning. If it is empty, no sender carries. Scripts carry only by
+	// AddCarrying.
 	Carry []sender.Carry
-	// Delayed: some messages that senders make up are delayed, and some of these are cancelled.
+	// Delayed says that some invented messages are delayed, and some of these are cancelled.
 	Delayed bool
-	Pause   time.Duration // at most, of each of a sender's workers between two transactions
+	Pause   time.Duration // the longest pause of a sender's worker between two transactions
 }
 
-// The targets. Messages for Nowhere and Forbidden are meant for the dead queue:
-// the one is missing, the other is not on the verifiers' allow-list.
+// The targets. Messages for Nowhere and Forbidden belong into the dead queue: Nowhere is missing,
+// and Forbidden is not on the verifiers' allow-list.
 var (
 	Classic   = bridge.Target{RoutingKey: "target.classic"}
 	Quorum    = bridge.Target{RoutingKey: "target.quorum"}
@@ -56,23 +57,23 @@ var (
 // exchangeQueue is bound to Exchange.
 const exchangeQueue = "target.exchange"
 
-// orderedQueue is bound to Ordered. It is full every now and then. It is a quorum queue: when a
-// node starts again, a classic queue drops of its confirmed messages what exceeds
-// x-max-length, those among them that were unacked, although it is to reject what is
-// published (measured on 3.10.8 and 4.3.6).
+// orderedQueue is bound to Ordered. It is full every now and then. It is a quorum queue, since a
+// classic queue loses messages when a node restarts: it drops confirmed messages beyond
+// x-max-length, including messages that were unacked, although it should reject new publications
+// instead (measured on 3.10.8 and 4.3.6).
 const orderedQueue = "target.ordered"
 
-// queueOf is the queue behind each target that has one.
+// queueOf has the queue of each target that has one.
 var queueOf = map[bridge.Target]string{
 	Classic:  Classic.RoutingKey,
 	Quorum:   Quorum.RoutingKey,
 	Exchange: exchangeQueue,
 }
 
-// targetQueues are the queues behind the targets that every world has.
+// targetQueues returns the queues of the targets that every world has.
 func targetQueues() []string { return []string{Classic.RoutingKey, Quorum.RoutingKey, exchangeQueue} }
 
-// receiverQueues are those that receivers consume.
+// receiverQueues returns the queues that receivers consume.
 func (w *World) receiverQueues() []string {
 	queues := append(targetQueues(), w.config.MoreTargets...)
 	if w.config.Keys > 0 {
@@ -81,20 +82,20 @@ func (w *World) receiverQueues() []string {
 	return queues
 }
 
-// stagingQueues are those that verifiers consume.
+// stagingQueues returns the queues that verifiers consume.
 func (w *World) stagingQueues() []string {
 	t := w.config.Topology
 	return append([]string{t.Queue, t.WaitingQueue()}, t.OrderedQueues()...)
 }
 
-// singleConsumer tells whether a queue has a single active consumer.
+// singleConsumer reports whether a queue has a single active consumer.
 func (w *World) singleConsumer(queue string) bool {
 	return queue == orderedQueue || slices.Contains(w.config.Topology.OrderedQueues(), queue)
 }
 
 var allow = []verifier.Allow{{RoutingKey: "target.*"}, {RoutingKey: "nowhere"}, {Exchange: "orders", RoutingKey: "order.*"}, {Exchange: Ordered.Exchange, RoutingKey: "*"}}
 
-// A World is the processes, and what they leave behind.
+// A World has the processes, their databases and queues, and the diary.
 type World struct {
 	Diary *Diary
 
@@ -104,7 +105,7 @@ type World struct {
 	post   database
 
 	Senders, Verifiers, Receivers []*Process
-	slow                          int // how many slow senders there were
+	slow                          int // number of slow senders so far
 
 	made time.Time
 
@@ -114,7 +115,7 @@ type World struct {
 	lookout *amqp.Connection // see look
 }
 
-// New makes the tables and queues. The processes are added and started by Add.
+// New creates the tables and queues. The Add methods add the processes.
 func New(t testing.TB, c Config) *World {
 	t.Helper()
 	w := &World{Diary: c.Diary, t: t, config: c, shop: open(t, c.Shop), post: open(t, c.Post), made: time.Now(),
@@ -134,7 +135,7 @@ func New(t testing.TB, c Config) *World {
 	for key := range c.Keys {
 		w.Must("make the keys", w.shop.exec(ctx, fmt.Sprintf(`INSERT INTO counters VALUES ('%s', 0)`, parts.Key(key))))
 	}
-	w.Must("create tables", w.post.exec(ctx, // no unique index: what is done twice shall show
+	w.Must("create tables", w.post.exec(ctx, // no unique index, so that duplicates show
 		`CREATE TABLE arrivals (place `+w.post.place+`, id varchar(200), queue varchar(200), target varchar(200), intact boolean, at `+w.post.stamp+`)`,
 		`CREATE TABLE effects (id varchar(200), queue varchar(200))`))
 	w.Must("declare queues", w.Declare(ctx))
@@ -154,7 +155,7 @@ func (w *World) Must(what string, err error) {
 	}
 }
 
-// Main is servertest.Main, in a binary that plays its tests' processes as well.
+// Main calls servertest.Main, in a binary that also plays its tests' processes.
 func Main(m *testing.M) {
 	if os.Getenv(parts.Variable) != "" {
 		parts.Main()
@@ -163,12 +164,11 @@ func Main(m *testing.M) {
 	servertest.Main(m)
 }
 
-// Build builds a program for the processes with the files of an overlay in place of the
-// product's.
+// Build builds a program for the processes, in which the files of an overlay replace the product's.
 func Build(t testing.TB, overlay string) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "actor")
-	servertest.Go(t, "build", "-ldflags=-s -w", "-o", program, // stacks of a panic need neither
+	servertest.Go(t, "build", "-ldflags=-s -w", "-o", program, // stacks of a panic need neither symbols nor DWARF
 		"-overlay", overlay, "github.com/twoqueue/twoqueue/tests/faults/actor")
 	return program
 }
@@ -213,7 +213,7 @@ func (w *World) Declare(ctx context.Context) error {
 	})
 }
 
-// onChannel does something at the broker, over no link.
+// onChannel runs do on a new connection to the broker, without a link.
 func (w *World) onChannel(do func(ch *amqp.Channel) error) error {
 	conn, err := w.dial()
 	if err != nil {
@@ -235,8 +235,8 @@ func (w *World) dial() (*amqp.Connection, error) {
 	return conn, nil
 }
 
-// look is onChannel for what is done again and again while nothing breaks: it keeps
-// its connection, whose opening costs the broker more than what is done on it.
+// look runs do as onChannel does, on a connection that it keeps. Frequent inspections use it, since
+// a connection costs the broker more than the inspection. No fault may break it meanwhile.
 func (w *World) look(do func(ch *amqp.Channel) error) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -255,7 +255,7 @@ func (w *World) look(do func(ch *amqp.Channel) error) error {
 	return do(ch)
 }
 
-// depth is the number of messages that are ready in the queues.
+// depth returns the number of ready messages in the queues.
 func (w *World) depth(queues ...string) (n int, err error) {
 	err = w.look(func(ch *amqp.Channel) error {
 		for _, queue := range queues {
@@ -270,7 +270,7 @@ func (w *World) depth(queues ...string) (n int, err error) {
 	return n, err
 }
 
-// counted is depth once every queue has answered: see inspect.
+// counted waits until every queue has answered (see inspect), and returns depth.
 func (w *World) counted(ctx context.Context, queues ...string) (n int, err error) {
 	err = servertest.Await(ctx, fmt.Sprintf("%v are counted", queues), func() (_ bool, err error) {
 		n, err = w.depth(queues...)
@@ -279,13 +279,13 @@ func (w *World) counted(ctx context.Context, queues ...string) (n int, err error
 	return n, err
 }
 
-// answers is within which time a quorum queue must have answered the broker: else it tells
-// that the queue has no messages and no consumers (stat in rabbit_quorum_queue.erl, read
-// in 3.10.8 and 4.3.6: 250 ms).
+// answers is the time in which a quorum queue must have answered the broker. After 250 ms the
+// broker reports a queue without messages and consumers instead (stat in rabbit_quorum_queue.erl,
+// read in 3.10.8 and 4.3.6).
 const answers = 200 * time.Millisecond
 
-// inspect counts the messages that are ready in a queue, and its consumers. It says that
-// there are none only if the queue itself has said so.
+// inspect counts the ready messages of a queue, and its consumers. It returns an error unless the
+// queue itself has reported that there are none.
 func (w *World) inspect(ch *amqp.Channel, queue string) (amqp.Queue, error) {
 	began := time.Now()
 	q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
@@ -295,21 +295,21 @@ func (w *World) inspect(ch *amqp.Channel, queue string) (amqp.Queue, error) {
 	if took := time.Since(began); took >= answers {
 		return q, fmt.Errorf("queue %s may not have answered: its count took %v", queue, took)
 	}
-	// Without a leader the broker says at once that there is nothing. A get has no answer
-	// then, nor has a consumer, where a get is not allowed.
+	// Without a leader the broker reports an empty queue at once. A get is then not answered, and
+	// neither is a consume, which is for queues that do not allow a get.
 	if w.singleConsumer(queue) {
 		_, err := ch.Consume(queue, "", false, false, false, false, nil)
 		return q, err
 	}
 	const autoAck = false
 	_, ok, err := ch.Get(queue, autoAck)
-	if ok { // handed back with the end of the channel
+	if ok { // returned to the queue when the channel closes
 		q.Messages++
 	}
 	return q, err
 }
 
-// AddSender adds and starts a sender that makes transactions up.
+// AddSender adds and starts a sender that invents transactions.
 func (w *World) AddSender(workers int, seed uint64) *Process {
 	w.t.Helper()
 	targets := []parts.Target{{Target: Classic, Weight: 40}, {Target: Quorum, Weight: 40}, {Target: Exchange, Weight: 40},
@@ -321,7 +321,7 @@ func (w *World) AddSender(workers int, seed uint64) *Process {
 		Carry: w.carry(len(w.Senders)), Delayed: w.config.Delayed, Targets: targets})
 }
 
-// carry is which messages a sender carries.
+// carry returns the form of carrying of a sender.
 func (w *World) carry(n int) sender.Carry {
 	if len(w.config.Carry) == 0 {
 		return sender.CarryNever
@@ -329,22 +329,20 @@ func (w *World) carry(n int) sender.Carry {
 	return w.config.Carry[n%len(w.config.Carry)]
 }
 
-// AddCarrying is AddScript for a sender that carries all messages. It holds at most pending bytes
-// of those whose confirm is missing; 0: the default.
+// AddCarrying adds a script as AddScript does, with a sender that carries all messages. The sender
+// holds at most pending bytes of messages without a confirm; 0: the default.
 func (w *World) AddCarrying(pending int, script ...parts.Transaction) *Process {
 	w.t.Helper()
 	return w.make(&w.Senders, parts.Brief{Role: parts.Sender, Database: w.config.Shop, Script: script, Carry: sender.CarryAlways, Pending: pending})
 }
 
-// AddScript adds a sender that makes these transactions and ends; it is not
-// started.
+// AddScript adds a sender that runs these transactions and ends. The caller starts it.
 func (w *World) AddScript(script ...parts.Transaction) *Process {
 	w.t.Helper()
 	return w.make(&w.Senders, parts.Brief{Role: parts.Sender, Database: w.config.Shop, Script: script, Carry: sender.CarryNever})
 }
 
-// AddVerifier adds and starts a verifier. Options that are set replace the usual
-// ones.
+// AddVerifier adds and starts a verifier. change may change the usual options.
 func (w *World) AddVerifier(change ...func(*verifier.Options)) *Process {
 	w.t.Helper()
 	options := parts.VerifierOptions(w.config.Topology)
@@ -361,8 +359,7 @@ func (w *World) AddReceiver() *Process {
 	return w.add(&w.Receivers, parts.Brief{Role: parts.Receiver, Database: w.config.Post, Queues: w.receiverQueues(), InOrder: []string{orderedQueue}})
 }
 
-// newSlowSender makes a sender of these transactions, all at the same time. It is none of
-// Processes.
+// newSlowSender makes a sender that runs these transactions concurrently. It is not in Processes.
 func (w *World) newSlowSender(script []parts.Transaction) *Process {
 	w.t.Helper()
 	w.slow++
@@ -391,7 +388,7 @@ func (w *World) process(name string, b parts.Brief) *Process {
 	return newProcess(w.t, w.config, w.Diary, name, b)
 }
 
-// Processes are all that were added.
+// Processes returns all processes that were added.
 func (w *World) Processes() []*Process {
 	var all []*Process
 	all = append(all, w.Senders...)
@@ -399,7 +396,7 @@ func (w *World) Processes() []*Process {
 	return append(all, w.Receivers...)
 }
 
-// hadEnded keeps, for the judge, that a process has ended by itself.
+// hadEnded records, for the judge, that a process has ended by itself.
 func (w *World) hadEnded(err error) {
 	if err != nil {
 		w.mu.Lock()
@@ -408,13 +405,13 @@ func (w *World) hadEnded(err error) {
 	}
 }
 
-// Shop is the senders' database, Post the receivers'.
+// Shop returns the senders' database.
 func (w *World) Shop() *sql.DB { return w.shop.DB }
 
-// Post is the receivers' database.
+// Post returns the receivers' database.
 func (w *World) Post() *sql.DB { return w.post.DB }
 
-// AwaitCount waits until a query that counts says enough.
+// AwaitCount waits until enough accepts the result of a counting query.
 func (w *World) AwaitCount(what string, db *sql.DB, query string, enough func(n int) bool) error {
 	return awaitCount(w.t.Context(), what, db, query, enough)
 }
