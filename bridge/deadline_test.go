@@ -131,7 +131,7 @@ func TestCloseEndsWhatIsUnderWayAndWaitsForNoSilentPeer(t *testing.T) {
 				synctest.Wait()
 				began := time.Now()
 				b.Close()
-				// Both deadlines end at the same moment; if the writer's is first, the reader has lastRead more.
+				// Both deadlines end at the same moment; if the writer's is first, the reader has lastRead more
 				if took := time.Since(began); took != test.took && (test.took == 0 || took != test.took+lastRead) {
 					t.Errorf("it took %v, want %v", took, test.took)
 				}

@@ -6,15 +6,15 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// A Fence notices that a transaction has ended before its COMMIT, and that the statements after
-// that were committed one by one. On MySQL and MariaDB the server ends a transaction so at a
-// deadlock, and at a CREATE TABLE and its like; the COMMIT then succeeds. On the other databases
-// the COMMIT fails, so that both methods do nothing.
+// A Fence notices that a transaction has ended before its COMMIT, so that later statements were
+// committed one by one. MySQL and MariaDB end a transaction so at a deadlock, and at a CREATE TABLE
+// and its like; the COMMIT then succeeds. On the other databases the COMMIT fails, and both methods
+// do nothing.
 type Fence interface {
-	// Enter is for a transaction that has just begun, before its first statement.
+	// Enter prepares a transaction that has just begun, before its first statement.
 	Enter(ctx context.Context, tx bridge.Tx) error
 
-	// Leave is for the same transaction, after the caller's last statement and before the COMMIT.
-	// If the transaction has ended since Enter, the error wraps bridge.ErrTxEnded.
+	// Leave checks the same transaction, after the caller's last statement and before the COMMIT. If
+	// the transaction has ended since Enter, the error wraps bridge.ErrTxEnded.
 	Leave(ctx context.Context, tx bridge.Tx) error
 }

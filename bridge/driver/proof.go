@@ -12,29 +12,29 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// proofWait is how long the proof lets a settle wait for the open canary: long
-// enough to tell waiting from not waiting, short enough for a quick start.
+// proofWait is how long the proof lets a settle wait for the open canary: long enough to show that it
+// waits, short enough for a quick start.
 const proofWait = 150 * time.Millisecond
 
-// settleBegins is how long the proof gives a settle to begin to wait, before it ends
-// the canary's transaction.
+// settleBegins is how long a settle gets to begin its wait, before the proof ends the canary's
+// transaction.
 const settleBegins = 100 * time.Millisecond
 
-// proofPatience bounds the whole proof, on a database that is busy.
+// proofPatience bounds the whole proof, on a busy database.
 const proofPatience = 30 * time.Second
 
-// canaryPatience bounds how long a canary's transaction is open. It holds locks: work on the
-// whole table (ALTER TABLE, VACUUM FULL) that waits for it makes the proof's lookups wait, and
-// all senders. So the canary gives way, and the proof is tried again.
+// canaryPatience bounds how long a canary's transaction is open. The canary holds locks: if work on
+// the whole table (ALTER TABLE, VACUUM FULL) waits for it, the proof's lookups and all senders wait
+// behind that work. So the canary's transaction is ended, and the proof is tried again.
 const canaryPatience = 3 * time.Second
 
-// proofPause is the pause before another attempt, and doubles with each.
+// proofPause is the pause before the next attempt. It doubles each time.
 const proofPause = 500 * time.Millisecond
 
-// errCanaryLate: the proof did not end while a canary was open.
+// errCanaryLate: the transaction of a canary was ended before the proof was done.
 var errCanaryLate = fmt.Errorf("a canary's transaction was ended, since it was open for %v", canaryPatience)
 
-// whyLate is for the error of a proof that was not through in time.
+// whyLate ends the error of a proof that did not finish in time.
 const whyLate = "its statements wait for a lock on the table (VACUUM FULL, ALTER TABLE, LOCK TABLE), " +
 	"or its COMMIT for a missing synchronous standby, or the server is overloaded"
 
@@ -42,18 +42,18 @@ const whyLate = "its statements wait for a lock on the table (VACUUM FULL, ALTER
 const forgetPatience = 5 * time.Second
 
 // Proven is a ledger by which a verifier may judge: Prove has shown that it waits. It believes
-// outcomes only of the instance that the proof covers. If another instance answers, such as a
-// copy of the database or an old primary to which the pool has opened a connection, it returns
-// an error that wraps bridge.ErrOtherInstance and names both.
+// outcomes only of the instance of the proof. If another instance answers, such as a copy of the
+// database or an old primary to which the pool has opened a connection, it returns an error that wraps
+// bridge.ErrOtherInstance and names both.
 type Proven struct {
 	ledger   Ledger
 	instance Instance
 }
 
-// Instance is the instance that the proof covers.
+// Instance returns the instance of the proof.
 func (p *Proven) Instance() Instance { return p.instance }
 
-// Committed does what Ledger.Committed does.
+// Committed calls Ledger.Committed, and checks the answering instance.
 func (p *Proven) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
 	found, from, err := p.ledger.Committed(ctx, ids)
 	if err == nil && (from != "" || len(found) > 0) {
@@ -65,7 +65,7 @@ func (p *Proven) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, e
 	return found, nil
 }
 
-// Settle does what Ledger.Settle does.
+// Settle calls Ledger.Settle, and checks the answering instance.
 func (p *Proven) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (Outcome, error) {
 	outcome, from, err := p.ledger.Settle(ctx, id, wait)
 	if err == nil && outcome != StillOpen {
@@ -77,7 +77,7 @@ func (p *Proven) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (
 	return outcome, nil
 }
 
-// Recent does what Ledger.Recent does.
+// Recent calls Ledger.Recent, and checks the answering instance.
 func (p *Proven) Recent(ctx context.Context, ids []uuid.UUID, age time.Duration) ([]uuid.UUID, error) {
 	found, from, err := p.ledger.Recent(ctx, ids, age)
 	if err == nil && (from != "" || len(found) > 0) {
@@ -89,7 +89,7 @@ func (p *Proven) Recent(ctx context.Context, ids []uuid.UUID, age time.Duration)
 	return found, nil
 }
 
-// expect returns an error if an outcome is from another instance.
+// expect returns an error if an outcome came from another instance.
 func (p *Proven) expect(from Instance) error {
 	if from != p.instance {
 		return fmt.Errorf("%w: the proof covers %s, an answer is from %s", bridge.ErrOtherInstance, p.instance, from)
@@ -97,21 +97,21 @@ func (p *Proven) expect(from Instance) error {
 	return nil
 }
 
-// Prove shows, on the live database, that ledger waits for open transactions and tells their
-// outcome (rule 5 of package bridge), and that one instance has given all its answers. It records
-// canaries of its own, with new IDs, and removes them again; a crash leaves at most one orphan
-// row. If there is a ProofLedger, it proves that, and a rollback on the ProofLedger of that one.
+// Prove shows, on the live database, that ledger waits for open transactions and returns their
+// outcome (rule 5 of package bridge), and that one instance has given all answers. It records
+// canaries with new IDs, and removes them; a crash leaves at most one orphan row. If there is a
+// ProofLedger, Prove proves that one instead, and a rollback on the ProofLedger's own ProofLedger.
 //
-// An error that wraps bridge.ErrProof means that the database, or something between it and us,
-// does not make the lookup wait: no verifier may judge by it. Any other error means that the
-// proof could not be carried out, and may be tried again. bridge.ErrOtherInstance is among these:
-// the pool's connections lead to different servers.
+// An error that wraps bridge.ErrProof means that the database, or something in front of it, does not
+// make the lookup wait: no verifier may judge by it. Any other error means that the proof could not be
+// carried out, and may be tried again. One of them is bridge.ErrOtherInstance: the pool's connections
+// lead to different servers.
 //
-// A canary's transaction is open for 3 s at most. If something makes it wait for longer, Prove
-// tries again, for 30 s in all.
+// A canary's transaction is open for 3 s at most. If it is held up for longer, Prove tries again, for
+// 30 s in all.
 //
-// After bridge.ErrProof it calls FallBack, and proves once more if the ledger has a second way
-// to wait.
+// After bridge.ErrProof Prove calls FallBack, and proves once more if the ledger has a second way to
+// wait.
 func Prove(ctx context.Context, ledger Ledger) (*Proven, error) {
 	ctx, cancel := context.WithTimeout(ctx, proofPatience)
 	defer cancel()
@@ -120,7 +120,7 @@ func Prove(ctx context.Context, ledger Ledger) (*Proven, error) {
 		switch {
 		case err == nil:
 			return &Proven{ledger, instance}, nil
-		case ctx.Err() == nil && errors.Is(err, bridge.ErrProof) && ledger.FallBack(err): // else a later proof may be under way
+		case ctx.Err() == nil && errors.Is(err, bridge.ErrProof) && ledger.FallBack(err): // not after ctx: a later proof may be under way
 			continue
 		case errors.Is(err, errCanaryLate):
 			sleep(ctx, pause)
@@ -193,13 +193,13 @@ func proveRollback(ctx context.Context, p *Proven) error {
 
 func proveCommit(ctx context.Context, p *Proven) (err error) {
 	canary := uuid.Must(uuid.NewV7())
-	// It is not there yet. Without the right to delete it, each attempt would leave a row behind.
+	// The canary is not there yet. Without the right to delete it, each attempt would leave a row.
 	if err := forgetCanary(ctx, p.ledger, canary); err != nil {
 		return err
 	}
 	defer func() {
-		// A verifier that is stopped while it starts leaves no row behind either, even
-		// if the canary's COMMIT was under way.
+		// A verifier that is stopped while it starts leaves no row either, even if the canary's
+		// COMMIT was under way.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), forgetPatience)
 		defer cancel()
 		if err != nil {
@@ -230,8 +230,8 @@ func proveCommit(ctx context.Context, p *Proven) (err error) {
 	})
 }
 
-// proveBeside looks a committed canary up beside one that is open. If an open row hid the
-// others of its lookup, one slow transaction would hold up the messages of all.
+// proveBeside looks up a committed canary together with an open one. If an open row hid the other
+// rows of its lookup, one slow transaction would hold up all messages.
 func proveBeside(ctx context.Context, p *Proven, committed uuid.UUID) error {
 	canary := uuid.Must(uuid.NewV7())
 	return withOpenCanary(ctx, p, canary, func(ctx context.Context, _ func(bool) error) error {
@@ -246,9 +246,9 @@ func proveBeside(ctx context.Context, p *Proven, committed uuid.UUID) error {
 	})
 }
 
-// proveRecent asks whether a committed canary is a recent one: if that failed later, such as for
-// want of a right, nothing would ever be dropped. Ledgers that keep their rows cannot tell. The
-// answer is not looked at, since clocks may be set back.
+// proveRecent calls Recent for a committed canary. If Recent failed later, such as for lack of a
+// right, nothing would ever be dropped. Ledgers that keep their rows have no Recent. The answer is
+// ignored, since clocks may be set back.
 func proveRecent(ctx context.Context, p *Proven, committed uuid.UUID) error {
 	if p.ledger.Features().KeepsRows {
 		return nil
@@ -259,7 +259,7 @@ func proveRecent(ctx context.Context, p *Proven, committed uuid.UUID) error {
 	return nil
 }
 
-// forgetCanary is patient: on SQLite any other writer locks the row.
+// forgetCanary retries: on SQLite any other writer locks the row.
 func forgetCanary(ctx context.Context, ledger Ledger, canary uuid.UUID) error {
 	const again = 50 * time.Millisecond
 	for {
@@ -276,8 +276,8 @@ func forgetCanary(ctx context.Context, ledger Ledger, canary uuid.UUID) error {
 }
 
 // withOpenCanary runs fn while a transaction that recorded canary is open. fn may end the
-// transaction; if it does not, it is rolled back. The first canary says which instance all
-// others, and all answers, must be of. ctx ends if the transaction is open for too long.
+// transaction; otherwise it is rolled back. The first canary's instance is the instance that all other
+// canaries and all answers must have. ctx ends if the transaction is open for too long.
 func withOpenCanary(ctx context.Context, p *Proven, canary uuid.UUID, fn func(ctx context.Context, end func(commit bool) error) error) (err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -293,7 +293,7 @@ func withOpenCanary(ctx context.Context, p *Proven, canary uuid.UUID, fn func(ct
 	defer func() {
 		late.Stop()
 		if err != nil && errors.Is(context.Cause(ctx), errCanaryLate) {
-			err = fmt.Errorf("%w: %v", errCanaryLate, err) // no verdict on the lookup: it lost its transaction
+			err = fmt.Errorf("%w: %v", errCanaryLate, err) // this says nothing about the lookup, whose transaction was ended
 		}
 	}()
 	from, err := p.ledger.Instance(ctx, bridge.SQL(tx))
@@ -315,8 +315,8 @@ func withOpenCanary(ctx context.Context, p *Proven, canary uuid.UUID, fn func(ct
 	})
 }
 
-// endWhileSettling ends the canary's transaction while a settle waits for it: what a
-// statement sees that has waited may differ from what one sees that comes later.
+// endWhileSettling ends the canary's transaction while a settle waits for it: a statement that has
+// waited may see another state than a statement that comes later.
 func endWhileSettling(ctx context.Context, p *Proven, canary uuid.UUID, want Outcome, end func() error) error {
 	settled := make(chan error, 1)
 	began := make(chan struct{})
@@ -341,8 +341,8 @@ func endWhileSettling(ctx context.Context, p *Proven, canary uuid.UUID, want Out
 	return err
 }
 
-// expectSettled settles the canary, patiently: on SQLite any other writer makes
-// the outcome 'still open' for a while.
+// expectSettled settles the canary, and retries: on SQLite any other writer makes the outcome 'still
+// open' for a while.
 func expectSettled(ctx context.Context, p *Proven, canary uuid.UUID, want Outcome, when string) error {
 	for {
 		outcome, err := p.Settle(ctx, canary, time.Second)
