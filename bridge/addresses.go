@@ -15,7 +15,8 @@ import (
 const addressPatience = 5 * time.Second
 
 // A rotation selects the broker's next address. It begins at any of them, which spreads the clients
-// of a cluster over its nodes. After a failed attempt or a lost connection the next address follows.
+// of a cluster over its nodes. After a failed attempt or a lost connection the next address
+// follows.
 type rotation struct{ at atomic.Uint64 }
 
 func newRotation() *rotation {
@@ -79,7 +80,8 @@ func (b *Broker) connectOne(ctx context.Context, url string, left int, lost func
 // attempts are the errors of several addresses.
 type attempts []error
 
-// error returns the only error, or all of them. A refused login is returned alone: it needs a repair.
+// error returns the only error, or all of them. A refused login is returned alone: it needs a
+// repair.
 func (a attempts) error() error {
 	for _, err := range a {
 		if len(a) == 1 || errors.Is(err, ErrCredentials) {

@@ -22,8 +22,8 @@ import (
 type BrokerOptions struct {
 	// Name is the connections' name in RabbitMQ's lists. Default "twoqueue".
 	Name string
-	// TLS is the client configuration for amqps URLs. Default: made from the URL's parameters; without
-	// parameters, the system's roots and the URL's host name.
+	// TLS is the client configuration for amqps URLs. Default: made from the URL's parameters;
+	// without parameters, the system's roots and the URL's host name.
 	TLS *tls.Config
 	// DialTimeout bounds one attempt to connect, over all addresses of the URL. While another
 	// address is left to try, an address gets at most 5 s of it. Default 10 s.
@@ -109,12 +109,13 @@ type link struct {
 // and keyfile (the client's own). They are read again for each connection. Errors contain host
 // and port, and no other part of the URL.
 //
-// The nodes of a cluster are listed in one URL: amqp://user:password@a:5672,b:5672,[::1]:5672/vhost.
-// A Broker begins at any of them, and stays there until a connection fails or is lost. Then it tries
-// the next. With TLS each certificate must be for its own host, unless the parameter
-// server_name_indication or TLS.ServerName gives one name for all. A frozen node costs at most
-// 5 s when a connection is made. An open connection to a node that freezes is lost after one and
-// a half heartbeats: 15 s, or with the parameter heartbeat=4, 6 s.
+// The nodes of a cluster are listed in one URL:
+// amqp://user:password@a:5672,b:5672,[::1]:5672/vhost. A Broker begins at any of them, and stays
+// there until a connection fails or is lost. Then it tries the next. With TLS each certificate must
+// be for its own host, unless the parameter server_name_indication or TLS.ServerName gives one name
+// for all. A frozen node costs at most 5 s when a connection is made. An open connection to a node
+// that freezes is lost after one and a half heartbeats: 15 s, or with the parameter heartbeat=4, 6
+// s.
 func Dial(ctx context.Context, url string, opts *BrokerOptions) (*Broker, error) {
 	b, err := NewBroker(url, opts)
 	if err != nil {
@@ -397,8 +398,8 @@ func (b *Broker) serve() (linked bool, err error) {
 		case <-b.ctx.Done():
 			err = b.ctx.Err()
 		}
-		// A refused message ends only its own channel; the other channels go on. Every other end means
-		// that the connection has ended.
+		// A refused message ends only its own channel; the other channels go on. Every other end
+		// means that the connection has ended.
 		var next *Publisher
 		if Refusal(err) != nil {
 			next, err = open() // on failure, try another connection

@@ -59,8 +59,8 @@ func checkURLs(urls []string, config *tls.Config) error {
 	return nil
 }
 
-// checkURL refuses a URL that the AMQP library would misread, or of which it would ignore a part: half
-// a client certificate, and TLS parameters without TLS. No error contains any part of the URL.
+// checkURL refuses a URL that the AMQP library would misread, or of which it would ignore a part:
+// half a client certificate, and TLS parameters without TLS. No error contains any part of the URL.
 func checkURL(address string, config *tls.Config) error {
 	parsed, err := url.Parse(address)
 	if err == nil {

@@ -25,8 +25,8 @@ func outgoing(n, size int) []Outgoing {
 	return out
 }
 
-// Publish waits for a broker that does not confirm until its deadline and not longer; its error names
-// the known state.
+// Publish waits for a broker that does not confirm until its deadline and not longer; its error
+// names the known state.
 func TestPublishEndsAtItsDeadline(t *testing.T) {
 	const large = 2 * burstLimit
 	for name, test := range map[string]struct {
@@ -131,7 +131,8 @@ func TestCloseEndsWhatIsUnderWayAndWaitsForNoSilentPeer(t *testing.T) {
 				synctest.Wait()
 				began := time.Now()
 				b.Close()
-				// Both deadlines end at the same moment; if the writer's is first, the reader has lastRead more
+				// Both deadlines end at the same moment; if the writer's is first, the reader has
+				// lastRead more
 				if took := time.Since(began); took != test.took && (test.took == 0 || took != test.took+lastRead) {
 					t.Errorf("it took %v, want %v", took, test.took)
 				}
@@ -174,8 +175,8 @@ func TestALoginThatIsRefusedWhileOneWaitsIsTheError(t *testing.T) {
 	})
 }
 
-// RabbitMQ gives its reason when it refuses a virtual host. A broker that dies at that moment, or is
-// too busy for its handshake_timeout, gives none.
+// RabbitMQ gives its reason when it refuses a virtual host. A broker that dies at that moment, or
+// is too busy for its handshake_timeout, gives none.
 func TestABrokerThatGoesAwayDuringTheLoginIsUnavailable(t *testing.T) {
 	_, err := connect(t.Context(), func(context.Context, string, string) (net.Conn, error) {
 		near, far := net.Pipe()

@@ -168,8 +168,8 @@
 //
 // A sender needs only the right to write to Topology.Exchange. Through it the sender reaches the
 // staging queue and the ordered queues, and no others. Without an Exchange a sender needs the right
-// to write to amq.default, the name of the default exchange in rights, and so reaches every queue of
-// the virtual host: RabbitMQ checks no right for a queue when a message is published.
+// to write to amq.default, the name of the default exchange in rights, and so reaches every queue
+// of the virtual host: RabbitMQ checks no right for a queue when a message is published.
 //
 // A receiver needs the right to read its queue. To declare that queue it also needs the right to
 // configure it, and if the queue has a dead-letter exchange, to write to that exchange (amq.default

@@ -61,8 +61,8 @@ var (
 	// connection within a second to find that out.
 	ErrReadOnly = errors.New("transaction is read-only; begin it read-write, on the primary")
 
-	// ErrProof: the database does not make a lookup wait for an open transaction, so no verifier may
-	// judge by it (rule 5 in the package's comment).
+	// ErrProof: the database does not make a lookup wait for an open transaction, so no verifier
+	// may judge by it (rule 5 in the package's comment).
 	ErrProof = errors.New("the ledger's lookup is not to be trusted here")
 
 	// ErrInvalidMessage: the message can never be sent as it is; the text names the

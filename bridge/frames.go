@@ -17,11 +17,10 @@ const (
 const mostHeld = 256 << 10
 
 // frames follows the frames that a broker sends. A frame has a type, a channel, a size, as many
-// bytes, and an end (AMQP 0-9-1, section 2.3.5). A message is a method, a content header and
-// a body.
-// The library ends the connection at a content header that it cannot read. So frames holds each
-// content header until it is whole, and replaces an unreadable message by its record (package wire).
-// one until it is whole, and replaces such a message by its record (package wire).
+// bytes, and an end (AMQP 0-9-1, section 2.3.5). A message is a method, a content header and a
+// body. The library ends the connection at a content header that it cannot read. So frames holds
+// each content header until it is whole, and replaces an unreadable message by its record (package
+// wire). one until it is whole, and replaces such a message by its record (package wire).
 type frames struct {
 	max atomic.Int64 // size of a frame that the library reads; 0: any
 
@@ -31,8 +30,8 @@ type frames struct {
 	held []byte // the part of a content header's payload and its end that has come
 }
 
-// follow appends to out the bytes that the library reads in place of p. It returns how many bytes of
-// bodies are in it, and whether a method begins in p.
+// follow appends to out the bytes that the library reads in place of p. It returns how many bytes
+// of bodies are in it, and whether a method begins in p.
 func (f *frames) follow(out, p []byte) (_ []byte, bodies int, begins bool) {
 	for len(p) > 0 {
 		if f.left == 0 {

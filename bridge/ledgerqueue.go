@@ -14,10 +14,10 @@ import (
 func (t Topology) LedgerQueue() string { return t.Queue + ".ledger" }
 
 // ClaimLedger declares the ledger queue with the identity of a ledger among its arguments. If the
-// queue exists with another identity, verifiers of another ledger consume the staging queue, and the
-// error wraps ErrOtherLedger. The queue lives while a verifier consumes it, and for a minute after a
-// restart of the broker. Every other error means that this is unknown: the login lacks the right to
-// configure and to read the queue, or the queue's node is down.
+// queue exists with another identity, verifiers of another ledger consume the staging queue, and
+// the error wraps ErrOtherLedger. The queue lives while a verifier consumes it, and for a minute
+// after a restart of the broker. Every other error means that this is unknown: the login lacks the
+// right to configure and to read the queue, or the queue's node is down.
 //
 // The identity is in x-dead-letter-routing-key, an argument that RabbitMQ compares.
 // The identity stands in x-dead-letter-routing-key, an argument that RabbitMQ compares.
@@ -46,8 +46,8 @@ const ledgerArgument = "x-dead-letter-routing-key"
 
 var currentText = regexp.MustCompile(`current is the value '([^']*)'`)
 
-// otherLedger returns the identity in the broker's refusal. RabbitMQ sends 255 bytes of it, which may
-// end before the identity.
+// otherLedger returns the identity in the broker's refusal. RabbitMQ sends 255 bytes of it, which
+// may end before the identity.
 func otherLedger(reason string) string {
 	if found := currentText.FindStringSubmatch(reason); found != nil {
 		return "ledger " + found[1]

@@ -34,10 +34,10 @@ type OwnTable struct {
 	Column string
 	// Canary, if not empty, is an INSERT of one row into Table, with $id in place of a new ID, as a
 	// string literal: INSERT INTO orders (id, customer) VALUES ($id, 0). For a column of bytes,
-	// convert it: UNHEX(REPLACE($id, '-', '')). A verifier runs it at the start of each session, in a
-	// transaction that it rolls back. This proves that the lookups wait for this very table, and that
-	// nothing hides its rows from the verifier's login, as row-level security does. It needs the
-	// right to INSERT. Triggers of the table run, and are rolled back; values of sequences are used
-	// up. Empty: the proof uses bridge_ledger alone.
+	// convert it: UNHEX(REPLACE($id, '-', '')). A verifier runs it at the start of each session, in
+	// a transaction that it rolls back. This proves that the lookups wait for this very table, and
+	// that nothing hides its rows from the verifier's login, as row-level security does. It needs
+	// the right to INSERT. Triggers of the table run, and are rolled back; values of sequences are
+	// used up. Empty: the proof uses bridge_ledger alone.
 	Canary string
 }

@@ -17,9 +17,10 @@ const renewPause = 2 * time.Second
 // confirmed *and* not returned (rules 2 and 4 in the package's comment).
 //
 // After a nack the Publisher changes to a new channel, at most every two seconds. In a cluster a
-// channel remembers which node leads a quorum queue. While that node is away the channel nacks every
-// message, although the queue has another leader (measured on RabbitMQ 3.10: a node was cut off while
-// a channel published to the queue for the first time). A full queue nacks on the new channel as well.
+// channel remembers which node leads a quorum queue. While that node is away the channel nacks
+// every message, although the queue has another leader (measured on RabbitMQ 3.10: a node was cut
+// off while a channel published to the queue for the first time). A full queue nacks on the new
+// channel as well.
 type Publisher struct {
 	conn     *Connection
 	inFlight int
@@ -83,9 +84,9 @@ func (p *Publisher) end(ended *confirmChannel, err error) {
 // publishing.
 //
 // If Publish returns an error, nothing was sent and report is not called. The error wraps
-// ErrInvalidMessage if this message can never be sent, else ErrUnavailable or ErrBlocked.
-// Otherwise report is called exactly once, from a goroutine of the publisher, which it must not
-// block. Its argument is nil if the broker has put the message into a queue, else an error that wraps
+// ErrInvalidMessage if this message can never be sent, else ErrUnavailable or ErrBlocked. Otherwise
+// report is called exactly once, from a goroutine of the publisher, which it must not block. Its
+// argument is nil if the broker has put the message into a queue, else an error that wraps
 // ErrReturned, ErrNacked or ErrUnconfirmed. The reports of one target come in the order of Publish,
 // unless a nack makes the publisher change its channel. Targets do not wait for each other.
 func (p *Publisher) Publish(ctx context.Context, to Target, msg amqp.Publishing, report func(error)) error {

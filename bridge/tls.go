@@ -14,9 +14,9 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// A tlsConn remembers the broker's final alert. With TLS 1.3 a broker refuses a client's certificate
-// after the client's handshake is done; the AMQP library may then find its connection closed before it
-// has read the alert, and reports only that.
+// A tlsConn remembers the broker's final alert. With TLS 1.3 a broker refuses a client's
+// certificate after the client's handshake is done; the AMQP library may then find its connection
+// closed before it has read the alert, and reports only that.
 type tlsConn struct {
 	*tls.Conn
 	alert  atomic.Pointer[net.OpError]
@@ -77,8 +77,8 @@ func (c *tlsConn) orAlert(err error) error {
 	return err
 }
 
-// Close looks for an unread alert first: the library also closes the connection after a failed write,
-// and then an alert may have arrived unread.
+// Close looks for an unread alert first: the library also closes the connection after a failed
+// write, and then an alert may have arrived unread.
 func (c *tlsConn) Close() error {
 	if !c.opened.Load() && c.alert.Load() == nil {
 		_ = c.SetReadDeadline(time.Now().Add(lastWords))

@@ -14,9 +14,9 @@ import (
 )
 
 // deliveryLimit is how often a quorum queue may deliver one message before the message goes to the
-// dead queue. It is out of reach in normal operation, where the end of a verifier requeues thousands,
-// but finite. It is always set: without it 4.x uses 20, and -1 makes 3.x drop a message at its first
-// requeue (measured on 3.10).
+// dead queue. It is out of reach in normal operation, where the end of a verifier requeues
+// thousands, but finite. It is always set: without it 4.x uses 20, and -1 makes 3.x drop a message
+// at its first requeue (measured on 3.10).
 const deliveryLimit = 1_000_000
 
 // A Topology is the staging queue and the queues beside it.
@@ -40,12 +40,12 @@ type Topology struct {
 	// So an application whose senders all have sender.CarryAlways, and send no order keys, may
 	// choose classic queues. With up to 8 transactions at once they delivered 1.1 to 1.2 times as
 	// many messages a second as quorum queues, with 128 only 0.8 times (tests/bench, scenario
-	// classic). A carried message lost from the queue arrives some seconds late, when a verifier has
-	// staged it from its row. Then only the dead queue can lose messages: it is a classic queue too,
-	// and a message in it has no row any more.
+	// classic). A carried message lost from the queue arrives some seconds late, when a verifier
+	// has staged it from its row. Then only the dead queue can lose messages: it is a classic queue
+	// too, and a message in it has no row any more.
 	Classic bool
-	// Audit is how many copies of the latest dropped messages (rolled back, or forwarded before) the
-	// audit queue keeps. 0: no audit queue, and no copies.
+	// Audit is how many copies of the latest dropped messages (rolled back, or forwarded before)
+	// the audit queue keeps. 0: no audit queue, and no copies.
 	Audit int
 	// OrderedShards is the number of ordered queues, for messages with an order key: at most 256.
 	// 0: none, and no such message can be sent. All messages of one key are in the same queue. Each
@@ -99,9 +99,9 @@ func (t Topology) OrderedQueues() []string {
 // queue with other arguments stays as it is, and the error is a *QueueMismatch that names the
 // argument. So Declare finds arguments that would lose committed messages (a message TTL, a length
 // limit, a delivery limit that is too small). It cannot see the effect of policies. For a login
-// without the right to configure the queues, existing queues suffice, and the broker's Logger gets a
-// warning for each. Then x-single-active-consumer is not verified; without it an ordered queue keeps
-// no order.
+// without the right to configure the queues, existing queues suffice, and the broker's Logger gets
+// a warning for each. Then x-single-active-consumer is not verified; without it an ordered queue
+// keeps no order.
 //
 // With Exchange, the login also needs the rights to configure that exchange and to read it, and to
 // write to the bound queues. Otherwise the exchange must exist, its bindings are unchecked, and a
@@ -112,8 +112,8 @@ func (t Topology) OrderedQueues() []string {
 // (measured; rabbitmq-server, issue 15725).
 //
 // Without a connection the error is ErrUnavailable, with a refused login ErrCredentials. A busy
-// RabbitMQ may fail to make a quorum queue (error 541, cluster_not_formed): Declare tries three times.
-// It may be called again at any time, also after a crash in the middle.
+// RabbitMQ may fail to make a quorum queue (error 541, cluster_not_formed): Declare tries three
+// times. It may be called again at any time, also after a crash in the middle.
 func (t Topology) Declare(ctx context.Context, broker *Broker) error {
 	if t.Queue == "" {
 		return errors.New("declare topology: field Queue is empty; name the staging queue")
@@ -209,9 +209,9 @@ func (t Topology) Queues() []Queue {
 	return queues
 }
 
-// QuorumQueue returns a quorum queue with the arguments of a staging queue. The broker moves messages
-// beyond the delivery limit to the queue deadTo, at least once. If deadTo is empty, the queue has the
-// arguments of a dead queue: messages leave it by an ack only.
+// QuorumQueue returns a quorum queue with the arguments of a staging queue. The broker moves
+// messages beyond the delivery limit to the queue deadTo, at least once. If deadTo is empty, the
+// queue has the arguments of a dead queue: messages leave it by an ack only.
 func QuorumQueue(name, deadTo string) Queue {
 	args := amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": deliveryLimit}
 	if deadTo != "" {
@@ -239,8 +239,8 @@ func (t Topology) stagingArgs() amqp.Table {
 	return QuorumQueue("", t.DeadQueue()).Arguments
 }
 
-// Declare creates the queue, or checks that it exists with these arguments. If its arguments differ,
-// the error is a *QueueMismatch; if they could not be compared, it wraps ErrUnchecked.
+// Declare creates the queue, or checks that it exists with these arguments. If its arguments
+// differ, the error is a *QueueMismatch; if they could not be compared, it wraps ErrUnchecked.
 func (q Queue) Declare(conn *Connection) error {
 	err := declare(conn, q.Name, q.Arguments)
 	// RabbitMQ compares a consumer timeout since 4.3 only. It loses no message, and an upgrade

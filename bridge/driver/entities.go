@@ -19,9 +19,9 @@ type Marks interface {
 	// without a NUL byte, here and below; anything else is an error.
 	LockMark(ctx context.Context, tx bridge.Tx, consumer, name string) (string, error)
 
-	// Transient reports whether err, of any statement in this database, means that the same work may
-	// succeed later without a change: a deadlock, a failed serialization, a wait for a lock ended by
-	// the server, a lost connection, a server that stops or lacks a resource.
+	// Transient reports whether err, of any statement in this database, means that the same work
+	// may succeed later without a change: a deadlock, a failed serialization, a wait for a lock
+	// ended by the server, a lost connection, a server that stops or lacks a resource.
 	Transient(err error) bool
 
 	// SetMark changes the mark, which tx must have locked. mark is 1 to 255 bytes, without a NUL

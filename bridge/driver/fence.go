@@ -14,7 +14,7 @@ type Fence interface {
 	// Enter prepares a transaction that has just begun, before its first statement.
 	Enter(ctx context.Context, tx bridge.Tx) error
 
-	// Leave checks the same transaction, after the caller's last statement and before the COMMIT. If
-	// the transaction has ended since Enter, the error wraps bridge.ErrTxEnded.
+	// Leave checks the same transaction, after the caller's last statement and before the COMMIT.
+	// If the transaction has ended since Enter, the error wraps bridge.ErrTxEnded.
 	Leave(ctx context.Context, tx bridge.Tx) error
 }

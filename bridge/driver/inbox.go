@@ -11,10 +11,10 @@ import (
 // An Inbox is the receiver's tables: of processed keys, of pending messages (claimed and not yet
 // done), of marks, and of messages that have come too early.
 //
-// All methods except DB work in the caller's transaction; a rollback, and a crash before the commit,
-// undo them. After an error the caller must roll back. consumer and key are 1 to 255 bytes each,
-// without a NUL byte; anything else is an error. Times are the database's own, so that the clocks of
-// its clients do not matter.
+// All methods except DB work in the caller's transaction; a rollback, and a crash before the
+// commit, undo them. After an error the caller must roll back. consumer and key are 1 to 255 bytes
+// each, without a NUL byte; anything else is an error. Times are the database's own, so that the
+// clocks of its clients do not matter.
 type Inbox interface {
 	// DB is the pool that the inbox was opened on. A receiver whose transactions do not begin by
 	// database/sql uses it to see a claim from outside, and to purge.
@@ -89,9 +89,9 @@ type PendingMessages interface {
 	RemoveBarePending(ctx context.Context, tx bridge.Tx, consumer, key, run string) (bool, error)
 
 	// TakePending finds, among the rows in a state that have a message and are not locked by
-	// others, the row that has been due for longest. It locks that row until the end of tx, in which
-	// the caller should call ChangePending. It returns nil if none is due. It must be the first
-	// statement of tx.
+	// others, the row that has been due for longest. It locks that row until the end of tx, in
+	// which the caller should call ChangePending. It returns nil if none is due. It must be the
+	// first statement of tx.
 	TakePending(ctx context.Context, tx bridge.Tx, consumer string, state State) (*Pending, error)
 
 	// DoubtOverdue makes all overdue started messages doubtful, and returns their number. It may

@@ -40,11 +40,11 @@ type Recorder interface {
 
 	// Cancel deletes the row of id in the caller's transaction, if the row carries a message of
 	// which no copy can exist (DueRow.Unpublished), and reports whether it did. A rollback brings
-	// the row back. Cancel waits for a transaction that has changed the row. Of a Cancel and a Claim
-	// at the same moment one gets the row, and Claim skips the row while the caller's transaction is
-	// open. If two transactions cancel missing rows, neither blocks a Record of the other, or of a
-	// third transaction. A clock that goes back must not undo the claim of a row: Cancel relies on
-	// the database's clock not going back by StageAgainAfter.
+	// the row back. Cancel waits for a transaction that has changed the row. Of a Cancel and a
+	// Claim at the same moment one gets the row, and Claim skips the row while the caller's
+	// transaction is open. If two transactions cancel missing rows, neither blocks a Record of the
+	// other, or of a third transaction. A clock that goes back must not undo the claim of a row:
+	// Cancel relies on the database's clock not going back by StageAgainAfter.
 	Cancel(ctx context.Context, tx bridge.Tx, id uuid.UUID) (bool, error)
 }
 
@@ -76,18 +76,18 @@ type Ledger interface {
 	Instance(ctx context.Context, tx bridge.Tx) (Instance, error)
 
 	// Committed returns the IDs whose transaction has certainly committed, and the answering
-	// instance, in the same statement. The other IDs may be uncommitted, rolled back, or committed a
-	// moment ago. It never waits for a transaction that has recorded IDs; work on the whole table,
-	// such as ALTER TABLE, may block it until ctx ends. If it finds nothing, the instance may be "":
-	// without ids it sends no statement, and a server may not have answered in time.
+	// instance, in the same statement. The other IDs may be uncommitted, rolled back, or committed
+	// a moment ago. It never waits for a transaction that has recorded IDs; work on the whole
+	// table, such as ALTER TABLE, may block it until ctx ends. If it finds nothing, the instance
+	// may be "": without ids it sends no statement, and a server may not have answered in time.
 	Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, Instance, error)
 
-	// Settle waits until the transaction that recorded id has ended, and returns the outcome and the
-	// answering instance, in the same statement. The server ends the wait after wait, rounded up to
-	// its unit (a millisecond; a second on MySQL); the outcome is then StillOpen, and the instance
-	// is "". An id without a row and without an open transaction is RolledBack, so Settle must be
-	// called only for an id that was recorded before. With an error the outcome is StillOpen: nothing
-	// is known.
+	// Settle waits until the transaction that recorded id has ended, and returns the outcome and
+	// the answering instance, in the same statement. The server ends the wait after wait, rounded
+	// up to its unit (a millisecond; a second on MySQL); the outcome is then StillOpen, and the
+	// instance is "". An id without a row and without an open transaction is RolledBack, so Settle
+	// must be called only for an id that was recorded before. With an error the outcome is
+	// StillOpen: nothing is known.
 	Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (Outcome, Instance, error)
 
 	// Recent is Committed, limited to rows that were recorded at most age ago, by the database's
@@ -101,28 +101,29 @@ type Ledger interface {
 	// locks the whole file, and left is then all of ids.)
 	Forget(ctx context.Context, ids []uuid.UUID) (left []uuid.UUID, err error)
 
-	// Check reports whether the ledger can be used now. The database must be reachable, the identity
-	// unchanged (else bridge.ErrOtherLedger), the schema's version supported (bridge.ErrNoSchema), and
-	// the server a primary that takes writes (bridge.ErrNotPrimary, bridge.ErrReadOnly).
+	// Check reports whether the ledger can be used now. The database must be reachable, the
+	// identity unchanged (else bridge.ErrOtherLedger), the schema's version supported
+	// (bridge.ErrNoSchema), and the server a primary that takes writes (bridge.ErrNotPrimary,
+	// bridge.ErrReadOnly).
 	Check(ctx context.Context) error
 
-	// Due lists the carried rows of committed transactions whose stage time has come, at most limit,
-	// and returns the database's time of the look. The rows come in the order of their stage times,
-	// and rows of one stage time in the database's order of IDs. The list begins after the stage time
-	// and the ID of after: the zero DueRow begins at the first row, the last row of a list at the
-	// next row, and a DueRow without an ID at its stage time. Due only reads and waits for no
-	// transaction. A row locked by another transaction may be missing.
+	// Due lists the carried rows of committed transactions whose stage time has come, at most
+	// limit, and returns the database's time of the look. The rows come in the order of their stage
+	// times, and rows of one stage time in the database's order of IDs. The list begins after the
+	// stage time and the ID of after: the zero DueRow begins at the first row, the last row of a
+	// list at the next row, and a DueRow without an ID at its stage time. Due only reads and waits
+	// for no transaction. A row locked by another transaction may be missing.
 	Due(ctx context.Context, after DueRow, limit int) ([]DueRow, time.Time, error)
 
 	// Claim moves the stage time of each row on, if it is still the given one, and returns the
-	// messages of the moved rows. No crash of the database undoes it then. The new stage time is the
-	// database's present time plus the age of the row, but at least StageAgainAfter and at most
-	// StageAgainWithin from now. It is after the time of the record even if the clock has gone back:
-	// Cancel relies on it. Claim commits at once, so no lock is held while the caller publishes.
-	// After a crash between Claim and the confirm the row is due again at its new stage time. Of two
-	// concurrent Claims of one row, one gets the message. Claim skips rows locked by another
-	// transaction. It loads all messages at once: the caller bounds them by DueRow.Bytes. It takes
-	// at most the rows of one statement (500 on SQL Server, 1000 elsewhere).
+	// messages of the moved rows. No crash of the database undoes it then. The new stage time is
+	// the database's present time plus the age of the row, but at least StageAgainAfter and at most
+	// StageAgainWithin from now. It is after the time of the record even if the clock has gone
+	// back: Cancel relies on it. Claim commits at once, so no lock is held while the caller
+	// publishes. After a crash between Claim and the confirm the row is due again at its new stage
+	// time. Of two concurrent Claims of one row, one gets the message. Claim skips rows locked by
+	// another transaction. It loads all messages at once: the caller bounds them by DueRow.Bytes.
+	// It takes at most the rows of one statement (500 on SQL Server, 1000 elsewhere).
 	Claim(ctx context.Context, rows []DueRow) ([]Carried, error)
 
 	// Touch moves the stage time of the carried rows of ids on, as Claim does, and commits at once.
@@ -136,12 +137,13 @@ type Ledger interface {
 	Orphans(ctx context.Context, age time.Duration, limit int) ([]Orphan, error)
 
 	// Sweep removes the rows that Orphans lists, and returns the removed ones. An age below
-	// MinSweepAge is an error. It first raises the watermark above the youngest of them, and commits
-	// that; without such rows it changes nothing. Then it removes them, at most a thousand in one
-	// transaction. It skips rows locked by another transaction. (On SQLite it waits for other
-	// writers. On a server that cannot skip locked rows it fails instead; see the package.) After an
-	// error or a crash the watermark may be raised and some of the rows removed; with an error Sweep
-	// returns the removed ones. 'The sweep' in the package's comment shows why it loses no message.
+	// MinSweepAge is an error. It first raises the watermark above the youngest of them, and
+	// commits that; without such rows it changes nothing. Then it removes them, at most a thousand
+	// in one transaction. It skips rows locked by another transaction. (On SQLite it waits for
+	// other writers. On a server that cannot skip locked rows it fails instead; see the package.)
+	// After an error or a crash the watermark may be raised and some of the rows removed; with an
+	// error Sweep returns the removed ones. 'The sweep' in the package's comment shows why it loses
+	// no message.
 	Sweep(ctx context.Context, age time.Duration, limit int) ([]Orphan, error)
 
 	// SweptBefore is the watermark: every row removed by a sweep was recorded before it. It is the
@@ -149,15 +151,15 @@ type Ledger interface {
 	SweptBefore(ctx context.Context) (time.Time, error)
 
 	// ProofLedger returns the ledger that Prove proves instead of this one, if the table of this
-	// ledger takes no canary. That ledger is in the same database, waits in the same way, and is on a
-	// table of the bridge's own. ProofLedger returns nil if this ledger itself is proven. The
+	// ledger takes no canary. That ledger is in the same database, waits in the same way, and is on
+	// a table of the bridge's own. ProofLedger returns nil if this ledger itself is proven. The
 	// ProofLedger of a ProofLedger is a further ledger on which Prove proves a rollback: its Record
 	// may write canaries that are never committed.
 	ProofLedger() Ledger
 
-	// FallBack makes Settle wait in a second way, for good, if the first fails on this server. Prove
-	// calls it with the error of the failed proof. It returns false if there is no second way, or if
-	// it is in use already.
+	// FallBack makes Settle wait in a second way, for good, if the first fails on this server.
+	// Prove calls it with the error of the failed proof. It returns false if there is no second
+	// way, or if it is in use already.
 	FallBack(reason error) bool
 
 	// FellBack returns the reason of the FallBack, or nil if there was none.
@@ -165,9 +167,9 @@ type Ledger interface {
 }
 
 // An Instance names one run of a database server, in words for an error or a log; on SQLite it
-// names the file. Two connections to the same server have equal instances. Another server, a copy of
-// the database with the same identity, or the same server after a restart is another instance, as far
-// as the server shows it (see the database's package).
+// names the file. Two connections to the same server have equal instances. Another server, a copy
+// of the database with the same identity, or the same server after a restart is another instance,
+// as far as the server shows it (see the database's package).
 type Instance string
 
 // An Outcome is the end of the transaction that recorded an ID.

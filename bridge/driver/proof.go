@@ -12,8 +12,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// proofWait is how long the proof lets a settle wait for the open canary: long enough to show that it
-// waits, short enough for a quick start.
+// proofWait is how long the proof lets a settle wait for the open canary: long enough to show that
+// it waits, short enough for a quick start.
 const proofWait = 150 * time.Millisecond
 
 // settleBegins is how long a settle gets to begin its wait, before the proof ends the canary's
@@ -43,8 +43,8 @@ const forgetPatience = 5 * time.Second
 
 // Proven is a ledger by which a verifier may judge: Prove has shown that it waits. It believes
 // outcomes only of the instance of the proof. If another instance answers, such as a copy of the
-// database or an old primary to which the pool has opened a connection, it returns an error that wraps
-// bridge.ErrOtherInstance and names both.
+// database or an old primary to which the pool has opened a connection, it returns an error that
+// wraps bridge.ErrOtherInstance and names both.
 type Proven struct {
 	ledger   Ledger
 	instance Instance
@@ -102,16 +102,16 @@ func (p *Proven) expect(from Instance) error {
 // canaries with new IDs, and removes them; a crash leaves at most one orphan row. If there is a
 // ProofLedger, Prove proves that one instead, and a rollback on the ProofLedger's own ProofLedger.
 //
-// An error that wraps bridge.ErrProof means that the database, or something in front of it, does not
-// make the lookup wait: no verifier may judge by it. Any other error means that the proof could not be
-// carried out, and may be tried again. One of them is bridge.ErrOtherInstance: the pool's connections
-// lead to different servers.
+// An error that wraps bridge.ErrProof means that the database, or something in front of it, does
+// not make the lookup wait: no verifier may judge by it. Any other error means that the proof could
+// not be carried out, and may be tried again. One of them is bridge.ErrOtherInstance: the pool's
+// connections lead to different servers.
 //
-// A canary's transaction is open for 3 s at most. If it is held up for longer, Prove tries again, for
-// 30 s in all.
+// A canary's transaction is open for 3 s at most. If it is held up for longer, Prove tries again,
+// for 30 s in all.
 //
-// After bridge.ErrProof Prove calls FallBack, and proves once more if the ledger has a second way to
-// wait.
+// After bridge.ErrProof Prove calls FallBack, and proves once more if the ledger has a second way
+// to wait.
 func Prove(ctx context.Context, ledger Ledger) (*Proven, error) {
 	ctx, cancel := context.WithTimeout(ctx, proofPatience)
 	defer cancel()
@@ -276,8 +276,8 @@ func forgetCanary(ctx context.Context, ledger Ledger, canary uuid.UUID) error {
 }
 
 // withOpenCanary runs fn while a transaction that recorded canary is open. fn may end the
-// transaction; otherwise it is rolled back. The first canary's instance is the instance that all other
-// canaries and all answers must have. ctx ends if the transaction is open for too long.
+// transaction; otherwise it is rolled back. The first canary's instance is the instance that all
+// other canaries and all answers must have. ctx ends if the transaction is open for too long.
 func withOpenCanary(ctx context.Context, p *Proven, canary uuid.UUID, fn func(ctx context.Context, end func(commit bool) error) error) (err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -341,8 +341,8 @@ func endWhileSettling(ctx context.Context, p *Proven, canary uuid.UUID, want Out
 	return err
 }
 
-// expectSettled settles the canary, and retries: on SQLite any other writer makes the outcome 'still
-// open' for a while.
+// expectSettled settles the canary, and retries: on SQLite any other writer makes the outcome
+// 'still open' for a while.
 func expectSettled(ctx context.Context, p *Proven, canary uuid.UUID, want Outcome, when string) error {
 	for {
 		outcome, err := p.Settle(ctx, canary, time.Second)

@@ -14,8 +14,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
-// Whatever a message looks like, its dead record brings it back, with the verifier's
-// headers beside its own and never those that somebody has made up.
+// A dead record restores any message, with the verifier's headers added and none that a sender has
+// imitated.
 func TestADeadRecordKeepsTheMessageWhole(t *testing.T) {
 	deep := amqp.Table{}
 	for range 100 {

@@ -10,13 +10,13 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/limits"
 )
 
-// deliveryFormat is the first byte of what EncodeDelivery makes.
+// deliveryFormat is the first byte of an encoded delivery.
 const deliveryFormat = 1
 
-// EncodeDelivery returns a delivered message as bytes, as an inbox keeps it. It leaves out what
-// belongs to one delivery (tag, channel, redelivered). It fails for messages that no broker
-// delivers, for example with a header of a type that AMQP does not have. An int among the
-// headers becomes an int32, as amqp091-go sends it.
+// EncodeDelivery returns a delivered message as bytes, as an inbox keeps it, without the properties
+// of one delivery (tag, channel, redelivered). It fails for messages that no broker delivers, for
+// example with a header of a type that AMQP does not have. An int among the headers becomes an
+// int32, as amqp091-go sends it.
 func EncodeDelivery(d amqp.Delivery) ([]byte, error) {
 	p := Republished(d)
 	p.DeliveryMode, p.Expiration, p.UserId = d.DeliveryMode, d.Expiration, d.UserId
@@ -28,8 +28,8 @@ func EncodeDelivery(d amqp.Delivery) ([]byte, error) {
 	return appendRecord(appendShort(b, d.RoutingKey), p), nil
 }
 
-// ReadDelivery reverses EncodeDelivery. To ack the delivery is an error. Its body is shared
-// with stored. The error wraps ErrMalformed.
+// ReadDelivery reverses EncodeDelivery. The delivery cannot be acked. Its body is shared with
+// stored. The error wraps ErrMalformed.
 func ReadDelivery(stored []byte) (amqp.Delivery, error) {
 	r := decoder{b: stored}
 	format, exchange, routingKey := r.uint8(), r.short(), r.short()

@@ -15,7 +15,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
-// The bytes lie in inboxes: they must never change.
+// Inboxes hold these bytes: the format must never change.
 func TestTheFormatOfAStoredDeliveryIsWhatItAlwaysWas(t *testing.T) {
 	d := amqp.Delivery{
 		Exchange:   "orders",

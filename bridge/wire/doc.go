@@ -1,10 +1,10 @@
-// Package wire is the format of a staged message in the staging queue, in a row that carries it,
-// and in the dead queue. It is for senders in other languages, and for tools that read these
+// Package wire defines the format of a staged message in the staging queue, in the row that carries
+// it, and in the dead queue. It is for senders in other languages, and for tools that read these
 // queues. An application in Go does not need it: package sender stages, package verifier reads.
 //
-// In its transaction a sender first inserts the message's row into bridge_ledger ('The row', below).
-// Then the sender stages the message, waits for the confirm, and commits (rules 1 and 2 of package
-// bridge).
+// In its transaction a sender first inserts the message's row into bridge_ledger ('The row',
+// below). Then the sender stages the message, waits for the confirm, and commits (rules 1 and 2 of
+// package bridge).
 //
 // # The row
 //
@@ -12,8 +12,9 @@
 // BINARY(16) with the bytes in the UUID's order. Insert id only: the columns message and stage_at
 // stay NULL, and recorded_at has a default.
 //
-// A row may also carry the message. Then the transaction need not wait for the confirm: if the staged
-// message gets lost, a verifier stages it from the row. Such a row has these columns too:
+// A row may also carry the message. Then the transaction need not wait for the confirm: if the
+// staged copy gets lost, a verifier stages the message from the row. Such a row has these columns
+// too:
 //
 //	message      the record of the staged message ('A group', below), with the header
 //	             x-bridge-carried; its message-id is the row's ID
@@ -22,34 +23,34 @@
 //	             sender stages the message too, recorded_at plus a second. Otherwise
 //	             equal to recorded_at, which tells verifiers that no copy exists
 //
-// A delayed message is not staged by its sender. Both recorded_at and stage_at are the time before which
-// no verifier stages it, or the database's present time if that is later. On SQLite recorded_at is
-// rounded up to the second. The record's x-bridge-staged-at is that time too.
+// A delayed message is not staged by its sender. Both recorded_at and stage_at are its due time, or
+// the database's present time if that is later. On SQLite recorded_at is rounded up to the second.
+// The record's x-bridge-staged-at is that time too.
 //
-// Both message and stage_at must be set, or neither. If only message is set, no verifier ever stages
-// the message from its row, and the sweep deletes the row as an orphan. If only stage_at is set, the
-// row has no message to stage, and no sweep deletes it.
+// Both message and stage_at must be set, or neither. If only message is set, no verifier ever
+// stages the message from its row, and the sweep deletes the row as an orphan. If only stage_at is
+// set, the row has no message to stage, and no sweep deletes it.
 //
-// Both times must come from one reading of the database's clock, in one statement, unless the message is delayed. They are UTC where
-// their type has no zone. On SQLite recorded_at is in seconds and stage_at in milliseconds since 1970.
-// The column claimed_by on MySQL stays NULL. Only verifiers
+// Unless the message is delayed, both times must come from one reading of the database's clock, in
+// one statement. They are UTC where their type has no zone. On SQLite recorded_at is in seconds and
+// stage_at in milliseconds since 1970. The column claimed_by on MySQL stays NULL. Only verifiers
 // change a row, and bridgectl delayed now, which sets both times to the database's present time.
 //
-// Stage the message although the row carries it, unless the broker is away: until a verifier's session
-// has found the row of a message that a sender staged, the session drops no message (rule 6 of package
+// Stage the message although the row carries it, unless the broker is away: a verifier's session
+// drops no message until it has found the row of a message that a sender staged (rule 6 of package
 // bridge). The staged copy then has x-bridge-carried too. A message with an order key must not be
-// carried. An own table carries nothing.
+// carried. An own table carries no messages.
 //
 // # A staged message
 //
-// A staged message is the final message, as the receiver shall see it, plus headers. Headers
-// are strings (AMQP long strings) unless said otherwise. UUIDs are written as 36 characters
-// with hyphens. These five are required:
+// A staged message is the final message, as the receiver will see it, plus headers. Headers are
+// strings (AMQP long strings) except where another type is given. UUIDs are written as 36
+// characters with hyphens. These five are required:
 //
-//	property or header    what it holds
+//	property or header    content
 //	message-id            the ID, a UUID; the row in the ledger has the same one
-//	x-bridge-ledger       the ledger's identity, a UUID: table bridge_identity; that of
-//	                      an own table is made from it (bridge.OwnTable)
+//	x-bridge-ledger       the ledger's identity, a UUID: table bridge_identity; for an own
+//	                      table an identity is made from it (bridge.OwnTable)
 //	x-bridge-exchange     the target exchange, empty for the default exchange
 //	x-bridge-routing-key  the target routing key; with the default exchange the
 //	                      name of a queue
@@ -57,49 +58,49 @@
 //
 // The verifier cannot check delivery-mode in time.
 //
-// The broker would act on the following properties in the staging queue already. So they travel
-// as headers, and the verifier puts them back:
+// The broker would act on the following properties while the message is in the staging queue. So
+// they travel as headers, and the verifier restores them:
 //
 //	x-bridge-expiration   instead of expiration, in ms, at most ten years: a
 //	                      committed message would expire while it waits
 //	x-bridge-cc           instead of the header CC, a list of strings: copies would
 //	x-bridge-bcc          leave before the commit; the same for BCC
 //	x-bridge-user-id      instead of user-id: refused when another user forwards;
-//	                      put back only where the verifier is told to
+//	                      restored only where the verifier is configured to
 //	x-bridge-priority     instead of priority, a decimal number from 0 to 255: quorum
 //	                      queues of RabbitMQ 4 would deliver the message before others.
-//	                      A message that has a priority instead keeps it
+//	                      A message with the property priority instead keeps it
 //
 // Everything else stays in its place: body, content-type and content-encoding, correlation-id,
-// reply-to (but not direct reply-to, which is no target either), timestamp, type, app-id, headers of any AMQP
-// type, trace context. Other names that begin with x-bridge- are reserved. The verifier removes
-// them, and the headers that queues add (x-death, x-delivery-count and the like).
+// reply-to (except direct reply-to, which is no target either), timestamp, type, app-id, headers of
+// any AMQP type, trace context. Other names that begin with x-bridge- are reserved. The verifier
+// removes them, and the headers that queues add (x-death, x-delivery-count and the like).
 //
 // The receiver's headers and properties together may have at most 64 KiB, where each number,
-// boolean and time counts as 16 bytes and the frame as 64. At most 1000 headers are allowed,
-// not counting those inside tables. A table or list inside them may have at most 8192 elements,
-// and the nesting may be at most 32 deep. amqp091-go reads no more: a delivery with more ends
-// the connection of each consumer that uses the library alone, every time it is delivered. On a
-// bridge.Connection, as verifiers and bridgectl use it, the record of such a message arrives in
-// its place ([Unreadable]), and the verifier dead-letters it as malformed.
+// boolean and time counts as 16 bytes and the frame as 64. At most 1000 headers are allowed, not
+// counting headers inside tables. A table or list inside them may have at most 8192 elements, and
+// the nesting may be at most 32 deep. amqp091-go reads no more: a larger delivery ends the
+// connection of each consumer that uses the library alone, at each delivery. On a
+// bridge.Connection, which verifiers and bridgectl use, the record of such a message arrives in its
+// place ([Unreadable]), and the verifier dead-letters it as malformed.
 //
 // A staged message is published with the staging queue's name as routing key, mandatory, on a
-// channel in confirm mode: to the exchange that the verifiers are given (bridge.Topology.Exchange,
+// channel in confirm mode. It goes to the verifiers' exchange (bridge.Topology.Exchange,
 // BRIDGE_EXCHANGE), a durable direct exchange, or without one to the default exchange. If the
 // broker returns it, the queue or its binding is missing, and the transaction must roll back.
 //
-// The header x-bridge-staged-at, a 64-bit integer, is the time at which the sender was
-// given the message, before it recorded the ID, in ms since 1970. It is needed if the ID is no
-// UUIDv7 of that moment. Without it a verifier cannot tell a swept row from a rollback ('The
+// The header x-bridge-staged-at, a 64-bit integer, is the time at which the sender received the
+// message from its caller, before it recorded the ID, in ms since 1970. It is needed if the ID is
+// no UUIDv7 of that moment. Without it a verifier cannot tell a swept row from a rollback ('The
 // sweep' in package driver).
 //
-// The header x-bridge-carried is on a message whose row in the ledger holds a copy of it. Its
-// value means nothing. A sender that sets it must have inserted that copy, a record (see below)
-// that has the header too.
+// The header x-bridge-carried marks a message whose row in the ledger holds a copy of it. Its value
+// has no meaning. A sender that sets it must have inserted that copy, a record (see below) that has
+// the header too.
 //
-// The header x-bridge-restaged is on a message that a verifier has staged from its row; its value
-// means nothing. A sender must not set it: such a message is no evidence that the
-// senders commit where it is found (rule 6 of package bridge).
+// The header x-bridge-restaged marks a message that a verifier has staged from its row; its value
+// has no meaning. A sender must not set it: such a message is no evidence that the senders commit
+// in the database where its row is found (rule 6 of package bridge).
 //
 // # A message with an order key
 //
@@ -107,26 +108,25 @@
 //
 //	x-bridge-order-key    1 to 255 bytes, no NUL
 //
-// It is published to an ordered queue instead of the staging queue, by the same exchange with the
-// ordered queue's name as routing key. The ordered queues are
-// named Q.ordered.0 to Q.ordered.(N-1), where Q is the staging queue and N their number
-// (bridge.Topology.OrderedShards), which must be the same for all senders. The number of a
-// key's queue is the CRC-32 of the key's bytes (as in zlib, gzip and Ethernet; of "123456789"
-// it is 0xCBF43926), modulo N. So with N = 8 the key "123456789" belongs to Q.ordered.6.
+// It is published to an ordered queue instead of the staging queue, through the same exchange with
+// the ordered queue's name as routing key. The ordered queues are named Q.ordered.0 to
+// Q.ordered.(N-1), where Q is the staging queue and N their number (bridge.Topology.OrderedShards),
+// which must be the same for all senders. The number of a key's queue is the CRC-32 of the key's
+// bytes (as in zlib, gzip and Ethernet; of "123456789" it is 0xCBF43926), modulo N. So with N = 8
+// the key "123456789" belongs to Q.ordered.6.
 //
-// The message must have no priority. If a sender publishes several messages of one queue in a
-// transaction, it must wait for the confirm of each before it publishes the next, or send them
-// in one group. Each attempt to send a message needs a new ID, also when a rolled-back
-// transaction is repeated ('In order, per key' in package bridge). A key that is empty or too
-// long, or a priority beside it, makes the message malformed in any queue. In the staging queue
-// a message with a valid key is treated as one without.
+// The message must have no priority. A sender that publishes several messages of one queue in a
+// transaction must wait for the confirm of each before it publishes the next, or send them in one
+// group. Each attempt to send a message needs a new ID, also when a rolled-back transaction is
+// repeated ('In order, per key' in package bridge). An empty or too long key, and a priority beside
+// a key, make the message malformed in any queue. In the staging queue a message with a valid key
+// is treated like a message without one.
 //
 // # A group
 //
-// Several staged messages may travel as one, a group. A group has the headers x-bridge-group
-// ("1"), x-bridge-ledger, and x-bridge-staged-at and x-bridge-restaged if they apply to all
-// members. Its body is
-// the members' records, one after the other, at most 1000. A record is
+// Several staged messages may travel as one, a group. A group has the headers x-bridge-group ("1")
+// and x-bridge-ledger, and also x-bridge-staged-at and x-bridge-restaged if they apply to all
+// members. Its body is the members' records, one after the other, at most 1000. A record is
 //
 //	uint32  length of the properties
 //	        the properties of the staged message as in an AMQP 0-9-1 content
@@ -135,56 +135,56 @@
 //	uint32  length of the body
 //	        the body
 //
-// with big-endian numbers. Each member is judged as if it had come alone. A group costs the
-// broker as much as one message. Groups are optional.
+// with big-endian numbers. Each member is judged as if it had come alone. A group costs the broker
+// as much as one message. Groups are optional.
 //
 // A carried message is stored in the database as a record.
 //
-// # What an inbox holds
+// # Messages in an inbox
 //
-// A message that an inbox keeps (package idempotency) is no staged message any more. It is
-// stored as it was delivered:
+// A message kept by an inbox (package idempotency) is no staged message any more. It is stored as
+// it was delivered:
 //
 //	octet         the number of this form, 1
-//	short string  the exchange that it was published to
+//	short string  the exchange to which the message was published
 //	short string  the routing key
 //	record        all its properties and headers, and the body
 //
-// # What the other queues hold
+// # The other queues
 //
 // The waiting queue holds staged messages, alone or in groups, with 64-bit integers as headers
 // for the verifiers: x-bridge-set-aside-at (when it was put there, in ms since 1970),
 // x-bridge-unroutable-since (when its target was first found missing, in ms since 1970),
-// x-bridge-attempts (how often it could not be forwarded), x-bridge-nacks (how often its
+// x-bridge-attempts (how many attempts to forward it failed), x-bridge-nacks (how often its
 // exchange has nacked it), x-bridge-nacked-at (when that was the last time, in ms since 1970) and
-// x-bridge-touched-at (when the stage time of a carried message's row was moved on last, in ms
+// x-bridge-touched-at (when the stage time of a carried message's row was last moved on, in ms
 // since 1970).
 //
-// Both queues may hold markers, which verifiers send each other. A marker has an empty body and the
-// headers x-bridge-marker ("1"), x-bridge-ledger, and x-bridge-marker-look (a 64-bit integer: the
-// database's time of the verifier's look at the ledger, in us since 1970). It is never forwarded.
+// The staging queue and the waiting queue may hold markers, which verifiers send each other. A
+// marker has an empty body and the headers x-bridge-marker ("1"), x-bridge-ledger, and
+// x-bridge-marker-look (a 64-bit integer: the database's time of the verifier's look at the ledger,
+// in us since 1970). It is never forwarded.
 //
 // A dead letter is a staged message with five more headers. All are strings except
-// x-bridge-dead-attempts, a 64-bit integer. (A message that the broker itself moved there, at
-// the delivery limit, has x-death instead.)
+// x-bridge-dead-attempts, a 64-bit integer. (A message that the broker itself moved there, at the
+// delivery limit, has x-death instead.)
 //
 //	x-bridge-dead-reason    one of DeadReasons
 //	x-bridge-dead-text      the reason in words
 //	x-bridge-dead-verdict   "committed", or "unknown" if it could not be judged
-//	x-bridge-dead-attempts  how often it could not be forwarded
+//	x-bridge-dead-attempts  how many attempts to forward it failed
 //	x-bridge-dead-at        RFC 3339, UTC
 //
-// If the message's own headers leave no room for these, or cannot be read, the dead letter has the header
-// x-bridge-dead-record ("1") and the content type application/vnd.twoqueue.record. Its body is
-// then the record of the message, as in a group, but with x-bridge-ledger in it.
+// If the message's own headers leave no room for these, or cannot be read, the dead letter has the
+// header x-bridge-dead-record ("1") and the content type application/vnd.twoqueue.record. Its body
+// is then the record of the message, as in a group, but with x-bridge-ledger in it.
 //
-// The audit queue holds messages as they were staged, with x-bridge-dropped-at (RFC 3339,
-// UTC).
+// The audit queue holds messages as they were staged, with x-bridge-dropped-at (RFC 3339, UTC).
 //
 // # In Go
 //
 // [Encode] makes a staged message and [Parse] reads it. [Group] and [Members] do the same for a
-// group, [EncodeRecord] and [ReadRecord] for a record, [EncodeDelivery] and [ReadDelivery] for
-// a message that an inbox keeps, [DeadRecord] and [OpenDead] for a dead letter that is a
-// record. Messages that a verifier cannot parse go to the dead queue.
+// group, [EncodeRecord] and [ReadRecord] for a record, [EncodeDelivery] and [ReadDelivery] for a
+// message in an inbox, [DeadRecord] and [OpenDead] for a dead letter that is a record. Messages
+// that a verifier cannot parse go to the dead queue.
 package wire

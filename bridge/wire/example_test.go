@@ -13,7 +13,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
-// What lies in the staging queue, and what the receiver will see.
+// The message in the staging queue, and the message that the receiver will see.
 func Example() {
 	ledger := uuid.MustParse("6f9b4f3e-54a5-4a4c-9c52-3d6f0d9a1b2c") // ledger.Identity()
 	staged, err := wire.Encode(bridge.Message{
@@ -53,5 +53,6 @@ func Example() {
 	// x-bridge-ledger: 6f9b4f3e-54a5-4a4c-9c52-3d6f0d9a1b2c
 	// x-bridge-routing-key: order.placed
 	//
-	// to exchange "orders" key "order.placed": {"order":7}, expiration 60000, headers map[tenant:north]
+	// to exchange "orders" key "order.placed": {"order":7}, expiration 60000, headers
+	// map[tenant:north]
 }

@@ -13,27 +13,26 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/unreadable"
 )
 
-// HeaderGroup marks a staged message whose body is a sequence of records, and names their
-// format: "1". Such a group also has the header x-bridge-ledger, and may have
-// x-bridge-staged-at and x-bridge-restaged, which apply to all members. Its message-id means
-// nothing.
+// HeaderGroup marks a staged message whose body is a sequence of records, and names their format:
+// "1". Such a group also has the header x-bridge-ledger, and may have x-bridge-staged-at and
+// x-bridge-restaged, which apply to all members. Its message-id has no meaning.
 const HeaderGroup = "x-bridge-group"
 
-// headerUnreadable is on a message that cannot be read, and says why: a member of a group here,
-// or one that a bridge.Connection has replaced by its record.
+// headerUnreadable marks an unreadable message, and gives the reason: here a member of a group,
+// elsewhere a message that a bridge.Connection has replaced by its record.
 const headerUnreadable = unreadable.Header
 
 const (
 	groupFormat      = "1"
 	groupContentType = "application/vnd.twoqueue.group"
-	// MaxMembers is how many records a group has at most. It bounds what one delivery can
-	// make of a verifier.
+	// MaxMembers bounds the records in a group, and so the work and memory that one delivery costs
+	// a verifier.
 	MaxMembers = 1000
 )
 
-// Group makes one staged message of the records of several, which may belong to different
-// transactions. It costs the broker one message, and each member is judged by itself. Give it 1
-// to 1000 records; Members reads no other number.
+// Group makes one staged message from the records of several messages, which may belong to
+// different transactions. It costs the broker one message, and each member is judged by itself.
+// Pass 1 to 1000 records; Members reads no other number.
 func Group(ledger uuid.UUID, records ...[]byte) amqp.Publishing {
 	return amqp.Publishing{
 		MessageId:    uuid.Must(uuid.NewV7()).String(),
@@ -55,7 +54,7 @@ func Alone(ledger uuid.UUID, record []byte) (amqp.Publishing, error) {
 }
 
 // Republished returns a delivered message to be published once more: persistent, and without
-// expiration and user-id, on which a broker would act. Body and headers are shared with d.
+// expiration and user-id, which a broker would act on. Body and headers are shared with d.
 func Republished(d amqp.Delivery) amqp.Publishing {
 	return amqp.Publishing{
 		Headers:         d.Headers,
@@ -83,7 +82,7 @@ func ReadRecord(ledger uuid.UUID, record []byte) (Staged, error) {
 	return Parse(alone)
 }
 
-// onlyMember reads what lies alone where others lie in a group.
+// onlyMember reads a record as the one member of a group.
 func onlyMember(ledger uuid.UUID, record []byte) (amqp.Delivery, error) {
 	group := Group(ledger, record)
 	alone, err := Members(amqp.Delivery{Headers: group.Headers, Body: record})
@@ -99,10 +98,10 @@ func onlyMember(ledger uuid.UUID, record []byte) (amqp.Delivery, error) {
 	return alone[0], nil
 }
 
-// Members returns the members of a group, each as if it had been delivered alone. It returns
-// any other staged message itself. A member that cannot be read has its record as the body, and
-// Parse says why. If not even the members can be told apart, the error wraps ErrMalformed. The
-// bodies are shared with d.
+// Members returns the members of a group, each as if it had been delivered alone. It returns any
+// other staged message itself. An unreadable member has its record as the body, and the error of
+// Parse gives the reason. If not even the members can be separated, the error wraps ErrMalformed.
+// The bodies are shared with d.
 func Members(d amqp.Delivery) ([]amqp.Delivery, error) {
 	if _, ok := d.Headers[HeaderGroup]; !ok {
 		return []amqp.Delivery{d}, nil
@@ -137,7 +136,7 @@ func members(d amqp.Delivery) ([]amqp.Delivery, error) {
 		}
 		rest = left
 		m, err := readRecord(properties, body)
-		if err != nil { // the others are none the worse for it
+		if err != nil { // the other members stay readable
 			m = amqp.Delivery{
 				Headers: amqp.Table{headerUnreadable: err.Error()},
 				Body:    record[:len(record)-len(rest)],

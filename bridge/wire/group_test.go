@@ -16,8 +16,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
-// The bytes are what senders in other languages may write, and what lies in
-// databases: they must never change.
+// Senders in other languages may write these bytes, and databases hold them: the format must never
+// change.
 func TestTheFormatOfRecordsIsWhatItAlwaysWas(t *testing.T) {
 	got := wire.EncodeRecord(amqp.Publishing{
 		Headers:      amqp.Table{"x-bridge-ledger": "left out", "k": "v"},
@@ -56,7 +56,7 @@ func TestWhatIsNoGroupIsItsOwnOnlyMember(t *testing.T) {
 	}
 }
 
-// A member of a group is the message that would have been delivered alone.
+// A member of a group equals the message delivered alone.
 func TestEveryMessageSurvivesTheGroup(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var records [][]byte
@@ -108,7 +108,7 @@ func TestBadGroupsAreMalformed(t *testing.T) {
 	}
 }
 
-// A member that cannot be read is malformed by itself, and keeps its bytes.
+// An unreadable member is malformed by itself, and keeps its bytes.
 func TestABadMemberSpoilsNoOther(t *testing.T) {
 	good := wire.EncodeRecord(amqp.Publishing{MessageId: "good", Body: []byte("body")})
 	deep := amqp.Table{}
@@ -133,8 +133,8 @@ func TestABadMemberSpoilsNoOther(t *testing.T) {
 	}
 }
 
-// FuzzMembers: whatever the body of a group is, taking it apart does not panic, and
-// what it yields is the same when it is put together and taken apart again.
+// FuzzMembers: Members does not panic on any body of a group, and its members are the same after
+// another Group and Members.
 func FuzzMembers(f *testing.F) {
 	staged, err := wire.Encode(fullMessage(), someLedger)
 	if err != nil {

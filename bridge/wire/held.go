@@ -6,19 +6,20 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/limits"
 )
 
-// What a verifier needs for a message beside its bytes, on a machine of 64 bits (measured with
-// Go 1.26: TestHeldIsWhatTheHeapHas in package verifier).
+// The memory that a verifier needs for a message in addition to its bytes, on a machine of 64 bits
+// (measured with Go 1.26: TestHeldIsWhatTheHeapHas in package verifier).
 const (
-	messageHeld = 2 << 10 // a message without headers, decoded and parsed, with its places in lists
+	messageHeld = 2 << 10 // a message without headers, decoded and parsed, with its entries in lists
 	tableHeld   = 320     // a table or a list in the headers, with room for its first fields
 	fieldHeld   = 180     // a field of the headers, in both the delivery's and the receiver's table
 	nestedHeld  = 100     // a field of a table inside them
 	elementHeld = 40      // an element of a list
-	textHeld    = 32      // a string or bytes, beside its bytes
+	textHeld    = 32      // a string or bytes, in addition to its bytes
 )
 
-// Held is about how many bytes of memory a verifier needs for a delivery: decoded, and if it is
-// a group, taken apart. That can be fifty times its bytes on the wire. Held decodes nothing.
+// Held returns about how many bytes of memory a verifier needs for a delivery: decoded, and if it
+// is a group, split into members. That can be fifty times its bytes on the wire. Held decodes
+// nothing.
 func Held(d amqp.Delivery) int {
 	held := messageHeld + len(d.Body) + heldFields(d.Headers, fieldHeld)
 	for _, text := range [...]string{
@@ -32,7 +33,7 @@ func Held(d amqp.Delivery) int {
 	}
 	for n, rest := 0, d.Body; len(rest) > 0 && n < MaxMembers; n++ {
 		properties, _, left, ok := cutRecord(rest)
-		if !ok { // then it is dead-lettered whole
+		if !ok { // then the whole group is dead-lettered
 			break
 		}
 		held, rest = held+messageHeld, left
@@ -69,7 +70,7 @@ func heldValue(value any) int {
 	return 0
 }
 
-// heldProperties is what the properties of a record will need.
+// heldProperties returns the memory for the properties of a record.
 func heldProperties(properties []byte) int {
 	r := decoder{b: properties}
 	held := len(properties)
@@ -85,8 +86,8 @@ func heldProperties(properties []byte) int {
 	return held
 }
 
-// heldEncoded is what the fields of a table, or the elements of a list, will need beside their
-// bytes.
+// heldEncoded returns the memory for the fields of a table, or the elements of a list, in addition
+// to their bytes.
 func heldEncoded(b []byte, named bool, each int) (held int) {
 	r := decoder{b: b}
 	for len(r.b) > 0 && !r.failed {

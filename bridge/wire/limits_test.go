@@ -16,7 +16,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
-// A list of a million nulls is a megabyte in a record, and sixteen in memory.
+// A list of a million nulls takes a megabyte in a record, and sixteen in memory.
 func TestARecordsPropertiesAreBoundedBeforeTheyAreDecoded(t *testing.T) {
 	order := binary.BigEndian
 	nulls := strings.Repeat("V", 1<<20)
@@ -60,9 +60,9 @@ func TestTheNumberOfHeadersIsBounded(t *testing.T) {
 	}
 }
 
-// The AMQP library writes such headers, and a delivery with them ends the connection of
-// whoever consumes it: the verifier's, each time. So they are neither sent nor stored; what
-// amqp091-go reads is both.
+// The AMQP library writes such headers, but a delivery with them ends the connection of every
+// consumer, such as a verifier, each time. So they are neither sent nor stored. Headers that
+// amqp091-go can read are both.
 func TestWhatNoConsumerCouldReadIsNeitherSentNorStored(t *testing.T) {
 	list := func(n int) []any { return slices.Repeat([]any{"x"}, n) }
 	deep := any("bottom")
@@ -73,7 +73,7 @@ func TestWhatNoConsumerCouldReadIsNeitherSentNorStored(t *testing.T) {
 		value      any
 		read, sent bool
 	}{
-		"a megabyte":      {strings.Repeat("x", 1<<20), true, false}, // more than goes into a frame of ours
+		"a megabyte":      {strings.Repeat("x", 1<<20), true, false}, // more than the bridge's frame takes
 		"a list of 8192":  {list(8192), true, true},
 		"a list of 8193":  {list(8193), false, false},
 		"32 levels":       {deep, true, true},

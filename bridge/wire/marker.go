@@ -12,23 +12,25 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// HeaderMarker is on a marker, and names its format: "1".
+// HeaderMarker marks a marker, and names its format: "1".
 const HeaderMarker = "x-bridge-marker"
 
-// HeaderMarkerLook is on a marker: the database's time of a look, in microseconds since 1970.
+// HeaderMarkerLook is the database's time of a marker's look, in microseconds since 1970.
 const HeaderMarkerLook = "x-bridge-marker-look"
 
 const markerFormat = "1"
 
 // A Marker is no message for a receiver. A verifier publishes it to the staging queue after a look
-// at the ledger that has shown carried rows whose stage time has come. When it has gone through
-// the staging queue and then the waiting queue, no copy of such a message is before it any more.
+// at the ledger that has found carried rows whose stage time has come. When the marker has passed
+// through the staging queue and then the waiting queue, no copy of such a message is in front of it
+// any more.
 type Marker struct {
 	Ledger uuid.UUID // identity of the ledger
 	Look   time.Time // when the verifier looked, by the database's clock, to the microsecond
 }
 
-// Publishing is what goes into the staging queue, and later into the waiting queue.
+// Publishing returns the marker as it goes into the staging queue, and later into the waiting
+// queue.
 func (m Marker) Publishing() amqp.Publishing {
 	return amqp.Publishing{
 		MessageId:    uuid.Must(uuid.NewV7()).String(),
@@ -41,13 +43,13 @@ func (m Marker) Publishing() amqp.Publishing {
 	}
 }
 
-// IsMarker tells whether a delivery is a marker, perhaps a malformed one.
+// IsMarker reports whether a delivery is a marker, perhaps a malformed one.
 func IsMarker(d amqp.Delivery) bool {
 	_, ok := d.Headers[HeaderMarker]
 	return ok
 }
 
-// ReadMarker reads a marker. Its error wraps bridge.ErrMalformed and says what is wrong.
+// ReadMarker reads a marker. Its error wraps bridge.ErrMalformed and names the fault.
 func ReadMarker(d amqp.Delivery) (Marker, error) {
 	m, err := readMarker(d)
 	if err != nil {

@@ -7,13 +7,12 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// HeaderDeadQueue is on a dead letter of a receiver: the queue from which the receiver took it.
+// HeaderDeadQueue names the queue from which a receiver took its dead letter.
 const HeaderDeadQueue = "x-bridge-dead-queue"
 
-// ReceiverLetter is DeadLetter for a message that a receiver of a queue gives up. It leaves out
-// nothing of the message: CC, BCC, user-id, exchange and routing key travel in headers of the
-// bridge. If the broker or the client refuses the letter for its headers, publish DeadRecord of it
-// instead.
+// ReceiverLetter is DeadLetter for a message that a receiver of a queue gives up. It keeps the
+// whole message: CC, BCC, user-id, exchange and routing key travel in headers of the bridge. If the
+// broker or the client refuses the letter for its headers, publish its DeadRecord instead.
 func ReceiverLetter(d amqp.Delivery, queue string, why amqp.Table) amqp.Publishing {
 	d.Headers = parked(d)
 	delete(d.Headers, HeaderAttempts)
@@ -22,10 +21,10 @@ func ReceiverLetter(d amqp.Delivery, queue string, why amqp.Table) amqp.Publishi
 	return DeadLetter(d, why)
 }
 
-// ReceiverOf returns the queue from whose receiver a dead letter that OpenDead has returned came,
-// or from which the broker itself moved it. It is false for a letter of a verifier.
+// ReceiverOf returns the queue of the receiver that wrote a dead letter, or from which the broker
+// itself moved it. d must come from OpenDead. ok is false for a letter of a verifier.
 func ReceiverOf(d amqp.Delivery) (queue string, ok bool) {
-	if _, staged := d.Headers[HeaderLedger]; staged { // in a receiver's queue a verifier would drop it
+	if _, staged := d.Headers[HeaderLedger]; staged { // a verifier removes this header before it forwards
 		return "", false
 	}
 	if queue, ok = d.Headers[HeaderDeadQueue].(string); ok {
@@ -45,13 +44,13 @@ func lastDeath(d amqp.Delivery) amqp.Table {
 	return last
 }
 
-// ReplayToReceiver returns a dead letter of which ReceiverOf is true as it goes back to the
-// queue of its receiver, by the default exchange. The receiver's attempts begin anew, and the
-// receiver sees the message as it came first (Restored).
+// ReplayToReceiver returns a dead letter, for which ReceiverOf is true, as it is published to the
+// queue of its receiver, through the default exchange. The receiver's attempts begin anew, and the
+// receiver sees the message as it was first delivered (Restored).
 func ReplayToReceiver(d amqp.Delivery) amqp.Publishing {
 	headers := make(amqp.Table, len(d.Headers)+2)
 	maps.Copy(headers, d.Headers)
-	if _, known := headers[HeaderExchange].(string); !known { // moved by the broker
+	if _, known := headers[HeaderExchange].(string); !known { // the broker moved it
 		death := lastDeath(d)
 		exchange, _ := death["exchange"].(string)
 		keys, _ := death["routing-keys"].([]any)

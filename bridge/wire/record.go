@@ -13,22 +13,22 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/limits"
 )
 
-// maxProperties bounds the properties of a record, as a frame (128 KiB by default)
-// bounds those of a message that travels alone, with room for what the dead queue
-// adds. Decoded they take many times their bytes.
+// maxProperties bounds the properties of a record, as a frame (128 KiB by default) bounds the
+// properties of a message that travels alone, with room for the headers of the dead queue. Decoded
+// they take many times their bytes.
 const maxProperties = 100 << 10
 
-// A record is a staged message in bytes, as it travels in a group and as
-// its row carries it (the wire format, in the package's comment):
+// A record is a staged message in bytes, as it travels in a group and as its row carries it (the
+// wire format, in the package's comment):
 //
 //	uint32  length of the properties
 //	        the properties as in an AMQP 0-9-1 content header: flags, then values
 //	uint32  length of the body
 //	        the body
 //
-// Numbers are big-endian, as everywhere in AMQP. The header x-bridge-ledger is left
-// out: it is that of the group, or of the database in which the record lies. (The record of a
-// dead letter has it, and that of a delivery: DeadRecord, EncodeDelivery.)
+// Numbers are big-endian, as everywhere in AMQP. The header x-bridge-ledger is left out: the group
+// has it, or the database that holds the record. (The records of a dead letter and of a delivery
+// keep it: DeadRecord, EncodeDelivery.)
 
 // The flags of a content header's properties.
 const (
@@ -47,17 +47,17 @@ const (
 	flagAppID           = 0x0008
 )
 
-// EncodeRecord returns the record of a message that Encode has made.
+// EncodeRecord returns the record of a message made by Encode.
 func EncodeRecord(staged amqp.Publishing) []byte { return encodeRecord(staged, HeaderLedger) }
 
 func encodeRecord(p amqp.Publishing, except ...string) []byte {
 	return appendRecord(make([]byte, 0, 8+limits.HeaderBytes(p)+len(p.Body)), p, except...)
 }
 
-// appendRecord leaves out the headers except.
+// appendRecord appends the record of p, without the headers except.
 func appendRecord(b []byte, p amqp.Publishing, except ...string) []byte {
 	start := len(b)
-	b = append(b, 0, 0, 0, 0, 0, 0) // the length and the flags come last
+	b = append(b, 0, 0, 0, 0, 0, 0) // the length and the flags are filled in last
 	var flags uint16
 	short := func(flag uint16, value string) {
 		if value != "" {
@@ -115,8 +115,7 @@ func appendTable(b []byte, t amqp.Table, except ...string) []byte {
 	return b
 }
 
-// appendField writes the types that amqp.Table's Validate allows, as the library
-// writes them.
+// appendField writes the types that amqp.Table's Validate allows, in the library's encoding.
 func appendField(b []byte, value any) []byte {
 	order := binary.BigEndian
 	switch v := value.(type) {
@@ -171,7 +170,7 @@ func appendField(b []byte, value any) []byte {
 	}
 }
 
-// cutRecord cuts the first record off b.
+// cutRecord splits the first record off b.
 func cutRecord(b []byte) (properties, body, rest []byte, ok bool) {
 	r := decoder{b: b}
 	properties = r.bytes()
@@ -179,8 +178,8 @@ func cutRecord(b []byte) (properties, body, rest []byte, ok bool) {
 	return properties, body, r.b, !r.failed
 }
 
-// readRecord reads a record as a delivery, if it is no larger than a message that travels
-// alone. The body is shared.
+// readRecord reads a record as a delivery, if it is no larger than a message that travels alone.
+// The body is shared.
 func readRecord(properties, body []byte) (d amqp.Delivery, err error) {
 	if len(properties) > maxProperties {
 		return d, fmt.Errorf("%d bytes of properties: at most %d", len(properties), maxProperties)
@@ -188,15 +187,15 @@ func readRecord(properties, body []byte) (d amqp.Delivery, err error) {
 	if d, err = decodeRecord(properties, body, limits.MaxDepth); err != nil {
 		return d, err
 	}
-	// Small headers may be many: then what a frame is reckoned to need is more than their
-	// bytes, and the message could not be dead-lettered with its headers.
+	// A frame's estimate for many small headers is more than their bytes. Beyond it the
+	// message could not be dead-lettered with its headers.
 	if size := limits.HeaderBytes(amqp.Publishing{Headers: d.Headers}); size > maxProperties {
 		return amqp.Delivery{Body: body}, fmt.Errorf("%d headers are reckoned at %d bytes: at most %d", len(d.Headers), size, maxProperties)
 	}
 	return d, nil
 }
 
-// onlyRecord reads a record that has nothing behind it.
+// onlyRecord reads a record with nothing behind it.
 func onlyRecord(b []byte, deepest int) (amqp.Delivery, error) {
 	properties, body, rest, ok := cutRecord(b)
 	if !ok || len(rest) > 0 {
@@ -205,7 +204,7 @@ func onlyRecord(b []byte, deepest int) (amqp.Delivery, error) {
 	return decodeRecord(properties, body, deepest)
 }
 
-// decodeRecord reads a record in which tables and arrays lie in each other at most so deep.
+// decodeRecord reads a record whose tables and arrays are nested at most deepest deep.
 func decodeRecord(properties, body []byte, deepest int) (d amqp.Delivery, err error) {
 	d.Body = body
 	r := decoder{b: properties, deepest: deepest}
@@ -248,8 +247,8 @@ func decodeRecord(properties, body []byte, deepest int) (d amqp.Delivery, err er
 	return d, nil
 }
 
-// A decoder reads AMQP's encoding; at the first thing that it cannot read it
-// fails, and returns zeros from then on.
+// A decoder reads AMQP's encoding. At the first bytes that it cannot read it fails, and returns
+// zeros from then on.
 type decoder struct {
 	b       []byte
 	failed  bool
@@ -281,7 +280,7 @@ func (r *decoder) uint64() uint64 { return r.number(8) }
 func (r *decoder) short() string  { return string(r.take(r.number(1))) }
 func (r *decoder) bytes() []byte  { return r.take(r.number(4)) }
 
-// nested returns a decoder of what lies in a table or an array.
+// nested returns a decoder of the content of a table or an array.
 func (r *decoder) nested(depth int) decoder {
 	b := r.bytes()
 	return decoder{b: b, failed: r.failed || depth > r.deepest, deepest: r.deepest}

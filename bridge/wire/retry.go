@@ -13,15 +13,15 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/limits"
 )
 
-// HeaderRetries is on a message that a receiver has published to one of its retry queues, beside
-// HeaderAttempts: how often the receiver has done so.
+// HeaderRetries counts, beside HeaderAttempts, how often a receiver has published a message to one
+// of its retry queues.
 const HeaderRetries = "x-bridge-retries"
 
 // Retry returns a delivered message as its receiver publishes it to a retry queue, with the number
-// of attempts that have failed and how often it was published so. Properties and headers on which
-// the broker would act there (expiration, user-id, CC, BCC) travel in headers of the bridge, and
-// so do the exchange and the routing key. Headers that the broker has added are left out: a queue
-// drops an expired message whose x-death says that it has been there. Restored reverses Retry.
+// of failed attempts and of retries. Properties and headers that the broker would act on there
+// (expiration, user-id, CC, BCC) travel in headers of the bridge, and so do the exchange and the
+// routing key. Headers added by the broker are left out: a queue drops an expired message whose
+// x-death names that queue. Restored reverses Retry.
 //
 // The error wraps bridge.ErrInvalidMessage: the message cannot be read, or its headers leave no
 // room for these and for the broker's own.
@@ -38,8 +38,8 @@ func Retry(d amqp.Delivery, failed, retries int) (amqp.Publishing, error) {
 	return copied, nil
 }
 
-// parked returns the headers of d in a queue beside its own, with everything in them that such a
-// queue would act on or replace.
+// parked returns the headers of d for a queue other than its own, with everything in them that such
+// a queue would act on or replace.
 func parked(d amqp.Delivery) amqp.Table {
 	d = Restored(d)
 	headers := make(amqp.Table, len(d.Headers)+6)
@@ -58,15 +58,15 @@ func parked(d amqp.Delivery) amqp.Table {
 }
 
 // Restored returns a message that has come back from a retry queue, or was replayed from a dead
-// queue, as it was first delivered: its exchange, routing key, expiration, CC and BCC are its own
-// again, and the headers of its way are gone. Its user-id is empty, since RabbitMQ has not checked
-// the header that held it. HeaderAttempts and HeaderRetries stay. Restored returns any other
-// message as it is.
+// queue, as it was first delivered: exchange, routing key, expiration, CC and BCC are its own
+// again, and the headers of the retry are removed. Its user-id is empty, since RabbitMQ has not
+// checked the header that held it. HeaderAttempts and HeaderRetries stay. Restored returns any
+// other message unchanged.
 func Restored(d amqp.Delivery) amqp.Delivery {
 	exchange, first := d.Headers[HeaderExchange].(string)
 	routingKey, second := d.Headers[HeaderRoutingKey].(string)
 	_, third := d.Headers[HeaderAttempts]
-	if !first || !second || !third || d.Exchange != "" { // the default exchange brings it back
+	if !first || !second || !third || d.Exchange != "" { // only the default exchange brings it back
 		return d
 	}
 	headers := make(amqp.Table, len(d.Headers))
@@ -90,8 +90,8 @@ func Restored(d amqp.Delivery) amqp.Delivery {
 	return d
 }
 
-// Retries returns how many attempts at a message have failed and how often it was in a retry
-// queue, as its headers say. A number that is strange counts as 0, or as the largest int32.
+// Retries returns, from the headers of a message, how many attempts have failed and how often the
+// message was in a retry queue. An invalid number counts as 0, or as the largest int32.
 func Retries(d amqp.Delivery) (failed, retries int) {
 	return count(d.Headers[HeaderAttempts]), count(d.Headers[HeaderRetries])
 }

@@ -13,13 +13,13 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
-// original is a delivery with everything on which a broker acts.
+// original returns a delivery with every property that a broker acts on.
 func original() amqp.Delivery {
 	return amqp.Delivery{Exchange: "shop", RoutingKey: "order", MessageId: "m", Expiration: "7", UserId: "u", Priority: 3, DeliveryMode: amqp.Persistent,
 		Headers: amqp.Table{"mine": "yes", "CC": []any{"c"}, "BCC": []any{"b"}}, Body: []byte("body")}
 }
 
-// back is a copy as the broker brings it back to its receiver.
+// back returns a copy as the broker delivers it to its receiver again.
 func back(p amqp.Publishing, queue string) amqp.Delivery {
 	d := delivered(p)
 	d.Headers = maps.Clone(d.Headers)
@@ -61,7 +61,7 @@ func TestARetriedMessageIsRestoredWholeAndTheBrokerActsOnNoneOfIt(t *testing.T) 
 	}
 }
 
-// Only the default exchange brings a message back.
+// Only messages from the default exchange are restored.
 func TestAMessageOfAnotherWayIsNotRestored(t *testing.T) {
 	d := amqp.Delivery{Exchange: "shop", Headers: amqp.Table{wire.HeaderAttempts: int64(1), wire.HeaderExchange: "a", wire.HeaderRoutingKey: "b"}}
 	if got := wire.Restored(d); !reflect.DeepEqual(got, d) {
@@ -107,7 +107,7 @@ func TestAReceiversLetterGoesBackToItsQueueAsItCame(t *testing.T) {
 	}
 }
 
-// The broker itself moves a message at the delivery limit, and notes where it was.
+// The broker itself moves a message at the delivery limit, and notes the queue that it was in.
 func TestAMessageThatTheBrokerMovedGoesBackToItsQueueAsItCame(t *testing.T) {
 	moved := amqp.Delivery{RoutingKey: "q.dead", MessageId: "m", Headers: amqp.Table{"mine": "yes",
 		"x-death": []any{amqp.Table{"queue": "q", "reason": "delivery_limit", "exchange": "shop", "routing-keys": []any{"order"}}}}}

@@ -17,8 +17,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/limits"
 )
 
-// The headers of a staged message: the wire format in the package's comment. The first
-// three are required. The others carry what a broker would act on in the staging queue.
+// The headers of a staged message: the wire format in the package's comment. The first three are
+// required. The others carry properties that a broker would act on in the staging queue.
 const (
 	HeaderLedger     = "x-bridge-ledger"      // the ledger's identity, a UUID's canonical text
 	HeaderExchange   = "x-bridge-exchange"    // the target exchange, "" for the default exchange
@@ -32,35 +32,34 @@ const (
 	// HeaderOrderKey is the message's order key, if it has one.
 	HeaderOrderKey = "x-bridge-order-key"
 
-	// HeaderStagedAt is when the sender was given the message, in ms since 1970, before it
-	// recorded the ID. Without this header the time in the ID counts, so it is needed if the ID
-	// is no UUIDv7 that was made for this message. See 'The sweep' in package driver.
+	// HeaderStagedAt is when the sender received the message from its caller, in ms since 1970,
+	// before it recorded the ID. Without this header the time in the ID counts, so it is needed if
+	// the ID is no UUIDv7 made for this message. See 'The sweep' in package driver.
 	HeaderStagedAt = "x-bridge-staged-at"
 
-	// HeaderCarried is on a message whose ledger row carries a copy of it: any value.
+	// HeaderCarried marks a message whose ledger row carries a copy of it: any value.
 	HeaderCarried = "x-bridge-carried"
 
 	// HeaderPriority holds the message's priority, a decimal number, while it is staged. Quorum
 	// queues of RabbitMQ 4 act on a priority, so a message could overtake a marker (see Marker).
 	HeaderPriority = "x-bridge-priority"
 
-	// HeaderRestaged is on a message that a verifier has staged from its row: any value.
+	// HeaderRestaged marks a message that a verifier has staged from its row: any value.
 	HeaderRestaged = "x-bridge-restaged"
 
-	// HeaderUnroutableSince is written by a verifier that puts a message aside: when
-	// its target was first found missing, in ms since 1970.
+	// HeaderUnroutableSince is written by a verifier that sets a message aside: when its target was
+	// first found missing, in ms since 1970.
 	HeaderUnroutableSince = "x-bridge-unroutable-since"
-	// HeaderAttempts is written beside it: how often the message could not be forwarded.
+	// HeaderAttempts is written beside it: how many attempts to forward the message failed.
 	HeaderAttempts = "x-bridge-attempts"
 	// HeaderNacks is written beside it: how often the message's exchange has nacked it.
-	// HeaderNackedAt is when that was the last time, in ms since 1970.
+	// HeaderNackedAt is the time of the last nack, in ms since 1970.
 	HeaderNacks    = "x-bridge-nacks"
 	HeaderNackedAt = "x-bridge-nacked-at"
-	// HeaderTouchedAt is written beside it on a carried message: when a verifier has moved its
-	// row's stage time on last, in ms since 1970.
+	// HeaderTouchedAt is written beside it on a carried message: when a verifier last moved its
+	// row's stage time on, in ms since 1970.
 	HeaderTouchedAt = "x-bridge-touched-at"
-	// HeaderSetAsideAt is written by a verifier to what it puts into the waiting queue: the
-	// moment, in ms since 1970.
+	// HeaderSetAsideAt is when a verifier put the message into the waiting queue, in ms since 1970.
 	HeaderSetAsideAt = "x-bridge-set-aside-at"
 
 	headerPrefix = "x-bridge-"
@@ -68,26 +67,25 @@ const (
 
 // Limits of the wire format.
 const (
-	// maxHeaderBytes bounds all headers and properties of a message together.
-	// They must fit into one AMQP frame (128 KiB by default), with room for what
-	// the dead queue adds; a larger one would close the whole connection.
+	// maxHeaderBytes bounds all headers and properties of a message together. They must fit into
+	// one AMQP frame (128 KiB by default), with room for the headers of the dead queue; a larger
+	// frame would close the whole connection.
 	maxHeaderBytes = 64 << 10
-	// maxHeaders bounds the headers of a message, those in tables not counted.
+	// maxHeaders bounds the headers of a message, without headers inside tables.
 	maxHeaders = 1000
-	// maxExpiration is RabbitMQ's: ten years in ms. It closes the channel of
-	// whoever publishes more.
+	// maxExpiration is RabbitMQ's limit: ten years in ms. A larger one closes the publisher's
+	// channel.
 	maxExpiration = 10 * 365 * 24 * 60 * 60 * 1000
 )
 
-// addedByBroker are headers that queues add to what passes through them: counts of
-// deliveries (RabbitMQ 4.3 adds x-acquired-count to what is delivered again, and
-// x-delivery-count only to what has failed) and the history of dead letters (x-last-death-
-// since 4.0). From 4.0 on a queue leaves such a header as it was published until it has
-// one of its own to add (measured on 4.0.5 and 4.3.6): so the receiver would see what
-// the staging queue counted. Nothing else is added on the way from a sender to a
-// verifier: x-stream-offset comes from streams, which Declare refuses, and annotations
-// like x-opt-rabbitmq-sent-time from interceptors that an operator has configured, which
-// work on the target's queue too (RabbitMQ's guide 'Intercepting Messages').
+// addedByBroker are the headers that queues add to their messages: counts of deliveries (RabbitMQ
+// 4.3 adds x-acquired-count to a redelivered message, and x-delivery-count only to one whose
+// processing has failed) and the history of dead letters (x-last-death- since 4.0). From 4.0 on a
+// queue leaves such a header as it was published until it adds one of its own (measured on 4.0.5
+// and 4.3.6): so the receiver would see the counts of the staging queue. Nothing else is added
+// between a sender and a verifier: x-stream-offset comes from streams, which Declare refuses, and
+// annotations like x-opt-rabbitmq-sent-time from interceptors that an operator has configured,
+// which work on the target's queue too (RabbitMQ's guide 'Intercepting Messages').
 var addedByBroker = []string{
 	"x-delivery-count", "x-acquired-count", "x-death",
 	"x-first-death-exchange", "x-first-death-queue", "x-first-death-reason",
@@ -99,16 +97,16 @@ type Staged struct {
 	bridge.Message           // Publishing is the final message
 	Ledger         uuid.UUID // identity of the ledger that judges it
 	UserID         string    // the user-id that the sender wanted, if any
-	// StagedAt is when the sender was given it; zero if nothing tells.
+	// StagedAt is when the sender received the message; zero if neither header nor ID has the time.
 	StagedAt time.Time
-	Restaged bool // by a verifier (HeaderRestaged)
+	Restaged bool // a verifier staged it from its row (HeaderRestaged)
 	Carried  bool // its ledger row holds a copy of it (HeaderCarried)
 }
 
-// Encode returns the staged form of m. If there is none, the error wraps
-// bridge.ErrInvalidMessage and says why. m.ID must not be zero: a sender fills it in. Encode
-// changes nothing that m refers to. The body is shared, not copied. If the ID is no UUIDv7 of
-// this moment, add HeaderStagedAt.
+// Encode returns the staged form of m. If there is none, the error wraps bridge.ErrInvalidMessage
+// and gives the reason. m.ID must not be zero: a sender fills it in. Encode does not change m or
+// anything it refers to. The body is shared, not copied. If the ID is no UUIDv7 of this moment, add
+// HeaderStagedAt.
 func Encode(m bridge.Message, ledger uuid.UUID) (amqp.Publishing, error) {
 	if err := validate(m); err != nil {
 		return amqp.Publishing{}, fmt.Errorf("%w: %w", bridge.ErrInvalidMessage, err)
@@ -116,7 +114,7 @@ func Encode(m bridge.Message, ledger uuid.UUID) (amqp.Publishing, error) {
 	return Staged{Message: m, Ledger: ledger, UserID: m.Publishing.UserId, StagedAt: MadeAt(m.ID)}.Publishing(), nil
 }
 
-// Publishing returns the staged form: what goes into a staging queue.
+// Publishing returns the staged form, as it is published to a staging queue.
 func (s Staged) Publishing() amqp.Publishing {
 	p := s.Message.Publishing
 	p.MessageId = s.ID.String()
@@ -155,8 +153,8 @@ func (s Staged) Publishing() amqp.Publishing {
 	return p
 }
 
-// Parse reads a staged message. Its error wraps bridge.ErrMalformed and says what is wrong;
-// such a message cannot be judged. The body is shared with d.
+// Parse reads a staged message. Its error wraps bridge.ErrMalformed and names the fault; such a
+// message cannot be judged. The body is shared with d.
 func Parse(d amqp.Delivery) (Staged, error) {
 	s, err := parse(d)
 	if err != nil {
@@ -223,8 +221,8 @@ func parse(d amqp.Delivery) (s Staged, err error) {
 	return s, validateTarget(s.Message)
 }
 
-// parsePriority returns the priority that the receiver shall see. A message without the header
-// keeps the priority that it has: it comes from an older sender.
+// parsePriority returns the priority for the receiver. A message without the header comes from an
+// older sender, and keeps its own priority.
 func parsePriority(d amqp.Delivery) (uint8, error) {
 	value, ok := d.Headers[HeaderPriority]
 	if !ok {
@@ -241,8 +239,8 @@ func parsePriority(d amqp.Delivery) (uint8, error) {
 	return uint8(priority), nil
 }
 
-// CopyKeys returns the routing keys of the CC and BCC headers. The target exchange also routes
-// a copy by each of them.
+// CopyKeys returns the routing keys of the CC and BCC headers. The target exchange routes a copy by
+// each of them too.
 func (s Staged) CopyKeys() []string {
 	var keys []string
 	for _, name := range []string{"CC", "BCC"} {
@@ -299,8 +297,8 @@ func validate(m bridge.Message) error {
 }
 
 // validateOrder checks the order key of a message. A quorum queue of RabbitMQ 4.3.6 delivers a
-// message of priority 9 before others (measured): in an ordered queue it would overtake those
-// of its key.
+// message of priority 9 before others (measured): in an ordered queue it would overtake the
+// messages of its key.
 func validateOrder(key string, priority uint8) error {
 	switch {
 	case key == "" || len(key) > limits.MaxShort:
@@ -313,8 +311,8 @@ func validateOrder(key string, priority uint8) error {
 	return nil
 }
 
-// validateTarget checks what would make the broker close the channel, or refuse,
-// when the message is published to its target.
+// validateTarget refuses a message that would make the broker close the channel, or refuse it, when
+// it is published to its target.
 func validateTarget(m bridge.Message) error {
 	p := m.Publishing
 	if m.Exchange == "" && m.RoutingKey == "" {
@@ -357,7 +355,7 @@ func validateCopies(value any) error {
 	return nil
 }
 
-// parseUUID accepts the canonical text only: 36 characters.
+// parseUUID accepts only the canonical text of 36 characters.
 func parseUUID(text string) (uuid.UUID, error) {
 	if text == "" {
 		return uuid.Nil, errors.New("missing")
@@ -369,7 +367,7 @@ func parseUUID(text string) (uuid.UUID, error) {
 	return id, nil
 }
 
-// MadeAt is the time in a UUIDv7, to the millisecond; zero for other IDs.
+// MadeAt returns the time in a UUIDv7, to the millisecond; zero for other IDs.
 func MadeAt(id uuid.UUID) time.Time {
 	if id.Version() != 7 {
 		return time.Time{}
@@ -392,9 +390,8 @@ func stringHeader(headers amqp.Table, name string, required bool) (string, error
 	return text, nil
 }
 
-// receiversHeaders returns those headers that the receiver shall see: neither the
-// bridge's nor those that the broker has added, and the copies' keys as CC and
-// BCC again. It returns nil if none are left.
+// receiversHeaders returns the headers for the receiver: without the bridge's and the broker's, and
+// with the copies' keys as CC and BCC again. It returns nil if none are left.
 func receiversHeaders(staged amqp.Table) (amqp.Table, error) {
 	var headers amqp.Table
 	for name, value := range staged {

@@ -16,8 +16,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
-// FuzzParse: whatever lies in a staging queue, Parse does not panic, and what it
-// accepts can be staged again and is then the same.
+// FuzzParse: Parse panics on no message, and an accepted message can be staged again and is then
+// the same.
 func FuzzParse(f *testing.F) {
 	ledger, id := someLedger.String(), someID.String()
 	f.Add(id, ledger, "exchange", "key", "", "", []byte{})
@@ -63,15 +63,15 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// names are those of headers that mean something, and some that do not.
+// names are names of headers, some with a meaning and some without.
 var names = []string{
 	"a", "b", "c", "CC", "BCC", "x-death", "x-delivery-count",
 	wire.HeaderCC, wire.HeaderBCC, wire.HeaderExpiration, wire.HeaderUserID,
 	wire.HeaderLedger, wire.HeaderExchange, wire.HeaderRoutingKey, wire.HeaderUnroutableSince, wire.HeaderOrderKey, wire.HeaderPriority,
 }
 
-// table makes headers of bytes: for each a name, a kind and what the kind needs.
-// It returns the bytes it did not use.
+// table makes headers from bytes: for each a name, a kind and the kind's value. It returns the
+// unused bytes.
 func table(p []byte, depth int) (amqp.Table, []byte) {
 	t := amqp.Table{}
 	for len(p) >= 2 && p[0] != 0xff {

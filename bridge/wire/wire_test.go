@@ -19,7 +19,7 @@ var (
 	someLedger = uuid.MustParse("6f9b4f3e-54a5-4a4c-9c52-3d6f0d9a1b2c")
 )
 
-// fullMessage has everything a message can have.
+// fullMessage returns a message with every field set.
 func fullMessage() bridge.Message {
 	return bridge.Message{
 		ID: someID, Exchange: "orders", RoutingKey: "order.placed",
@@ -38,7 +38,7 @@ func fullMessage() bridge.Message {
 	}
 }
 
-// delivered is p as the broker hands it to a consumer.
+// delivered returns p as the broker delivers it to a consumer.
 func delivered(p amqp.Publishing) amqp.Delivery {
 	return amqp.Delivery{
 		Headers: p.Headers, ContentType: p.ContentType, ContentEncoding: p.ContentEncoding,
@@ -48,8 +48,7 @@ func delivered(p amqp.Publishing) amqp.Delivery {
 	}
 }
 
-// The names and the form are what senders in other languages write: they must
-// never change.
+// Senders in other languages write these names in this form: both must never change.
 func TestTheWireFormatIsWhatItAlwaysWas(t *testing.T) {
 	got, err := wire.Encode(fullMessage(), someLedger)
 	if err != nil {
@@ -118,8 +117,8 @@ func TestTheReceiverSeesNoneOfTheBridgesAndTheBrokersHeaders(t *testing.T) {
 	}
 }
 
-// A sender in another language may leave the expiration in its place, on a
-// staging queue where nothing waits: it is still the receiver's.
+// A sender in another language may leave the expiration in its place, on a staging queue where
+// nothing waits: the receiver still gets it.
 func TestAnExpirationInItsOwnPlaceIsKept(t *testing.T) {
 	staged, _ := wire.Encode(bridge.Message{ID: someID, RoutingKey: "q"}, someLedger)
 	staged.Expiration = "500"
@@ -129,8 +128,8 @@ func TestAnExpirationInItsOwnPlaceIsKept(t *testing.T) {
 	}
 }
 
-// A priority must not act in the staging queue, and comes back at the target. One that an older
-// sender has left in its place is kept.
+// A priority must not act in the staging queue, and is restored at the target. A priority left in
+// its place by an older sender is kept.
 func TestAPriorityTravelsAsAHeader(t *testing.T) {
 	for _, test := range []struct {
 		header any
@@ -294,8 +293,7 @@ func TestTheOrderedQueueOfAKeyIsWhatItAlwaysWas(t *testing.T) {
 	}
 }
 
-// The time at which a message was staged is that of its ID, unless a header says
-// another.
+// The staging time of a message is the time in its ID, unless a header has another.
 func TestTheTimeOfStagingSurvivesBeingStagedAgain(t *testing.T) {
 	own := time.UnixMilli(1795202071161)
 	for _, test := range []struct {
