@@ -21,7 +21,7 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// runBatches runs a batch consumer of q until fn returns, and sees it drained.
+// runBatches runs a batch consumer of q until fn returns, and checks that it drains.
 func (q *queue) runBatches(batch int, handle func(ctx context.Context, ds []amqp.Delivery) error, fn func()) {
 	q.t.Helper()
 	broker, err := bridge.NewBroker(q.url, nil)
@@ -68,8 +68,8 @@ func TestABatchConsumerHandlesEachMessageOnceInBatches(t *testing.T) {
 	t.Logf("%d batches, the largest of %d messages", calls.Load(), largest.Load())
 }
 
-// The first attempts end their own connection in the handler: no message is lost, handled twice, or
-// dead-lettered although one failure would be enough.
+// The first attempts terminate their own database session in the handler. No message may be lost
+// or handled twice. None may be dead-lettered, although one counted failure would suffice.
 func TestABatchWhoseBackendIsTerminatedIsHandledOnce(t *testing.T) {
 	const messages = 40
 	for _, library := range []string{"database/sql", "pgx"} {
@@ -99,8 +99,8 @@ func TestABatchWhoseBackendIsTerminatedIsHandledOnce(t *testing.T) {
 					return effect(ctx, bridge.SQL(tx), fresh)
 				})
 			}, func() { settled(t, guard, messages) })
-			// RabbitMQ 3.10 loses acks of a quorum queue that it has read before the channel's end, if there
-			// were dozens just before.
+			// RabbitMQ 3.10 loses acks of a quorum queue that it has received before the channel
+			// ends, if dozens came just before.
 			q.redeliver(func(d amqp.Delivery) error { return inserting(guard, db)(t.Context(), d) })
 			db.wantOrders(t, messages)
 			q.wantEmpty()
@@ -183,8 +183,8 @@ func TestAMessageIsHandledOnceInATransactionOfPgx(t *testing.T) {
 	}
 }
 
-// A poison keeps its own key for the length of its retries, and not the keys of the messages of its
-// batch that are handled.
+// A failing message in a batch holds up its own key while it is retried, and not the keys of the
+// batch's other messages.
 func TestAPoisonInABatchHoldsUpNoOtherKey(t *testing.T) {
 	db := newDatabase(t, "PostgreSQL")
 	q := newQueue(t, quorum)
@@ -221,7 +221,7 @@ func TestAPoisonInABatchHoldsUpNoOtherKey(t *testing.T) {
 	q.publish("a:1", "poison:1", "a:2")
 	q.ready(0)
 	close(open)
-	settled(t, guard, 4) // all but the poison, which is retried in an hour
+	settled(t, guard, 4) // all except the failing message, which is retried in an hour
 	stop()
 	must(t, servertest.Next(t, "the consumer ends", ended))
 	db.wantOrders(t, 4)

@@ -117,8 +117,8 @@ func TestACommitThatPostgreSQLRefusesIsTheHandlersFailure(t *testing.T) {
 	q.wantEmpty()
 }
 
-// Neither a message that is handed back nor a consumer that is gone changes the order,
-// in whatever kind of queue, with several messages under way.
+// In every kind of queue, with several messages in flight, neither a message that is handed back
+// nor a lost consumer changes the order.
 func TestHighWaterKeepsTheOrderOfASingleConsumer(t *testing.T) {
 	const keys, prefetch = 30, 10
 	db := newDatabase(t, "SQLite")
@@ -148,7 +148,7 @@ func TestHighWaterKeepsTheOrderOfASingleConsumer(t *testing.T) {
 						break
 					}
 					if n == 4 {
-						cancel() // hands back this and all that follow
+						cancel() // this message and all that follow are handed back
 					}
 					err := r.handle(ctx, d, db.place)
 					if err != nil && !errors.Is(err, idempotency.ErrHandedBack) {
@@ -168,7 +168,7 @@ func TestHighWaterKeepsTheOrderOfASingleConsumer(t *testing.T) {
 	}
 }
 
-// A signallingInbox tells when a claim starts.
+// signallingInbox reports the start of each claim.
 type signallingInbox struct {
 	driver.Inbox
 	claiming chan struct{}
@@ -179,8 +179,8 @@ func (i signallingInbox) Claim(ctx context.Context, tx bridge.Tx, consumer strin
 	return i.Inbox.Claim(ctx, tx, consumer, keys)
 }
 
-// The broker takes a delivery back after five seconds, and gives it to another consumer
-// while the first one is still at it.
+// After five seconds the broker requeues the delivery and gives it to another consumer, while the
+// first consumer is still handling it.
 func TestWhatOutlastsTheConsumerTimeoutIsNotRepeated(t *testing.T) {
 	broker := servertest.StartRabbitMQ(t, nil)
 	must(t, broker.SetConsumerTimeout(t.Context(), 5*time.Second))
@@ -194,7 +194,7 @@ func TestWhatOutlastsTheConsumerTimeoutIsNotRepeated(t *testing.T) {
 		var second error
 		err := guard.AtMostOnce(t.Context(), db.DB, next(t, q.consume()), func(context.Context, amqp.Delivery) error {
 			runs++
-			d := next(t, q.consume()) // once the broker has taken it from the first
+			d := next(t, q.consume()) // once the broker has requeued it
 			if !d.Redelivered {
 				t.Error("this is no redelivery")
 			}
@@ -251,9 +251,9 @@ func TestWhatOutlastsTheConsumerTimeoutIsNotRepeated(t *testing.T) {
 	})
 }
 
-// wantLate checks what Guard says of a message that the broker took back meanwhile, and
-// returns how many acks have failed. A broker that has only cancelled the consumer
-// ignores a late ack without a word.
+// wantLate checks the Guard's error for a message that the broker requeued meanwhile, and returns
+// the number of failed acks. A broker that has only cancelled the consumer silently ignores a
+// late ack.
 func (q *queue) wantLate(err error) (notAcked uint64) {
 	q.t.Helper()
 	if servertest.FeaturesOf(q.t, q.url).TimeoutCancels {

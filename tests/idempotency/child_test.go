@@ -14,12 +14,13 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// everywhere is the long form of the tests that kill a receiver after each of its steps.
+// everywhere makes the tests that kill a receiver after each of its steps run every step on every
+// database.
 var everywhere = flag.Bool("everywhere", false, "kill after each step on each database; otherwise the databases take turns")
 
-// steps are those after which a receiver is killed on one of several databases: each,
-// or every so many. What a receiver does is the same on all of them, and what each of
-// them makes of a death the conformance suites show.
+// steps returns the first step after which a receiver is killed on one of several databases, and
+// the distance to the next. A receiver takes the same steps on all databases, and the conformance
+// suites test each database's reaction to a death.
 func steps(turn, databases int) (first, stride int) {
 	if *everywhere {
 		return 1, 1
@@ -27,10 +28,10 @@ func steps(turn, databases int) (first, stride int) {
 	return 1 + turn, databases
 }
 
-// A child is a receiver in a process of its own, this test binary once more, that stops
-// after one of its steps to be killed.
+// child is a receiver in a process of its own: this test binary once more. It stops after one of
+// its steps to be killed.
 type child struct {
-	Task        string // one of tasks
+	Task        string // one of tasks, or a strategy
 	Step        int    // after which it stops
 	Messages    int    // how many it handles
 	Outbox      outbox
@@ -38,16 +39,16 @@ type child struct {
 	Store, DSN  string
 }
 
-// childVariable has a child as JSON.
+// childVariable holds a child as JSON.
 const childVariable = "IDEMPOTENCY_TEST_CHILD"
 
-// What a child tells its parent.
+// Messages from a child to its parent.
 const (
 	reached = "reached\n"
 	done    = "done\n"
 )
 
-// play is the child's process: a consumer with one worker, two for retryTask.
+// play is the child's process: a consumer with one worker, or with two for retryTask.
 func (c child) play() error {
 	ctx, cancel := context.WithTimeout(context.Background(), servertest.Patience)
 	defer cancel()
@@ -62,7 +63,7 @@ func (c child) play() error {
 	var failure error
 	left, workers := c.Messages, 1
 	if c.Task == retryTask {
-		workers = 2 // one would keep the order, and use no retry queue
+		workers = 2 // with one it would keep the order, and use no retry queue
 	}
 	most := 1
 	if c.Task == "HandleBatch" {
@@ -88,13 +89,13 @@ func (c child) play() error {
 	return nil
 }
 
-// stop tells the parent that the point is reached, and waits to be killed.
+// stop reports to the parent that the step is reached, and waits to be killed.
 func stop() {
 	fmt.Print(reached)
 	select {}
 }
 
-// A countdown counts a child's steps, and stops it after one.
+// countdown counts a child's steps, and stops it after one of them.
 type countdown struct{ left int }
 
 func (c *countdown) step() {
@@ -103,8 +104,8 @@ func (c *countdown) step() {
 	}
 }
 
-// kill runs a child on the queue and the database and kills it. It returns false if that
-// one has come to its end before its step.
+// kill runs a child on the queue and the database and kills it. It returns false if the child
+// finished before its step.
 func (q *queue) kill(db *database, c child) bool {
 	q.t.Helper()
 	c.AMQP, c.Queue, c.Store, c.DSN = q.url, q.name, db.name, db.dsn

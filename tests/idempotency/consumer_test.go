@@ -26,7 +26,7 @@ import (
 
 type deliveryHandler = func(ctx context.Context, d amqp.Delivery) error
 
-// A running consumer.
+// running is a running consumer.
 type running struct {
 	*idempotency.Consumer
 	t     *testing.T
@@ -35,7 +35,7 @@ type running struct {
 	log   *logbook
 }
 
-// run runs a consumer of q through address until the test ends, or stop.
+// run runs a consumer of q through address until stop or the end of the test.
 func (q *queue) run(address string, handle deliveryHandler, opts idempotency.ConsumerOptions) *running {
 	q.t.Helper()
 	broker, err := bridge.NewBroker(address, nil)
@@ -62,7 +62,7 @@ func (q *queue) run(address string, handle deliveryHandler, opts idempotency.Con
 	return r
 }
 
-// drained stops the consumer, and checks that it ends without an error.
+// drained stops the consumer and checks that it ends without an error.
 func (r *running) drained() {
 	r.t.Helper()
 	r.stop()
@@ -75,13 +75,13 @@ func (r *running) logged(text string) {
 	eventually(r.t, "the log says "+text, func() (bool, error) { return strings.Contains(r.log.String(), text), nil })
 }
 
-// consuming waits until the consumer has a session, or none.
+// consuming waits until the consumer has a session, or has none.
 func (r *running) consuming(want bool) {
 	r.t.Helper()
 	eventually(r.t, fmt.Sprint("consuming: ", want), func() (bool, error) { return r.State().Consuming == want, nil })
 }
 
-// ready waits until so many messages are in the queue and delivered to no consumer.
+// ready waits until the queue has this number of ready messages.
 func (q *queue) ready(want int) {
 	q.t.Helper()
 	eventually(q.t, fmt.Sprint(want, " messages are ready"), func() (bool, error) {
@@ -97,20 +97,20 @@ func names(prefix string, n int) (ids []string) {
 	return ids
 }
 
-// inserting is a handler that places an order for each message.
+// inserting returns a handler that places an order for each message.
 func inserting(guard *idempotency.Guard, db *database) deliveryHandler {
 	return func(ctx context.Context, d amqp.Delivery) error {
 		return guard.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error { return db.placeOrder(ctx, tx, d.MessageId) })
 	}
 }
 
-// settled waits until so many messages have an end.
+// settled waits until the guard has handled this number of messages.
 func settled(t *testing.T, guard interface{ Stats() idempotency.Stats }, want uint64) {
 	t.Helper()
 	eventually(t, fmt.Sprint(want, " messages are handled"), func() (bool, error) { return guard.Stats().Handled == want, nil })
 }
 
-// A logbook is a log that may be read while it is written.
+// logbook is a log that can be read while it is written.
 type logbook struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -165,8 +165,8 @@ func TestAConsumerWorksInParallelAndTakesNoMoreThanItsPrefetch(t *testing.T) {
 	q.wantEmpty()
 }
 
-// One at a time, in the order of the queue, although connections are lost, attempts fail, and
-// messages are handed back and dead-lettered.
+// Each key's messages are handled one at a time, in the order of the queue, although connections
+// are lost, attempts fail and messages are handed back.
 func TestAConsumerHandlesEachKeyInOrder(t *testing.T) {
 	const keys, each = 6, 40
 	db := newDatabase(t, "PostgreSQL")
@@ -208,7 +208,7 @@ func TestAConsumerHandlesEachKeyInOrder(t *testing.T) {
 					attempt, total := attempts[d.MessageId], len(attempts)
 					mu.Unlock()
 					if strings.HasSuffix(d.MessageId, "7") && attempt <= 2 {
-						return errHandler // twice: it is handed back
+						return errHandler // twice, so it is handed back
 					}
 					if attempt == 1 && total%60 == 59 {
 						valve.Cut()
@@ -218,7 +218,7 @@ func TestAConsumerHandlesEachKeyInOrder(t *testing.T) {
 			}, opts)
 			settled(t, guard, keys*each)
 			r.drained()
-			q.redeliver(func(d amqp.Delivery) error { return inserting(guard, db)(t.Context(), d) }) // whose acks were lost
+			q.redeliver(func(d amqp.Delivery) error { return inserting(guard, db)(t.Context(), d) }) // messages whose acks were lost
 			placed := db.placed(t)
 			for key := range keys {
 				var want []string
@@ -234,7 +234,7 @@ func TestAConsumerHandlesEachKeyInOrder(t *testing.T) {
 	}
 }
 
-// What has no room goes back, and comes again.
+// Messages that exceed MaxBytes are handed back and come again.
 func TestAConsumerHoldsNoMoreBytesThanItsRoom(t *testing.T) {
 	const messages, size, most = 60, 100 << 10, 350 << 10
 	q := newQueue(t, limitless)
@@ -300,7 +300,7 @@ func TestAConsumerComesBackWhenTheBrokerHasClosedItsConnection(t *testing.T) {
 	q.wantEmpty()
 }
 
-// A queue that is missing at the start, and is deleted later.
+// The queue is missing at the start, and is deleted later.
 func TestAConsumerWaitsForAMissingQueue(t *testing.T) {
 	q := newQueue(t, quorum)
 	remove := func() {
@@ -345,11 +345,12 @@ func TestAConsumerWhoseLoginIsRefusedAtTheStartEnds(t *testing.T) {
 	other.drained()
 }
 
-// At the end what runs may finish, and nothing else begins or is requeued.
+// After the stop, running handlers may finish. No other handler begins, and no message is
+// requeued.
 func TestAConsumerDrains(t *testing.T) {
 	const messages, workers = 20, 3
 	db := newDatabase(t, "PostgreSQL")
-	q := newQueue(t, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": 2}) // drops a message that is requeued more often
+	q := newQueue(t, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": 2}) // drops a message at its third requeue
 	q.publish(names("m", messages)...)
 	guard := newGuard(t, db.inbox, idempotency.Options{MinDelay: time.Hour, MaxDelay: time.Hour, Hold: 24 * time.Hour, Drain: -1})
 	begun, finish := make(chan context.Context, messages), make(chan struct{})
@@ -396,8 +397,8 @@ func TestAConsumerDrains(t *testing.T) {
 	q.wantEmpty()
 }
 
-// Consumers that come and go under load. Their last acks are not lost, so no message is even
-// recognised as a duplicate.
+// Consumers start and stop under load. Their last acks arrive, so no message is even recognised
+// as a duplicate.
 func TestConsumersThatStopUnderLoadLoseNoAck(t *testing.T) {
 	const messages, consumers, life, workers = 2000, 3, 100, 8
 	db := newDatabase(t, "PostgreSQL")
@@ -442,7 +443,7 @@ func TestConsumersThatStopUnderLoadLoseNoAck(t *testing.T) {
 	q.wantEmpty()
 }
 
-// A strategy that waits for its database waits no longer when the consumer stops.
+// A strategy that waits for its database stops waiting when the consumer stops.
 func TestAConsumerStopsWhileItsDatabaseIsAway(t *testing.T) {
 	db := newDatabase(t, "SQLite")
 	inbox := awayInbox{db.inbox, make(chan struct{}, 1)}
@@ -477,7 +478,7 @@ func TestAConsumerStopsWhileItsDatabaseIsAway(t *testing.T) {
 	}
 }
 
-// An awayInbox is the inbox of a database that cannot be reached.
+// awayInbox is the inbox of a database that cannot be reached.
 type awayInbox struct {
 	driver.Inbox
 	claiming chan struct{}
@@ -488,7 +489,7 @@ func (i awayInbox) Claim(context.Context, bridge.Tx, string, []string) ([]string
 	return nil, errors.New("connection refused")
 }
 
-// The end of the time to drain ends the context of what runs.
+// When the time to drain has passed, the contexts of running handlers end.
 func TestAConsumersHandlersAreCancelledAfterTheDrain(t *testing.T) {
 	db := newDatabase(t, "PostgreSQL")
 	q := newQueue(t, quorum)
@@ -510,8 +511,8 @@ func TestAConsumersHandlersAreCancelledAfterTheDrain(t *testing.T) {
 	q.ready(1)
 }
 
-// One handler never returns. It keeps its worker, and its message, however often the broker
-// delivers that again; the end does not wait for it.
+// One handler never returns. It occupies its worker, and the message is handled once, however
+// often the broker delivers it again. The consumer's end does not wait for the handler.
 func TestAHandlerThatHangsStopsOnlyItself(t *testing.T) {
 	broker := servertest.StartRabbitMQ(t, nil)
 	must(t, broker.SetConsumerTimeout(t.Context(), 2*time.Second))
@@ -528,7 +529,7 @@ func TestAHandlerThatHangsStopsOnlyItself(t *testing.T) {
 	}, idempotency.ConsumerOptions{Workers: 2, Drain: time.Millisecond})
 	q.publish("hangs")
 	servertest.Next(t, "the handler hangs", hanging)
-	for session := range uint64(3) { // the broker ends each but the last
+	for session := range uint64(3) { // the broker ends each session except the last
 		r.consuming(true)
 		q.publish(names(fmt.Sprint("m", session), 10)...)
 		settled(t, guard, 10*(session+1))
@@ -547,11 +548,11 @@ func TestAHandlerThatHangsStopsOnlyItself(t *testing.T) {
 	}
 	close(hang)
 	eventually(t, "the handler has ended", func() (bool, error) { return r.State().Running == 0, nil })
-	db.wantOrders(t, 30) // the session of the other is over
+	db.wantOrders(t, 30) // the hanging handler's session is over
 	q.ready(1)
 }
 
-// A handler that does not settle its delivery, in whatever way, gets it again.
+// A delivery that its handler leaves unsettled, in whatever way, is redelivered.
 func TestADeliveryThatItsHandlerDoesNotSettleComesAgain(t *testing.T) {
 	for name, fail := range map[string]func() error{
 		"returns nil":      func() error { return nil },

@@ -14,7 +14,7 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// runUntilIdle runs Work or Resume until nothing is ready or started.
+// runUntilIdle runs Work or Resume until no message is ready or started.
 func runUntilIdle(t *testing.T, db *database, guard *pending.Guard, run func(ctx context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -28,8 +28,8 @@ func runUntilIdle(t *testing.T, db *database, guard *pending.Guard, run func(ctx
 	must(t, servertest.Next(t, "Work or Resume ends with its context", ended))
 }
 
-// An effect that may have happened is never repeated; the doubt is there for who can
-// find out, and then the e-mail has been sent once.
+// An effect that may have happened is never repeated. The message stays doubtful for an operator,
+// and after the decision the e-mail has been sent once.
 func TestAnEffectIsNeverRepeatedWhereverItsReceiverIsKilled(t *testing.T) {
 	for task, least := range map[string]int{"AtMostOnce": 8, "AtMostOnce, not done": 13, "AtMostOnce, in doubt": 6} {
 		t.Run(task, func(t *testing.T) {
@@ -93,24 +93,25 @@ func TestAMessageIsStoredAndHandledOnceWhereverItsReceiverIsKilled(t *testing.T)
 	}
 }
 
-// What is delivered, and what must have taken effect in the end, in this order.
+// crashes lists, by strategy, the delivered messages and the versions that must take effect, in
+// this order.
 var crashes = map[string]struct {
 	messages, effects []string
-	steps             int // how many there are at least
+	steps             int // at least
 }{
 	"Handle": {[]string{"e:1", "e:2", "e:1"}, []string{"1", "2"}, 14},
 	"pgx":    {[]string{"e:1", "e:2", "e:1"}, []string{"1", "2"}, 14},
 
-	// The two first messages in one batch or in two.
+	// The first two messages are in one batch or in two.
 	"HandleBatch": {[]string{"e:1", "e:2", "e:1"}, []string{"1", "2"}, 10},
 	"Latest":      {[]string{"e:1", "e:3", "e:2", "e:3"}, []string{"1", "3"}, 20},
 	"Ordered":     {[]string{"e:3", "e:2", "e:1", "e:4"}, []string{"1", "2", "3", "4"}, 30},
 	"HighWater":   {[]string{"e:001", "e:002", "e:002", "e:010"}, []string{"001", "002", "010"}, 22},
 }
 
-// A receiver is killed after its first step, another one after its second, and so on
-// until one comes to the end alive. After each another receiver does what is left. The
-// databases take turns with the steps.
+// A receiver is killed after its first step, another one after its second, until one finishes
+// alive. After each of them another receiver handles the remaining messages. The databases take
+// turns with the steps.
 func TestAReceiverKilledBetweenAnyTwoStepsLosesAndRepeatsNothing(t *testing.T) {
 	for strategy, c := range crashes {
 		t.Run(strategy, func(t *testing.T) {
@@ -148,8 +149,8 @@ func TestAReceiverKilledBetweenAnyTwoStepsLosesAndRepeatsNothing(t *testing.T) {
 	}
 }
 
-// What the package comment promises for a message whose handling kills the
-// process: the queue's delivery limit and dead-letter exchange catch it.
+// The package comment promises that the queue's delivery limit and dead-letter exchange catch a
+// message whose handling kills the process.
 func TestAMessageThatKillsItsReceiversIsDeadLetteredByTheQueue(t *testing.T) {
 	const inHandler = 3 // before and after the claim, and after the effect
 	db := newDatabase(t, "SQLite")

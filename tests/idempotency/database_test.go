@@ -22,8 +22,8 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// A store is a kind of database. Its table of orders is without a unique index: what is
-// done twice shall show, and in which order.
+// store is a kind of database. Its table of orders has no unique index: an order that is placed
+// twice must show, and the order of placing too.
 type store struct {
 	driver  string
 	dialect migrate.Dialect
@@ -47,7 +47,7 @@ var stores = map[string]store{
 		func(ctx context.Context, db *sql.DB) (driver.Inbox, error) { return sqlite.OpenInbox(ctx, db) }},
 }
 
-// A database is one with an inbox and a table of orders.
+// database is a database with an inbox and a table of orders.
 type database struct {
 	store
 	*sql.DB
@@ -56,7 +56,7 @@ type database struct {
 	pools     []*pgxpool.Pool
 }
 
-// Close closes the database's pools too.
+// Close also closes the database's pools.
 func (db *database) Close() error {
 	for _, pool := range db.pools {
 		pool.Close()
@@ -78,7 +78,7 @@ func open(ctx context.Context, name, dsn string) (*database, error) {
 	return &database{store: s, DB: db, inbox: inbox, name: name, dsn: dsn}, nil
 }
 
-// newDatabase makes a database in a store.
+// newDatabase creates a database of a store.
 func newDatabase(t *testing.T, name string) *database {
 	t.Helper()
 	s := stores[name]
@@ -95,7 +95,7 @@ func newDatabase(t *testing.T, name string) *database {
 	return opened
 }
 
-// databasesTakeTurns runs a test on each database, with the steps that are its own.
+// databasesTakeTurns runs a test on each database, with that database's share of the steps.
 func databasesTakeTurns(t *testing.T, test func(t *testing.T, db *database, first, stride int)) {
 	names := []string{"PostgreSQL", "MariaDB", "SQLite"}
 	for turn, name := range names {
@@ -111,7 +111,7 @@ func (db *database) placeOrder(ctx context.Context, tx *sql.Tx, id string) error
 	return db.place(ctx, bridge.SQL(tx), id)
 }
 
-// place does so in a transaction of any library.
+// place stores an order in a transaction of any library.
 func (db *database) place(ctx context.Context, tx bridge.Tx, id string) error {
 	_, err := tx.Exec(ctx, db.insert, id)
 	return err
@@ -126,8 +126,8 @@ func (db *database) pool(ctx context.Context) (*pgxpool.Pool, error) {
 	return pool, err
 }
 
-// placed returns the orders that are committed, by what is before the colon in them, in
-// their order.
+// placed returns the committed orders in the order of their placing: by the part of the ID before
+// the colon, the parts behind it.
 func (db *database) placed(t *testing.T) map[string][]string {
 	t.Helper()
 	rows, err := db.QueryContext(t.Context(), `SELECT id FROM orders ORDER BY n`)
@@ -144,7 +144,7 @@ func (db *database) placed(t *testing.T) map[string][]string {
 	return all
 }
 
-// wantOrders checks how many orders are committed, each of them once.
+// wantOrders checks the number of committed orders, each of which must be there once.
 func (db *database) wantOrders(t *testing.T, want int) {
 	t.Helper()
 	var all, distinct, keys int

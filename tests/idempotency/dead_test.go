@@ -14,7 +14,8 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// Headers that leave no room for the reason can be read, and published again only as a record.
+// A message whose headers leave no room for the reason can be read, and published again only as a
+// record.
 func TestADeadQueueTakesEveryMessageThatCanBeRead(t *testing.T) {
 	db := newDatabase(t, "SQLite")
 	url := servertest.Vhost(t)

@@ -13,8 +13,8 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// InnoDB ends a transaction at a deadlock. Statements that come later are committed one by one, and
-// the COMMIT succeeds: a handler that ignores the error must not be believed.
+// InnoDB ends a transaction at a deadlock. The statements that follow are committed one by one,
+// and the COMMIT succeeds. So the success of a handler that ignores the error must not count.
 func TestADeadlockThatAHandlerIgnoresIsNoSuccess(t *testing.T) {
 	for _, strategy := range []string{"Handle", "Latest", "HighWater", "Ordered", "Accept and Work"} {
 		t.Run(strategy, func(t *testing.T) {
@@ -57,7 +57,7 @@ func TestADeadlockThatAHandlerIgnoresIsNoSuccess(t *testing.T) {
 	}
 }
 
-// A CREATE TABLE commits claim and work on MySQL: the next attempt finds the claim.
+// On MySQL a CREATE TABLE commits claim and work. The next attempt finds the claim.
 func TestAStatementThatCommitsIsNoSuccess(t *testing.T) {
 	db := newDatabase(t, "MariaDB")
 	q := newQueue(t, limitless)
@@ -75,7 +75,7 @@ func TestAStatementThatCommitsIsNoSuccess(t *testing.T) {
 	q.wantEmpty()
 }
 
-// Where HandleTx's caller commits, the look at the claim tells.
+// When HandleTx's caller commits, a look at the claim reveals the lost transaction.
 func TestADeadlockThatTheCallerOfHandleTxIgnoresIsNoSuccess(t *testing.T) {
 	db := newDatabase(t, "MariaDB")
 	q := newQueue(t, limitless)
@@ -107,7 +107,7 @@ func TestADeadlockThatTheCallerOfHandleTxIgnoresIsNoSuccess(t *testing.T) {
 func TestATransactionThatTheServerHasEndedDoesNotCommit(t *testing.T) {
 	for name, spoil := range map[string]string{
 		"PostgreSQL": `INSERT INTO nowhere VALUES (1)`,
-		"SQLite":     `INSERT OR ROLLBACK INTO orders (n, id) VALUES (-1, 'x')`, // the second of these
+		"SQLite":     `INSERT OR ROLLBACK INTO orders (n, id) VALUES (-1, 'x')`, // the second execution
 	} {
 		t.Run(name, func(t *testing.T) {
 			db := newDatabase(t, name)
@@ -135,8 +135,8 @@ func TestATransactionThatTheServerHasEndedDoesNotCommit(t *testing.T) {
 	}
 }
 
-// A deadlock, a failed serialization or a wait for a lock that the server has ended is no fault of
-// the message.
+// A deadlock, a serialization failure, or a lock wait that the server has ended is not the
+// message's fault.
 func TestAFailureOfTheDatabaseCountsAgainstNoMessage(t *testing.T) {
 	raise := func(state string) func(t *testing.T, db *database) func(ctx context.Context, tx *sql.Tx) error {
 		return func(*testing.T, *database) func(ctx context.Context, tx *sql.Tx) error {

@@ -16,7 +16,7 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// A holdingInbox lets the answers of the database wait as soon as a row says 'started'.
+// holdingInbox holds back the database's replies as soon as a row is 'started'.
 type holdingInbox struct {
 	driver.Inbox
 	hold func()
@@ -28,7 +28,7 @@ func (i holdingInbox) AddPending(ctx context.Context, tx bridge.Tx, consumer str
 	return added, err
 }
 
-// The database confirms a started row so late that the row has become doubtful, an operator has
+// The database confirms a started row late. By then the row has become doubtful, an operator has
 // decided, and Resume has run the effect. The first receiver must not run it too.
 func TestAnEffectIsNotBegunWhenItsTimeIsOver(t *testing.T) {
 	db := newDatabase(t, "PostgreSQL")
@@ -67,7 +67,7 @@ func TestAnEffectIsNotBegunWhenItsTimeIsOver(t *testing.T) {
 	eventually(t, "the row is doubtful", count(pending.Doubtful, 1))
 	again := d
 	again.Acknowledger = ignored{}
-	must(t, other.AtMostOnce(t.Context(), db.DB, again, effect)) // the redelivery brings the message
+	must(t, other.AtMostOnce(t.Context(), db.DB, again, effect)) // the redelivery stores the message
 	must(t, other.Retry(t.Context(), db.DB, "m1"))
 	ctx, stop := context.WithCancel(t.Context())
 	resumed := make(chan error, 1)

@@ -16,7 +16,8 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// gathered are the values of a registry, by name and labels. A histogram's value is its count.
+// gathered returns the values of a registry, by name and labels. A histogram's value is its
+// count.
 func gathered(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := registry.Gather()
@@ -34,8 +35,8 @@ func gathered(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	return values
 }
 
-// A scrape tells what became of deliveries, which handlers run, and how old doubtful messages are;
-// of two processes with one inbox, also the one that has handled nothing.
+// A scrape reports the outcomes of deliveries, the running handlers, and the age of doubtful
+// messages. If two processes share an inbox, the idle one reports the inbox's messages too.
 func TestTheMetricsOfAReceiver(t *testing.T) {
 	for name := range stores {
 		t.Run(name, func(t *testing.T) { testMetrics(t, newDatabase(t, name)) })

@@ -1,5 +1,5 @@
-// Package idempotency_test shows the guard's promises on a real RabbitMQ and
-// real databases.
+// Package idempotency_test tests the promises of package idempotency and its subpackages on a
+// real RabbitMQ and real databases.
 package idempotency_test
 
 import (
@@ -29,7 +29,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// eventually asks until the answer is yes.
+// eventually calls ask until it returns true.
 func eventually(t *testing.T, what string, ask func() (bool, error)) {
 	t.Helper()
 	must(t, servertest.Await(t.Context(), what, ask))
@@ -44,7 +44,7 @@ func newGuard(t *testing.T, inbox driver.Inbox, opts idempotency.Options) *idemp
 	return guard
 }
 
-// newPending returns a pending.Guard that hands back if nothing else is chosen.
+// newPending returns a pending.Guard that hands back, unless opts chooses a dead-letter exchange.
 func newPending(t *testing.T, inbox driver.Inbox, opts pending.Options) *pending.Guard {
 	t.Helper()
 	opts.Logger = slog.New(slog.NewTextHandler(testLog{t}, nil))
@@ -61,7 +61,7 @@ func (l testLog) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// A queue is one in a vhost of its own, with a connection to it.
+// queue is a queue in a vhost of its own, with a connection to it.
 type queue struct {
 	t    *testing.T
 	url  string
@@ -109,7 +109,7 @@ func (q *queue) dial() (*amqp.Connection, *amqp.Channel) {
 	return conn, channel
 }
 
-// publish puts messages with these IDs in the queue, which are their bodies too.
+// publish publishes messages with these IDs to the queue. The ID is also the body.
 func (q *queue) publish(ids ...string) {
 	q.t.Helper()
 	for _, id := range ids {
@@ -143,8 +143,8 @@ func next(t *testing.T, deliveries <-chan amqp.Delivery) amqp.Delivery {
 	return d
 }
 
-// deserted waits until the broker knows that the consumers are dead: then what they had
-// not acked is in the queue again.
+// deserted waits until the broker has removed all consumers. Then their unacked messages are in
+// the queue again.
 func (q *queue) deserted() {
 	q.t.Helper()
 	eventually(q.t, "the consumers are gone", func() (bool, error) {
@@ -153,8 +153,8 @@ func (q *queue) deserted() {
 	})
 }
 
-// stopConsumers closes the consumers' connections, and returns when the broker
-// has noticed.
+// stopConsumers closes the consumers' connections, and waits until the broker has removed the
+// consumers.
 func (q *queue) stopConsumers() {
 	q.t.Helper()
 	for _, conn := range q.consumers {
@@ -166,7 +166,7 @@ func (q *queue) stopConsumers() {
 	q.deserted()
 }
 
-// redeliver hands what is in the queue to handle.
+// redeliver hands the queue's messages to handle.
 func (q *queue) redeliver(handle func(d amqp.Delivery) error) {
 	q.t.Helper()
 	for {
@@ -179,7 +179,7 @@ func (q *queue) redeliver(handle func(d amqp.Delivery) error) {
 	}
 }
 
-// wantEmpty checks that the queue holds nothing, and nothing is unacked.
+// wantEmpty checks that the queue has no message, ready or unacked.
 func (q *queue) wantEmpty() {
 	q.t.Helper()
 	q.stopConsumers()
@@ -188,7 +188,7 @@ func (q *queue) wantEmpty() {
 	}
 }
 
-// nextDead waits for a message in the dead queue, and takes it.
+// nextDead waits for a message in the dead queue and takes it.
 func (q *queue) nextDead() (d amqp.Delivery) {
 	q.t.Helper()
 	eventually(q.t, "a message is dead", func() (ok bool, err error) {

@@ -20,19 +20,19 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/versions"
 )
 
-// An effect stores the order that a message's body names, and may fail.
+// effect stores the order that a message's body names, and may fail.
 type effect func(ctx context.Context, tx bridge.Tx, id string) error
 
-// A receiver handles deliveries by one of the strategies. The body of a message is its
-// entity and its version or key, with a colon between them.
+// receiver handles deliveries by one of the strategies. A message's body is its entity and its
+// version or key, separated by a colon.
 type receiver struct {
 	handle func(ctx context.Context, d amqp.Delivery, effect effect) error
-	batch  func(ctx context.Context, ds []amqp.Delivery, effect effect) error // handles several at once; or nil
-	beside func(ctx context.Context, effect effect) error                     // works until ctx ends on what handle has kept
-	left   func(ctx context.Context) (bool, error)                            // tells whether something is kept
+	batch  func(ctx context.Context, ds []amqp.Delivery, effect effect) error // handles several at once; may be nil
+	beside func(ctx context.Context, effect effect) error                     // works on the messages that handle has kept, until ctx ends
+	left   func(ctx context.Context) (bool, error)                            // reports whether a message is kept
 }
 
-// receiver makes one of a strategy.
+// receiver returns a receiver that uses a strategy.
 func (db *database) receiver(strategy string, inbox driver.Inbox, opts versions.Options) (*receiver, error) {
 	opts.HandBack = !opts.DeadLetterExchange
 	keyed := idempotency.Options{Attempts: opts.Attempts, MinDelay: opts.MinDelay, MaxDelay: opts.MaxDelay,

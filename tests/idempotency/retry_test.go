@@ -20,12 +20,12 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// A retrying queue is a receiver's queue with retry queues of short delays.
+// retrying is a receiver's queue with retry queues of short delays.
 type retrying struct {
 	*queue
 	*idempotency.Queues
 	log     *logbook
-	retries []string // their names
+	retries []string // names of the retry queues
 }
 
 var shortRetries = []time.Duration{200 * time.Millisecond, 400 * time.Millisecond}
@@ -42,7 +42,7 @@ func newRetrying(t *testing.T, url string, opts idempotency.ReceiverOptions) *re
 	t.Cleanup(broker.Close)
 	q.Queues, err = idempotency.DeclareReceiver(t.Context(), broker, q.name, &opts)
 	must(t, err)
-	for _, retry := range idempotency.ReceiverQueues(q.name, &opts)[2:] { // behind the dead queue and the queue itself
+	for _, retry := range idempotency.ReceiverQueues(q.name, &opts)[2:] { // after the dead queue and the queue itself
 		q.retries = append(q.retries, retry.Name)
 	}
 	_, q.Channel = q.dial()
@@ -58,7 +58,7 @@ func (q *retrying) guard(db *database, opts idempotency.Options) *idempotency.Gu
 	return guard
 }
 
-// depth is how many messages are ready in a queue.
+// depth returns the number of ready messages in a queue.
 func (q *retrying) depth(name string) int {
 	q.t.Helper()
 	state, err := q.QueueDeclarePassive(name, true, false, false, false, nil)
@@ -66,7 +66,7 @@ func (q *retrying) depth(name string) int {
 	return state.Messages
 }
 
-// dead waits for a message in the dead queue, and takes it.
+// dead waits for a message in the dead queue and takes it.
 func (q *retrying) dead() (d amqp.Delivery) {
 	q.t.Helper()
 	eventually(q.t, "a message is dead", func() (ok bool, err error) {
@@ -78,8 +78,9 @@ func (q *retrying) dead() (d amqp.Delivery) {
 	return d
 }
 
-// strange is a message with everything on which a broker acts. Its x-death says that it has been
-// in the queue, expired: a broker that believed it would drop the message on its way back.
+// strange returns a message with every property on which a broker acts. Its x-death says that it
+// expired in the queue before: a broker that believes this drops the message when it comes back
+// there.
 func strange(q *retrying, id string) amqp.Publishing {
 	return amqp.Publishing{MessageId: id, Body: []byte(id), UserId: "guest", Expiration: "3600000", CorrelationId: "c", Headers: amqp.Table{
 		"mine": "yes", "CC": []any{"copies"}, "x-death": []any{amqp.Table{"queue": q.name, "reason": "expired", "count": int64(1), "exchange": "", "routing-keys": []any{q.name}}},
@@ -120,7 +121,7 @@ func TestAFailingMessageWaitsInItsRetryQueuesAndHoldsUpNoOther(t *testing.T) {
 			}
 			return errHandler
 		})
-	}, idempotency.ConsumerOptions{Workers: 2}) // each would wait for an hour in place
+	}, idempotency.ConsumerOptions{Workers: 2}) // in place, each would occupy a worker for an hour
 	for range failing[1:] {
 		d := q.dead()
 		queue, ours := wire.ReceiverOf(d)
@@ -161,7 +162,8 @@ func TestAFailingMessageWaitsInItsRetryQueuesAndHoldsUpNoOther(t *testing.T) {
 	}
 }
 
-// An attempt that returns RetryLater is not counted, and waits in the first queue that is slow enough.
+// An attempt that returns RetryLater does not count. The message waits in the first queue whose
+// delay is long enough.
 func TestRetryLaterWaitsInARetryQueue(t *testing.T) {
 	db := newDatabase(t, "SQLite")
 	q := newRetrying(t, servertest.Vhost(t), idempotency.ReceiverOptions{RetryDelays: []time.Duration{100 * time.Millisecond, 500 * time.Millisecond, time.Hour}})
@@ -217,7 +219,7 @@ func TestAnOrderedConsumerRetriesInPlace(t *testing.T) {
 	q.wantEmpty()
 }
 
-// A retry queue that takes no copy: the message is retried in place, and none is lost.
+// If no retry queue accepts the copy, the message is retried in place and not lost.
 func TestARetryQueueThatTakesNothingLosesNothing(t *testing.T) {
 	for name, breakIt := range map[string]func(t *testing.T, q *retrying){
 		"deleted": func(t *testing.T, q *retrying) {
@@ -276,7 +278,7 @@ func TestARetryQueueThatTakesNothingLosesNothing(t *testing.T) {
 	}
 }
 
-// Headers that leave no room for those of a copy.
+// The message's headers leave no room for a copy's headers.
 func TestAMessageFullOfHeadersIsRetriedInPlace(t *testing.T) {
 	db := newDatabase(t, "SQLite")
 	q := newRetrying(t, servertest.Vhost(t), idempotency.ReceiverOptions{})
@@ -322,8 +324,8 @@ func TestMessagesInARetryQueueOutliveTheBroker(t *testing.T) {
 	db.wantOrders(t, messages)
 }
 
-// A receiver is killed after each of its steps: between the confirm of the copy and the ack both
-// messages remain, and the inbox takes the second for a duplicate.
+// A receiver is killed after each of its steps. A kill between the confirm of the copy and the
+// ack leaves both messages, and the inbox recognizes the second as a duplicate.
 func TestAReceiverKilledWhileItRetriesLaterLosesAndRepeatsNothing(t *testing.T) {
 	const least = 4 // before and after the claim, before and after the ack
 	db := newDatabase(t, "SQLite")
@@ -335,7 +337,7 @@ func TestAReceiverKilledWhileItRetriesLaterLosesAndRepeatsNothing(t *testing.T) 
 		killed := q.kill(db, child{Task: retryTask, Step: step, Messages: 1})
 		q.deserted()
 		guard := q.guard(db, idempotency.Options{})
-		marker := fmt.Sprint("behind ", step) // fails once, so it comes out of the retry queue behind the copy
+		marker := fmt.Sprint("behind ", step) // fails once, so it leaves the retry queue after the copy
 		q.publish(marker)
 		r := q.run(q.url, func(ctx context.Context, d amqp.Delivery) error {
 			return guard.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error {
@@ -362,8 +364,8 @@ func TestAReceiverKilledWhileItRetriesLaterLosesAndRepeatsNothing(t *testing.T) 
 	}
 }
 
-// A message that ends its receiver's process each time goes to the dead queue at the delivery limit,
-// and can be replayed from there.
+// A message that ends its receiver's process each time is dead-lettered at the delivery limit,
+// and can be replayed from the dead queue.
 func TestAMessageThatKillsItsReceiverEachTimeIsDeadAtTheDeliveryLimit(t *testing.T) {
 	const limit = 2
 	db := newDatabase(t, "SQLite")
@@ -397,21 +399,21 @@ func TestAMessageThatKillsItsReceiverEachTimeIsDeadAtTheDeliveryLimit(t *testing
 	q.wantEmpty()
 }
 
-// A batch whose handler fails is taken apart: the messages that fail alone leave for a retry queue,
-// and the others are handled at once.
+// After a batch's handler fails, its messages are handled one by one. The ones that fail again
+// leave for a retry queue, and the others are handled at once.
 func TestAMessageThatFailsInABatchWaitsInItsRetryQueueAndHoldsUpNoOther(t *testing.T) {
 	const others, attempts = 30, 3
 	db := newDatabase(t, "SQLite")
 	q := newRetrying(t, servertest.Vhost(t), idempotency.ReceiverOptions{})
 	q.publish(append(names("m", others), "f1", "f2")...)
-	guard := q.guard(db, idempotency.Options{Attempts: attempts, MinDelay: time.Hour, MaxDelay: time.Hour, Hold: 2 * time.Hour}) // in place it would be for an hour
+	guard := q.guard(db, idempotency.Options{Attempts: attempts, MinDelay: time.Hour, MaxDelay: time.Hour, Hold: 2 * time.Hour}) // in place a retry would wait for an hour
 	var mu sync.Mutex
 	seen := make(map[string][]int)
 	q.runBatches(others+2, func(ctx context.Context, ds []amqp.Delivery) error {
 		return guard.HandleBatch(ctx, db.DB, ds, func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
 			return eachOf(ctx, bridge.SQL(tx), fresh, func(ctx context.Context, tx bridge.Tx, id string) error {
 				number, _ := idempotency.Attempt(ctx)
-				if id[0] == 'f' && number > 0 { // alone
+				if id[0] == 'f' && number > 0 { // handled alone
 					mu.Lock()
 					defer mu.Unlock()
 					seen[id] = append(seen[id], number)

@@ -13,9 +13,9 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// A message that a stopping receiver requeued would come again at once, and again, until the
-// queue drops it at its delivery limit. 20 is the default of RabbitMQ 4. This loop over the
-// deliveries is not the Consumer's: it goes on when ctx has ended, until the channel is closed.
+// If a stopping receiver requeued a message, it would come again at once, until the queue dropped
+// it at its delivery limit. 20 is the default of RabbitMQ 4. The loop over the deliveries is not
+// the Consumer's: after ctx has ended it goes on until the channel is closed.
 func TestAReceiverThatStopsLosesNothing(t *testing.T) {
 	const messages, limit = 10, 20
 	db := newDatabase(t, "SQLite")
@@ -47,7 +47,7 @@ func TestAReceiverThatStopsLosesNothing(t *testing.T) {
 			t.Errorf("a call after the stop got %v", err)
 		}
 	}
-	// What the broker delivered again would be here before the answer.
+	// A redelivery would arrive before this answer.
 	_, err = channel.QueueDeclarePassive(q.name, true, false, false, false, nil)
 	must(t, err)
 	select {

@@ -22,8 +22,8 @@ import (
 
 var errHandler = errors.New("no such customer")
 
-// Every message is in the queue twice, in no order; handlers fail and panic at random, and
-// consumers lose their connections with acks under way.
+// Every message is in the queue twice, in random order. Handlers fail and panic at random, and
+// consumers lose their connections with acks in flight.
 func TestEveryMessageTakesEffectOnceWhoeverWorksAndWhateverFails(t *testing.T) {
 	const entities, versions = 6, 12
 	var want []string
@@ -73,11 +73,11 @@ func TestEveryMessageTakesEffectOnceWhoeverWorksAndWhateverFails(t *testing.T) {
 	}
 }
 
-// workThrough hands events to workers until none is left.
+// workThrough has workers handle events until none is left.
 func workThrough(t *testing.T, db *database, strategy string, events []string) {
 	t.Helper()
 	const workers, helpers = 8, 3
-	const lives = 3 // how often the consumers are connected
+	const lives = 3 // how often the consumers connect
 	r, err := db.receiver(strategy, db.inbox, versions.Options{Attempts: 100, MinDelay: time.Millisecond, MaxDelay: 5 * time.Millisecond,
 		DeadLetterExchange: true, Logger: slog.New(slog.DiscardHandler)})
 	must(t, err)
@@ -136,7 +136,7 @@ func workThrough(t *testing.T, db *database, strategy string, events []string) {
 		q.stopConsumers()
 		consumers.Wait()
 	}
-	q.redeliver(func(d amqp.Delivery) error { return r.handle(t.Context(), d, effect) }) // what was acked in vain
+	q.redeliver(func(d amqp.Delivery) error { return r.handle(t.Context(), d, effect) }) // messages whose acks were lost
 	if r.left != nil {
 		eventually(t, "nothing is left", func() (bool, error) {
 			left, err := r.left(t.Context())

@@ -22,8 +22,9 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// A walkingInbox counts a receiver's steps: each word to the inbox, to the broker and to the world
-// outside, before and after. What it said last is committed when it says the next.
+// walkingInbox counts a receiver's steps. A step is the moment before or after a call to the
+// inbox, the broker or the outbox. A transaction's last call is committed by the next call's
+// first step.
 type walkingInbox struct {
 	driver.Inbox
 	countdown
@@ -89,13 +90,13 @@ func (w *walkingInbox) Unkeep(ctx context.Context, tx bridge.Tx, consumer, entit
 	return w.Inbox.Unkeep(ctx, tx, consumer, entity, version)
 }
 
-// stepping is the acknowledger of a delivery whose acks are steps, before and after.
+// stepping is an acknowledger whose acks are steps, before and after.
 type stepping struct {
 	closableAcknowledger
 	*countdown
 }
 
-// A closableAcknowledger is what HighWater needs.
+// closableAcknowledger is the acknowledger that HighWater needs.
 type closableAcknowledger interface {
 	amqp.Acknowledger
 	Close() error
@@ -115,7 +116,7 @@ func (s stepping) Ack(tag uint64, multiple bool) error {
 	return s.closableAcknowledger.Ack(tag, multiple)
 }
 
-// An outbox is the world outside: a file with a line for each e-mail.
+// outbox stands for an outside effect: a file with one line for each e-mail.
 type outbox string
 
 func (o outbox) send(d amqp.Delivery) error {
@@ -128,7 +129,7 @@ func (o outbox) send(d amqp.Delivery) error {
 	return err
 }
 
-// sent tells how often the e-mail of a message was sent.
+// sent returns how often the e-mail of a message was sent.
 func (o outbox) sent(t *testing.T, id string) int {
 	t.Helper()
 	text, err := os.ReadFile(string(o))
@@ -143,13 +144,13 @@ var walkers = pending.Options{
 	EffectTimeout: 100 * time.Millisecond, Lease: time.Second, HandBack: true, Logger: slog.New(slog.DiscardHandler),
 }
 
-// retryTask is the task whose message fails once, and is put into a retry queue.
+// retryTask is the task whose message fails once and is put into a retry queue.
 const retryTask = "retry"
 
 // poisonTask is the task whose message ends the process each time.
 const poisonTask = "poison"
 
-// A walker is a child's receiver.
+// walker is a child's receiver.
 type walker struct {
 	*walkingInbox
 	db     *database
@@ -158,7 +159,7 @@ type walker struct {
 	walk   func(ctx context.Context, ds []amqp.Delivery) error // handles deliveries
 }
 
-// A task is what a walker does with its only message.
+// task is a walker's work on its only message.
 type task func(ctx context.Context, w *walker, d amqp.Delivery) error
 
 var tasks = map[string]task{
@@ -169,7 +170,7 @@ var tasks = map[string]task{
 			return w.outbox.send(d)
 		})
 	},
-	// Its first attempt certainly has not sent anything.
+	// Its first attempt has certainly sent no e-mail.
 	"AtMostOnce, not done": func(ctx context.Context, w *walker, d amqp.Delivery) error {
 		attempts := 0
 		return w.guard.AtMostOnce(ctx, w.db.DB, d, func(_ context.Context, d amqp.Delivery) error {
@@ -204,7 +205,7 @@ var tasks = map[string]task{
 				return errHandler
 			}
 			go func() {
-				defer done() // if it comes too late, the parent finds what is pending
+				defer done() // if it comes too late, the parent finds the pending messages
 				_ = servertest.Await(context.WithoutCancel(ctx), "it is committed", func() (bool, error) {
 					counts, err := w.guard.Count(context.WithoutCancel(ctx), w.db.DB)
 					return len(counts) == 0, err
@@ -259,8 +260,8 @@ func newWalker(ctx context.Context, c child) (*walker, error) {
 	return w, nil
 }
 
-// walkThrough kills a walker after its first step, another after its second, and so on
-// until one comes to its end alive; after each, check finishes the work.
+// walkThrough kills a walker after its first step, another after its second, until one finishes
+// alive. After each of them check finishes the work.
 func walkThrough(t *testing.T, task string, least int, check func(t *testing.T, db *database, q *queue, o outbox, id string, guard *pending.Guard)) {
 	databasesTakeTurns(t, func(t *testing.T, db *database, first, stride int) {
 		q := newQueue(t, limitless)

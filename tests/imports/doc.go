@@ -1,3 +1,3 @@
-// Package imports holds the packages against the rules of who may import whom, and
-// against the list of what a user of the library inherits.
+// Package imports checks which packages import each other against the rules, and the modules that
+// the library's users inherit against a list.
 package imports

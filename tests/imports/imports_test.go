@@ -15,8 +15,8 @@ import (
 
 const module = "github.com/twoqueue/twoqueue/"
 
-// libraries are the packages that users link, with the modules that they inherit by
-// that: to add one is a decision.
+// libraries are the packages that users link, with the modules that they thereby inherit. To add
+// a module is a decision.
 var libraries = map[string][]string{
 	"bridge":                      {backoff, uuid, amqp},
 	"sender":                      {backoff, uuid, amqp},
@@ -95,7 +95,8 @@ func TestALibraryInheritsNoModuleThatNobodyDecidedOn(t *testing.T) {
 	}
 }
 
-// mayNot says what a package and those below it must not import, however indirectly.
+// mayNot maps a package, or all packages below a path, to the packages that it must not import,
+// even indirectly.
 var mayNot = map[string][]string{
 	"bridge/...":                  {"sender", "verifier", "idempotency", "cmd", "tests"},
 	"sender/pgxsender":            {"verifier", "idempotency", "cmd", "tests", "bridge/migrate", "bridge/ledgertest"},
@@ -125,7 +126,8 @@ func TestNobodyImportsWhatIsAboveOrBesideIt(t *testing.T) {
 	}
 }
 
-// An application links these. What only operators ask of a database is not among it.
+// Applications link these packages. They must not link the packages with which operators inspect
+// a database.
 func TestAnApplicationLinksNoInspector(t *testing.T) {
 	for name := range libraries {
 		if strings.HasPrefix(name, "verifier") {
@@ -142,14 +144,14 @@ func TestAnApplicationLinksNoInspector(t *testing.T) {
 
 type pkg struct {
 	ImportPath string
-	Deps       []string // however indirectly
+	Deps       []string // also indirect ones
 	Module     *struct {
 		Path string
 		Main bool
 	}
 }
 
-// packages are all that ours are made of, by their paths.
+// packages returns all packages of which ours consist, by path.
 var packages = sync.OnceValues(func() (map[string]pkg, error) {
 	out, err := exec.Command("go", "list", "-deps", "-json=ImportPath,Deps,Module", module+"bridge/...", module+"sender/...", module+"verifier/...", module+"idempotency/...").Output()
 	if err != nil {
@@ -167,7 +169,7 @@ var packages = sync.OnceValues(func() (map[string]pkg, error) {
 	}
 })
 
-// list lists packages and all that they import.
+// list returns the packages of a pattern and all that they import, directly or not.
 func list(t *testing.T, pattern string) (found []pkg) {
 	t.Helper()
 	all, err := packages()

@@ -1,6 +1,5 @@
-// Package kubernetes holds the Kubernetes example to what Kubernetes knows: its own types
-// read the manifests, strictly. It is a module of its own, so that users do not inherit
-// those types.
+// Package kubernetes checks the Kubernetes example with Kubernetes' own types, which read the
+// manifests strictly. It is a module of its own, so that users do not inherit those types.
 package kubernetes
 
 import (
@@ -25,7 +24,7 @@ import (
 
 const folder = "../../compose/kubernetes"
 
-// must is for what cannot go wrong once its test has come so far.
+// must returns value. It panics on an error that cannot happen once the test has come this far.
 func must[T any](value T, err error) T {
 	if err != nil {
 		panic(err)
@@ -33,10 +32,10 @@ func must[T any](value T, err error) T {
 	return value
 }
 
-// manifests reads the example: the values of each document by kind and path, as in
-// "Job metadata name". A field that Kubernetes does not know is an error. KEDA's types would
-// bring a controller's libraries; what only its definitions make known is in a folder of its
-// own, since kubectl apply would stop there elsewhere.
+// manifests reads the example. It returns the values of each document by kind and path, as in
+// "Job metadata name". A field that Kubernetes does not define is an error. KEDA's objects are
+// not checked: its types would bring a controller's libraries. They are in a folder of their own,
+// since kubectl apply fails on them where KEDA is not installed.
 func manifests(t *testing.T) map[string]string {
 	t.Helper()
 	all := make(map[string]string)
@@ -117,13 +116,13 @@ func TestThePartsOfTheKubernetesExampleFitTogether(t *testing.T) {
 	if m["Job spec template metadata labels"+label] == m["Deployment spec selector matchLabels"+label] {
 		t.Error("the deployment selects the job")
 	}
-	// Who makes the tables, who judges messages, and who counts them have a login each.
+	// The migration, the verifier and the autoscaler have a login each.
 	secrets := map[string]bool{m["Job"+pod+" volumes 0 secret secretName"]: true, m["Deployment"+pod+" volumes 0 secret secretName"]: true,
 		m["TriggerAuthentication spec secretTargetRef 0 name"]: true}
 	if len(secrets) != 3 || secrets[""] {
 		t.Errorf("the three programs share a secret: %v", secrets)
 	}
-	// A Job's image cannot be changed, so a new release's has another name.
+	// A Job's image cannot be changed, so the Job of a new release has another name.
 	_, tag, _ := strings.Cut(m["Job"+container+" image"], ":")
 	if tag == "" || tag == "latest" || !strings.HasSuffix(m["Job metadata name"], "-"+strings.ReplaceAll(tag, ".", "-")) {
 		t.Errorf("the job of %s is called %s", m["Job"+container+" image"], m["Job metadata name"])
@@ -133,9 +132,9 @@ func TestThePartsOfTheKubernetesExampleFitTogether(t *testing.T) {
 		t.Errorf("it drains for %v and is given %v", drain, grace)
 	}
 	for path, want := range map[string]string{
-		"Deployment spec replicas":                                "", // the deployment would fight the autoscaler for the number
+		"Deployment spec replicas":                                "", // otherwise deployment and autoscaler would both set the number
 		"PodDisruptionBudget spec maxUnavailable":                 "1",
-		"PodDisruptionBudget spec minAvailable":                   "", // a drain would wait for a second verifier for ever where there is one
+		"PodDisruptionBudget spec minAvailable":                   "", // with one verifier a drain would wait for a second one for ever
 		"ScaledObject spec minReplicaCount":                       "[2-9]",
 		"ScaledObject spec maxReplicaCount":                       "[3-9]",
 		"TriggerAuthentication spec secretTargetRef 0 parameter":  "host",
@@ -165,8 +164,8 @@ func TestThePartsOfTheKubernetesExampleFitTogether(t *testing.T) {
 	}
 }
 
-// Kustomize itself builds the example, from the files only. The example changes the named values, and
-// nothing else.
+// Kustomize builds the example from the files alone. The example changes the named values and no
+// others.
 func TestTheKustomizationOfTheExampleChangesTheBase(t *testing.T) {
 	build := func(name string) map[string]string {
 		t.Helper()
@@ -188,7 +187,7 @@ func TestTheKustomizationOfTheExampleChangesTheBase(t *testing.T) {
 	for _, kind := range []string{"Job", "Deployment", "PodDisruptionBudget", "NetworkPolicy verifier", "NetworkPolicy migrate"} {
 		want[kind+" metadata namespace"] = "shop"
 	}
-	element := regexp.MustCompile(` env \d+ `) // also by its name, and a patch may reorder it
+	element := regexp.MustCompile(` env \d+ `) // also found by its name, and a patch may reorder it
 	paths := maps.Clone(want)
 	maps.Copy(paths, example)
 	for path := range paths {
