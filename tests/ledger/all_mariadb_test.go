@@ -2,12 +2,12 @@ package ledger_test
 
 import "testing"
 
-// On the package's MariaDB a test that looks at who waits runs alone: the server tells of all
-// its databases at once. The others run beside each other, once these have ended. PostgreSQL
-// tells of each database, so its tests run beside all of these.
+// Tests that look at waiting sessions run alone on the package's MariaDB: the server reports the
+// sessions of all its databases together. The other tests start after these and run beside each
+// other. PostgreSQL reports the sessions of each database, so its tests run beside all of them.
 //
-// It takes the longest of all tests. Go begins, as a rule, with the test that stands first:
-// so this one does, by the name of its file.
+// TestMariaDB takes the longest of all tests. Go usually starts the first test of a package
+// first: the file's name makes it this one.
 func TestMariaDB(t *testing.T) {
 	t.Parallel()
 	t.Run("suite", testMariaDBSuite)

@@ -19,7 +19,7 @@ import (
 
 const waitsForLock = "datname = current_database() AND wait_event_type = 'Lock'"
 
-// awaitLock returns when a session of the database waits for a lock.
+// awaitLock waits until a session of the database waits for a lock.
 func awaitLock(t *testing.T, db *sql.DB) {
 	t.Helper()
 	servertest.Eventually(t, "a session waits for a lock", func() bool {
@@ -29,14 +29,14 @@ func awaitLock(t *testing.T, db *sql.DB) {
 	})
 }
 
-// migrated makes a database with a ledger, and connects to it.
+// migrated creates a database with a ledger, and connects to it.
 func migrated(t *testing.T) (address string, db *sql.DB) {
 	t.Helper()
 	address = servertest.PostgresDB(t)
 	return address, migratedAt(t, address)
 }
 
-// migratedAt makes a ledger in a database.
+// migratedAt creates a ledger in a database.
 func migratedAt(t *testing.T, address string) *sql.DB {
 	t.Helper()
 	db := connect(t, address)
@@ -66,8 +66,8 @@ func openLedger(t *testing.T, db *sql.DB) driver.Ledger {
 	return ledger
 }
 
-// newRole makes a role with these rights, and returns its name and its address of
-// the database.
+// newRole creates a role with these rights, and returns its name and the database's address for
+// it.
 func newRole(t *testing.T, address string, admin *sql.DB, rights ...string) (role, at string) {
 	t.Helper()
 	role = "role_" + newID().String()[24:]
@@ -95,7 +95,7 @@ func begin(t *testing.T, db *sql.DB) *sql.Tx {
 	return tx
 }
 
-// recorded begins a transaction, and records IDs in it.
+// recorded begins a transaction and records IDs in it.
 func recorded(t *testing.T, ledger driver.Ledger, ids ...uuid.UUID) *sql.Tx {
 	t.Helper()
 	tx := begin(t, ledger.DB())
@@ -149,7 +149,7 @@ func prove(t *testing.T, ledger driver.Ledger) error {
 	return err
 }
 
-// forget fails unless the ledger has left no row of these IDs.
+// forget fails the test unless the ledger deletes the rows of all these IDs.
 func forget(t *testing.T, ledger driver.Ledger, ids ...uuid.UUID) {
 	t.Helper()
 	left, err := ledger.Forget(t.Context(), ids)

@@ -14,7 +14,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 )
 
-// inspector asks a database about a ledger.
+// inspector reads a ledger's state from its database.
 type inspector interface {
 	inspect.Diagnoser
 	inspect.Watcher
@@ -38,7 +38,8 @@ func inspectorOf(t *testing.T, ledger driver.Ledger) inspector {
 	return nil
 }
 
-// mendRights runs what the findings about rights say, after which all is well but some.
+// mendRights runs the remedies of the findings about rights. Afterwards no check may find a
+// fault, except the checks in but.
 func mendRights(t *testing.T, admin *sql.DB, of inspector, but ...string) {
 	t.Helper()
 	findings, err := of.Diagnose(t.Context())

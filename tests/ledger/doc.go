@@ -1,3 +1,3 @@
-// Package ledger runs the suites of bridge/ledgertest on real servers, and what
-// only one of them can do.
+// Package ledger runs the suites of bridge/ledgertest on real servers, and tests the behaviour
+// that only some of these servers have.
 package ledger

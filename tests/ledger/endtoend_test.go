@@ -22,8 +22,8 @@ func TestPostgresOwnTableEndToEnd(t *testing.T) {
 	testEndToEnd(t, postgresOwnTable(postgresHarness("pgx", servertest.PostgresDB)))
 }
 
-// What commits is forwarded and what rolls back is dropped, whether the transaction
-// ends before the verifier looks or while it waits.
+// A committed message is forwarded and a rolled-back one dropped, whether the transaction ends
+// before the verifier's lookup or during it.
 func testEndToEnd(t *testing.T, h ledgertest.Harness) {
 	s := stage.New(t, kindOf(h))
 	s.Queue("orders", nil)
@@ -50,7 +50,7 @@ func testEndToEnd(t *testing.T, h ledgertest.Harness) {
 	if !got["committed before"] || !got["committed while it waits"] {
 		t.Errorf("forwarded were %v", got)
 	}
-	if h.Insert != nil { // only the time of staging tells that a row is recent, with a margin
+	if h.Insert != nil { // only the staging time shows that a row is recent, with a margin
 		if n := v.Stats().Dropped; n != 0 {
 			t.Errorf("%d messages are dropped without evidence", n)
 		}
@@ -74,7 +74,7 @@ func testEndToEnd(t *testing.T, h ledgertest.Harness) {
 	}
 }
 
-// kindOf is the stage's kind of database for a harness.
+// kindOf returns the stage's kind of database for a harness.
 func kindOf(h ledgertest.Harness) stage.Database {
 	var connect func() (*sql.DB, error)
 	return stage.Database{

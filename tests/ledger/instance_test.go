@@ -15,7 +15,7 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// A restart may bring older data back: nothing is believed before another proof.
+// A restart may bring back older data: the ledger believes no outcome before another proof.
 func TestAProofEndsWithARestartOfItsPostgres(t *testing.T) {
 	t.Parallel()
 	server := servertest.StartPostgres(t, nil)
@@ -35,7 +35,7 @@ func TestAProofEndsWithARestartOfItsMariaDB(t *testing.T) {
 	ledger, err := mysql.Open(t.Context(), db)
 	must(t, err)
 	expectOtherInstance(t, ledger, func() {
-		// Starts in neighbouring seconds are not told apart.
+		// Two starts in neighbouring seconds cannot be distinguished.
 		servertest.Eventually(t, "the server has run for two seconds", func() bool {
 			var age int64
 			must(t, db.QueryRowContext(t.Context(), "SELECT UNIX_TIMESTAMP() - ((UUID_SHORT() >> 24) & 4294967295)").Scan(&age))
@@ -58,7 +58,7 @@ func expectOtherInstance(t *testing.T, ledger driver.Ledger, restart func()) {
 		if err == nil {
 			t.Fatal("an outcome of the restarted server is believed")
 		}
-		return errors.Is(err, bridge.ErrOtherInstance) // else a broken connection
+		return errors.Is(err, bridge.ErrOtherInstance) // otherwise a broken connection
 	})
 	again, err := driver.Prove(t.Context(), ledger)
 	must(t, err)

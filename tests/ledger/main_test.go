@@ -7,6 +7,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	servertest.OwnMariaDB() // who waits for a lock is known of the whole server only
+	servertest.OwnMariaDB() // MariaDB reports waits for locks only for the whole server
 	servertest.Main(m)
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // The server converts a parameter if character_set_connection differs from character_set_client.
-// What one receiver stores, another one must find as it was.
+// A receiver must read exactly the bytes that another receiver has stored.
 func testMariaDBInboxKeepsBytesAsTheyAre(t *testing.T) {
 	config, plain := mariaDB(t)
 	config.Params = map[string]string{"character_set_connection": "latin1"}

@@ -11,8 +11,8 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// Without a binary log MariaDB shows a commit to others before it is on the disk. What a lookup
-// has found outlives a crash in between all the same.
+// Without a binary log MariaDB shows a commit to others before it is on disk. A row that a lookup
+// has found must survive a crash in this interval.
 func TestWhatMariaDBHasShownOutlivesItsCrash(t *testing.T) {
 	if testing.Short() {
 		t.Skip("kills a server")
@@ -22,7 +22,7 @@ func TestWhatMariaDBHasShownOutlivesItsCrash(t *testing.T) {
 	db := onServer(t, server)
 	for _, c := range []struct {
 		name string
-		look func(ledger driver.Ledger, id uuid.UUID) (found bool, err error) // nil: nobody looks
+		look func(ledger driver.Ledger, id uuid.UUID) (found bool, err error) // nil: no lookup
 		want driver.Outcome                                                   // after the crash
 	}{
 		{name: "nobody looks", want: driver.RolledBack},
@@ -41,7 +41,7 @@ func TestWhatMariaDBHasShownOutlivesItsCrash(t *testing.T) {
 			}
 			ledger, id := openMySQL(t, db), newID()
 			tx := recorded(t, ledger, id)
-			execute(t, db, "SET GLOBAL innodb_flush_log_at_trx_commit = 0") // the moment in between is as long as we like
+			execute(t, db, "SET GLOBAL innodb_flush_log_at_trx_commit = 0") // makes the interval as long as the test needs
 			must(t, tx.Commit())
 			execute(t, db, "SET GLOBAL innodb_flush_log_at_trx_commit = 1")
 			if c.look != nil {

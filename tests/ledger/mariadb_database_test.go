@@ -13,7 +13,7 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// awaitMariaDBLock returns when so many sessions wait for a row's lock.
+// awaitMariaDBLock waits until this number of sessions waits for a row's lock.
 func awaitMariaDBLock(t *testing.T, db *sql.DB, sessions int) {
 	t.Helper()
 	servertest.Eventually(t, "sessions wait for a row's lock", func() bool {
@@ -23,13 +23,13 @@ func awaitMariaDBLock(t *testing.T, db *sql.DB, sessions int) {
 	})
 }
 
-// A flavour is what tests say to MariaDB and MySQL in different words.
+// flavour holds the words in which MariaDB and MySQL differ.
 type flavour struct {
 	follow, apply, stopApplying string
 	statementTime, tenSeconds   string // a variable that bounds statements, and its value
-	sessionVariables            string // a table of them
+	sessionVariables            string // a table with the session's variables
 	oddMode                     string // an sql_mode
-	watch                       string // what Holders needs beside PROCESS, if anything
+	watch                       string // right that Holders needs besides PROCESS, if any
 }
 
 func flavourOf(t *testing.T, db *sql.DB) flavour {
@@ -64,7 +64,7 @@ func isMySQL(t *testing.T, db *sql.DB) bool {
 	return !strings.Contains(version, "MariaDB")
 }
 
-// mariaDB makes a database with a ledger, and connects to it.
+// mariaDB creates a database with a ledger, and connects to it.
 func mariaDB(t *testing.T) (*driver.Config, *sql.DB) {
 	t.Helper()
 	config := mariaDBConfig(t, servertest.MariaDBDatabase(t))
@@ -73,7 +73,7 @@ func mariaDB(t *testing.T) (*driver.Config, *sql.DB) {
 	return config, db
 }
 
-// onServer makes a ledger on a private server.
+// onServer creates a ledger on a private server.
 func onServer(t *testing.T, server *servers.MariaDB) *sql.DB {
 	t.Helper()
 	execute(t, connectMariaDB(t, mariaDBConfig(t, server.DSN())), "CREATE DATABASE ledger")
@@ -98,7 +98,7 @@ func connectMariaDB(t *testing.T, config *driver.Config) *sql.DB {
 	return db
 }
 
-// mariaDBRole makes a login with these rights, and connects as it.
+// mariaDBRole creates a login with these rights, and connects with it.
 func mariaDBRole(t *testing.T, config *driver.Config, admin *sql.DB, rights ...string) *sql.DB {
 	t.Helper()
 	as := config.Clone()

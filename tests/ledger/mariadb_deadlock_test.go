@@ -14,8 +14,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/mysql"
 )
 
-// A transaction that has read sees the state of that moment, and MariaDB 11.8 ends one that
-// then meets a newer row (error 1020). A claim is not given in either case.
+// A transaction that has read sees the state of its first read. MariaDB 11.8 ends it if it then
+// meets a newer row (error 1020). In neither case does it get the claim.
 func testMariaDBAClaimOfAnotherSinceTheFirstReadIsNotGiven(t *testing.T) {
 	_, db := mariaDB(t)
 	must(t, migrate.Inbox(t.Context(), db, migrate.MySQL))
@@ -45,8 +45,8 @@ func testMariaDBAClaimOfAnotherSinceTheFirstReadIsNotGiven(t *testing.T) {
 	}
 }
 
-// InnoDB ends some of those that wait for a claim which is given back; once they
-// begin again, one of them has it and the others know.
+// When a claim is given back, InnoDB ends some of the transactions that wait for it as deadlocks.
+// After they try again, one has the claim and the others find it taken.
 func testMariaDBManyClaimsOfOneKeyGiveItOnce(t *testing.T) {
 	const claimers = 8
 	_, db := mariaDB(t)

@@ -21,7 +21,7 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// The rights of a verifier that does all and sees who holds a message up.
+// The rights of a verifier that does all its work and also sees which sessions hold a message up.
 var mariaDBVerifier = slices.Clip(append(slices.Clone(sweeperRights), "UPDATE (stage_at, claimed_by) ON bridge_ledger", "PROCESS ON *.*"))
 
 func openMySQL(t *testing.T, db *sql.DB) *mysql.Ledger {
@@ -31,7 +31,7 @@ func openMySQL(t *testing.T, db *sql.DB) *mysql.Ledger {
 	return ledger
 }
 
-// Each of these is found by its check, and nothing is found without them.
+// Each fault is found by its check, and without the faults nothing is found.
 func TestMariaDBDiagnose(t *testing.T) {
 	t.Parallel()
 	server := servertest.StartMariaDB(t, &servers.MariaDBOptions{Config: []string{"log-bin=log", "sync-binlog=1", "server-id=1", "max-allowed-packet=22M",
@@ -136,7 +136,7 @@ func TestMariaDBDiagnose(t *testing.T) {
 			for _, statement := range c.do {
 				executeAll(t, admin, strings.ReplaceAll(statement, "$role", role))
 			}
-			db.SetMaxIdleConns(0) // each session is a new one
+			db.SetMaxIdleConns(0) // so that every session is new
 			ledgertest.Finds(t, inspectorOf(t, ledger), c.check, c.level, c.says)
 		})
 	}
@@ -178,7 +178,7 @@ func TestMariaDBDiagnose(t *testing.T) {
 		if len(found) != 1 || found[0].Program != "shop" || found[0].Statement != "SELECT 'the last one'" || found[0].State != "Sleep" || found[0].Login != "root" {
 			t.Errorf("the holders are %+v", found)
 		}
-		// Without the rights.
+		// A login without these rights sees nothing.
 		db = mariaDBRole(t, config, admin, sweeperRights...)
 		if found := holders(t, openMySQL(t, db), id); len(found) > 0 {
 			t.Errorf("without PROCESS: %+v", found)

@@ -19,7 +19,7 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// These read a table as a whole, and lock nothing.
+// readsAll marks statements that read a whole table and lock nothing.
 var readsAll = []string{
 	"ORDER BY l.recorded_at, l.id", // Orphans
 	"JOIN bridge_mark m ON",        // KeptEntities
@@ -27,9 +27,8 @@ var readsAll = []string{
 	"information_schema",
 }
 
-// A ledger is empty most of the time. Whatever the server believes of it, no statement
-// by key may read the whole table, since one that locks would wait for all rows that
-// are open.
+// A ledger is usually empty. Whatever the server's statistics say, no statement by key may read
+// the whole table: a locking one would wait for the rows of all open transactions.
 func TestMariaDBReadsByKeyHoweverFewRowsThereAre(t *testing.T) {
 	t.Parallel()
 	server := servertest.StartMariaDB(t, &servers.MariaDBOptions{Fast: true, Config: []string{"general-log=ON", "log-output=TABLE"}})
@@ -50,7 +49,7 @@ func TestMariaDBReadsByKeyHoweverFewRowsThereAre(t *testing.T) {
 	statements := p.sent(t)
 	t.Logf("%d statements", len(statements))
 	for _, rows := range []int{0, 1, 5, 1000} {
-		p.fill(t, rows) // the statistics are of what was there before
+		p.fill(t, rows) // the statistics still describe the previous rows
 		for _, analyzed := range []bool{false, true} {
 			if analyzed {
 				p.analyze(t)
@@ -71,7 +70,7 @@ type plans struct {
 	ids []uuid.UUID
 }
 
-// What is read, and a row of it.
+// The tables that are read, with the columns and values of a row.
 var planned = []struct{ name, columns, row string }{
 	{"bridge_ledger", "id", "UNHEX('%[1]s')"},
 	{"orders", "id", "UNHEX('%[1]s')"},
@@ -81,8 +80,7 @@ var planned = []struct{ name, columns, row string }{
 	{"bridge_kept", "consumer, entity, version, message", "'c', UNHEX('%[1]s'), 1, 'x'"},
 }
 
-// sent does all that a ledger and an inbox can do, and returns the statements that were
-// sent, as the server's log has them.
+// sent uses all verbs of a ledger and an inbox, and returns the statements in the server's log.
 func (p plans) sent(t *testing.T) (statements []string) {
 	t.Helper()
 	execute(t, p.DB.DB, "TRUNCATE TABLE mysql.general_log")
@@ -159,7 +157,7 @@ func (p plans) useInbox(t *testing.T) {
 	}
 }
 
-// fill leaves so many rows in each table, those of the IDs first.
+// fill leaves this number of rows in each table, with the IDs of p first.
 func (p plans) fill(t *testing.T, rows int) {
 	t.Helper()
 	for _, table := range planned {
@@ -185,7 +183,8 @@ func (p plans) analyze(t *testing.T) {
 	}
 }
 
-// check has the server explain the statement.
+// check has the server explain the statement, and fails the test if it reads a table without its
+// key.
 func (p plans) check(t *testing.T, statement, when string) {
 	t.Helper()
 	rows, err := p.QueryxContext(t.Context(), "EXPLAIN FORMAT=TRADITIONAL "+statement)
@@ -198,7 +197,7 @@ func (p plans) check(t *testing.T, statement, when string) {
 		word := func(column string) string { text, _ := row[column].([]byte); return string(text) }
 		table, access, extra := word("table"), word("type"), word("Extra")
 		switch {
-		case table == "ids" || table == "j" || strings.HasPrefix(table, "<"): // made by the statement
+		case table == "ids" || table == "j" || strings.HasPrefix(table, "<"): // a table that the statement itself makes
 		case strings.HasPrefix(word("select_type"), "INSERT") || access == "" || table == "":
 		case strings.Contains(statement, "due_ms <") && word("key") != "bridge_inbox_pending_due":
 			t.Errorf("%s: %s is read by %q, key %q, %s: %s", when, table, access, word("key"), extra, statement)

@@ -49,7 +49,7 @@ func mariaDBHarness() ledgertest.Harness {
 		Older:   "UPDATE bridge_ledger SET recorded_at = recorded_at - INTERVAL 2 HOUR, stage_at = stage_at - INTERVAL 2 HOUR",
 		Copy:    "UPDATE bridge_identity SET identity = UNHEX(REPLACE(UUID(), '-', ''))",
 		Uncarry: []string{"ALTER TABLE bridge_ledger DROP COLUMN message, DROP COLUMN stage_at, DROP COLUMN claimed_by"},
-		RefuseDelete: []string{"CREATE TRIGGER refuse BEFORE DELETE ON bridge_ledger FOR EACH ROW " + // but the flush's row, which is new
+		RefuseDelete: []string{"CREATE TRIGGER refuse BEFORE DELETE ON bridge_ledger FOR EACH ROW " + // except the flush's row, which is new
 			"IF OLD.recorded_at < UTC_TIMESTAMP() - INTERVAL 1 HOUR THEN SIGNAL SQLSTATE '45000'; END IF"},
 		KillSession: func(ctx context.Context, admin *sql.DB, session string) error {
 			_, err := admin.ExecContext(ctx, "KILL "+session)
@@ -67,13 +67,13 @@ func mariaDBHarness() ledgertest.Harness {
 			if err := tx.QueryRowContext(ctx, "SELECT connection_id()").Scan(&id); err != nil {
 				return err
 			}
-			_, err := admin.ExecContext(ctx, fmt.Sprint("KILL ", id)) // MySQL takes no parameter there
+			_, err := admin.ExecContext(ctx, fmt.Sprint("KILL ", id)) // MySQL accepts no parameter there
 			return err
 		},
 	}
 }
 
-// scannedByMariaDB counts rows of tables, and rows that follow others in an index.
+// scannedByMariaDB returns the number of rows read by scans of tables and indexes.
 func scannedByMariaDB(ctx context.Context, db *sql.DB) (n int, err error) {
 	rows, err := db.QueryContext(ctx, "SHOW SESSION STATUS WHERE Variable_name IN ('Handler_read_rnd_next', 'Handler_read_next', 'Handler_read_prev')")
 	if err != nil {

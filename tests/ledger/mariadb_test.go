@@ -24,15 +24,15 @@ import (
 // notLatin1 are bytes that change if a server converts them from or to latin1.
 var notLatin1 = []byte("gr\u00fc\u00dfe \u20ac\x00\xff")
 
-// Whatever a connection brings along, the ledger passes the proof, or says that it
-// cannot be used, and finds nothing that is not committed.
+// Whatever settings a connection has, the ledger passes the proof or reports that it cannot be
+// used, and finds no uncommitted row.
 func testMariaDBAnyConnection(t *testing.T) {
 	root := connectMariaDB(t, mariaDBConfig(t, servertest.MariaDBDatabase(t)))
 	for _, c := range []struct {
 		setting, value string
 		want           error
 	}{
-		// Not every release has all of these.
+		// Not every release has all of these variables.
 		{"tx_isolation", "'READ-UNCOMMITTED'", nil},
 		{"tx_isolation", "'SERIALIZABLE'", nil},
 		{"tx_read_only", "1", bridge.ErrReadOnly},
@@ -41,7 +41,7 @@ func testMariaDBAnyConnection(t *testing.T) {
 		{"transaction_read_only", "1", bridge.ErrReadOnly},
 		{"autocommit", "0", nil},
 		{"innodb_lock_wait_timeout", "1", nil},
-		{"innodb_lock_wait_timeout", "0", nil}, // not to wait at all
+		{"innodb_lock_wait_timeout", "0", nil}, // do not wait at all
 		{"max_statement_time", "0.5", nil},     // shorter than a settle's wait
 		{"max_execution_time", "500", nil},
 		{"sql_mode", "''", nil},
@@ -99,7 +99,7 @@ func testMariaDBAnyConnection(t *testing.T) {
 	}
 }
 
-// Nor does the question who holds a message up change one, which takes two.
+// No verb changes a setting of its session. Holders changes none either; it uses two sessions.
 func testMariaDBLeavesTheSessionAsItWas(t *testing.T) {
 	config, admin := mariaDB(t)
 	config.Params = map[string]string{"innodb_lock_wait_timeout": "7"}
@@ -107,7 +107,7 @@ func testMariaDBLeavesTheSessionAsItWas(t *testing.T) {
 	db.SetMaxOpenConns(2)
 	db.SetMaxIdleConns(2)
 	ledger, id := openMySQL(t, db), newID()
-	settings := func() map[string]string { // of both
+	settings := func() map[string]string { // of both sessions
 		all := map[string]string{}
 		for _, tx := range []*sql.Tx{begin(t, db), begin(t, db)} {
 			var session string
@@ -145,8 +145,8 @@ func testMariaDBLeavesTheSessionAsItWas(t *testing.T) {
 	}
 }
 
-// With this server's setting the end of a settle's wait ends its whole transaction, which is
-// its own. A pool may come to a reader after a failover, and meets nobody's locks there.
+// With this server setting a settle that times out ends its whole transaction, which is its own.
+// After a failover a pool may connect to a reader, where no sender holds locks.
 func TestMariaDBThatIsNoPrimaryIsRefused(t *testing.T) {
 	t.Parallel()
 	server := servertest.StartMariaDB(t, &servers.MariaDBOptions{Fast: true, Config: []string{"innodb_rollback_on_timeout=ON"}})
@@ -204,7 +204,7 @@ func testMariaDBLedgerOfAnotherEngineIsRefused(t *testing.T) {
 	}
 }
 
-// Every statement on tables commits by itself, so a migrator can die after any.
+// Every DDL statement commits by itself, so a migration can be interrupted after any of them.
 func testMariaDBMigrationIsCompletedAfterACrashAnywhere(t *testing.T) {
 	steps := []string{
 		`CREATE TABLE bridge_ledger_version (id bigint unsigned NOT NULL AUTO_INCREMENT PRIMARY KEY,
@@ -227,7 +227,7 @@ func testMariaDBMigrationIsCompletedAfterACrashAnywhere(t *testing.T) {
 		`RENAME TABLE bridge_parked TO bridge_parked_moved`,
 		`DROP TABLE bridge_parked_moved`,
 	}
-	const identified = 5 // so many make the identity
+	const identified = 5 // after this number of statements the identity exists
 	for n := range len(steps) + 1 {
 		t.Run(fmt.Sprint("after ", n, " statements"), func(t *testing.T) {
 			config := mariaDBConfig(t, servertest.MariaDBDatabase(t))

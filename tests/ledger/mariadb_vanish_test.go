@@ -19,15 +19,16 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// A client whose host vanishes says no goodbye: the server keeps its transaction, with its
-// locks, for wait_timeout, which is eight hours by default. A settle, a forget, a claim and a touch leave none.
+// A client whose host vanishes does not close its connections. The server keeps its open
+// transaction and its locks for wait_timeout, eight hours by default. So a settle, a forget, a
+// claim and a touch must leave no lock.
 func TestAVanishedClientLeavesNoLockInMariaDB(t *testing.T) {
 	t.Parallel()
 	config, db := mariaDB(t)
 	sender, err := mysql.Open(t.Context(), db)
 	must(t, err)
 	for what, c := range map[string]struct {
-		last string // that reaches the server
+		last string // the last text that reaches the server
 		do   func(ctx context.Context, ledger *mysql.Ledger, id uuid.UUID)
 	}{
 		"settle": {"LOCK IN SHARE MODE", func(ctx context.Context, ledger *mysql.Ledger, id uuid.UUID) {
@@ -94,8 +95,8 @@ func claimDue(ctx context.Context, t *testing.T, ledger *mysql.Ledger, id uuid.U
 	_, _ = ledger.Claim(ctx, slices.DeleteFunc(due, func(r ledgers.DueRow) bool { return r.ID != id }))
 }
 
-// vanishing is a host that vanishes once it has sent a certain text: its connections bring and
-// take nothing more, and end only here.
+// vanishing is a host that vanishes after it has sent a certain text. From then on its
+// connections transfer nothing, and only the client's side of them can end.
 type vanishing struct {
 	last atomic.Pointer[string]
 	gone atomic.Bool
@@ -122,7 +123,7 @@ func (c *vanishingConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Close is silent too: it ends the client's reading only.
+// Close sends nothing either: it only ends the client's reading.
 func (c *vanishingConn) Close() error {
 	if c.host.gone.Load() {
 		return c.SetReadDeadline(time.Now())

@@ -11,8 +11,8 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// With EVENTUAL a newly elected primary shows its state before it has applied the transactions of
-// the old one: they would look rolled back. Only MySQL has such groups.
+// With EVENTUAL a newly elected primary accepts reads before it has applied the old primary's
+// transactions, which would look rolled back. Only MySQL has group replication.
 func TestMySQLGroupThatShowsAnOldStateIsRefused(t *testing.T) {
 	t.Parallel()
 	if _, db := mariaDB(t); !isMySQL(t, db) {

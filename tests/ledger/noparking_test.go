@@ -19,7 +19,7 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// upTo are the ledger's migrations up to a version.
+// upTo returns the ledger's migrations up to a version.
 func upTo(t *testing.T, dialect migrate.Dialect, version int) fs.FS {
 	t.Helper()
 	const root = "../../bridge/migrate/"
@@ -37,8 +37,8 @@ func upTo(t *testing.T, dialect migrate.Dialect, version int) fs.FS {
 	return files
 }
 
-// A parkedDatabase is a database of the last release that parked messages, whose tables are
-// being migrated.
+// parkedDatabase is a database of the last release that parked messages, whose tables are being
+// migrated.
 type parkedDatabase struct {
 	*sql.DB
 	ledgertest.Harness
@@ -46,7 +46,7 @@ type parkedDatabase struct {
 	awaits  func(t *testing.T, db *sql.DB) // returns when a statement waits for a table
 }
 
-// parked has parked a message, in tx.
+// parked parks a message in tx.
 func (p *parkedDatabase) parked(t *testing.T, tx *sql.Tx, table string, id uuid.UUID) {
 	t.Helper()
 	_, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" (id, message) VALUES ("+p.Literal(id)+", 'of "+id.String()+"')")
@@ -59,8 +59,8 @@ func (p *parkedDatabase) row(t *testing.T, tx *sql.Tx, id uuid.UUID) {
 	must(t, err)
 }
 
-// A message that an earlier release has parked is carried by its row, and due at once. A sender
-// of that release that is still at work loses none.
+// A message that an earlier release has parked is carried by its row afterwards, and due at once.
+// A sender of that release that is still running loses none.
 func testParkedMessagesAreCarried(t *testing.T, p *parkedDatabase) {
 	must(t, migrate.Tables(t.Context(), p.DB, p.dialect, upTo(t, p.dialect, 3), "ledger"))
 	parked, late, plain, forwarded, left, carried := newID(), newID(), newID(), newID(), newID(), newID()
@@ -72,7 +72,7 @@ func testParkedMessagesAreCarried(t *testing.T, p *parkedDatabase) {
 	p.parked(t, tx, "bridge_parked", forwarded)
 	must(t, tx.Commit())
 	want := map[uuid.UUID]string{parked: "of " + parked.String(), late: "of " + late.String(), carried: "carried"}
-	if p.dialect == migrate.MySQL { // a crash has left this, and a sender has parked in the new table
+	if p.dialect == migrate.MySQL { // as a crash leaves them, with a sender that has parked in the new table
 		execute(t, p.DB, "RENAME TABLE bridge_parked TO bridge_parked_moved")
 		execute(t, p.DB, "CREATE TABLE bridge_parked (id BINARY(16) NOT NULL PRIMARY KEY, message LONGBLOB NOT NULL) ENGINE = InnoDB")
 		tx = begin(t, p.DB)
@@ -143,7 +143,7 @@ func testMariaDBParkedMessagesAreCarried(t *testing.T) {
 	testParkedMessagesAreCarried(t, &parkedDatabase{db, mariaDBHarness(), migrate.MySQL, awaitMetadataLock})
 }
 
-// awaitMetadataLock returns when a statement in the database waits for a table.
+// awaitMetadataLock waits until a statement in the database waits for a table.
 func awaitMetadataLock(t *testing.T, db *sql.DB) {
 	t.Helper()
 	servertest.Eventually(t, "a statement waits for a table", func() bool {

@@ -47,11 +47,11 @@ func testMariaDBUUIDColumnSuite(t *testing.T) {
 	}
 	h := mariaDBOwnTable("UUID")
 	h.Further = true
-	h.Watch = nil // it looks on while a settle waits, of whatever column
+	h.Watch = nil // the watcher does not depend on the column's type
 	ledgertest.Run(t, h)
 }
 
-// The names are such as only quoting can carry.
+// The names work only if they are quoted.
 func postgresOwnTable(h ledgertest.Harness) ledgertest.Harness {
 	h.Create = withTable(h.Create, `CREATE SCHEMA "Shop"`,
 		`CREATE TABLE "Shop"."or""der's; --" (n bigserial PRIMARY KEY, "message ""ID""" uuid UNIQUE)`)
@@ -100,7 +100,7 @@ func mariaDBOwnTable(columnType string) ledgertest.Harness {
 	return h
 }
 
-// withTable is create, with statements run in the new database.
+// withTable returns create with statements that run in the new database.
 func withTable(create func(testing.TB) func() (*sql.DB, error), statements ...string) func(testing.TB) func() (*sql.DB, error) {
 	return func(t testing.TB) func() (*sql.DB, error) {
 		t.Helper()

@@ -17,7 +17,8 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers"
 )
 
-// An unusable table, as DDL, and what the error must say.
+// unusable is an unusable table, as DDL, with the column and the text that the error must
+// contain.
 type unusable struct{ ddl, column, says string }
 
 func testUnusable(t *testing.T, db *sql.DB, open func(bridge.OwnTable) (driver.Ledger, error), cases map[string]unusable) {
@@ -88,7 +89,7 @@ func testMariaDBUnusableOwnTableIsRefused(t *testing.T) {
 	}
 }
 
-// unused is what makes an index one that no statement may use.
+// unused returns the clause of an index that no statement may use.
 func unused(t *testing.T, db *sql.DB) string {
 	t.Helper()
 	var version string
@@ -99,13 +100,13 @@ func unused(t *testing.T, db *sql.DB) string {
 	return "INVISIBLE"
 }
 
-// Of two indexes the one is chosen that statements may use, whatever their names.
+// If there are two indexes, the ledger uses the one that statements may use, whatever the names.
 func testMariaDBOwnTableIsReadByAnIndexInUse(t *testing.T) {
 	_, db := mariaDB(t)
 	execute(t, db, "CREATE TABLE orders (id BINARY(16), n INT, UNIQUE KEY a (id) "+unused(t, db)+", UNIQUE KEY z (id))")
 	ledger, err := mysql.OpenOwnTable(t.Context(), db, bridge.OwnTable{Table: "orders", Column: "id"})
 	must(t, err)
-	// With 1,000 rows a statement without an index would read them all.
+	// With 1,000 rows a statement without an index would read all rows.
 	execute(t, db, "INSERT INTO orders (id, n) WITH RECURSIVE r AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM r WHERE n < 1000) SELECT UNHEX(LPAD(n, 32, '0')), n FROM r")
 	tx, err := db.BeginTx(t.Context(), nil)
 	must(t, err)
@@ -113,7 +114,7 @@ func testMariaDBOwnTableIsReadByAnIndexInUse(t *testing.T) {
 	id := newID()
 	_, err = tx.ExecContext(t.Context(), "INSERT INTO orders (id, n) VALUES (UNHEX(?), 1)", strings.ReplaceAll(id.String(), "-", ""))
 	must(t, err)
-	// The scan would meet the open row of another.
+	// A scan would wait at the other transaction's row.
 	outcome, _, err := ledger.Settle(t.Context(), newID(), time.Second)
 	must(t, err)
 	if outcome != driver.RolledBack {
@@ -126,15 +127,15 @@ func testMariaDBOwnTableIsReadByAnIndexInUse(t *testing.T) {
 	}
 }
 
-// The rights that the packages' documentation names are enough, and the proof
-// leaves the table alone: nobody may write to it but the application.
+// The rights in the packages' documentation suffice. The proof does not write to the table: only
+// the application may do so.
 func TestPostgresOwnTableLeastRights(t *testing.T) {
 	t.Parallel()
 	address, admin := migrated(t)
 	execute(t, admin, "CREATE SCHEMA shop")
 	execute(t, admin, "CREATE TABLE shop.orders (n int, id uuid UNIQUE)")
 	_, asSender := newRole(t, address, admin, "USAGE ON SCHEMA shop", "SELECT (id) ON shop.orders", "SELECT ON bridge_identity, bridge_ledger_version")
-	execute(t, admin, "GRANT INSERT ON shop.orders TO "+roleOf(t, asSender)) // the application's own business
+	execute(t, admin, "GRANT INSERT ON shop.orders TO "+roleOf(t, asSender)) // the application needs it in any case
 	_, asVerifier := newRole(t, address, admin, "USAGE ON SCHEMA shop", "SELECT (id) ON shop.orders", "SELECT, INSERT, DELETE ON bridge_ledger", "SELECT ON bridge_identity, bridge_ledger_version")
 	_, asStranger := newRole(t, address, admin, "USAGE ON SCHEMA shop", "SELECT ON bridge_identity, bridge_ledger_version")
 	own := bridge.OwnTable{Table: "shop.orders", Column: "id"}
@@ -147,7 +148,8 @@ func TestPostgresOwnTableLeastRights(t *testing.T) {
 	testOwnTableRoles(t, senders, sender, verifier, func(id uuid.UUID) string {
 		return "INSERT INTO shop.orders (id) VALUES ('" + id.String() + "')"
 	})
-	// Where functions are nobody's by default, the one that only the ledger's lookup calls stays so.
+	// Without EXECUTE on functions for PUBLIC, an own table's verifier works without
+	// bridge_committed, which only the ledger's lookup calls.
 	execute(t, admin, "REVOKE EXECUTE ON FUNCTION bridge_committed(uuid[]), bridge_forget(uuid[]) FROM PUBLIC")
 	execute(t, admin, "GRANT EXECUTE ON FUNCTION bridge_forget(uuid[]) TO "+roleOf(t, asVerifier))
 	must(t, prove(t, verifier))
@@ -194,8 +196,8 @@ func testMariaDBOwnTableLeastRights(t *testing.T) {
 	}
 }
 
-// expectRights expects a diagnosis that finds all rights of an own table's verifier, and asks for no
-// rights to stage again or to sweep.
+// expectRights expects a diagnosis that finds all rights of an own table's verifier, and requires
+// no rights to stage again or to sweep.
 func expectRights(t *testing.T, d inspect.Diagnoser) {
 	t.Helper()
 	findings, err := d.Diagnose(t.Context())
@@ -214,7 +216,8 @@ func expectRights(t *testing.T, d inspect.Diagnoser) {
 	}
 }
 
-// testCanary proves a ledger whose proof writes into its own table, and leaves no row there.
+// testCanary proves a ledger whose proof writes into its own table, and checks that no row stays
+// there.
 func testCanary(t *testing.T, db *sql.DB, table string, ledger driver.Ledger) {
 	t.Helper()
 	count := func() (n int) {
@@ -246,8 +249,8 @@ func testOwnTableRoles(t *testing.T, senders *sql.DB, sender, verifier driver.Le
 	must(t, verifier.Check(t.Context()))
 }
 
-// Whoever asks for more locks than the server has room for is told so, and nothing
-// of it is recorded.
+// A Record that needs more locks than the server has room for fails with that reason, and nothing
+// is recorded.
 func testPostgresOwnTableWithoutRoomForLocks(t *testing.T, server *servers.Postgres) {
 	db := migratedAt(t, server.URL())
 	execute(t, db, "CREATE TABLE orders (id uuid PRIMARY KEY)")
@@ -283,8 +286,8 @@ func testMariaDBOwnTablesIdentity(t *testing.T) {
 	testOwnTablesIdentity(t, openMySQL(t, db), open, "orders", config.DBName+".orders", "other")
 }
 
-// Sender and verifier may spell the table's name in different ways; the identity is that
-// of the table, and neither the database's nor another table's.
+// Sender and verifier may spell the table's name differently. The identity belongs to the table:
+// the ledger's tables and other tables have different ones.
 func testOwnTablesIdentity(t *testing.T, ledger driver.Ledger, open func(bridge.OwnTable) (driver.Ledger, error), plain, full, other string) {
 	t.Helper()
 	identity := func(table string) uuid.UUID {

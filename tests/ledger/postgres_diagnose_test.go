@@ -17,10 +17,10 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers"
 )
 
-// The rights of a verifier that does all and sees who holds a message up.
+// The rights of a verifier that does all its work and also sees which sessions hold a message up.
 var postgresVerifier = slices.Clip(append(slices.Clone(sweeperRights), "UPDATE (stage_at) ON bridge_ledger", "pg_read_all_stats"))
 
-// fakeClock has the role's sessions read another clock than the server's.
+// fakeClock gives the role's sessions another clock than the server's.
 const fakeClock = "CREATE SCHEMA fake; GRANT USAGE ON SCHEMA fake TO PUBLIC; " +
 	"CREATE FUNCTION fake.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS $$ SELECT pg_catalog.clock_timestamp() + interval '%s' $$; " +
 	"ALTER ROLE $role SET search_path = fake, pg_catalog, public"
@@ -29,7 +29,7 @@ func changesDatabase(statement string) bool {
 	return !strings.HasPrefix(statement, "ALTER SYSTEM ") && !strings.HasPrefix(statement, "ALTER ROLE ")
 }
 
-// Each of these is found by its check, and nothing is found without them.
+// Each fault is found by its check, and without the faults nothing is found.
 func testPostgresDiagnose(t *testing.T, server *servers.Postgres) {
 	root := connect(t, server.URL())
 	database := func(t *testing.T) (address string, admin *sql.DB) {
@@ -62,7 +62,7 @@ func testPostgresDiagnose(t *testing.T, server *servers.Postgres) {
 		execute(t, admin, "ALTER TABLE orders SET UNLOGGED")
 		ledgertest.Finds(t, inspectorOf(t, ledger), "ledger", inspect.Error, "unlogged")
 	})
-	sharedAddress, sharedAdmin := database(t) // for what is done to the server, or to a login
+	sharedAddress, sharedAdmin := database(t) // for changes of the server or of a login
 	for name, c := range map[string]struct {
 		do, undo []string // $role is the login
 		lacks    string   // a right
@@ -159,7 +159,7 @@ func testPostgresDiagnose(t *testing.T, server *servers.Postgres) {
 		tx := recorded(t, openLedger(t, admin), id)
 		_, err := tx.ExecContext(t.Context(), "PREPARE TRANSACTION 'left behind'")
 		must(t, err)
-		must(t, tx.Rollback()) // there is none any more
+		must(t, tx.Rollback()) // the prepared transaction has left the session
 		t.Cleanup(func() {
 			_, err := admin.ExecContext(context.Background(), "ROLLBACK PREPARED 'left behind'")
 			must(t, err)

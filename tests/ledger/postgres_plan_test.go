@@ -17,7 +17,7 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// ledgerOnOneConnection is an empty ledger; the connection keeps the plans.
+// ledgerOnOneConnection returns an empty ledger. Its only connection keeps the plans.
 func ledgerOnOneConnection(t *testing.T, address string) (*sqlx.DB, *postgres.Ledger) {
 	t.Helper()
 	db, err := sqlx.Open("pgx", address)
@@ -30,7 +30,7 @@ func ledgerOnOneConnection(t *testing.T, address string) (*sqlx.DB, *postgres.Le
 	return db, ledger
 }
 
-// To plan the INSERT of a sender's transaction costs as much as to carry it out.
+// Planning the INSERT of a sender's transaction costs as much as executing it.
 func TestPostgresRecordsByPlansThatAreKept(t *testing.T) {
 	t.Parallel()
 	db, ledger := ledgerOnOneConnection(t, servertest.PostgresDB(t))
@@ -62,9 +62,9 @@ FROM pg_prepared_statements WHERE statement LIKE 'INSERT INTO bridge_ledger (id%
 	}
 }
 
-// A transaction that is open for long keeps the server from removing the rows of all that have
-// been forwarded since. The statistics do not count these, so that the whole table seems to cost
-// less than the index.
+// A transaction that is open for long keeps the server from removing the rows of all messages
+// forwarded since. The statistics do not count these rows, so reading the whole table seems
+// cheaper than the index.
 func TestPostgresGoesByKeyAmongDeadRows(t *testing.T) {
 	t.Parallel()
 	address := servertest.PostgresDB(t)
@@ -131,8 +131,8 @@ func TestPostgresGoesByKeyAmongDeadRows(t *testing.T) {
 	}
 }
 
-// As after an outage of the broker: a thousand rows, of one statement, have the same stage time. As many
-// delayed messages wait.
+// As after an outage of the broker, a thousand rows of one statement have the same stage time.
+// There are as many delayed messages as due ones.
 func TestPostgresLooksAtManyDueRowsAndClaimsThemByKey(t *testing.T) {
 	t.Parallel()
 	db, ledger := ledgerOnOneConnection(t, servertest.PostgresDB(t))
@@ -151,7 +151,7 @@ SELECT gen_random_uuid(), t, 'x', t FROM generate_series(1, %d) AS n, LATERAL (S
 			_, err := db.Exec(`VACUUM (ANALYZE) bridge_ledger`)
 			must(t, err)
 		}
-		// Rows of tables, fetched by their indexes or not, since the start of the server.
+		// Rows fetched from the table, by index or not, since the server's start.
 		fetched := func() (n int) {
 			t.Helper()
 			_, err := db.Exec(`SELECT pg_stat_force_next_flush()`)

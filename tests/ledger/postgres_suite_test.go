@@ -37,14 +37,14 @@ func TestPostgresByPq(t *testing.T) {
 	runPostgres(t, ofDriver(postgresHarness("postgres", byPq)))
 }
 
-// byPq makes a database for lib/pq.
+// byPq creates a database and returns its address for lib/pq.
 func byPq(t testing.TB) string {
 	t.Helper()
 	return withParameter(t, servertest.PostgresDB(t), "sslmode", "disable")
 }
 
-// Natively: what works in the caller's transaction goes past database/sql, and the rest over
-// a pgxpool.Pool.
+// With the native ledger, statements in the caller's transaction bypass database/sql, and the
+// others use a pgxpool.Pool.
 func TestPostgresByPgxPool(t *testing.T) {
 	t.Parallel()
 	var opened closers
@@ -111,7 +111,7 @@ func (c *closers) Close() {
 	}
 }
 
-// pools are the pools that the databases were made of.
+// pools maps each database to the pool that it uses.
 var pools sync.Map
 
 func poolOf(db *sql.DB) *pgxpool.Pool {
@@ -122,13 +122,13 @@ func poolOf(db *sql.DB) *pgxpool.Pool {
 	return pool.(*pgxpool.Pool)
 }
 
-// A nativeTx is pgx's side of a transaction that the suite has begun by database/sql.
+// nativeTx is pgx's side of a transaction that the suite began through database/sql.
 type nativeTx struct {
 	pgx.Tx
 	tx *sql.Tx
 }
 
-// conn is the transaction's connection. pgx shows it to who rewrites a query.
+// conn returns the transaction's connection. pgx passes it to a query rewriter.
 func (n nativeTx) conn(ctx context.Context) (*pgx.Conn, error) {
 	var seen connection
 	_, err := n.tx.ExecContext(ctx, "SELECT 1", &seen)
@@ -174,7 +174,7 @@ func runPostgres(t *testing.T, h ledgertest.Harness) {
 	t.Run("inbox", func(t *testing.T) { ledgertest.RunInbox(t, h) })
 }
 
-// program is what the suites' connections call themselves.
+// program is the application name of the suites' connections.
 const program = "ledgertest"
 
 func postgresHarness(by string, address func(testing.TB) string) ledgertest.Harness {
@@ -239,13 +239,14 @@ func scannedByPostgres(ctx context.Context, db *sql.DB) (n int, err error) {
 	return n, err
 }
 
-// ofDriver is h where TestPostgresByPgx, or its like, runs the whole suite.
+// ofDriver restricts h to the tests that depend on the driver. TestPostgresByPgx or its like runs
+// the whole suite.
 func ofDriver(h ledgertest.Harness) ledgertest.Harness {
 	h.Driver = true
 	return h
 }
 
-// pooled is h behind a pooler, which gives sessions as it likes.
+// pooled returns h for a pooler, which assigns sessions to statements as it likes.
 func pooled(h ledgertest.Harness) ledgertest.Harness {
 	h.SessionID, h.Scanned = "", nil
 	return h
@@ -259,6 +260,6 @@ func withParameter(t testing.TB, address, name, value string) string {
 	}
 	query := parsed.Query()
 	query.Set(name, value)
-	parsed.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20") // PostgreSQL knows no plus
+	parsed.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20") // PostgreSQL does not decode a plus
 	return parsed.String()
 }

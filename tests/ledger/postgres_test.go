@@ -22,13 +22,13 @@ import (
 	"github.com/twoqueue/twoqueue/tests/stage"
 )
 
-// A standby has advisory locks of its own: there nobody holds those of a sender with an own
-// table. And one that lags behind could show an older watermark.
+// A standby has advisory locks of its own, so it does not have the locks of a sender with an own
+// table. A standby that lags behind could also show an older watermark.
 func TestPostgresStandbyIsRefused(t *testing.T) {
 	t.Parallel()
 	primary := servertest.StartPostgres(t, nil)
 	execute(t, migratedAt(t, primary.URL()), "CREATE TABLE orders (id uuid PRIMARY KEY)")
-	onStandby := connect(t, servertest.StartStandby(t, primary, nil).URL()) // a copy, tables and all
+	onStandby := connect(t, servertest.StartStandby(t, primary, nil).URL()) // a copy, with all tables
 	ledger := openLedger(t, onStandby)
 	own, err := postgres.OpenOwnTable(t.Context(), onStandby, bridge.OwnTable{Table: "orders", Column: "id"})
 	must(t, err)
@@ -61,8 +61,9 @@ func TestPostgresWithSettingsOfItsOwn(t *testing.T) {
 	t.Run("a claim outlives a crash of the server", func(t *testing.T) { testPostgresClaimOutlivesACrash(t, server) })
 }
 
-// A Cancel after the crash would take back a message of which a copy exists. The server's WAL writer
-// waits for so long that the crash undoes each commit that does not wait for the disk.
+// If the claim were lost, a Cancel after the crash would cancel a message of which a copy exists.
+// The server's WAL writer waits so long that the crash undoes every commit that does not wait for
+// the disk.
 func testPostgresClaimOutlivesACrash(t *testing.T, server *servers.Postgres) {
 	db := migratedAt(t, server.URL())
 	ledger := openLedger(t, db)
@@ -85,8 +86,8 @@ func testPostgresClaimOutlivesACrash(t *testing.T, server *servers.Postgres) {
 	}
 }
 
-// What is open on the publisher holds no lock at the subscriber: it would look rolled
-// back there. An own table is no different.
+// A transaction that is open on the publisher holds no lock at the subscriber, so it would look
+// rolled back there. The same holds for an own table.
 func testPostgresSubscriberIsRefused(t *testing.T, server *servers.Postgres) {
 	root := connect(t, server.URL())
 	databases := make(map[string]*sql.DB)
@@ -96,7 +97,7 @@ func testPostgresSubscriberIsRefused(t *testing.T, server *servers.Postgres) {
 		execute(t, databases[name], "CREATE TABLE orders (id uuid PRIMARY KEY)")
 	}
 	db := databases["subscriber"]
-	// What PostgreSQL 13 lets everybody read of it.
+	// PostgreSQL 13 lets every login read only these columns.
 	execute(t, db, "REVOKE SELECT ON pg_subscription FROM PUBLIC")
 	execute(t, db, "GRANT SELECT (subdbid, subname, subowner, subenabled, subslotname, subpublications) ON pg_subscription TO PUBLIC")
 	_, at := newRole(t, server.DatabaseURL("subscriber"), db, append(slices.Clone(verifierRights), "SELECT ON orders")...)
@@ -118,8 +119,7 @@ func testPostgresSubscriberIsRefused(t *testing.T, server *servers.Postgres) {
 	}
 }
 
-// Whatever a role's defaults are, the ledger passes the proof, or says that it
-// cannot be used.
+// Whatever defaults a role has, the ledger passes the proof or reports that it cannot be used.
 func TestPostgresRoleDefaults(t *testing.T) {
 	t.Parallel()
 	for setting, want := range map[string]error{
@@ -145,8 +145,8 @@ func TestPostgresRoleDefaults(t *testing.T) {
 				return err
 			}
 			err := prove()
-			// On a busy machine another statement than the one that waits may take so long.
-			// The one that waits would be cancelled each time.
+			// On a busy machine the timeout may hit a statement other than the waiting one.
+			// Repeating helps only then: the waiting one would be cancelled each time.
 			for began := time.Now(); cancelled(err) && time.Since(began) < stage.Patience; {
 				err = prove()
 			}
@@ -156,7 +156,7 @@ func TestPostgresRoleDefaults(t *testing.T) {
 			if !strings.Contains(setting, "isolation") {
 				return
 			}
-			// Above READ COMMITTED a row that is committed while a settle waits for it is a
+			// Above READ COMMITTED a row that is committed while a settle waits for it causes a
 			// serialization failure.
 			id, ledger, outcome := newID(), openLedger(t, db), driver.StillOpen
 			tx, settled := recorded(t, openLedger(t, admin), id), make(chan error, 1)
@@ -174,7 +174,7 @@ func TestPostgresRoleDefaults(t *testing.T) {
 	}
 }
 
-// cancelled tells whether a statement has met the statement_timeout.
+// cancelled reports whether a statement was ended by statement_timeout.
 func cancelled(err error) bool {
 	pgErr := new(pgconn.PgError)
 	return errors.As(err, &pgErr) && pgErr.Code == "57014"
@@ -198,7 +198,7 @@ func TestPostgresLeavesTheSessionAsItWas(t *testing.T) {
 	}
 }
 
-// A crash empties unlogged tables: committed messages would look rolled back, and received ones
+// A crash empties unlogged tables: committed messages would look rolled back, and handled ones
 // would look new.
 func TestPostgresUnloggedTablesAreRefused(t *testing.T) {
 	t.Parallel()

@@ -36,7 +36,7 @@ func backend(t *testing.T, q interface {
 	return pid
 }
 
-// A login that is not in pg_read_all_stats sees of others' sessions that they are there.
+// A login without pg_read_all_stats sees that other logins' sessions exist, and nothing more.
 func TestPostgresHoldersWithLeastRights(t *testing.T) {
 	t.Parallel()
 	address, admin := migrated(t)
@@ -69,7 +69,7 @@ func TestPostgresHoldersWithLeastRights(t *testing.T) {
 	}
 }
 
-// A holder may be held up itself.
+// A holder may itself wait for another session.
 func TestPostgresHolderThatWaitsSaysForWhom(t *testing.T) {
 	t.Parallel()
 	_, db := migrated(t)
@@ -90,7 +90,7 @@ func TestPostgresHolderThatWaitsSaysForWhom(t *testing.T) {
 	must(t, servertest.Next(t, "the record's end", recorded))
 }
 
-// Nothing bounds the wait for a table's lock, but Holders does.
+// The server does not bound the wait for a table's lock; Holders bounds its own.
 func TestPostgresHoldersOfALockedTable(t *testing.T) {
 	t.Parallel()
 	_, db := migrated(t)
@@ -104,7 +104,7 @@ func TestPostgresHoldersOfALockedTable(t *testing.T) {
 	}
 }
 
-// A verifier that settles has the row for a moment; it is not who holds a message up.
+// A settle locks the row for a moment. Its verifier is no holder of the message.
 func TestPostgresHolderIsNobodyWhoSettles(t *testing.T) {
 	t.Parallel()
 	_, db := migrated(t)

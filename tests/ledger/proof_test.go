@@ -44,14 +44,15 @@ func (b broken) Forget(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error
 	return b.forget(ctx, ids)
 }
 
-// The proof is the same for every database. That it lets a good ledger pass, each shows.
+// The proof is the same for every database. The tests of each database show that a good ledger
+// passes it.
 func TestABrokenLedgerFailsTheProof(t *testing.T) {
 	t.Parallel()
 	type lookup = func(context.Context, []uuid.UUID) ([]uuid.UUID, driver.Instance, error)
 	type settle = func(context.Context, uuid.UUID, time.Duration) (driver.Outcome, driver.Instance, error)
 	_, db := migrated(t)
 	good := openLedger(t, db)
-	// settleBut settles well, and then bends the outcome.
+	// settleBut settles correctly and then changes the outcome.
 	settleBut := func(bend func(driver.Outcome) driver.Outcome) settle {
 		return func(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, driver.Instance, error) {
 			outcome, from, err := good.Settle(ctx, id, wait)
@@ -61,7 +62,7 @@ func TestABrokenLedgerFailsTheProof(t *testing.T) {
 			return bend(outcome), from, err
 		}
 	}
-	// replace makes one outcome another.
+	// replace replaces one outcome with another.
 	replace := func(from, to driver.Outcome) settle {
 		return settleBut(func(outcome driver.Outcome) driver.Outcome {
 			if outcome == from {
@@ -133,7 +134,8 @@ func TestABrokenLedgerFailsTheProof(t *testing.T) {
 	}
 }
 
-// A verifier without the right to delete tries to start again and again.
+// A verifier without the right to delete tries to start again and again. Its proofs must not
+// leave rows.
 func TestAProofThatCannotDeleteLeavesNoRow(t *testing.T) {
 	t.Parallel()
 	_, db := migrated(t)
@@ -149,7 +151,7 @@ func TestAProofThatCannotDeleteLeavesNoRow(t *testing.T) {
 	}
 }
 
-// VACUUM FULL and ALTER TABLE wait for the canary's transaction, the proof's lookup waits behind
+// VACUUM FULL and ALTER TABLE wait for the canary's transaction. The proof's lookup waits behind
 // them, and so do all senders.
 func TestAProofGivesWayToWorkOnTheWholeTable(t *testing.T) {
 	t.Parallel()

@@ -18,15 +18,16 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// frozen is a replica that the primary waits for.
+// frozen is a replica that the primary waits for and that can be frozen.
 type frozen interface {
 	Freeze()
 	Thaw()
 }
 
-// expectNothingBeforeTheReplica commits an ID while the replica is frozen, so that others see the
-// row and a failover would undo it. The ledger must not call it committed before the replica has
-// it, and its error must name the replica. end commits, or gives up waiting for the replica.
+// expectNothingBeforeTheReplica commits an ID while the replica is frozen. Others then see the
+// row, and a failover would undo it. The ledger must not report it committed before the replica
+// has it, and its error must name synchronous replication. end commits, or gives up waiting for
+// the replica.
 func expectNothingBeforeTheReplica(t *testing.T, ledger, impatient driver.Ledger, replica frozen, visible string, end func(tx *sql.Tx) error) {
 	t.Helper()
 	id := newID()
@@ -65,7 +66,7 @@ func expectNothingBeforeTheReplica(t *testing.T, ledger, impatient driver.Ledger
 	expectOutcome(t, ledger, id, driver.Committed)
 }
 
-// MariaDB's AFTER_COMMIT, its default, shows a commit before the replica has it.
+// AFTER_COMMIT, MariaDB's default, shows a commit before the replica has it.
 func TestMariaDBThatShowsACommitBeforeItsReplicaHasIt(t *testing.T) {
 	t.Parallel()
 	if _, db := mariaDB(t); isMySQL(t, db) {
@@ -77,13 +78,13 @@ func TestMariaDBThatShowsACommitBeforeItsReplicaHasIt(t *testing.T) {
 	replica := servertest.StartReplica(t, primary, &servers.MariaDBOptions{Config: []string{"rpl-semi-sync-slave-enabled=ON"}})
 	db := onServer(t, primary)
 	config := mariaDBConfig(t, primary.DatabaseDSN("ledger"))
-	config.ReadTimeout = 4 * time.Second // a COMMIT has no other end
+	config.ReadTimeout = 4 * time.Second // nothing else ends the wait of a COMMIT
 	expectNothingBeforeTheReplica(t, openMySQL(t, db), openMySQL(t, connectMariaDB(t, config)), replica,
 		"SELECT COUNT(*) FROM bridge_ledger", (*sql.Tx).Commit)
 }
 
-// A sender whose context ends during COMMIT has its driver cancel the wait for the standby: the
-// commit stands, and is shown. An operator's cancellation does the same.
+// If a sender's context ends during COMMIT, its driver cancels the wait for the standby: the
+// commit stands and is visible. An operator's cancellation has the same effect.
 func TestPostgresThatShowsACommitBeforeItsStandbyHasIt(t *testing.T) {
 	t.Parallel()
 	primary := servertest.StartPostgres(t, &servers.PostgresOptions{Config: []string{"synchronous_standby_names = '*'"}})
@@ -102,7 +103,7 @@ func TestPostgresThatShowsACommitBeforeItsStandbyHasIt(t *testing.T) {
 	ledger := openLedger(t, admin)
 	expectNothingBeforeTheReplica(t, ledger, ledger, standby, "SELECT count(*) FROM bridge_ledger", cancel)
 
-	// The commits of a login may wait for no standby: then its lookups do not wait either.
+	// If a login's commits wait for no standby, its lookups do not wait either.
 	role, at := newRole(t, primary.URL(), admin, verifierRights...)
 	execute(t, admin, "ALTER ROLE "+role+" SET synchronous_commit = local")
 	local := connect(t, at)
@@ -113,8 +114,8 @@ func TestPostgresThatShowsACommitBeforeItsStandbyHasIt(t *testing.T) {
 	expectOutcome(t, openLedger(t, local), id, driver.Committed)
 }
 
-// A pool may open a connection to another server, such as an old primary with the same ledger. What
-// that one has flushed says nothing of a row on the first.
+// A pool may open a connection to another server, such as an old primary with the same ledger.
+// That server's flush does not prove that a row on the first one is durable.
 func TestAnotherServersLogMakesNothingDurable(t *testing.T) {
 	t.Parallel()
 	here, there := servertest.StartMariaDB(t, nil), servertest.StartMariaDB(t, nil)
@@ -136,12 +137,12 @@ func TestAnotherServersLogMakesNothingDurable(t *testing.T) {
 		return new(net.Dialer).DialContext(ctx, network, address)
 	}
 	pool := connectMariaDB(t, to)
-	pool.SetMaxIdleConns(-1) // each statement by a new connection
+	pool.SetMaxIdleConns(-1) // each statement uses a new connection
 	torn := openMySQL(t, pool)
 	if found, _, err := torn.Committed(t.Context(), []uuid.UUID{id}); len(found) != 1 || err != nil {
 		t.Fatalf("with one server the row is not found: %v, %v", found, err)
 	}
-	from = dialled.Load() + 2 // the lookup's own connection is the last to the first server
+	from = dialled.Load() + 2 // the lookup's own connection is the last one to the first server
 	if found, _, err := torn.Committed(t.Context(), []uuid.UUID{id}); !errors.Is(err, bridge.ErrOtherInstance) {
 		t.Errorf("with another server's flush: %v, %v, must be ErrOtherInstance", found, err)
 	}

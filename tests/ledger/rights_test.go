@@ -29,8 +29,8 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// The rights of parts of a role, as the comments of packages postgres and mysql list them. Those of
-// whole roles are migrate.Rights, which bridgectl grants prints.
+// The rights for parts of a role, as the comments of packages postgres and mysql list them.
+// migrate.Rights has the rights of whole roles, which bridgectl grants prints.
 var (
 	senderRights     = []string{"INSERT ON bridge_ledger", "SELECT ON bridge_identity", "SELECT ON bridge_ledger_version"}
 	verifierRights   = append(slices.Clone(senderRights), "SELECT, DELETE ON bridge_ledger", "SELECT ON bridge_watermark")
@@ -42,7 +42,7 @@ var (
 	keeperRights     = append(slices.Clone(markerRights), "SELECT, INSERT, DELETE ON bridge_kept")
 )
 
-// A guarded database gives out roles.
+// guarded is a database in which a test can create roles.
 type guarded struct {
 	kind  stage.Database
 	of    migrate.Dialect
@@ -52,7 +52,7 @@ type guarded struct {
 	older string // makes rows of the ledger two hours older
 }
 
-// whole are the rights of a whole role.
+// whole returns the rights of a whole role.
 func (g guarded) whole(t *testing.T, role migrate.Role) []string {
 	t.Helper()
 	rights, err := migrate.Rights(g.of, role, "", "", "")
@@ -60,7 +60,7 @@ func (g guarded) whole(t *testing.T, role migrate.Role) []string {
 	return rights
 }
 
-// guardedKind is the stage's kind of database for a harness, with an inbox.
+// guardedKind returns the stage's kind of database for a harness, with an inbox.
 func guardedKind(h ledgertest.Harness) stage.Database {
 	kind := kindOf(h)
 	open := kind.Open
@@ -82,7 +82,7 @@ func postgresGuarded(t *testing.T) guarded {
 		kind: guardedKind(h),
 		of:   migrate.PostgreSQL,
 		as: func(t *testing.T, rights []string) *sql.DB {
-			if slices.Contains(rights, "SELECT, DELETE ON bridge_ledger") && slices.Contains(rights, "SELECT ON bridge_watermark") { // a part of a verifier
+			if slices.Contains(rights, "SELECT, DELETE ON bridge_ledger") && slices.Contains(rights, "SELECT ON bridge_watermark") { // some of a verifier's rights
 				rights = append(slices.Clone(rights), "EXECUTE ON FUNCTION bridge_committed, bridge_forget")
 			}
 			_, at := newRole(t, address, connect(t, address), rights...)
@@ -118,8 +118,8 @@ func TestPostgresRightsToStageAgain(t *testing.T) {
 	testRightsToStageAgain(t, postgresGuarded(t))
 }
 
-// A sender needs no further right to carry a message. A verifier that lacks the rights to stage
-// messages again judges all the same.
+// A sender needs no further right to carry a message. A verifier without the rights to stage
+// again still judges messages.
 func testRightsToStageAgain(t *testing.T, g guarded) {
 	admin, _, err := g.kind.Open(t.Context(), g.kind.URL(t))
 	must(t, err)
@@ -170,7 +170,8 @@ func TestPostgresRightsToCancel(t *testing.T) {
 	testRightsToCancel(t, postgresGuarded(t))
 }
 
-// Only a login with the role of a canceller takes a message back, and only an operator makes it due.
+// Only a login with the canceller's rights can cancel a message, and only an operator can make it
+// due.
 func testRightsToCancel(t *testing.T, g guarded) {
 	open := func(role migrate.Role) driver.Ledger {
 		t.Helper()
@@ -195,7 +196,7 @@ func testRightsToCancel(t *testing.T, g guarded) {
 	if done, err := inspectorOf(t, verifiers).Advance(t.Context(), id); err == nil || done {
 		t.Errorf("a verifier has made a delayed message due: %t, %v", done, err)
 	}
-	for _, want := range []bool{true, false} { // then it is due
+	for _, want := range []bool{true, false} { // the first call has made it due
 		if done, err := inspectorOf(t, operators).Advance(t.Context(), id); err != nil || done != want {
 			t.Errorf("advance returns %t, %v, must return %t", done, err, want)
 		}
@@ -214,10 +215,9 @@ func TestPostgresEachRoleWorksWithItsRightsAndNoMore(t *testing.T) {
 	testEachRole(t, postgresGuarded)
 }
 
-// Each role does what it is for with the rights that are documented for it, from the
-// sender to the receiver, in one session of the verifier; and it cannot do what the next
-// role is for. What a verifier may not do beside the messages, such as to stage them again, it
-// says once.
+// With its documented rights each role can do its work, from the sender to the receiver, in one
+// session of the verifier. It cannot do the work of the next role. If a verifier lacks the right
+// for a side job, such as staging again, it logs that once.
 func testEachRole(t *testing.T, database func(t *testing.T) guarded) {
 	for _, role := range []struct {
 		name           string
@@ -252,7 +252,7 @@ func testEachRole(t *testing.T, database func(t *testing.T) guarded) {
 				return tx
 			}
 
-			// An orphan, to be swept.
+			// An orphan, for the sweep.
 			orphan := newID()
 			must(t, recorded(t, senders, orphan).Commit())
 			execute(t, s.DB, g.older)
@@ -292,7 +292,7 @@ func testEachRole(t *testing.T, database func(t *testing.T) guarded) {
 				}
 			}
 			s.Eventually("the rolled-back one is dropped", func() bool { return v.Stats().Dropped == 1 })
-			left := 0 // of the ledger's rows
+			left := 0 // rows of the ledger
 			for job, may := range map[string]bool{"stage": role.stages, "sweep": role.sweeps} {
 				if !may {
 					left++
@@ -314,8 +314,8 @@ func testEachRole(t *testing.T, database func(t *testing.T) guarded) {
 	})
 }
 
-// testReceivingRoles has each receiver do what its rights are for, and what they are not
-// for.
+// testReceivingRoles has each receiver try the work that its rights are for and the work that
+// they are not for.
 func testReceivingRoles(t *testing.T, g guarded) {
 	senders := g.as(t, senderRights)
 	ledger, err := g.open(t.Context(), senders)
@@ -391,7 +391,7 @@ func testHandle(t *testing.T, db *sql.DB, inbox driver.Inbox) {
 	}))
 }
 
-// testAtMostOnce has an effect fail for sure, stay in doubt, and be repeated by hand.
+// testAtMostOnce has an effect fail for certain, end in doubt, and be repeated by hand.
 func testAtMostOnce(t *testing.T, db *sql.DB, inbox driver.Inbox) {
 	guard, err := pending.New(inbox, "by AtMostOnce", &pending.Options{HandBack: true, Attempts: 1, MaxDelay: 100 * time.Millisecond})
 	must(t, err)
@@ -430,7 +430,7 @@ func testAcceptAndWork(t *testing.T, db *sql.DB, inbox driver.Inbox) {
 	running.Wait()
 }
 
-// delivery is one that nobody waits for the ack of.
+// delivery returns a delivery whose acks are ignored.
 func delivery() amqp.Delivery {
 	return amqp.Delivery{MessageId: newID().String(), Acknowledger: noAcks{}, DeliveryTag: 1}
 }
@@ -459,19 +459,20 @@ func (l *logLines) String() string {
 	return l.text.String()
 }
 
-// with counts the lines with these words.
+// with returns the number of times that the log contains words.
 func (l *logLines) with(words string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return strings.Count(l.text.String(), words)
 }
 
-// ofInbox tells whether a right is for a table of the inbox.
+// ofInbox reports whether a right is for a table of the inbox.
 func ofInbox(right string) bool {
 	return strings.Contains(right, "bridge_inbox") || strings.Contains(right, "bridge_mark") || strings.Contains(right, "bridge_kept")
 }
 
-// The rights that bridgectl grants to operators are not enough for it, and the error names the right.
+// An operator's printed rights do not suffice for a new identity, and the error names the missing
+// right.
 func TestPostgresNewIdentityNamesTheMissingRight(t *testing.T) {
 	t.Parallel()
 	address, admin := migrated(t)
@@ -514,7 +515,7 @@ func testMariaDBRightsToMigrate(t *testing.T) {
 	testRightsToMigrate(t, db, migrate.MySQL)
 }
 
-// Who migrates needs the rights that are documented for it, from nothing and again.
+// With the documented rights a migrator can create the tables and migrate them again.
 func testRightsToMigrate(t *testing.T, db *sql.DB, dialect migrate.Dialect) {
 	for range 2 {
 		must(t, migrate.Ledger(t.Context(), db, dialect))

@@ -23,20 +23,21 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// ownSchema is a name that only quoting can carry.
+// ownSchema is a name that works only if it is quoted.
 const ownSchema = `Mess"age's %[1]s $1 ? --; bridge_ledger ä`
 
-// hurried are the checks that find a test's server unfit for more than tests.
+// hurried are the checks that fail on the tests' servers, which trade durability for speed.
 var hurried = []string{"fsync", "full_page_writes", "durability"}
 
 var bridgeName = regexp.MustCompile(`\bbridge_\w+`)
 
-// inOwnSchema puts the schema before the names of tables in a test's own statement.
+// inOwnSchema qualifies the tables' names in a test's own statement with the schema.
 func inOwnSchema(statement string) string {
 	return bridgeName.ReplaceAllString(statement, `"`+strings.ReplaceAll(strings.ReplaceAll(ownSchema, `"`, `""`), "$", "$$")+`".$0`)
 }
 
-// No schema on search_path has the bridge's tables, so a statement without the schema fails.
+// No schema on search_path has the bridge's tables, so a statement that does not name the schema
+// fails.
 func TestPostgresInASchemaOfItsOwn(t *testing.T) {
 	t.Parallel()
 	runPostgres(t, withOwnSchema(postgresHarness("pgx", servertest.PostgresDB)))
@@ -88,8 +89,8 @@ func makeOwnSchema(t testing.TB, db *sql.DB) {
 	must(t, err)
 }
 
-// Logins with the rights of one role each work in the schema beside another bridge, which their
-// search_path finds.
+// Logins with the rights of one role each work in the schema, beside the tables of another bridge
+// that are on their search_path.
 func TestPostgresRolesInASchemaOfItsOwn(t *testing.T) {
 	t.Parallel()
 	address, admin := migrated(t)
@@ -104,7 +105,7 @@ func TestPostgresRolesInASchemaOfItsOwn(t *testing.T) {
 	stranger, strangersURL := newRole(t, address, admin)
 	remedy := `GRANT USAGE, CREATE ON SCHEMA ` + inOwnSchema("bridge_x")
 	remedy = strings.TrimSuffix(remedy, ".bridge_x")
-	for _, right := range []string{"", "USAGE"} { // before each attempt
+	for _, right := range []string{"", "USAGE"} { // granted before each attempt
 		if right != "" {
 			execute(t, admin, strings.Replace(remedy, "USAGE, CREATE", right, 1)+" TO "+stranger)
 		}
@@ -159,7 +160,7 @@ func TestPostgresOwnTableBesideASchemaOfItsOwn(t *testing.T) {
 	db := connect(t, servertest.PostgresDB(t))
 	makeOwnSchema(t, db)
 	must(t, migrate.Schema(ownSchema).Ledger(t.Context(), db, migrate.PostgreSQL))
-	execute(t, db, `CREATE TABLE bridge_ledger (id uuid PRIMARY KEY)`) // a hostile name, too
+	execute(t, db, `CREATE TABLE bridge_ledger (id uuid PRIMARY KEY)`) // a misleading name, too
 	ledger, err := postgres.Schema(ownSchema).OpenOwnTable(t.Context(), db, bridge.OwnTable{Table: "bridge_ledger", Column: "id", Canary: "INSERT INTO bridge_ledger (id) VALUES ($id)"})
 	must(t, err)
 	must(t, prove(t, ledger))
@@ -174,7 +175,8 @@ func TestPostgresOwnTableBesideASchemaOfItsOwn(t *testing.T) {
 	expectOutcome(t, ledger, newID(), driver.RolledBack)
 }
 
-// Tables that were made without the schema have functions that look for bridge_ledger elsewhere.
+// Tables that were created without a schema's name have functions that look for bridge_ledger
+// elsewhere.
 func TestPostgresFunctionsMustNameTheSchema(t *testing.T) {
 	t.Parallel()
 	address, db := migrated(t)
@@ -211,7 +213,7 @@ func TestPostgresRefusesASchemaByItsName(t *testing.T) {
 	}
 }
 
-// A failure of the connection is tried again, as it is without a schema; a missing schema is not.
+// As without a schema, a failed connection is tried again. A missing schema is not.
 func TestPostgresMigrationIntoASchemaIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	address := servertest.PostgresDB(t)
@@ -245,7 +247,7 @@ func (b *brokenOnce) Connect(ctx context.Context) (sqldriver.Conn, error) {
 	return b.Connector.Connect(ctx)
 }
 
-// The script makes the tables in the schema, as often as it runs.
+// The script creates the tables in the schema, however often it runs.
 func TestPostgresScriptForASchemaOfItsOwn(t *testing.T) {
 	t.Parallel()
 	db := connect(t, servertest.PostgresDB(t))

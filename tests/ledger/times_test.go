@@ -26,15 +26,15 @@ func testMariaDBTimeOfInsert(t *testing.T) {
 	testTimeOfInsert(t, openMySQL(t, db), "DO SLEEP(0.2)")
 }
 
-// A row that bore the time at which its transaction began could be older than the
-// time at which its message was staged, and a sweep would lose that message.
+// If recorded_at were the start of the transaction, it could be earlier than the staging of the
+// message, and a sweep would lose the message.
 func testTimeOfInsert(t *testing.T, ledger driver.Ledger, pause string) {
 	t.Helper()
 	ids := []uuid.UUID{newID(), newID()}
 	tx := begin(t, ledger.DB())
 	for _, id := range ids {
 		must(t, ledger.Record(t.Context(), bridge.SQL(tx), driver.Plain(id)))
-		_, err := tx.ExecContext(t.Context(), pause) // on the server: its clock is asked
+		_, err := tx.ExecContext(t.Context(), pause) // on the server, whose clock is read
 		must(t, err)
 	}
 	must(t, tx.Commit())
@@ -48,7 +48,7 @@ func testTimeOfInsert(t *testing.T, ledger driver.Ledger, pause string) {
 	}
 }
 
-// Whatever a connection makes of times, they are instants.
+// Whatever time settings a connection has, times denote the same instants.
 func testMariaDBTimesDoNotDependOnTheConnection(t *testing.T) {
 	config, admin := mariaDB(t)
 	id := newID()
@@ -73,8 +73,8 @@ func testMariaDBTimesDoNotDependOnTheConnection(t *testing.T) {
 	}
 }
 
-// Transactions that are open for long must not be waited for with everybody else
-// behind the one who waits.
+// A migration must not wait long behind an open transaction, since all other clients would wait
+// behind the migration.
 func TestPostgresMigrationGivesUpBehindAnOpenTransaction(t *testing.T) {
 	t.Parallel()
 	_, db := migrated(t)
@@ -85,7 +85,7 @@ func TestPostgresMigrationGivesUpBehindAnOpenTransaction(t *testing.T) {
 	givesUpBehindAnOpenTransaction(t, db, ledger, migrate.PostgreSQL, awaitLock)
 }
 
-// On MariaDB a statement on a table would wait for a day, with everybody else behind it.
+// On MariaDB a DDL statement would wait for a day, with all other clients behind it.
 func testMariaDBMigrationGivesUpBehindAnOpenTransaction(t *testing.T) {
 	_, db := mariaDB(t)
 	ledger := openMySQL(t, db)
@@ -94,8 +94,8 @@ func testMariaDBMigrationGivesUpBehindAnOpenTransaction(t *testing.T) {
 	givesUpBehindAnOpenTransaction(t, db, ledger, migrate.MySQL, awaitMetadataLock)
 }
 
-// givesUpBehindAnOpenTransaction migrates beside an open transaction. await returns when the migration
-// waits for a lock.
+// givesUpBehindAnOpenTransaction migrates beside an open transaction. await returns when the
+// migration waits for a lock.
 func givesUpBehindAnOpenTransaction(t *testing.T, db *sql.DB, ledger driver.Recorder, dialect migrate.Dialect, await func(*testing.T, *sql.DB)) {
 	t.Helper()
 	tx := begin(t, db)
@@ -104,7 +104,7 @@ func givesUpBehindAnOpenTransaction(t *testing.T, db *sql.DB, ledger driver.Reco
 	failed := make(chan error, 1)
 	go func() { failed <- migrate.Ledger(ctx, db, dialect) }()
 	await(t, db)
-	// Others wait behind the migration, and get their turn while tx is still open.
+	// Other clients wait behind the migration, and proceed while tx is still open.
 	other := begin(t, db)
 	must(t, ledger.Record(t.Context(), bridge.SQL(other), driver.Plain(newID())))
 	must(t, other.Commit())
