@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// movedTo is how the library moves a stage time on.
+// movedTo is the library's expression that moves a stage time on.
 const movedTo = `DATEADD(millisecond, CASE WHEN l.recorded_at > DATEADD(second, -10, @now) THEN 10000 WHEN l.recorded_at < DATEADD(minute, -10, @now) THEN 600000 ELSE DATEDIFF(millisecond, l.recorded_at, @now) END, CASE WHEN l.recorded_at > @now THEN l.recorded_at ELSE @now END)`
 
-// The library's table of IDs with a further column, or two, that is taken out of @p3.
+// The library's table of IDs with one or two further columns, which it unpacks from @p3.
 var (
 	askedMessages   = askedWith(`, CAST(SUBSTRING(@p3, (pos + 1) / 2, 4) AS int) AS begins, CAST(SUBSTRING(@p3, (pos + 1) / 2 + 4, 4) AS int) AS bytes`)
 	askedStageTimes = askedWith(`, CAST(SUBSTRING(@p3, (pos + 1) / 2, 8) AS bigint) AS stage_ms`)
@@ -101,8 +101,8 @@ func carry(x *execution, words []string) (uint64, error) {
 	return uint64(len(ids)), nil
 }
 
-// due reads the rows that the index shows between two times, and so waits for no others. The
-// index must be there: 'Table hints' has no plan (8622) else.
+// due reads only the rows between two times in the index, and so waits for no others. Without the
+// index the statement has no plan (8622): 'Table hints'.
 func due(x *execution, words []string) (uint64, error) {
 	own, err := x.own("@p3")
 	if err != nil {
@@ -156,17 +156,17 @@ func due(x *execution, words []string) (uint64, error) {
 	return uint64(len(found)), nil
 }
 
-// countCarried reads the index on the stage time.
+// countCarried counts the carried rows in the index on the stage time.
 func countCarried(x *execution, words []string) (uint64, error) {
 	return x.countCarried(words, anyCarried)
 }
 
-// listCarried reads the same index in its order.
+// listCarried lists the carried rows in the order of that index.
 func listCarried(x *execution, words []string) (uint64, error) {
 	return x.listCarried(words, anyCarried)
 }
 
-// countDelayed and listDelayed read of that index the rows whose time has not come.
+// countDelayed and listDelayed read the rows of that index whose time has not come.
 func countDelayed(x *execution, words []string) (uint64, error) {
 	return x.countCarried(words, delayedAfter(now()))
 }
@@ -177,7 +177,8 @@ func listDelayed(x *execution, words []string) (uint64, error) {
 
 func anyCarried(row) bool { return true }
 
-// delayedAfter tells of a row whether its message is delayed until after a time.
+// delayedAfter returns a function that reports whether a row's message is delayed until after a
+// time.
 func delayedAfter(at time.Time) func(row) bool {
 	return func(r row) bool {
 		stageAt, carried := r["stage_at"].(time.Time)
@@ -275,7 +276,7 @@ func claim(x *execution, words []string) (uint64, error) {
 	}, column{"message", kindLong})
 }
 
-// moved is r with its stage time moved on.
+// moved returns r with its stage time moved on.
 func (x *execution) moved(r row) row {
 	recorded, from := r["recorded_at"].(time.Time), x.now
 	if recorded.After(from) {
@@ -288,7 +289,7 @@ func (x *execution) moved(r row) row {
 // executed is a batch within a batch.
 var executed = regexp.MustCompile(`^EXEC \(N'((?:[^']|'')*)'\)$`)
 
-// dropColumns drops columns that no index is on: 'ALTER TABLE (Transact-SQL)', DROP COLUMN.
+// dropColumns drops columns that are in no index: 'ALTER TABLE (Transact-SQL)', DROP COLUMN.
 func dropColumns(x *execution, words []string) (uint64, error) {
 	t, err := x.changing(unquoted(words[1]))
 	if err != nil {
@@ -330,8 +331,8 @@ func dropIndex(x *execution, words []string) (uint64, error) {
 	return 0, nil
 }
 
-// addColumns adds columns that may be null. A batch cannot refer to a column that it has added:
-// 'SQL Server utilities statements - GO' and 'EXECUTE (Transact-SQL)'.
+// addColumns adds nullable columns. A batch cannot refer to a column that it has added: 'SQL Server
+// utilities statements - GO' and 'EXECUTE (Transact-SQL)'.
 func addColumns(x *execution, words []string) (uint64, error) {
 	t, err := x.changing(unquoted(words[1]))
 	if err != nil {

@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// uniqueKeysOf is how the library counts the unique indexes of a column.
+// uniqueKeysOf is the library's expression for the number of unique indexes on a column alone.
 const uniqueKeysOf = `(SELECT count(*) FROM sys.indexes x WHERE x.object_id = c.object_id AND x.is_unique = 1 AND x.has_filter = 0 AND x.is_disabled = 0 AND (SELECT max(k.column_id) FROM sys.index_columns k WHERE k.object_id = x.object_id AND k.index_id = x.index_id AND k.key_ordinal > 0 HAVING count(*) = 1) = c.column_id)`
 
-// What the library asks of the catalogue.
+// The library's queries of the catalogue.
 var catalogueStatements = []statement{
 	form(`SELECT CAST(i.[identity] AS binary(16)) AS [identity], (SELECT max(version_id) FROM bridge_ledger_version) AS version, CAST(DATABASEPROPERTYEX(DB_NAME(), 'Updateability') AS nvarchar(60)) AS updateability, `+productColumns+`, d.compatibility_level AS compatibility, d.delayed_durability_desc AS durability, TYPE_NAME(c.system_type_id) AS key_type, `+uniqueKeysOf+` AS unique_keys FROM sys.databases d LEFT JOIN bridge_identity i ON 1 = 1 LEFT JOIN sys.columns c ON c.object_id = OBJECT_ID('bridge_ledger') AND c.name = 'id' WHERE d.«(name = DB_NAME\(\)|database_id = DB_ID\(\))»`,
 		state),
@@ -16,8 +16,8 @@ var catalogueStatements = []statement{
 		inspect),
 }
 
-// visible returns a table or view if the catalogue shows it to the login, which it
-// does unless VIEW DEFINITION is denied, and else nil.
+// visible returns a table or view, or nil if the catalogue hides it from the login: if VIEW
+// DEFINITION is denied, or it does not exist.
 func (x *execution) visible(name string) *table {
 	if slices.Contains(x.server.denied, "VIEW DEFINITION ON "+name) {
 		return nil
@@ -25,8 +25,8 @@ func (x *execution) visible(name string) *table {
 	return x.db.tables[name]
 }
 
-// columnOf returns the name and the type of a column, nil if there is none, and how
-// many unique indexes there are on it alone.
+// columnOf returns the name and the type of a column, nil if it does not exist, and the number of
+// unique indexes on it alone.
 func (t *table) columnOf(column string) (name, kind any, uniqueKeys int) {
 	if t == nil || t.columns[column] == "" {
 		return nil, nil, 0
@@ -39,7 +39,7 @@ func (t *table) columnOf(column string) (name, kind any, uniqueKeys int) {
 	return column, t.columns[column], uniqueKeys
 }
 
-// qualified returns the name with its schema.
+// qualified returns the table's schema and its name.
 func (t *table) qualified() (schema, name string) {
 	if schema, name, found := strings.Cut(t.name, "."); found {
 		return schema, name

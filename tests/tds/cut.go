@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// The expressions that take out of a parameter what the library has packed in it.
+// The library packs values into parameters; these expressions unpack them.
 var (
 	cutBytes = regexp.MustCompile(`SUBSTRING\((@p\d+), 5, CAST\(SUBSTRING\((@p\d+), 1, 4\) AS int\)\)`)
 	cutText  = regexp.MustCompile(`LEFT\((@p\d+), LEN\((@p\d+)\) - 1\)`)
@@ -15,8 +15,8 @@ var (
 	parameterName = regexp.MustCompile(`@p\d+\b`)
 )
 
-// cut puts the name of the parameter in the place of each such expression, and what is
-// taken out in the place of the parameter, which may stand nowhere else.
+// cut replaces each such expression by the name of its parameter, and the parameter's value by the
+// unpacked value. The statement must not use the parameter elsewhere.
 func cut(statement string, sent map[string]any) (text string, parameters map[string]any, err error) {
 	if !cutBytes.MatchString(statement) && !cutText.MatchString(statement) {
 		return statement, sent, nil
@@ -44,8 +44,8 @@ func cut(statement string, sent map[string]any) (text string, parameters map[str
 	return text, parameters, nil
 }
 
-// outOfBytes reads the length in the first four bytes, of which the first is the highest:
-// 'binary and varbinary'. Of NULL it is NULL.
+// outOfBytes reads the length in the first four bytes, highest byte first: 'binary and varbinary'.
+// The result for NULL is NULL.
 func outOfBytes(packed any) any {
 	b, _ := packed.([]byte)
 	if len(b) < 4 {
@@ -54,8 +54,8 @@ func outOfBytes(packed any) any {
 	return b[4:][:min(int(binary.BigEndian.Uint32(b)), len(b)-4)]
 }
 
-// outOfText returns all but the last character that is no space: 'LEN' counts no spaces at
-// the end.
+// outOfText returns the text without its last character, ignoring spaces at the end: 'LEN' counts
+// no spaces at the end.
 func outOfText(packed any) any {
 	s, _ := packed.(string)
 	runes := []rune(strings.TrimRight(s, " "))

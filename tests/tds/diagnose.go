@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// What the library asks of properties and rights.
+// The library's queries of properties and rights.
 var diagnoseStatements = []statement{
 	form(`SELECT `+productColumns+`, CAST(DATABASEPROPERTYEX(DB_NAME(), 'Updateability') AS nvarchar(60)) AS updateability, d.compatibility_level AS compatibility, d.delayed_durability_desc AS durability, CAST(d.is_read_committed_snapshot_on AS int) AS rcsi, d.snapshot_isolation_state_desc AS snapshots, COALESCE(CAST(DATABASEPROPERTYEX(DB_NAME(), 'IsOptimizedLockingOn') AS int), 0) AS optimized, COALESCE((SELECT t.lock_escalation_desc FROM sys.tables t WHERE t.object_id = OBJECT_ID(@p1)), '') AS escalation, (SELECT count(*) FROM sys.indexes x WHERE x.object_id = OBJECT_ID(@p1) AND x.allow_page_locks = 1) AS page_locks, COALESCE((SELECT SUM(p.rows) FROM sys.partitions p WHERE p.object_id = OBJECT_ID('bridge_ledger') AND p.index_id IN (0, 1)), 0) AS row_count, COALESCE((SELECT CAST(t.is_replicated AS int) FROM sys.tables t WHERE t.object_id = OBJECT_ID(@p1)), 0) AS published, COALESCE((SELECT CAST(t.is_merge_published AS int) + CAST(t.is_sync_tran_subscribed AS int) FROM sys.tables t WHERE t.object_id = OBJECT_ID(@p1)), 0) AS merged FROM sys.databases d WHERE d.«(name = DB_NAME\(\)|database_id = DB_ID\(\))»`,
 		properties),
@@ -26,16 +26,16 @@ var diagnoseStatements = []statement{
 		}),
 }
 
-// Replication is how a table is replicated to or from other servers.
+// Replication is a kind of replication of a table between servers.
 type Replication int
 
 const (
 	OneWay     Replication = iota + 1 // transactional: is_replicated of 'sys.tables'
-	PeerToPeer                        // that, and the option 0x1 of 'syspublications'
+	PeerToPeer                        // that and the option 0x1 of 'syspublications'
 	Merge                             // is_merge_published of 'sys.tables'
 )
 
-// Replicate has the catalogue say that a table is replicated; nothing else comes of it.
+// Replicate makes the catalogue report a table as replicated, without other effects.
 func (s *Server) Replicate(table string, how Replication) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -44,8 +44,8 @@ func (s *Server) Replicate(table string, how Replication) {
 
 const productColumns = `CAST(SERVERPROPERTY('ProductVersion') AS nvarchar(60)) AS product, COALESCE(CAST(SERVERPROPERTY('EngineEdition') AS int), 0) AS edition, COALESCE(CAST(SERVERPROPERTY('babelfish') AS int), 0) AS babelfish`
 
-// product is what productColumns ask for: 'SERVERPROPERTY (Transact-SQL)'. Azure SQL
-// Database and Babelfish call themselves version 12.
+// product returns the values of productColumns: 'SERVERPROPERTY (Transact-SQL)'. Azure SQL Database
+// and Babelfish report version 12.
 func (x *execution) product() (version string, edition, babelfish int) {
 	version, edition = "16.0.1000.6", 3
 	switch o := x.server.options; {
@@ -60,12 +60,12 @@ func (x *execution) product() (version string, edition, babelfish int) {
 	return version, edition, babelfish
 }
 
-// isThisDatabase tells whether a condition on sys.databases finds the current database.
+// isThisDatabase reports whether a condition on sys.databases finds the current database.
 func (x *execution) isThisDatabase(condition string) bool {
 	return !x.server.options.Azure || strings.HasPrefix(condition, "name")
 }
 
-// durability is delayed_durability_desc; null on Babelfish 4.3, measured.
+// durability returns delayed_durability_desc, which is null on Babelfish 4.3: measured.
 func (x *execution) durability() any {
 	if x.server.options.Babelfish {
 		return nil

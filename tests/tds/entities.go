@@ -69,7 +69,7 @@ var entityStatements = []statement{
 	form(`SELECT TOP (@p2) k.entity, m.mark, k.lowest, k.kept, k.age FROM (SELECT consumer, entity, min([version]) AS lowest, count(*) AS kept, DATEDIFF_BIG(second, min(kept_at), sysutcdatetime()) AS age FROM bridge_kept WITH («([^=]+?)») WHERE consumer = @p1 GROUP BY consumer, entity) k JOIN bridge_mark m WITH («([^=]+?)») ON m.consumer = k.consumer AND m.[name] = k.entity ORDER BY k.age DESC, k.entity`,
 		keptEntities),
 
-	// bridgectl's, which have no hints.
+	// bridgectl's queries, which have no hints.
 	form(`SELECT MIN(consumer) FROM «(\w+)» WHERE consumer > @p1`,
 		func(x *execution, words []string) (uint64, error) {
 			rows, err := x.rowsWhere(words[1], "", row{})
@@ -102,15 +102,15 @@ var entityStatements = []statement{
 		}),
 }
 
-// bytes is a parameter of varbinary, as text, so that rows can be compared.
+// bytes returns a varbinary parameter as a string, so that rows can be compared.
 func (x *execution) bytes(parameter string) string {
 	b, _ := x.parameters[parameter].([]byte)
 	return string(b)
 }
 
-// changeMark locks the row of the mark in @p1 and @p2, if there is one, and changes it.
-// With READ_COMMITTED_SNAPSHOT it passes over a row that another transaction is still
-// inserting, as it does under optimized locking; else it waits for that one.
+// changeMark locks the row of the mark in @p1 and @p2, if it exists, and changes it. With
+// READ_COMMITTED_SNAPSHOT it skips a row that another transaction is still inserting, as under
+// optimized locking. Without READ_COMMITTED_SNAPSHOT it waits for that transaction.
 func (x *execution) changeMark(hints string, change func(row)) (uint64, error) {
 	t, err := x.writable("UPDATE", "bridge_mark")
 	if err != nil {
@@ -125,7 +125,7 @@ func (x *execution) changeMark(hints string, change func(row)) (uint64, error) {
 	changed := uint64(0)
 	_, err = x.changeByKey("UPDATE", t.name, hints, values, func(r row) row {
 		change(r)
-		changed = 1 // also if it is as before
+		changed = 1 // even if the row is unchanged
 		return r
 	})
 	if l := x.db.locks[at]; !locked && l != nil && maps.Equal(l.before, t.rows[at.key]) &&
@@ -135,13 +135,13 @@ func (x *execution) changeMark(hints string, change func(row)) (uint64, error) {
 	return changed, err
 }
 
-// kept are the kept messages of @p1 and @p2.
+// kept returns the kept messages of @p1 and @p2.
 func (x *execution) kept(hints string) ([]row, error) {
 	return x.rowsWhere("bridge_kept", hints, row{"consumer": x.bytes("@p1"), "entity": x.bytes("@p2")})
 }
 
-// rowsWhere returns the rows with these values that a SELECT reads by a key of which they
-// are the beginning.
+// rowsWhere returns the rows that have these values, read as a SELECT does by a key that begins
+// with the values' columns.
 func (x *execution) rowsWhere(name, hints string, values row) ([]row, error) {
 	t, err := x.readable(name)
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// A sqlError is what the server says of a statement.
+// A sqlError is an error of a statement, as the server reports it.
 type sqlError struct {
 	number int32
 	class  byte
@@ -41,13 +41,13 @@ var (
 const (
 	missingObject = 208
 	lockTimeout   = 1222
-	babelfish     = 33557097 // of Babelfish's own errors
+	babelfish     = 33557097 // number of Babelfish's own errors
 )
 
-// precededBy are the errors that are told before another.
+// precededBy maps an error to the error that is reported before it.
 var precededBy = map[*sqlError]*sqlError{errNoPermission: errNoViewState, errNoDatabase: errCannotOpen}
 
-// Not for the client: the request is given up.
+// These errors end the request; the client does not see them.
 var (
 	errInterrupted = errors.New("interrupted")
 	errDropped     = errors.New("connection dropped")
@@ -57,7 +57,7 @@ func duplicate(t *table) error {
 	return &sqlError{2627, 14, "Violation of PRIMARY KEY constraint. Cannot insert duplicate key in object 'dbo." + t.name + "'."}
 }
 
-// onBabelfish is an error as Babelfish 4.3 reports it: measured.
+// onBabelfish returns an error in the form of Babelfish 4.3: measured.
 func onBabelfish(said *sqlError) *sqlError {
 	switch said.number {
 	case lockTimeout:
@@ -80,7 +80,7 @@ func exists(name string) error {
 	return &sqlError{2714, 16, "There is already an object named '" + name + "' in the database."}
 }
 
-// unknown is for whatever the stand-in is not made for.
+// unknown is the error for any request outside the model.
 func unknown(what, text string) error {
 	return &sqlError{50000, 16, "the stand-in does not know this " + what + ": " + text}
 }

@@ -167,7 +167,7 @@ var inboxStatements = []statement{
 		}),
 }
 
-// message is a parameter of varbinary(max) as text, or nil.
+// message returns a varbinary(max) parameter as a string, or nil.
 func (x *execution) message(parameter string) any {
 	if b, ok := x.parameters[parameter].([]byte); ok {
 		return string(b)
@@ -193,8 +193,8 @@ func pageAfter(rows []row, column, after string, limit int64) []row {
 	return rows[:min(int64(len(rows)), limit)]
 }
 
-// changeByKey locks the row of a key, if there is one, and sets it to what change makes
-// of it; nil deletes it. It counts a row that change returns as it was as not changed.
+// changeByKey locks the row of a key, if it exists, and replaces it by the result of change; nil
+// deletes it. It does not count a row that change leaves equal.
 func (x *execution) changeByKey(right, name, hints string, values row, change func(row) row) (uint64, error) {
 	t, err := x.writable(right, name)
 	if err != nil {
@@ -229,14 +229,14 @@ func (x *execution) changeByKey(right, name, hints string, values row, change fu
 
 const pendingTable = "bridge_inbox_pending"
 
-// dueEntry is the entry of a pending message in the index of due times. Who changes a column
-// of the index locks the row and then the entry; who finds the row by the index locks the entry
-// and then the row: 'Deadlocks guide'.
+// dueEntry is the entry of a pending message in the index of due times. A change of a column of the
+// index locks the row and then the entry. A search by the index locks the entry and then the row:
+// 'Deadlocks guide'.
 func dueEntry(t *table, r row) resource {
 	return resource{t.name + ".bridge_inbox_pending_due", t.keyOf(r)}
 }
 
-// changePending changes a row that has a run, unless change returns nil.
+// changePending changes a row if it has the wanted run and change does not return nil.
 func (x *execution) changePending(right, hints, consumer, key, run string, change func(row) row) (changed uint64, err error) {
 	_, err = x.changeByKey(right, "bridge_inbox_pending", hints,
 		row{"consumer": x.bytes(consumer), "message_key": x.bytes(key)},
@@ -249,15 +249,15 @@ func (x *execution) changePending(right, hints, consumer, key, run string, chang
 			if after == nil {
 				return before
 			}
-			changed = 1 // also if it is as before
+			changed = 1 // even if the row is unchanged
 			return after
 		})
 	return changed, err
 }
 
-// reach reads all of a table, and so waits for what others have locked in it, unless the
-// hints ask for a seek: the optimizer may choose so ('Table hints', FORCESEEK), and then
-// always does here. A server that ignores hints waits for no row that it does not want.
+// reach reads a whole table, and so waits for rows that others have locked, unless the hints
+// request a seek. Without that hint the optimizer may read the whole table ('Table hints',
+// FORCESEEK); here it always does. A server that ignores hints waits only for the rows of the keys.
 func (x *execution) reach(t *table, hints string, how reading) error {
 	if strings.Contains(hints, "FORCESEEK") || x.server.options.IgnoreHints {
 		return nil
@@ -266,10 +266,10 @@ func (x *execution) reach(t *table, hints string, how reading) error {
 	return err
 }
 
-// lookUpPending holds the claim, if there is one, so that it cannot be taken away before
-// the rest is read: here by an exclusive lock, for want of shared ones. A row that is read
-// by versions is as of the start of the statement, also after a wait: 'Transaction locking
-// and row versioning guide'.
+// lookUpPending locks the claim, if it exists, so that no other session removes it before the rest
+// is read. Here the lock is exclusive, since there are no shared ones. A row that is read by
+// versions is as of the start of the statement, even after a wait: 'Transaction locking and row
+// versioning guide'.
 func lookUpPending(x *execution, words []string) (uint64, error) {
 	inbox, err := x.readable("bridge_inbox")
 	if err != nil {
@@ -342,7 +342,7 @@ func dueKeys(x *execution, words []string) (uint64, error) {
 	return uint64(len(rows)), nil
 }
 
-// byDue locks a row's entry in the index of due times, unless a hint has the statement seek in
+// byDue locks a row's entry in the index of due times, unless a hint makes the statement seek in
 // the key: the optimizer may find the row by either.
 func (x *execution) byDue(t *table, hints string, r row) error {
 	if r == nil || strings.Contains(hints, "INDEX (bridge_inbox_pending_key)") || x.server.options.IgnoreHints {

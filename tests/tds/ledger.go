@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// option is a hint on the plan of a statement, which tells nothing of what it does.
+// option is a hint on the plan of a statement, which does not change the statement's effect.
 const option = `«(?: OPTION \(KEEPFIXED PLAN\))?»`
 
-// instanceColumn is how the library names the server.
+// instanceColumn is the library's expression for the server instance.
 const instanceColumn = `CONCAT(@@SERVERNAME, ' ', (SELECT CONVERT(nvarchar(30), create_date, 126) FROM sys.databases WHERE name = 'tempdb')) AS instance`
 
 // The statements of bridge/sqlserver.
@@ -75,7 +75,7 @@ var ledgerStatements = []statement{
 		}),
 }
 
-// own tells whether the parameter is the ledger's identity.
+// own reports whether the parameter is the ledger's identity.
 func (x *execution) own(parameter string) (bool, error) {
 	wanted, err := x.guid(parameter)
 	if err != nil {
@@ -102,11 +102,11 @@ func (x *execution) record(identity string, ids []guid) (uint64, error) {
 	return uint64(len(ids)), nil
 }
 
-// A place is where IDs are looked up: a table and its column, as they stand in the
-// statement, and the hints.
+// A place is a table and its column in which IDs are looked up, as written in the statement, and
+// the hints.
 type place struct{ table, column, hints string }
 
-// find returns those of ids that have a row.
+// find returns the IDs that have a row.
 func (x *execution) find(ids []guid, in place) (found []guid, err error) {
 	return x.findThose(ids, in, func(row) bool { return true })
 }
@@ -143,13 +143,13 @@ func (x *execution) findThose(ids []guid, in place, wanted func(row) bool) (foun
 	return found, nil
 }
 
-// noRowLocks tells whether ROWLOCK is an error on a table: 'MSSQLSERVER_651'. A test may deny
+// noRowLocks reports whether ROWLOCK is an error on a table: 'MSSQLSERVER_651'. A test may deny
 // 'ROWLOCK ON table', for a reason that the catalogue does not show.
 func (x *execution) noRowLocks(t *table) bool {
 	return slices.ContainsFunc(t.indexes, func(i *index) bool { return i.columnstore || i.noRowLocks }) || slices.Contains(x.server.denied, "ROWLOCK ON "+t.name)
 }
 
-// lookUpThose shows the IDs of the rows that are wanted.
+// lookUpThose answers with the IDs of the wanted rows.
 func (x *execution) lookUpThose(ids []guid, in place, wanted func(row) bool) (uint64, error) {
 	own, err := x.own("@p3")
 	if err != nil {
@@ -177,9 +177,8 @@ func (x *execution) showIDs(own bool, found []guid) uint64 {
 	return uint64(len(found))
 }
 
-// lookUp shows the table's column or the IDs that were asked for. A column with a mask
-// shows what its mask makes of it to who may not UNMASK, in conditions it is as it is:
-// 'Dynamic data masking'.
+// lookUp answers with the table's column or with the requested IDs. A masked column shows masked
+// values to a login without UNMASK; conditions use the real values: 'Dynamic data masking'.
 func (x *execution) lookUp(places string, in place, shows bool) (uint64, error) {
 	own, err := x.own("@p3")
 	if err != nil {
@@ -235,7 +234,7 @@ func (x *execution) settle(in place) (uint64, error) {
 	return 1, nil
 }
 
-// instance is @@SERVERNAME and when tempdb was made, in style 126.
+// instance returns @@SERVERNAME and the creation time of tempdb, in style 126.
 func (x *execution) instance() string {
 	return "STAND-IN " + x.server.started.Format("2006-01-02T15:04:05.999")
 }

@@ -64,7 +64,7 @@ type login struct {
 	readOnly                 bool
 }
 
-// readLogin takes from LOGIN7 what matters ([MS-TDS] 2.2.6.4).
+// readLogin reads the needed fields of LOGIN7 ([MS-TDS] 2.2.6.4).
 func readLogin(body []byte) (login, error) {
 	field := func(at int) []byte {
 		d := decoder{rest: body}

@@ -31,7 +31,7 @@ var orphanStatements = []statement{
 	form(`UPDATE bridge_watermark SET swept_before = CASE WHEN swept_before > CAST(@p1 AS datetime2(3)) THEN swept_before ELSE CAST(@p1 AS datetime2(3)) END WHERE EXISTS (SELECT * FROM bridge_identity WHERE [identity] = CAST(@p2 AS uniqueidentifier))`, raise),
 	form(`SELECT CONVERT(nvarchar(23), w.swept_before, 126) AS swept_before, CAST(DATABASEPROPERTYEX(DB_NAME(), 'Updateability') AS nvarchar(60)) AS updateability FROM bridge_identity i CROSS JOIN bridge_watermark w WHERE i.[identity] = CAST(@p1 AS uniqueidentifier)`, sweptBefore),
 
-	// The tests'.
+	// The tests' statements.
 	form(`UPDATE bridge_ledger SET recorded_at = DATEADD(hour, «(-?\d+)», recorded_at)«(?:, stage_at = DATEADD\(hour, (-?\d+), stage_at\))?»«(?: WHERE id = '([^']+)')?»`,
 		func(x *execution, words []string) (uint64, error) {
 			add := func(r row, column, hours string) {
@@ -69,8 +69,8 @@ var orphanStatements = []statement{
 		}),
 }
 
-// changeFree changes the rows of the library's IDs that nobody else has locked, and
-// puts out their IDs and further columns. change tells whether it is to be changed.
+// changeFree changes the rows of the packed IDs that no other session has locked, and outputs their
+// IDs and further columns. change returns the new row, and whether the row is to be changed.
 func (x *execution) changeFree(right, places, hints string, change func(row) (row, bool), further ...column) (uint64, error) {
 	ids, err := x.asked(places)
 	if err != nil {
@@ -99,10 +99,10 @@ func (x *execution) changeFree(right, places, hints string, change func(row) (ro
 		}
 		if r := ledger.rows[key]; r != nil {
 			if _, wanted := change(maps.Clone(r)); !wanted {
-				continue // READ COMMITTED keeps no lock of what it does not change
+				continue // READ COMMITTED keeps no lock of an unchanged row
 			}
 		}
-		if err := x.lock(resource{ledger.name, key}); err != nil { // may wait where hints are ignored
+		if err := x.lock(resource{ledger.name, key}); err != nil { // waits if hints are ignored
 			return 0, err
 		}
 		r := ledger.rows[key]
@@ -129,7 +129,7 @@ func (x *execution) changeFree(right, places, hints string, change func(row) (ro
 
 var errRefused = &sqlError{334, 16, "The target table of the DML statement cannot have any enabled triggers if the statement contains an OUTPUT clause without INTO clause."}
 
-// changeOne changes the row of an ID, or all rows if there is none.
+// changeOne changes the row of an ID, or all rows if id is empty.
 func (x *execution) changeOne(id string, change func(row) row) (uint64, error) {
 	ledger, err := x.writable("UPDATE", "bridge_ledger")
 	if err != nil {
@@ -147,7 +147,7 @@ func (x *execution) changeOne(id string, change func(row) row) (uint64, error) {
 
 func orphans(x *execution, words []string) (uint64, error) {
 	if strings.Contains(words[1], "FORCESEEK") {
-		return 0, errNoPlan // there is nothing to seek
+		return 0, errNoPlan // the query has no key to seek
 	}
 	own, err := x.own("@p3")
 	if err != nil {
@@ -209,7 +209,7 @@ func raise(x *execution, _ []string) (uint64, error) {
 		}
 		return r
 	})
-	return uint64(len(t.rows)), err // also of those that it leaves as they are
+	return uint64(len(t.rows)), err // counts unchanged rows too
 }
 
 func sweptBefore(x *execution, _ []string) (uint64, error) {

@@ -5,13 +5,14 @@ import (
 	"strings"
 )
 
-// marked stands for the schema that was before a name, and alone for the schema elsewhere.
+// marked replaces the schema in front of a bridge table's name; alone replaces the schema
+// elsewhere.
 const marked, alone = "\x00", "\x01"
 
 var bridgeTable = regexp.MustCompile(`(?i)\bbridge_(?:ledger|identity|watermark|parked|inbox|inbox_pending|mark|kept|ledger_version|inbox_version)\b`)
 
-// withoutSchema returns a statement without Options.Schema before the names of the bridge's tables. A
-// name without the schema is of no table.
+// withoutSchema removes Options.Schema in front of the names of the bridge's tables. A name without
+// the schema is an error: no such table exists.
 func (o *Options) withoutSchema(statement string) (string, error) {
 	if o.Schema == "" {
 		return statement, nil

@@ -59,7 +59,7 @@ func readMessage(from io.Reader) (m message, err error) {
 	}
 }
 
-// writeMessage sends a reply. Without its end the client waits for more.
+// writeMessage sends a reply. If it is not complete, the client waits for more.
 func writeMessage(to io.Writer, spid int, body []byte, complete bool) error {
 	var out []byte
 	for number := byte(1); ; number++ {
@@ -83,7 +83,7 @@ func writeMessage(to io.Writer, spid int, body []byte, complete bool) error {
 
 var errShort = errors.New("message ends too early")
 
-// A decoder takes a message apart. After the first error all is zero.
+// A decoder decodes a message. After the first error all values are zero.
 type decoder struct {
 	rest []byte
 	err  error
@@ -106,11 +106,11 @@ func (d *decoder) uint16() uint16 { return binary.LittleEndian.Uint16(d.bytes(2)
 func (d *decoder) uint32() uint32 { return binary.LittleEndian.Uint32(d.bytes(4)) }
 func (d *decoder) uint64() uint64 { return binary.LittleEndian.Uint64(d.bytes(8)) }
 
-// name is a B_VARCHAR.
+// name reads a B_VARCHAR.
 func (d *decoder) name() string { return fromUTF16(d.bytes(2 * int(d.byte()))) }
 
-// headers takes the headers that stand before a request and returns the
-// descriptor of the transaction that it is for ([MS-TDS] 2.2.5.3).
+// headers reads the headers of a request and returns the descriptor of the request's transaction
+// ([MS-TDS] 2.2.5.3).
 func (d *decoder) headers() (transaction uint64) {
 	all := decoder{rest: d.bytes(int(d.uint32()) - 4), err: d.err}
 	for len(all.rest) > 0 && all.err == nil {

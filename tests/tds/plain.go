@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// The statements that know no table of the library by its purpose.
+// The statements that do not depend on a table's role in the library.
 var plainStatements = []statement{
 	form(`SELECT count(*) FROM «(\w+)»`, func(x *execution, words []string) (uint64, error) {
 		rows, err := x.plain(words[1])
@@ -123,7 +123,7 @@ var plainStatements = []statement{
 		return 1, x.insert(t, row{"one": true, "identity": newID()})
 	}),
 
-	// goose's
+	// goose's statements
 	form(`INSERT INTO «(bridge_\w+_version)» (version_id, is_applied) VALUES (@p1, @p2)`,
 		func(x *execution, words []string) (uint64, error) {
 			t, err := x.writable("INSERT", words[1])
@@ -214,13 +214,13 @@ var plainStatements = []statement{
 		}),
 }
 
-// hasVersion tells whether a table of versions has one.
+// hasVersion reports whether a table of versions has a version.
 func (x *execution) hasVersion(name, version string) (bool, error) {
 	rows, err := x.plain(name)
 	return slices.ContainsFunc(rows, func(r row) bool { return fmt.Sprint(r["version_id"]) == version }), err
 }
 
-// version is the latest version, or nil.
+// version returns the latest version, or nil.
 func (x *execution) version(name string) (any, error) {
 	rows, err := x.plain(name)
 	var latest any

@@ -2,16 +2,15 @@ package tds
 
 import "strings"
 
-// A plan is kept for a text and the declaration of its parameters. It is, for each
-// table that one of the statements reads, how often the statistics had gone stale when
-// the statement was compiled.
+// A plan is kept for a text and the declaration of its parameters. For each table that a statement
+// reads, it has how often the table's statistics had become stale when the statement was compiled.
 type plan map[string]int
 
-// stale is how many changes of a small table make its statistics stale.
+// stale is the number of changes after which a small table's statistics are stale.
 const stale = 500
 
-// Compilations is how often a text with parameters, or a statement of one, has been
-// compiled.
+// Compilations returns the number of compilations of texts with parameters, and of their
+// statements.
 func (s *Server) Compilations() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -28,8 +27,8 @@ func (x *execution) planOf(text, declaration string) plan {
 	return x.server.plans[key]
 }
 
-// readBy compiles the statement at hand anew if the statistics of a table that it reads
-// have gone stale, unless a hint keeps the plan.
+// readBy compiles the current statement anew if the statistics of a table that it reads have become
+// stale, unless a hint keeps the plan.
 func (t *table) readBy(x *execution) {
 	if x.plan == nil || strings.Contains(x.text, "KEEPFIXED PLAN") {
 		return

@@ -7,8 +7,8 @@ import (
 
 const spExecuteSQL = 10
 
-// readRPC takes a call of sp_executesql apart ([MS-TDS] 2.2.6.6): its statement,
-// the declaration of its parameters, and these by their names.
+// readRPC reads a call of sp_executesql ([MS-TDS] 2.2.6.6): its statement, the declaration of its
+// parameters, and the parameters by name.
 func readRPC(d *decoder) (text, declaration string, parameters map[string]any, err error) {
 	if d.uint16() != 0xFFFF || d.uint16() != spExecuteSQL {
 		return "", "", nil, &sqlError{2812, 16, "the stand-in has no procedure but sp_executesql"}
@@ -39,7 +39,7 @@ func readValue(d *decoder) (any, error) {
 	kind := d.byte()
 	switch kind {
 	case kindInt, kindBit:
-		d.byte() // the longest
+		d.byte() // maximum length
 		value := d.bytes(int(d.byte()))
 		switch {
 		case len(value) == 0:

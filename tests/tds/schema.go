@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// table returns a table for whose use the login has the right, when nobody is
-// changing it.
+// table waits until no other session is changing a table, and returns the table if the login has
+// the right.
 func (x *execution) table(right, name string) (*table, error) {
 	for {
 		l := x.db.locks[resource{name, ""}]
@@ -52,7 +52,7 @@ func (x *execution) writable(right, name string) (*table, error) {
 	return t, err
 }
 
-// plain returns the rows that a SELECT without hints reads.
+// plain returns the rows of a table as a SELECT without hints reads them.
 func (x *execution) plain(name string) ([]row, error) {
 	t, err := x.readable(name)
 	if err != nil {
@@ -65,7 +65,8 @@ func (x *execution) plain(name string) ([]row, error) {
 	return x.scan(t, how)
 }
 
-// keyOf is a row's place in the table. Where there is no unique key it is the order.
+// keyOf returns a row's key in the table. Without a unique key it is the position in the order of
+// insertion.
 func (t *table) keyOf(r row) string {
 	if len(t.key) == 0 {
 		return fmt.Sprintf("row %d", t.last)
@@ -107,7 +108,7 @@ var schemaStatements = []statement{
 	}),
 	form(`CREATE NONCLUSTERED COLUMNSTORE INDEX «\w+» ON $name («[\w, ]+»)`, func(x *execution, words []string) (uint64, error) {
 		_, err := x.changing(unquoted(words[1]))
-		return 0, err // it is beside the table, which keeps its locks
+		return 0, err // it is separate from the table, which keeps its row locks
 	}),
 	form(`ALTER INDEX «(\w+)» ON $name DISABLE`, disableIndex),
 	form(`DROP «(?:TABLE|VIEW)» $name`, func(x *execution, words []string) (uint64, error) {
@@ -121,7 +122,7 @@ var schemaStatements = []statement{
 	}),
 	form(`ALTER TABLE $name ADD «(.+ NULL)»`, addColumns),
 	form(`UPDATE l SET message = p.message, stage_at = l.recorded_at FROM bridge_parked p INNER JOIN bridge_ledger l ON l.id = p.id WHERE l.stage_at IS NULL`, carryParked),
-	// The tests'.
+	// The tests' statements.
 	form(`INSERT INTO bridge_parked (id, message) VALUES ('«([^']+)»', 0x«([0-9a-f]*)»)`, func(x *execution, words []string) (uint64, error) {
 		t, err := x.writable("INSERT", "bridge_parked")
 		if err != nil {
@@ -177,7 +178,7 @@ var schemaStatements = []statement{
 	form(`ALTER DATABASE «(\w+)» SET «(\w+) (?:= )?(\w+)(?: WITH ROLLBACK IMMEDIATE)?»`, alterDatabase),
 }
 
-// carryParked has the rows of the ledger carry the parked messages.
+// carryParked copies the parked messages into the rows of the ledger.
 func carryParked(x *execution, _ []string) (uint64, error) {
 	parked, err := x.readable("bridge_parked")
 	if err != nil {
@@ -209,7 +210,7 @@ func carryParked(x *execution, _ []string) (uint64, error) {
 	return changed, nil
 }
 
-// changing locks a table that is about to change.
+// changing locks a table before it is changed.
 func (x *execution) changing(name string) (*table, error) {
 	if err := x.lock(resource{name, ""}); err != nil {
 		return nil, err
@@ -217,7 +218,7 @@ func (x *execution) changing(name string) (*table, error) {
 	return x.writable("ALTER", name)
 }
 
-// create makes a table or a view.
+// create creates a table or a view.
 func (x *execution) create(t *table) error {
 	if x.onSecondary() {
 		return errReadOnly
@@ -248,8 +249,8 @@ var (
 	isKey      = regexp.MustCompile(`\b(?:PRIMARY KEY|UNIQUE)\b`)
 )
 
-// createTable reads the names and types of the columns, and the unique key, of
-// which there is one at most. A table of versions is unique by version from the start.
+// createTable reads the names and types of the columns, and the unique key, if there is one. A
+// table of versions is unique by version from the start.
 func createTable(x *execution, words []string) (uint64, error) {
 	t := &table{name: unquoted(words[1]), kind: "USER_TABLE", inMemory: words[3] != "", escalation: "TABLE", noRecompute: strings.Contains(words[2], "STATISTICS_NORECOMPUTE = ON"),
 		columns: make(map[string]string), rows: make(map[string]row)}
@@ -285,8 +286,8 @@ func createTable(x *execution, words []string) (uint64, error) {
 	return 0, x.create(t)
 }
 
-// createIndex makes an index. A unique one becomes the table's key if that has
-// neither a key nor rows.
+// createIndex creates an index. A unique one becomes the table's key if the table has neither a key
+// nor rows.
 func createIndex(x *execution, words []string) (uint64, error) {
 	t, err := x.changing(unquoted(words[3]))
 	if err != nil {

@@ -11,58 +11,58 @@ import (
 	"time"
 )
 
-// The login that there is.
+// The only login.
 const (
 	user     = "sa"
 	password = "Stand-in 1"
 )
 
-// Options are the switches of Start. Nil and the zero value mean a primary that
-// does what is documented.
+// Options are the switches of Start. Nil and the zero value mean a primary that behaves as
+// documented.
 type Options struct {
-	// IgnoreHints: table hints mean nothing, and every SELECT reads the last
-	// committed state, as on Babelfish.
+	// IgnoreHints: table hints have no effect, and every SELECT reads the last committed state, as
+	// on Babelfish.
 	IgnoreHints bool
-	// KeepIsolation: the reset of a pooled connection leaves the isolation level as
-	// it is, as before SQL Server 2014.
+	// KeepIsolation: the reset of a pooled connection does not change the isolation level, as
+	// before SQL Server 2014.
 	KeepIsolation bool
-	// NeverWait: what would wait for a lock fails at once, with 1222.
+	// NeverWait: a statement that would wait for a lock fails at once, with 1222.
 	NeverWait bool
-	// Scan: a table whose access path no hint fixes is read whole, also by key, as a plan
-	// does that was made when the table was empty.
+	// Scan: a table whose access path no hint fixes is read whole, even by key, as by a plan that
+	// was made when the table was empty.
 	Scan bool
-	// Azure: it is Azure SQL Database by its edition and version, and DB_ID() is not the
+	// Azure: the server has the edition and version of Azure SQL Database, and DB_ID() is not the
 	// database_id of sys.databases.
 	Azure bool
-	// Babelfish: it says so, ignores hints, has errors of its own, and does not know
-	// delayed durability.
+	// Babelfish: the server reports that it is Babelfish, ignores hints, has its own errors, and
+	// does not know delayed durability.
 	Babelfish bool
-	// Version is what it calls itself; empty is SQL Server 2022.
+	// Version is the reported version; if empty, the version of SQL Server 2022.
 	Version string
-	// OptimizedLocking: a row that was changed is protected by its transaction's ID alone,
-	// and READPAST does not skip it.
+	// OptimizedLocking: a changed row is protected only by its transaction's ID, and READPAST does
+	// not skip it.
 	OptimizedLocking bool
-	// Schema: the bridge's tables are in this schema, and no statement finds one without it. They
-	// must be made there too.
+	// Schema: the bridge's tables are in this schema, and no statement finds them without it. They
+	// must be created there too.
 	Schema string
 }
 
-// A Fault happens once.
+// A Fault happens once after Inject.
 type Fault int
 
 const (
-	// DropBeforeCommit: the connection ends when it asks for a commit, before it is done.
+	// DropBeforeCommit: the connection ends at a request to commit, before the commit.
 	DropBeforeCommit Fault = iota + 1
-	// DropAfterCommit: the commit is done, and the connection ends before the answer.
+	// DropAfterCommit: the connection ends after a commit, before the answer.
 	DropAfterCommit
 	// DropInResult: the connection ends in the middle of the next rows.
 	DropInResult
-	// LateEnd: the next rows come at once, but their end some time later, or when the
-	// client asks for it by an attention.
+	// LateEnd: the next rows come at once, and their end some time later, or when the client
+	// requests it by an attention.
 	LateEnd
 	// Deadlock: the next statement that touches a table is the victim of a deadlock.
 	Deadlock
-	// LatchWait: the next to ask whom a session waits for is told of a latch.
+	// LatchWait: the next query for the sessions that block a session reports a latch.
 	LatchWait
 )
 
@@ -74,7 +74,7 @@ type Server struct {
 
 	attentions atomic.Int64
 
-	mu        sync.Mutex // of all that follows, and of all data
+	mu        sync.Mutex // guards the fields below, and all data
 	databases map[string]*database
 	sessions  map[int]*session
 	lastSPID  int
@@ -86,10 +86,10 @@ type Server struct {
 
 	plans        map[string]plan
 	compilations int
-	replicated   map[string]Replication // tables, in whatever database
+	replicated   map[string]Replication // by table, in any database
 }
 
-// Start starts a server with an empty database, master.
+// Start starts a server with an empty database named master.
 func Start(options *Options) (*Server, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -106,7 +106,7 @@ func Start(options *Options) (*Server, error) {
 	return s, nil
 }
 
-// StartedAnew has the server tell another time of its start; nothing else comes of it.
+// StartedAnew makes the server report another time of its start, without other effects.
 func (s *Server) StartedAnew() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,7 +124,7 @@ func (s *Server) URL(database string) string {
 	return u.String()
 }
 
-// Close ends all connections and waits for that.
+// Close ends all connections and waits for their end.
 func (s *Server) Close() {
 	_ = s.listener.Close()
 	s.mu.Lock()
@@ -135,39 +135,39 @@ func (s *Server) Close() {
 	s.ended.Wait()
 }
 
-// FailOver makes the server a readable secondary, and keeps the connections; in
-// an availability group they would end.
+// FailOver turns the server into a readable secondary, and keeps the connections; in an
+// availability group they would end.
 func (s *Server) FailOver() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.secondary = true
 }
 
-// SetOffline has no login open the database until it is online again, as while it recovers.
+// SetOffline makes logins to the database fail until it is online again, as while it recovers.
 func (s *Server) SetOffline(database string, offline bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.databases[database].offline = offline
 }
 
-// Attentions is how many attentions have come.
+// Attentions returns the number of received attentions.
 func (s *Server) Attentions() int { return int(s.attentions.Load()) }
 
-// Deny takes a right from the login, in the form 'INSERT ON bridge_ledger'.
+// Deny denies the login a right, in the form 'INSERT ON bridge_ledger'.
 func (s *Server) Deny(right string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.denied = append(s.denied, right)
 }
 
-// Inject has a fault happen, once, to whoever comes first.
+// Inject makes a fault happen once, in the first session to which it applies.
 func (s *Server) Inject(f Fault) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.faults = append(s.faults, f)
 }
 
-// happens tells whether a fault is due, and takes it.
+// happens reports whether a fault was injected, and removes it.
 func (s *Server) happens(f Fault) bool {
 	for i, next := range s.faults {
 		if next == f {

@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// settings are what SET sets.
+// settings are the settings that SET changes.
 type settings struct {
 	isolation   string
-	lockTimeout int64 // in ms; -1: for ever
+	lockTimeout int64 // in ms; -1: no limit
 	xactAbort   bool
 	noCount     bool
 	notQuoted   bool // QUOTED_IDENTIFIER is OFF
@@ -30,17 +30,17 @@ type session struct {
 
 	settings
 	db       *database
-	readOnly bool         // came with ApplicationIntent=ReadOnly
-	tx       *transaction // nil: every statement is one
-	waitsFor *lock        // nil if it does not wait
+	readOnly bool         // logged in with ApplicationIntent=ReadOnly
+	tx       *transaction // nil: every statement is a transaction
+	waitsFor *lock        // nil if the session does not wait
 	last     string       // the last batch
 
-	program, host string // as the client has told them
+	program, host string // from the client's login
 }
 
 type request struct {
 	message
-	ctx context.Context // ends with the connection, or by attention
+	ctx context.Context // ends with the connection, or at an attention
 }
 
 func (s *session) serve() {
@@ -60,7 +60,7 @@ func (s *session) serve() {
 		err := s.answer(r, out)
 		switch {
 		case errors.Is(err, errInterrupted):
-			continue // attention is acknowledged, or nobody is left
+			continue // the attention is acknowledged next, or the client is gone
 		case err != nil:
 			_ = writeMessage(s.conn, s.spid, out.body, false)
 			s.kill()
@@ -72,7 +72,7 @@ func (s *session) serve() {
 	}
 }
 
-// lateness is how late a LateEnd comes.
+// lateness is the delay of a LateEnd.
 const lateness = 500 * time.Millisecond
 
 func (s *session) reply(r request, out *response) error {
@@ -88,14 +88,14 @@ func (s *session) reply(r request, out *response) error {
 	return writeMessage(s.conn, s.spid, out.body[out.late:], true)
 }
 
-// kill ends the connection, and with it the session.
+// kill ends the connection and so the session.
 func (s *session) kill() {
 	s.cancel()
 	_ = s.conn.Close()
 }
 
-// receive reads requests, also while one runs, until the connection ends. What
-// comes while one runs is attention, and interrupts it.
+// receive reads requests, even while one runs, until the connection ends. A request that arrives
+// while another runs is an attention and interrupts it.
 func (s *session) receive(requests chan<- request) {
 	defer close(requests)
 	defer s.cancel()
@@ -115,7 +115,7 @@ func (s *session) receive(requests chan<- request) {
 	}
 }
 
-// answer writes the answer to a request. After an error the connection ends.
+// answer writes the answer to a request. If it returns an error, the connection ends.
 func (s *session) answer(r request, out *response) error {
 	if r.kind == attention {
 		out.done(tokenDone, doneAttention, 0)
@@ -147,7 +147,7 @@ func (s *session) answer(r request, out *response) error {
 		return d.err
 	}
 	var said *sqlError
-	if errors.As(err, &said) { // what is no batch and no call
+	if errors.As(err, &said) { // the request is neither a batch nor a call
 		out.error(said)
 		out.done(tokenDone, doneError, 0)
 		return nil
@@ -169,7 +169,7 @@ func (s *session) run(r request, d *decoder, out *response) error {
 		}
 		s.last = text
 		for name, value := range parameters {
-			if text, ok := value.(string); ok { // perhaps a table's name
+			if text, ok := value.(string); ok { // may be a table's name
 				parameters[name] = strings.TrimPrefix(text, bracketed(s.server.options.Schema)+".")
 			}
 		}
@@ -246,7 +246,7 @@ func (s *session) begin() *transaction {
 		savepoints: make(map[string]int), victim: make(chan struct{})}
 }
 
-// rollBack rolls back what is open, and says so.
+// rollBack rolls the open transaction back, if there is one, and reports it to out.
 func (s *session) rollBack(out *response) {
 	if s.tx == nil {
 		return

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// An execution is a batch of statements that runs.
+// An execution runs a batch of statements.
 type execution struct {
 	*session
 	ctx        context.Context
@@ -21,17 +21,17 @@ type execution struct {
 	parameters map[string]any
 	plan       plan // nil if there are no parameters
 
-	now, since time.Time // the variables
+	now, since time.Time // the variables @now and @since
 	added      []string  // columns that the batch has added
 
-	// Of the statement at hand: its text, its transaction, the session's or its own, and
-	// the rows that others have committed since it began, as they were before.
+	// The current statement: its text; its transaction, which is the session's or its own; and the
+	// previous versions of the rows that others have committed since it began.
 	text string
 	tx   *transaction
 	asOf map[resource]row
 }
 
-// A guid is a uniqueidentifier, in the order in which it is stored.
+// A guid is a uniqueidentifier, in the order of its storage.
 type guid [16]byte
 
 func (g guid) String() string {
@@ -39,15 +39,15 @@ func (g guid) String() string {
 	return h(g[3], g[2], g[1], g[0]) + "-" + h(g[5], g[4]) + "-" + h(g[7], g[6]) + "-" + h(g[8:10]...) + "-" + h(g[10:]...)
 }
 
-// A statement is what the stand-in knows: a pattern, and what to do. It returns
-// how many rows it has changed.
+// A statement is a statement that the stand-in recognizes: its pattern, and the function that runs
+// it and returns the number of changed rows.
 type statement struct {
 	pattern *regexp.Regexp
 	run     func(x *execution, words []string) (uint64, error)
 }
 
-// form makes a pattern of a statement's text. What is in «» is a regular expression,
-// $name is the name of a table or a column, and $asked the library's table of IDs.
+// form returns a statement whose pattern is a text. Text in «» is a regular expression, $name is
+// the name of a table or a column, and $asked the library's table of IDs.
 func form(text string, run func(x *execution, words []string) (uint64, error)) statement {
 	text = strings.NewReplacer("$asked", askedTable, "$name", "«("+identifier+")»").Replace(text)
 	pattern := "(?i)^"
@@ -66,7 +66,7 @@ func init() {
 	statements = slices.Concat(sessionStatements, ledgerStatements, identityStatements, carriedStatements, orphanStatements, inboxStatements, entityStatements, plainStatements, catalogueStatements, watchStatements, diagnoseStatements, schemaStatements)
 }
 
-// batch runs the statements of a text up to the first that fails.
+// batch runs the statements of a text until one fails.
 func (x *execution) batch(text string) error {
 	sent := x.parameters
 	skips := false
@@ -79,7 +79,7 @@ func (x *execution) batch(text string) error {
 		if skips {
 			continue
 		}
-		if !executed.MatchString(text) { // whose text comes here by itself
+		if !executed.MatchString(text) { // batch is called again with the inner text
 			if text, err = x.server.options.withoutSchema(text); err != nil {
 				return err
 			}
@@ -121,7 +121,7 @@ func (x *execution) batch(text string) error {
 	return nil
 }
 
-// conditional begins a block that runs if something is not there; END ends it.
+// conditional begins a block that runs if an object or a version does not exist; END ends it.
 var conditional = regexp.MustCompile(`^IF (OBJECT_ID\('\w+'\) IS NULL|NOT EXISTS \(.+?\)) BEGIN (.+)$`)
 
 var noTable, noVersion = regexp.MustCompile(`^OBJECT_ID\('(\w+)'\) IS NULL$`), regexp.MustCompile(`^NOT EXISTS \(SELECT \* FROM (bridge_\w+_version) WHERE version_id = (\d+)\)$`)
@@ -142,8 +142,8 @@ func (x *execution) condition(text string) (holds bool, err error) {
 	return holds, err
 }
 
-// statement runs one statement, in the session's transaction or in one of its own.
-// If it fails it is undone, and with it the transaction where the server does so.
+// statement runs one statement, in the session's transaction or in its own. A failed statement is
+// undone, and with it the transaction if the server does so.
 func (x *execution) statement(s statement, text string) error {
 	x.text = text
 	x.tx = x.session.tx
@@ -184,7 +184,7 @@ func (x *execution) statement(s statement, text string) error {
 	return nil
 }
 
-// refusedByBabelfish: measured on Babelfish 4.3.
+// refusedByBabelfish matches the statements that Babelfish 4.3 refuses: measured.
 var refusedByBabelfish = regexp.MustCompile(`LEFT LOOP JOIN|OUTPUT CAST\(|FORCESEEK \(|^UPDATE m SET .* WHERE consumer =`)
 
 // finish ends the answer to a batch or a call.
@@ -216,7 +216,7 @@ func (x *execution) finish(err error) error {
 	return nil
 }
 
-// guid is the parameter that the library casts to uniqueidentifier.
+// guid returns a parameter that the library casts to uniqueidentifier.
 func (x *execution) guid(parameter string) (guid, error) {
 	b, ok := x.parameters[parameter].([]byte)
 	if !ok || len(b) != 16 {
@@ -227,7 +227,7 @@ func (x *execution) guid(parameter string) (guid, error) {
 
 const askedTable = `(SELECT CAST(SUBSTRING(@p1, pos, 16) AS uniqueidentifier) AS id FROM (VALUES «((?:\(\d+\)(?:, )?)+)») AS place (pos) WHERE pos <= @p2) AS asked`
 
-// asked are the IDs that the library packs into @p1.
+// asked returns the IDs that the library packs into @p1.
 func (x *execution) asked(places string) ([]guid, error) {
 	packed, isBytes := x.parameters["@p1"].([]byte)
 	used, isNumber := x.parameters["@p2"].(int64)
@@ -335,7 +335,7 @@ var sessionStatements = []statement{
 	}),
 }
 
-// number is a result of one number.
+// number answers with one number.
 func (x *execution) number(n int) uint64 {
 	x.out.describe(column{"", kindInt})
 	x.out.row(n)

@@ -7,31 +7,31 @@ import (
 	"time"
 )
 
-// A row is what is in its columns, by their names.
+// A row has the values of its columns, by their names.
 type row map[string]any
 
 // A table may also be a view, which has no rows.
 type table struct {
-	name     string            // with its schema, unless that is dbo
+	name     string            // with its schema, unless the schema is dbo
 	kind     string            // as in sys.objects
 	inMemory bool              // memory-optimized
-	masked   map[string]bool   // the columns with a mask
+	masked   map[string]bool   // masked columns
 	columns  map[string]string // types by names
 	indexes  []*index
-	key      []string       // the columns of the unique key; none: rows are told apart by their order
-	rows     map[string]row // by key, also what is not committed
+	key      []string       // the columns of the unique key; none: rows differ by their order
+	rows     map[string]row // by key, including uncommitted rows
 	last     int64          // the last value of the identity column
-	refuses  bool           // deletes, by a trigger
-	changes  int            // of rows, also those that were undone
+	refuses  bool           // a trigger refuses deletes
+	changes  int            // number of changes of rows, including undone ones
 
-	escalation  string // of locks: TABLE, AUTO or DISABLE
-	noRecompute bool   // of statistics
+	escalation  string // lock escalation: TABLE, AUTO or DISABLE
+	noRecompute bool   // of the statistics
 }
 
-// uniqueIdentifier is the only type that has a meaning here.
+// uniqueIdentifier is the only type that changes the stand-in's behaviour.
 const uniqueIdentifier = "uniqueidentifier"
 
-// An index is known to the catalogue; what keeps rows apart is the table's key.
+// An index is data for the catalogue. Only the table's key makes rows unique.
 type index struct {
 	name                       string
 	columns                    []string
@@ -53,19 +53,19 @@ type database struct {
 	offline       bool
 }
 
-// A resource is a row, or with an empty key a table.
+// A resource is a row or, if the key is empty, a table.
 type resource struct{ table, key string }
 
-// A lock is exclusive, or for an update: then others may read, but not lock.
+// A lock is exclusive, or for an update: then others may read the row, and may not lock it.
 type lock struct {
 	owner  *transaction
-	before row // as it was committed
+	before row // the last committed version
 	update bool
-	hinted bool // a hint has asked for it
+	hinted bool // a hint has requested the lock
 	freed  chan struct{}
 }
 
-// skipped tells whether READPAST passes over the row.
+// skipped reports whether READPAST skips a locked row.
 func (x *execution) skipped(l *lock) bool { return l.hinted || !x.server.options.OptimizedLocking }
 
 type transaction struct {
@@ -77,7 +77,7 @@ type transaction struct {
 	undo       []func()
 	savepoints map[string]int // lengths of undo
 	waitsFor   *lock
-	victim     chan struct{} // closed to end its wait, and a deadlock
+	victim     chan struct{} // closed when t is the victim of a deadlock, which ends its wait
 }
 
 func (t *transaction) undoTo(mark int) {
@@ -87,8 +87,8 @@ func (t *transaction) undoTo(mark int) {
 	t.undo = t.undo[:mark]
 }
 
-// end frees what t has locked. To roll back, undo first. Statements that run keep
-// what was committed when they began.
+// end frees the locks of t. To roll back, undo first. Running statements keep the versions that
+// were committed when they began.
 func (t *transaction) end() {
 	for _, r := range t.locks {
 		for x := range t.db.running {
@@ -102,20 +102,20 @@ func (t *transaction) end() {
 	t.locks = nil
 }
 
-// unlock frees a row that the transaction has locked and left as it was.
+// unlock frees a row that the transaction has locked and not changed.
 func (x *execution) unlock(r resource) {
 	close(x.db.locks[r].freed)
 	delete(x.db.locks, r)
 	x.tx.locks = slices.DeleteFunc(x.tx.locks, func(other resource) bool { return other == r })
 }
 
-// breakCircle ends the deadlock that t would close if it waited for l. It tells whether
-// the victim is t: it is whoever has least to undo.
+// breakCircle ends the deadlock that t would close if it waited for l, and reports whether the
+// victim is t. The victim is the transaction with the least to undo.
 func (t *transaction) breakCircle(l *lock) bool {
 	victim := t
 	for ; l != nil; l = l.owner.waitsFor {
 		if l.owner.isVictim() {
-			return false // and so there is no circle
+			return false // that ends the circle
 		}
 		if len(l.owner.undo) < len(victim.undo) {
 			victim = l.owner
@@ -137,17 +137,18 @@ func (t *transaction) isVictim() bool {
 	}
 }
 
-// A reading is how a SELECT deals with rows that another transaction has locked.
+// A reading is the way in which a SELECT reads rows that another transaction has locked.
 type reading int
 
 const (
-	waiting   reading = iota // for their end
-	skipping                 // over them
-	versioned                // as they were committed when the statement began
-	dirty                    // as they are
+	waiting   reading = iota // wait until they are unlocked
+	skipping                 // skip them
+	versioned                // read the version that was committed when the statement began
+	dirty                    // read the uncommitted version
 )
 
-// reading is what the hints, the isolation level and the server make of a SELECT.
+// reading returns the way in which a SELECT reads, as determined by the hints, the isolation level
+// and the server.
 func (x *execution) reading(hints string) (reading, error) {
 	switch {
 	case x.server.options.IgnoreHints || x.onSecondary():
@@ -194,8 +195,8 @@ func (x *execution) read(t *table, key string, how reading) (row, error) {
 	}
 }
 
-// seek is for a statement that goes by key: unless a hint has it do so, it may come past
-// all rows, and wait for them.
+// seek is for a statement that reads by key. Without FORCESEEK it may pass through all rows, and
+// wait for them.
 func (x *execution) seek(t *table, hints string, how reading) error {
 	if !x.server.options.Scan || strings.Contains(hints, "FORCESEEK") {
 		return nil
@@ -209,12 +210,12 @@ func (x *execution) scan(t *table, how reading) ([]row, error) {
 	return x.scanThose(t, func(string) bool { return true }, how)
 }
 
-// scanPrefix returns the rows whose keys begin with a prefix, and waits for no others.
+// scanPrefix returns the rows whose keys begin with a prefix, and waits for no other rows.
 func (x *execution) scanPrefix(t *table, prefix string, how reading) ([]row, error) {
 	return x.scanThose(t, func(key string) bool { return strings.HasPrefix(key, prefix) }, how)
 }
 
-// scanThose returns the rows of the keys that are wanted, and waits for no others.
+// scanThose returns the rows of the wanted keys, and waits for no other rows.
 func (x *execution) scanThose(t *table, wanted func(key string) bool, how reading) ([]row, error) {
 	keys := make(map[string]bool)
 	for key := range t.rows {
@@ -246,7 +247,7 @@ func (x *execution) scanThose(t *table, wanted func(key string) bool, how readin
 	return rows, nil
 }
 
-// absent tells whether there is nothing at a key that could be locked.
+// absent reports whether a key has neither a row nor a lock.
 func (x *execution) absent(t *table, key string) bool {
 	return t.rows[key] == nil && x.db.locks[resource{t.name, key}] == nil
 }
@@ -297,10 +298,10 @@ func (x *execution) awaitForUpdate(r resource) error {
 	return nil
 }
 
-// wait waits until l is freed. The server is unlocked meanwhile, and all may be
-// different afterwards.
+// wait waits until l is freed. It unlocks the server meanwhile, so all data may be different
+// afterwards.
 func (x *execution) wait(l *lock) error {
-	if x.lockTimeout == 0 { // it does not wait at all, and so is in no deadlock
+	if x.lockTimeout == 0 { // without waiting there is no deadlock
 		return errLockTimeout
 	}
 	if x.tx.breakCircle(l) {
@@ -335,7 +336,7 @@ func (x *execution) wait(l *lock) error {
 	}
 }
 
-// insert puts a row in, unless its key is taken.
+// insert inserts a row, unless its key exists.
 func (x *execution) insert(t *table, r row) error {
 	special := func(i *index) bool { return i.unique && i.filtered || i.disabled }
 	if t.kind != "USER_TABLE" || t.inMemory || slices.ContainsFunc(t.indexes, special) {
@@ -356,7 +357,7 @@ func (x *execution) insert(t *table, r row) error {
 	return nil
 }
 
-// put sets a row whose lock we have; nil deletes it.
+// put sets a row that the transaction has locked; nil deletes it.
 func (x *execution) put(t *table, key string, r row) {
 	before := t.rows[key]
 	set := func(r row) {
@@ -371,7 +372,7 @@ func (x *execution) put(t *table, key string, r row) {
 	x.tx.undo = append(x.tx.undo, func() { set(before) })
 }
 
-// change locks every row and sets it to what fn makes of it.
+// change locks every row and replaces it by the result of fn.
 func (x *execution) change(t *table, fn func(row) row) (changed uint64, err error) {
 	for _, key := range slices.Sorted(maps.Keys(t.rows)) {
 		if err := x.lock(resource{t.name, key}); err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/twoqueue/twoqueue/tests/tds"
 )
 
-// That it waits, skips, ignores hints, and undoes what it must, tests/sqlserver shows: its
-// tests would fail otherwise. These are about the rest of the model.
+// The tests of tests/sqlserver cover waiting, skipping, ignoring hints and undoing: they would fail
+// otherwise. The tests here cover the rest of the model.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
@@ -28,7 +28,7 @@ const (
 	waiting      = "SELECT count(*) FROM sys.dm_exec_requests WHERE database_id = DB_ID() AND wait_type LIKE 'LCK%'"
 )
 
-// A world is a server with a ledger's tables, and a row in a transaction that is open.
+// A world is a server with a ledger's tables, and a row in an open transaction.
 type world struct {
 	*tds.Server
 	t  *testing.T
@@ -112,7 +112,7 @@ func TestWithoutSnapshotAPlainSelectWaits(t *testing.T) {
 	tx := w.begin(nil)
 	w.run(tx, "SET LOCK_TIMEOUT 10")
 	expectError(t, 1222, scan(tx, find, w.id))
-	w.expect(tx, findPast, 0) // the transaction is as it was
+	w.expect(tx, findPast, 0) // the transaction is unchanged
 	result := make(chan int, 1)
 	go func() { result <- w.number(w.db, find, w.id) }()
 	w.awaitWaiting()
@@ -166,7 +166,7 @@ func TestTheEndOfAResultCanComeLate(t *testing.T) {
 	w.expect(w.tx, find, 1)
 }
 
-// The row is gone only when the first has committed.
+// The second DELETE waits for the first one's transaction, and deletes the row after its rollback.
 func TestASecondDeleterWaits(t *testing.T) {
 	w := newWorld(t, nil, "ON")
 	var id mssql.UniqueIdentifier
@@ -186,7 +186,7 @@ func TestASecondDeleterWaits(t *testing.T) {
 	w.expect(w.db, find, 0)
 }
 
-// The victim is whoever has least to undo, and not who closes the circle.
+// The victim is the transaction with the least to undo, not the one that closes the circle.
 func TestTheVictimOfADeadlockIsTheCheapest(t *testing.T) {
 	w := newWorld(t, nil, "ON")
 	dear, cheap := w.tx, w.begin(nil)
@@ -214,7 +214,7 @@ func TestWhatTheStandInDoesNotKnowIsAnError(t *testing.T) {
 	if _, err := w.db.ExecContext(t.Context(), find, time.Now()); err == nil {
 		t.Error("a parameter of an unknown type: no error")
 	}
-	w.expect(w.tx, find, 1) // and nothing has come to harm
+	w.expect(w.tx, find, 1) // the open transaction is unharmed
 }
 
 func scan(on runner, query string, args ...any) error {

@@ -6,10 +6,11 @@ import (
 	"strings"
 )
 
-// token is what a text is made of: comments, spaces, quoted names, strings, the rest.
+// token matches one part of a text: a comment, spaces, a quoted name, a string, or another word or
+// character.
 var token = regexp.MustCompile(`--[^\n]*|\s+|\[(?:[^\]]|\]\])*\]|'(?:[^']|'')*'|[^\s;\['(),-]+|.`)
 
-// split returns the statements of a text, without comments and with single spaces.
+// split returns the statements of a text, without comments, with single spaces.
 func split(text string) (all []string) {
 	var one strings.Builder
 	end := func() {
@@ -33,7 +34,7 @@ func split(text string) (all []string) {
 	return all
 }
 
-// list takes a list apart at its commas, but not within parentheses.
+// list splits a list at its commas outside parentheses.
 func list(text string) (parts []string) {
 	depth, part := 0, ""
 	for _, t := range token.FindAllString(text, -1) {
@@ -52,15 +53,15 @@ func list(text string) (parts []string) {
 	return append(parts, strings.TrimSpace(part))
 }
 
-// identifier is a name, quoted or not, that may have a schema before it.
+// identifier is a name, quoted or not, with an optional schema.
 const identifier = oneName + `(?:\.` + oneName + `)?`
 
 const oneName = `(?:\w+|\[(?:[^\]]|\]\])+\])`
 
 var nameParts = regexp.MustCompile(oneName)
 
-// unquoted is the name that an identifier stands for. The schema dbo, which is
-// everybody's default, goes without saying.
+// unquoted returns the name that an identifier stands for. It omits the schema dbo, which is every
+// login's default.
 func unquoted(text string) string {
 	parts := nameParts.FindAllString(text, -1)
 	for i, part := range parts {
@@ -78,7 +79,7 @@ func unquotedAll(texts []string) (names []string) {
 	return names
 }
 
-// parseGUID reads a uniqueidentifier as it is written.
+// parseGUID reads a uniqueidentifier in its text form.
 func parseGUID(text string) (guid, error) {
 	b, err := hex.DecodeString(strings.ReplaceAll(text, "-", ""))
 	if err != nil || len(b) != len(guid{}) {

@@ -27,7 +27,7 @@ const (
 	doneAttention = 0x20
 )
 
-// What changes in the environment ([MS-TDS] 2.2.7.9).
+// Kinds of changes of the environment ([MS-TDS] 2.2.7.9).
 const (
 	envDatabase   = 1
 	envPacketSize = 4
@@ -37,11 +37,11 @@ const (
 	envReset      = 18
 )
 
-// A response is a reply in the making.
+// A response builds a reply.
 type response struct {
 	body    []byte
 	columns []column
-	late    int // what follows these bytes of body comes late
+	late    int // number of bytes of body after which the rest comes late
 }
 
 type column struct {
@@ -49,7 +49,7 @@ type column struct {
 	kind byte
 }
 
-// The types that results have ([MS-TDS] 2.2.5.4).
+// The types of results ([MS-TDS] 2.2.5.4).
 const (
 	kindGUID     = 0x24
 	kindInt      = 0x26
@@ -58,7 +58,7 @@ const (
 	kindBinary   = 0xA5
 	kindText     = 0xE7
 
-	kindLong = 0 // ours: binary of any length
+	kindLong = 0 // the stand-in's own: binary of any length
 )
 
 var collation = []byte{0x09, 0x04, 0xD0, 0x00, 0x34} // SQL_Latin1_General_CP1_CI_AS
@@ -81,7 +81,7 @@ func (r *response) environment(kind byte, after, before []byte) {
 	for _, value := range [][]byte{after, before} {
 		n := len(value)
 		if kind == envDatabase || kind == envPacketSize {
-			n /= 2 // of characters
+			n /= 2 // counted in characters
 		}
 		r.byte(byte(n))
 		r.body = append(r.body, value...)
@@ -221,7 +221,7 @@ func (r *response) long(b []byte) {
 	r.uint32(0)
 }
 
-// dateTime is days since 1900 and three hundredths of a second.
+// dateTime encodes a time as days since 1900 and 1/300ths of a second.
 func dateTime(t time.Time) []byte {
 	since := t.UTC().Sub(time.Date(1900, 1, 1, 0, 0, 0, 0, time.UTC))
 	days := since / (24 * time.Hour)

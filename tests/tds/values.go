@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// now is sysutcdatetime() in a datetime2(3).
+// now returns sysutcdatetime() as a datetime2(3).
 func now() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }
 
-// iso is style 126, and isoWhole what it makes of a time without a fraction.
+// iso is style 126. isoWhole is style 126 of a time without a fraction.
 const (
 	iso      = "2006-01-02T15:04:05.000"
 	isoWhole = "2006-01-02T15:04:05"
@@ -22,7 +22,7 @@ func (x *execution) time(parameter string) (time.Time, error) {
 	return parseTime(text)
 }
 
-// parseTime reads a time as it is written, with a fraction or without.
+// parseTime reads a time in its text form, with a fraction or without.
 func parseTime(text string) (time.Time, error) {
 	t, err := time.Parse(isoWhole, text)
 	if err != nil {
@@ -31,7 +31,7 @@ func parseTime(text string) (time.Time, error) {
 	return t, nil
 }
 
-// style126 is a time in a result. Babelfish 4.3 writes a space for the T: measured.
+// style126 returns a time as a result shows it. Babelfish 4.3 writes a space for the T: measured.
 func (x *execution) style126(t any) any {
 	at, ok := t.(time.Time)
 	if !ok {
@@ -44,8 +44,8 @@ func (x *execution) style126(t any) any {
 	return text
 }
 
-// compare is the order of uniqueidentifier: 'Comparing GUID and uniqueidentifier
-// values' in ADO.NET's pages.
+// compare compares in the order of uniqueidentifier: 'Comparing GUID and uniqueidentifier values'
+// in ADO.NET's pages.
 func compare(a, b guid) int {
 	order := func(g guid) []byte { return slices.Concat(g[10:], g[8:10], g[6:8], g[4:6], g[:4]) }
 	return bytes.Compare(order(a), order(b))
@@ -58,7 +58,7 @@ func sortByTime(rows []row, column string) {
 	})
 }
 
-// top is the number of rows in TOP (…).
+// top returns the number of rows in TOP (…).
 func (x *execution) top(parameter string) int {
 	n, _ := x.parameters[parameter].(int64)
 	return int(n)

@@ -13,7 +13,7 @@ const (
 	sessionViews = `LEFT JOIN sys.dm_exec_sessions s ON s.session_id = h.session LEFT JOIN sys.dm_tran_session_transactions st ON st.session_id = h.session LEFT JOIN sys.dm_tran_active_transactions a ON a.transaction_id = st.transaction_id LEFT JOIN sys.dm_exec_requests r ON r.session_id = h.session LEFT JOIN sys.dm_exec_connections c ON c.session_id = h.session AND c.parent_connection_id IS NULL OUTER APPLY sys.dm_exec_sql_text(c.most_recent_sql_handle) t`
 )
 
-// What the library asks of the views of sessions and locks.
+// The library's queries of the views of sessions and locks.
 var watchStatements = []statement{
 	form(`SELECT h.session AS session, `+sessionColumns+` FROM (SELECT DISTINCT CAST(blocking_session_id AS int) AS session FROM sys.dm_exec_requests WHERE session_id = @p1 AND blocking_session_id «(<> 0|NOT IN \(0, -4, -5\))») h `+sessionViews+` ORDER BY since, session`,
 		func(x *execution, words []string) (uint64, error) {
@@ -56,13 +56,13 @@ var watchStatements = []statement{
 	}),
 }
 
-// viewServerState is what SQL Server 2022 wants for the views of sessions and locks, and
-// what VIEW SERVER STATE implies.
+// viewServerState is the right that SQL Server 2022 requires for the views of sessions and locks.
+// VIEW SERVER STATE implies it.
 const viewServerState = "VIEW SERVER PERFORMANCE STATE"
 
 func (x *execution) seesOthers() bool { return !slices.Contains(x.server.denied, viewServerState) }
 
-// tell answers with what the views show of sessions.
+// tell answers with the views' columns for sessions.
 func (x *execution) tell(found []*session) (uint64, error) {
 	if !x.seesOthers() {
 		if version, _, _ := x.product(); strings.HasPrefix(version, "16.") {
