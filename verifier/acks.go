@@ -10,23 +10,23 @@ import (
 	"time"
 )
 
-// Delivery tags count from 1 on each channel, and live no longer than it.
+// Delivery tags count from 1 on each channel and are valid only there.
 type tagState uint8
 
 const (
 	unacked tagState = iota
 	safe             // forwarded or dropped: may be acked
-	acked            // or handed back: the broker does not hold it here any more
+	acked            // or handed back: the broker no longer holds it on this channel
 )
 
-// gapPatience is how long a message that is done waits for those before it, so
-// that one ack speaks for many.
+// gapPatience is how long a finished message waits for earlier unfinished ones, so that one
+// multiple ack covers many messages.
 const gapPatience = 100 * time.Millisecond
 
-// acks turns messages that are done, in any order, into few acks: one multiple
-// ack up to the tag below which all are done, and single acks for what is stuck
-// behind a gap. It remembers a delivery for as long as the broker holds it unacked, so
-// that the prefetch count bounds its memory, however long a message stays.
+// acks turns messages that finish in any order into few acks: one multiple ack up to the highest
+// tag below which all are done, and single acks for done messages behind a gap. It remembers a
+// delivery only while the broker holds it unacked, so the prefetch count bounds its memory, however
+// long a message stays.
 type acks struct {
 	ch    acknowledger
 	more  chan struct{}
@@ -34,7 +34,7 @@ type acks struct {
 	open  []openTag // the lowest tag first
 	back  []uint64  // to be handed back
 	stuck uint64    // tags up to here were behind a gap at the last look
-	last  uint64    // the highest tag that is safe
+	last  uint64    // the highest safe tag
 }
 
 type openTag struct {
@@ -43,7 +43,7 @@ type openTag struct {
 	since time.Time
 }
 
-// acknowledger is what acks needs of a channel.
+// acknowledger is the part of a channel that acks uses.
 type acknowledger interface {
 	Ack(tag uint64, multiple bool) error
 	Nack(tag uint64, multiple, requeue bool) error
@@ -54,15 +54,15 @@ func newAcks(ch acknowledger) *acks {
 	return &acks{ch: ch, more: make(chan struct{}, 1)}
 }
 
-// took says that a delivery is here. It must be told of all of them, in their order: one
-// ack speaks for every lower tag.
+// took registers a delivery. It must be called for every delivery, in their order: one ack covers
+// every lower tag.
 func (a *acks) took(tag uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.open = append(a.open, openTag{tag, unacked, time.Now()})
 }
 
-// done says that the message with this tag is safe elsewhere, or rightly dropped.
+// done marks messages as safe: forwarded, or rightly dropped.
 func (a *acks) done(tags ...uint64) {
 	a.mu.Lock()
 	for _, tag := range tags {
@@ -75,7 +75,7 @@ func (a *acks) done(tags ...uint64) {
 	wake(a.more)
 }
 
-// handBack gives messages back to the queue.
+// handBack returns messages to their queue.
 func (a *acks) handBack(tags ...uint64) {
 	a.mu.Lock()
 	a.back = append(a.back, tags...)
@@ -107,11 +107,10 @@ func (a *acks) run(ctx context.Context) error {
 	}
 }
 
-// finish acks at the end all that is done and hands back the rest, with one
-// multiple ack or nack for each run of tags: a quorum queue's channel that has
-// many small acks to pass on when it is closed loses some of them (measured on
-// RabbitMQ 3.10; harmless, but those messages come again). The last call waits
-// for the broker to have read the acks.
+// finish acks all safe messages at the end and hands back the rest, with one multiple ack or nack
+// for each run of tags. When a quorum queue's channel closes with many small acks to pass on, it
+// loses some of them (measured on RabbitMQ 3.10). That is harmless, but those messages come again.
+// The last call waits until the broker has read the acks.
 func (a *acks) finish() error {
 	if err := a.sendLast(); err != nil {
 		return fmt.Errorf("ack the last: %w", err)
@@ -144,8 +143,8 @@ func (a *acks) sendLast() error {
 	return nil
 }
 
-// awaitRead waits until the broker has read the acks. Its answer comes behind deliveries, and
-// took must not wait for it.
+// awaitRead waits until the broker has read the acks. The broker's answer arrives behind deliveries, so
+// awaitRead does not hold mu, which took needs.
 func (a *acks) awaitRead() error {
 	if err := a.ch.Qos(1, 0, false); err != nil {
 		return fmt.Errorf("ack the last: %w", err)
@@ -153,8 +152,8 @@ func (a *acks) awaitRead() error {
 	return nil
 }
 
-// leave is finish without handing anything back: the end of the channel does that, and
-// keeps the order.
+// leave is finish without handing anything back: closing the channel does that, and keeps the
+// order.
 func (a *acks) leave() error {
 	a.mu.Lock()
 	a.stuck = math.MaxUint64
@@ -166,7 +165,7 @@ func (a *acks) leave() error {
 	return a.awaitRead()
 }
 
-// oldest is the time of the oldest delivery that is not done.
+// oldest returns the time of the oldest delivery that is not done.
 func (a *acks) oldest() (since time.Time, some bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -178,8 +177,8 @@ func (a *acks) oldest() (since time.Time, some bool) {
 	return since, false
 }
 
-// flush acks what can be acked with one multiple ack. With singles it also acks,
-// one by one, what was stuck behind a gap at the last such look already.
+// flush acks the done messages that one multiple ack can cover. With singles it also acks, one by
+// one, the messages that were behind a gap at the previous flush with singles already.
 func (a *acks) flush(singles bool) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -196,7 +195,7 @@ func (a *acks) send(singles bool) error {
 		}
 	}
 	a.back = nil
-	var run int     // tags that are done from the front
+	var run int     // tags that are done, from the front
 	var upTo uint64 // the highest of them that is not acked yet
 	for run < len(a.open) && a.open[run].state != unacked {
 		if a.open[run].state == safe {

@@ -8,8 +8,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// brokerAcks models what a broker holds unacked on a channel. Like RabbitMQ it
-// refuses a tag that it does not hold.
+// brokerAcks models the unacked deliveries of a broker's channel. Like RabbitMQ it refuses a tag
+// that it does not hold.
 type brokerAcks struct {
 	t       interface{ Fatalf(string, ...any) }
 	unacked []uint64
@@ -17,7 +17,7 @@ type brokerAcks struct {
 	nacked  []uint64
 	calls   int
 
-	beforeAnswer func() // what comes before the answer to Qos
+	beforeAnswer func() // called before the answer to Qos
 }
 
 func (b *brokerAcks) take(tag uint64, multiple bool) []uint64 {
@@ -52,7 +52,7 @@ func (b *brokerAcks) Qos(int, int, bool) error {
 	return nil
 }
 
-// deliver makes acks that took n deliveries.
+// deliver returns acks that registered n deliveries.
 func deliver(b *brokerAcks, n int) *acks {
 	a := newAcks(b)
 	for i := range n {
@@ -62,7 +62,7 @@ func deliver(b *brokerAcks, n int) *acks {
 	return a
 }
 
-// The broker's last answer comes behind deliveries, and a connection stops reading when nobody
+// The broker's answer arrives behind deliveries, and a connection stops reading when no goroutine
 // receives them.
 func TestTheLastAnswerIsNotAwaitedByWhoReceives(t *testing.T) {
 	for name, end := range map[string]func(*acks) error{"finish": (*acks).finish, "leave": (*acks).leave} {
@@ -83,8 +83,8 @@ func TestTheLastAnswerIsNotAwaitedByWhoReceives(t *testing.T) {
 	}
 }
 
-// Whatever the order in which messages are done: only they are acked, all of them
-// in the end, and no tag twice.
+// In whatever order messages are done, only these are acked, all of them in the end, and no tag
+// twice.
 func TestOnlyWhatIsDoneIsAckedAndAllOfItInTheEnd(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const n = 40
@@ -162,8 +162,8 @@ func TestWhatIsStuckBehindAGapIsAckedSinglyAtTheSecondLook(t *testing.T) {
 	}
 }
 
-// A dead letter that cannot be placed keeps its tag unacked while any number of others
-// pass: memory grows with what the broker holds unacked, not with what has passed.
+// A dead letter that cannot be placed keeps its tag unacked while any number of others pass: memory
+// grows with the number of unacked deliveries, not with the number of deliveries.
 func TestAMessageThatStaysKeepsNoRecordOfThoseThatPass(t *testing.T) {
 	const rounds, prefetch = 1000, 100
 	b := &brokerAcks{t: t}
@@ -174,7 +174,7 @@ func TestAMessageThatStaysKeepsNoRecordOfThoseThatPass(t *testing.T) {
 		a.took(tag)
 		tag++
 	}
-	arrive() // it stays
+	arrive() // the delivery that stays
 	for range rounds {
 		first := tag
 		for range prefetch - 1 {

@@ -11,19 +11,19 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// carefulChannels is how many suspects are published at the same time, and how many
-// trials of stuck targets.
+// carefulChannels is the number of suspects that are published at the same time, and also the
+// number of trials of stuck targets.
 const carefulChannels = 4
 
-// A careful channel without a connection tries to get one after pauses between these.
+// A careful channel without a connection retries after pauses between these.
 const (
 	firstReconnect = 100 * time.Millisecond
 	mostReconnect  = 5 * time.Second
 )
 
-// runCareful publishes one message at a time, over a channel of its own. Without a connection
-// the messages wait, here or for another careful channel: no verdict depends on one, so its
-// failures end no session.
+// runCareful publishes one message at a time, over its own channel. Without a connection the
+// messages wait, here or for another careful channel. No verdict depends on a careful channel, so
+// its failures end no session.
 func (f *forwarder) runCareful(ctx context.Context, messages *gatherer[*publication], connections *carefulConnections) error {
 	channel := &carefulChannel{from: connections}
 	defer channel.release()
@@ -56,7 +56,7 @@ func (f *forwarder) runCareful(ctx context.Context, messages *gatherer[*publicat
 					continue
 				}
 			}
-			// Without a connection, or with one that was lost, nothing is known of p.
+			// Without a connection, or if it was lost, the fate of p is unknown.
 			channel.leave()
 			messages.add(p)
 			if ctx.Err() != nil {
@@ -69,8 +69,7 @@ func (f *forwarder) runCareful(ctx context.Context, messages *gatherer[*publicat
 	}
 }
 
-// conclude draws the consequence of a message that was published alone. It tells
-// whether the target did not confirm.
+// conclude acts on the result of publishing p alone. It reports whether the target did not confirm.
 func (f *forwarder) conclude(p *publication, err error) (stuck bool) {
 	refusal := bridge.Refusal(err)
 	f.suspect(p.to.Exchange, refusal != nil)
@@ -90,15 +89,15 @@ func (f *forwarder) conclude(p *publication, err error) (stuck bool) {
 		f.failed(p, Missing, noExchange)
 	case p.course == forward:
 		f.end(p, refused, fmt.Errorf("%s: %d %s", p.to, refusal.Code, refusal.Reason))
-	case refusal.Code == amqp.PreconditionFailed: // this one, as a rule for its size
+	case refusal.Code == amqp.PreconditionFailed: // this message only, usually because of its size
 		f.end(p, refused, refusal)
-	default: // our own queue: somebody must mend the rights
+	default: // the verifier's own queue: an operator must grant the rights
 		f.failed(p, Full, problem{refusal.Error(), "give the login the right to publish there"})
 	}
 	return false
 }
 
-// alone publishes p and waits for what becomes of it.
+// alone publishes p and waits for its result.
 func (f *forwarder) alone(ctx context.Context, channel *bridge.Publisher, p *publication) error {
 	ctx, cancel := context.WithTimeout(ctx, f.timeout)
 	defer cancel()
@@ -132,5 +131,5 @@ func (f *forwarder) suspect(exchange string, is bool) {
 	}
 }
 
-// maxSuspects bounds what a flood of exchange names could make us remember.
+// maxSuspects bounds the exchange names that are remembered.
 const maxSuspects = 10_000

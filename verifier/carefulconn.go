@@ -11,32 +11,32 @@ import (
 // idleConnection is how long a careful channel keeps its connection without a message.
 const idleConnection = time.Minute
 
-// carefulConnections makes the connections of careful channels: one at a time, which these
-// share. A refused publish closes its channel only. A channel that waits for a confirm holds up
-// the others of its connection only with many messages in flight, and it has one. So suspects
-// share one connection. A target that did not confirm keeps the broker's side of its channel
-// busy for long: its connection is left to the channels that still use it.
+// carefulConnections makes the connections of careful channels: one at a time, which the channels
+// share. A refused publish closes only its channel. A channel that waits for a confirm holds up
+// other channels of its connection only if it has many messages in flight; a careful channel has
+// one. So suspects share one connection. A target that did not confirm keeps the broker's side of
+// its channel busy for long, so its connection is left to the channels that still use it.
 type carefulConnections struct {
 	connect func(context.Context) (*bridge.Connection, error)
-	// borrow returns the main channel's connection, if there is one. A suspect costs it a
-	// channel at most. Nil: not for these channels.
+	// borrow returns the main channel's connection, if there is one. A suspect costs that connection a
+	// channel at most. Nil: these channels may not borrow.
 	borrow func() *bridge.Connection
 
 	mu      sync.Mutex
 	current *carefulConnection // nil: none yet, or it was left
-	again   time.Time          // no attempt to connect before that
+	again   time.Time          // earliest time of the next attempt to connect
 	wait    time.Duration
 }
 
-// A carefulConnection is a connection with the number of channels that use it.
+// A carefulConnection is a connection and the number of channels that use it.
 type carefulConnection struct {
 	conn     *bridge.Connection
 	users    int
 	borrowed bool
 }
 
-// get returns the connection for one more channel. If there can be none of its own now, as
-// at a limit of the user's connections, it is the main channel's.
+// get returns the connection for one more channel. If no separate connection can be opened now, for
+// example at a limit of the user's connections, get returns the main channel's connection.
 func (c *carefulConnections) get(ctx context.Context) (*carefulConnection, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -69,8 +69,8 @@ func (c *carefulConnections) get(ctx context.Context) (*carefulConnection, error
 	return nil, err
 }
 
-// stale tells whether a channel should get another connection: this one was left, or is
-// borrowed and an attempt to connect is due.
+// stale reports whether a channel should change to another connection: its connection was left, or
+// is borrowed and an attempt to connect is due.
 func (c *carefulConnections) stale(connection *carefulConnection) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -80,8 +80,8 @@ func (c *carefulConnections) stale(connection *carefulConnection) bool {
 	return connection != c.current
 }
 
-// release says that one channel less uses the connection. The last one closes it. leave keeps
-// further channels from it.
+// release removes one channel from the users of a connection. The last one closes the connection.
+// With leave no further channel gets it.
 func (c *carefulConnections) release(connection *carefulConnection, leave bool) {
 	c.mu.Lock()
 	connection.users--
@@ -95,14 +95,14 @@ func (c *carefulConnections) release(connection *carefulConnection, leave bool) 
 	}
 }
 
-// A carefulChannel publishes one message at a time. It is opened when there is one.
+// A carefulChannel publishes one message at a time. It is opened when it has a message.
 type carefulChannel struct {
 	from       *carefulConnections
 	connection *carefulConnection // nil: none
 	publisher  *bridge.Publisher  // nil: none
 }
 
-// open sees that there is a channel to publish over.
+// open makes sure that there is a channel to publish over.
 func (c *carefulChannel) open(ctx context.Context) (err error) {
 	if c.connection != nil && c.from.stale(c.connection) {
 		c.release()
@@ -118,10 +118,10 @@ func (c *carefulChannel) open(ctx context.Context) (err error) {
 	return err
 }
 
-// release ends the channel, and the connection if no other uses it.
+// release ends the channel, and closes the connection if no other channel uses it.
 func (c *carefulChannel) release() { c.end(false) }
 
-// leave is release for a connection that has failed, or a target that did not confirm.
+// leave is release for a connection that has failed or a target that did not confirm.
 func (c *carefulChannel) leave() { c.end(true) }
 
 func (c *carefulChannel) end(leave bool) {
@@ -134,7 +134,7 @@ func (c *carefulChannel) end(leave bool) {
 	c.connection, c.publisher = nil, nil
 }
 
-// idle ticks when the connection has been without a message for long.
+// idle returns a timer that fires when the connection has had no message for idleConnection.
 func (c *carefulChannel) idle() <-chan time.Time {
 	if c.connection == nil {
 		return nil
@@ -142,8 +142,8 @@ func (c *carefulChannel) idle() <-chan time.Time {
 	return time.After(idleConnection)
 }
 
-// openPublisher opens a channel; if ctx ends meanwhile, it closes the connection, since the
-// library's channels know no contexts.
+// openPublisher opens a channel. The AMQP library's channels take no context, so openPublisher
+// closes the connection if ctx ends meanwhile.
 func openPublisher(ctx context.Context, conn *bridge.Connection, inFlight int) (*bridge.Publisher, error) {
 	defer context.AfterFunc(ctx, conn.Close)()
 	return conn.Publisher(inFlight)

@@ -11,9 +11,9 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// A carriedSet knows the carried messages that this verifier holds: taken apart and not done. The
-// lanes bound it. If several copies of a message are here, one of them is judged, and the others
-// have joined it: they share its end. Messages of ordered queues are never in it.
+// A carriedSet contains the carried messages that this verifier holds: unpacked and not done. The
+// lanes bound it. If several copies of a message are here, one of them is judged; the others have
+// joined it and share its end. Messages of ordered queues are never in the set.
 type carriedSet struct {
 	mostJoined, mostBytes int // bounds of all copies that have joined others
 
@@ -22,36 +22,36 @@ type carriedSet struct {
 	mu     sync.Mutex
 	held   map[uuid.UUID]*heldCarried
 	joined int // copies that have joined others
-	bytes  int // of them
+	bytes  int // of these copies
 }
 
 // A heldCarried is a carried message that this verifier holds.
 type heldCarried struct {
 	id     uuid.UUID
 	target bridge.Target
-	taken  time.Time // when it was taken apart
-	// recorded is a time at which its row surely was there, by our clock.
+	taken  time.Time // when it was unpacked
+	// recorded is a time at which its row certainly existed, by our clock.
 	recorded time.Time
 
-	touched atomic.Int64 // when its stage time was moved on last, in ms since 1970; 0: not known
+	touched atomic.Int64 // when its stage time was last moved, in ms since 1970; 0: unknown
 
-	// The rest is guarded by the set.
+	// The carriedSet's mutex guards the rest.
 	looked    bool      // the ledger has been asked about it
-	committed time.Time // when it was found committed; zero: it was not
+	committed time.Time // when it was found committed; zero: not found
 	copies    []*message
 }
 
-// clockMargin is by how much the clocks of senders and verifiers may differ, for a guess at the age
-// of a row. A wrong guess costs a needless copy.
+// clockMargin is the largest assumed difference between the clocks of senders and verifiers, for an
+// estimate of a row's age. A wrong estimate costs a needless copy.
 const clockMargin = time.Minute
 
-// newCarriedSet bounds the copies that have joined others by a quarter of the places and bytes of
-// the staging queue's lane: nothing else takes them from there.
+// newCarriedSet limits the copies that have joined others to a quarter of the places and bytes of
+// the staging queue's lane: they hold these places until the message that they joined ends.
 func newCarriedSet(places, bytes int) *carriedSet {
 	return &carriedSet{mostJoined: places / 4, mostBytes: bytes / 4, held: make(map[uuid.UUID]*heldCarried)}
 }
 
-// take tells whether m is to be judged. Otherwise it has joined another copy of it.
+// take reports whether m is to be judged. If not, m has joined another copy of the same message.
 func (c *carriedSet) take(m *message) bool {
 	if c == nil || !m.staged.Carried || m.parcel.lane.line != nil {
 		return true
@@ -60,7 +60,7 @@ func (c *carriedSet) take(m *message) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if first := c.held[m.staged.ID]; first != nil {
-		return !c.join(first, m) // beyond the bounds it is judged by itself
+		return !c.join(first, m) // beyond the bounds m is judged by itself
 	}
 	c.hold(m)
 	return true
@@ -95,7 +95,7 @@ func (c *carriedSet) join(first *heldCarried, m *message) bool {
 	return true
 }
 
-// leave takes m out, which is done, and the copies that have joined it.
+// leave removes m, which is done, and returns the copies that had joined it.
 func (c *carriedSet) leave(m *message) (copies []*message) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -113,7 +113,7 @@ func (c *carriedSet) parted(copies []*message) {
 	}
 }
 
-// part takes out the copies for which must says so.
+// part removes and returns the copies for which must returns true.
 func (c *carriedSet) part(must func(*message) bool) (parted []*message) {
 	if c == nil {
 		return nil
@@ -135,14 +135,14 @@ func (c *carriedSet) part(must func(*message) bool) (parted []*message) {
 	return parted
 }
 
-// has tells whether a message is held.
+// has reports whether a message is held.
 func (c *carriedSet) has(id uuid.UUID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.held[id] != nil
 }
 
-// looked says that the ledger has been asked about messages, and committed which it has found.
+// looked notes that the ledger was asked about messages, committed that it has found them.
 func (c *carriedSet) looked(messages ...*message) {
 	c.each(messages, func(h *heldCarried) { h.looked = true })
 }
@@ -164,7 +164,7 @@ func (c *carriedSet) each(messages []*message, do func(*heldCarried)) {
 	}
 }
 
-// unjudged tells whether a message that was taken apart before now has not been looked up yet.
+// unjudged reports whether a message that was unpacked before now has not been looked up yet.
 func (c *carriedSet) unjudged(now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -176,8 +176,8 @@ func (c *carriedSet) unjudged(now time.Time) bool {
 	return false
 }
 
-// untouched returns committed messages whose stage time is to be moved on, at most limit: those that
-// have been held for touchAfter, and those whose target is held.
+// untouched returns at most limit committed messages whose stage time is to be moved on: messages
+// that have been held for touchAfter, and messages whose target is held.
 func (c *carriedSet) untouched(now time.Time, isHeld func(bridge.Target) bool, limit int) (out []*heldCarried) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -192,8 +192,8 @@ func (c *carriedSet) untouched(now time.Time, isHeld func(bridge.Target) bool, l
 	return out
 }
 
-// touchDue tells whether the stage time was never moved on, or half of the time has passed by which
-// the last Touch has moved it.
+// touchDue reports whether the stage time was never moved on, or half of the time by which the last
+// Touch moved it has passed.
 func (h *heldCarried) touchDue(now time.Time) bool {
 	at := h.touched.Load()
 	if at == 0 {
@@ -204,9 +204,9 @@ func (h *heldCarried) touchDue(now time.Time) bool {
 	return now.Sub(touched) >= by/2
 }
 
-// endJoined ends copies that had joined m, which is done. They are done as well if m is safe. They
-// are judged by themselves if m was dropped: the ID may have been recorded again since. They go back
-// to their queue if m does.
+// endJoined ends the copies that had joined m, which is done. If m is safe, they are done as well.
+// If m was dropped, each is judged by itself, because the ID may have been recorded again since. If
+// m goes back to its queue, they do too.
 func (s *session) endJoined(m *message, copies []*message) {
 	var done, again, back []*message
 	for _, twin := range copies {
@@ -223,7 +223,7 @@ func (s *session) endJoined(m *message, copies []*message) {
 		case m.verdict == "" && m.parcel.back.Load():
 			twin.parcel.back.Store(true)
 			back = append(back, twin)
-		default: // if m was set aside, one from the waiting queue may be the very copy
+		default: // if m was set aside, a copy from the waiting queue may be the one that was put there
 			again = append(again, twin)
 		}
 	}

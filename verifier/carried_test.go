@@ -18,7 +18,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
-// carryingSession is a session without servers.
+// carryingSession returns a session without servers.
 func carryingSession(ledger driver.Ledger) *session {
 	s := &session{
 		ledger: ledger, log: slog.New(slog.DiscardHandler), stats: &counters{}, jobs: newSideJobs(slog.New(slog.DiscardHandler)),
@@ -34,7 +34,8 @@ func carryingSession(ledger driver.Ledger) *session {
 	return s
 }
 
-// delivered is a carried message that a lane has just brought. One with a copy here joins that.
+// delivered returns a carried message that a lane has just received. If a copy is here, it joins
+// that.
 func (s *session) delivered(l *lane, id uuid.UUID) *message {
 	tag := uint64(len(l.acks.open) + 1)
 	l.acks.took(tag)
@@ -48,7 +49,7 @@ func (s *session) delivered(l *lane, id uuid.UUID) *message {
 	return m
 }
 
-// isAcked tells whether the delivery is done.
+// isAcked reports whether the delivery is done.
 func (m *message) isAcked() bool {
 	at, ok := m.parcel.lane.acks.find(m.parcel.tag)
 	return ok && m.parcel.lane.acks.open[at].state == safe
@@ -58,7 +59,7 @@ func (m *message) isHandedBack() bool {
 	return slices.Contains(m.parcel.lane.acks.back, m.parcel.tag)
 }
 
-// What becomes of a copy whose message is held.
+// A copy of a held message shares its end, or is judged by itself.
 func TestACopySharesTheEndOfTheMessageThatItHasJoined(t *testing.T) {
 	const isAcked, isJudged, isBack = "acked", "judged", "handed back"
 	for name, c := range map[string]struct {
@@ -79,7 +80,7 @@ func TestACopySharesTheEndOfTheMessageThatItHasJoined(t *testing.T) {
 			s.ended(m.toDead("dead", time.Now()), placed, nil)
 		}, isJudged, isJudged},
 		"dropped": {func(s *session, m *message) { s.drop(m) }, isJudged, isJudged},
-		// What comes from the waiting queue may be the very copy of it.
+		// A copy from the waiting queue may be the one that was put there.
 		"set aside": {func(s *session, m *message) {
 			s.ended(m.toWaiting("waiting", time.Now()), placed, nil)
 		}, isAcked, isJudged},
@@ -104,7 +105,7 @@ func TestACopySharesTheEndOfTheMessageThatItHasJoined(t *testing.T) {
 		want := 0
 		for m, end := range copies {
 			if end == isJudged {
-				want = 1 // a second one has joined it
+				want = 1 // a second copy has joined it
 			}
 			if m.isAcked() != (end == isAcked) || m.isHandedBack() != (end == isBack) {
 				t.Errorf("%s: a copy from %q is acked: %v, handed back: %v; it must be %s", name, m.parcel.lane.queue, m.isAcked(), m.isHandedBack(), end)
@@ -113,7 +114,7 @@ func TestACopySharesTheEndOfTheMessageThatItHasJoined(t *testing.T) {
 		if len(judged) != want {
 			t.Errorf("%s: %d copies are judged, must be %d", name, len(judged), want)
 		}
-		for range 2 { // the second one was judged as the first
+		for range 2 { // the second one was judged like the first
 			for _, m := range judged {
 				s.drop(m)
 			}
@@ -125,7 +126,7 @@ func TestACopySharesTheEndOfTheMessageThatItHasJoined(t *testing.T) {
 	}
 }
 
-// Rule 4 of package bridge: the row goes after the confirm of the target, whatever delays that.
+// Rule 4 of package bridge: the row is deleted after the target's confirm, however late that is.
 func TestACarriedRowStaysUntilTheConfirm(t *testing.T) {
 	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
 		deleted := 0
@@ -172,7 +173,7 @@ func TestOtherMessagesJoinNone(t *testing.T) {
 	if len(s.carried.held) != 0 {
 		t.Error("they count as held")
 	}
-	var none *carriedSet // of an own table
+	var none *carriedSet // for an own table
 	if !none.take(&message{staged: wire.Staged{Carried: true}}) {
 		t.Error("a message joins another where no row carries one")
 	}
@@ -213,7 +214,7 @@ func TestTheJoinedMembersOfATornGroupAreSetAsideAtTheEnd(t *testing.T) {
 	}
 }
 
-// A touchLedger keeps what it was asked for.
+// A touchLedger records the IDs of Touch.
 type touchLedger struct {
 	driver.Ledger
 	answer func(ctx context.Context) error // nil: success
@@ -247,7 +248,7 @@ func (l *touchLedger) times(id uuid.UUID) (n int) {
 	return n
 }
 
-// TOUCH of the model: a committed message that is held has a stage time in the future.
+// GONE_TOUCH of the model: a committed message that is held has a stage time in the future.
 func TestTheStageTimeOfAHeldMessageIsMovedOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ledger := &touchLedger{}
@@ -280,7 +281,7 @@ func TestTheStageTimeOfAHeldMessageIsMovedOn(t *testing.T) {
 		if n := ledger.times(slow.staged.ID); n != 1 {
 			t.Errorf("one for another target is touched %d times in %v", n, touchAfter)
 		}
-		// Its stage time is 10 s in the future, then about as far as it is old.
+		// Its stage time is 10 s in the future, then about as far as the message is old.
 		for _, c := range []struct {
 			age   time.Duration
 			times int
@@ -302,7 +303,7 @@ func TestTheStageTimeOfAHeldMessageIsMovedOn(t *testing.T) {
 	})
 }
 
-// A message is touched before it is set aside, and does not depend on that.
+// A message is touched before it is set aside, and is also set aside if that fails.
 func TestAMessageIsTouchedBeforeItIsSetAside(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer  func(context.Context) error
@@ -324,7 +325,7 @@ func TestAMessageIsTouchedBeforeItIsSetAside(t *testing.T) {
 				s.committed(m)
 				s.forwarder.ready.take(10)
 				s.forwarder.moving.add(-1)
-				for range 2 { // the second time it comes at once
+				for range 2 { // the second time it is set aside at once
 					s.setAside(open)
 					s.setAside(m)
 					if s.forwarder.moving.value() != 2 {
@@ -353,7 +354,7 @@ func TestAMessageIsTouchedBeforeItIsSetAside(t *testing.T) {
 	}
 }
 
-// The verifier that takes a message from the waiting queue goes on from the last Touch.
+// The verifier that takes a message from the waiting queue continues from the last Touch.
 func TestATouchCountsInTheWaitingQueue(t *testing.T) {
 	s := carryingSession(nil)
 	now := time.Now()

@@ -10,18 +10,19 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// claimTries is how often a queue is declared that is deleted, with the last consumer of another
-// session, before this one consumes it.
+// claimTries is the number of attempts to declare the ledger queue and consume it. Between the two
+// steps the queue may be deleted together with the last consumer of another session.
 const claimTries = 3
 
 // claimPatience bounds how long a session waits for its claim. The ledger queue is on one node.
-// While that node is frozen, no other node answers a declaration of the queue, until the cluster
-// takes the node for dead: after more than a minute (measured on 3.10.8).
+// While that node is frozen, no other node answers a declaration of the queue until the cluster
+// declares the node dead, after more than a minute (measured on 3.10.8).
 const claimPatience = 10 * time.Second
 
-// claim lets verifiers of another ledger know that this queue is taken, for as long as the
-// session lives, or returns bridge.ErrOtherLedger: they would put each other's messages into
-// the dead queue. Without the right to the ledger queue, or its node, the session goes on.
+// claim marks the staging queue as used by this ledger, for as long as the session lives. If
+// another ledger uses it, claim returns bridge.ErrOtherLedger: the verifiers would put each other's
+// messages into the dead queue. Without the right to the ledger queue, or without its node, the
+// session goes on.
 func (s *session) claim(unclaimed func(error)) error {
 	claimed := make(chan error, 1) // ends with the connection
 	go func() { claimed <- s.tryClaim() }()
@@ -43,7 +44,7 @@ func (s *session) claim(unclaimed func(error)) error {
 	return nil
 }
 
-// claimLate ends the session if the answer shows another ledger; the next one says so.
+// claimLate ends the session if a late answer names another ledger. The next session reports it.
 func (s *session) claimLate(claimed <-chan error) {
 	if err := <-claimed; errors.Is(err, bridge.ErrOtherLedger) {
 		s.consuming.Close()
@@ -62,8 +63,8 @@ func (s *session) tryClaim() (err error) {
 	return err
 }
 
-// keepClaim consumes the ledger queue, which keeps it alive. It holds no messages: what somebody
-// publishes there is discarded.
+// keepClaim consumes the ledger queue, which keeps the queue alive. The queue holds no messages;
+// keepClaim discards any that are published there.
 func (s *session) keepClaim() error {
 	ch, err := s.consuming.Channel()
 	if err != nil {

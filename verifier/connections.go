@@ -15,12 +15,12 @@ const (
 	// refusedFirst and refusedLongest bound the pause after the server has refused a connection.
 	refusedFirst   = 20 * time.Millisecond
 	refusedLongest = 2 * time.Second
-	// regrowth is how long after the last refusal one more settler may wait, again and again.
+	// regrowth is the time without a refusal after which one more settler may wait, again and again.
 	regrowth = 5 * time.Second
 )
 
-// connections shares the database connections that there are while the server opens no more
-// (driver.ErrNoConnection). Every message depends on the lookup, so it comes before the
+// connections divides the open database connections while the server opens no more
+// (driver.ErrNoConnection). Every message depends on the lookup, so the lookup comes before the
 // settlers: while it waits for a connection no settle begins, and after each refusal one settler
 // fewer may wait at a time.
 type connections struct {
@@ -29,7 +29,7 @@ type connections struct {
 
 	mu       sync.Mutex
 	most     int       // settlers that may be at work at a time
-	settling int       // that are
+	settling int       // settlers that are at work
 	looking  bool      // the lookup waits for a connection
 	refused  time.Time // when the server last refused one; zero: there are enough
 	freed    chan struct{}
@@ -39,12 +39,12 @@ func newConnections(log *slog.Logger, settlers int) *connections {
 	return &connections{log: log, all: settlers, most: settlers, freed: make(chan struct{}, 1)}
 }
 
-// begin waits until another settler may be at work. It returns false when ctx ends.
+// begin waits until another settler may start. It returns false when ctx ends.
 func (c *connections) begin(ctx context.Context) bool {
 	for !c.takes(time.Now()) {
 		select {
 		case <-c.freed:
-		case <-time.After(refusedLongest): // it may be time to grow
+		case <-time.After(refusedLongest): // the limit may have grown
 		case <-ctx.Done():
 			return false
 		}
@@ -70,7 +70,7 @@ func (c *connections) takes(now time.Time) bool {
 	return true
 }
 
-// end ends what begin has begun.
+// end releases the place that begin took.
 func (c *connections) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -85,8 +85,8 @@ func (c *connections) yield(ctx context.Context) {
 	}
 }
 
-// refuses tells whether err says that the server opens no further connection, and takes note.
-// settling is how many settlers wait in the database now.
+// refuses reports whether err means that the server opens no further connection, and lowers the
+// limit of settlers if so. settling is the number of settlers that wait in the database now.
 func (c *connections) refuses(err error, settling int) bool {
 	if !errors.Is(err, driver.ErrNoConnection) {
 		return false
@@ -101,8 +101,9 @@ func (c *connections) refuses(err error, settling int) bool {
 	return true
 }
 
-// look runs a lookup, again and again while the server has no connection for it, for patience. Then
-// this verifier has none left, and another one may have: messages held here must go back.
+// look runs a lookup, and repeats it for patience while the server has no connection for it. After
+// that the lookup fails: this verifier has no connection left, but another one may, so the messages
+// held here must go back.
 func (c *connections) look(ctx context.Context, settling *atomic.Int64, patience time.Duration, lookup func() error) error {
 	wait, began := newBackOff(refusedFirst, refusedLongest), time.Now()
 	defer c.looks(false)

@@ -12,8 +12,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// A verifier whose last connection was closed, such as for its age, may never get another one. It
-// must not keep its messages from verifiers that have connections.
+// A verifier whose last connection was closed, for example because of its age, may never get
+// another one. It must not keep its messages from verifiers that have connections.
 func TestALookupWithoutAConnectionEndsTheSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const patience = time.Minute

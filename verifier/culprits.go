@@ -7,16 +7,17 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// culprits are what a verifier knows of targets from one session to the next: without it each
-// session would find them out anew, at the expense of the other messages. maxRemembered and
-// maxSuspects bound them. Messages are not among them: the broker delivers these again.
+// culprits are the held targets and suspect exchanges that a verifier remembers from one session to
+// the next. Without them each session would have to find them again, at the expense of other
+// messages. maxRemembered and maxSuspects bound them. They contain no messages: the broker delivers
+// these again.
 type culprits struct {
 	held     map[bridge.Target]*hold
 	suspects map[string]bool
 	at       time.Time // when the session ended
 }
 
-// remember takes over what an ended session knows.
+// remember stores the culprits of a session that has ended.
 func (c *culprits) remember(f *forwarder, now time.Time) {
 	c.held, c.at = f.holds.keep(), now
 	f.mu.Lock()
@@ -24,8 +25,8 @@ func (c *culprits) remember(f *forwarder, now time.Time) {
 	c.suspects = maps.Clone(f.suspects)
 }
 
-// recall returns what the next session begins with. The time without a session does not count:
-// no target was tried.
+// recall returns the culprits for the next session. The time without a session does not count,
+// because no target was tried.
 func (c *culprits) recall(now time.Time) (held map[bridge.Target]*hold, suspects map[string]bool) {
 	suspects = maps.Clone(c.suspects)
 	if suspects == nil {

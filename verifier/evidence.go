@@ -9,34 +9,33 @@ import (
 	"github.com/google/uuid"
 )
 
-// An evidence says whether the senders commit on the session's server (rule 6 of package bridge).
-// A copy of the database, or an old primary that has come back, has the ledger's identity and
-// passes the proof, and there every message looks rolled back. So a session drops nothing before
-// it has found committed a row that was recorded after the session began. Until then messages
-// that look rolled back are withheld: they wait in the room, or go round by the waiting queue, or
-// hold their order key.
+// evidence records whether senders commit on the session's server (rule 6 of package bridge). A
+// copy of the database, or an old primary that has come back, has the ledger's identity and passes
+// the proof, and there every message looks rolled back. So a session drops nothing before it has
+// found committed a row that was recorded after the session began. Until then messages that look
+// rolled back are withheld: they wait in the room, circulate through the waiting queue, or hold
+// their order key.
 type evidence struct {
 	began time.Time // of the session
 
 	mu       sync.Mutex
 	found    time.Time // zero: not yet
-	withheld time.Time // since when messages are withheld; zero: none is
-	seen     time.Time // when one was last
-	hit      time.Time // when a committed message was found last
-	told     bool      // the log has said that messages are withheld
+	withheld time.Time // since when messages are withheld; zero: none are
+	seen     time.Time // when a message was last withheld
+	hit      time.Time // when a committed message was last found
+	told     bool      // the log has reported the withheld messages
 }
 
 const (
-	// evidenceMargin is by how much the clocks of senders and verifiers may differ, where only
-	// the time of staging tells how old a row is.
+	// evidenceMargin is the largest assumed difference between the clocks of senders and verifiers,
+	// where only the time of staging shows a row's age.
 	evidenceMargin = time.Minute
-	// longestWithheld is how long withheld messages of the waiting queue stay at most, while
+	// longestWithheld is the longest time that withheld messages of the waiting queue stay while
 	// others wait behind them and no committed message comes.
 	longestWithheld = 30 * time.Second
 )
 
-// seekEvidence looks for evidence among messages that were found committed, before their rows
-// can be gone.
+// seekEvidence looks for evidence among committed messages, before their rows can be deleted.
 func (s *session) seekEvidence(ctx context.Context, committed ...*message) error {
 	if len(committed) == 0 || !s.evidence.sought(time.Now()) {
 		return nil
@@ -51,7 +50,7 @@ func (s *session) seekEvidence(ctx context.Context, committed ...*message) error
 		asking, cancel := context.WithTimeout(ctx, ledgerTimeout)
 		defer cancel()
 		var err error
-		// The age is taken before the database takes its time.
+		// The age is measured before the database reads its clock.
 		ids, err = s.proven.Recent(asking, ids, time.Since(s.evidence.began))
 		if s.connections.refuses(err, int(s.settling.Load())) {
 			return nil // a later message may be evidence
@@ -73,10 +72,10 @@ func (s *session) seekEvidence(ctx context.Context, committed ...*message) error
 	return nil
 }
 
-// mayBeEvidence tells whether a committed message may show that a sender has committed since the
-// session began. What a verifier has staged again is none: that changes the time of its row. On
-// an own table only the time of staging tells, with a margin. Elsewhere it saves asking about a
-// backlog.
+// mayBeEvidence reports whether a committed message may prove that a sender has committed since the
+// session began. A message that a verifier has staged again proves nothing, because staging changes
+// the time of its row. On an own table only the time of staging counts, with a margin. On a ledger
+// this check saves queries about a backlog.
 func (s *session) mayBeEvidence(m *message, now time.Time) bool {
 	at, began := m.staged.StagedAt, s.evidence.began
 	switch {
@@ -94,7 +93,7 @@ func (s *session) withhold(m *message) {
 	s.room.withhold(m)
 }
 
-// tellWithheld has the log say once that messages wait for evidence, unless it comes soon.
+// tellWithheld logs once that messages wait for evidence, unless it comes soon.
 func (s *session) tellWithheld(now time.Time) {
 	s.evidence.look(now, s.room.withheld())
 	if s.evidence.untold(now, s.opts.ExplainAfter) {
@@ -103,14 +102,14 @@ func (s *session) tellWithheld(now time.Time) {
 	}
 }
 
-// isFound tells whether there is evidence.
+// isFound reports whether there is evidence.
 func (e *evidence) isFound() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return !e.found.IsZero()
 }
 
-// sought tells whether evidence is still sought, now that a committed message has been found.
+// sought notes that a committed message was found, and reports whether evidence is still needed.
 func (e *evidence) sought(now time.Time) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -118,7 +117,7 @@ func (e *evidence) sought(now time.Time) bool {
 	return e.found.IsZero()
 }
 
-// find tells whether this evidence is the first, and whether messages wait for it.
+// find reports whether this evidence is the first, and whether messages wait for it.
 func (e *evidence) find(now time.Time) (first, withheld bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -137,8 +136,8 @@ func (e *evidence) withhold(now time.Time) {
 	}
 }
 
-// look is told from time to time how many messages are withheld here. Where others go round, one
-// comes again within longestWithheld.
+// look is called periodically with the number of withheld messages here. If others circulate
+// through the waiting queue, one of them comes again within longestWithheld.
 func (e *evidence) look(now time.Time, messages int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -150,7 +149,7 @@ func (e *evidence) look(now time.Time, messages int) {
 	}
 }
 
-// untold tells once whether messages have been withheld for so long.
+// untold reports, once, that messages have been withheld for patience.
 func (e *evidence) untold(now time.Time, patience time.Duration) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -161,7 +160,7 @@ func (e *evidence) untold(now time.Time, patience time.Duration) bool {
 	return true
 }
 
-// state is for State: when evidence was found, or else since when messages have been withheld.
+// state returns, for State, when evidence was found, or else since when messages are withheld.
 func (e *evidence) state() (found, withheld time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -171,8 +170,8 @@ func (e *evidence) state() (found, withheld time.Time) {
 	return time.Time{}, e.withheld
 }
 
-// turn is how long a withheld message of the waiting queue stays while others wait behind it: the
-// longer the longer no committed message has been found, so that a quiet system does not spin.
+// turn returns how long a withheld message of the waiting queue stays while others wait behind it.
+// The time grows while no committed message is found, so a quiet system does not spin.
 func (e *evidence) turn(now time.Time) time.Duration {
 	e.mu.Lock()
 	defer e.mu.Unlock()

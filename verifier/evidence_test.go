@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A quiet system with withheld messages turns them ever more slowly, and a committed message makes
-// it quick again.
+// In a quiet system withheld messages circulate ever more slowly. A committed message makes them
+// fast again.
 func TestWithheldMessagesTurnSlowlyWhereNothingCommits(t *testing.T) {
 	began := time.Now()
 	e := &evidence{began: began}
@@ -21,7 +21,7 @@ func TestWithheldMessagesTurnSlowlyWhereNothingCommits(t *testing.T) {
 	}
 }
 
-// What another verifier has judged meanwhile is not waited for.
+// Messages that another verifier has judged meanwhile no longer count as withheld.
 func TestNothingIsWithheldOnceTheMessagesAreGone(t *testing.T) {
 	e := &evidence{began: time.Now()}
 	now := e.began
@@ -34,7 +34,7 @@ func TestNothingIsWithheldOnceTheMessagesAreGone(t *testing.T) {
 		t.Errorf("withheld since %v, must be %v", since, e.began)
 	}
 	now = now.Add(2 * longestWithheld)
-	e.look(now, 0) // they may go round
+	e.look(now, 0) // messages may be circulating
 	if _, since := e.state(); since.IsZero() {
 		t.Error("none is withheld, though they may go round")
 	}

@@ -17,9 +17,9 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// A verifier in a program of one's own; package ops has it with metrics and a status page. It makes
-// the tables, and Run makes the queues. It stops on SIGTERM, when it has forwarded all that it
-// had judged.
+// A verifier in your own program; package ops adds metrics and a status page. It makes the tables,
+// and Run makes the queues. It stops on SIGTERM, after it has forwarded the messages that it had
+// judged.
 func Example() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
@@ -47,7 +47,7 @@ func Example() {
 		log.Fatal(err)
 	}
 	if err := v.Run(ctx); err != nil {
-		log.Fatal(err) // it could not start, or not drain; what happens in between is logged and overcome
+		log.Fatal(err) // it could not start, or not drain; failures in between are logged and do not end it
 	}
 }
 

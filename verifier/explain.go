@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// explainInterval is the longest time between two looks at who waits.
+	// explainInterval is the longest time between two queries for holders.
 	explainInterval = 5 * time.Second
-	// explainLimit bounds how many transactions are remembered as named.
+	// explainLimit bounds the remembered transactions that the log has named.
 	explainLimit = 1000
 )
 
-// explain names in the log whose open transactions hold messages up for long.
+// explain logs whose open transactions hold messages up for long.
 func (s *session) explain(ctx context.Context) {
 	if s.opts.Watcher == nil {
 		return
@@ -35,7 +35,7 @@ func (s *session) explain(ctx context.Context) {
 		for i, m := range slow {
 			if waited := now.Sub(m.since()); waited < s.opts.ExplainAfter {
 				if slow = slow[:i]; i == 0 {
-					return min(interval, s.opts.ExplainAfter-waited), nil // when its time has come
+					return min(interval, s.opts.ExplainAfter-waited), nil // until ExplainAfter has passed
 				}
 				break
 			}
@@ -44,14 +44,14 @@ func (s *session) explain(ctx context.Context) {
 			return interval, nil
 		}
 		err := s.name(ctx, slow[0], len(slow), &told)
-		if other := rand.IntN(len(slow)); err == nil && other > 0 { // it may wait for another transaction
+		if other := rand.IntN(len(slow)); err == nil && other > 0 { // the other message may wait for another transaction
 			err = s.name(ctx, slow[other], len(slow), &told)
 		}
 		return interval, err
 	})
 }
 
-// name names in the log the sessions that m waits for.
+// name logs the sessions that m waits for.
 func (s *session) name(ctx context.Context, m *message, waiting int, told *named) error {
 	holders, err := s.holders(ctx, m.staged.ID)
 	if err != nil {
@@ -74,7 +74,7 @@ func (s *session) holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder, 
 	})
 }
 
-// seen is what the login sees of a holder.
+// seen returns the attributes of a holder that the login may see.
 func seen(h inspect.Holder) (attributes []any) {
 	for _, a := range []struct{ name, text string }{
 		{"session", h.Session}, {"login", h.Login}, {"program", h.Program}, {"host", h.Host}, {"state", h.State},
@@ -95,8 +95,8 @@ func seen(h inspect.Holder) (attributes []any) {
 	return attributes
 }
 
-// over says in the log of those messages that named somebody, and wait no longer. Which
-// these are the database tells: one that is set aside is not held for a moment.
+// over logs the end of the wait of each message for which a holder was named. It asks the database,
+// because a message that is being set aside is held by no verifier for a moment.
 func (s *session) over(ctx context.Context, waiting []*message, told named) error {
 	for t, last := range told {
 		if slices.ContainsFunc(waiting, func(m *message) bool { return m.staged.ID == last.id }) {
@@ -115,8 +115,7 @@ func (s *session) over(ctx context.Context, waiting []*message, told named) erro
 	return nil
 }
 
-// named remembers which transactions have been named in the log, and when to name
-// them again.
+// named contains the transactions that the log has named, each with the time to name it again.
 type named map[transaction]again
 
 type transaction struct {
@@ -127,11 +126,11 @@ type transaction struct {
 type again struct {
 	at   time.Time
 	wait time.Duration
-	id   uuid.UUID // of the message that waited for it
+	id   uuid.UUID // of the message that waited for the transaction
 }
 
-// due tells whether a holder is to be named now: at first, then after wait, twice
-// that, and so on.
+// due reports whether a holder is to be named now: at first, then after wait, then after twice that
+// time, and so on.
 func (n *named) due(h inspect.Holder, id uuid.UUID, now time.Time, wait time.Duration) bool {
 	key := transaction{h.Session, h.Since}
 	last, known := (*n)[key]

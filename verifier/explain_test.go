@@ -52,13 +52,13 @@ func TestATransactionIsNamedAgainAfterTwiceAsLong(t *testing.T) {
 	}
 }
 
-// held is a Watcher of one transaction, for which a message waits.
+// held is a Watcher that reports one transaction, for which a message waits.
 type held struct {
 	holder inspect.Holder
 	open   atomic.Bool
 }
 
-// A lockedLog may be read while it is written.
+// A lockedLog may be read while a logger writes it.
 type lockedLog struct {
 	mu   sync.Mutex
 	text bytes.Buffer

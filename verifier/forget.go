@@ -18,21 +18,21 @@ import (
 
 const (
 	forgetLimit = 1000
-	// forgetGather is the pause before a DELETE: no message waits for it, and each saved
-	// statement and ack leaves the database and the broker more time for messages.
+	// forgetGather is the pause before a DELETE. No message waits for it, and every statement and ack
+	// that it saves leaves the database and the broker more time for messages.
 	forgetGather = 30 * time.Millisecond
-	// forgetPatience is how long messages that are safe wait for their DELETE before they are
-	// acked without it.
+	// forgetPatience is how long safe messages wait for their DELETE before they are acked without it.
 	forgetPatience = time.Second
 
-	// retryIdle, retryFirst and retryLongest are the times between two attempts at the rows
-	// that are left: while there are none, and while all of them are locked.
+	// retryIdle, retryFirst and retryLongest are the times between two attempts to delete remaining
+	// rows: retryIdle while there are none, the other two bound the backoff while all of them are
+	// locked.
 	retryIdle    = 500 * time.Millisecond
 	retryFirst   = 100 * time.Millisecond
 	retryLongest = 15 * time.Second
 
-	// leftLimit bounds the rows that are remembered. leftAge is for how long a plain one is: an
-	// older one may be swept.
+	// leftLimit bounds the remembered rows. leftAge is how long a plain row is remembered: an older
+	// one may be swept.
 	leftLimit = 100_000
 	leftAge   = driver.MinSweepAge
 
@@ -40,14 +40,13 @@ const (
 	leftLook = time.Second
 )
 
-// forget deletes the rows of messages that are safe, then lets them be acked. Both orders are
-// right (rule 4 of package bridge), but after a crash between the two, this one leaves a
-// redelivery, which is absent and dropped. The other order leaves an orphan row.
+// forget deletes the rows of safe messages, then lets the messages be acked. Both orders are right
+// (rule 4 of package bridge), but after a crash between the two steps, this order leaves a
+// redelivery, whose row is absent and which is dropped. The other order leaves an orphan row.
 //
-// A row that cannot be deleted now (somebody has locked it, or the database does not answer)
-// keeps no message waiting: its message is acked all the same, and the forgetter tries the row
-// again. Handing the message back instead would have it forwarded again, and holding it would
-// fill the prefetch.
+// A row that cannot be deleted now (locked, or the database does not answer) delays no message: its
+// message is acked all the same, and the forgetter retries the row. If the message were handed back
+// instead, it would be forwarded again; if it were held, it would fill the prefetch.
 func (s *session) forget(ctx context.Context) error {
 	for {
 		select {
@@ -66,10 +65,10 @@ func (s *session) forget(ctx context.Context) error {
 	}
 }
 
-// retryForget tries the rows again that are left.
+// retryForget retries the remaining rows.
 func (s *session) retryForget(ctx context.Context) { s.jobs.forget.Run(ctx, s.forgetter.retry) }
 
-// A leftRow is the row of a message that is safe.
+// A leftRow is the row of a safe message that is not deleted yet.
 type leftRow struct {
 	id      uuid.UUID
 	since   time.Time
@@ -99,13 +98,13 @@ func idsOf(rows []leftRow) []uuid.UUID {
 	return ids
 }
 
-// A forgetter deletes rows, and remembers the rows that are left: their messages are safe. It
-// outlives sessions. A session moves on the stage times of carried ones (touchHeld), so that no
-// verifier stages their messages again. When the process ends it forgets the rows: the sweep finds
-// plain ones, and carried messages are delivered again.
+// A forgetter deletes rows, and remembers the rows that could not be deleted. Their messages are
+// safe. It outlives sessions. A session moves on the stage times of remembered carried rows
+// (touchHeld), so that no verifier stages their messages again. When the process ends the forgetter
+// forgets the rows: the sweep removes plain ones, and carried messages are delivered again.
 //
-// One DELETE runs at a time. One that does not come back is not waited for, and none is begun
-// beside it.
+// One DELETE runs at a time. The forgetter does not wait for a DELETE that hangs, and begins no
+// other one meanwhile.
 type forgetter struct {
 	ledger    driver.Ledger
 	log       *slog.Logger
@@ -114,12 +113,12 @@ type forgetter struct {
 	running chan struct{} // holds an element while a DELETE runs
 
 	mu      sync.Mutex
-	left    []leftRow // the next to be tried first
-	err     error     // why the last DELETE failed; nil: it did not
+	left    []leftRow // the next to retry first
+	err     error     // why the last DELETE failed; nil: it succeeded
 	wait    *backoff.ExponentialBackOff
-	given   time.Time      // when the log has told the last time that rows are given up
-	toTouch []*heldCarried // as the last look has found them
-	looked  time.Time      // when that was
+	given   time.Time      // when the log last reported rows that were given up
+	toTouch []*heldCarried // rows that the last search for due stage times found
+	looked  time.Time      // when that search was
 }
 
 func newForgetter(ledger driver.Ledger, log *slog.Logger, abandoned *atomic.Int64) *forgetter {
@@ -128,11 +127,11 @@ func newForgetter(ledger driver.Ledger, log *slog.Logger, abandoned *atomic.Int6
 
 var errLocked = errors.New("another transaction has locked them")
 
-// errNoDelete: the database has not answered a DELETE in time.
+// errNoDelete: the database did not answer a DELETE in time.
 var errNoDelete = errors.New("the database has not answered a DELETE in time")
 
-// delete returns when the rows are deleted, or remembered: after forgetPatience at the latest,
-// and at once while DELETEs fail.
+// delete returns when the rows are deleted or remembered: after forgetPatience at the latest, and
+// at once while DELETEs fail.
 func (f *forgetter) delete(ctx context.Context, rows []leftRow) {
 	err := f.failure()
 	if err == nil {
@@ -161,7 +160,7 @@ func only(rows []leftRow, ids []uuid.UUID) (some []leftRow) {
 	return some
 }
 
-// try deletes rows, and waits for that for patience. It returns the rows that are locked.
+// try deletes rows and waits for the answer for patience. It returns the locked rows.
 func (f *forgetter) try(ctx context.Context, ids []uuid.UUID, patience time.Duration) (left []uuid.UUID, err error) {
 	late := time.NewTimer(patience)
 	defer late.Stop()
@@ -186,7 +185,7 @@ func (f *forgetter) try(ctx context.Context, ids []uuid.UUID, patience time.Dura
 	}()
 	select {
 	case r := <-ended:
-		if ctx.Err() != nil && r.err != nil { // it says nothing of the database
+		if ctx.Err() != nil && r.err != nil { // the session's end, no failure of the database
 			return nil, r.err
 		}
 		return r.left, f.failed(r.err)
@@ -197,7 +196,7 @@ func (f *forgetter) try(ctx context.Context, ids []uuid.UUID, patience time.Dura
 	}
 }
 
-// failed remembers and returns why a DELETE has failed; nil: it has not.
+// failed stores and returns the error of a DELETE; nil means that it succeeded.
 func (f *forgetter) failed(err error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -205,21 +204,21 @@ func (f *forgetter) failed(err error) error {
 	return err
 }
 
-// failure is why DELETEs fail, or nil.
+// failure returns why DELETEs fail, or nil.
 func (f *forgetter) failure() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.err
 }
 
-// count is how many rows are left.
+// count returns the number of remaining rows.
 func (f *forgetter) count() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return len(f.left)
 }
 
-// rows are the IDs of the rows that are left.
+// rows returns the IDs of the remaining rows.
 func (f *forgetter) rows() map[uuid.UUID]bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -233,7 +232,7 @@ func (f *forgetter) rows() map[uuid.UUID]bool {
 	return ids
 }
 
-// untouched returns carried rows whose stage time is to be moved on, at most limit.
+// untouched returns at most limit carried rows whose stage time is to be moved on.
 func (f *forgetter) untouched(now time.Time, limit int) []*heldCarried {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -251,8 +250,7 @@ func (f *forgetter) untouched(now time.Time, limit int) []*heldCarried {
 	return next
 }
 
-// keep remembers rows of messages that are safe, which are not deleted for that reason; nil:
-// they are locked.
+// keep remembers rows of safe messages that could not be deleted, and why; nil: they are locked.
 func (f *forgetter) keep(rows []leftRow, why error) {
 	if len(rows) == 0 {
 		return
@@ -270,7 +268,7 @@ func (f *forgetter) keep(rows []leftRow, why error) {
 	f.mu.Unlock()
 	if first {
 		level := slog.LevelWarn
-		if errors.Is(why, errLocked) { // which passes; on SQLite any writer locks all rows
+		if errors.Is(why, errLocked) { // a lock ends by itself; on SQLite any writer locks all rows
 			level = slog.LevelInfo
 		}
 		f.log.Log(context.Background(), level, "rows of messages that are delivered are deleted later", "rows", len(rows), "message_id", rows[0].id.String(), "reason", why)
@@ -278,7 +276,7 @@ func (f *forgetter) keep(rows []leftRow, why error) {
 	f.giveUp(rows[room:])
 }
 
-// giveUp counts rows that are no longer remembered. The sweep removes plain ones.
+// giveUp counts rows that are no longer remembered. The sweep removes the plain ones.
 func (f *forgetter) giveUp(rows []leftRow) {
 	if len(rows) == 0 {
 		return
@@ -295,7 +293,7 @@ func (f *forgetter) giveUp(rows []leftRow) {
 	}
 }
 
-// retry tries the next of the rows that are left, and returns when to try again.
+// retry tries the next remaining rows, and returns when to try again.
 func (f *forgetter) retry(ctx context.Context) (next time.Duration, err error) {
 	ids := f.next()
 	if len(ids) == 0 {
@@ -311,7 +309,7 @@ func (f *forgetter) retry(ctx context.Context) (next time.Duration, err error) {
 	return f.deleted(len(ids), locked), nil
 }
 
-// next returns the rows to be tried next, and gives up plain rows that are too old.
+// next returns the next rows to try, and gives up plain rows that are too old.
 func (f *forgetter) next() []uuid.UUID {
 	f.mu.Lock()
 	var old []leftRow
@@ -331,8 +329,8 @@ func (f *forgetter) next() []uuid.UUID {
 	return ids
 }
 
-// deleted takes out the first n rows, which were tried, puts the locked ones at the end, and
-// returns when to try again.
+// deleted removes the first n rows, which were tried, appends the locked ones, and returns when to
+// try again.
 func (f *forgetter) deleted(n int, locked []uuid.UUID) (next time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -347,14 +345,13 @@ func (f *forgetter) deleted(n int, locked []uuid.UUID) (next time.Duration) {
 	return f.wait.NextBackOff()
 }
 
-// tried takes out the first n rows, and puts the rows with the IDs in stay at the end. The caller
-// holds mu.
+// tried removes the first n rows, and appends the ones whose IDs are in stay. The caller holds mu.
 func (f *forgetter) tried(n int, stay []uuid.UUID) {
-	tried := f.left[:n] // others add rows at the end only
+	tried := f.left[:n] // other goroutines only append rows
 	f.left = append(slices.Clone(f.left[n:]), only(tried, stay)...)
 }
 
-// last tries the rows that are left once more, before the process forgets them.
+// last tries the remaining rows once more, before the process forgets them.
 func (f *forgetter) last() {
 	const patience = 2 * time.Second
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

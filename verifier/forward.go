@@ -14,75 +14,74 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// A forwarder publishes messages and knows which are safe: confirmed and not
-// returned (rule 4 of package bridge). What its target does not take waits in holds, and
-// is published again, until its fate is known.
+// A forwarder publishes messages and tracks which are safe: confirmed and not returned (rule 4 of
+// package bridge). If a target does not take a message, the message waits in holds and is published
+// again, until its fate is known.
 //
-// Most go over the main channel, without waiting for each other's confirms. A publish that the
-// broker refuses (missing exchange, no right, refused property) closes its channel, and the
-// fate of everything in flight there is unknown. All of that then goes over careful channels,
-// one message at a time, which shows the culprit. From then on, messages for the culprit's
-// exchange also go there, until one of them succeeds.
+// Most messages go over the main channel, without waiting for each other's confirms. A publish that
+// the broker refuses (missing exchange, no right, refused property) closes the channel, and the
+// fate of everything in flight there is unknown. All of it then goes over careful channels, one
+// message at a time, which identifies the refused message. From then on, messages for its exchange
+// also go over careful channels, until one of them succeeds.
 //
 // A target that does not confirm falls behind: messages published to others a while later are
-// confirmed. Then it is held, before it holds up others: after a burst of messages to a quorum
-// queue that commits nothing, RabbitMQ reads nothing more from the connection (its credit
-// flow). The others go on over a new main channel, and those of their messages that the broker
-// has not read are published there again. Messages in flight on the last channel may still be
-// confirmed; those that are not in time count as failed. If a main channel as a whole is silent
-// for so long, nobody knows whose fault it is. Then everything in flight there goes over the
-// careful channels.
+// confirmed. Then it is held, before it delays others: after a burst of messages to a quorum queue
+// that commits nothing, RabbitMQ reads nothing more from the connection (its credit flow). The
+// other targets' messages go on over a new main channel, and messages that the broker has not read
+// are published there again. Messages in flight on the old channel may still be confirmed; if their
+// confirms do not come in time, they count as failed. If the whole main channel is silent for so
+// long, the culprit is unknown. Then everything in flight there goes over the careful channels.
 //
-// A channel without confirms is left together with its connection: a queue that
-// does not answer blocks the broker's side of the channel, which then does not
-// answer its closing either, and in the end the connection's other channels too.
-// So the main channel and each trial of a stuck target have a connection of their own.
+// A channel without confirms is left together with its connection: a queue that does not answer
+// blocks the broker's side of the channel, which then does not answer its closing either, and in
+// the end blocks the connection's other channels too. So the main channel and each trial of a stuck
+// target have a separate connection.
 //
-// Publishing connections carry no delivery tags: losing one, or getting none, ends no session.
-// Messages wait then, and the forwarder connects again with backoff. Options.HandBack bounds
-// how long they wait (leave, handBack).
+// Publishing connections have no delivery tags: if one is lost or cannot be opened, the session
+// goes on. Messages wait then, and the forwarder connects again with backoff. Options.HandBack
+// bounds how long they wait (leave, abandon).
 type forwarder struct {
 	connect func(context.Context) (*bridge.Connection, error)
 	timeout time.Duration
-	limit   int // in flight on the main channel
+	limit   int // most messages in flight on the main channel
 	copies  int // Options.Copies
 	log     *slog.Logger
 
 	holds  *holds
-	ended  func(*publication, fate, error) // takes over what has ended; it must not block
-	moving counter                         // publications that are here, without those that wait in holds
+	ended  func(*publication, fate, error) // takes over publications that have ended; it must not block
+	moving counter                         // publications in the forwarder, except those waiting in holds
 
 	ready   *gatherer[*publication] // to be published
 	careful *gatherer[*publication] // to be published alone
-	stuck   *gatherer[*publication] // the same, for targets that did not confirm: they wait for each other only
+	stuck   *gatherer[*publication] // the same, for targets that did not confirm: these wait only for each other
 
-	closing sync.WaitGroup // connections that were left and are empty
+	closing sync.WaitGroup // connections that were left and have nothing in flight
 
 	mu           sync.Mutex
-	main         *mainChannel    // nil before the first, and after one was left or lost
-	left         []*mainChannel  // on which something is in flight still
-	blocked      string          // the broker's reason for taking nothing; "" if it takes messages
+	main         *mainChannel    // nil before the first one, and after one was left or lost
+	left         []*mainChannel  // channels that were left and still have publications in flight
+	blocked      string          // the broker's reason for accepting nothing; "" if it accepts messages
 	disconnected string          // why there is no connection for the main channel; "" if there is one
-	suspects     map[string]bool // exchanges whose messages go alone
+	suspects     map[string]bool // exchanges whose messages are published alone
 }
 
-// A fate is how a publication ends. Until then the forwarder owns it, and its messages.
+// A fate is how a publication ends. Until then the forwarder owns the publication and its messages.
 type fate int
 
 const (
 	placed    fate = iota // the broker has it: confirmed and not returned
-	refused               // it can never be published like this; the error says why
+	refused               // the broker will never accept it in this form; the error has the reason
 	expired               // its target was missing for too long
 	nackedOut             // its exchange has nacked it too often
-	leftOut               // it is a copy for the audit queue, which takes nothing now
+	leftOut               // it is a copy for the audit queue, which accepts nothing now
 )
 
-// maxLeft bounds the main channels that are left and may still bring confirms.
+// maxLeft bounds the main channels that were left and may still deliver confirms.
 const maxLeft = 8
 
 func (f *forwarder) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	defer context.AfterFunc(ctx, f.main.leave)() // the first one is older than ctx
+	defer context.AfterFunc(ctx, f.main.leave)() // the first main channel is older than ctx
 	group.Go(func() error { return f.runMain(ctx) })
 	group.Go(func() error { return f.watchMain(ctx) })
 	shared := &carefulConnections{connect: f.connect, borrow: f.mainConnection}
@@ -101,14 +100,14 @@ func (f *forwarder) publish(p *publication) {
 	}
 }
 
-// forget takes out what is still to be published for a message that is over: while the broker
-// blocks publishing, each lane of an ordered queue would otherwise leave all its messages here.
+// forget removes publications of messages that are over. While the broker blocks publishing, each
+// lane of an ordered queue would otherwise leave all its messages here.
 func (f *forwarder) forget(over func(*message) bool) {
 	f.takeBack(func(p *publication) bool { return p.message != nil && over(p.message) })
 }
 
-// leave takes out messages that are to be forwarded and wait here for a channel. Their owner is
-// the caller then.
+// leave removes and returns messages to forward that wait here for a channel. The caller owns them
+// then.
 func (f *forwarder) leave(must func(*message) bool) (out []*message) {
 	for _, p := range f.takeBack(forwarded(must)) {
 		out = append(out, p.message)
@@ -116,8 +115,8 @@ func (f *forwarder) leave(must func(*message) bool) (out []*message) {
 	return out
 }
 
-// abandon takes out publications, wherever they are. One that is in flight may arrive all the
-// same. A message that is being published alone stays, for ConfirmTimeout at most.
+// abandon removes publications, wherever they are. A publication in flight may arrive nevertheless.
+// A message that is being published alone stays, for ConfirmTimeout at most.
 func (f *forwarder) abandon(must func(*publication) bool) []*publication {
 	out := f.takeBack(must)
 	f.mu.Lock()
@@ -136,19 +135,19 @@ func (f *forwarder) abandon(must func(*publication) bool) []*publication {
 	return append(out, f.holds.remove(must)...)
 }
 
-// takeBack takes out publications that wait for a channel.
+// takeBack removes publications that wait for a channel.
 func (f *forwarder) takeBack(must func(*publication) bool) (out []*publication) {
 	for _, g := range []*gatherer[*publication]{f.ready, f.careful, f.stuck} {
 		out = append(out, g.remove(must)...)
 	}
 	for _, p := range out {
-		f.holds.ended(p, false) // a trial that was none
+		f.holds.ended(p, false) // if it was a trial, the trial did not happen
 	}
 	f.moving.add(-len(out))
 	return out
 }
 
-// retry tries held targets again, and gives up what has been unroutable for too long.
+// retry retries held targets, and gives up messages that have been unroutable for too long.
 func (f *forwarder) retry(now time.Time) {
 	again, dead := f.holds.tick(now)
 	f.moving.add(len(again) + len(dead))
@@ -160,8 +159,8 @@ func (f *forwarder) retry(now time.Time) {
 	}
 }
 
-// waits has p wait if its target is held. A copy for the audit queue waits for nothing, and
-// is never tried again.
+// waits queues p at its target if the target is held, and reports whether it is. A copy for the
+// audit queue never waits and is never retried: it ends.
 func (f *forwarder) waits(p *publication) bool {
 	switch {
 	case !f.holds.takes(p):
@@ -174,7 +173,7 @@ func (f *forwarder) waits(p *publication) bool {
 	return true
 }
 
-// failed has p wait, since its target does not take it now.
+// failed queues p at its target, which does not take it now.
 func (f *forwarder) failed(p *publication, reason HoldReason, why problem) {
 	if p.course == audit {
 		f.log.Warn("no copy in the audit queue", "message_id", p.id(), "reason", why.text)
@@ -196,8 +195,8 @@ func (f *forwarder) failed(p *publication, reason HoldReason, why problem) {
 	f.moving.add(-1)
 }
 
-// end hands p over to the next stage. p is counted here until it is counted there, so drain
-// overlooks none.
+// end passes p to the next stage. p stays in moving until the next stage has counted it, so drain
+// overlooks no message.
 func (f *forwarder) end(p *publication, what fate, err error) {
 	f.holds.ended(p, what == placed)
 	f.ended(p, what, err)
@@ -212,7 +211,7 @@ func (f *forwarder) runMain(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		}
-		if f.isDisconnected() { // also with nothing to publish, so that State tells when it is over
+		if f.isDisconnected() { // even with nothing to publish, so that State reports the end of the outage
 			if _, err := f.mainChannel(ctx); err != nil {
 				f.reconnectLater(ctx, wait.NextBackOff(), err)
 				continue
@@ -234,7 +233,7 @@ func (f *forwarder) runMain(ctx context.Context) error {
 				wait.Reset()
 				continue
 			}
-			f.ready.add(batch...) // where they can be taken out
+			f.ready.add(batch...) // there other goroutines can remove them
 			f.reconnectLater(ctx, wait.NextBackOff(), err)
 			break
 		}
@@ -248,21 +247,21 @@ func (f *forwarder) reconnectLater(ctx context.Context, pauseFor time.Duration, 
 	}
 	f.tellDisconnected(err)
 	f.log.Warn("no connection to publish over", "error", err, "retry_in", pauseFor)
-	f.giveUpOldest(time.Now()) // which may be one connection too many
+	f.giveUpOldest(time.Now()) // at a limit, its connection may be the one too many
 	pause(ctx, pauseFor)
 	f.ready.wake()
 }
 
-// amongOthers publishes p over the main channel, unless its target is held by now, and waits
-// for nothing but room there. The error says why there is no main channel.
+// amongOthers publishes p over the main channel, unless its target is held by now. It waits only
+// for room on the channel. The error says why there is no main channel.
 func (f *forwarder) amongOthers(ctx context.Context, p *publication) error {
 	for {
 		main, err := f.mainChannel(ctx)
 		if err != nil {
 			return err
 		}
-		// A target is held before its channel is left, so what waited for room there does not get
-		// to the next one.
+		// A target is held before its channel is left, so a publication that waited for room on the old
+		// channel does not reach the new one.
 		if f.waits(p) {
 			return nil
 		}
@@ -276,7 +275,7 @@ func (f *forwarder) amongOthers(ctx context.Context, p *publication) error {
 			main.sent(one)
 			return nil
 		}
-		if !main.forget(one) { // it was given up meanwhile, and is on its way elsewhere
+		if !main.forget(one) { // it was given up meanwhile, and another channel has it
 			return nil
 		}
 		switch {
@@ -290,7 +289,7 @@ func (f *forwarder) amongOthers(ctx context.Context, p *publication) error {
 	}
 }
 
-// report tells what became of a message on the main channel. It must not block.
+// report handles the result of a publication on the main channel. It must not block.
 func (f *forwarder) report(ctx context.Context, p *publication, err error) {
 	switch {
 	case err == nil:
@@ -310,8 +309,8 @@ func (f *forwarder) open(ctx context.Context, conn *bridge.Connection) (err erro
 	return err
 }
 
-// mainChannel returns the main channel, a new one if the last was closed, left or lost. It
-// tries once.
+// mainChannel returns the main channel, or makes a new one if the last was closed, left or lost. It
+// makes one attempt.
 func (f *forwarder) mainChannel(ctx context.Context) (*mainChannel, error) {
 	f.mu.Lock()
 	main := f.main
@@ -321,7 +320,7 @@ func (f *forwarder) mainChannel(ctx context.Context) (*mainChannel, error) {
 			f.mu.Unlock()
 			return main, nil
 		}
-		f.main = nil // its connection is the next one's
+		f.main = nil // the next channel reuses its connection
 	}
 	f.mu.Unlock()
 	var conn *bridge.Connection
@@ -335,7 +334,7 @@ func (f *forwarder) mainChannel(ctx context.Context) (*mainChannel, error) {
 			f.log.Warn("publishing connection lost", "error", lost)
 			f.closing.Go(main.conn.Close)
 		} else {
-			conn = main.conn // it has no more than its channel lost
+			conn = main.conn // only the channel was lost
 		}
 	}
 	if conn == nil {
@@ -372,13 +371,14 @@ func (f *forwarder) close() {
 		all = append(all, f.main)
 	}
 	f.mu.Unlock()
-	for _, c := range all { // one that does not answer takes a while
+	for _, c := range all { // closing one that does not answer takes a while
 		f.closing.Go(c.close)
 	}
 	f.closing.Wait()
 }
 
-// watchMain looks after what is in flight: who falls behind, and who is out of time.
+// watchMain checks the main channels periodically for targets that fall behind and for publications
+// without a confirm in time.
 func (f *forwarder) watchMain(ctx context.Context) error {
 	ticker := time.NewTicker(min(f.timeout, behindAfter) / 4)
 	defer ticker.Stop()
@@ -407,11 +407,11 @@ func (f *forwarder) watchMain(ctx context.Context) error {
 	}
 }
 
-// lose leaves a main channel whose connection was lost. Its messages in flight are reported as
-// unconfirmed.
+// lose leaves a main channel whose connection was lost. The messages in flight on it are reported
+// as unconfirmed.
 func (f *forwarder) lose(main *mainChannel) {
 	f.mu.Lock()
-	if f.main != main { // mainChannel has seen it too
+	if f.main != main { // mainChannel has noticed the loss too
 		f.mu.Unlock()
 		return
 	}
@@ -421,7 +421,7 @@ func (f *forwarder) lose(main *mainChannel) {
 	f.closing.Go(main.close)
 }
 
-// tellDisconnected keeps the reason for which there is no main channel.
+// tellDisconnected stores why there is no main channel.
 func (f *forwarder) tellDisconnected(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -434,7 +434,7 @@ func (f *forwarder) isDisconnected() bool {
 	return f.disconnected != ""
 }
 
-// tellBlocked logs when the broker begins to take nothing, and when it takes messages again.
+// tellBlocked logs when the broker stops accepting messages, and when it accepts them again.
 func (f *forwarder) tellBlocked(reason string) {
 	f.mu.Lock()
 	before := f.blocked
@@ -455,10 +455,10 @@ func (f *forwarder) isBlocked() string {
 	return cmp.Or(f.blocked, f.disconnected)
 }
 
-// lookAt holds the targets that have fallen behind on the main channel, and leaves it
-// then.
+// lookAt holds the targets that have fallen behind on the main channel. If there are any, it leaves
+// the channel.
 func (f *forwarder) lookAt(main *mainChannel, now time.Time) {
-	if main.conn.Blocked() != "" { // it is nobody's fault
+	if main.conn.Blocked() != "" { // no target is the cause
 		main.excuse(now)
 		return
 	}
@@ -489,8 +489,8 @@ func (f *forwarder) lookAt(main *mainChannel, now time.Time) {
 	}
 }
 
-// giveUpOldest gives up all publications in flight on the channel that was left first, and
-// closes it.
+// giveUpOldest gives up all publications in flight on the channel that was left first, and closes
+// it.
 func (f *forwarder) giveUpOldest(now time.Time) {
 	f.mu.Lock()
 	var oldest *mainChannel
@@ -507,8 +507,8 @@ func (f *forwarder) giveUpOldest(now time.Time) {
 	f.clear(oldest, now)
 }
 
-// clear gives up what is in flight for too long on a channel that was left, and closes
-// that when nothing is.
+// clear gives up publications that are in flight for too long on a channel that was left, and
+// closes the channel when none are.
 func (f *forwarder) clear(c *mainChannel, now time.Time) {
 	if c.conn.Err() == nil && c.conn.Blocked() != "" {
 		c.excuse(now)
@@ -531,5 +531,5 @@ func (f *forwarder) clear(c *mainChannel, now time.Time) {
 	f.mu.Lock()
 	f.left = slices.DeleteFunc(f.left, func(other *mainChannel) bool { return other == c })
 	f.mu.Unlock()
-	f.closing.Go(c.close) // which may take a while
+	f.closing.Go(c.close) // closing may take a while
 }

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A drain waits for the forwarder, then for what comes next: a message that nobody counts
-// for a moment would be handed back although it is through.
+// A drain waits for the forwarder, then for the next stage: a message that neither counts for a
+// moment would be handed back although it was forwarded.
 func TestTheForwarderCountsAMessageUntilItIsHandedOn(t *testing.T) {
 	tests := map[string]struct {
 		course course

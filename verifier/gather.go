@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// A gatherer collects items while whoever takes them is busy, so that batches
-// grow with the load by themselves. What it holds is bounded by the number of
-// unacked messages, each of which is in one place only.
+// A gatherer collects items while their consumer is busy, so batches grow with the load by
+// themselves. The number of unacked messages bounds its size, since each message is in one place
+// only.
 type gatherer[T any] struct {
 	mu    sync.Mutex
 	items []T
@@ -27,7 +27,7 @@ func (g *gatherer[T]) add(items ...T) {
 	g.wake()
 }
 
-// count is how many items have gathered.
+// count returns the number of gathered items.
 func (g *gatherer[T]) count() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -41,7 +41,7 @@ func (g *gatherer[T]) wake() {
 	}
 }
 
-// take returns what has gathered, at most limit items, without waiting.
+// take returns at most limit gathered items, without waiting.
 func (g *gatherer[T]) take(limit int) []T {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -56,7 +56,7 @@ func (g *gatherer[T]) take(limit int) []T {
 	return items
 }
 
-// remove takes out the items for which must says so.
+// remove removes and returns the items for which must returns true.
 func (g *gatherer[T]) remove(must func(T) bool) (removed []T) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
-// heap is what stays alive on it.
+// heap returns the bytes of live objects on the heap.
 func heap() int {
 	least := math.MaxInt
 	for range 3 {
@@ -28,8 +28,8 @@ func heap() int {
 	return least
 }
 
-// The bytes that are counted as held are about the heap's, however small the parts of a message
-// are: the bound of memory rests on it.
+// The bytes that count as held are about the heap's bytes, however small the parts of a message
+// are: the bound of memory depends on it.
 func TestHeldIsWhatTheHeapHas(t *testing.T) {
 	ledger := uuid.New()
 	countless := func(n int, value any) amqp.Table {
@@ -92,8 +92,8 @@ func with(headers amqp.Table) amqp.Table {
 	return all
 }
 
-// The messages of many groups, small on the wire and large when they are decoded, fill the
-// lane's room. What does not fit rests.
+// The messages of many groups, small on the wire and large when decoded, fill the lane's room.
+// Further deliveries rest.
 func TestALaneCountsWhatAGroupBecomes(t *testing.T) {
 	headers := amqp.Table{}
 	for i := range 500 {

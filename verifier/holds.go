@@ -11,16 +11,15 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// Messages wait in holds while their target takes none: a full queue
-// (nack), a missing one (return, 404), a stuck one. Each such target is tried with
-// backoff, first with one message, after a success with twice as many, and holds
-// up nobody else (rule 8 of package bridge). Once all that wait may be tried together it is
-// held no longer: messages of an order key come one after the other, so that with them
-// somebody always waits.
+// holds contains the targets that take no messages now, with the messages that wait for them: a
+// full queue (nack), a missing one (return, 404), a stuck one. Each such target is tried with
+// backoff, first with one message, after a success with twice as many. It delays no other target
+// (rule 8 of package bridge). It is released when all its waiting messages may be tried together:
+// with order keys messages come one after the other, so one always waits.
 //
-// An exchange that nacks has given the message to its other queues, perhaps, and keeps it from
-// one that is full. So its first attempt makes no message wait (hold.passes), each message is
-// tried again after pauses of its own (retryAt), and given up after Options.Copies attempts.
+// An exchange that nacks a message may have given it to its other queues; only the full queue lacks
+// it. So the first attempt of a message at such an exchange does not wait (hold.passes), each
+// message is retried after pauses of its own (retryAt), and given up after Options.Copies attempts.
 type holds struct {
 	log        *slog.Logger
 	unroutable time.Duration // how long a missing target is retried
@@ -35,28 +34,27 @@ type holds struct {
 type hold struct {
 	reason  HoldReason
 	problem problem
-	since   time.Time // when it began
+	since   time.Time // when the target was first held
 	waiting []*publication
 	backoff *backoff.ExponentialBackOff
 	due     time.Time
-	burst   int // how many are tried together
-	trying  int // how many of them are under way
+	burst   int // how many messages are tried together
+	trying  int // how many of these are under way
 	failed  bool
-	placed  bool // one of them at least
+	placed  bool // at least one of them was placed
 	refuted bool // the last attempt found the target missing
 	works   bool // the last attempt succeeded
-	// silent: a message to it was without an answer for long, and none has been placed since. On
-	// a channel that others use, the next trial would hold them up: for a quorum queue without a
-	// leader RabbitMQ answers after a minute, with a nack, and keeps the channel waiting until
-	// then.
+	// silent: a message to the target had no answer for long, and none has been placed since. On a
+	// shared channel the next trial would delay other messages: for a quorum queue without a leader
+	// RabbitMQ answers after a minute, with a nack, and blocks the channel until then.
 	silent bool
 
-	missingSince time.Time // zero if it was there when it was last tried
-	missingAt    time.Time // when it was last found missing
-	remembered   bool      // it was held by an earlier session
+	missingSince time.Time // zero if the target existed when it was last tried
+	missingAt    time.Time // when the target was last found missing
+	remembered   bool      // an earlier session held it
 }
 
-// A problem says in words why a target takes nothing, and what to do.
+// A problem says why a target takes no messages, and how to fix it.
 type problem struct{ text, mend string }
 
 var (
@@ -77,8 +75,8 @@ func unbound(to bridge.Target) problem {
 
 const (
 	maxBurst = 1024
-	// rememberFor is how long a target stays held without a message: messages that
-	// were set aside come again.
+	// rememberFor is how long a target stays held without a message: messages that were set aside come
+	// again.
 	rememberFor = time.Minute
 	// maxRemembered bounds how many targets stay held without a message.
 	maxRemembered = 1000
@@ -89,8 +87,8 @@ func newHolds(o *Options, more chan struct{}, held map[bridge.Target]*hold) *hol
 	return &holds{log: o.Logger, unroutable: o.Unroutable, copies: o.Copies, more: more, targets: held}
 }
 
-// keep returns the held targets for the next session, without the messages. What an old
-// session's channels still report stays in h.
+// keep returns the held targets for the next session, without the messages. Results that the old
+// session's channels still report change only h.
 func (h *holds) keep() map[bridge.Target]*hold {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -109,7 +107,7 @@ func (h *holds) keep() map[bridge.Target]*hold {
 	return kept
 }
 
-// postponed returns held targets whose times are later. It leaves the old ones as they are.
+// postponed returns copies of held targets with their times moved by a duration.
 func postponed(held map[bridge.Target]*hold, by time.Duration) map[bridge.Target]*hold {
 	out := make(map[bridge.Target]*hold)
 	for to, target := range held {
@@ -123,7 +121,7 @@ func postponed(held map[bridge.Target]*hold, by time.Duration) map[bridge.Target
 	return out
 }
 
-// takes tells whether p's target is held. Then p waits, unless it is for the audit queue.
+// takes reports whether p's target is held. If so, p waits there, unless it is for the audit queue.
 func (h *holds) takes(p *publication) (held bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -137,17 +135,17 @@ func (h *holds) takes(p *publication) (held bool) {
 	return true
 }
 
-// passes tells whether p does not wait although its target is held: it is the first attempt at
-// an exchange that nacks, which may have other queues for it.
+// passes reports whether p does not wait although its target is held: p is the first attempt at an
+// exchange that nacks, and the exchange may have other queues for it.
 func (t *hold) passes(p *publication) bool {
 	m := p.forwards()
 	return t.reason == Full && !t.silent && p.to.Exchange != "" && m != nil && m.nacks == 0
 }
 
-// retryAt is when a message that was nacked is published to its exchange again.
+// retryAt returns when a nacked message is published to its exchange again.
 func (m *message) retryAt() time.Time { return m.nackedAt.Add(nackPause(m.nacks)) }
 
-// nackPause is the pause after so many nacks: 1 s, 3 s, 9 s and so on, at most 2 min.
+// nackPause returns the pause after a number of nacks: 1 s, 3 s, 9 s and so on, at most 2 min.
 func nackPause(nacks int64) time.Duration {
 	const most = 2 * time.Minute
 	pause := time.Second
@@ -166,9 +164,9 @@ func (h *holds) wait(target *hold, p *publication) {
 	}
 }
 
-// unroutableSince is when a message began to wait for its missing target. One that a session
-// hands back by its end goes on counting where it was: with the target, but not before it was
-// staged.
+// unroutableSince returns when a message began to wait for its missing target. If an earlier
+// session has handed the message back by its end, the time continues from the target's, but begins
+// no earlier than the message was staged.
 func (t *hold) unroutableSince(m *message, now time.Time) time.Time {
 	if !t.remembered || !m.delivery.Redelivered || t.missingSince.IsZero() {
 		return now
@@ -183,7 +181,7 @@ func (t *hold) unroutableSince(m *message, now time.Time) time.Time {
 	return since
 }
 
-// failed has p wait, whose target did not take it.
+// failed queues p at its target, which did not take it.
 func (h *holds) failed(p *publication, reason HoldReason, why problem) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -205,7 +203,7 @@ func (h *holds) nackedOut(p *publication, why problem) {
 	h.refused(target, p, Full)
 }
 
-// refused keeps what an attempt has told of the target.
+// refused updates the target after a failed attempt.
 func (h *holds) refused(target *hold, p *publication, reason HoldReason) {
 	if reason == Missing {
 		target.missingAt = time.Now()
@@ -221,8 +219,8 @@ func (h *holds) refused(target *hold, p *publication, reason HoldReason) {
 	}
 }
 
-// behind holds a target that does not confirm while others do; it returns false if it is
-// held already. What is in flight for it may still arrive.
+// behind holds a target that does not confirm while others do. It returns false if the target is
+// held already. Messages in flight to it may still arrive.
 func (h *holds) behind(to bridge.Target) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -233,7 +231,7 @@ func (h *holds) behind(to bridge.Target) bool {
 	return true
 }
 
-// hold holds a target, if it is not held yet, for a reason.
+// hold returns the held target, and begins to hold it if necessary.
 func (h *holds) hold(to bridge.Target, reason HoldReason, why problem, about ...any) *hold {
 	target := h.targets[to]
 	if target == nil {
@@ -251,7 +249,8 @@ func (h *holds) hold(to bridge.Target, reason HoldReason, why problem, about ...
 	return target
 }
 
-// ended says that p needs no further attempt: its target has it, or it takes another course.
+// ended notes that p needs no further attempt: the target has it, or p was taken out or ended
+// otherwise.
 func (h *holds) ended(p *publication, placed bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -263,8 +262,8 @@ func (h *holds) ended(p *publication, placed bool) {
 	}
 }
 
-// tried counts the end of one trial; after the last one of a burst it is decided
-// when and how many to try next. One that was refused for itself tells nothing of its target.
+// tried counts the end of one trial. After the last one of a burst it decides when to try next, and
+// with how many. A message that was refused for its own sake says nothing about its target.
 func (h *holds) tried(p *publication, placed bool) {
 	p.trial = false
 	target := h.targets[p.to]
@@ -291,8 +290,8 @@ func (h *holds) tried(p *publication, placed bool) {
 	target.due = time.Now()
 }
 
-// exists says that the target is there: should it be missing later, the time of those
-// that wait for it begins then.
+// exists notes that the target exists. If it is missing later, the time of its waiting messages
+// begins then.
 func (t *hold) exists() {
 	t.missingSince = time.Time{}
 	for _, p := range t.waiting {
@@ -302,12 +301,12 @@ func (t *hold) exists() {
 	}
 }
 
-// tick takes out what has been unroutable for too long (givesUp), and those of which another
-// attempt is due. It lets go of targets: of those that work when all that wait may be tried
-// together, of the others some time after nothing waits for them.
+// tick returns publications to retry, and publications to give up because they have been unroutable
+// for too long (givesUp). It releases a working target when all its waiting messages may be tried
+// together, and any other target some time after no message waits for it.
 //
-// At most carefulChannels silent targets are tried at a time, those first whose trial is due for
-// longest. The messages of the others wait here, where they can be set aside.
+// At most carefulChannels silent targets are tried at a time, the longest due first. The messages
+// of the others wait here, where they can be set aside.
 func (h *holds) tick(now time.Time) (again, dead []*publication) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -364,7 +363,7 @@ func (h *holds) tick(now time.Time) (again, dead []*publication) {
 	return again, dead
 }
 
-// bringForward puts those in front whose own pause is over, and counts them.
+// bringForward moves the publications whose own pause is over to the front, and counts them.
 func (t *hold) bringForward(now time.Time) (due int) {
 	isDue := func(p *publication) bool {
 		m := p.forwards()
@@ -385,7 +384,7 @@ func (t *hold) bringForward(now time.Time) (due int) {
 	return due
 }
 
-// try takes out the first n for another attempt.
+// try removes and returns the first n publications for another attempt.
 func (h *holds) try(target *hold, n int) []*publication {
 	trials := target.waiting[:n]
 	for _, p := range trials {
@@ -397,11 +396,11 @@ func (h *holds) try(target *hold, n int) []*publication {
 	return trials
 }
 
-// givesUp tells whether a message has been unroutable for too long, when an attempt has just
-// found its target missing.
+// givesUp reports whether a message has been unroutable for too long, after an attempt that found
+// its target missing.
 //
-// Messages of an order key come here one after the other, so what counts for them is the
-// target's time, and any attempt since they were received.
+// Messages of an order key arrive here one after the other. So for them the target's missing time
+// counts, and any attempt since the message was received.
 func (h *holds) givesUp(target *hold, m *message, now time.Time) bool {
 	if m.line != nil {
 		return now.Sub(h.missedSince(target, m)) >= h.unroutable && !m.received.After(target.missingAt)
@@ -409,13 +408,13 @@ func (h *holds) givesUp(target *hold, m *message, now time.Time) bool {
 	if !target.refuted {
 		return false
 	}
-	if m.unroutableSince.IsZero() { // it was held for another reason
+	if m.unroutableSince.IsZero() { // its target was held for another reason
 		m.unroutableSince = now
 	}
 	return now.Sub(m.unroutableSince) >= h.unroutable
 }
 
-// missedSince is from when on it counts that a message's target is missing.
+// missedSince returns since when the target of a message counts as missing.
 func (h *holds) missedSince(target *hold, m *message) time.Time {
 	if m.line != nil && target.missingSince.After(m.unroutableSince) {
 		return target.missingSince
@@ -423,8 +422,8 @@ func (h *holds) missedSince(target *hold, m *message) time.Time {
 	return m.unroutableSince
 }
 
-// leave takes out the messages for which must says so, the oldest first. What is bound for
-// one of the verifier's own queues never leaves.
+// leave removes and returns the messages for which must returns true, the oldest first.
+// Publications to the verifier's own queues never leave.
 func (h *holds) leave(must func(*message) bool) (out []*message) {
 	for _, p := range h.remove(forwarded(must)) {
 		out = append(out, p.message)
@@ -432,13 +431,12 @@ func (h *holds) leave(must func(*message) bool) (out []*message) {
 	return out
 }
 
-// forget takes out all that waits for a message that is over, also on its way to the dead
-// queue.
+// forget removes all publications of messages that are over, dead letters too.
 func (h *holds) forget(over func(*message) bool) {
 	h.remove(func(p *publication) bool { return p.message != nil && over(p.message) })
 }
 
-// forwarded says so of the publications that forward such a message.
+// forwarded adapts must to publications: it holds for publications that forward such a message.
 func forwarded(must func(*message) bool) func(*publication) bool {
 	return func(p *publication) bool {
 		m := p.forwards()
@@ -469,21 +467,21 @@ func (h *holds) takeOut(target *hold, must func(*publication) bool) []*publicati
 	return out
 }
 
-// has tells whether a target is held.
+// has reports whether a target is held.
 func (h *holds) has(to bridge.Target) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.targets[to] != nil
 }
 
-// size is how many wait that could be set aside.
+// size returns the number of waiting messages that could be set aside.
 func (h *holds) size() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.count
 }
 
-// list lists the targets that take nothing.
+// list returns the held targets.
 func (h *holds) list() []HeldTarget {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -497,8 +495,8 @@ func (h *holds) list() []HeldTarget {
 	return out
 }
 
-// deadLetterAt is when the first waiting message goes to the dead queue, if the target stays
-// as it is; zero if none does.
+// deadLetterAt returns when the first waiting message goes to the dead queue, if the state of the
+// target does not change; zero if none does.
 func (h *holds) deadLetterAt(to bridge.Target, target *hold) (first time.Time) {
 	for _, p := range target.waiting {
 		var at time.Time

@@ -20,7 +20,7 @@ func testHolds(unroutableFor time.Duration) *holds {
 	}
 }
 
-// A ticked holds remembers what it has handed out.
+// A ticked holds remembers the publications that tick has returned.
 type tickedHolds struct {
 	*holds
 	again, dead []*publication
@@ -43,7 +43,7 @@ func publicationsTo(queue string, n int) []*publication {
 	return out
 }
 
-// heldFor holds a target for which n wait, of whom the first has just failed.
+// heldFor holds a target for which n publications wait; the first of them has just failed.
 func heldFor(unroutableFor time.Duration, why HoldReason, n int) (*tickedHolds, []*publication) {
 	h, waiting := newTickedHolds(unroutableFor), publicationsTo("target", n)
 	h.failed(waiting[0], why, problem{})
@@ -53,7 +53,7 @@ func heldFor(unroutableFor time.Duration, why HoldReason, n int) (*tickedHolds, 
 	return h, waiting
 }
 
-// later is after any pause between attempts.
+// later is a time after any pause between attempts.
 func later() time.Time { return time.Now().Add(time.Hour) }
 
 func TestAHeldTargetIsTriedWithOneMessageThenWithTwiceAsMany(t *testing.T) {
@@ -106,7 +106,7 @@ func TestAFailedAttemptStartsAgainWithOne(t *testing.T) {
 	}
 }
 
-// A trial on a channel of others would keep these waiting for the answer as well.
+// A trial on a shared channel would make its other messages wait for the answer as well.
 func TestATargetThatLeftAMessageUnansweredIsTriedAloneUntilItWorks(t *testing.T) {
 	for name, c := range map[string]struct {
 		reason HoldReason
@@ -116,7 +116,7 @@ func TestATargetThatLeftAMessageUnansweredIsTriedAloneUntilItWorks(t *testing.T)
 		"nacked at once":         {Full, false, false},
 		"nacked after a while":   {Full, true, true},
 		"returned at once":       {Missing, false, false},
-		"returned after a while": {Missing, true, false}, // the channel has waited for no queue
+		"returned after a while": {Missing, true, false}, // no queue has blocked the channel
 		"never confirmed":        {Stuck, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -161,8 +161,7 @@ func TestATargetThatLeftAMessageUnansweredIsTriedAloneUntilItWorks(t *testing.T)
 	}
 }
 
-// The next message of each key comes when the one before it is safe, so that somebody always
-// waits.
+// The next message of each key comes when the previous one is safe, so that one always waits.
 func TestATargetThatWorksIsHeldNoLongerAlthoughTheNextOfEachKeyWaits(t *testing.T) {
 	for _, keys := range []int{5, 3 * maxBurst} {
 		h, _ := heldFor(time.Hour, Full, keys)
@@ -218,8 +217,8 @@ func TestHeldTargetsWithoutMessagesAreForgotten(t *testing.T) {
 	}
 }
 
-// A message is given up only when an attempt has just shown that its target is
-// still missing: its time alone is no reason.
+// A message is given up only when an attempt has just shown that its target is still missing: its
+// time alone is not enough.
 func TestUnroutableIsGivenUpOnlyAfterAnAttempt(t *testing.T) {
 	h := newTickedHolds(time.Minute)
 	old, young := publicationsTo("missing", 1)[0], publicationsTo("missing", 1)[0]
@@ -255,8 +254,8 @@ func TestWhatIsBoundForTheDeadQueueIsNeverGivenUp(t *testing.T) {
 	}
 }
 
-// The time of a missing target is that for which it was missing, whatever it was
-// held for before.
+// The time of a missing target begins when it was found missing, even if it was held for another
+// reason before.
 func TestWhoWaitedForAnotherReasonIsNotGivenUpWhenTheTargetTurnsOutToBeMissing(t *testing.T) {
 	h, _ := heldFor(time.Minute, Full, 2)
 	h.tick(later())
@@ -305,8 +304,8 @@ func TestATargetThatWasThereBetweenIsMissingAnew(t *testing.T) {
 	}
 }
 
-// The next message of a key comes when the one before it was given up. It has its target's
-// time, not one of its own; but an attempt since it was received must have failed.
+// The next message of a key comes when the previous one was given up. It has its target's time, not
+// its own, but an attempt since it was received must have failed.
 func TestMessagesOfAKeyAreGivenUpByTheTimeOfTheirTarget(t *testing.T) {
 	h := newTickedHolds(time.Minute)
 	of := func(received time.Time) *publication {
@@ -392,8 +391,8 @@ func TestTheLogSaysWhatBecomesOfAMissingTarget(t *testing.T) {
 	}
 }
 
-// What a session has learned of a target outlives it, without its messages. The time without a
-// session does not count: no attempt was made.
+// The next session remembers the state of held targets, without their messages. The time without a
+// session does not count, because no attempt was made.
 func TestTheNextSessionKnowsTheHeldTargets(t *testing.T) {
 	h, _ := heldFor(time.Minute, Missing, 3)
 	target := bridge.Target{RoutingKey: "target"}
@@ -423,7 +422,7 @@ func TestTheNextSessionKnowsTheHeldTargets(t *testing.T) {
 		t.Errorf("messages of the ended session wait: %+v", got)
 	}
 
-	// A message that comes again goes on counting; a new one begins.
+	// The time of a message that comes again continues; a new message's time begins.
 	again, fresh := publicationsTo("target", 1)[0], publicationsTo("target", 1)[0]
 	again.message.delivery.Redelivered = true
 	got.missingSince, got.missingAt = began, began
@@ -454,7 +453,7 @@ func TestNoMoreSilentTargetsAreTriedThanThereAreChannels(t *testing.T) {
 }
 
 // An exchange that nacks may have other queues. Each message's first attempt waits for nothing;
-// the further ones come after pauses of its own, whatever becomes of the others.
+// further attempts follow after pauses of its own, independent of the other messages.
 func TestAnExchangeThatNacksKeepsNoFirstAttemptWaiting(t *testing.T) {
 	h := newTickedHolds(time.Hour)
 	exchange := bridge.Target{Exchange: "events"}

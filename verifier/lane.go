@@ -13,20 +13,21 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
-// A lane is a consumer on a channel of its own, with its acks, and with the messages that
-// it has brought.
+// A lane is a consumer on its own channel, with its acks, and with the messages that it has
+// received.
 //
-// The broker bounds how many deliveries a consumer has unacked, and knows no bound in bytes
-// (RabbitMQ's guide 'Consumer Prefetch'). So the lane keeps the content of no more than
-// maxBytes. A delivery that exceeds it rests: only its tag is kept, until there is room.
-// Then it is handed back, and comes again.
+// The broker limits the number of a consumer's unacked deliveries, but not their bytes (RabbitMQ's
+// guide 'Consumer Prefetch'). So the lane keeps the content of at most maxBytes. A delivery that
+// exceeds this rests: the lane keeps only its tag until there is room. Then it hands the delivery
+// back, and it comes again.
 //
-// So does a message that the broker takes nowhere, until it is too old to be held.
+// A message that no queue of the broker accepts rests too, until it is too old to be held.
 //
-// The lane of an ordered queue hands nothing back, since that would change the order. What
-// rests there comes again over the next channel (shard).
+// The lane of an ordered queue hands nothing back, since that would change the order. Its resting
+// deliveries come again over the next channel (shard).
 //
-// All lanes share a connection. It reads about readAhead and one message before they receive.
+// All lanes share a connection. The connection reads at most about readAhead and one message ahead
+// of them.
 type lane struct {
 	queue    string
 	prefetch int
@@ -35,38 +36,38 @@ type lane struct {
 	ch       *amqp.Channel
 	acks     *acks
 
-	line   *line // of an ordered queue, else nil
+	line   *line // the key order of an ordered queue, else nil
 	opened time.Time
 
 	deliveries <-chan amqp.Delivery
 	cancels    <-chan string
 	refusals   <-chan *amqp.Error // why the channel has ended
 
-	arrived *gatherer[arrival] // not taken apart yet
-	open    atomic.Int64       // messages taken apart and not done
+	arrived *gatherer[arrival] // not unpacked yet
+	open    atomic.Int64       // messages that were unpacked and are not done
 	freed   chan struct{}
 
 	mu       sync.Mutex
-	received bool // anything
-	bytes    int  // of the deliveries that are kept
+	received bool // the lane has received a delivery
+	bytes    int  // of the deliveries whose content is kept
 	resting  []*parcel
 
-	returning  int // bytes that were handed back, since there is room for them, and not come again
+	returning  int // bytes that were handed back because there is room for them, and have not come again
 	handedBack time.Time
 }
 
-// A parcel is one unacked delivery: a message, or a group of them. It is acked
-// when the last of them is done.
+// A parcel is one unacked delivery: a message, or a group of messages. It is acked when the last of
+// them is done.
 type parcel struct {
 	lane     *lane
 	tag      uint64
 	bytes    int
 	received time.Time
-	single   bool         // no group
+	single   bool         // not a group
 	open     atomic.Int32 // messages that are not done
-	apart    atomic.Bool  // a member is in another queue and would be judged again
-	stranded atomic.Bool  // the broker takes one of them nowhere
-	back     atomic.Bool  // one of them could be moved nowhere: the delivery is handed back
+	apart    atomic.Bool  // another queue has a member already, which would be judged twice
+	stranded atomic.Bool  // no queue of the broker accepts one of them
+	back     atomic.Bool  // one of them could not be moved to any queue: the delivery is handed back
 }
 
 type arrival struct {
@@ -74,15 +75,15 @@ type arrival struct {
 	delivery amqp.Delivery
 }
 
-// restInterval is the time between looks for room for what rests. What was handed back at
-// the last look should have come by then: else more would be handed back than fits.
+// restInterval is the time between checks for room for resting deliveries. Deliveries that the last
+// check handed back should have come again by then; otherwise the next one would hand back more
+// than fits.
 const restInterval = 50 * time.Millisecond
 
-// returnPatience is how long room is kept for what was handed back.
+// returnPatience is how long room is reserved for deliveries that were handed back.
 const returnPatience = 5 * restInterval
 
-// readAhead is how many bytes of deliveries the connection reads before the lanes receive
-// them.
+// readAhead bounds the bytes of deliveries that the connection reads before the lanes receive them.
 const readAhead = 1 << 20
 
 func newLane(queue string, prefetch, maxBytes int, handBack time.Duration, ch *amqp.Channel) *lane {
@@ -90,8 +91,8 @@ func newLane(queue string, prefetch, maxBytes int, handBack time.Duration, ch *a
 		acks: newAcks(ch), arrived: newGatherer[arrival](), freed: make(chan struct{}, 1), opened: time.Now()}
 }
 
-// consume asks for deliveries. It must be done before acks.finish, which asks the broker
-// something on the same channel: two questions at once end the channel.
+// consume starts the consumer. It must be called before acks.finish, which makes a request on the
+// same channel: two requests at once end the channel.
 func (l *lane) consume() (err error) {
 	l.cancels = l.ch.NotifyCancel(make(chan string, 1))
 	l.refusals = l.ch.NotifyClose(make(chan *amqp.Error, 1))
@@ -103,8 +104,8 @@ func (l *lane) consume() (err error) {
 	return nil
 }
 
-// ended says why the consumer has ended. The library tells the reason of its channel's or
-// connection's end before it ends the deliveries.
+// ended returns why the consumer has ended. The library reports the reason of the end of its
+// channel or connection before it closes the deliveries.
 func (l *lane) ended() error {
 	select {
 	case reason := <-l.refusals:
@@ -116,8 +117,7 @@ func (l *lane) ended() error {
 	return fmt.Errorf("consume %q: %w", l.queue, errConsumerEnded)
 }
 
-// receive keeps a delivery, or lets it rest. It must not block, or the
-// connection stops reading.
+// receive keeps a delivery, or lets it rest. It must not block, or the connection stops reading.
 func (l *lane) receive(d amqp.Delivery) {
 	p := &parcel{lane: l, tag: d.DeliveryTag, bytes: wire.Held(d), received: time.Now()}
 	l.acks.took(p.tag)
@@ -136,19 +136,19 @@ func (l *lane) receive(d amqp.Delivery) {
 	}
 }
 
-// fits tells whether there is room for p beside so many bytes. Alone it always fits.
+// fits reports whether there is room for p beside a number of bytes. Alone p always fits.
 func (l *lane) fits(bytes int, p *parcel) bool { return bytes == 0 || bytes+p.bytes <= l.maxBytes }
 
-// taken tells whether what room there is belongs to others, which have come before: small
-// newcomers would leave none to a large message for ever.
+// taken reports whether the free room is reserved for earlier deliveries. Otherwise small newcomers
+// would leave a large message no room for ever.
 func (l *lane) taken(now time.Time) bool {
 	return l.expected(now) > 0 || slices.ContainsFunc(l.resting, waits)
 }
 
 func waits(p *parcel) bool { return !p.stranded.Load() }
 
-// expected is how many bytes were handed back and should come again. They may go to
-// another verifier, so nobody waits for them for long.
+// expected returns the number of bytes that were handed back and should come again. They may go to
+// another verifier, so no room is reserved for them for long.
 func (l *lane) expected(now time.Time) int {
 	if now.Sub(l.handedBack) > returnPatience {
 		l.returning = 0
@@ -156,7 +156,7 @@ func (l *lane) expected(now time.Time) int {
 	return l.returning
 }
 
-// wakeUp hands back what rests: as much as there is room for, and what is too old.
+// wakeUp hands back resting deliveries: as many as there is room for, and any that are too old.
 func (l *lane) wakeUp(ctx context.Context) error {
 	ticker := time.NewTicker(restInterval)
 	defer ticker.Stop()
@@ -170,8 +170,8 @@ func (l *lane) wakeUp(ctx context.Context) error {
 	}
 }
 
-// rested takes out what is to be handed back: in the order of arrival, up to the first that
-// there is no room for.
+// rested removes the resting deliveries to hand back, and returns their tags: in the order of
+// arrival, up to the first that does not fit.
 func (l *lane) rested(now time.Time) (tags []uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -193,8 +193,8 @@ func (l *lane) rested(now time.Time) (tags []uint64) {
 	return tags
 }
 
-// finish acks at the end all that is done, and hands back the rest. In an ordered queue the
-// end of the channel does the latter.
+// finish acks at the end all messages that are done, and hands back the rest. In an ordered queue
+// the end of the channel hands back.
 func (l *lane) finish() error {
 	if l.line != nil {
 		return l.acks.leave()
@@ -202,20 +202,20 @@ func (l *lane) finish() error {
 	return l.acks.finish()
 }
 
-// full tells whether others may be in the queue that the lane has no room for.
+// full reports whether the queue may contain messages for which the lane has no room.
 func (l *lane) full() bool { return l.crowded() || l.short() }
 
-// crowded tells whether the lane holds as many messages as it may.
+// crowded reports whether the lane holds as many messages as it may.
 func (l *lane) crowded() bool { return int(l.open.Load()) >= l.prefetch }
 
-// short tells whether the lane lacks room for what has been delivered.
+// short reports whether the lane lacks room for a delivery.
 func (l *lane) short() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.ContainsFunc(l.resting, waits)
 }
 
-// empty tells whether it has nothing unacked.
+// empty reports whether the lane has no unacked delivery.
 func (l *lane) empty() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -247,8 +247,8 @@ func (l *lane) stranded() (n int) {
 	return n
 }
 
-// waitRoom waits until the lane holds fewer messages than it may: groups could
-// bring many more than the prefetch count. It returns false if ctx ends.
+// waitRoom waits until the lane holds fewer messages than it may: groups could bring many more than
+// the prefetch count. It returns false if ctx ends.
 func (l *lane) waitRoom(ctx context.Context) bool {
 	for l.crowded() {
 		select {
@@ -260,14 +260,15 @@ func (l *lane) waitRoom(ctx context.Context) bool {
 	return true
 }
 
-// took says of how many messages a parcel consists.
+// took sets the number of messages in a parcel.
 func (l *lane) took(p *parcel, messages int) {
 	p.open.Store(int32(messages))
 	p.single = messages == 1
 	l.open.Add(int64(messages))
 }
 
-// done lets messages go, and those parcels be acked that they were the last of.
+// done removes messages from the lane's count, and acks, hands back or rests the parcels that have
+// ended.
 func (l *lane) done(messages int, ended []*parcel) {
 	if messages == 0 && len(ended) == 0 {
 		return

@@ -7,8 +7,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// A backlog of small messages fills whatever room there is. The large one must get room all
-// the same, even one that is larger than all of it.
+// A backlog of small messages fills all free room. The large message must get room nevertheless,
+// even if it is larger than all of it.
 func TestALargeMessageGetsRoomAmongSmallOnes(t *testing.T) {
 	const small = 10_000
 	for _, large := range []int{10 * small, 200 * small} {
@@ -28,7 +28,7 @@ func TestALargeMessageGetsRoomAmongSmallOnes(t *testing.T) {
 				l.took(a.parcel, 1)
 				kept = append(kept, a.parcel)
 			}
-			if len(kept) > 0 { // one is done
+			if len(kept) > 0 { // one message is done
 				l.done(1, kept[:1])
 				kept = kept[1:]
 			}
@@ -47,7 +47,7 @@ func TestALargeMessageGetsRoomAmongSmallOnes(t *testing.T) {
 			now = now.Add(restInterval)
 			got := false
 			for _, back := range l.rested(now) {
-				deliver(small, false) // it comes before what was handed back
+				deliver(small, false) // these come before the deliveries that were handed back
 				size, was := sizes[back]
 				if !was {
 					size = small

@@ -15,23 +15,22 @@ const (
 	// lookupLimit bounds one lookup statement.
 	lookupLimit = 1000
 	// lookupGather is the pause before a lookup under full load, unless lookupEnough messages have
-	// arrived already, as the groups of carried messages bring them.
+	// arrived already, as groups of carried messages do.
 	lookupGather = 6 * time.Millisecond
 	lookupEnough = 20
-	// idlersGather is the time between lookups of waiting messages that no settler
-	// has time for.
+	// idlersGather is the time between lookups of waiting messages that no settler has time for.
 	idlersGather = 8 * time.Millisecond
-	// settleAge is how old a message is under load before somebody waits for its
-	// transaction alone: most end sooner, and are found by the next lookups.
+	// settleAge is the age of a message under load from which a settler waits for its transaction
+	// alone: most transactions end sooner, and the next lookups find their messages.
 	settleAge = 25 * time.Millisecond
-	// ledgerTimeout is how long the database may take for an answer, beside waiting
-	// for a transaction: then the connection counts as dead, and with it the session.
+	// ledgerTimeout bounds the database's answer, without the time of waiting for a transaction. After
+	// it the connection counts as dead, and the session ends.
 	ledgerTimeout = 30 * time.Second
 )
 
-// look asks the ledger, without waiting, about all that has arrived. Whoever is
-// found goes on; the others go to the waiting room. The waiting ones that nobody
-// settles are asked about again.
+// look asks the ledger, without waiting, about all messages that have arrived. Committed messages
+// go on; the others go to the waiting room. Waiting messages that no settler has are looked up
+// again.
 func (s *session) look(ctx context.Context) error {
 	for {
 		select {
@@ -55,7 +54,7 @@ func (s *session) look(ctx context.Context) error {
 	}
 }
 
-// idlers ticks while there are waiting messages that nobody settles.
+// idlers returns a timer for the next lookup while there are waiting messages that no settler has.
 func (s *session) idlers() <-chan time.Time {
 	wait, some := s.room.nextLook(time.Now())
 	if !some {
@@ -79,7 +78,7 @@ func (s *session) lookUp(ctx context.Context, fresh, waiting []*message) error {
 		committed, err = s.proven.Committed(asking, ids)
 		return err
 	})
-	if ctx.Err() != nil { // reunite must see them
+	if ctx.Err() != nil { // reunite must see the messages
 		s.arrivals.add(fresh...)
 		for _, m := range waiting {
 			s.room.looked(m, false, time.Now())
@@ -94,14 +93,14 @@ func (s *session) lookUp(ctx context.Context, fresh, waiting []*message) error {
 		found[id] = true
 	}
 	var hits, misses, again, young []*message
-	// With shorter pauses than that, looking again would cost more than settling.
+	// With shorter pauses, further lookups would cost more than settling.
 	busy, now := s.pace.gather(lookupGather) >= lookupGather/2, time.Now()
-	for _, m := range fresh { // a miss is no outcome: rule 3 of package bridge
+	for _, m := range fresh { // a message that is not found has no outcome yet: rule 3 of package bridge
 		switch {
 		case found[m.staged.ID]:
 			hits = append(hits, m)
 			if m.parcel.lane == s.waiting {
-				s.pace.add(1) // as a new one: it goes on
+				s.pace.add(1) // counts like a new one, since it goes on
 			}
 		case m.parcel.lane == s.waiting:
 			again = append(again, m)
@@ -122,7 +121,7 @@ func (s *session) lookUp(ctx context.Context, fresh, waiting []*message) error {
 		}
 	}
 	s.room.enter(false, misses...)
-	s.room.enter(true, again...) // for each of them somebody has waited before
+	s.room.enter(true, again...) // each of them has waited in a verifier before
 	wake(s.more)
 	if err := s.seekEvidence(ctx, hits...); err != nil && ctx.Err() == nil {
 		return err
@@ -141,7 +140,7 @@ func (s *session) settle(ctx context.Context) error {
 			return nil
 		}
 		wait := s.opts.SettleWait
-		if !slow || m.parcel.lane.full() { // others want the settler too
+		if !slow || m.parcel.lane.full() { // other messages need the settler too
 			wait = min(wait, slowAge)
 		}
 		s.connections.yield(ctx)
@@ -159,7 +158,7 @@ func (s *session) settle(ctx context.Context) error {
 		}
 		s.connections.end()
 		if ctx.Err() != nil {
-			s.room.waited(m, true) // reunite must see it
+			s.room.waited(m, true) // reunite must see the message
 			return nil
 		}
 		if s.connections.refuses(err, int(s.settling.Load())) {

@@ -10,18 +10,18 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// behindAfter is how much later others may have been published that are confirmed
-// already, before a target without a confirm is held. In a burst RabbitMQ's credit flow can
-// silence the connection sooner: then it is how long the silence may last.
+// behindAfter: a target without a confirm is held when messages that were published to others this
+// much later are confirmed. In a burst RabbitMQ's credit flow can silence the connection sooner;
+// then behindAfter bounds the silence.
 const behindAfter = time.Second
 
-// burst is how many messages in flight to one target can silence a connection: a quorum
-// queue's client blocks its channel from 32 on (RabbitMQ's quorum_commands_soft_limit), a
-// classic queue from some hundreds on (credit_flow_default_credit).
+// burst is the number of messages in flight to one target that can silence a connection: a quorum
+// queue's client blocks its channel from 32 on (RabbitMQ's quorum_commands_soft_limit), a classic
+// queue from some hundreds on (credit_flow_default_credit).
 const burst = 32
 
-// A mainChannel publishes many messages at a time, over a connection of its own, and
-// knows which are in flight.
+// A mainChannel publishes many messages at a time, over a separate connection, and tracks the
+// messages in flight.
 type mainChannel struct {
 	conn      *bridge.Connection
 	publisher *bridge.Publisher
@@ -31,15 +31,15 @@ type mainChannel struct {
 	mu     sync.Mutex
 	flying map[bridge.Target]*list.List // of *attempt, the oldest first
 	count  int
-	heard  time.Time // when the last confirm came, or nothing was in flight
-	latest time.Time // when the latest of those that are confirmed was published
+	heard  time.Time // when the last confirm came, or when nothing was in flight
+	latest time.Time // when the latest of the confirmed messages was published
 }
 
 // An attempt is a message in flight.
 type attempt struct {
 	p    *publication
 	at   time.Time
-	item *list.Element // nil when it is over
+	item *list.Element // nil when the attempt is over
 }
 
 func newMainChannel(ctx context.Context, conn *bridge.Connection, limit int) (*mainChannel, error) {
@@ -53,7 +53,7 @@ func newMainChannel(ctx context.Context, conn *bridge.Connection, limit int) (*m
 	return c, nil
 }
 
-// newFlight is a main channel without its connection.
+// newFlight returns a main channel without its connection.
 func newFlight() *mainChannel {
 	return &mainChannel{flying: make(map[bridge.Target]*list.List)}
 }
@@ -63,7 +63,7 @@ func (c *mainChannel) close() {
 	c.conn.Close()
 }
 
-// begin puts a message among those in flight.
+// begin adds a message to those in flight.
 func (c *mainChannel) begin(p *publication) *attempt {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -80,22 +80,22 @@ func (c *mainChannel) begin(p *publication) *attempt {
 	return a
 }
 
-// sent begins the time of an attempt, which may have waited for room before.
+// sent restarts the time of an attempt, which may have waited for room before.
 func (c *mainChannel) sent(a *attempt) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	a.at = time.Now()
 }
 
-// forget takes an attempt out; it returns false if that was done before.
+// forget removes an attempt. It returns false if the attempt was removed before.
 func (c *mainChannel) forget(a *attempt) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.remove(a)
 }
 
-// confirmed is forget for an attempt that has been reported. The broker has told what
-// became of it, unless it is unconfirmed.
+// confirmed is forget for an attempt with a result. Unless the result is
+// ErrUnconfirmed, it comes from the broker.
 func (c *mainChannel) confirmed(a *attempt, err error) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -104,7 +104,7 @@ func (c *mainChannel) confirmed(a *attempt, err error) bool {
 		if a.at.After(c.latest) {
 			c.latest = a.at
 		}
-		if a.item != nil { // otherwise it is somebody else's by now
+		if a.item != nil { // otherwise another channel has the publication by now
 			a.p.slow = c.heard.Sub(a.at) >= behindAfter
 		}
 	}
@@ -125,8 +125,8 @@ func (c *mainChannel) remove(a *attempt) bool {
 	return true
 }
 
-// look tells which targets have fallen behind, whether one of them is so for as long as
-// patience, and whether the channel as a whole has been silent for as long.
+// look returns the targets that have fallen behind, whether one of them has been so for patience,
+// and whether the whole channel has been silent for patience.
 func (c *mainChannel) look(now time.Time, patience time.Duration) (behind []bridge.Target, overdue, silent bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -142,16 +142,17 @@ func (c *mainChannel) look(now time.Time, patience time.Duration) (behind []brid
 	return behind, overdue, c.count > 0 && now.Sub(c.heard) >= patience
 }
 
-// silences tells whether a target without confirms may have silenced the connection: it has
-// a burst in flight, the oldest of which is older than one that is confirmed.
+// silences reports whether a target without confirms may have silenced the connection: it has a
+// burst in flight, and the oldest of it was published before a message that is confirmed.
 func (c *mainChannel) silences(all *list.List) bool {
 	return all.Len() >= burst && all.Front().Value.(*attempt).at.Before(c.latest)
 }
 
-// unread takes out what a silenced channel kept from the broker, which reads a connection
-// in order: as a rule all that it has read is confirmed, but for the targets that are behind,
-// and what it has not read was published later than anything that is confirmed. It may come
-// twice: the broker reads it after all when it gives credit again, or had read it.
+// unread removes and returns the publications that the broker has probably not read because a
+// target silenced the channel. The broker reads a connection in order. So as a rule all
+// publications that it has read are confirmed, except to targets that are behind, and the unread
+// ones were published later than anything confirmed. They may arrive twice: the broker reads them
+// when it grants credit again, or has read them already.
 func (c *mainChannel) unread(now time.Time) (out []*publication) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -167,7 +168,7 @@ func (c *mainChannel) unread(now time.Time) (out []*publication) {
 			later = append(later, all)
 		}
 	}
-	if !silenced { // by none of them
+	if !silenced { // no target has silenced the channel
 		return nil
 	}
 	for _, all := range later {
@@ -176,7 +177,7 @@ func (c *mainChannel) unread(now time.Time) (out []*publication) {
 	return out
 }
 
-// takeOut takes those attempts out for which the condition holds.
+// takeOut removes and returns the attempts for which the condition holds.
 func (c *mainChannel) takeOut(all *list.List, which func(*attempt) bool) (out []*publication) {
 	for item := all.Front(); item != nil; {
 		a := item.Value.(*attempt)
@@ -189,7 +190,7 @@ func (c *mainChannel) takeOut(all *list.List, which func(*attempt) bool) (out []
 	return out
 }
 
-// giveUp takes out what is in flight for longer than patience, or all.
+// giveUp removes and returns publications that are in flight for longer than patience, or all.
 func (c *mainChannel) giveUp(now time.Time, patience time.Duration, all bool) (out []*publication) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -199,7 +200,7 @@ func (c *mainChannel) giveUp(now time.Time, patience time.Duration, all bool) (o
 	return out
 }
 
-// abandon takes publications out, whatever becomes of them.
+// abandon removes and returns the publications for which must returns true, without their results.
 func (c *mainChannel) abandon(must func(*publication) bool) (out []*publication) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -209,7 +210,7 @@ func (c *mainChannel) abandon(must func(*publication) bool) (out []*publication)
 	return out
 }
 
-// excuse lets the time begin anew: the broker takes nothing from anybody.
+// excuse restarts all times: the broker accepts no message from any connection.
 func (c *mainChannel) excuse(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

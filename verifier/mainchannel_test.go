@@ -8,8 +8,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// flight is a main channel with one message in flight for each of these targets,
-// published so long ago.
+// flight returns a main channel with one message in flight to each of these targets, published that
+// long ago.
 func flight(now time.Time, ages map[string]time.Duration) (*mainChannel, map[string]*attempt) {
 	c := newFlight()
 	attempts := make(map[string]*attempt)
@@ -34,7 +34,7 @@ func TestATargetIsBehindWhenOthersOfLaterAreConfirmed(t *testing.T) {
 	}
 }
 
-// RabbitMQ's credit flow can end all confirms of a connection within less than that time.
+// RabbitMQ's credit flow can stop all confirms of a connection within less than that time.
 func TestASilencedBurstTellsWhoIsBehindAndWhatWasNotRead(t *testing.T) {
 	const patience = time.Minute
 	now := time.Now()
@@ -62,7 +62,7 @@ func TestASilencedBurstTellsWhoIsBehindAndWhatWasNotRead(t *testing.T) {
 	}
 }
 
-// Of a channel that has confirmed nothing, nobody knows what the broker has read.
+// If a channel has no confirms, it is unknown which publications the broker has read.
 func TestWithoutAConfirmNothingIsUnread(t *testing.T) {
 	now := time.Now()
 	c, _ := flight(now, map[string]time.Duration{"one": 2 * behindAfter, "other": behindAfter})

@@ -11,35 +11,37 @@ import (
 )
 
 const (
-	// stagingPause and waitingPause are how long a marker is held at least, after it has come from
-	// the staging and from the waiting queue. By then the messages before it are forwarded, touched
-	// or set aside.
+	// stagingPause and waitingPause are the shortest times for which a marker is held after it has
+	// come from the staging queue, and from the waiting queue. By then the messages before it are
+	// forwarded, touched or set aside.
 	stagingPause = 500 * time.Millisecond
 	waitingPause = time.Second
-	// markerPatience is how long it is held at most while messages before it are not judged. Then it
-	// goes back to its queue.
+	// markerPatience is the longest time for which a marker is held while messages before it are not
+	// judged. Then it goes back to its queue.
 	markerPatience = 30 * time.Second
 )
 
-// A marker names no row, so it does not tell whether its verifier works on a copy of the database.
-// A row that is committed for it would not tell that either. A marker may come again after the row's
-// DELETE, since its channel is lost before the ack, or because it was passed on twice: the row is
-// absent, and no database is a copy. A row that stays for long would have to be swept, and a copy
-// that is made meanwhile has it too. Nothing rests on the answer. A marker shows that all before it
-// have passed a verifier, whichever database its own verifier asks, and only rows count that the
-// reader has itself seen committed before the marker's look. If the clock of a copy is ahead, the
-// look is in the future and does not count. Evidence (evidence.go) keeps a verifier on a copy from
-// dropping the original's messages, and says so in log, State and metrics. It may stage the messages
-// of copied rows: duplicates, which an identity of its own avoids (migrate.NewIdentity).
+// A marker names no row, so it does not show whether its verifier works on a copy of the database.
+// Committing a row for each marker would not show that either. A marker may come again after the
+// row's DELETE, because its channel was lost before the ack, or because it was passed on twice:
+// then the row is absent although no database is a copy. If the row stayed for long, it would have
+// to be swept, and a later copy of the database would have it too.
+//
+// Nothing depends on this. A marker shows that all messages before it have passed a verifier,
+// whichever database its own verifier uses, and only rows count that the reader itself has seen
+// committed before the marker's look. If the clock of a copy is ahead, the look is in the future
+// and does not count. Evidence (evidence.go) keeps a verifier on a copy from dropping the
+// original's messages, and log, State and metrics report it. Such a verifier may stage the messages
+// of copied rows: duplicates, which a separate identity for the copy avoids (migrate.NewIdentity).
 
 // A heldMarker is a marker that this verifier has taken from a queue.
 type heldMarker struct {
 	wire.Marker
 	parcel *parcel
-	taken  time.Time // when all before it had been taken apart
+	taken  time.Time // when all messages before it had been unpacked
 }
 
-// arriveMarker takes a marker. A message that only looks like one goes to the dead queue.
+// arriveMarker takes a marker. A message that only looks like a marker goes to the dead queue.
 func (s *session) arriveMarker(p *parcel, d amqp.Delivery) {
 	marker, err := wire.ReadMarker(d)
 	why := deathReason{code: wire.DeadMalformed}
@@ -73,8 +75,9 @@ func (g *stager) receive(m heldMarker) {
 	g.markers = append(g.markers, m)
 }
 
-// ripe takes out the markers of a queue that were held for long enough, and hands back those that
-// stay blocked or have something before them that stays unjudged.
+// ripe removes and returns the markers of a queue that were held for long enough. It hands back
+// markers after markerPatience if publishing is still blocked or a message before them is still
+// unjudged.
 func (g *stager) ripe(queue string, pause time.Duration, blocked bool) (ripe []heldMarker) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -121,8 +124,8 @@ func (g *stager) passMarkersOn(ctx context.Context) error {
 	return nil
 }
 
-// evaluateMarkers finds the rows whose copies would have come before a marker from the waiting queue.
-// Only what this verifier has itself seen committed in time counts.
+// evaluateMarkers finds the rows whose copies would have come before a marker from the waiting
+// queue. Only rows count that this verifier itself has seen committed in time.
 func (g *stager) evaluateMarkers() {
 	markers := g.ripe(g.waiting, waitingPause, false)
 	defer func() { // after a panic too
@@ -139,7 +142,7 @@ func (g *stager) evaluateMarkers() {
 	}
 }
 
-// goneBy notes the rows of which no queue has a copy, after a marker of that look.
+// goneBy notes the rows that have no copy in a queue, after a marker of that look.
 func (g *stager) goneBy(look time.Time) {
 	if g.anew {
 		return
@@ -153,10 +156,10 @@ func (g *stager) goneBy(look time.Time) {
 	}
 }
 
-// before tells whether a row was seen long enough before a look.
+// before reports whether a row was seen long enough before a look.
 func (c candidate) before(look time.Time) bool { return !c.seen.After(look.Add(-seenBefore)) }
 
-// sendMarker publishes a marker after a look, if a row was seen long enough before that.
+// sendMarker publishes a marker after a look, if a row was seen long enough before the look.
 func (g *stager) sendMarker(ctx context.Context, at time.Time) error {
 	now := time.Now()
 	if g.anew || g.blocked() || now.Sub(g.sent) < g.wait || !g.needsMarker(at) {

@@ -10,7 +10,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
-// A message is one that was delivered, and what has been decided about it.
+// A message is a delivered message, with the decisions about it.
 type message struct {
 	parcel   *parcel
 	delivery amqp.Delivery // of a group's member: as if it had been delivered alone
@@ -19,26 +19,26 @@ type message struct {
 	judged   time.Time
 	safe     time.Time
 	verdict  Verdict
-	why      deathReason // if it goes to the dead queue
+	why      deathReason // why it goes to the dead queue, if it does
 
-	committed       bool      // its row is there and goes when the message is safe elsewhere
+	committed       bool      // its row exists and is deleted when the message is safe elsewhere
 	unroutableSince time.Time // of one with an order key: when its key was last held for it, see holds.givesUp
-	attempts        int64     // that failed
-	nacks           int64     // of these, how many an exchange has nacked: as many copies may have arrived
-	nackedAt        time.Time // the last time
+	attempts        int64     // failed attempts
+	nacks           int64     // how many of these an exchange has nacked: as many copies may have arrived
+	nackedAt        time.Time // when the last of these was nacked
 
-	carried   *heldCarried // its place among the carried messages that are held; nil if it has none
-	touchedAt time.Time    // as it came from the waiting queue: when its stage time was moved on last
+	carried   *heldCarried // its entry among the held carried messages; nil if it has none
+	touchedAt time.Time    // when its stage time was last moved, according to its copy in the waiting queue
 
-	withheld bool // looks rolled back and waits for evidence; belongs to the room
+	withheld bool // looks rolled back and waits for evidence; the room sets it
 
-	line  *line // in which it waits for its turn; nil without an ordered queue
-	ready bool  // for its turn: known to have committed
+	line  *line // the key order in which it waits for its turn; nil without an ordered queue
+	ready bool  // known to have committed, so it may have its turn
 }
 
 func (m *message) id() string { return m.delivery.MessageId }
 
-// since is when it began to wait, as far as that is known.
+// since returns when the message began to wait, as far as that is known.
 func (m *message) since() time.Time {
 	if at := m.staged.StagedAt; !at.IsZero() && at.Before(m.received) {
 		return at
@@ -46,25 +46,24 @@ func (m *message) since() time.Time {
 	return m.received
 }
 
-// A publication is what is published for a message, and where: the message itself to its
-// target, or a copy to one of the verifier's own queues. A group of messages travels to the
-// waiting queue in one. What becomes of the publication decides what is next for the
-// message, which may be another publication.
+// A publication is a message to publish and its destination: the message itself to its target, or a
+// copy to one of the verifier's own queues. A group of messages goes to the waiting queue as one
+// publication. Its result decides the next step of the message, which may be another publication.
 type publication struct {
 	course     course
 	to         bridge.Target
 	publishing *amqp.Publishing
-	message    *message   // nil if it is of a group
-	group      []*message // to the waiting queue
+	message    *message   // nil for a group
+	group      []*message // the messages of a group for the waiting queue
 
 	trial    bool    // an attempt at a held target
-	alone    bool    // over a careful channel: its target was silent
+	alone    bool    // over a careful channel, because its target was silent
 	slow     bool    // the last answer took long (behindAfter)
 	problem  problem // why it was given up
-	enclosed bool    // it is a dead letter that is a record
+	enclosed bool    // it is a dead letter in the form of a record
 }
 
-// A course says why a message is published.
+// A course is the purpose of a publication.
 type course int
 
 const (
@@ -81,7 +80,7 @@ func (p *publication) id() string {
 	return p.message.id()
 }
 
-// messages are those that it carries.
+// messages returns the publication's messages.
 func (p *publication) messages() []*message {
 	if p.message == nil {
 		return p.group
@@ -89,7 +88,7 @@ func (p *publication) messages() []*message {
 	return []*message{p.message}
 }
 
-// forwards returns the message if the publication is to forward it, else nil.
+// forwards returns the message if the publication forwards it, else nil.
 func (p *publication) forwards() *message {
 	if p.course != forward {
 		return nil
@@ -97,7 +96,7 @@ func (p *publication) forwards() *message {
 	return p.message
 }
 
-// crowds counts what may be set aside when too many wait: not what must keep its order.
+// crowds is 1 if the message may be set aside when too many wait, and 0 if it must keep its order.
 func (p *publication) crowds() int {
 	if p.message != nil && p.message.line != nil {
 		return 0
@@ -105,12 +104,12 @@ func (p *publication) crowds() int {
 	return 1
 }
 
-// toTarget is the message itself.
+// toTarget returns a publication of the message itself.
 func (m *message) toTarget() *publication {
 	return &publication{course: forward, to: m.staged.Target(), publishing: &m.staged.Message.Publishing, message: m}
 }
 
-// toWaiting is a copy for the waiting queue, in the staged form.
+// toWaiting returns a copy for the waiting queue, in the staged form.
 func (m *message) toWaiting(queue string, now time.Time) *publication {
 	staged := m.staged.Publishing()
 	staged.Headers[wire.HeaderSetAsideAt] = now.UnixMilli()
@@ -131,7 +130,7 @@ func (m *message) toWaiting(queue string, now time.Time) *publication {
 	return &publication{course: setAside, to: bridge.Target{RoutingKey: queue}, publishing: &staged, message: m}
 }
 
-// toAudit is a copy for the audit queue, in the staged form.
+// toAudit returns a copy for the audit queue, in the staged form.
 func (m *message) toAudit(queue string, now time.Time) *publication {
 	staged := m.staged.Publishing()
 	staged.Headers[wire.HeaderDroppedAt] = now.UTC().Format(time.RFC3339)
@@ -140,11 +139,11 @@ func (m *message) toAudit(queue string, now time.Time) *publication {
 
 // A deathReason says why a message goes to the dead queue.
 type deathReason struct {
-	code string // of wire.DeadReasons
+	code string // one of wire.DeadReasons
 	text string
 }
 
-// toDead is a copy for the dead queue: the message as it was staged, with the reason.
+// toDead returns a copy for the dead queue: the message in its staged form, with the reason.
 func (m *message) toDead(queue string, now time.Time) *publication {
 	const textLimit = 1000
 	outcome := "unknown"
@@ -163,7 +162,7 @@ func (m *message) toDead(queue string, now time.Time) *publication {
 		enclosed: record && !wire.Unreadable(m.delivery)}
 }
 
-// asRecord is a dead letter as a record in the body of another.
+// asRecord returns a dead letter whose body contains this one as a record.
 func (p *publication) asRecord() *publication {
 	record := wire.DeadRecord(*p.publishing)
 	return &publication{course: deadLetter, to: p.to, publishing: &record, message: p.message, enclosed: true}

@@ -6,9 +6,9 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
-// An Observer is told what a verifier does, for metrics and traces. Several goroutines call its
+// An Observer gets the verifier's results, for metrics and traces. Several goroutines call its
 // methods, and messages wait until they return: they must be quick and must not block. If one
-// panics, the log says so, and the messages go on.
+// panics, the log reports it, and the messages go on.
 type Observer interface {
 	// Done is called for each message that the verifier has finished. After a crash or a lost
 	// connection it is called again for messages that come again.
@@ -18,7 +18,7 @@ type Observer interface {
 	SessionEnded(error)
 }
 
-// Observers are told one after the other. If one panics, the next ones are not told.
+// Observers calls its elements in order. If one panics, the later ones are not called.
 type Observers []Observer
 
 // Done implements Observer.
@@ -35,23 +35,22 @@ func (all Observers) SessionEnded(err error) {
 	}
 }
 
-// An Event is what a verifier has done with one message. Times that do not apply are
-// zero.
+// An Event is the result of one message. Times that do not apply are zero.
 type Event struct {
 	ID      string      // the message ID as it was delivered
-	Message wire.Staged // with the time of its staging and the sender's trace context in its headers; zero if malformed
+	Message wire.Staged // its headers have the time of staging and the sender's trace context; zero if malformed
 	Verdict Verdict
 	Reason  string // of a dead letter, as in wire.HeaderDeadReason
-	// Redelivered: the broker has delivered it before, to a consumer that did not ack it.
+	// Redelivered: the broker delivered it before, to a consumer that did not ack it.
 	Redelivered bool
 
 	Received time.Time // by this verifier
-	Judged   time.Time // it was known what became of its transaction, or that it goes to the dead queue
-	Safe     time.Time // the broker had confirmed it at its target, or its copy in another queue
-	Done     time.Time // its row was deleted, if it was to be; the ack comes next
+	Judged   time.Time // when the outcome of its transaction was known, or that it goes to the dead queue
+	Safe     time.Time // when the broker had confirmed it at its target, or its copy in another queue
+	Done     time.Time // when its row was deleted, if it was to be; the ack comes next
 }
 
-// A Verdict is how a message ends in a verifier.
+// A Verdict is the end of a message in a verifier.
 type Verdict string
 
 // The verdicts.
@@ -62,7 +61,7 @@ const (
 	SetAside     Verdict = "set_aside" // not judged yet: moved to the waiting queue
 )
 
-// tell tells the observer of messages that are done.
+// tell calls the observer for messages that are done.
 func (s *session) tell(messages ...*message) {
 	if s.opts.Observer == nil {
 		return

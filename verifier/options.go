@@ -20,131 +20,128 @@ type Options struct {
 	// Topology names the staging queue. Default Queue: "twoqueue".
 	Topology bridge.Topology
 
-	// Prefetch is how many staged messages a verifier holds at once; together with MaxBytes it
-	// bounds its memory. Half of them may wait, for an open transaction or for a target that
-	// takes nothing. Further ones, and those that have waited longer than Patience, go to the
-	// waiting queue. In addition a verifier holds messages of the waiting queue, half of
-	// Prefetch but at least twenty, and 500 of each ordered queue. If the waiting queue has
-	// more, they take turns. With a smaller Prefetch a message waits longer for its turn, and
-	// the turns cost the broker work. Default 3000.
+	// Prefetch is how many staged messages a verifier holds at once; together with MaxBytes it bounds
+	// its memory. Half of them may wait, for an open transaction or for a target that takes nothing.
+	// Further messages, and messages that have waited longer than Patience, go to the waiting queue.
+	// In addition a verifier holds messages of the waiting queue, half of Prefetch but at least
+	// twenty, and 500 of each ordered queue. If the waiting queue has more, they take turns. With a
+	// smaller Prefetch a message waits longer for its turn, and the turns cost the broker work.
+	// Default 3000.
 	Prefetch int
-	// HoldKeys says what happens to a committed message with an order key that would go to the
-	// dead queue (not-allowed, refused, unroutable). By default it goes there, and its key goes
-	// on. With HoldKeys it stays in its ordered queue and holds its key, and the log says so,
-	// until the cause is fixed. An unroutable message is retried; the others are looked at
-	// again after HandBack, or by the next session. Its row in the ledger decides then: delete
-	// the row to have the message dropped. A verifier with HoldKeys cannot see what another
-	// verifier holds, so it sweeps orphans only if it has received something from every ordered
-	// queue.
+	// HoldKeys decides about a committed message with an order key that would go to the dead queue
+	// (not-allowed, refused, unroutable, full). By default it goes there, and its key goes on. With
+	// HoldKeys it stays in its ordered queue and holds its key, and the log says so, until the cause
+	// is fixed. An unroutable or nacked message is retried; the others are looked at again after
+	// HandBack, or by the next session. Delete its row in the ledger to have the message dropped then.
+	// A verifier with HoldKeys cannot see the messages that another verifier holds, so it sweeps
+	// orphans only if it has received a message from every ordered queue.
 	HoldKeys bool
-	// MaxBytes is how many bytes of memory a verifier uses for messages at once: for bodies as
-	// they are, for headers as they are when they are decoded, which may be fifty times their
-	// bytes on the wire, and 2 KiB for each message. Three quarters of them are for the staging
-	// queue, the rest for the waiting queue. If there are ordered queues they share one quarter, and the
-	// staging queue has two. A message that is larger than its queue's share, or a group of messages, is held while no
-	// other of that queue is. The broker may deliver more, up to the prefetches. The verifier
-	// discards the content of such messages at once, but keeps them unacked. When there is room
-	// they are delivered again: it hands them back to the staging and the waiting queue; an
-	// ordered queue delivers all that is not done again, over a new channel. Default 256 MiB.
+	// MaxBytes is how many bytes of memory a verifier uses for messages at once: their bodies, their
+	// decoded headers, which may take fifty times their bytes on the wire, and 2 KiB for each message.
+	// The staging queue has three quarters, the waiting queue one. With ordered queues, the staging
+	// queue has two quarters, the waiting queue one, and the ordered queues share one. A message, or a
+	// group of messages, that exceeds its queue's share is held only alone. The broker may deliver
+	// more messages, up to the prefetches. The verifier discards the content of such messages at once,
+	// but keeps them unacked. When there is room they are delivered again: the verifier hands them
+	// back to the staging or waiting queue; an ordered queue delivers all its unfinished messages
+	// again, over a new channel. Default 256 MiB.
 	MaxBytes int
 	// Patience is how long a message from the staging queue waits before it is moved to the
 	// waiting queue. Each move costs the broker a message, so set Patience above the time that
 	// transactions usually take. Default 2 s.
 	Patience time.Duration
-	// HandBack is how long a message is held before it is set aside, whatever it waits for. A
-	// message that cannot be set aside either, since nothing can be published or the waiting
-	// queue takes nothing, goes back to its queue after another half of HandBack (or of
-	// ConfirmTimeout, if that is longer), and comes again. A message that is being published alone takes up to ConfirmTimeout more. All
-	// of it must be shorter than the broker's consumer timeout (30 minutes by default):
-	// otherwise sessions end by it, and an ordered queue may lose its order on RabbitMQ 4.3. An
-	// ordered queue gives back after HandBack, ConfirmTimeout and a second: messages on their
-	// way are waited for. Default 10 min.
+	// HandBack is how long a message is held before it is set aside, whatever it waits for. If it
+	// cannot be set aside either, because nothing can be published or the waiting queue takes nothing,
+	// it goes back to its queue after another half of HandBack (or of ConfirmTimeout, if that is
+	// longer), and comes again. A message that is being published alone takes up to ConfirmTimeout
+	// more. The sum must be shorter than the broker's consumer timeout (30 minutes by default):
+	// otherwise the timeout ends sessions, and an ordered queue may lose its order on RabbitMQ 4.3. An
+	// ordered queue's messages go back after HandBack, ConfirmTimeout and a second, since the verifier
+	// waits for messages on their way. Default 10 min.
 	HandBack time.Duration
 
-	// Settlers is the number of lookups that wait at the same time, each on a
-	// database connection of its own (see Connections). Default 16.
+	// Settlers is the number of lookups that wait at the same time, each on a separate database
+	// connection (see Connections). Default 16.
 	Settlers int
-	// SettleWait bounds one waiting lookup; the server ends it. A longer one keeps its
-	// connection from the messages of other transactions for longer, a shorter one asks the
-	// database more often. HandBack, if that is shorter, counts instead. Default 1 s.
+	// SettleWait bounds one waiting lookup; the server ends it. A longer one keeps its connection from
+	// the messages of other transactions for longer, a shorter one queries the database more often. If
+	// HandBack is shorter, HandBack counts instead. Default 1 s.
 	SettleWait time.Duration
 
-	// Allow lists the targets that may be forwarded to; a committed message for any other goes
-	// to the dead queue. Empty means that every target is allowed (cmd/verifier refuses that).
-	// Then a login that may write to the staging queue, and knows a committed ID, reaches every
-	// exchange that the verifier's login may write to. A ledger on a bridge.OwnTable requires
-	// Allow, because its rows stay and many know their IDs; {"*", "*"} allows every target.
+	// Allow lists the targets that may be forwarded to; a committed message for any other goes to the
+	// dead queue. If it is empty, every target is allowed (cmd/verifier refuses that). Then a login
+	// that may write to the staging queue, and has a committed ID, reaches every exchange that the
+	// verifier's login may write to. A ledger on a bridge.OwnTable requires Allow, because its rows
+	// stay and many parties have their IDs; {"*", "*"} allows every target.
 	//
 	// The verifier's own queues are no targets, neither by the default exchange nor by
 	// Topology.Exchange. But if one of them is bound to another exchange that is allowed, a message
 	// for that exchange reaches it: bind none.
 	Allow []Allow
 
-	// Unroutable is how long a message whose target does not exist is retried before it goes to
-	// the dead queue. Messages with an order key go one after the other; for them it counts how
-	// long the target has been missing. Default 1 min.
+	// Unroutable is how long a message whose target does not exist is retried before it goes to the
+	// dead queue. Messages with an order key go one after the other; for them the time counts for
+	// which the target has been missing. Default 1 min.
 	Unroutable time.Duration
-	// Copies is how many times at most a message is published to a target behind an exchange that
-	// nacks it. A nack says that one of the exchange's queues is full, and not which: each attempt
-	// may give the other queues another copy. The pauses between the attempts grow from 1 s to
-	// 2 min; the default takes about 10 min. Then the message goes to the dead queue. Other
-	// messages for the target do not wait. A queue that is a target itself, by the default
-	// exchange, has no other queues beside it: it is retried without a bound. At most 65535.
-	// Default 10.
+	// Copies is the largest number of times that a message is published to a target behind an exchange
+	// that nacks it. A nack means that one of the exchange's queues is full, without naming it: each
+	// attempt may give the other queues another copy. The pauses between the attempts grow from 1 s to
+	// 2 min; the default takes about 10 min. Then the message goes to the dead queue. Other messages
+	// for the target do not wait. A queue that is a target itself, by the default exchange, has no
+	// other queues beside it: it is retried without a bound. At most 65535. Default 10.
 	Copies int
 	// ConfirmTimeout is how long a forwarded message may stay unconfirmed before
 	// its target counts as stuck. Default 10 s.
 	ConfirmTimeout time.Duration
-	// Drain bounds the end: how long what has been judged may take to get forwarded
-	// and acked once the context of Run has ended. A broker that does not answer the last
-	// acks costs five seconds more. Default 10 s.
+	// Drain is how long messages that have been judged may take to be forwarded and acked after the
+	// context of Run has ended. A broker that does not answer the last acks costs five seconds more.
+	// Default 10 s.
 	Drain time.Duration
 
-	// SweepAge is the age from which a row of the ledger counts as an orphan, whose message is
-	// gone from the queues. Orphans are removed when the queues are empty. SweepAge must exceed
-	// the longest time between a message's staging and its forwarding, with the longest
-	// transaction and the longest outage. If a row is removed too early, its message goes to
-	// the dead queue ('The sweep' in package driver). At least an hour; negative: no sweep.
-	// Default 7 days.
+	// SweepAge is the age from which a row of the ledger counts as an orphan, whose message is gone
+	// from the queues. Orphans are removed when the queues are empty. SweepAge must exceed the longest
+	// time between a message's staging and its forwarding, with the longest transaction and the
+	// longest outage. If a row is removed too early, its message goes to the dead queue ('The sweep'
+	// in package driver). At least an hour; negative: no sweep. Default 7 days.
 	SweepAge time.Duration
 
-	// Watcher tells the log whose open transaction a message waits for, as far as the login may
-	// see that. New and NewOwnTable in packages postgresinspect, mysqlinspect and
-	// sqlserverinspect return one. Nil: the log does not say, and ExplainAfter has no effect.
+	// Watcher finds out whose open transaction a message waits for, for the log, as far as the login
+	// may see that. New and NewOwnTable in packages postgresinspect, mysqlinspect and sqlserverinspect
+	// return one. Nil: the log does not say, and ExplainAfter has no effect.
 	Watcher inspect.Watcher
 	// ExplainAfter is how long a message waits for an open transaction before the log names the
 	// holder. The log repeats it after twice that time, four times, and so on. Default 10 s.
 	ExplainAfter time.Duration
 
-	// Observer is told what happens to messages and sessions. Default: none.
+	// Observer is called for finished messages and ended sessions. Default: none.
 	Observer Observer
 
 	// KeepUserID forwards the user-id that the sender set. The broker refuses it
 	// unless the verifier's login is that user or has the impersonator tag.
 	KeepUserID bool
 
-	// Logger gets one line per event worth waking for. Default slog.Default().
+	// Logger gets the events that an operator should see. Default slog.Default().
 	Logger *slog.Logger
 }
 
 // DefaultQueue is the staging queue if Options.Topology names none.
 const DefaultQueue = "twoqueue"
 
-// Allow is a pattern of targets. In both fields * stands for any number of any characters. The
-// default exchange is the empty Exchange.
+// Allow is a pattern of targets. In both fields * matches any number of any characters. The default
+// exchange is the empty Exchange.
 type Allow struct {
 	Exchange   string
 	RoutingKey string
 }
 
-// mostWaiting is how many messages from the staging queue may wait. With a Prefetch of 1 that is
-// none: the next message comes only when the one that waits has been set aside.
+// mostWaiting is how many messages from the staging queue may wait. With a Prefetch of 1 none may:
+// the next message comes only after the one that would wait has been set aside.
 func (o *Options) mostWaiting() int { return o.Prefetch / 2 }
 
 // waitingPrefetch is how many messages of the waiting queue a verifier holds at once.
 func (o *Options) waitingPrefetch() int { return max(20, o.Prefetch/2) }
 
-// shares divides MaxBytes among the queues; ordered is that of each ordered queue.
+// shares divides MaxBytes among the queues; ordered is the share of each ordered queue.
 func (o *Options) shares() (bytes struct{ staging, waiting, ordered int }) {
 	quarter := o.MaxBytes / 4
 	bytes.staging, bytes.waiting = o.MaxBytes-quarter, quarter
@@ -228,11 +225,10 @@ func (o *Options) withDefaults() (Options, error) {
 	return out, nil
 }
 
-// Connections is how many database connections a verifier with these options uses at once; o
-// may be nil. Each of the Settlers uses one. The lookup, the deletion, the carried
-// messages that are staged again, the Touch of carried ones that wait, the sweep and the checks
-// use one each, and to explain who holds up a message takes two.
-// (*sql.DB).SetMaxOpenConns must allow so many, and SetMaxIdleConns should.
+// Connections is how many database connections a verifier with these options uses at once; o may be
+// nil. Each of the Settlers uses one. The lookup, the deletion, staging again, Touch, the sweep and
+// the checks use one each, and the query for the holder of a lock takes two.
+// (*sql.DB).SetMaxOpenConns must allow this number, and SetMaxIdleConns should.
 func (o *Options) Connections() int {
 	settlers := defaultSettlers
 	if o != nil && o.Settlers != 0 {
@@ -241,9 +237,10 @@ func (o *Options) Connections() int {
 	return settlers + 8
 }
 
-// A verifier has LeastBrokerConnections to the broker when all is well, and at worst
-// MostBrokerConnections ('Connections to the broker' in the package's comment). A limit of
-// its user or virtual host should allow as many for each verifier, beside the senders'.
+// A verifier has LeastBrokerConnections to the broker without faults, and at worst
+// MostBrokerConnections ('Connections to the broker' in the package comment). A limit of its user
+// or virtual host should allow this number for each verifier, in addition to the senders'
+// connections.
 const (
 	LeastBrokerConnections = 2
 	MostBrokerConnections  = LeastBrokerConnections + 1 + carefulChannels + 1 + maxLeft
@@ -251,8 +248,8 @@ const (
 
 // allowList is Options.Allow, compiled.
 type allowList struct {
-	own      map[string]bool // the verifier's own queues are no target, by the default exchange
-	exchange string          // nor are they by this one; empty: the default exchange is the only one
+	own      map[string]bool // the verifier's own queues, no targets by the default exchange
+	exchange string          // nor by this one; empty: only the default exchange exists for them
 	patterns []allowPattern
 }
 
@@ -276,8 +273,8 @@ func glob(pattern string) *regexp.Regexp {
 	return regexp.MustCompile(`(?s)^` + strings.ReplaceAll(regexp.QuoteMeta(pattern), `\*`, `.*`) + `$`)
 }
 
-// permits tells whether a message may go to all the places that it would reach:
-// its target, and the keys of its CC and BCC headers.
+// permits reports whether a message may go to all places that it would reach: its target, and the
+// keys of its CC and BCC headers.
 func (l allowList) permits(s wire.Staged) bool {
 	for _, key := range append(s.CopyKeys(), s.RoutingKey) {
 		if !l.permitsTarget(bridge.Target{Exchange: s.Exchange, RoutingKey: key}) {

@@ -12,23 +12,22 @@ import (
 
 // A shard is an ordered queue, with the lane that consumes it at present.
 //
-// Nothing of it is ever nacked, since that would change the order of the queue: only the end
-// of a channel hands messages back in their order. So a lane that holds a message for too
-// long, or has no room for what was delivered, is left with its channel, and the next one
-// begins. Before that it lets what is on its way come to its end; the rest is forgotten here
-// and is delivered again.
+// Its messages are never nacked, since that would change the order of the queue: only the end of a
+// channel hands messages back in their order. So if a lane holds a message for too long, or had no
+// room for a delivery that now fits, its channel is closed and the next lane begins. Before that,
+// messages on their way are finished; the rest is forgotten here and is delivered again.
 type shard struct {
-	quiet chan struct{} // closed when nothing of it is taken apart any more
+	quiet chan struct{} // closed when none of its deliveries is unpacked any more
 
 	mu   sync.Mutex
 	lane *lane
 }
 
-// orderedPrefetch is how many messages of each ordered queue a verifier holds at once. It must
-// be the same for all verifiers. What a consumer of a quorum queue gives back stands in a
-// line of its own (returns in RabbitMQ's rabbit_fifo), which is delivered first. What of it
-// does not fit into the next consumer's prefetch is overtaken there by what that one gives
-// back in its turn.
+// orderedPrefetch is how many messages of each ordered queue a verifier holds at once. It must be
+// the same for all verifiers. A quorum queue puts the messages that a consumer gives back into a
+// separate list (returns in RabbitMQ's rabbit_fifo), which it delivers first. If the next
+// consumer's prefetch is smaller, the rest of the list is overtaken by the messages that that
+// consumer gives back.
 const orderedPrefetch = 500
 
 func (s *session) openShard(queue string, maxBytes int) (*shard, error) {
@@ -55,7 +54,7 @@ func (sh *shard) current() *lane {
 	return sh.lane
 }
 
-// wait waits until nothing of the shard is taken apart any more.
+// wait waits until no delivery of the shard is unpacked any more.
 func (sh *shard) wait(moving context.Context) error {
 	select {
 	case <-sh.quiet:
@@ -64,8 +63,8 @@ func (sh *shard) wait(moving context.Context) error {
 	return nil
 }
 
-// serve consumes a shard, over one channel after the other: as session.run does with the
-// other lanes, it takes nothing apart when taking has ended, and ends with moving.
+// serve consumes a shard, over one channel after the other. As session.run does with the other
+// lanes, it unpacks nothing after taking has ended, and ends with moving.
 func (s *session) serve(moving, taking context.Context, sh *shard) error {
 	for {
 		l := sh.current()
@@ -84,7 +83,7 @@ func (s *session) serve(moving, taking context.Context, sh *shard) error {
 			if err := s.use(taking, l); err != nil {
 				return err
 			}
-			if taking.Err() != nil { // what is on its way is drained
+			if taking.Err() != nil { // drain finishes the messages on their way
 				close(sh.quiet)
 				return nil
 			}
@@ -103,8 +102,8 @@ func (s *session) serve(moving, taking context.Context, sh *shard) error {
 	}
 }
 
-// use takes apart what the lane receives, until it should be left and nothing of it is on its
-// way, or until ctx ends. Nobody gets a turn in it any more then.
+// use unpacks the lane's deliveries until the lane should be left and none of its messages is on
+// its way, or until ctx ends. After that no message of the lane gets a turn.
 func (s *session) use(ctx context.Context, l *lane) error {
 	unpacking, stop := context.WithCancel(ctx)
 	defer stop()
@@ -120,9 +119,9 @@ func (s *session) use(ctx context.Context, l *lane) error {
 	return err
 }
 
-// exchange leaves the shard's lane for the next one.
+// exchange replaces the shard's lane by the next one.
 func (s *session) exchange(ctx context.Context, sh *shard) error {
-	defer context.AfterFunc(ctx, s.consuming.Close)() // the library's channels know no contexts
+	defer context.AfterFunc(ctx, s.consuming.Close)() // the AMQP library's channels take no context
 	l := sh.current()
 	left := make(chan struct{})
 	var rest sync.WaitGroup
@@ -136,11 +135,11 @@ func (s *session) exchange(ctx context.Context, sh *shard) error {
 	return s.begin(sh, l.queue, l.maxBytes)
 }
 
-// lookInterval is the time between looks at a shard's lane.
+// lookInterval is the time between checks of a shard's lane.
 const lookInterval = 50 * time.Millisecond
 
-// exchangePause is how long a lane is kept at least before it is left for want of room. Each
-// exchange delivers everything again.
+// exchangePause is the shortest time before a lane is left for lack of room. Each exchange delivers
+// all its messages again.
 const exchangePause = 5 * lookInterval
 
 // wears waits until the lane should be left, or ctx ends.
@@ -159,8 +158,8 @@ func (l *lane) wears(ctx context.Context) {
 	}
 }
 
-// worn tells whether the lane holds a message for too long, or has room again for what it
-// had none for.
+// worn reports whether the lane holds a message for too long, or has room again for a delivery that
+// had none.
 func (l *lane) worn(now time.Time) bool {
 	if since, some := l.acks.oldest(); some && now.Sub(since) >= l.handBack {
 		return true
@@ -174,8 +173,9 @@ func (l *lane) worn(now time.Time) bool {
 	return first >= 0 && l.bytes <= l.maxBytes/2 && l.fits(l.bytes, l.resting[first])
 }
 
-// settleDown waits until nothing of the lane is on its way, but to targets that are held. What
-// waits for these is abandoned meanwhile; what is being tried at one may come twice.
+// settleDown waits until no message of the lane is on its way, except messages for held targets.
+// Meanwhile abandon forgets the messages that wait for such targets; a trial in progress may come
+// twice.
 func (s *session) settleDown(ctx context.Context, l *lane) {
 	ticker := time.NewTicker(lookInterval)
 	defer ticker.Stop()
@@ -185,14 +185,14 @@ func (s *session) settleDown(ctx context.Context, l *lane) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-late: // what is on its way still comes twice then
+		case <-late: // messages still on their way come twice then
 			return
 		case <-ticker.C:
 		}
 	}
 }
 
-// leave acks what is done, and gives all else back by closing the channel.
+// leave acks the safe messages, and gives all others back by closing the channel.
 func (s *session) leave(l *lane) error {
 	if err := l.finish(); err != nil {
 		return err
@@ -204,10 +204,10 @@ func (s *session) leave(l *lane) error {
 	return nil
 }
 
-// over tells whether the message was delivered over a channel that was left, or is to be. It
-// comes again.
+// over reports whether the message was delivered over a channel that was left or is about to be.
+// The message comes again.
 func (m *message) over() bool {
-	line := m.parcel.lane.line // that of the message is nil if it could not be judged
+	line := m.parcel.lane.line // the message's own line is nil if it could not be judged
 	if line == nil || !line.isClosed() {
 		return false
 	}
@@ -215,7 +215,7 @@ func (m *message) over() bool {
 	return true
 }
 
-// abandon forgets what waits and will come over another channel.
+// abandon forgets waiting messages that will come over another channel.
 func (s *session) abandon() {
 	if len(s.shards) == 0 {
 		return
@@ -225,7 +225,7 @@ func (s *session) abandon() {
 	s.forwarder.forget((*message).over)
 }
 
-// passed lets the next message of the key have its turn.
+// passed gives the next message of the key its turn.
 func (s *session) passed(m *message) {
 	if m.line == nil {
 		return
@@ -235,8 +235,8 @@ func (s *session) passed(m *message) {
 	}
 }
 
-// stays tells whether a message that should go to the dead queue stays where it is, and
-// holds its key.
+// stays reports whether a message that should go to the dead queue stays in its queue and holds its
+// key instead.
 func (s *session) stays(m *message, why deathReason) bool {
 	if m.line == nil || !m.committed || !s.opts.HoldKeys {
 		return false
@@ -246,8 +246,8 @@ func (s *session) stays(m *message, why deathReason) bool {
 	return true
 }
 
-// triesOn has a message published again that holds its key, although its target has not taken
-// it for too long, and tells whether it does.
+// triesOn publishes a message again that holds its key after its target has not taken it for too
+// long. It returns false if the message should go to the dead queue instead.
 func (s *session) triesOn(m *message, why deathReason) bool {
 	if m.line == nil || !s.opts.HoldKeys || m.over() {
 		return false

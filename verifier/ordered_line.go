@@ -6,22 +6,21 @@ import (
 	"sync"
 )
 
-// A line has the messages of one ordered queue wait for their turn. Each key has its own
-// order, that of the queue. Only the first message of a key is on its way, and the next one
-// follows when it has passed: when the broker has it at the target or in the dead queue, or
-// when it is dropped.
+// A line keeps the messages of one ordered queue in order. Each key has a separate order, the order
+// in the queue. Only the first message of a key is on its way. The next one follows when the broker
+// has the first at its target or in the dead queue, or when the first is dropped.
 type line struct {
 	mu     sync.Mutex
-	keys   map[string][]*message // those that have not passed, the first first
-	moving map[*message]bool     // those that had their turn and are not done, see shard
-	closed bool                  // nobody gets a turn any more: the channel is to be left
+	keys   map[string][]*message // messages that have not passed, the earliest first
+	moving map[*message]bool     // messages that had their turn and are not done, see shard
+	closed bool                  // no message gets a turn any more: the channel is to be left
 }
 
 func newLine() *line {
 	return &line{keys: make(map[string][]*message), moving: make(map[*message]bool)}
 }
 
-// join puts a message behind those of its key. It must be called in the order of the queue.
+// join appends a message to its key. It must be called in the order of the queue.
 func (l *line) join(m *message) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -29,8 +28,8 @@ func (l *line) join(m *message) {
 	l.keys[m.staged.OrderKey] = append(l.keys[m.staged.OrderKey], m)
 }
 
-// ready says that a message may be forwarded. It returns true if it is its turn, else
-// somebody will get it from passed.
+// ready marks a message as committed. It returns true if it is its turn; otherwise a later call of
+// passed returns it.
 func (l *line) ready(m *message) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -47,15 +46,15 @@ func (l *line) turn(m *message) bool {
 	return true
 }
 
-// passed says that nobody waits for m any more. It returns the message whose turn has come,
-// if any.
+// passed removes m, for which later messages of its key wait no longer. It returns the message
+// whose turn has come, if any.
 func (l *line) passed(m *message) *message {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	key := m.staged.OrderKey
 	all := l.keys[key]
 	at := slices.Index(all, m)
-	if at < 0 { // it has passed before
+	if at < 0 { // m has passed before
 		return nil
 	}
 	all = slices.Delete(all, at, at+1)
@@ -70,14 +69,14 @@ func (l *line) passed(m *message) *message {
 	return nil
 }
 
-// left says that m is done, or stays where it is.
+// left notes that m is done, or stays in its queue.
 func (l *line) left(m *message) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.moving, m)
 }
 
-// close lets nobody else have a turn.
+// close ends all turns: no further message gets one.
 func (l *line) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -90,14 +89,14 @@ func (l *line) isClosed() bool {
 	return l.closed
 }
 
-// underWay lists the messages that are on their way.
+// underWay returns the messages on their way.
 func (l *line) underWay() []*message {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Collect(maps.Keys(l.moving))
 }
 
-// held lists the keys whose messages wait for the first one.
+// held returns the keys with messages that wait for their first one.
 func (l *line) held(queue string) (out []HeldKey) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -17,8 +17,8 @@ func keyed(key string, n int) *message {
 	return m
 }
 
-// Whatever the order in which transactions end and targets confirm: one message of a key is
-// on its way at a time, the order is that of the queue, and nobody is forgotten.
+// In whatever order transactions end and targets confirm: one message of a key is on its way at a
+// time, the order is the queue's order, and no message is forgotten.
 func TestMessagesOfAKeyPassInTheOrderOfTheQueue(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := newLine()

@@ -19,8 +19,8 @@ func orderedLane(maxBytes int) *lane {
 	return l
 }
 
-// A lane that is left for want of room must get room by it, for at least the first message
-// that has none.
+// A lane that is left for lack of room must gain room by it, for at least the first message that
+// has none.
 func TestALaneIsLeftForWantOfRoomOnlyWhenThereIsRoom(t *testing.T) {
 	const room = 1000
 	for name, second := range map[string]int{"both are too large": room * 3 / 4, "one is larger than the share": 2 * room} {
@@ -47,8 +47,7 @@ func TestALaneIsLeftForWantOfRoomOnlyWhenThereIsRoom(t *testing.T) {
 	}
 }
 
-// The dead queue, full or missing, would otherwise gather a copy for each channel that is
-// left.
+// Otherwise a dead queue that is full or missing would gather a copy for each channel that is left.
 func TestDeadLettersOfALaneThatIsLeftAreForgotten(t *testing.T) {
 	const room = 1000
 	s := &session{holds: testHolds(time.Minute), room: newWaitingRoom(1), shards: []*shard{nil}}
@@ -80,7 +79,7 @@ func TestDeadLettersOfALaneThatIsLeftAreForgotten(t *testing.T) {
 	}
 }
 
-// While the broker blocks publishing, nothing leaves the forwarder, but lanes are left.
+// While the broker blocks publishing, messages stay in the forwarder, but lanes are left.
 func TestWhatALaneThatIsLeftHasNotPublishedIsForgotten(t *testing.T) {
 	s := &session{holds: testHolds(time.Minute), room: newWaitingRoom(1), shards: []*shard{nil}}
 	s.forwarder = &forwarder{holds: s.holds, ready: newGatherer[*publication](), careful: newGatherer[*publication](), stuck: newGatherer[*publication]()}
@@ -108,7 +107,7 @@ func TestWhatALaneThatIsLeftHasNotPublishedIsForgotten(t *testing.T) {
 	}
 }
 
-// What is on its way is drained then, and nothing follows it.
+// Messages on their way are drained then, and no others follow.
 func TestTheEndOfAVerifierWaitsForNoExchange(t *testing.T) {
 	for name, age := range map[string]time.Duration{"while a lane is used": 0, "while it is left": 2 * time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
@@ -143,7 +142,7 @@ func TestTheEndOfAVerifierWaitsForNoExchange(t *testing.T) {
 	}
 }
 
-// A stuck target may take its time for each attempt; the other keys need not wait for it.
+// A stuck target may take its time for each attempt; the other keys do not wait for it.
 func TestALaneThatIsLeftWaitsForNoTrialAtAHeldTarget(t *testing.T) {
 	for _, held := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -169,7 +168,7 @@ func TestALaneThatIsLeftWaitsForNoTrialAtAHeldTarget(t *testing.T) {
 	}
 }
 
-// The line keeps it, since it holds its key.
+// The line keeps the message, since it holds its key.
 func TestAStrandedMessageThatHoldsItsKeyKeepsNoBody(t *testing.T) {
 	s := &session{log: slog.New(slog.DiscardHandler)}
 	l := orderedLane(1000)
@@ -191,8 +190,8 @@ func TestAStrandedMessageThatHoldsItsKeyKeepsNoBody(t *testing.T) {
 	}
 }
 
-// Of several verifiers one holds what is in an ordered queue, for as long as a key is held,
-// and the queue looks empty to the others.
+// While a key is held, one of several verifiers holds the messages of an ordered queue, and the
+// queue looks empty to the others.
 func TestOnlyTheActiveConsumerKnowsThatNoKeyIsHeld(t *testing.T) {
 	active := orderedLane(1000)
 	active.receive(amqp.Delivery{DeliveryTag: 1})

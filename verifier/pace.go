@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// A pace measures how fast messages arrive, and says how long a stage should gather
-// before it acts. Cost is per burst (measured: the broker's work for a message in
-// bursts of hundreds is a third of that in bursts of five), so the more there are the
-// more it pays to let some come together. When few come, nobody waits.
+// A pace measures how fast messages arrive, and decides how long a stage should gather before it
+// acts. Cost is per burst (measured: the broker's work for a message in bursts of hundreds is a
+// third of its work in bursts of five), so gathering saves more the more messages there are. When
+// few come, none waits.
 type pace struct {
 	mu    sync.Mutex
 	since time.Time
@@ -29,7 +29,7 @@ func (p *pace) add(n int) {
 	p.count += n
 }
 
-// gather is how long to gather now, at most longest.
+// gather returns how long to gather now, at most longest.
 func (p *pace) gather(longest time.Duration) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -4,7 +4,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
-// Permits returns what a verifier with these options asks of a committed message before
-// it forwards it: whether it may go to its target, and by the keys of its CC and BCC
-// headers. It is for tools that send a message to its target in a verifier's place.
+// Permits returns the check that a verifier with these options makes before it forwards a committed
+// message: whether it may go to its target, and by the keys of its CC and BCC headers. Tools that
+// send a message to its target in a verifier's place use it.
 func (o *Options) Permits() func(wire.Staged) bool { return newAllowList(*o).permits }

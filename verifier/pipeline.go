@@ -12,10 +12,10 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
-// take reads one consumer's deliveries, also while the session drains: acks bring new ones,
-// which nobody unpacks any more, and the lane bounds them. There is no basic.cancel before
-// the drain: RabbitMQ 3.10 ignores some of the acks that reach a quorum queue after it
-// (measured). The channel's end cancels too.
+// take reads one consumer's deliveries, also while the session drains: acks bring new ones, which
+// are not unpacked any more, and the lane bounds them. There is no basic.cancel before the drain:
+// RabbitMQ 3.10 ignores some of the acks that reach a quorum queue after it (measured). The
+// channel's end cancels too.
 func (s *session) take(ctx context.Context, l *lane) error {
 	for {
 		select {
@@ -33,9 +33,9 @@ func (s *session) take(ctx context.Context, l *lane) error {
 	}
 }
 
-// discard receives what nobody takes any more, until there is nothing more or done is closed.
-// The broker's answers come behind it. Nobody may take beside it: an ack of what came later
-// would ack what was discarded.
+// discard receives deliveries that are no longer wanted, until the channel ends or done is closed:
+// the broker's answers arrive behind them. No other goroutine may receive meanwhile, because acking
+// a later delivery would ack the discarded ones.
 func (s *session) discard(l *lane, done <-chan struct{}) {
 	for {
 		select {
@@ -50,7 +50,7 @@ func (s *session) discard(l *lane, done <-chan struct{}) {
 	}
 }
 
-// unpack takes apart what was delivered, and no more than the lane may hold.
+// unpack unpacks deliveries, at most as many messages as the lane may hold.
 func (s *session) unpack(ctx context.Context, l *lane) error {
 	const some = 100
 	for {
@@ -68,7 +68,7 @@ func (s *session) unpack(ctx context.Context, l *lane) error {
 	}
 }
 
-// arrive takes a delivery apart.
+// arrive unpacks a delivery.
 func (s *session) arrive(p *parcel, d amqp.Delivery) {
 	now := p.received
 	if at, ok := d.Headers[wire.HeaderSetAsideAt].(int64); ok && p.lane == s.waiting {
@@ -90,7 +90,7 @@ func (s *session) arrive(p *parcel, d amqp.Delivery) {
 	}
 }
 
-// parse reads a message. What cannot be judged here goes to the dead queue.
+// parse reads a message. A message that cannot be judged here goes to the dead queue.
 func (s *session) parse(m *message) {
 	staged, err := wire.Parse(m.delivery)
 	if err != nil {
@@ -117,7 +117,7 @@ func (s *session) parse(m *message) {
 			"; this verifier judges " + s.ledger.Identity().String() + ", perhaps in another database than the senders'"})
 		return
 	}
-	if m.parcel.lane != s.waiting { // those that come round again do not count as load unless they go on
+	if m.parcel.lane != s.waiting { // a message that comes round again counts as load only if it goes on
 		s.pace.add(1)
 	}
 	if line := m.parcel.lane.line; line != nil {
@@ -154,7 +154,7 @@ func notAllowed(to bridge.Target) string {
 	return to.String() + " is not on the allow-list"
 }
 
-// drop ends a message whose transaction has rolled back; a copy of it may be kept.
+// drop ends a message whose transaction has rolled back. The audit queue may keep a copy.
 func (s *session) drop(m *message) {
 	if m.over() {
 		return
@@ -188,7 +188,7 @@ func (s *session) deadLetter(m *message, why deathReason) {
 	s.forwarder.publish(m.toDead(s.opts.Topology.DeadQueue(), now))
 }
 
-// ended takes over what leaves the forwarder.
+// ended takes over publications that the forwarder has ended.
 func (s *session) ended(p *publication, what fate, err error) {
 	switch what {
 	case placed:
@@ -205,7 +205,7 @@ func (s *session) ended(p *publication, what fate, err error) {
 	}
 }
 
-// giveUp sends a message to the dead queue that its target has not taken for too long.
+// giveUp sends a message to the dead queue after its target has not taken it for too long.
 func (s *session) giveUp(m *message, why deathReason) {
 	if !s.triesOn(m, why) {
 		s.deadLetter(m, why)
@@ -220,7 +220,7 @@ func missingText(p *publication) string {
 	return p.to.String() + ": " + p.problem.text
 }
 
-// placed: the broker has what was published.
+// placed: the broker has confirmed the publication.
 func (s *session) placed(p *publication) {
 	if p.course == setAside { // the copy in the waiting queue will be judged
 		s.wasSetAside(p.messages()...)
@@ -236,7 +236,7 @@ func (s *session) placed(p *publication) {
 	case deadLetter:
 		s.dead(m)
 		s.passed(m)
-		if !m.committed { // judged again, it would end there twice
+		if !m.committed { // judged again, it would go there twice
 			m.parcel.apart.Store(true)
 		}
 	case audit:
@@ -251,9 +251,9 @@ func (s *session) placed(p *publication) {
 	}
 }
 
-// refused: the broker will never take p. A dead letter becomes a record then, which leaves
-// room for the reason. What is larger than the broker takes, since its max_message_size was
-// lowered, cannot even be moved on this broker: it stays where it is.
+// refused: the broker will never accept p. A dead letter then becomes a record, which leaves room
+// for the reason. A message that is larger than the broker accepts (its max_message_size was
+// lowered) cannot be moved to any queue: it stays in its own.
 func (s *session) refused(p *publication, err error) {
 	switch m := p.message; {
 	case p.group != nil:
@@ -268,7 +268,7 @@ func (s *session) refused(p *publication, err error) {
 		s.log.Error("message stays in its queue, since the broker takes it nowhere", "message_id", m.id(),
 			"bytes", len(m.delivery.Body), "queue", m.parcel.lane.queue, "again_in", s.opts.HandBack, "error", err)
 		m.parcel.stranded.Store(true)
-		m.delivery.Body, m.staged.Message.Publishing.Body = nil, nil // in an ordered queue it holds its key
+		m.delivery.Body, m.staged.Message.Publishing.Body = nil, nil // in an ordered queue the message holds its key
 		s.release(m)
 	}
 }
@@ -279,13 +279,13 @@ func (s *session) dead(m *message) {
 	s.log.Warn("dead-lettered", "message_id", m.id(), "reason", m.why.code, "text", m.why.text)
 }
 
-// done lets messages be acked.
+// done reports finished messages to the observer and lets them be acked.
 func (s *session) done(messages ...*message) {
 	s.tell(messages...)
 	s.release(messages...)
 }
 
-// release lets messages go.
+// release removes messages from the session, and lets the parcels that they complete be acked.
 func (s *session) release(messages ...*message) {
 	for len(messages) > 0 { // lane by lane
 		l := messages[0].parcel.lane

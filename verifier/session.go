@@ -17,8 +17,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// errConsumerEnded: the broker has ended a consumer: the queue was deleted, its
-// leader has moved, or a message was held for too long.
+// errConsumerEnded: the broker has ended a consumer: the queue was deleted, its leader has moved,
+// or a message was held for too long.
 var errConsumerEnded = fmt.Errorf("%w: consumer ended by the broker", bridge.ErrUnavailable)
 
 // A session is the pipeline of the package comment, on one pair of connections:
@@ -28,14 +28,14 @@ var errConsumerEnded = fmt.Errorf("%w: consumer ended by the broker", bridge.Err
 //
 // Before forwarder a message of an ordered queue waits for its turn (line).
 //
-// A message has one owner at a time, who hands it on and then knows it no more. Messages
-// that wait in the room or in holds may be taken out by thin, which sets them aside.
+// A message has one owner at a time. The owner passes it on and then does not touch it again. While
+// a message waits in the room or in holds, thin may remove it and set it aside.
 //
-// Nothing of it outlives the connections: on any error the session is thrown
-// away whole, everything unacked is redelivered, and a new one is started.
+// A session does not outlive its connections: on any error the whole session ends, every unacked
+// message is redelivered, and a new session is started.
 type session struct {
 	ledger driver.Ledger
-	proven *driver.Proven // the same: all outcomes come through it
+	proven *driver.Proven // gives all outcomes, of the same ledger
 	broker *bridge.Broker
 	opts   Options
 	allow  allowList
@@ -44,7 +44,7 @@ type session struct {
 	calls  sideCalls // the verifier's
 	log    *slog.Logger
 
-	consuming *bridge.Connection // alone, so that an alarm that blocks publishing does not block acks
+	consuming *bridge.Connection // separate, so that an alarm that blocks publishing does not block acks
 	staging   *lane
 	waiting   *lane
 	shards    []*shard // the ordered queues
@@ -53,9 +53,9 @@ type session struct {
 	arrivals    *gatherer[*message]
 	carried     *carriedSet         // nil if no row of the ledger carries a message
 	toucher     *toucher            // the verifier's
-	stager      *stager             // nil likewise
-	toTouch     *gatherer[*message] // to be set aside after a Touch
-	finished    atomic.Bool         // all was acked or handed back, at the end
+	stager      *stager             // nil if no row of the ledger carries a message
+	toTouch     *gatherer[*message] // messages to set aside after a Touch
+	finished    atomic.Bool         // at the end all messages were acked or handed back
 	room        *waitingRoom
 	evidence    *evidence
 	turn        turn
@@ -69,7 +69,7 @@ type session struct {
 	settling    atomic.Int64 // lookups that wait in the database
 }
 
-// open connects and declares; the proof has been given.
+// open connects and declares the queues. The proof has succeeded before.
 func (v *Verifier) open(ctx context.Context, proven *driver.Proven) (_ *session, err error) {
 	s := &session{
 		ledger:      v.ledger,
@@ -106,7 +106,7 @@ func (v *Verifier) open(ctx context.Context, proven *driver.Proven) (_ *session,
 	if s.consuming, err = v.broker.Connect(ctx); err != nil {
 		return nil, err
 	}
-	// The library's channels know no contexts.
+	// The AMQP library's channels take no context.
 	defer context.AfterFunc(ctx, s.consuming.Close)()
 	if err := s.claim(v.unclaimed); err != nil {
 		return nil, err
@@ -157,8 +157,8 @@ func (v *Verifier) open(ctx context.Context, proven *driver.Proven) (_ *session,
 	return s, nil
 }
 
-// missingQueues are those that do not exist yet, as far as the login may ask and the broker
-// answers: a mistyped name makes new ones, which the log is to tell.
+// missingQueues returns the queues that do not exist yet, as far as the login has the right and the
+// broker answers. The log names them, because a mistyped name makes new queues.
 func (v *Verifier) missingQueues(ctx context.Context) (missing []string) {
 	conn, err := v.broker.Connect(ctx)
 	if err != nil {
@@ -181,7 +181,7 @@ func (v *Verifier) missingQueues(ctx context.Context) (missing []string) {
 }
 
 func (s *session) openLane(queue string, prefetch, maxBytes int) (*lane, error) {
-	s.consuming.BoundReadAhead(readAhead) // anew, since the last channel may have taken deliveries with it
+	s.consuming.BoundReadAhead(readAhead) // again, since the last channel may have ended with deliveries in it
 	ch, err := s.consuming.Channel()
 	if err != nil {
 		return nil, err
@@ -210,17 +210,17 @@ func (s *session) close() {
 	}
 }
 
-// run works until ctx ends or something fails. When ctx ends it takes and judges
-// nothing more, but brings to its end what has been judged, for at most
-// Options.Drain. What is left is unacked and so handed back.
+// run works until ctx ends or something fails. When ctx ends it takes and judges no further
+// messages, but finishes the judged ones, for at most Options.Drain. All others are unacked and so
+// handed back.
 func (s *session) run(ctx context.Context) error {
-	var beside sync.WaitGroup // what no message depends on
+	var beside sync.WaitGroup // the side jobs
 	defer beside.Wait()
 	defer s.close()
-	// Whatever fails ends all stages. The end of ctx ends only those that take
-	// new work; the others run on until they are drained.
+	// Any failure ends all stages. The end of ctx ends only the stages that take new work; the others
+	// run until they are drained.
 	group, failing := errgroup.WithContext(context.WithoutCancel(ctx))
-	// Whatever a stage still waits for then, safe messages are acked, and the rest handed back.
+	// Even if a stage is still waiting then, safe messages are acked, and the rest is handed back.
 	ended := make(chan struct{})
 	stopEnd := context.AfterFunc(failing, func() {
 		defer close(ended)
@@ -243,7 +243,7 @@ func (s *session) run(ctx context.Context) error {
 			group.Go(func() error { return err })
 			return group.Wait()
 		}
-		group.Go(func() error { return s.take(moving, l) }) // at once: the answer to the next consume comes behind the deliveries
+		group.Go(func() error { return s.take(moving, l) }) // at once: the broker's answer to the next consume arrives behind the deliveries
 	}
 	takers, takerCtx := newStages(taking)
 	for _, l := range []*lane{s.staging, s.waiting} {
@@ -286,7 +286,7 @@ func (s *session) run(ctx context.Context) error {
 // lastAcks is how long the broker may take for the acks at the end, after Options.Drain.
 const lastAcks = 5 * time.Second
 
-// watch ends the session when the consuming connection is over, or its end takes too long.
+// watch ends the session when the consuming connection is lost, or when the drain takes too long.
 func (s *session) watch(ctx context.Context, ending <-chan struct{}) error {
 	var late <-chan time.Time
 	for {
@@ -303,12 +303,11 @@ func (s *session) watch(ctx context.Context, ending <-chan struct{}) error {
 	}
 }
 
-// drain waits until everything that was judged is done, acks it, and hands back
-// the rest.
+// drain waits until all judged messages are done, acks them, and hands back the rest.
 func (s *session) drain(ctx context.Context) error {
 	late := time.After(s.opts.Drain)
 	for {
-		for _, stage := range []*counter{&s.forwarder.moving, &s.forgetting} { // nothing goes back from the second to the first
+		for _, stage := range []*counter{&s.forwarder.moving, &s.forgetting} { // no message goes back from the second to the first
 			select {
 			case <-stage.zero():
 			case <-ctx.Done():
@@ -324,8 +323,8 @@ func (s *session) drain(ctx context.Context) error {
 	}
 }
 
-// finish hands back once. Messages that come again before the channels end are left to that end: each
-// time that they go back counts up to a delivery limit.
+// finish hands messages back once. Messages that come again before the channels end go back at that
+// end: each return counts towards a delivery limit.
 func (s *session) finish() error {
 	var errs []error
 	for _, l := range s.lanes() {
@@ -336,7 +335,7 @@ func (s *session) finish() error {
 	return err
 }
 
-// lanes are those that there are at present.
+// lanes returns the present lanes.
 func (s *session) lanes() []*lane {
 	lanes := []*lane{s.staging, s.waiting}
 	for _, sh := range s.shards {
@@ -345,10 +344,10 @@ func (s *session) lanes() []*lane {
 	return lanes
 }
 
-// reunite sets aside the waiting members of a group if another member is in another queue
-// already: the group will be handed back whole, and that member would be there twice. Nobody
-// else may be judging any more. Messages of an ordered queue keep their place nevertheless, and
-// a dead letter then comes twice.
+// reunite sets aside the waiting members of a group if another member is in another queue already:
+// the group will be handed back whole, and that member would be in both queues. No other goroutine
+// may be judging any more. Messages of an ordered queue keep their place nevertheless, and a dead
+// letter then comes twice.
 func (s *session) reunite() int {
 	apart := func(m *message) bool { return m.line == nil && m.parcel.apart.Load() }
 	s.room.enter(false, s.arrivals.take(math.MaxInt)...)

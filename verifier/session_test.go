@@ -11,8 +11,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
-// A drain looks for such messages until it finds none: it must find each once, also one
-// that was with a settler or in a lookup when the end came.
+// A drain looks for such messages until it finds none: it must find each once, even if a settler or
+// a lookup had it when the end came.
 func TestTheMembersOfATornGroupAreSetAsideOnceAtTheEnd(t *testing.T) {
 	s := &session{
 		log: slog.New(slog.DiscardHandler), stats: &counters{}, holds: testHolds(time.Minute),
@@ -34,7 +34,7 @@ func TestTheMembersOfATornGroupAreSetAsideOnceAtTheEnd(t *testing.T) {
 		for _, p := range groups {
 			m := &message{parcel: p}
 			m.staged = wire.Staged{Message: bridge.Message{RoutingKey: "target",
-				Publishing: amqp.Publishing{Body: make([]byte, groupBytes)}}} // it goes alone
+				Publishing: amqp.Publishing{Body: make([]byte, groupBytes)}}} // set aside alone
 			place(m)
 		}
 	}

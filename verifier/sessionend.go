@@ -10,15 +10,14 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// lastMoment bounds what a session that has failed still does. Most of the time it takes some
-// milliseconds.
+// lastMoment bounds the work of a session that has failed. Usually it takes some milliseconds.
 const lastMoment = time.Second
 
 var errSessionEnded = errors.New("the session has ended")
 
-// end acks safe messages before a session that has failed hands the rest back: every message
-// that is acked now comes no second time. It waits a moment for the confirms of messages that
-// are on their way. Then it closes the consuming connection.
+// end acks safe messages before a session that has failed hands the rest back: a message that is
+// acked now does not come again. It waits a moment for the confirms of messages that are on their
+// way. Then it closes the consuming connection.
 func (s *session) end() {
 	defer s.consuming.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), lastMoment)
@@ -45,13 +44,13 @@ func (s *session) ackLast(ctx context.Context) {
 	s.done(safe...)
 	s.forgetting.add(-len(safe))
 	select {
-	case <-s.forgetting.zero(): // a DELETE that runs is given up, as the session has ended
+	case <-s.forgetting.zero(): // the session has ended, so a running DELETE is given up
 	case <-ctx.Done():
 	}
 	for _, l := range s.lanes() {
 		finished := make(chan struct{})
 		var rest sync.WaitGroup
-		rest.Go(func() { s.discard(l, finished) }) // the broker's answer comes behind deliveries
+		rest.Go(func() { s.discard(l, finished) }) // the broker's answer arrives behind deliveries
 		err := l.finish()
 		close(finished)
 		rest.Wait()
@@ -61,7 +60,7 @@ func (s *session) ackLast(ctx context.Context) {
 	}
 }
 
-// awaits tells whether a confirm may still come on one of the main channels.
+// awaits reports whether a confirm may still come on one of the main channels.
 func (f *forwarder) awaits() bool {
 	f.mu.Lock()
 	all := append([]*mainChannel{f.main}, f.left...)
@@ -74,8 +73,8 @@ func (f *forwarder) awaits() bool {
 	return false
 }
 
-// stages runs the stages of a session that take new work. The first that fails ends the
-// session at once: another one may hang in the database.
+// stages runs the stages of a session that take new work. The first failure ends the session at
+// once, because another stage may hang in the database.
 type stages struct {
 	group  *errgroup.Group
 	failed chan error
@@ -99,7 +98,7 @@ func (t *stages) Go(stage func() error) {
 	})
 }
 
-// watch returns the error of the first that fails, or nil when ctx ends.
+// watch returns the error of the first stage that fails, or nil when ctx ends.
 func (t *stages) watch(ctx context.Context) error {
 	select {
 	case err := <-t.failed:

@@ -9,14 +9,14 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
-// excess is how many more messages from the staging queue wait than may (half of
+// excess is the number of waiting messages from the staging queue beyond the limit (half of
 // Options.Prefetch).
 func (s *session) excess() int {
 	return s.room.size() + s.holds.size() - s.opts.mostWaiting() - int(s.waiting.open.Load())
 }
 
-// tend looks after those who wait: it tries held targets again, and sets aside
-// whoever has waited for too long or is one too many.
+// tend manages waiting messages: it retries held targets, and sets aside messages that have waited
+// for too long or are too many.
 func (s *session) tend(ctx context.Context) error {
 	const interval = 50 * time.Millisecond
 	ticker := time.NewTicker(interval)
@@ -39,15 +39,14 @@ func (s *session) tend(ctx context.Context) error {
 	}
 }
 
-// thin sets aside whoever has waited for too long, and the oldest of those from
-// the staging queue that are too many, or leave too little of Options.MaxBytes.
-// So there is always room for new ones, and a slow transaction delays its own messages
-// only.
+// thin sets aside messages that have waited for too long. Of the messages from the staging queue it
+// also sets aside the oldest if they are too many, or leave too little of Options.MaxBytes. So
+// there is always room for new messages, and a slow transaction delays its own messages only.
 func (s *session) thin(now time.Time) {
 	excess := s.excess()
 	fresh := func(m *message) bool { return m.parcel.lane == s.staging }
 	excessBytes := 0
-	if s.staging.short() { // they may have half of the room
+	if s.staging.short() { // waiting messages may have half of the room
 		excessBytes = -s.staging.maxBytes / 2
 		count := func(m *message) bool {
 			if fresh(m) {
@@ -67,16 +66,15 @@ func (s *session) thin(now time.Time) {
 		return s.overstays(m, now)
 	}
 	leaving := append(s.room.leave(must), s.holds.leave(must)...)
-	// A message that waits for a channel may do so until the broker would lose patience.
+	// A message may wait for a channel until the broker's consumer timeout is near.
 	tooLong := func(m *message) bool { return m.line == nil && now.Sub(m.received) >= s.opts.HandBack }
 	s.setAside(append(leaving, s.forwarder.leave(tooLong)...)...)
 }
 
-// giveBack hands messages back to their queue that could not even be set aside in another half
-// of Options.HandBack, or of ConfirmTimeout if that is longer: nothing can be published, or the
-// waiting or the dead queue takes nothing.
-// They come again at once. A message that is in flight may arrive all the same, and then comes
-// twice. An ordered queue gives back by its next channel (lane.worn).
+// giveBack hands messages back to their queue that could not be set aside within another half of
+// Options.HandBack, or of ConfirmTimeout if that is longer: nothing can be published, or the
+// waiting or the dead queue takes nothing. They come again at once. A message in flight may arrive
+// nevertheless, and then comes twice. An ordered queue gives back by its next channel (lane.worn).
 func (s *session) giveBack(now time.Time) {
 	most := s.opts.HandBack + max(s.opts.HandBack, s.opts.ConfirmTimeout)/2
 	tooLong := func(m *message) bool { return m.parcel.lane.line == nil && now.Sub(m.received) >= most }
@@ -94,9 +92,9 @@ func (s *session) giveBack(now time.Time) {
 	s.release(back...)
 }
 
-// overstays tells whether a message has waited for long enough: one from the
-// staging queue for Options.Patience; one from the waiting queue for a turn, if
-// others may be waiting behind it, else until the broker would lose patience.
+// overstays reports whether a message has waited for long enough. A message from the staging queue
+// may wait for Options.Patience. A message from the waiting queue may wait for a turn if others may
+// be waiting behind it, else for Options.HandBack.
 func (s *session) overstays(m *message, now time.Time) bool {
 	age := now.Sub(m.received)
 	switch {
@@ -114,22 +112,22 @@ func (s *session) overstays(m *message, now time.Time) bool {
 }
 
 const (
-	// longestTurn and shortestTurn bound how long messages of the waiting queue are here
-	// while others wait behind them. (tend looks every 50 ms.)
+	// longestTurn and shortestTurn bound how long messages of the waiting queue stay here while others
+	// wait behind them. (tend runs every 50 ms.)
 	longestTurn  = time.Second
 	shortestTurn = 50 * time.Millisecond
-	// rareRound and oftenRound are the times between which each message of the waiting
-	// queue should come round again.
+	// oftenRound and rareRound: each message of the waiting queue should come round again after a time
+	// between these.
 	oftenRound = time.Second
 	rareRound  = 4 * time.Second
 )
 
-// A turn is how long messages of the waiting queue stay, if others wait behind them. They
-// have been looked up by then. Among them may be one whose transaction has ended, behind
-// very many of one that stays open: so the more there are the shorter is the turn.
+// A turn is how long messages of the waiting queue stay if others wait behind them. They have been
+// looked up by then. A message whose transaction has ended may be behind very many of a transaction
+// that stays open: so the more messages there are, the shorter is the turn.
 type turn struct {
 	mu      sync.Mutex
-	shorter time.Duration // than longestTurn, by this
+	shorter time.Duration // the turn is longestTurn minus this
 	changed time.Time
 }
 
@@ -139,8 +137,9 @@ func (t *turn) length() time.Duration {
 	return longestTurn - t.shorter
 }
 
-// adapt is called when a message has come round, with the time that took. A new length shows in
-// that time only when the next ones have come, so it changes once per turn at most.
+// adapt is called when a message has come round again, with the duration of the round. A changed
+// turn affects that duration only from the next messages on, so the turn changes at most once per
+// turn.
 func (t *turn) adapt(now time.Time, round time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -159,11 +158,11 @@ func (t *turn) adapt(now time.Time, round time.Duration) {
 	t.shorter, t.changed = longestTurn-length, now
 }
 
-// groupBytes bounds the records of messages that are set aside together. One that has more
-// than a quarter of it goes alone: what it costs is its bytes.
+// groupBytes bounds the records of messages that are set aside together. A message with more than a
+// quarter of it goes alone: its cost is its bytes.
 const groupBytes = 64 << 10
 
-// setAside moves messages to the waiting queue. Committed carried ones wait for a Touch before.
+// setAside moves messages to the waiting queue. Committed carried messages wait for a Touch first.
 func (s *session) setAside(messages ...*message) {
 	now := time.Now()
 	var ready, first []*message
@@ -175,17 +174,17 @@ func (s *session) setAside(messages ...*message) {
 		}
 	}
 	if len(first) > 0 {
-		s.forwarder.moving.add(len(first)) // for drain, until they are counted there
+		s.forwarder.moving.add(len(first)) // drain counts them here until setAsideNow publishes them
 		s.toTouch.add(first...)
 	}
 	s.setAsideNow(ready...)
 }
 
-// setAsideNow moves messages to the waiting queue, in groups: these cost the broker what one
-// message costs, and the waiting queue turns fast when it is long.
+// setAsideNow moves messages to the waiting queue, in groups: a group costs the broker as much as
+// one message, and a long waiting queue circulates fast.
 func (s *session) setAsideNow(messages ...*message) {
 	now := time.Now()
-	limit := max(1, s.waiting.prefetch/4) // no group is much beside what the lane holds
+	limit := max(1, s.waiting.prefetch/4) // no group is large beside the number that the lane holds
 	var group []*publication
 	var records [][]byte
 	size := 0
@@ -215,7 +214,7 @@ func (s *session) setAsideNow(messages ...*message) {
 	flush()
 }
 
-// setAsideAlone is setAside without groups.
+// setAsideAlone is setAsideNow without groups.
 func (s *session) setAsideAlone(messages ...*message) {
 	now := time.Now()
 	for _, m := range messages {
@@ -223,7 +222,7 @@ func (s *session) setAsideAlone(messages ...*message) {
 	}
 }
 
-// record returns what p is in a group, if it may be in one.
+// record returns the encoded form of p in a group, if p may be in one.
 func (s *session) record(p *publication) ([]byte, bool) {
 	const most = groupBytes / 4
 	if len(p.publishing.Body) > most {
@@ -233,7 +232,7 @@ func (s *session) record(p *publication) ([]byte, bool) {
 	if len(record) > most {
 		return nil, false
 	}
-	if p.message.parcel.single { // it may have headers that a group's member may not have
+	if p.message.parcel.single { // it may have headers that are not allowed in a group's member
 		if _, err := wire.Alone(p.message.staged.Ledger, record); err != nil {
 			return nil, false
 		}
@@ -241,7 +240,7 @@ func (s *session) record(p *publication) ([]byte, bool) {
 	return record, true
 }
 
-// groupOf makes one of several publications.
+// groupOf makes one publication of several.
 func (s *session) groupOf(members []*publication, records [][]byte, now time.Time) *publication {
 	publishing := wire.Group(s.ledger.Identity(), records...)
 	publishing.Headers[wire.HeaderSetAsideAt] = now.UnixMilli()
@@ -252,7 +251,7 @@ func (s *session) groupOf(members []*publication, records [][]byte, now time.Tim
 	return group
 }
 
-// wasSetAside: the waiting queue has the copies of these messages.
+// wasSetAside: the waiting queue has copies of these messages.
 func (s *session) wasSetAside(messages ...*message) {
 	now := time.Now()
 	for _, m := range messages {

@@ -26,7 +26,7 @@ func TestAMessageOfTheWaitingQueueStaysTheShorterTheLongerTheQueueIs(t *testing.
 		t.Errorf("when they come round as they should it changes to %v", got)
 	}
 	turns.adapt(now.Add(shortestTurn), 0)
-	turns.adapt(now.Add(shortestTurn), 0) // what is heard within one turn counts once
+	turns.adapt(now.Add(shortestTurn), 0) // rounds within one turn count once
 	if got := turns.length(); got != 2*shortestTurn {
 		t.Errorf("after one short round %v", got)
 	}

@@ -7,16 +7,17 @@ import (
 	"github.com/twoqueue/twoqueue/verifier/sidejob"
 )
 
-// A sideCall lets the calls of a side job to the database run one at a time. It is the verifier's:
+// A sideCall lets the database calls of a side job run one at a time. The verifier owns it, so
 // while a call of an earlier session hangs, no other begins.
 type sideCall = sidejob.Calls
 
 func newSideCall() sideCall { return sidejob.NewCalls(1) }
 
-// errNoAnswer: the database has not answered in time, or not to the call before.
+// errNoAnswer: the database has not answered in time, or still runs the previous call.
 var errNoAnswer = sidejob.ErrNoAnswer
 
-// inTime is sidejob.InTime for a call whose context ends after patience, but not before ledgerTimeout.
+// inTime is sidejob.InTime for a call whose context ends after patience, but not before
+// ledgerTimeout.
 func inTime[T any](ctx context.Context, running sideCall, patience time.Duration, call func(context.Context) (T, error)) (T, error) {
 	return sidejob.InTime(ctx, running, patience, max(patience, ledgerTimeout), call)
 }

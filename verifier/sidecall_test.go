@@ -17,10 +17,10 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// A hangingLedger does not come back from some calls, whatever their contexts say.
+// Some calls of a hangingLedger do not return, whatever their contexts say.
 type hangingLedger struct {
 	*carryingWorld
-	due, claim, touch bool // these hang
+	due, claim, touch bool // the calls that hang
 	hanging           atomic.Int32
 	release           chan struct{}
 }
@@ -47,8 +47,8 @@ func (l *hangingLedger) Touch(ctx context.Context, ids []uuid.UUID) error {
 	return l.carryingWorld.Touch(ctx, ids)
 }
 
-// Nothing waits for a side job's call that hangs: no marker, no message that is set aside, and no
-// end of a session. Later sessions of the verifier begin no second one.
+// Nothing waits for a hanging call of a side job: no marker, no message that is set aside, and no
+// end of a session. Later sessions of the verifier begin no second call.
 func TestACallOfASideJobThatHangsHoldsNothingUp(t *testing.T) {
 	for name, ledger := range map[string]*hangingLedger{
 		"due": {due: true}, "claim": {claim: true}, "touch": {touch: true},
@@ -106,7 +106,7 @@ func TestACallOfASideJobThatHangsHoldsNothingUp(t *testing.T) {
 	}
 }
 
-// When the call is over, the job goes on.
+// When the call has returned, the job goes on.
 func TestASideCallGoesOnAfterOneThatWasSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		running := newSideCall()
@@ -137,7 +137,7 @@ func TestASideCallGoesOnAfterOneThatWasSlow(t *testing.T) {
 	})
 }
 
-// Job.Run goes on after a panic, so the markers must not be lost by it.
+// Job.Run goes on after a panic, so a panic must not lose the markers.
 func TestAPanicLeavesNoMarkerUnacked(t *testing.T) {
 	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
 		s := w.verifier()
@@ -158,7 +158,7 @@ func TestAPanicLeavesNoMarkerUnacked(t *testing.T) {
 	})
 }
 
-// A hangingConnector opens no connection, and does not come back, whatever the context says.
+// A hangingConnector opens no connection, and Connect does not return, whatever the context says.
 type hangingConnector struct {
 	sqldriver.Connector
 	asked   atomic.Int32

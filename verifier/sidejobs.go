@@ -6,12 +6,12 @@ import (
 	"github.com/twoqueue/twoqueue/verifier/sidejob"
 )
 
-// sideJobs are the jobs of rule 12 of package bridge. Only carried messages of which no queue has
-// a copy wait for one of them, stage. None of them ends a session. Each remembers from one session
-// to the next what the log has said of it.
+// sideJobs are the jobs of rule 12 of package bridge. Only carried messages without a copy in a
+// queue wait for one of them, stage. None of them ends a session. Each remembers across sessions
+// whether the log has reported that it fails.
 type sideJobs struct{ forget, stage, touch, sweep, explain, observe *sidejob.Job }
 
-// sideCalls are the calls of the side jobs beside those of forgetter and toucher, and of prove.
+// sideCalls are the calls of prove and of the side jobs, without the calls of forgetter and toucher.
 type sideCalls struct{ stage, sweep, explain, prove sideCall }
 
 func newSideCalls() sideCalls {

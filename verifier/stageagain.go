@@ -23,55 +23,53 @@ import (
 )
 
 const (
-	// stageInterval is the time between rounds, most of which only look at held markers. roomInterval
-	// is that time while rows wait for room in the staging queue.
+	// stageInterval is the time between rounds, most of which only check held markers. roomInterval is
+	// the time between rounds while rows wait for room in the staging queue.
 	stageInterval = 100 * time.Millisecond
 	roomInterval  = 10 * time.Millisecond
-	// dueOften and dueRarely bound the time between looks at the ledger, dueIdle is that time where
-	// no row was due yet. A delayed message is late by that time and less than a quarter of a second.
-	// Two looks that take long are followed by a pause of recentShare times the shorter one: so a delayed
-	// message is less than a second late also where each look takes 30 ms. The walk through all due rows
-	// goes on after allShare times as long as it took.
+	// dueOften and dueRarely bound the time between looks at the ledger; dueIdle is this time while no
+	// row has been due yet. A delayed message is late by this time and less than a quarter of a
+	// second. Two slow looks are followed by a pause of recentShare times the shorter one: so a
+	// delayed message is less than a second late even if each look takes 30 ms. The walk through all
+	// due rows pauses for allShare times its duration.
 	dueOften    = 250 * time.Millisecond
 	dueRarely   = 500 * time.Millisecond
 	dueIdle     = 700 * time.Millisecond
 	recentShare = 20
 	allShare    = 50
 	dueMost     = time.Minute // the longest pause, however long a look has taken
-	// dueWindow is how far before the last look a walk through the recent due rows begins. fullLook
-	// is the least time between two walks through all of them, and fullPatience how long a page of
-	// these may take.
+	// dueWindow is how far before the last look a walk through the recent due rows begins. fullLook is
+	// the shortest time between two walks through all due rows, and fullPatience the longest time for
+	// a page of such a walk.
 	dueWindow    = 10 * time.Second
 	fullLook     = 5 * time.Second
 	fullPatience = 5 * time.Second
-	// fullReach is how long before the present a walk through all rows goes on at most, if it has
-	// met a place where even one row takes too long. Each further such place divides this time by
-	// reachStep.
+	// fullReach bounds how long before the present a walk through all rows continues after a place
+	// where even one row takes too long. Each further such place divides this time by reachStep.
 	fullReach = dueWindow * reachStep * reachStep * reachStep * reachStep // a week
 	reachStep = 16
-	// dueLimit bounds a page of a walk, as the smallest statement of all databases does, and
-	// duePages the pages of a walk that one look reads. A look begins no other page after pagesTime.
-	// morePages are the pages that the walk through all rows reads where there is room for more messages
-	// in the staging queue.
+	// dueLimit bounds a page of a walk, as the smallest statement of all databases does, and duePages
+	// bounds the pages of a walk in one look. A look begins no further page after pagesTime. morePages
+	// is the number of pages that the walk through all rows reads when the staging queue has room for
+	// more messages.
 	dueLimit  = 500
 	duePages  = 10
 	morePages = stagedLimit / dueLimit
 	pagesTime = time.Second
-	// candidatesLimit bounds the rows that are remembered, and unpublishedLimit how many more there
-	// may be of which no copy can exist.
+	// candidatesLimit bounds the remembered rows. unpublishedLimit is the number of further remembered
+	// rows of which no copy can exist.
 	candidatesLimit  = 10_000
 	unpublishedLimit = 2 * duePages * dueLimit
 
 	// seenBefore is how long before a marker's look a row must have been seen: the time in which its
 	// sender publishes after its COMMIT.
 	seenBefore = 500 * time.Millisecond
-	// markerOften and markerRarely bound the time between two markers, while some and while none
-	// come back.
+	// markerOften and markerRarely bound the time between two markers: markerOften while markers come
+	// back, markerRarely while none do.
 	markerOften  = time.Second
 	markerRarely = 16 * time.Second
 
-	// claimLimit and claimBytes bound what is claimed at once. restagedBytes bounds the records of
-	// a group.
+	// claimLimit and claimBytes bound one claim. restagedBytes bounds the records of a group.
 	claimLimit    = 500
 	claimBytes    = 1 << 20
 	restagedBytes = 64 << 10
@@ -79,20 +77,20 @@ const (
 	idsLimit = 20
 )
 
-// A stager stages carried messages again whose staged copy is lost, and messages of which there
-// never was one. It knows a lost copy by a marker: a message that a verifier publishes to the
-// staging queue after it has seen the row committed, and that another one, or the same, moves to the
-// waiting queue. When the marker comes out of that, each copy that was in the queues before it has
-// passed a verifier. That one has forwarded the message and deleted the row, or moved the row's
-// stage time on. So a row that is still there as it was has no copy.
+// A stager stages carried messages again whose staged copy is lost, and carried messages that were
+// never staged. It detects a lost copy by a marker: a message that a verifier publishes to the
+// staging queue after it has seen the row committed, and that the same or another verifier moves to
+// the waiting queue. When a verifier receives the marker from there, each copy that was in the
+// queues before it has passed a verifier. That verifier has forwarded the message and deleted the
+// row, or has moved the row's stage time on. So a row that is still unchanged has no copy.
 //
-// No message depends on it. It outlives no session: a channel's end brings what was taken from the
-// queues back before the markers.
+// No message depends on a stager. A stager belongs to one session, because the end of a channel
+// returns deliveries to the queues, in front of the markers.
 type stager struct {
 	ledger  driver.Ledger
-	running sideCall // Due or Claim
+	running sideCall // for Due, Claim and Committed
 	publish func(context.Context, []bridge.Outgoing) error
-	blocked func() bool // nothing can be published
+	blocked func() bool // reports whether nothing can be published
 	carried *carriedSet
 	left    func() map[uuid.UUID]bool // rows of delivered messages that could not be deleted
 	done    func(*parcel)             // acks a marker, or hands it back
@@ -105,39 +103,39 @@ type stager struct {
 	unstageable unstageable
 	staged      stagedWindow
 
-	// The rest belongs to the rounds, up to mu.
+	// Only the rounds use the fields from here up to mu.
 	candidates map[uuid.UUID]candidate
-	next       time.Time     // of a look
-	took       time.Duration // the last look
-	recent     driver.DueRow // where the walk through the recent rows goes on; zero: it begins
-	full       time.Time     // when the walk through all rows goes on
-	more       time.Time     // when it goes on if there is room for more messages than are known
-	all        driver.DueRow // where it goes on; zero: it begins
-	allLimit   int           // of its pages
-	reach      time.Duration // how long before the present it goes on behind the next slow place
+	next       time.Time     // time of the next look
+	took       time.Duration // duration of the last look
+	recent     driver.DueRow // where the walk through the recent rows continues; zero: at its begin
+	full       time.Time     // when the walk through all rows continues
+	more       time.Time     // when it continues if there is room for more messages than are known
+	all        driver.DueRow // where it continues; zero: at its begin
+	allLimit   int           // of the pages of this walk
+	reach      time.Duration // how long before the present it continues after the next slow place
 	at         time.Time     // the database's time of the last look
 	looked     time.Time     // our time of it
-	found      bool          // a row, ever
-	anew       bool          // nothing could be published: rows that were seen before count no more
-	sent       time.Time     // when the last marker was
+	found      bool          // a row was due, at any time
+	anew       bool          // publishing was blocked: rows that were seen before no longer count
+	sent       time.Time     // when the last marker was sent
 	wait       time.Duration
 	failing    bool // the last publication failed
 
 	mu      sync.Mutex
 	markers []heldMarker
 	due     int
-	overdue time.Duration // of the first row
-	told    time.Time     // when it was
+	overdue time.Duration // how long the first row is overdue
+	told    time.Time     // when due and overdue were set
 }
 
 // A candidate is a row whose stage time has come.
 type candidate struct {
 	row  driver.DueRow
-	seen time.Time // when it was first seen so, by the database's clock
+	seen time.Time // when it was first seen with this stage time, by the database's clock
 	gone bool      // a marker has shown that no queue has a copy
 }
 
-// stageable tells whether no copy of the message is in a queue.
+// stageable reports whether no queue has a copy of the message.
 func (c candidate) stageable() bool { return c.row.Unpublished() || c.gone }
 
 func newStager(s *session, running sideCall) *stager {
@@ -184,8 +182,8 @@ func (g *stager) round(ctx context.Context) (time.Duration, error) {
 	return next, errors.Join(errs...)
 }
 
-// look asks the ledger for due rows, if it is time. It returns the database's time of its begin. A walk
-// that is not at its end goes on in the next look, so a look costs little in any backlog.
+// look queries the ledger for due rows, if it is time. It returns the database's time at the begin.
+// An unfinished walk continues in the next look, so a look costs little in any backlog.
 func (g *stager) look(ctx context.Context) (looked bool, at time.Time, err error) {
 	began := time.Now()
 	if began.Before(g.next) {
@@ -193,7 +191,7 @@ func (g *stager) look(ctx context.Context) (looked bool, at time.Time, err error
 	}
 	if at, err = g.readRecent(ctx); err == nil {
 		g.at, g.looked, looked = at, began, true
-		// A single slow look is a busy moment of the machine, and no reason for a pause.
+		// A single slow look means that the machine was busy for a moment, which is no reason to pause.
 		took := time.Since(began)
 		g.next = time.Now().Add(pauseAfter(min(took, g.took), recentShare))
 		g.took = took
@@ -208,16 +206,16 @@ func (g *stager) look(ctx context.Context) (looked bool, at time.Time, err error
 	return looked, at, err
 }
 
-// pauseAfter is how long a walk that took so long is not repeated.
+// pauseAfter returns the pause after a walk with a given duration.
 func pauseAfter(took time.Duration, share int) time.Duration {
 	return min(time.Duration(share)*took, dueMost)
 }
 
-// readRecent brings the candidates up to date with the recent due rows. Neither a backlog nor a slow
-// walk through all rows hides these.
+// readRecent updates the candidates with the recent due rows. Neither a backlog nor a slow walk
+// through all rows hides these.
 func (g *stager) readRecent(ctx context.Context) (at time.Time, err error) {
 	begin := g.at
-	if begin.IsZero() { // the database's time is not known yet
+	if begin.IsZero() { // the database's time is unknown yet
 		begin = time.Now().Add(-clockMargin)
 	}
 	if begin = begin.Add(-dueWindow); g.recent.StageAt.Before(begin) {
@@ -227,9 +225,9 @@ func (g *stager) readRecent(ctx context.Context) (at time.Time, err error) {
 	return at, err
 }
 
-// readAll goes on in the walk through all due rows, if it is time. The pause after rows that can be
-// staged is over as soon as there is room for more of them: so a backlog of these is staged as fast
-// as it is forwarded. The database's time is that of its begin.
+// readAll continues the walk through all due rows, if it is time. After rows that can be staged the
+// pause ends as soon as there is room for more of them: so a backlog is staged as fast as it is
+// forwarded. readAll returns the database's time at the begin.
 func (g *stager) readAll(ctx context.Context) (at time.Time, err error) {
 	began, pages := time.Now(), duePages
 	if g.at.IsZero() {
@@ -245,7 +243,7 @@ func (g *stager) readAll(ctx context.Context) (at time.Time, err error) {
 	pause := pauseAfter(time.Since(began), allShare)
 	shorter := time.Duration(float64(pause) * (1 - share))
 	switch {
-	case g.at.IsZero(): // it begins anew
+	case g.at.IsZero(): // the walk restarts
 		return time.Time{}, err
 	case err != nil:
 		pause = max(pause, fullLook)
@@ -257,19 +255,18 @@ func (g *stager) readAll(ctx context.Context) (at time.Time, err error) {
 	if g.all == (driver.DueRow{}) {
 		pause = max(pause, fullLook)
 		shorter = pause
-		g.reach = min(reachStep*g.reach, fullReach) // further back, if there is another slow place
+		g.reach = min(reachStep*g.reach, fullReach) // further back, for the next slow place
 		g.unstageable.forgetGone()
 	}
 	g.full, g.more = time.Now().Add(pause), time.Now().Add(shorter)
 	return at, err
 }
 
-// needsMore tells whether fewer rows are known that can be staged than there may be messages on their
-// way.
+// needsMore reports whether fewer stageable rows are known than there may be messages on their way.
 func (g *stager) needsMore() bool { return !g.moreStageable(stagedLimit - 1) }
 
-// moreStageable tells whether more than n candidates can be staged. It counts no further: while the
-// targets of a backlog take nothing, stage asks in every round.
+// moreStageable reports whether more than n candidates can be staged. It stops counting there,
+// because stage calls it in every round while the targets of a backlog take nothing.
 func (g *stager) moreStageable(n int) bool {
 	for _, c := range g.candidates {
 		if c.stageable() {
@@ -281,10 +278,10 @@ func (g *stager) moreStageable(n int) bool {
 	return false
 }
 
-// passSlowPlace is for a page that has failed. On its way to the next due rows the database may pass
-// very many deleted ones, which it keeps as long as an old transaction is open. So the next page asks
-// for a single row. If that fails too, the walk goes on at a later stage time, or is at its end if
-// there is none before the recent rows.
+// passSlowPlace is called after a page that has failed. On its way to the next due rows the
+// database may pass very many deleted ones, which it keeps as long as an old transaction is open.
+// So the next page reads a single row. If that fails too, the walk continues at a later stage time,
+// or ends if there is none before the recent rows.
 func (g *stager) passSlowPlace() {
 	if g.allLimit > 1 {
 		g.allLimit = 1
@@ -300,10 +297,10 @@ func (g *stager) passSlowPlace() {
 	}
 }
 
-// walk reads due rows from a position on, moves that, at the end to zero, and returns the
-// database's time of the first page, and which share of the rows can be staged at once.
+// walk reads due rows from a position on and moves the position, at the end to zero. It returns the
+// database's time of the first page, and the share of rows that can be staged at once.
 func (g *stager) walk(ctx context.Context, position *driver.DueRow, limit, most int, patience time.Duration) (first time.Time, share float64, err error) {
-	// The candidates in between must be among the rows that are seen.
+	// Candidates between the begin and the end of the walk must be among the rows seen.
 	from, upTo, seen := position.StageAt, time.Time{}, make(map[uuid.UUID]bool)
 	defer func() {
 		for id, c := range g.candidates {
@@ -322,7 +319,7 @@ func (g *stager) walk(ctx context.Context, position *driver.DueRow, limit, most 
 			if first = at; at.Before(g.at) {
 				return first, 0, g.beginAnew(at)
 			}
-			if g.anew { // a sender may publish only now
+			if g.anew { // a sender may have published only now
 				for id, c := range g.candidates {
 					g.candidates[id] = candidate{row: c.row, seen: at}
 				}
@@ -346,8 +343,8 @@ func (g *stager) walk(ctx context.Context, position *driver.DueRow, limit, most 
 	return first, float64(stageable) / float64(max(1, len(seen))), nil
 }
 
-// beginAnew forgets rows that were seen by a clock that has gone back, as in a failover to another server:
-// it does not tell which rows were seen before a marker.
+// beginAnew forgets all rows when the database's clock has gone back, as in a failover to another
+// server: the old times no longer show which rows were seen before a marker.
 func (g *stager) beginAnew(at time.Time) error {
 	err := fmt.Errorf("the database's clock has gone back by %v; all due rows are looked for anew", g.at.Sub(at))
 	clear(g.candidates)
@@ -373,8 +370,8 @@ func (g *stager) readPage(ctx context.Context, after driver.DueRow, limit int, p
 	return a.page, a.at, nil
 }
 
-// see notes a due row. A new stage time counts as another row: a verifier held the message. In a
-// backlog of more than the limit only rows that can be staged at once are noted.
+// see notes a due row. A new stage time counts as another row, because a verifier held the message.
+// In a backlog beyond the limit only rows that can be staged at once are noted.
 func (g *stager) see(row driver.DueRow, at time.Time) {
 	g.found = true
 	g.unstageable.see(row.ID)
@@ -388,8 +385,8 @@ func (g *stager) see(row driver.DueRow, at time.Time) {
 	g.candidates[row.ID] = candidate{row: row, seen: at}
 }
 
-// stage claims and publishes candidates of which no queue has a copy, the longest due first, as many
-// as there is room for. It tells whether others wait for room.
+// stage claims and publishes candidates without a copy in a queue, the longest due first, as many
+// as there is room for. It reports whether others wait for room.
 func (g *stager) stage(ctx context.Context) (waits bool, err error) {
 	room, roomBytes := g.staged.room(time.Now())
 	if g.anew || g.blocked() {
@@ -412,11 +409,11 @@ func (g *stager) stage(ctx context.Context) (waits bool, err error) {
 	})
 	left := g.left()
 	for len(rows) > 0 && room > 0 && roomBytes > 0 {
-		if g.blocked() { // before a stage time is moved on in vain
+		if g.blocked() { // before a claim moves a stage time in vain
 			return false, nil
 		}
 		most, mostBytes := min(claimLimit, room), int64(min(claimBytes, roomBytes))
-		if g.failing { // the stage time of one row moves on in vain, not that of all
+		if g.failing { // only one stage time moves in vain
 			most = 1
 		}
 		var batch []driver.DueRow
@@ -424,7 +421,7 @@ func (g *stager) stage(ctx context.Context) (waits bool, err error) {
 		for len(rows) > 0 && len(batch) < most && (size == 0 || size+rows[0].Bytes <= mostBytes) {
 			if row := rows[0]; !left[row.ID] && !g.carried.has(row.ID) {
 				batch, size = append(batch, row), size+row.Bytes
-			} else { // it has a copy: it needs another marker
+			} else { // it has a copy, so it needs another marker
 				g.candidates[row.ID] = candidate{row: row, seen: g.candidates[row.ID].seen}
 			}
 			rows = rows[1:]
@@ -437,8 +434,8 @@ func (g *stager) stage(ctx context.Context) (waits bool, err error) {
 	return len(rows) > 0, nil
 }
 
-// askAway asks which of the messages on their way are gone from the ledger, if none has come here for
-// long.
+// askAway queries the ledger for messages on their way if none has been done here for long.
+// Messages whose rows are gone have left the queues.
 func (g *stager) askAway(ctx context.Context) error {
 	silent := g.staged.silent(time.Now())
 	if len(silent) == 0 {
@@ -507,9 +504,9 @@ func someIDs(ids []uuid.UUID) string {
 	return strings.Join(text, " ")
 }
 
-// publishCarried publishes messages that were claimed, and returns those that the broker has
-// confirmed. If it refuses one for good, all go alone, which shows the one. That one is left: its
-// stage time has moved on.
+// publishCarried publishes claimed messages, and returns the IDs that the broker has confirmed. If
+// the broker refuses one for good, all are published alone, which identifies it. The refused
+// message stays in its row, whose stage time has moved on.
 func (g *stager) publishCarried(ctx context.Context, claimed []driver.Carried) (staged []uuid.UUID, err error) {
 	claimed = g.stageable(claimed)
 	ids := func(all []driver.Carried) (ids []uuid.UUID) {
@@ -560,8 +557,8 @@ func (g *stager) stageable(claimed []driver.Carried) (stageable []driver.Carried
 	return stageable
 }
 
-// marked returns a record with HeaderCarried. The records of messages that an earlier release had
-// parked lack it, and without it no verifier knows that it holds a carried message.
+// marked returns a record with HeaderCarried. Records of messages that an earlier release had
+// parked lack it, and without it a verifier cannot recognize a carried message.
 func (g *stager) marked(record []byte) ([]byte, error) {
 	message, err := wire.Alone(g.ledger.Identity(), record)
 	if err != nil {
@@ -578,8 +575,8 @@ func (g *stager) refuse(id uuid.UUID, err error) {
 	}
 }
 
-// restaged returns the staged form of messages: groups of at most so many bytes, and alone what is
-// larger. Their times of staging are those of their records.
+// restaged returns the staged form of messages: groups of at most a number of bytes, and larger
+// messages alone. Each keeps the time of staging in its record.
 func (g *stager) restaged(carried []driver.Carried, most int) (out []amqp.Publishing) {
 	ledger := g.ledger.Identity()
 	var records [][]byte
@@ -626,14 +623,14 @@ func (g *stager) sendTo(ctx context.Context, queue string, publishings ...amqp.P
 	return g.publish(ctx, out)
 }
 
-// refusedForGood tells whether among messages that were not staged is one that the broker will never
-// take. Missing rights are mended by somebody, sooner or later.
+// refusedForGood reports whether err means that the broker will never accept one of the messages.
+// Missing rights do not count: an operator will grant them.
 func refusedForGood(err error) bool {
 	refusal := bridge.Refusal(err)
 	return refusal != nil && refusal.Code != amqp.AccessRefused || errors.Is(err, bridge.ErrInvalidMessage) || errors.Is(err, bridge.ErrMalformed)
 }
 
-// tell keeps what the last look has shown, for State.
+// tell stores the result of the last look, for State.
 func (g *stager) tell(at, now time.Time) {
 	var first time.Time
 	for _, c := range g.candidates {
@@ -649,8 +646,8 @@ func (g *stager) tell(at, now time.Time) {
 	}
 }
 
-// state is for State: how many carried rows are due, as far as they are remembered, for how long the
-// first of them is, and how many cannot be staged.
+// state returns, for State, how many carried rows are due as far as they are remembered, for how
+// long the first of them has been due, and how many cannot be staged.
 func (g *stager) state(now time.Time) (due int, overdue time.Duration, unstageable int) {
 	if g == nil {
 		return 0, 0, 0

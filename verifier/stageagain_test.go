@@ -22,8 +22,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
-// A carryingWorld is a ledger and a broker's two queues, for any number of verifiers. Nothing moves
-// through the queues by itself.
+// A carryingWorld is a ledger and a broker's two queues, for any number of verifiers. Only the test
+// moves messages through the queues.
 type carryingWorld struct {
 	driver.Ledger
 	t        *testing.T
@@ -33,7 +33,7 @@ type carryingWorld struct {
 	mu               sync.Mutex
 	rows             map[uuid.UUID]*driver.DueRow
 	messages         map[uuid.UUID][]byte
-	index            []driver.DueRow // the rows by stage time, to be made anew if their number is another
+	index            []driver.DueRow // the rows by stage time, sorted again when their number has changed
 	looks            []driver.DueRow // their positions
 	back             time.Duration   // by which the database's clock has gone back
 	lookTakes        time.Duration
@@ -44,7 +44,7 @@ type carryingWorld struct {
 	sessions         []*session
 }
 
-// inCarryingWorld runs a test in a world with a clock of its own.
+// inCarryingWorld runs a test in a world with a fake clock.
 func inCarryingWorld(t *testing.T, test func(t *testing.T, w *carryingWorld)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &carryingWorld{
@@ -83,7 +83,7 @@ func (w *carryingWorld) commits(n int, published bool, change func(*amqp.Publish
 	return ids
 }
 
-// delays adds rows of delayed messages, each due so long after the one before.
+// delays adds rows of delayed messages. Their stage times are apart from each other by a duration.
 func (w *carryingWorld) delays(n int, first time.Time, apart time.Duration) (ids []uuid.UUID) {
 	ids = w.commits(n, false, nil)
 	w.mu.Lock()
@@ -95,7 +95,7 @@ func (w *carryingWorld) delays(n int, first time.Time, apart time.Duration) (ids
 	return ids
 }
 
-// now is the database's time.
+// now returns the database's time.
 func (w *carryingWorld) now() time.Time { return time.Now().UTC().Add(-w.back) }
 
 func (w *carryingWorld) Due(_ context.Context, after driver.DueRow, limit int) (due []driver.DueRow, now time.Time, err error) {
@@ -201,7 +201,7 @@ func (w *carryingWorld) publish(_ context.Context, out []bridge.Outgoing) error 
 	return nil
 }
 
-// markers takes the markers out of a queue.
+// markers removes and returns the markers in a queue.
 func (w *carryingWorld) markers(queue *[]amqp.Publishing) (markers []amqp.Publishing) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -215,7 +215,7 @@ func (w *carryingWorld) markers(queue *[]amqp.Publishing) (markers []amqp.Publis
 	return markers
 }
 
-// staged takes out the messages that were staged again, by ID.
+// staged removes and returns the messages that were staged again, by ID.
 func (w *carryingWorld) staged() map[uuid.UUID]wire.Staged {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -247,7 +247,7 @@ func (w *carryingWorld) staged() map[uuid.UUID]wire.Staged {
 	return all
 }
 
-// session makes a session without servers.
+// session returns a session without servers.
 func (w *carryingWorld) session(ledger driver.Ledger, running sideCall) *session {
 	s := carryingSession(ledger)
 	s.stager = newStager(s, running)
@@ -275,7 +275,7 @@ func (w *carryingWorld) runs(s *session) *session {
 	return s
 }
 
-// brings has a lane bring a delivery.
+// brings delivers a message to a lane.
 func (s *session) brings(l *lane, p amqp.Publishing) *parcel {
 	l.acks.took(uint64(len(l.acks.open) + 1))
 	parcel := &parcel{lane: l, tag: uint64(len(l.acks.open)), received: time.Now()}
@@ -283,12 +283,12 @@ func (s *session) brings(l *lane, p amqp.Publishing) *parcel {
 	return parcel
 }
 
-// marker is one that was sent now.
+// marker returns a marker that was sent now.
 func (w *carryingWorld) marker() amqp.Publishing {
 	return wire.Marker{Ledger: w.identity, Look: w.now()}.Publishing()
 }
 
-// wait has the verifiers work for so long.
+// wait lets the verifiers work for a duration.
 func (w *carryingWorld) wait(d time.Duration) {
 	<-w.turn
 	time.Sleep(d)
@@ -296,14 +296,14 @@ func (w *carryingWorld) wait(d time.Duration) {
 	w.turn <- struct{}{}
 }
 
-// moment is more than any round takes.
+// moment is longer than any round.
 const moment = dueRarely + stageInterval
 
 // A row whose publication was lost is staged again some seconds later.
 func TestALostMessageIsStagedAgain(t *testing.T) {
 	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
 		verifiers := []*session{w.verifier(), w.verifier()}
-		w.wait(dueIdle + moment) // they find nothing
+		w.wait(dueIdle + moment) // the verifiers find no row
 		began := time.Now()
 		id := w.commits(1, true, nil)[0]
 		at := time.Now().Truncate(time.Millisecond)
@@ -318,7 +318,7 @@ func TestALostMessageIsStagedAgain(t *testing.T) {
 				second.brings(second.waiting, m)
 			}
 			if m, ok := w.staged()[id]; ok {
-				if took := time.Since(began); took > dueIdle+5*time.Second { // the first row is looked for rarely
+				if took := time.Since(began); took > dueIdle+5*time.Second { // the first row is found only after dueIdle
 					t.Errorf("it took %v", took)
 				}
 				if !m.StagedAt.Equal(at) {
@@ -336,13 +336,13 @@ func TestALostMessageIsStagedAgain(t *testing.T) {
 	})
 }
 
-// MARKER of the model: time alone shows no loss.
+// GONE_MARKER of the model: time alone shows no loss.
 func TestNothingIsStagedAgainWithoutAMarker(t *testing.T) {
 	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
 		w.verifier()
 		w.commits(1, true, nil)
 		w.wait(time.Hour)
-		// While none comes back, markers become rare.
+		// While no marker comes back, markers become rare.
 		if n := len(w.markers(&w.staging)); n < 100 || n > 300 {
 			t.Errorf("%d markers in an hour", n)
 		}
@@ -352,7 +352,8 @@ func TestNothingIsStagedAgainWithoutAMarker(t *testing.T) {
 	})
 }
 
-// What is staged again when a marker comes from the waiting queue.
+// When a marker comes from the waiting queue, rows are staged again that were seen long enough
+// before its look.
 func TestWhatAMarkerShows(t *testing.T) {
 	for name, c := range map[string]struct {
 		prepare func(s *session, w *carryingWorld, id uuid.UUID) (marker amqp.Publishing)
@@ -361,7 +362,7 @@ func TestWhatAMarkerShows(t *testing.T) {
 		"a row that was seen long before its look": {func(_ *session, w *carryingWorld, _ uuid.UUID) amqp.Publishing {
 			return w.marker()
 		}, true},
-		// FIRST_SEEN and PAUSE0 of the model.
+		// GONE_FIRST_SEEN and GONE_PAUSE_BEFORE_LOOK of the model.
 		"a row that was seen after its look": {func(s *session, w *carryingWorld, id uuid.UUID) amqp.Publishing {
 			w.forget(id)
 			marker := w.marker()
@@ -375,12 +376,12 @@ func TestWhatAMarkerShows(t *testing.T) {
 			w.wait(driver.PublishedGrace + seenBefore - time.Millisecond)
 			return w.marker()
 		}, false},
-		// SEEN_BY_READER.
+		// GONE_SEEN_BY_READER of the model.
 		"a row that only another verifier has seen long before its look": {func(s *session, w *carryingWorld, id uuid.UUID) amqp.Publishing {
 			clear(s.stager.candidates)
 			return w.marker()
 		}, false},
-		// RECHECK.
+		// GONE_READ_AGAIN of the model.
 		"a row that was touched since": {func(_ *session, w *carryingWorld, id uuid.UUID) amqp.Publishing {
 			marker := w.marker()
 			_ = w.Touch(context.Background(), []uuid.UUID{id})
@@ -434,8 +435,7 @@ func TestWhatAMarkerShows(t *testing.T) {
 	}
 }
 
-// WAITING_LEG, PAUSE1 and PAUSE2 of the model.
-// A DELETE that fails for hours, of messages that are delivered, brings no copies of them.
+// A DELETE of delivered messages that fails for hours causes no copies of them.
 func TestADeliveredMessageThatCannotBeDeletedIsNotStagedAgain(t *testing.T) {
 	fails := func(context.Context, []uuid.UUID) ([]uuid.UUID, error) { return nil, errDenied }
 	const rows = 3 * forgetLimit
@@ -484,7 +484,7 @@ func TestADeliveredMessageThatCannotBeDeletedIsNotStagedAgain(t *testing.T) {
 	}
 }
 
-// carriedRows are the rows of messages that were committed just now.
+// carriedRows returns the rows of messages that were committed just now.
 func carriedRows(ids ...uuid.UUID) (rows []leftRow) {
 	for _, id := range ids {
 		m := &message{received: time.Now()}
@@ -494,7 +494,7 @@ func carriedRows(ids ...uuid.UUID) (rows []leftRow) {
 	return rows
 }
 
-// A row that fails every DELETE keeps only the rows that are tried with it from being deleted.
+// A row that fails every DELETE delays only the rows that are tried with it.
 func TestARowThatFailsEveryDeleteIsTriedWithOthers(t *testing.T) {
 	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
 		const rows = 3 * forgetLimit
@@ -519,7 +519,7 @@ func TestARowThatFailsEveryDeleteIsTriedWithOthers(t *testing.T) {
 	})
 }
 
-// undeletableWorld is the ledger for a login that may not, or cannot, DELETE.
+// undeletableWorld is the ledger as seen by a login that may not, or cannot, DELETE.
 type undeletableWorld struct {
 	*carryingWorld
 	delete func(context.Context, []uuid.UUID) ([]uuid.UUID, error)
@@ -531,6 +531,7 @@ func (w undeletableWorld) Forget(ctx context.Context, ids []uuid.UUID) ([]uuid.U
 	return w.delete(ctx, ids)
 }
 
+// GONE_BY_WAITING_QUEUE, GONE_PAUSE_BEFORE_WAITING and GONE_PAUSE_BEFORE_READING of the model.
 func TestAMarkerTakesItsTime(t *testing.T) {
 	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
 		s := w.verifier()
@@ -561,7 +562,7 @@ func TestAMarkerTakesItsTime(t *testing.T) {
 	})
 }
 
-// The messages before a marker must have been looked up, or it shows nothing.
+// The messages before a marker must have been looked up, or the marker shows nothing.
 func TestAMarkerWaitsForTheMessagesBeforeIt(t *testing.T) {
 	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
 		s := w.verifier()
@@ -581,7 +582,7 @@ func TestAMarkerWaitsForTheMessagesBeforeIt(t *testing.T) {
 		}
 		s.carried.looked(after)
 
-		// What rests for want of room is not even taken apart.
+		// A delivery that rests for lack of room is not even unpacked.
 		s.staging.resting = append(s.staging.resting, &parcel{lane: s.staging})
 		marker = &message{parcel: s.brings(s.staging, w.marker())}
 		w.wait(markerPatience - time.Second)
@@ -615,7 +616,7 @@ func TestWhatWasNeverPublishedIsStagedAtOnce(t *testing.T) {
 	})
 }
 
-// As what an earlier release had parked: the verifiers must know that they hold a carried message.
+// An earlier release had parked such messages. Verifiers must recognize them as carried.
 func TestARecordWithoutTheHeaderGetsIt(t *testing.T) {
 	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
 		parked := w.commits(2, false, func(p *amqp.Publishing) {
@@ -657,7 +658,7 @@ func TestNothingIsClaimedWhileNothingCanBePublished(t *testing.T) {
 	})
 }
 
-// A message that the broker refuses keeps none of the others back, and is logged once.
+// A message that the broker refuses delays no other, and is logged once.
 func TestARefusedMessageIsLeft(t *testing.T) {
 	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
 		var said bytes.Buffer
@@ -703,7 +704,7 @@ func TestARefusedMessageIsLeft(t *testing.T) {
 	})
 }
 
-// A publication that fails leaves the row to its next stage time.
+// If a publication fails, the row waits for its next stage time.
 func TestAMessageThatCouldNotBeStagedIsDueAgain(t *testing.T) {
 	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
 		w.commits(1, false, nil)
@@ -729,7 +730,7 @@ func TestAMessageThatCouldNotBeStagedIsDueAgain(t *testing.T) {
 	})
 }
 
-// While the staging queue takes nothing, few rows move on to a later stage time.
+// While the staging queue accepts nothing, few rows move on to a later stage time.
 func TestAFullStagingQueueDelaysFewMessages(t *testing.T) {
 	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
 		const most = 1000
@@ -747,7 +748,7 @@ func TestAFullStagingQueueDelaysFewMessages(t *testing.T) {
 	})
 }
 
-// A look costs little: it goes back a few seconds, and less often where it takes long.
+// A look costs little: it goes back a few seconds, and looks are rarer when they take long.
 func TestLooksAreCheap(t *testing.T) {
 	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
 		s := w.verifier()
@@ -785,7 +786,7 @@ func TestLooksAreCheap(t *testing.T) {
 }
 
 // deadEntriesWorld is a ledger whose index has very many deleted entries, as while a transaction is
-// open for hours: a statement that comes to them takes long.
+// open for hours: a statement that reaches them takes long.
 type deadEntriesWorld struct {
 	*carryingWorld
 	deleted time.Time // their stage times end before this time
@@ -804,7 +805,8 @@ func (w *deadEntriesWorld) Due(ctx context.Context, after driver.DueRow, limit i
 	return page, at, err
 }
 
-// What was never published is staged at once if it is recent, and sooner or later if it is old.
+// A row that was never published is staged at once if it is recent, and sooner or later if it is
+// old.
 func TestASlowWalkThroughAllRowsHidesNoRow(t *testing.T) {
 	for _, takes := range []time.Duration{4 * time.Second, 40 * time.Second, time.Hour} {
 		t.Run(takes.String(), func(t *testing.T) {
@@ -816,7 +818,7 @@ func TestASlowWalkThroughAllRowsHidesNoRow(t *testing.T) {
 				w.commits(2000, false, nil) // of an outage that has just ended
 				w.wait(20 * time.Minute)
 				s := w.runs(w.session(slow, newSideCall()))
-				// The walk through all rows has to find out where the slow place is.
+				// The walk through all rows has to find the slow place.
 				began, staged := time.Now(), 0
 				for staged < 2007 && time.Since(began) < 20*time.Minute {
 					w.wait(time.Second)
@@ -856,7 +858,7 @@ func TestASlowWalkThroughAllRowsHidesNoRow(t *testing.T) {
 	}
 }
 
-// Rows are read page by page, and those that are gone are forgotten.
+// Rows are read page by page, and rows that are gone are forgotten.
 func TestCandidatesAreThoseOfTheLedger(t *testing.T) {
 	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
 		var ids []uuid.UUID
@@ -879,7 +881,7 @@ func TestCandidatesAreThoseOfTheLedger(t *testing.T) {
 		_ = w.Touch(t.Context(), ids[2400:])
 		w.wait(moment + stageInterval)
 		check(1200)
-		w.wait(time.Minute) // out of the window, and due again
+		w.wait(time.Minute) // the rows are out of the window, and due again
 		check(1300)
 		for _, id := range ids {
 			w.forget(id)
@@ -897,8 +899,8 @@ func TestCandidatesAreThoseOfTheLedger(t *testing.T) {
 	})
 }
 
-// A backlog of published messages: each look reads a bounded part of it, and the looks come to its
-// end. What was never published is staged meanwhile, wherever it is.
+// In a backlog of published messages each look reads a bounded part, and the looks reach its end.
+// Messages that were never published are staged meanwhile, wherever they are.
 func TestABacklogHidesNothingThatWasNeverPublished(t *testing.T) {
 	for name, together := range map[string]bool{"of one stage time": true, "of many stage times": false} {
 		t.Run(name, func(t *testing.T) {
@@ -941,7 +943,7 @@ func TestABacklogHidesNothingThatWasNeverPublished(t *testing.T) {
 					t.Errorf("%d pages in 20 s, %d walks through all", looks, begun)
 				}
 
-				// When the rows are gone, the candidates are.
+				// When the rows are gone, the candidates are gone too.
 				w.mu.Lock()
 				clear(w.rows)
 				w.mu.Unlock()
@@ -954,7 +956,7 @@ func TestABacklogHidesNothingThatWasNeverPublished(t *testing.T) {
 	}
 }
 
-// While nothing can be published, rows that never were are remembered up to a limit.
+// While nothing can be published, the rows of unpublished messages are remembered up to a limit.
 func TestRowsThatCannotBeStagedAreRememberedUpToALimit(t *testing.T) {
 	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
 		const all = candidatesLimit + unpublishedLimit + 3000
@@ -979,7 +981,7 @@ func TestRowsThatCannotBeStagedAreRememberedUpToALimit(t *testing.T) {
 	})
 }
 
-// As after a failover to a server with another clock.
+// For example after a failover to a server with another clock.
 func TestAClockThatGoesBackHidesNoLoss(t *testing.T) {
 	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
 		w.commits(1, true, nil)
@@ -1009,7 +1011,8 @@ func TestAClockThatGoesBackHidesNoLoss(t *testing.T) {
 	})
 }
 
-// A marker is no message: it is never forwarded, and not counted. What only looks like one is.
+// A marker is no message: it is never forwarded, and not counted. A message that only looks like a
+// marker goes to the dead queue.
 func TestAMarkerIsNoMessage(t *testing.T) {
 	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
 		s := w.verifier()
@@ -1038,15 +1041,15 @@ func TestAMarkerIsNoMessage(t *testing.T) {
 				t.Errorf("%q: it is not dead-lettered: %+v", reason, dead)
 			}
 		}
-		s.stager = nil // of an own table
+		s.stager = nil // for an own table
 		if marker := (&message{parcel: s.brings(s.staging, w.marker())}); !marker.isAcked() {
 			t.Error("where no row carries a message it is not acked")
 		}
 	})
 }
 
-// Delayed messages are staged within a second, and not before their time, also the first one that a
-// verifier sees, and with as many others waiting.
+// Delayed messages are staged within a second, and not before their time. This includes the first
+// one that a verifier sees, and one among many others that wait.
 func TestADelayedMessageIsStagedInItsSecond(t *testing.T) {
 	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
 		const many = 20

@@ -11,32 +11,33 @@ import (
 
 const (
 	// stagedLimit and stagedBytes bound the messages that a verifier has staged and that are on their
-	// way. Messages that senders publish meanwhile wait behind these only. Four claims, so that it
-	// forwards some while it claims and stages others.
+	// way. New messages of senders wait behind these only. The limit is four claims, so that the
+	// verifier forwards some while it claims and stages others.
 	stagedLimit = 2000
 	stagedBytes = 16 << 20
-	// stagedSilence is how long none of them has left when the ledger is asked which of them are gone:
-	// other verifiers may have forwarded them. stagedPatience is how long none has left when they count
-	// no more: all of them wait, with other verifiers, for targets that take nothing.
+	// stagedSilence: if none of these messages is done for this time, the verifier asks the ledger
+	// which of them are gone, because other verifiers may have forwarded them. stagedPatience: if none
+	// is done for this time, they no longer count, because all of them wait, with other verifiers, for
+	// targets that take nothing.
 	stagedSilence  = time.Second
 	stagedPatience = driver.StageAgainAfter
 )
 
-// A stagedWindow knows the messages that a stager has staged and that are on their way. The staging
-// queue keeps its order: when a message is done, all that were staged in earlier batches have left
+// A stagedWindow contains the messages that a stager has staged and that are on their way. The
+// staging queue keeps its order: when a message is done, all messages of earlier batches have left
 // the queue, whichever verifier has them.
 type stagedWindow struct {
 	mu      sync.Mutex
 	batches []*stagedBatch // in the order of staging
 	of      map[uuid.UUID]*stagedBatch
 	bytes   int
-	moved   time.Time // when the last was added or has left
-	asked   time.Time // when silent has returned them
+	moved   time.Time // when a message was last added or done
+	asked   time.Time // when silent last returned the messages
 }
 
 type stagedBatch struct{ bytes map[uuid.UUID]int }
 
-// room is for how many messages and bytes there is room.
+// room returns the number of messages and bytes that there is room for.
 func (w *stagedWindow) room(now time.Time) (messages, bytes int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -46,7 +47,7 @@ func (w *stagedWindow) room(now time.Time) (messages, bytes int) {
 	return stagedLimit - len(w.of), stagedBytes - w.bytes
 }
 
-// add is called before the messages are published: a delivery may come before the confirm.
+// add is called before the messages are published, because a delivery may come before its confirm.
 func (w *stagedWindow) add(messages []driver.Carried) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -62,7 +63,7 @@ func (w *stagedWindow) add(messages []driver.Carried) {
 	}
 }
 
-// left is for a message that is done here, or whose row is gone.
+// left removes a message that is done here, or whose row is gone.
 func (w *stagedWindow) left(id uuid.UUID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -77,7 +78,7 @@ func (w *stagedWindow) left(id uuid.UUID) {
 	w.drop(id)
 }
 
-// keep drops the messages that were added, but not staged.
+// keep removes the messages that were added but not staged.
 func (w *stagedWindow) keep(added []driver.Carried, staged []uuid.UUID) {
 	if len(staged) == len(added) {
 		return
@@ -95,7 +96,7 @@ func (w *stagedWindow) keep(added []driver.Carried, staged []uuid.UUID) {
 	}
 }
 
-// silent returns all messages, if none has come for stagedSilence.
+// silent returns all messages, if none has been done for stagedSilence.
 func (w *stagedWindow) silent(now time.Time) (ids []uuid.UUID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// Messages that senders publish wait behind few that verifiers have staged, however many are due. What
-// has left makes room for the next, the longest due first.
+// New messages of senders wait behind few that verifiers have staged, however many are due. When
+// some have left the queue there is room for the next ones, the longest due first.
 func TestABacklogIsStagedAsItIsForwarded(t *testing.T) {
 	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
 		const all = 30_000
@@ -30,7 +30,7 @@ func TestABacklogIsStagedAsItIsForwarded(t *testing.T) {
 		}
 		for seen < all && time.Since(began) < time.Minute {
 			w.wait(stageInterval)
-			staged := w.staged() // leaves the queue
+			staged := w.staged() // they have left the queue
 			if len(staged) > stagedLimit {
 				t.Fatalf("%d messages are on their way, must be at most %d", len(staged), stagedLimit)
 			}
@@ -43,22 +43,22 @@ func TestABacklogIsStagedAsItIsForwarded(t *testing.T) {
 			seen += len(staged)
 			rounds++
 		}
-		// Each round has staged as many as there was room for.
+		// Each round has staged as many messages as there was room for.
 		if took := time.Since(began); seen != all || took > 2*all/stagedLimit*stageInterval {
 			t.Errorf("%d of %d are staged in %v", seen, all, took)
 		}
 	})
 }
 
-// A look that takes long is not repeated for long. The marker for lost messages does not wait for it
-// while a backlog is staged.
+// A look that takes long is not repeated for long. While a backlog is staged, the marker for lost
+// messages does not wait for it.
 func TestALostMessageAmidABacklogWaitsForNoLook(t *testing.T) {
 	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
 		lost := w.commits(1, true, nil)[0]
 		w.wait(time.Minute)
 		w.commits(10*stagedLimit, false, nil)
 		w.wait(time.Minute)
-		w.lookTakes = 200 * time.Millisecond // the next one comes after ten seconds and more
+		w.lookTakes = 200 * time.Millisecond // the next look comes after ten seconds and more
 		s := w.verifier()
 		began := time.Now()
 		for time.Since(began) < 8*time.Second {
@@ -81,7 +81,7 @@ func TestALostMessageAmidABacklogWaitsForNoLook(t *testing.T) {
 	})
 }
 
-// While nothing leaves the staging queue, few more are staged.
+// While no message leaves the staging queue, few more are staged.
 func TestNoMoreIsStagedThanLeaves(t *testing.T) {
 	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
 		ids := w.commits(10*stagedLimit, false, nil)
@@ -100,7 +100,7 @@ func TestNoMoreIsStagedThanLeaves(t *testing.T) {
 		if n := s.stats.restaged.Load(); n != 2*stagedLimit {
 			t.Errorf("%d messages are staged, must be %d", n, 2*stagedLimit)
 		}
-		// These wait for a target, with other verifiers. They keep the others back for a time only.
+		// These wait for a target, with other verifiers. They delay the others only for a time.
 		w.wait(stagedPatience + moment)
 		if n := s.stats.restaged.Load(); n != 3*stagedLimit {
 			t.Errorf("%d messages are staged, must be %d", n, 3*stagedLimit)

@@ -9,53 +9,52 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// State is what a verifier is doing at present.
+// State describes a verifier at one moment.
 type State struct {
 	Session time.Time // when the session began; zero: there is none, see Err
-	Err     error     // why the last session ended or could not start; nil while there is one
+	Err     error     // why the last session ended or could not start; nil while a session runs
 	// Stopping: the context of Run has ended. The verifier drains, or has stopped.
 	Stopping bool
-	// Blocked is why nothing can be published: the broker's reason, as during a memory or disk
-	// alarm, which RabbitMQ tells a connection that publishes; or why there is no connection.
-	// "" if messages can be published.
+	// Blocked is why nothing can be published: the broker's reason during a memory or disk alarm,
+	// which RabbitMQ sends to a connection that publishes, or why there is no connection. "" if
+	// messages can be published.
 	Blocked string
-	// Undeleted counts rows of delivered messages that could not be deleted yet. They are tried
-	// again, and carried messages among them are kept from being staged again. Plain rows are left to
-	// the sweep after an hour. Rows beyond 100,000 are not remembered: the sweep removes plain ones,
-	// and carried messages are delivered again.
+	// Undeleted counts rows of delivered messages that could not be deleted yet. The verifier retries
+	// them, and keeps carried messages among them from being staged again. After an hour it leaves
+	// plain rows to the sweep. It remembers at most 100,000 rows: beyond that the sweep removes plain
+	// ones, and carried messages are delivered again.
 	Undeleted int
 	// DeleteErr is why rows cannot be deleted; nil if they can, or if the rows are only locked.
 	DeleteErr error
 
-	Held     int          // messages taken and not done
-	Bytes    int          // that are held of messages: at most Options.MaxBytes, or one larger message of each queue
+	Held     int          // messages received and not done
+	Bytes    int          // of the held messages: at most Options.MaxBytes, or one larger message of each queue
 	Stranded int          // deliveries with a message too large for the broker: each takes a place of its queue's prefetch
 	Settling int          // lookups that wait in the database
 	Targets  []HeldTarget // targets that take nothing, by name
 	Waiting  int          // messages that wait for an open transaction
-	// Evidence is when the session found that a sender had committed on its database server since
-	// it began (rule 6 of package bridge); zero: not yet. Until then it drops nothing.
+	// Evidence is when the session found proof that a sender had committed on its database server
+	// since the session began (rule 6 of package bridge); zero: not yet. Until then it drops nothing.
 	Evidence time.Time
 	Withheld int // messages held that look rolled back and wait for evidence
-	// WithheldSince is when the session withheld the first of them; zero: none, or there is
-	// evidence. Others may be in the waiting queue.
+	// WithheldSince is when the session withheld the first of them; zero: none, or there is evidence.
+	// Others may be in the waiting queue.
 	WithheldSince time.Time
-	// Due counts the rows that carry a message whose stage time has come, as far as they are
-	// remembered: at most 10,000. In a backlog most of these messages are in the
-	// queues; after an outage of the broker most are only in their rows.
+	// Due counts the rows that carry a message and whose stage time has come, as far as they are
+	// remembered: at most 10,000. In a backlog most of these messages are also in the queues; after an
+	// outage of the broker most are only in their rows.
 	Due int
-	// Overdue is for how long the stage time of the first of them has passed, by the database's
-	// clock; zero if none is due.
+	// Overdue is how long ago the stage time of the first of them was, by the database's clock; zero
+	// if none is due.
 	Overdue time.Duration
-	// Unstageable counts the rows that carry a message which the session could not stage: the
-	// broker refuses it, or its record cannot be read. They stay, and the log names them when they are first met. At most 10,000. A row that is deleted
-	// counts for up to 20 minutes more.
+	// Unstageable counts the rows that carry a message which the session could not stage: the broker
+	// refuses it, or its record cannot be read. They stay, and the log names each once. At most
+	// 10,000. A row that is deleted counts for up to 20 minutes more.
 	Unstageable int
 	// Oldest are the first staged of the Waiting messages, at most 100.
 	Oldest   []HeldMessage
 	KeysHeld int // order keys whose messages wait for an earlier one
-	// Keys are those that have waited longest, at most 100, by when the earlier one was
-	// staged.
+	// Keys are the keys that have waited longest, at most 100, by when the earlier message was staged.
 	Keys []HeldKey
 }
 
@@ -63,21 +62,21 @@ type State struct {
 type HeldKey struct {
 	Key      string
 	Queue    string    // the ordered queue
-	ID       string    // of the message that they wait for
-	Since    time.Time // when that one was staged, or if that is not known, received
-	Messages int       // that wait for it
+	ID       string    // of the message that the others wait for
+	Since    time.Time // when that message was staged, or if that is not known, received
+	Messages int       // waiting for it
 }
 
 // A HeldTarget is a target that takes no messages at present.
 type HeldTarget struct {
 	Target   bridge.Target
 	Reason   HoldReason
-	Messages int       // that wait for it
+	Messages int       // waiting for the target
 	Since    time.Time // when it was first held, perhaps by an earlier session
-	Problem  string    // why, in words
-	Mend     string    // what to do
-	// DeadLetterAt is when the first of the messages goes to the dead queue, unless the target
-	// takes messages by then; zero if none does.
+	Problem  string    // why it takes none, in words
+	Mend     string    // how to fix it
+	// DeadLetterAt is when the first of the messages goes to the dead queue, unless the target takes
+	// messages by then; zero if none does.
 	DeadLetterAt time.Time
 }
 
@@ -100,7 +99,7 @@ type HeldMessage struct {
 
 const oldestLimit = 100
 
-// present is the session that there is.
+// present is the current session, if any, or the error of the last one.
 type present struct {
 	mu       sync.Mutex
 	session  *session
@@ -127,7 +126,7 @@ func (p *present) end(err error) {
 	p.session, p.since, p.err = nil, time.Time{}, err
 }
 
-// ended is the end of a session, or of the attempt to start one.
+// ended records the end of a session, or of an attempt to start one.
 func (v *Verifier) ended(err error) {
 	v.now.end(err)
 	if v.opts.Observer != nil {
@@ -135,8 +134,8 @@ func (v *Verifier) ended(err error) {
 	}
 }
 
-// State returns what the verifier is doing. It looks at every waiting message, so do not call
-// it for each message.
+// State returns the verifier's present state. It looks at every waiting message, so do not call it
+// for each message.
 func (v *Verifier) State() State {
 	v.now.mu.Lock()
 	s := v.now.session
@@ -172,8 +171,9 @@ func (v *Verifier) State() State {
 	return state
 }
 
-// blocked returns why nothing can be published, as far as a connection that publishes knows it, or
-// "". While only carried rows wait, nothing is forwarded, so only the connection that stages knows.
+// blocked returns why nothing can be published, as far as a publishing connection has learned it,
+// or "". While only carried rows wait, nothing is forwarded, so only the connection that stages
+// learns it.
 func (s *session) blocked() string { return cmp.Or(s.forwarder.isBlocked(), s.broker.Blocked()) }
 
 // longest lists the messages that wait for an open transaction, the oldest first.

@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 )
 
-// Stats counts what a verifier has done since New, over all its sessions.
+// Stats counts a verifier's results since New, over all its sessions.
 type Stats struct {
 	Forwarded    int64 // confirmed by the broker at the target; repeated ones count again
 	Dropped      int64 // settled as rolled back, or absent because forwarded before
@@ -13,16 +13,16 @@ type Stats struct {
 	SetAside     int64 // moved to the waiting queue
 	Restaged     int64 // carried by their rows, and staged: their first copies were lost, or there were none
 	Swept        int64 // orphan rows removed
-	Abandoned    int64 // rows of delivered messages that could not be deleted, and are given up: see State.Undeleted
-	Sessions     int64 // started; more than one means errors in between
+	Abandoned    int64 // rows of delivered messages that could not be deleted and are given up: see State.Undeleted
+	Sessions     int64 // started sessions; more than one means that errors ended the earlier ones
 }
 
 type counters struct {
 	forwarded, dropped, deadLettered, setAside, restaged, swept, abandoned, sessions atomic.Int64
 }
 
-// Stats returns the counts. They are for people and metrics. Only the broker and the ledger
-// know the truth about a message.
+// Stats returns the counts. They are for people and metrics. Only the broker and the ledger know
+// the truth about a message.
 func (v *Verifier) Stats() Stats {
 	return Stats{
 		Forwarded:    v.stats.forwarded.Load(),
@@ -36,11 +36,11 @@ func (v *Verifier) Stats() Stats {
 	}
 }
 
-// counter counts up and down, and tells when it is at zero.
+// counter counts up and down, and signals zero.
 type counter struct {
 	mu    sync.Mutex
 	n     int
-	empty chan struct{} // closed at zero, if somebody waits for it
+	empty chan struct{} // closed at zero; nil if no caller waits for it
 }
 
 func (c *counter) add(n int) {

@@ -12,10 +12,10 @@ const (
 	sweepFirst    = time.Second // after the start of a session
 	sweepInterval = 10 * time.Minute
 	sweepLimit    = 10_000
-	// sweepPatience is for a ledger of very many rows: a sweep reads all of them.
+	// sweepPatience is long because a sweep reads all rows of the ledger.
 	sweepPatience = sweepInterval
-	// sweepMargin is what the clocks of senders, verifiers and the database may
-	// differ by; see 'The sweep' in package driver.
+	// sweepMargin is the largest assumed difference between the clocks of senders, verifiers and the
+	// database; see 'The sweep' in package driver.
 	sweepMargin = 30 * time.Minute
 )
 
@@ -41,9 +41,9 @@ func (s *session) sweep(ctx context.Context) {
 	})
 }
 
-// queuesAreEmpty tells whether a message that is old may be in the queues, as far
-// as can be seen from here. A wrong answer costs a message its way, not its life:
-// see 'The sweep' in package driver.
+// queuesAreEmpty reports whether the queues contain no old message, as far as can be seen from
+// here. A wrong answer sends a message to the dead queue, but does not lose it: see 'The sweep' in
+// package driver.
 func (s *session) queuesAreEmpty() (bool, error) {
 	lanes := s.lanes()
 	for _, l := range lanes {
@@ -58,8 +58,8 @@ func (s *session) queuesAreEmpty() (bool, error) {
 	defer func() { _ = ch.Close() }()
 	for _, l := range lanes {
 		queue, err := ch.QueueDeclarePassive(l.queue, true, false, false, false, nil)
-		// We consume it: without a consumer it is not the queue's leader that has
-		// answered, and its zero means nothing (measured on 3.10.8 and 4.3.6).
+		// The session consumes the queue. If the answer counts no consumer, it does not come from the
+		// queue's leader, and its zero means nothing (measured on 3.10.8 and 4.3.6).
 		if err != nil || queue.Messages > 0 || queue.Consumers == 0 {
 			return false, err
 		}
@@ -67,21 +67,21 @@ func (s *session) queuesAreEmpty() (bool, error) {
 	return true, nil
 }
 
-// heldElsewhere tells whether another verifier may hold messages of the lane's queue for as
-// long as it likes. Such messages are not counted by the broker. Of the verifiers that
-// consume an ordered queue only the active one gets any, and knows by that that it is.
+// heldElsewhere reports whether another verifier may hold messages of the lane's queue for an
+// unlimited time. The broker does not count such messages. Only the active verifier of an ordered
+// queue receives messages, so a received message shows that no other one holds any.
 func (s *session) heldElsewhere(l *lane) bool {
 	return l.line != nil && s.opts.HoldKeys && !l.hasReceived()
 }
 
-// sweptMaybe tells whether the row of a message that was found absent may have been
-// swept, so that its absence says nothing. It must be asked after the Settle.
+// sweptMaybe reports whether the row of a message that was found absent may have been swept, so
+// that its absence proves nothing. It must be called after the Settle.
 func (s *session) sweptMaybe(ctx context.Context, m *message) (bool, error) {
 	if !s.ledger.Features().Sweeps || m.staged.Carried { // no sweep removes a row that carries its message
 		return false, nil
 	}
 	stagedAt := m.staged.StagedAt
-	// A sweep takes nothing younger than an hour: no need to ask.
+	// A sweep removes no row younger than an hour, so a query is needless.
 	if !stagedAt.IsZero() && time.Since(stagedAt) < driver.MinSweepAge-sweepMargin-10*time.Minute {
 		return false, nil
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
-// A sweptLedger has removed orphans of all times.
+// A sweptLedger has removed orphans of every age.
 type sweptLedger struct{ driver.Ledger }
 
 func (sweptLedger) Features() driver.Features { return driver.Features{Sweeps: true, Carries: true} }

@@ -12,32 +12,33 @@ import (
 )
 
 const (
-	// touchAfter is how long a committed message is held when its stage time is moved on. Most are
-	// forwarded by then.
+	// touchAfter is how long a committed message is held before its stage time is moved on. Most
+	// messages are forwarded by then.
 	touchAfter = 500 * time.Millisecond
-	// touchInterval is the time between looks for such messages.
+	// touchInterval is the time between searches for such messages.
 	touchInterval = 100 * time.Millisecond
 	// touchLimit bounds one statement.
 	touchLimit = 500
-	// touchPatience is how long messages that are to be set aside wait for it.
+	// touchPatience is how long messages that are to be set aside wait for their Touch.
 	touchPatience = time.Second
 )
 
-// A toucher moves on the stage times of carried messages that are held, so that no verifier stages
-// them again. One statement runs at a time. One that does not come back is not waited for.
+// A toucher moves on the stage times of held carried messages, so that no verifier stages them
+// again. One statement runs at a time. The toucher does not wait for a statement that hangs.
 type toucher struct {
 	ledger  driver.Ledger
 	running sideCall
 
 	mu  sync.Mutex
-	err error // why the last statement failed; nil: it did not
+	err error // why the last statement failed; nil: it succeeded
 }
 
 func newToucher(ledger driver.Ledger) *toucher {
 	return &toucher{ledger: ledger, running: newSideCall()}
 }
 
-// touch waits for patience. The messages must have committed.
+// touch moves the stage times on, and waits for the answer for patience. The messages must have
+// committed.
 func (t *toucher) touch(ctx context.Context, held []*heldCarried, patience time.Duration) error {
 	ids := make([]uuid.UUID, len(held))
 	for i, h := range held {
@@ -53,13 +54,13 @@ func (t *toucher) touch(ctx context.Context, held []*heldCarried, patience time.
 		}
 		return struct{}{}, err
 	})
-	if ctx.Err() != nil && err != nil { // it says nothing of the database
+	if ctx.Err() != nil && err != nil { // the session's end, no failure of the database
 		return err
 	}
 	return t.failed(err)
 }
 
-// failed remembers and returns why a statement has failed; nil: it has not.
+// failed stores and returns the error of a statement; nil means that it succeeded.
 func (t *toucher) failed(err error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -73,8 +74,8 @@ func (t *toucher) failure() error {
 	return t.err
 }
 
-// touchHeld moves on the stage times of messages that are held for long, and of delivered ones whose
-// rows could not be deleted, as a side job.
+// touchHeld, a side job, moves on the stage times of messages that are held for long, and of
+// delivered messages whose rows could not be deleted.
 func (s *session) touchHeld(ctx context.Context) {
 	if s.carried == nil {
 		return
@@ -84,7 +85,7 @@ func (s *session) touchHeld(ctx context.Context) {
 		held := s.carried.untouched(now, s.holds.has, touchLimit)
 		held = append(held, s.forgetter.untouched(now, touchLimit-len(held))...)
 		if len(held) == 0 {
-			_ = s.toucher.failed(nil) // the next one shows whether it still fails
+			_ = s.toucher.failed(nil) // the next statement shows whether the database still fails
 			return touchInterval, nil
 		}
 		if err := s.toucher.touch(ctx, held, ledgerTimeout); err != nil {
@@ -97,9 +98,9 @@ func (s *session) touchHeld(ctx context.Context) {
 	})
 }
 
-// touchFirst moves on the stage times of messages that are to be set aside: in the waiting queue
-// they come behind markers that were behind them. They wait for that for touchPatience at most, and
-// not at all while it fails.
+// touchFirst moves on the stage times of messages before they are set aside: the copy in the
+// waiting queue is behind markers that were behind the message before. The messages wait for
+// touchPatience at most, and not at all while Touch fails.
 func (s *session) touchFirst(ctx context.Context) error {
 	for {
 		select {
@@ -122,7 +123,7 @@ func (s *session) touchFirst(ctx context.Context) error {
 	}
 }
 
-// needsTouch tells whether m may not be set aside before its stage time is moved on.
+// needsTouch reports whether the stage time of m must be moved on before m is set aside.
 func (m *message) needsTouch(now time.Time) bool {
 	return m.committed && m.carried != nil && m.carried.touchDue(now)
 }

@@ -10,11 +10,11 @@ import (
 )
 
 const (
-	// unstageableLimit bounds the rows that are remembered. Further ones are tried again whenever
-	// they are due, and the log does not name them.
+	// unstageableLimit bounds the remembered rows. Further rows are tried again whenever they are due,
+	// and the log does not name them.
 	unstageableLimit = 10_000
-	// unstageableFor is how long a row is remembered that is not seen any more. A row that was
-	// claimed is due again after StageAgainWithin at most.
+	// unstageableFor is how long a row is remembered after it was last seen. A claimed row is due
+	// again after StageAgainWithin at most.
 	unstageableFor = 2 * driver.StageAgainWithin
 )
 
@@ -22,10 +22,10 @@ const (
 // it, or its record cannot be read.
 type unstageable struct {
 	mu   sync.Mutex
-	rows map[uuid.UUID]time.Time // when it was due or was claimed last
+	rows map[uuid.UUID]time.Time // when the row was last due or claimed
 }
 
-// add tells whether the row was not remembered before, and is now.
+// add remembers a row, and reports whether it was new.
 func (u *unstageable) add(id uuid.UUID) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -49,7 +49,7 @@ func (u *unstageable) see(id uuid.UUID) {
 	}
 }
 
-// staged is for rows whose messages could be staged after all.
+// staged removes rows whose messages have been staged after all.
 func (u *unstageable) staged(ids []uuid.UUID) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -58,7 +58,7 @@ func (u *unstageable) staged(ids []uuid.UUID) {
 	}
 }
 
-// forgetGone forgets rows that are gone from the ledger.
+// forgetGone removes rows that are gone from the ledger.
 func (u *unstageable) forgetGone() {
 	u.mu.Lock()
 	defer u.mu.Unlock()

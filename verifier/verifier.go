@@ -13,13 +13,13 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// ErrNotDrained says that a verifier ended before all judged messages were finished:
-// Options.Drain was over, or the broker or the database was away. Nothing is lost. Unacked
-// messages are handed back; those that had been forwarded come twice.
+// ErrNotDrained means that a verifier ended before all judged messages were finished: Options.Drain
+// was over, or the broker or the database was unavailable. No message is lost. Unacked messages are
+// handed back; those already forwarded come twice.
 var ErrNotDrained = errors.New("not drained")
 
-// A Verifier judges staged messages by one ledger. Any number of them, in any
-// number of processes, may work on one staging queue.
+// A Verifier judges staged messages by one ledger. Any number of verifiers, in any number of
+// processes, may work on one staging queue.
 type Verifier struct {
 	ledger driver.Ledger
 	broker *bridge.Broker
@@ -29,7 +29,7 @@ type Verifier struct {
 	now    present
 	jobs   sideJobs
 
-	culprits    culprits // for Run alone
+	culprits    culprits // only Run uses them
 	connections *connections
 	forgetter   *forgetter
 	toucher     *toucher
@@ -39,9 +39,9 @@ type Verifier struct {
 }
 
 // New returns a verifier. Its ledger's connection pool must allow Options.Connections open
-// connections, or New returns an error. The pool should keep as many idle, by
-// db.SetMaxIdleConns: database/sql keeps 2 by default, and the verifier would then reconnect
-// again and again. New does not change the pool. Ledger and broker stay the caller's.
+// connections, or New returns an error. The pool should keep as many idle, by db.SetMaxIdleConns:
+// database/sql keeps 2 by default, and the verifier would then reconnect again and again. New does
+// not change the pool. The caller keeps ownership of ledger and broker.
 func New(ledger driver.Ledger, broker *bridge.Broker, opts *Options) (*Verifier, error) {
 	if ledger == nil {
 		return nil, errors.New("new verifier: ledger is nil")
@@ -68,17 +68,18 @@ func New(ledger driver.Ledger, broker *bridge.Broker, opts *Options) (*Verifier,
 	return v, nil
 }
 
-// Run judges messages until ctx ends. Then it drains: it forwards and acks what has been
-// judged, hands back the rest, and returns nil, or an error that wraps ErrNotDrained.
+// Run judges messages until ctx ends. Then it drains: it forwards and acks the judged messages,
+// hands back the rest, and returns nil, or an error that wraps ErrNotDrained.
 //
-// Run first drops the pool's broken idle connections, as all are after a restart of the
-// database. Then it proves that the database makes a lookup wait (driver.Prove), declares the
-// queues and connects. If one of these fails, it returns the error and has judged nothing:
-// bridge.ErrProof, bridge.ErrOtherInstance, bridge.ErrNoSchema, bridge.ErrNotPrimary, bridge.ErrReadOnly, bridge.ErrOtherLedger,
-// bridge.ErrCredentials, bridge.ErrUnavailable or a *bridge.QueueMismatch. But while the limit of
-// connections of the database or of the broker is reached, it tries again: connections that have
-// just been closed may still count. Once it has started it does not give up. On any error it logs why, ends the session, so that everything unacked
-// is redelivered, and starts another one with backoff, proof included.
+// Run first drops the pool's broken idle connections; after a restart of the database all are
+// broken. Then it proves that the database makes a lookup wait (driver.Prove), declares the queues
+// and connects. If one of these steps fails, it returns the error and has judged nothing:
+// bridge.ErrProof, bridge.ErrOtherInstance, bridge.ErrNoSchema, bridge.ErrNotPrimary,
+// bridge.ErrReadOnly, bridge.ErrOtherLedger, bridge.ErrCredentials, bridge.ErrUnavailable or a
+// *bridge.QueueMismatch. But while the database or the broker is at its limit of connections, Run
+// retries: connections that have just been closed may still count. After a successful start it does
+// not give up. On any error it logs the reason, ends the session, so that every unacked message is
+// redelivered, and starts another one with backoff, including the proof.
 func (v *Verifier) Run(ctx context.Context) error {
 	v.now.stop(false)
 	defer context.AfterFunc(ctx, func() { v.now.stop(true) })()
@@ -98,7 +99,7 @@ func (v *Verifier) Run(ctx context.Context) error {
 				wait.Reset()
 			}
 		}
-		between := apart // two servers answer: each session would end soon, and make duplicates
+		between := apart // two servers answer, so each session would end soon, and cause duplicates
 		if !errors.Is(err, bridge.ErrOtherInstance) {
 			between = wait
 			apart.Reset()
@@ -113,7 +114,7 @@ func (v *Verifier) Run(ctx context.Context) error {
 		}
 		v.opts.Logger.Warn(what, "error", err, "retry_in", retry)
 		pause(ctx, retry)
-		if errors.Is(err, bridge.ErrOtherInstance) { // they would go on leading to both servers
+		if errors.Is(err, bridge.ErrOtherInstance) { // the idle connections would go on leading to both servers
 			_, _ = inTime(ctx, v.calls.prove, askPatience, func(ctx context.Context) (struct{}, error) {
 				closeIdle(ctx, v.ledger.DB())
 				return struct{}{}, nil
@@ -123,12 +124,12 @@ func (v *Verifier) Run(ctx context.Context) error {
 	}
 }
 
-// full tells whether a server opens no further connection at present.
+// full reports whether a server opens no further connection at present.
 func full(err error) bool {
 	return errors.Is(err, driver.ErrNoConnection) || errors.Is(err, bridge.ErrConnectionLimit)
 }
 
-// stopped is the end of Run. Without a session nothing was left to drain.
+// stopped ends Run. Without a session there was no message to drain.
 func (v *Verifier) stopped(s *session, err error) error {
 	v.now.end(err)
 	v.forgetter.last()
@@ -140,7 +141,7 @@ func (v *Verifier) stopped(s *session, err error) error {
 	return nil
 }
 
-// start makes a session, or says why there can be none now.
+// start makes a session, or returns why it cannot.
 func (v *Verifier) start(ctx context.Context) (*session, error) {
 	proven, err := v.prove(ctx)
 	if err != nil {
@@ -163,14 +164,14 @@ func (v *Verifier) start(ctx context.Context) (*session, error) {
 const (
 	// provePatience bounds prove: askPatience, 35 s for driver.Prove, and ledgerTimeout.
 	provePatience = 75 * time.Second
-	// proveEnd is how long a proof may go on when the verifier stops: it deletes its canaries.
+	// proveEnd is how long a proof may continue when the verifier stops: it deletes its canaries.
 	proveEnd = 6 * time.Second
-	// provesAtOnce bounds the proofs of which a statement hangs. The next one may succeed on another
+	// provesAtOnce bounds the proofs that hang in a statement. The next one may succeed on another
 	// connection.
 	provesAtOnce = 3
 )
 
-// prove asks the database for all that a session needs to know before it begins. It returns within
+// prove runs all checks of the database that a session needs before it begins. It returns within
 // provePatience, even if the driver ignores the contexts of its calls.
 func (v *Verifier) prove(ctx context.Context) (*driver.Proven, error) {
 	waiting, stop := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -193,7 +194,7 @@ func (v *Verifier) prove(ctx context.Context) (*driver.Proven, error) {
 	return proven, err
 }
 
-// unclaimed says once that nothing keeps verifiers of another ledger from the queue.
+// unclaimed logs once that verifiers of another ledger are not kept from the queue.
 func (v *Verifier) unclaimed(err error) {
 	v.noClaim.Do(func() {
 		v.opts.Logger.Info("verifiers of another ledger are not kept from the queue; give the login the rights to configure and read the ledger queue",
@@ -201,8 +202,8 @@ func (v *Verifier) unclaimed(err error) {
 	})
 }
 
-// mayReadWatermark reads it once: only an old message needs it, and without the right to it
-// that would end one session after the other.
+// mayReadWatermark checks the right to read the sweep's watermark. Only an old message needs it,
+// and without the right one session after the other would end.
 func (v *Verifier) mayReadWatermark(ctx context.Context) error {
 	if !v.ledger.Features().Sweeps {
 		return nil
@@ -215,13 +216,12 @@ func (v *Verifier) mayReadWatermark(ctx context.Context) error {
 	return nil
 }
 
-// askPatience bounds how long idle connections are asked whether they are alive.
+// askPatience bounds the checks of idle connections.
 const askPatience = 5 * time.Second
 
-// dropBroken asks every idle connection of the pool whether it is alive: database/sql
-// closes one that is not. A driver may tell only by the error of its next statement, so
-// that the proof would fail once for each. What is wrong with the database itself is for
-// the proof to say.
+// dropBroken pings every idle connection of the pool: database/sql closes a broken one. Some
+// drivers report a broken connection only by the error of the next statement, so the proof would
+// fail once for each. The proof reports faults of the database itself.
 func dropBroken(ctx context.Context, db *sql.DB) {
 	eachIdle(ctx, db, func(ctx context.Context, conn *sql.Conn) { _ = conn.PingContext(ctx) })
 }
@@ -244,7 +244,7 @@ func eachIdle(ctx context.Context, db *sql.DB, do func(ctx context.Context, conn
 		if err != nil {
 			break
 		}
-		idle = append(idle, conn) // held, so that the next one is another
+		idle = append(idle, conn) // held, so that the next connection is another one
 	}
 	for _, conn := range idle {
 		asked.Go(func() {

@@ -8,24 +8,23 @@ import (
 )
 
 const (
-	// slowAge is how long a message has been here when it counts as slow: most
-	// transactions end soon after they have staged.
+	// slowAge is the age from which a message counts as slow: most transactions end soon after they
+	// have staged.
 	slowAge = 100 * time.Millisecond
-	// slowLook is the time between lookups of slow ones. Each costs a probe per message,
-	// so with many open transactions looking as often as for the others would slow down
-	// everybody.
+	// slowLook is the time between lookups of slow messages. Each lookup costs a probe per message, so
+	// with many open transactions more frequent ones would slow down all messages.
 	slowLook = 100 * time.Millisecond
-	// slowShare is how many of them are looked up together, so that none of the others
-	// waits for a long lookup.
+	// slowShare is how many slow messages are looked up together, so that no other message waits for a
+	// long lookup.
 	slowShare = 100
 )
 
-// A waitingRoom holds messages whose transaction was open, or whose target took
-// nothing, when they were last looked at. It is bounded: whoever exceeds its
-// limit, or has been in it for too long, is set aside (session.thin).
+// A waitingRoom holds messages whose transaction was open, or looked rolled back without evidence,
+// at their last lookup. It is bounded: messages that exceed its limit, or have been in it for too
+// long, are set aside (session.thin).
 //
-// A message in the room is either idle, or with somebody: a settler that waits
-// for its transaction, or the lookup. Nobody else judges it meanwhile.
+// A message in the room is either idle, or busy: in a lookup, or with a settler that waits for its
+// transaction. A busy message has no other judge meanwhile.
 type waitingRoom struct {
 	mu    sync.Mutex
 	fresh *list.List // idle
@@ -34,12 +33,12 @@ type waitingRoom struct {
 	all   *list.List // of *guest, by arrival
 	where map[*message]*guest
 
-	evident      bool // there is evidence: nothing is withheld any more
-	ordered      int  // messages among all that must keep their order, and are never set aside
+	evident      bool // there is evidence: no message is withheld any more
+	ordered      int  // messages among all that must keep their order and are never set aside
 	slowSettling int
-	slowLimit    int           // settlers that may wait for slow ones at the same time
-	slowDue      time.Time     // when the next share of the slow ones is to be looked up again
-	slowAll      bool          // all of them are, at once
+	slowLimit    int           // most settlers that wait for slow messages at the same time
+	slowDue      time.Time     // when the next share of the slow messages is to be looked up again
+	slowAll      bool          // all slow messages are to be looked up, at once
 	seats        chan struct{} // a token for a settler to look at the lists
 	again        chan struct{} // a transaction has ended: others may share its fate
 }
@@ -48,7 +47,7 @@ type guest struct {
 	m       *message
 	slow    bool
 	in      *list.List    // fresh, slow or kept
-	idle    *list.Element // in it; nil while it is with somebody
+	idle    *list.Element // its place in that list; nil while busy
 	arrival *list.Element
 }
 
@@ -65,7 +64,7 @@ func newWaitingRoom(settlers int) *waitingRoom {
 	}
 }
 
-// enter takes messages in: slow ones if they have waited before.
+// enter adds messages. They are slow if they have waited before.
 func (r *waitingRoom) enter(slow bool, messages ...*message) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -89,15 +88,15 @@ func (r *waitingRoom) idle(g *guest) {
 	wake(r.seats)
 }
 
-// busy takes a guest out of the idle ones.
+// busy removes a guest from the idle ones.
 func (r *waitingRoom) busy(g *guest) *message {
 	g.in.Remove(g.idle)
 	g.in, g.idle = nil, nil
 	return g.m
 }
 
-// next waits for a message to settle; nil when ctx ends. The message is the
-// settler's until it calls waited.
+// next waits for a message to settle; nil when ctx ends. The settler owns the message until it
+// calls waited or withhold.
 func (r *waitingRoom) next(ctx context.Context) (m *message, slow bool) {
 	for {
 		if m, slow = r.pick(); m != nil {
@@ -131,7 +130,7 @@ func (r *waitingRoom) pick() (m *message, slow bool) {
 	return r.busy(g), g.slow
 }
 
-// waited ends a settler's waiting for m: it stays, as a slow one, or it leaves.
+// waited ends a settler's wait for m: m stays, as a slow one, or it leaves.
 func (r *waitingRoom) waited(m *message, stays bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -149,7 +148,7 @@ func (r *waitingRoom) waited(m *message, stays bool) {
 	r.ended(g)
 }
 
-// withhold ends a settler's waiting for m, which looks rolled back: it stays, and is neither settled
+// withhold ends a settler's wait for m, which looks rolled back: m stays, and is neither settled
 // nor looked up again before release.
 func (r *waitingRoom) withhold(m *message) {
 	r.mu.Lock()
@@ -159,7 +158,7 @@ func (r *waitingRoom) withhold(m *message) {
 		r.slowSettling--
 	}
 	g.slow = true
-	if r.evident { // it was found meanwhile
+	if r.evident { // evidence was found meanwhile
 		r.idle(g)
 		return
 	}
@@ -169,7 +168,7 @@ func (r *waitingRoom) withhold(m *message) {
 	wake(r.seats)
 }
 
-// release has withheld messages settled again: there is evidence.
+// release returns withheld messages to the idle ones, because there is evidence.
 func (r *waitingRoom) release() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -188,8 +187,8 @@ func (r *waitingRoom) withheld() int {
 	return r.kept.Len()
 }
 
-// ended has those looked up at once that may be of the same transaction as g. One that
-// was open for long has put all its messages among the slow ones.
+// ended requests an immediate lookup of messages that may belong to the same transaction as g. A
+// transaction that was open for long has all its messages among the slow ones.
 func (r *waitingRoom) ended(g *guest) {
 	if g.slow {
 		r.slowAll = true
@@ -207,9 +206,8 @@ func (r *waitingRoom) remove(g *guest) {
 	delete(r.where, g.m)
 }
 
-// lookAgain hands out at most limit idle messages for another lookup, the slow ones
-// only when that is due, and those first that have gone without one for longest. Each
-// must come back through looked.
+// lookAgain returns at most limit idle messages for another lookup, the slow ones only when that is
+// due, those without a lookup for longest first. Each must be returned through looked.
 func (r *waitingRoom) lookAgain(now time.Time, limit int) []*message {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -232,7 +230,7 @@ func (r *waitingRoom) lookAgain(now time.Time, limit int) []*message {
 	return out
 }
 
-// looked ends another lookup of m: found, it leaves; else it waits on.
+// looked ends another lookup of m: if m was found, it leaves; otherwise it goes on waiting.
 func (r *waitingRoom) looked(m *message, found bool, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -245,7 +243,7 @@ func (r *waitingRoom) looked(m *message, found bool, now time.Time) {
 	}
 }
 
-// nextLook is how long to wait until some are looked up again; false if nobody is idle.
+// nextLook returns the time until the next lookup of idle messages; false if none is idle.
 func (r *waitingRoom) nextLook(now time.Time) (time.Duration, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -261,7 +259,7 @@ func (r *waitingRoom) nextLook(now time.Time) (time.Duration, bool) {
 	return 0, false
 }
 
-// size is how many are in the room that could be set aside.
+// size returns the number of messages in the room that could be set aside.
 func (r *waitingRoom) size() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -281,8 +279,8 @@ func (r *waitingRoom) guests() []*message {
 	return out
 }
 
-// leave takes out the idle messages for which must, called in the order of
-// arrival, says so.
+// leave removes and returns the idle messages for which must returns true. It calls must in the
+// order of arrival.
 func (r *waitingRoom) leave(must func(*message) bool) []*message {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// roomOf has a room in which n messages wait that arrived at a moment.
+// roomOf returns a room in which n messages wait, which all arrived at one time.
 func roomOf(settlers, n int, arrived time.Time) (*waitingRoom, []*message) {
 	r := newWaitingRoom(settlers)
 	all := make([]*message, n)
@@ -16,7 +16,7 @@ func roomOf(settlers, n int, arrived time.Time) (*waitingRoom, []*message) {
 	return r, all
 }
 
-// grow makes slow ones of all that are idle.
+// grow makes all idle messages slow.
 func (r *waitingRoom) grow(now time.Time) {
 	for _, m := range r.lookAgain(now, lookupLimit) {
 		r.looked(m, false, now)

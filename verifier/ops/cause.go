@@ -15,17 +15,18 @@ type Cause string
 
 // The causes.
 const (
-	Database Cause = "database" // it is away, or refuses something
+	Database Cause = "database" // it is unavailable, or refuses a statement
 	Schema   Cause = "schema"   // the ledger's tables are missing, or another release's
 	Proof    Cause = "proof"    // the database cannot be trusted: rules 5 and 6 of package bridge, a standby, another ledger or server
-	Broker   Cause = "broker"   // it is away, or refuses something
+	Broker   Cause = "broker"   // it is unavailable, or refuses an operation
 	Queue    Cause = "queue"    // a queue exists with other properties than it must have
 )
 
 var causes = []Cause{Database, Schema, Proof, Broker, Queue}
 
 // CauseOf returns the cause of an error of verifier.New, Verifier.Run, State.Err or
-// Observer.SessionEnded. An error that does not say otherwise is the database's, with its driver's words.
+// Observer.SessionEnded. Any other error counts as the database's, because its driver's errors have
+// no common type.
 func CauseOf(err error) Cause {
 	is := func(targets ...error) bool {
 		return slices.ContainsFunc(targets, func(target error) bool { return errors.Is(err, target) })

@@ -11,23 +11,23 @@
 //	mux.Handle("/verifier/", http.StripPrefix("/verifier", monitor.Probes(nil)))
 //	mux.Handle("/verifier/status/", http.StripPrefix("/verifier/status", monitor.Status()))
 //
-// The README of cmd/verifier lists the metrics, with the values that need attention; compose has alerts
-// and a dashboard. A process with several verifiers registers each monitor with a label of its own
-// (prometheus.WrapRegistererWith). With another Observer beside it, such as package otelverifier, use
-// verifier.Observers.
+// The README of cmd/verifier lists the metrics, with the values that need attention; compose has
+// alerts and a dashboard. A process with several verifiers registers each monitor with a separate
+// label (prometheus.WrapRegistererWith). To use another Observer too, such as package otelverifier,
+// combine both in verifier.Observers.
 //
 // # Costs and limits
 //
-// A monitor asks the database every Options.Interval whether it is usable, how many carried messages
-// are due, and how many delayed messages wait (up to 10,000, by index); at every tenth time, how many
-// rows are orphans, which reads the ledger. A readiness probe asks again, once a second at most; the
-// status page asks for open transactions every two seconds at most, while somebody looks. All of it takes
-// at most Connections connections of the ledger's pool. A scrape asks nothing.
+// Every Options.Interval a monitor asks the database whether it is usable, how many carried
+// messages are due, and how many delayed messages wait (up to 10,000, by index). Every tenth time
+// it also asks how many rows are orphans, which reads the ledger. A readiness probe asks again,
+// once a second at most; an open status page asks for open transactions, every two seconds at most.
+// Together they use at most Connections connections of the ledger's pool. A scrape asks nothing.
 //
-// No message waits for any of it, apart from the few microseconds in which the monitor counts it. A
-// database that does not answer makes readiness fail after 3 s at most, also if the driver ignores
-// contexts. The verifier goes on in any case.
+// No message waits for a monitor, except the few microseconds in which it is counted. If the
+// database does not answer, readiness fails after 3 s at most, even if the driver ignores contexts.
+// The verifier goes on in any case.
 //
-// The counts are those of this process, since it began. The page keeps the last twenty dead letters and
-// drops, and the rates of the last minute.
+// The counts begin with the process. The page keeps the last twenty dead letters and drops, and the
+// rates of the last minute.
 package ops

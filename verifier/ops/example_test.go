@@ -21,8 +21,8 @@ import (
 	"github.com/twoqueue/twoqueue/verifier/ops"
 )
 
-// A service that runs its own verifier, with /verifier/livez, /verifier/readyz, /verifier/metrics and
-// the page /verifier/status/.
+// A service that runs a verifier, with /verifier/livez, /verifier/readyz, /verifier/metrics and the
+// page /verifier/status/.
 func Example() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
@@ -44,7 +44,7 @@ func Example() {
 	}
 	defer broker.Close()
 
-	inspector := postgresinspect.New(ledger) // tells whose transactions are open, and which messages are delayed
+	inspector := postgresinspect.New(ledger) // reports the open transactions and the delayed messages
 	options := &verifier.Options{Allow: []verifier.Allow{{RoutingKey: "emails"}}, Watcher: inspector}
 	monitor, err := ops.New(options, nil)
 	if err != nil {
@@ -69,7 +69,7 @@ func Example() {
 	server := &http.Server{Addr: "localhost:8081", Handler: mux, ReadHeaderTimeout: 5 * time.Second}
 	go func() {
 		if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
-			log.Print(err) // messages go on
+			log.Print(err) // the verifier goes on
 		}
 	}()
 

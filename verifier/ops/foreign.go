@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	// foreignWindow and foreignMost say when messages of another ledger are a stream: senders
-	// of another database share the staging queue, or the verifier has the wrong database. A
-	// few may be left from before a database was made anew.
+	// foreignMost messages of other ledgers within foreignWindow count as a stream: senders of another
+	// database share the staging queue, or the verifier has the wrong database. Fewer may be left over
+	// from before the database was created again.
 	foreignWindow = 5 * time.Minute
 	foreignMost   = 10
 )
@@ -20,7 +20,7 @@ const (
 // foreigners watches for messages of other ledgers.
 type foreigners struct {
 	mu   sync.Mutex
-	last [foreignMost]time.Time // the times of the last ones, in turn
+	last [foreignMost]time.Time // the times of the last ones, used in turn
 	next int
 }
 

@@ -11,10 +11,10 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// metrics are a monitor's. Each has a row in cmd/verifier/README.md.
+// metrics are the metrics of a monitor. Each has a row in cmd/verifier/README.md.
 type metrics struct {
 	of  *Monitor
-	own []prometheus.Collector // all that this package counts
+	own []prometheus.Collector // all collectors of this package
 
 	deadLetters *prometheus.CounterVec
 	failures    *prometheus.CounterVec
@@ -27,7 +27,7 @@ type metrics struct {
 	orphans      prometheus.Gauge
 	sampled      prometheus.Gauge
 	sampleFailed prometheus.Counter
-	orphansIn    int // so many counts until the next one of orphans
+	orphansIn    int // the number of samples until orphans are counted again
 }
 
 func newMetrics(of *Monitor) *metrics {
@@ -57,7 +57,7 @@ func newMetrics(of *Monitor) *metrics {
 		sampleFailed: prometheus.NewCounter(prometheus.CounterOpts{Name: "twoqueue_sample_failures_total",
 			Help: "Times that the database did not tell how many carried messages are due or rows are orphans."}),
 	}
-	for _, reason := range wire.DeadReasons() { // they are there from the start
+	for _, reason := range wire.DeadReasons() { // the label values exist from the start
 		m.deadLetters.WithLabelValues(reason)
 	}
 	for _, cause := range causes {
@@ -68,7 +68,7 @@ func newMetrics(of *Monitor) *metrics {
 	return m
 }
 
-// queueInfo says how the queues are called, so that alerts can ask the broker about them.
+// queueInfo has the names of the queues, so that alerts can query the broker's metrics for them.
 func queueInfo(vhost string, t bridge.Topology) prometheus.Collector {
 	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "twoqueue_queue_info",
 		Help: "1 for each of the verifier's own queues, by virtual host and name as the broker has them, and role."}, []string{"vhost", "queue", "role"})
@@ -85,8 +85,8 @@ func queueInfo(vhost string, t bridge.Topology) prometheus.Collector {
 	return info
 }
 
-// readable is a name for metrics. A name in the broker need not be UTF-8, and one that is not panics in
-// the library.
+// readable returns a name for metrics. A name in the broker may be invalid UTF-8, on which the
+// library panics.
 func readable(name string) string { return strings.ToValidUTF8(name, "\uFFFD") }
 
 func (m *metrics) done(e verifier.Event) {
@@ -116,10 +116,10 @@ func (m *metrics) collect(values chan<- prometheus.Metric) {
 	}
 }
 
-// seconds is at least 0: the clocks of two machines differ.
+// seconds returns at least 0, because the clocks of two machines differ.
 func seconds(from, to time.Time) float64 { return max(0, to.Sub(from).Seconds()) }
 
-// present collects, at each scrape, what the verifier is doing.
+// present collects the verifier's state at each scrape.
 type present struct{ of *Monitor }
 
 var (
@@ -149,7 +149,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(name, help, labels, nil)
 }
 
-// holdReasons are there from the start.
+// holdReasons have values from the start.
 var holdReasons = []verifier.HoldReason{verifier.Full, verifier.Missing, verifier.Stuck}
 
 func (present) Describe(descs chan<- *prometheus.Desc) {
@@ -159,7 +159,7 @@ func (present) Describe(descs chan<- *prometheus.Desc) {
 	}
 }
 
-// one is 1 if it is so, else 0.
+// one returns 1 for true, else 0.
 func one(so bool) float64 {
 	if so {
 		return 1
@@ -183,7 +183,7 @@ func (p present) Collect(values chan<- prometheus.Metric) {
 	send(undeletedDesc, prometheus.GaugeValue, float64(state.Undeleted))
 	send(abandonedDesc, prometheus.CounterValue, float64(stats.Abandoned))
 	send(unstageDesc, prometheus.GaugeValue, float64(state.Unstageable))
-	if late := p.of.delayed.Load(); late != nil { // no values until the database has told
+	if late := p.of.delayed.Load(); late != nil { // no values before the database has answered
 		next := 0.0
 		if !late.next.IsZero() {
 			next = float64(late.next.UnixMilli()) / 1000

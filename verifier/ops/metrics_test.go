@@ -14,8 +14,8 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// Names come from outside: what Prometheus takes as no label must not end the verifier, nor
-// what somebody asks for at /metrics.
+// Names come from outside: a name that Prometheus accepts as no label must end neither the verifier
+// nor a request for /metrics.
 func TestNoNameEndsTheMetrics(t *testing.T) {
 	m := monitor(t, &verifier.Options{Topology: bridge.Topology{Queue: "q\xff\x1b", Audit: 1}}, &Options{VHost: "v\xff"})
 	registry := prometheus.NewPedanticRegistry()
@@ -42,7 +42,7 @@ func TestNoNameEndsTheMetrics(t *testing.T) {
 	}
 }
 
-// Alerts ask the broker about each queue that the worker names.
+// Alerts query the broker for each queue that the worker names.
 func TestTheMetricsNameEachQueueOfTheWorker(t *testing.T) {
 	want := `
 # HELP twoqueue_queue_info 1 for each of the verifier's own queues, by virtual host and name as the broker has them, and role.

@@ -21,8 +21,8 @@ import (
 	"github.com/twoqueue/twoqueue/verifier/sidejob"
 )
 
-// Connections is how many database connections a Monitor uses at most, beside those of its verifier
-// ((*verifier.Options).Connections). The pool must allow both.
+// Connections is how many database connections a Monitor uses at most, in addition to its
+// verifier's ((*verifier.Options).Connections). The pool must allow both.
 const Connections = 3
 
 // Options are the options of New. Nil and the zero value mean defaults.
@@ -33,8 +33,8 @@ type Options struct {
 	// Interval is how often Run asks the database whether it is usable and how many carried messages
 	// are due, and at every tenth time how many rows are orphans. Default 30 s.
 	Interval time.Duration
-	// Hosts are the names that the status page answers to, beside localhost and loopback addresses:
-	// without a port, as they stand in a browser's address. Default: no others.
+	// Hosts are the names under which the status page answers, in addition to localhost and loopback
+	// addresses: as in a browser's address, without a port. Default: no others.
 	Hosts []string
 }
 
@@ -50,11 +50,11 @@ type Monitor struct {
 	status   *status
 	foreign  foreigners
 	delayed  atomic.Pointer[delayed] // nil until counted
-	unusable atomic.Pointer[error]   // why the ledger's database was not usable when it was asked last; nil: not asked yet
+	unusable atomic.Pointer[error]   // result of the last check of the ledger's database; nil: not checked yet
 
-	checking singleflight.Group // shares the answer of a check with all who wait for it
+	checking singleflight.Group // shares the answer of a check with all callers that wait for it
 
-	// one call at a time each: a driver may ignore the context of a call
+	// one call of each kind at a time, because a driver may ignore the context of a call
 	checks, counts, looks sidejob.Calls
 }
 
@@ -72,7 +72,7 @@ type watched struct {
 }
 
 // New returns a monitor of the verifier with these options. Make it the verifier's Observer, then
-// call Run. It takes over the options' Topology, SweepAge and Logger.
+// call Run. It uses the options' Topology, SweepAge and Logger.
 func New(options *verifier.Options, opts *Options) (*Monitor, error) {
 	var of verifier.Options
 	if options != nil {
@@ -93,13 +93,13 @@ func New(options *verifier.Options, opts *Options) (*Monitor, error) {
 	return m, nil
 }
 
-// Run watches v until ctx ends. ledger is the ledger of v. watcher tells the status page which
-// transactions are open; nil: the page does not say. carried counts delayed messages for the metrics and
-// the page; nil: they do not say. An inspector of the ledger is both (package inspect). Until Run is called, readiness and page say
-// that the verifier starts.
+// Run watches v until ctx ends. ledger is the ledger of v. watcher lists open transactions for the
+// status page; nil: the page has none. carried counts delayed messages for the metrics and the
+// page; nil: they have no count. An inspector of the ledger is both (package inspect). Before Run
+// is called, readiness and page say that the verifier starts.
 //
-// Run asks the database from time to time, and waits for no answer longer than 10 s, even if
-// the driver ignores its context. v does not depend on it.
+// Run queries the database periodically, and waits for no answer longer than 10 s, even if the
+// driver ignores its context. v does not depend on it.
 func (m *Monitor) Run(ctx context.Context, v *verifier.Verifier, ledger driver.Ledger, watcher inspect.Watcher, carried inspect.CarriedReader) {
 	m.watched.Store(&watched{v, ledger, watcher, carried})
 	var jobs sync.WaitGroup
@@ -121,7 +121,7 @@ func (m *Monitor) SessionEnded(err error) { m.metrics.sessionEnded(err) }
 // Describe implements prometheus.Collector.
 func (m *Monitor) Describe(descs chan<- *prometheus.Desc) { m.metrics.describe(descs) }
 
-// Collect implements prometheus.Collector. It does not ask the database.
+// Collect implements prometheus.Collector. It does not query the database.
 func (m *Monitor) Collect(values chan<- prometheus.Metric) { m.metrics.collect(values) }
 
 // Probes returns a handler that answers
@@ -131,7 +131,7 @@ func (m *Monitor) Collect(values chan<- prometheus.Metric) { m.metrics.collect(v
 //	          that is missing: see Ready. The database is asked once a second at most
 //	/metrics  for Prometheus, from a Gatherer; nil: only this monitor's
 //
-// It has no login. It tells nothing of messages, addresses or logins.
+// It needs no login. It shows no messages, addresses or logins.
 func (m *Monitor) Probes(gatherer prometheus.Gatherer) http.Handler {
 	if gatherer == nil {
 		registry := prometheus.NewRegistry()
@@ -144,27 +144,27 @@ func (m *Monitor) Probes(gatherer prometheus.Gatherer) http.Handler {
 // Status returns the handler of the status page and of /status.json. It only reads. Its files have
 // relative names, so http.StripPrefix may put it below a path that ends with a slash.
 //
-// The page has no login, and shows the statements of open transactions with their values. It
-// answers only to localhost, loopback addresses and Options.Hosts, so that no foreign site can read
-// it through a browser. Mount it where only operators reach it.
+// The page needs no login, and shows the statements of open transactions with their values. It
+// answers only under localhost, loopback addresses and Options.Hosts, so that no other site can
+// read it through a browser. Mount it where only operators can reach it.
 func (m *Monitor) Status() http.Handler { return m.status.handler() }
 
 const (
-	// checkPatience is how long the database may take to say that it can be used.
+	// checkPatience is how long the database may take to answer a check.
 	checkPatience = 2 * time.Second
-	// callLimit is how much longer a call to the database may use its connection.
+	// callLimit times the patience is how long a call to the database may use its connection.
 	callLimit = 2
 )
 
-// ask asks the database one question. It returns after patience, whatever the driver does.
+// ask makes one call to the database. It returns after patience, even if the driver does not.
 func ask[T any](ctx context.Context, running sidejob.Calls, patience time.Duration, question func(context.Context) (T, error)) (T, error) {
 	return sidejob.InTime(ctx, running, patience, callLimit*patience, question)
 }
 
-// check asks the ledger's database whether it can be used: while nothing is staged, no session
-// notices that it cannot.
+// check asks the ledger's database whether it is usable: while no message is staged, no session
+// notices that it is not.
 func (m *Monitor) check(ctx context.Context, of *watched) error {
-	answer := m.checking.DoChan("", func() (any, error) { // for all who ask meanwhile
+	answer := m.checking.DoChan("", func() (any, error) { // shared by all callers meanwhile
 		_, err := ask(context.WithoutCancel(ctx), m.checks, checkPatience, func(ctx context.Context) (struct{}, error) {
 			return struct{}{}, of.ledger.Check(ctx)
 		})
@@ -191,7 +191,7 @@ func (m *Monitor) checked(err error) {
 	}
 }
 
-// lastCheck is the last answer of the database; asked is false before the first one.
+// lastCheck returns the result of the last check; asked is false before the first one.
 func (m *Monitor) lastCheck() (asked bool, err error) {
 	if last := m.unusable.Load(); last != nil {
 		return true, *last
@@ -199,7 +199,7 @@ func (m *Monitor) lastCheck() (asked bool, err error) {
 	return false, nil
 }
 
-// state is the state of the verifier; zero before Run.
+// state returns the state of the verifier; zero before Run.
 func (m *Monitor) state() verifier.State {
 	if of := m.watched.Load(); of != nil {
 		return of.verifier.State()
@@ -207,7 +207,7 @@ func (m *Monitor) state() verifier.State {
 	return verifier.State{}
 }
 
-// stats are the counts of the verifier; zero before Run.
+// stats returns the counts of the verifier; zero before Run.
 func (m *Monitor) stats() verifier.Stats {
 	if of := m.watched.Load(); of != nil {
 		return of.verifier.Stats()

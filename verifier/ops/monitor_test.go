@@ -54,7 +54,7 @@ func TestADatabaseThatIsAwayIsToldOnceAndOnThePage(t *testing.T) {
 	}
 }
 
-// watches returns a monitor of a verifier with a ledger. Nothing is judged.
+// watches returns a monitor of a verifier with a ledger. The verifier does not run.
 func watches(t *testing.T, log *bytes.Buffer, ledger driver.Ledger) *Monitor {
 	t.Helper()
 	broker, err := bridge.NewBroker("amqp://127.0.0.1:1/", nil)
@@ -72,7 +72,7 @@ func watches(t *testing.T, log *bytes.Buffer, ledger driver.Ledger) *Monitor {
 	return m
 }
 
-// The answer counts as missing if the monitor has waited for it, not if the caller has gone.
+// The answer counts as missing if the monitor's time is over, not if the caller has gone.
 func TestADatabaseThatDoesNotAnswerInTimeIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		defer time.Sleep(callLimit * checkPatience) // the calls end
@@ -94,7 +94,7 @@ func TestADatabaseThatDoesNotAnswerInTimeIsTold(t *testing.T) {
 	})
 }
 
-// A probe that comes during a check of the samples gets its answer.
+// A probe during a check of the samples gets the answer of that check.
 func TestASlowCheckAnswersAllWhoAsk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := watches(t, new(bytes.Buffer), slow{})
@@ -111,7 +111,7 @@ func TestASlowCheckAnswersAllWhoAsk(t *testing.T) {
 	})
 }
 
-// Nothing else tells that the database is away while nothing is staged.
+// While no message is staged, only the check shows that the database is unavailable.
 func TestADatabaseThatIsAwayMakesOneLineInTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		defer time.Sleep(callLimit * checkPatience) // the calls end
@@ -139,8 +139,8 @@ func TestACountThatFailsIsNotMendedByADatabaseThatIsAway(t *testing.T) {
 	})
 }
 
-// A driver may ignore the context of a call. Neither probes, nor a scrape, nor the page, nor the end of
-// Run wait for it, and the calls that hang keep no more than Connections.
+// A driver may ignore the context of a call. Neither probes, nor a scrape, nor the page, nor the
+// end of Run wait for it, and the hanging calls use no more than Connections.
 func TestADriverThatHangsHoldsNothingUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ledger := &hanging{release: make(chan struct{})}
@@ -192,14 +192,14 @@ func start(ctx context.Context, run func(context.Context)) (stop func()) {
 	}
 }
 
-// noLedger has what verifier.New asks for.
+// noLedger has the features that verifier.New reads.
 type noLedger struct{ driver.Ledger }
 
 func (noLedger) Features() driver.Features { return driver.Features{Carries: true, Sweeps: true} }
 func (noLedger) DB() *sql.DB               { return new(sql.DB) }
 func (noLedger) Identity() uuid.UUID       { return uuid.Nil }
 
-// uncountable is a ledger that is there the first time, and may not be counted.
+// uncountable is a ledger that passes the first check, and refuses counts.
 type uncountable struct {
 	noLedger
 	asked bool

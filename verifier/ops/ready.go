@@ -12,12 +12,12 @@ import (
 // withheldPatience is how long messages may be withheld before the worker is not ready.
 const withheldPatience = time.Minute
 
-// Ready returns nil if messages are judged and forwarded: the ledger's database is usable, the broker
-// is connected and takes messages, the proof has passed, the verifier does not drain, no message has
-// waited for evidence for more than a minute (rule 6 of package bridge), and no stream of messages of
-// another ledger comes. Else it returns an error for each thing that is missing, by errors.Join, in
-// words that everybody may read; the log and the status page say more. It asks the database, and
-// returns within 3 s.
+// Ready returns nil if messages are judged and forwarded: the ledger's database is usable, the
+// broker is connected and accepts messages, the proof has passed, the verifier does not drain, no
+// message has waited for evidence for more than a minute (rule 6 of package bridge), DELETEs do not
+// fail, and no stream of messages of another ledger comes. Otherwise it returns an error for each
+// missing condition, by errors.Join, without confidential details; the log and the status page say
+// more. It queries the database, and returns within 3 s.
 func (m *Monitor) Ready(ctx context.Context) error {
 	of := m.watched.Load()
 	if of == nil {
@@ -65,7 +65,8 @@ func (m *Monitor) Ready(ctx context.Context) error {
 	return errors.Join(missing...)
 }
 
-// notes are lines of a ready verifier: targets that take nothing hold up their own messages only.
+// notes are lines for a ready verifier about targets that take nothing: these delay only their own
+// messages.
 func (m *Monitor) notes() []string {
 	switch n := len(m.state().Targets); n {
 	case 0:

@@ -11,29 +11,28 @@ import (
 )
 
 const (
-	// sampleLimit is how far is counted: an operator has the same to do about 1000 as
-	// about more.
+	// sampleLimit is the highest count of orphans: for an operator, 1000 and more make no difference.
 	sampleLimit = 1000
 	// dueLimit bounds the list of due rows, as the smallest statement of all databases does.
 	dueLimit = 500
-	// delayedLimit is how far delayed messages are counted.
+	// delayedLimit is the highest count of delayed messages.
 	delayedLimit = 10_000
-	// samplePatience bounds one question.
+	// samplePatience bounds one query.
 	samplePatience = 10 * time.Second
-	// orphansEvery is how many samples go by between two questions about orphans, which
-	// read the whole ledger and become more over days.
+	// orphansEvery is the number of samples from one count of orphans to the next. A count reads the
+	// whole ledger, and orphans increase over days.
 	orphansEvery = 10
-	// unsweptAge is the age of orphans by default, and where no sweep removes them.
+	// unsweptAge is the age of orphans by default, and when the sweep is off.
 	unsweptAge = 7 * 24 * time.Hour
 )
 
-// sample asks the database from time to time whether it is usable, and for the counts. No scrape asks
-// for them: there may be several Prometheus servers, and the database may be slow.
+// sample periodically asks the database whether it is usable, and for the counts. A scrape does
+// not: there may be several Prometheus servers, and the database may be slow.
 func (m *Monitor) sample(ctx context.Context) {
 	var counted error
 	of := m.watched.Load()
 	sidejob.New("count", m.logger).Run(ctx, func(ctx context.Context) (time.Duration, error) {
-		usable := m.check(ctx, of) == nil // the log tells if it is not, and the count then stays as it was
+		usable := m.check(ctx, of) == nil // otherwise check has logged it, and the result of the last count stays
 		if usable {
 			counted = m.metrics.count(ctx, of)
 		}
@@ -44,7 +43,7 @@ func (m *Monitor) sample(ctx context.Context) {
 	})
 }
 
-// count is for one caller at a time.
+// count must not run twice at a time.
 func (m *metrics) count(ctx context.Context, of *watched) error {
 	due, now, err := m.countDue(ctx, of.ledger)
 	if err == nil {
@@ -62,8 +61,8 @@ func (m *metrics) count(ctx context.Context, of *watched) error {
 	return err
 }
 
-// countDue returns the first due rows, and the database's time. It reads no message. It sees due rows
-// also while no session can begin, as during an outage of the broker.
+// countDue returns the first due rows, and the database's time. It reads no message. It also finds
+// due rows while no session can begin, for example during an outage of the broker.
 func (m *metrics) countDue(ctx context.Context, ledger driver.Ledger) ([]driver.DueRow, time.Time, error) {
 	if !ledger.Features().Carries {
 		return nil, time.Time{}, nil
@@ -88,7 +87,7 @@ func (m *metrics) countDue(ctx context.Context, ledger driver.Ledger) ([]driver.
 	return due.rows, due.now, nil
 }
 
-// delayed tells of messages that wait for their time, as the database has told the last time.
+// delayed is the last count of messages that wait for their time.
 type delayed struct {
 	at      time.Time // our time of the count
 	waiting int       // up to delayedLimit
@@ -96,9 +95,9 @@ type delayed struct {
 	overdue time.Duration
 }
 
-// countDelayed notes how many messages wait for their time, and for how long the first due row is
-// due of which no verifier has published a copy. It reads the index on the stage time, no message, and
-// waits for no transaction.
+// countDelayed counts the messages that wait for their time, and measures for how long the first
+// unpublished row has been due. It reads the index on the stage time, no message, and waits for no
+// transaction.
 func (m *Monitor) countDelayed(ctx context.Context, of *watched, due []driver.DueRow, now time.Time) error {
 	if of.carried == nil || !of.ledger.Features().Carries {
 		return nil

@@ -12,39 +12,39 @@ import (
 )
 
 const (
-	// minute is for how many seconds back the page shows rates.
+	// minute is the number of seconds for which the page shows rates.
 	minute = 60
 	// lastEnds is how many dead letters, and how many drops, the page shows.
 	lastEnds = 20
-	// shownMessages is how many of those that wait the page shows.
+	// shownMessages is how many waiting messages the page shows.
 	shownMessages = 20
-	// shownTargets is how many targets that take nothing it shows.
+	// shownTargets is how many held targets the page shows.
 	shownTargets = 50
-	// shownKeys is how many held order keys it shows.
+	// shownKeys is how many held order keys the page shows.
 	shownKeys = 20
-	// shownTransactions is how many open transactions it shows.
+	// shownTransactions is how many open transactions the page shows.
 	shownTransactions = 20
-	// watchEvery is how long what the database has told about transactions is shown
-	// before it is asked again, if somebody looks.
+	// watchEvery is the shortest time between two queries for open transactions, while the page is
+	// open.
 	watchEvery = 2 * time.Second
-	// watchPatience bounds the question.
+	// watchPatience bounds such a query.
 	watchPatience = 2 * time.Second
 )
 
-// status is what the status page shows.
+// status collects the data of the status page.
 type status struct {
 	of    *Monitor
 	began time.Time
 	open  transactions
 
 	mu      sync.Mutex
-	counts  []verifier.Stats // one a second, the last ones
+	counts  []verifier.Stats // one a second, the latest ones
 	reasons map[string]int64 // of dead letters
 	dead    ends
 	dropped ends
 }
 
-// An end is a dead letter or a drop: nothing of the message but where it was to go.
+// An end is a dead letter or a drop: of the message it has only the ID and the target.
 type end struct {
 	ID     string    `json:"id"`
 	Target string    `json:"target"`
@@ -52,7 +52,7 @@ type end struct {
 	Reason string    `json:"reason,omitempty"`
 }
 
-// ends are the last of them, the oldest first.
+// ends are the latest ends, the oldest first.
 type ends []end
 
 func (e *ends) add(one end) {
@@ -70,7 +70,7 @@ func (s *status) done(e verifier.Event) {
 		return
 	}
 	one := end{ID: e.ID, At: e.Done, Reason: e.Reason}
-	if e.Reason != wire.DeadMalformed { // such a one has no target
+	if e.Reason != wire.DeadMalformed { // a malformed message has no target
 		one.Target = e.Message.Target().String()
 	}
 	s.mu.Lock()
@@ -83,7 +83,7 @@ func (s *status) done(e verifier.Event) {
 	s.reasons[e.Reason]++
 }
 
-// count takes the counts once a second, until ctx ends.
+// count stores the counts once a second, until ctx ends.
 func (s *status) count(ctx context.Context) {
 	sidejob.New("rates", s.of.logger).Run(ctx, func(context.Context) (time.Duration, error) {
 		s.counted(s.of.stats())
@@ -99,7 +99,7 @@ func (s *status) counted(stats verifier.Stats) {
 	}
 }
 
-// rates are, for each of the last seconds, how many messages ended so.
+// rates returns, for each of the last seconds, how many messages had one verdict.
 func (s *status) rates(of func(verifier.Stats) int64) []int64 {
 	rates := make([]int64, 0, minute)
 	for i := 1; i < len(s.counts); i++ {
@@ -108,7 +108,7 @@ func (s *status) rates(of func(verifier.Stats) int64) []int64 {
 	return rates
 }
 
-// transactions are those that are open, as the database has told a moment ago.
+// transactions are the open transactions according to the last query.
 type transactions struct {
 	mu      sync.Mutex
 	at      time.Time
@@ -116,15 +116,15 @@ type transactions struct {
 	err     error
 }
 
-// get asks the database if the last answer is old. The database is asked only while somebody looks at
-// the page, and by one request at a time.
+// get queries the database if the last answer is old. So the database is queried only while the
+// page is open, and by one request at a time.
 func (t *transactions) get(ctx context.Context, running sidejob.Calls, question func(context.Context) ([]inspect.Holder, error)) ([]inspect.Holder, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if time.Since(t.at) < watchEvery {
 		return t.holders, t.err
 	}
-	// Not bound to the request: the answer is for the next one too.
+	// Not bound to the request, because the next request may get the same answer.
 	t.holders, t.err = ask(context.WithoutCancel(ctx), running, watchPatience, question)
 	t.at = time.Now()
 	return t.holders, t.err

@@ -11,12 +11,12 @@ import (
 //go:embed page
 var pageFiles embed.FS
 
-// policy lets the page load nothing but its own two files and its data, and makes
-// nothing of what comes from messages into a script.
+// policy lets the page load only its own two files and its data, and prevents that data from
+// messages runs as a script.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
 
-// hostsSetting is where the hosts of the page are set.
+// hostsSetting names the settings for the hosts of the page.
 const hostsSetting = "BRIDGE_STATUS_HOSTS, or in Options.Hosts of package ops,"
 
 // handler serves the page to its hosts. It only reads.
@@ -29,7 +29,7 @@ func (s *status) handler() http.Handler {
 	} {
 		content, err := pageFiles.ReadFile("page/" + file.name)
 		if err != nil {
-			panic(err) // it is in the program
+			panic(err) // the file is part of the program
 		}
 		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", file.kind)

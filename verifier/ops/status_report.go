@@ -34,7 +34,7 @@ type report struct {
 	Swept    int64           `json:"swept"`
 
 	Due      int        `json:"due"`                 // carried messages whose stage time has come
-	DueSince *time.Time `json:"due_since,omitempty"` // when that of the first one came
+	DueSince *time.Time `json:"due_since,omitempty"` // stage time of the first of them
 	// messages that wait for their time; null: not counted yet, or this ledger has none
 	Delayed *delayedReport `json:"delayed"`
 	// carried messages that could not be staged: refused or unreadable
@@ -46,9 +46,9 @@ type report struct {
 
 	Oldest       []waitingReport    `json:"oldest"`
 	Transactions transactionsReport `json:"transactions"`
-	Targets      []targetReport     `json:"targets"` // those for which most wait
+	Targets      []targetReport     `json:"targets"` // the targets with the most messages
 	TargetsHeld  int                `json:"targets_held"`
-	Keys         []keyReport        `json:"keys"` // those whose first message waits the longest; null without ordered queues
+	Keys         []keyReport        `json:"keys"` // the keys whose first message has waited longest; null without ordered queues
 	KeysHeld     int                `json:"keys_held"`
 
 	DeadByReason []reasonReport `json:"dead_by_reason"`
@@ -56,7 +56,7 @@ type report struct {
 	Dropped      []end          `json:"dropped"` // the newest first
 }
 
-// delayedReport is what the database has told at a time.
+// delayedReport is the last count of messages that wait for their time.
 type delayedReport struct {
 	At      time.Time  `json:"at"`
 	Waiting int        `json:"waiting"`           // up to 10,000
@@ -76,9 +76,9 @@ type waitingReport struct {
 	Since  time.Time `json:"since"`
 }
 
-// transactionsReport are the open ones that have written to the ledger.
+// transactionsReport has the open transactions that have written to the ledger.
 type transactionsReport struct {
-	Known bool             `json:"known"` // this kind of database can tell
+	Known bool             `json:"known"` // this kind of database can list them
 	Error string           `json:"error,omitempty"`
 	Open  []inspect.Holder `json:"open"`
 }
@@ -93,13 +93,13 @@ type targetReport struct {
 	DeadLetterAt *time.Time `json:"dead_letter_at,omitempty"`
 }
 
-// keyReport is an order key of which messages wait for the first one.
+// keyReport is an order key with messages that wait for its first one.
 type keyReport struct {
 	Key      string    `json:"key"`
 	Queue    string    `json:"queue"`
 	ID       string    `json:"id"` // of the first
 	Since    time.Time `json:"since"`
-	Messages int       `json:"messages"` // that wait for it
+	Messages int       `json:"messages"` // waiting for it
 }
 
 type reasonReport struct {
@@ -107,7 +107,7 @@ type reasonReport struct {
 	Count  int64  `json:"count"`
 }
 
-// report makes the report of this moment.
+// report returns the present report.
 func (s *status) report(ctx context.Context) report {
 	state, stats := s.of.state(), s.of.stats()
 	r := report{
@@ -177,7 +177,7 @@ func (s *status) report(ctx context.Context) report {
 	return r
 }
 
-// utc is nil for the zero time.
+// utc returns nil for the zero time.
 func utc(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
@@ -186,7 +186,7 @@ func utc(t time.Time) *time.Time {
 	return &t
 }
 
-// phase is the state of the verifier in one word.
+// phase returns the state of the verifier in one word.
 func (s *status) phase(state verifier.State) string {
 	if state.Stopping {
 		return "stopping"
@@ -221,7 +221,7 @@ func (s *status) transactions(ctx context.Context) transactionsReport {
 	return r
 }
 
-// newest turns the order round.
+// newest returns the ends in reverse order.
 func newest(e ends) []end {
 	out := append([]end{}, e...)
 	slices.Reverse(out)

@@ -12,7 +12,7 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// Whatever goes through, the page keeps the last twenty and sixty seconds.
+// The page keeps the last twenty ends and sixty seconds, however many messages pass.
 func TestTheStatusPageKeepsLittle(t *testing.T) {
 	s := monitor(t, nil, nil).status
 	for i := range 1000 {
@@ -43,7 +43,7 @@ func TestTheStatusPageKeepsLittle(t *testing.T) {
 	}
 }
 
-// The hosts that the page answers to, and the headers by which a browser protects it.
+// The hosts under which the page answers, and the headers by which a browser protects it.
 func TestThePageAnswersToThisMachineAndToNamedHosts(t *testing.T) {
 	page := monitor(t, nil, &Options{Hosts: []string{"verifier.example", "10.0.0.2", "2001:db8::a1", "::ffff:10.0.0.3"}}).Status()
 	answer := func(method, path, host string) int {
@@ -62,7 +62,7 @@ func TestThePageAnswersToThisMachineAndToNamedHosts(t *testing.T) {
 		":8082": 403, "0.0.0.0:80": 403, "10.0.0.1": 403, "example.org": 403, "localhost.example.org": 403, "127.0.0.1.example.org": 403,
 		"verifier.example": 200, "Verifier.Example:8082": 200, "10.0.0.2:8082": 200, "a.verifier.example": 403,
 		"[2001:db8::a1]:8082": 200, "[2001:DB8:0:0:0:0:0:A1]": 200, "[2001:db8::a2]:8082": 403, "10.0.0.3": 200, "[::ffff:a00:2]:8082": 200,
-		"": 403, // without a host it is asked for by nobody's browser
+		"": 403, // no browser sends a request without a host
 	} {
 		if got := answer(http.MethodGet, "/status.css", host); got != want {
 			t.Errorf("as %q: %d", host, got)

@@ -1,5 +1,5 @@
-// Package otelverifier makes OpenTelemetry spans of a verifier's work, in the trace that the sender
-// has named in the message's headers (traceparent, tracestate):
+// Package otelverifier makes OpenTelemetry spans for a verifier's work, in the trace that the
+// sender has named in the message's headers (traceparent, tracestate):
 //
 //	options := &verifier.Options{Allow: allow}
 //	options.Observer = otelverifier.New(nil, options.Topology)
@@ -12,9 +12,9 @@
 //	  forward   producer, until its target, or another queue that it goes to, has confirmed it
 //	  delete    until its row is deleted
 //
-// They are made when all is over, with the times of verifier.Event. A message without a trace context
-// begins a trace of its own. The header reaches the receiver as the sender wrote it; package
-// idempotency/otelhandler goes on from there.
+// The spans are made when the message is done, with the times of verifier.Event. A message without
+// a trace context begins a new trace. The header reaches the receiver as the sender wrote it;
+// package idempotency/otelhandler continues the trace.
 //
 // The package uses OpenTelemetry's API only. cmd/verifier exports the spans.
 package otelverifier
@@ -40,9 +40,9 @@ type observer struct {
 	topology bridge.Topology
 }
 
-// New returns an Observer for verifier.Options. topology is the one in the same options. provider may
-// be nil: OpenTelemetry's global one. Its span processors must not block, because messages wait for an
-// Observer; those of the SDK's batcher drop spans instead.
+// New returns an Observer for verifier.Options. topology is the topology in the same options. A nil
+// provider means OpenTelemetry's global one. Its span processors must not block, because messages
+// wait for an Observer; the SDK's batch processor drops spans instead.
 func New(provider trace.TracerProvider, topology bridge.Topology) verifier.Observer {
 	if provider == nil {
 		provider = otel.GetTracerProvider()
@@ -84,7 +84,7 @@ func (o *observer) Done(e verifier.Event) {
 	}
 }
 
-// destination is the target of the message, or the queue that it was put into instead.
+// destination returns the message's target, or the queue that it was put into instead.
 func (o *observer) destination(e verifier.Event) bridge.Target {
 	switch e.Verdict {
 	case verifier.DeadLettered:
@@ -105,7 +105,7 @@ func (o *observer) start(ctx context.Context, name string, began time.Time, kind
 	return o.tracer.Start(ctx, name, trace.WithTimestamp(began), trace.WithSpanKind(kind), trace.WithAttributes(about...))
 }
 
-// part makes the span of a part, if the part has happened.
+// part makes the span of a step, if the step has happened.
 func (o *observer) part(ctx context.Context, name string, began, ended time.Time, kind trace.SpanKind, about []attribute.KeyValue) {
 	if began.IsZero() || ended.IsZero() {
 		return

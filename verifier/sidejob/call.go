@@ -8,22 +8,23 @@ import (
 	"time"
 )
 
-// Calls bounds the calls to the database that run at the same time. A driver may ignore the context of
-// a call, so InTime runs each in a goroutine of its own, and its caller does not wait beyond its time.
-// While as many calls as are allowed hang, no other begins. So they never keep more connections.
+// Calls bounds the calls to the database that run at the same time. A driver may ignore the context
+// of a call, so InTime runs each call in a new goroutine, and its caller waits only for a limited
+// time. While as many calls as allowed hang, no other begins, so hanging calls never use more
+// connections.
 type Calls chan struct{} // holds an element for each call that runs
 
 // NewCalls allows n calls at a time, at least 1.
 func NewCalls(n int) Calls { return make(Calls, n) }
 
-// turn is how long a call waits for the one before it.
+// turn is how long a call waits for the previous one.
 const turn = time.Second
 
-// ErrNoAnswer: the database has not answered in time, or not to the call before.
+// ErrNoAnswer: the database has not answered in time, or still runs the previous call.
 var ErrNoAnswer = errors.New("the database has not answered in time")
 
 // InTime returns the result of a call, or an error after patience. The context of the call ends
-// after limit, or with ctx. A panic of the call is an error.
+// after limit, or with ctx. A panic in the call becomes an error.
 func InTime[T any](ctx context.Context, running Calls, patience, limit time.Duration, call func(context.Context) (T, error)) (none T, err error) {
 	late, turn := time.NewTimer(patience), time.NewTimer(min(patience, turn))
 	defer late.Stop()

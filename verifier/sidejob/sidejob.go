@@ -1,5 +1,5 @@
 // Package sidejob runs jobs whose failure ends no session and delays no other job (rule 12 of
-// package bridge). It is for package verifier, and for a worker that is built around it.
+// package bridge). Package verifier uses it, and programs around a verifier.
 package sidejob
 
 import (
@@ -15,14 +15,14 @@ import (
 )
 
 const (
-	// retryFirst and retryLongest bound the time between two attempts of a job that fails.
+	// retryFirst and retryLongest bound the time between two attempts of a failing job.
 	retryFirst   = 500 * time.Millisecond
 	retryLongest = 15 * time.Second
-	// calm is how long a job has not failed when it counts as working again.
+	// calm is the time without a failure after which a job counts as working again.
 	calm = time.Minute
 )
 
-// A Job may fail and panic. The log says when it begins to fail, and when it has not failed for
+// A Job may fail and panic. The log reports when it begins to fail, and when it has not failed for
 // a minute.
 type Job struct {
 	name   string
@@ -31,22 +31,23 @@ type Job struct {
 
 	failing atomic.Bool
 	mu      sync.Mutex
-	failed  time.Time // the last time, while it is failing
+	failed  time.Time // when it last failed, while it is failing
 }
 
-// New returns a job that no message waits for; the log calls it by its name.
+// New returns a job that no message waits for. name is its name in the log.
 func New(name string, logger *slog.Logger) *Job {
 	return NewAwaited(name, "messages do not wait for it", logger)
 }
 
-// NewAwaited returns a job of which the log also says, when it fails, which messages wait.
+// NewAwaited returns a job that messages wait for. If it fails, the log also has the text waiting,
+// which says which messages these are.
 func NewAwaited(name, waiting string, logger *slog.Logger) *Job {
 	return &Job{name: name, fails: "side job fails; " + waiting, logger: logger}
 }
 
-// Run does one round of the job after the other until ctx ends. A round returns how long to
-// wait for the next one. After an error or a panic Run waits at least so long, and longer each
-// time, up to 15 s.
+// Run runs one round of the job after the other until ctx ends. A round returns the time until the
+// next one. After an error or a panic Run waits at least that long, and longer each time, up to 15
+// s.
 func (j *Job) Run(ctx context.Context, round func(context.Context) (next time.Duration, err error)) {
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = retryFirst, retryLongest
@@ -74,7 +75,7 @@ func (j *Job) Run(ctx context.Context, round func(context.Context) (next time.Du
 	}
 }
 
-// Do does the job once, now, and logs a panic.
+// Do runs the job once, and logs a panic.
 func (j *Job) Do(once func()) {
 	j.Report(guard(func() error {
 		once()
@@ -82,7 +83,7 @@ func (j *Job) Do(once func()) {
 	}))
 }
 
-// Report logs the result of an attempt at the job, if that changes whether it works.
+// Report logs the result of an attempt if the job begins to fail, or works again.
 func (j *Job) Report(err error) {
 	if err == nil && !j.failing.Load() {
 		return
@@ -101,14 +102,14 @@ func (j *Job) Report(err error) {
 	}
 }
 
-// Works logs that the job works again. It is for a long round that has begun well.
+// Works logs that the job works again. Call it in a long round that has begun well.
 func (j *Job) Works() {
 	if j.failing.Swap(false) {
 		j.logger.Info("side job works again", "job", j.name)
 	}
 }
 
-// guard makes an error of a panic.
+// guard turns a panic into an error.
 func guard(f func() error) (err error) {
 	defer func() {
 		if reason := recover(); reason != nil {

@@ -20,7 +20,7 @@ const (
 	works = "side job works again"
 )
 
-// locked is a log that is read while it is written.
+// locked is a log that may be read while it is written.
 type locked struct {
 	mu   sync.Mutex
 	text bytes.Buffer

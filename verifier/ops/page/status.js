@@ -1,7 +1,7 @@
 'use strict';
 // Everything that comes from the worker gets into the page as text, never as markup.
 
-const every = 2000;    // ms between two questions
+const every = 2000;    // ms between two requests
 const patience = 5000; // ms for an answer
 
 const byID = (id) => document.getElementById(id);
@@ -13,13 +13,13 @@ function make(tag, className, text) {
   return e;
 }
 
-// setText leaves what is the same alone, so that no screen reader says it again.
+// setText changes only a text that differs, so that no screen reader repeats it.
 function setText(e, text) {
   if (e.textContent !== text) e.textContent = text;
 }
 
 const number = new Intl.NumberFormat();
-const clock = new Intl.DateTimeFormat('sv-SE', { dateStyle: 'short', timeStyle: 'medium' }); // 2006-01-02 15:04:05, for everybody
+const clock = new Intl.DateTimeFormat('sv-SE', { dateStyle: 'short', timeStyle: 'medium' }); // 2006-01-02 15:04:05, in every locale
 
 function span(seconds) {
   seconds = Math.max(0, Math.floor(seconds));
@@ -132,7 +132,7 @@ function table(id, heading, columns, rows, none) {
   let t = box.querySelector('table');
   if (!t) {
     t = make('table');
-    t.setAttribute('role', 'table'); // narrow screens take the table's layout away
+    t.setAttribute('role', 'table'); // narrow screens override the table's layout
     t.setAttribute('aria-labelledby', heading);
     const head = make('tr');
     head.setAttribute('role', 'row');
@@ -251,7 +251,7 @@ function show(r) {
 }
 
 let fresh = 0; // when the last data came, by the browser's steady clock
-let turn = 0;  // only the latest round of questions goes on
+let turn = 0;  // only the latest round of requests goes on
 
 function age() {
   const seconds = (performance.now() - fresh) / 1000;
