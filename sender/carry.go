@@ -212,7 +212,8 @@ func (c *carrier) run() {
 // newPauses is the time between two attempts: exponential with jitter, up to carryProbe.
 func newPauses() *backoff.ExponentialBackOff {
 	pauses := backoff.NewExponentialBackOff()
-	pauses.InitialInterval, pauses.MaxInterval = 100*time.Millisecond, carryProbe
+	pauses.InitialInterval = 100 * time.Millisecond
+	pauses.MaxInterval = time.Duration(float64(carryProbe) / (1 + pauses.RandomizationFactor)) // without jitter
 	return pauses
 }
 
