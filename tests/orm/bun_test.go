@@ -31,7 +31,7 @@ func onBun(db bun.IDB) inTx {
 	}
 }
 
-// bun's transaction in a transaction is a savepoint.
+// A transaction of bun inside a transaction is a savepoint.
 func TestANestedTransactionOfBunTakesBackItsOwnMessages(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
@@ -40,7 +40,7 @@ func TestANestedTransactionOfBunTakesBackItsOwnMessages(t *testing.T) {
 	}))
 }
 
-// A bun.Tx itself compiles; its Exec replaces question marks, and sends no arguments.
+// A bun.Tx itself compiles, but its Exec replaces question marks and sends no arguments.
 func TestABunTxItselfSendsNothing(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)

@@ -24,7 +24,7 @@ func openGORM(t *testing.T, url string, statements bool) *gorm.DB {
 	return db
 }
 
-// order is GORM's and bun's row of orders.
+// order is a row of orders, for GORM and bun.
 type order struct {
 	ID   int64 `bun:",pk,autoincrement"`
 	Body string
@@ -40,7 +40,7 @@ func onGORM(db *gorm.DB) inTx {
 	}
 }
 
-// GORM's transaction in a transaction is a savepoint.
+// A transaction of GORM inside a transaction is a savepoint.
 func TestANestedTransactionOfGORMTakesBackItsOwnMessages(t *testing.T) {
 	t.Parallel()
 	for name, statements := range map[string]bool{"": false, "statements": true} {

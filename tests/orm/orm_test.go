@@ -20,15 +20,15 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// GORM's cache of statements has a goroutine that nothing ends.
+// GORM's cache of statements starts a goroutine that never ends.
 func TestMain(m *testing.M) {
 	servertest.Main(m, goleak.IgnoreTopFunction("gorm.io/gorm/internal/lru.NewLRU[...].func1"))
 }
 
-// A program works with one library.
+// program works with one library.
 type program interface {
-	// send stores an order and sends a message about it in one transaction. It rolls back
-	// and returns end if that is not nil, and else commits.
+	// send stores an order and sends a message about it in one transaction. If end is nil it
+	// commits. Otherwise it rolls back and returns end.
 	send(ctx context.Context, s *sender.Sender, order string, end error) error
 
 	// receive stores the body of d as an order, once.
@@ -46,12 +46,12 @@ var programs = map[string]func(t *testing.T, url string) program{
 	"sqlc":             newSqlc,
 }
 
-// work is what a program does in a transaction: tx is that as the bridge takes it, and place
-// stores an order in it.
+// work is the work of a program in a transaction. tx is the transaction as the bridge takes it,
+// and place stores an order in it.
 type work func(tx bridge.Tx, place func(order string) error) error
 
-// An inTx does work in a transaction of its library, and commits unless the work fails. It is
-// a program.
+// inTx is a program. It does work in a transaction of its library, and commits unless the work
+// fails.
 type inTx func(ctx context.Context, do work) error
 
 func (in inTx) send(ctx context.Context, s *sender.Sender, order string, end error) error {
@@ -77,8 +77,8 @@ func (in inTx) receive(ctx context.Context, guard *idempotency.Guard, d amqp.Del
 	})
 }
 
-// end commits tx, or rolls it back where the work in it has failed. It is for libraries that
-// leave that to the program.
+// end commits tx, or rolls it back if the work in it has failed. It is for libraries that leave
+// this to the program.
 func end(tx interface {
 	Commit() error
 	Rollback() error
@@ -93,7 +93,7 @@ var errUndone = errors.New("out of stock")
 
 func about(order string) bridge.Message { return stage.To("orders", order) }
 
-// received is what a program stores when it has received an order.
+// received is the order that a program stores when it has received one.
 func received(d amqp.Delivery) string { return "received " + string(d.Body) }
 
 func newShop(t *testing.T) *stage.Stage {
@@ -194,8 +194,8 @@ func TestEachLibrarySendsRollsBackAndReceivesOnce(t *testing.T) {
 	}
 }
 
-// sendNested sends a message that is rolled back and one that is not, in transactions that are
-// savepoints of one.
+// sendNested sends one message that is rolled back and one that is not. Their transactions are
+// savepoints of one transaction.
 func sendNested(ctx context.Context, s *stage.Stage, inner inTx) error {
 	if err := inner.send(ctx, s.Sender, "three pears", errUndone); !errors.Is(err, errUndone) {
 		return fmt.Errorf("undone: %w", err)
@@ -203,7 +203,7 @@ func sendNested(ctx context.Context, s *stage.Stage, inner inTx) error {
 	return inner.send(ctx, s.Sender, "two apples", nil)
 }
 
-// testNested expects what sendNested has sent, with err.
+// testNested expects the results of sendNested, which returned err.
 func testNested(t *testing.T, s *stage.Stage, err error) {
 	t.Helper()
 	if err != nil {

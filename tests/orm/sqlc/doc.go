@@ -1,4 +1,4 @@
-// Package sqlc holds what package shopsql was generated from by sqlc.
+// Package sqlc holds the sources from which sqlc generated package shopsql.
 package sqlc
 
 //go:generate go run github.com/sqlc-dev/sqlc/cmd/sqlc@v1.31.1 generate
