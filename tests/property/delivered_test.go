@@ -24,8 +24,8 @@ func TestDeliveredIsWhatWasCommitted(t *testing.T) {
 	}
 }
 
-// check lets random things happen, ends what is open, lets the verifiers finish,
-// and looks at what has come of it.
+// check performs random actions, ends the open transactions, lets the verifiers finish, and
+// checks the results.
 func (w *world) check(t *rapid.T) {
 	h := w.begin(t)
 	defer h.abandon(t)
@@ -63,15 +63,16 @@ func (w *world) check(t *rapid.T) {
 	w.dirty = t.Failed()
 }
 
-// wantNoRows fails if a message has left a row that no verifier has told of. One that stops while
-// a transaction locks the row (on SQLite: while any transaction writes) leaves it to the sweep.
+// wantNoRows fails the test if a message has left a row that no verifier has reported. A verifier
+// that stops while a transaction locks the row (on SQLite: while any transaction writes) leaves
+// the row to the sweep.
 func (h *history) wantNoRows(t *rapid.T) {
 	told := 0
 	for _, v := range h.verifiers() {
 		told += v.State().Undeleted
 	}
 	for _, id := range h.IDs(t, `SELECT id FROM bridge_ledger`) {
-		if h.copies[id] == 0 { // a proof that was cut short in its COMMIT may leave its canary's row
+		if h.copies[id] == 0 { // a proof interrupted in its COMMIT may leave its canary's row
 			continue
 		}
 		if told--; told < 0 || !h.committed[id] {
@@ -80,10 +81,11 @@ func (h *history) wantNoRows(t *rapid.T) {
 	}
 }
 
-// most is how often a message may come. Each attempt stages a copy: of an ID that was rolled
-// back and sent again the queue may hold both. A cut makes two of each copy that is unacked at
-// that time: one that was forwarded or set aside, and one that is redelivered. So does the end
-// of a verifier that has set members of a group aside: it hands back the group whole.
+// most returns how often a message may be delivered. Each attempt stages a copy: if an ID was
+// rolled back and sent again, the queue may hold both copies. A cut doubles each copy that is
+// unacked at that time: one has been forwarded or set aside, and one is redelivered. The end of a
+// verifier that has set aside some messages of a group doubles copies too: the whole group is
+// requeued.
 func (h *history) most(id uuid.UUID) int {
 	most := h.copies[id]
 	if h.grouped[id] {

@@ -1,5 +1,5 @@
-// Package property runs random interleavings of everything that a sender may do
-// with its transactions, and that may happen to a verifier, against real servers,
-// and checks that what was delivered is what was committed. Few of them by default;
-// -rapid.checks 1000 is the long form.
+// Package property runs random interleavings of all actions of a sender in its transactions, and
+// of all events that a verifier can meet, against real servers. It checks that exactly the
+// committed messages are delivered. By default there are few runs; -rapid.checks 1000 is the long
+// form.
 package property

@@ -17,7 +17,7 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// A history is one check: what has been done so far, and what must come of it.
+// history is one check: the actions so far, and the results that must follow.
 type history struct {
 	*world
 	ctx      context.Context // of its transactions
@@ -30,21 +30,21 @@ type history struct {
 
 	committed  map[uuid.UUID]bool
 	rolledBack []uuid.UUID        // and not sent again
-	copies     map[uuid.UUID]int  // that may be staged or delivered, see most
-	grouped    map[uuid.UUID]bool // travelled with others
+	copies     map[uuid.UUID]int  // that may be staged or delivered; see most
+	grouped    map[uuid.UUID]bool // sent together with others
 	keyed      map[uuid.UUID]*keyed
-	clock      int // counts what happens to messages with a key
+	clock      int // counts the events of messages with a key
 }
 
-// A transaction is open. Its messages are listed by the savepoint after which
-// they were sent; the first list is that of no savepoint.
+// transaction is an open transaction. sent lists its messages by the savepoint after which they
+// were sent; the first list is for messages before any savepoint.
 type transaction struct {
 	*sql.Tx
 	ctx  context.Context
 	sent [][]uuid.UUID
 }
 
-// GoString is what rapid prints of a draw.
+// GoString returns the text that rapid prints for a drawn transaction.
 func (tx *transaction) GoString() string {
 	return fmt.Sprintf("transaction %p: %d messages, %d savepoints", tx, len(slices.Concat(tx.sent...)), len(tx.sent)-1)
 }
@@ -66,7 +66,7 @@ func (h *history) pick(t *rapid.T) *transaction {
 	return rapid.SampledFrom(h.open).Draw(t, "transaction")
 }
 
-// send sends some messages, some of them with IDs that the caller gives.
+// send sends some messages, some of them with IDs given by the caller.
 func (h *history) send(t *rapid.T) {
 	tx := h.pick(t)
 	given := rapid.SliceOfN(rapid.Bool(), 1, 5).Draw(t, "IDs given")
@@ -79,7 +79,7 @@ func (h *history) send(t *rapid.T) {
 	h.sendIDs(t, tx, "", ids...)
 }
 
-// sendAgain repeats a message without a key that was rolled back, with its ID.
+// sendAgain sends a rolled-back message without a key again, with its ID.
 func (h *history) sendAgain(t *rapid.T) {
 	if len(h.rolledBack) == 0 {
 		t.Skip("nothing was rolled back")
@@ -115,7 +115,8 @@ func (h *history) sendIDs(t *rapid.T, tx *transaction, key string, ids ...uuid.U
 	}
 }
 
-// failToSend undoes a SendTx that failed by rolling back to a savepoint.
+// failToSend sends the same ID twice, which fails, and undoes that by rolling back to a
+// savepoint.
 func (h *history) failToSend(t *rapid.T) {
 	tx := h.pick(t)
 	id := uuid.New()
@@ -127,7 +128,7 @@ func (h *history) failToSend(t *rapid.T) {
 	tx.exec(t, "ROLLBACK TO SAVEPOINT attempt")
 }
 
-// messages makes messages whose content does not change with the attempt.
+// messages returns messages whose content is the same in every attempt.
 func (h *history) messages(ids []uuid.UUID) []bridge.Message {
 	out := make([]bridge.Message, len(ids))
 	for i, id := range ids {
@@ -186,8 +187,8 @@ func (h *history) end(t *rapid.T, tx *transaction, commits bool) {
 	}
 }
 
-// giveUp hears of messages that were rolled back. One with a key is not sent again: with the
-// same ID it would be the first copy, at the wrong place (package bridge).
+// giveUp records messages that were rolled back. A message with a key is not sent again: with the
+// same ID it would count as the first copy, at the wrong place (package bridge).
 func (h *history) giveUp(ids []uuid.UUID) {
 	for _, id := range ids {
 		if h.keyed[id] == nil {
@@ -196,9 +197,9 @@ func (h *history) giveUp(ids []uuid.UUID) {
 	}
 }
 
-// catchUp waits until all that is committed has arrived, whatever else is open, but for what
-// stands behind a message of an open transaction with the same key.
-// On SQLite a verifier that is just starting waits for the writer.
+// catchUp waits until all committed messages have arrived, whatever else is open. Excepted are
+// messages behind one of an open transaction with the same key. On SQLite a starting verifier
+// waits for the open transaction.
 func (h *history) catchUp(t *rapid.T) {
 	if len(h.open) > 0 && h.mostOpen() == 1 {
 		t.Skip("a transaction keeps a verifier from starting")
@@ -212,22 +213,22 @@ func (h *history) catchUp(t *rapid.T) {
 	servertest.Eventually(t, "all that was committed has arrived", func() bool { return h.Depth(h.target) >= free })
 }
 
-// beSlow lets open transactions outlast the verifier's patience. The pause is a
-// part of the history; nothing relies on its length.
+// beSlow lets open transactions outlast the verifier's patience. The pause is part of the
+// history; no check relies on its length.
 func (h *history) beSlow(t *rapid.T) {
 	h.pick(t)
 	time.Sleep(3 * patience)
 }
 
-// restart replaces the verifier, whose last work, for which it may have to wait
-// for a transaction, goes on beside the new one's.
+// restart replaces the verifier. The old one may have to wait for a transaction; it finishes its
+// work beside the new one.
 func (h *history) restart(t *rapid.T) {
 	h.verifier.cancel()
 	h.retired = append(h.retired, h.verifier)
 	h.verifier = h.startVerifier(t)
 }
 
-// cut ends all connections of the verifiers to the broker.
+// cut closes all connections of the verifiers to the broker.
 func (h *history) cut(t *rapid.T) {
 	if !h.mayCut {
 		t.Skip("not in this history")

@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A keyed message has an order key. Its times are those of history.clock.
+// keyed is a message with an order key. Its times are values of history.clock.
 type keyed struct {
 	key       string
 	tx        *transaction
@@ -16,7 +16,7 @@ type keyed struct {
 	committed int // 0: not committed
 }
 
-// before tells whether a must reach the target before b, as package bridge promises.
+// before reports whether a must reach the target before b, as package bridge promises.
 func (a *keyed) before(b *keyed) bool {
 	switch {
 	case a.key != b.key:
@@ -34,7 +34,8 @@ func (h *history) sendKeyed(t *rapid.T) {
 	h.sendIDs(t, tx, key, make([]uuid.UUID, rapid.IntRange(1, 3).Draw(t, "messages"))...)
 }
 
-// held tells whether a message may have to wait for one of its key whose transaction is open.
+// held reports whether a message may have to wait for another one of its key whose transaction is
+// open.
 func (h *history) held(k *keyed) bool {
 	if k == nil {
 		return false
@@ -47,7 +48,7 @@ func (h *history) held(k *keyed) bool {
 	return false
 }
 
-// inOrder looks at the first copies, in the order in which they arrived.
+// inOrder checks the order of arrival of the first copies.
 func (h *history) inOrder(t *rapid.T, order []uuid.UUID) {
 	for i, later := range order {
 		for _, earlier := range order[:i] {

@@ -10,9 +10,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// A check takes half a second or more. The command line, read later, overrules this.
+	// A check takes half a second or more. The command line is parsed later and overrides this.
 	set("rapid.checks", "15")
-	if os.Getenv("CI") == "true" { // nobody could use a fail file
+	if os.Getenv("CI") == "true" { // CI keeps no fail file
 		set("rapid.nofailfile", "true")
 	}
 	servertest.Main(m)

@@ -20,21 +20,20 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// limit bounds every wait, and twice as much the whole history.
+// limit bounds every wait; twice the limit bounds a whole history.
 const limit = servertest.Patience
 
-// patience is the verifiers': short, so that some transactions are slower.
+// patience is the verifiers' patience: short, so that some transactions outlast it.
 const patience = 30 * time.Millisecond
 
-// A world serves many checks, one after the other. The verifiers reach the broker
-// through a valve.
+// world serves many checks, one after the other. The verifiers reach the broker through a valve.
 type world struct {
 	*stage.Stage
 	target string
 	valve  *servertest.Valve
 	broker *bridge.Broker // of the verifiers
-	singly *sender.Sender // stages each message by itself
-	dirty  bool           // the last check has failed, and may have left something
+	singly *sender.Sender // stages each message separately
+	dirty  bool           // the last check has failed and may have left messages or rows
 }
 
 func newWorld(t *testing.T, kind stage.Database) *world {
@@ -49,8 +48,8 @@ func newWorld(t *testing.T, kind stage.Database) *world {
 	return &world{Stage: s, target: s.Queue("target", nil), valve: valve, broker: broker, singly: s.NewSender(sender.Options{Carry: sender.CarryNever, GroupMessages: 1})}
 }
 
-// mostOpen is how many transactions may be open at the same time: on SQLite a
-// second one would wait for the first.
+// mostOpen returns how many transactions may be open at the same time. On SQLite a second one
+// would wait for the first.
 func (w *world) mostOpen() int {
 	if w.Kind.Name == stage.SQLite.Name {
 		return 1
@@ -85,7 +84,7 @@ func (w *world) begin(t *rapid.T) *history {
 	return h
 }
 
-// abandon leaves nothing running, and explains a check that has failed.
+// abandon leaves nothing running, and explains a failed check.
 func (h *history) abandon(t *rapid.T) {
 	if t.Failed() {
 		t.Log(h.state())
@@ -102,7 +101,7 @@ func (h *history) abandon(t *rapid.T) {
 	}
 }
 
-// finish lets verifiers judge all that is staged, until all queues are empty.
+// finish lets verifiers judge all staged messages, until all queues are empty.
 func (h *history) finish(t *rapid.T) {
 	for _, v := range h.verifiers() {
 		h.stop(t, v)
@@ -116,7 +115,7 @@ func (h *history) finish(t *rapid.T) {
 	})
 }
 
-// A tail keeps the end of a log.
+// tail keeps the end of a log.
 type tail struct {
 	mu    sync.Mutex
 	lines []string
@@ -137,7 +136,7 @@ func (l *tail) String() string {
 	return strings.Join(l.lines, "")
 }
 
-// A worker is a running verifier.
+// worker is a running verifier.
 type worker struct {
 	*verifier.Verifier
 	cancel context.CancelFunc
@@ -145,8 +144,8 @@ type worker struct {
 	log    *tail
 }
 
-// startVerifier does not wait until the verifier has started: an open transaction
-// may keep it from that. It is small, so that all its limits are met.
+// startVerifier does not wait until the verifier has started, since an open transaction may
+// prevent the start. The verifier is small, so that it reaches all its limits.
 func (w *world) startVerifier(t *rapid.T) *worker {
 	log := &tail{}
 	v, err := verifier.New(w.Judging(), w.broker, &verifier.Options{
@@ -155,7 +154,7 @@ func (w *world) startVerifier(t *rapid.T) *worker {
 		Settlers:       4,
 		Patience:       patience,
 		SettleWait:     patience,
-		ConfirmTimeout: limit, // a confirm that is only late costs no second copy
+		ConfirmTimeout: limit, // a late confirm costs no second copy
 		Drain:          limit,
 		Logger:         slog.New(slog.NewTextHandler(log, nil)),
 	})
@@ -164,7 +163,7 @@ func (w *world) startVerifier(t *rapid.T) *worker {
 	k := &worker{v, cancel, make(chan struct{}), log}
 	go func() {
 		defer close(k.ended)
-		for ctx.Err() == nil { // a cut while it starts ends it
+		for ctx.Err() == nil { // a cut during the start ends Run
 			_ = v.Run(ctx)
 		}
 	}()
@@ -185,10 +184,10 @@ func (h *history) stop(t *rapid.T, k *worker) {
 	}
 }
 
-// verifiers are all of this history.
+// verifiers returns all verifiers of this history.
 func (h *history) verifiers() []*worker { return append(slices.Clip(h.retired), h.verifier) }
 
-// state tells where things are, and what the verifiers have said last.
+// state describes queues, transactions and verifiers, with the verifiers' last log lines.
 func (h *history) state() string {
 	var all strings.Builder
 	fmt.Fprintf(&all, "%d transactions open, %d messages committed\n%s", len(h.open), len(h.committed), h.State())
