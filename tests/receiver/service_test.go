@@ -26,14 +26,14 @@ const (
 	perFault = 1000 / 6
 	services = 2
 
-	// One order in so many
+	// One order in this number
 	twice  = 50  // is delivered twice
 	large  = 20  // has a reply that its row does not carry
 	early  = 100 // cannot be billed before the test lets it
 	poison = 150 // cannot be read
 )
 
-// A fault happens to the services while they work on some orders. Some of these orders are held in
+// fault happens to the services while they work on some orders. Some of these orders are held in
 // the middle of their transactions until release is called.
 type fault struct {
 	name string
@@ -93,8 +93,8 @@ const sessionStarted = "consumer session started"
 
 func heard(said, text string) int { return strings.Count(said, text) }
 
-// Everything around the service fails. In the end each order has one invoice and one reply, and only
-// the orders that cannot be read are in the dead queue.
+// Everything around the service fails. In the end each order has one invoice and one reply, and
+// the dead queue has exactly the orders that cannot be read.
 func TestAServiceLosesAndRepeatsNothingWhateverFails(t *testing.T) {
 	t.Parallel()
 	kind, ok := databases[*on]
@@ -112,7 +112,7 @@ func TestAServiceLosesAndRepeatsNothingWhateverFails(t *testing.T) {
 		bodies := w.more(perFault)
 		release := w.hold()
 		inTheMiddle := w.billable - len(w.held)
-		if n/len(faults)%2 == 1 { // wherever the services are
+		if n/len(faults)%2 == 1 { // the fault then meets the services at any point
 			release()
 			inTheMiddle = w.billable - 1 - rand.IntN(perFault/2)
 		}
@@ -128,7 +128,7 @@ func TestAServiceLosesAndRepeatsNothingWhateverFails(t *testing.T) {
 	t.Logf("%d orders, %d of them delivered twice, faults %v, %d starts of a service that found no broker or database", len(w.planned), w.copies, counts, w.ended)
 }
 
-// A user writes no more than this.
+// A user writes at most this much code.
 func TestAServiceHasAtMost40Lines(t *testing.T) {
 	source, err := os.ReadFile("service/main.go")
 	must(t, err)
@@ -144,7 +144,7 @@ func TestAServiceHasAtMost40Lines(t *testing.T) {
 	}
 }
 
-// more plans so many orders more.
+// more plans n more orders.
 func (w *world) more(n int) (bodies []string) {
 	var numbers []string
 	for range n {
@@ -186,7 +186,8 @@ func (w *world) hold() (release func()) {
 	return sync.OnceFunc(func() { _ = tx.Rollback() })
 }
 
-// letEarlyOnesThrough lets orders be billed that came before their rows.
+// letEarlyOnesThrough inserts the rows of orders that arrived before them, so that they can be
+// billed.
 func (w *world) letEarlyOnesThrough() {
 	w.t.Helper()
 	if len(w.early) == 0 {
@@ -201,7 +202,7 @@ func (w *world) letEarlyOnesThrough() {
 	w.early = nil
 }
 
-// judge waits until all is done, stops everything, and compares.
+// judge waits until every order is handled, stops everything, and compares.
 func (w *world) judge() {
 	w.t.Helper()
 	w.awaitInvoices(w.billable)
@@ -243,7 +244,7 @@ func (w *world) judge() {
 	w.judgeDead()
 }
 
-// billed counts the invoices of each order.
+// billed returns the number of invoices of each order.
 func (w *world) billed() map[int]int {
 	w.t.Helper()
 	rows, err := w.DB.QueryContext(w.t.Context(), `SELECT number, count(*) FROM invoices GROUP BY number`)
@@ -259,7 +260,8 @@ func (w *world) billed() map[int]int {
 	return billed
 }
 
-// replied counts the copies of each reply, by its ID, and the different replies to each order.
+// replied returns the number of copies of each reply, by ID, and the number of different replies
+// to each order.
 func (w *world) replied() (ids map[string]int, replied map[int]int) {
 	w.t.Helper()
 	ids, replied = make(map[string]int), make(map[int]int)
@@ -275,7 +277,7 @@ func (w *world) replied() (ids map[string]int, replied map[int]int) {
 	return ids, replied
 }
 
-// judgeDead wants the orders in the dead queue that cannot be read, and none else.
+// judgeDead checks that the dead queue has exactly the orders that cannot be read.
 func (w *world) judgeDead() {
 	w.t.Helper()
 	taken, err := w.Take(queue + ".dead")

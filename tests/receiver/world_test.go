@@ -24,16 +24,16 @@ import (
 const (
 	queue   = "orders"
 	replies = "invoices"
-	staging = "twoqueue" // where a Sender stages by default
+	staging = "twoqueue" // a Sender's staging queue by default
 )
 
-// A database is one on which the service runs.
+// database is a database on which the service runs.
 type database struct {
 	stage.Database
 	dialect  migrate.Dialect
-	edit     []string // of the service's source, pairs of old and new
-	sessions string   // the service's, but for the one that asks
-	end      string   // of a session
+	edit     []string // replacements in the service's source, as pairs of old and new
+	sessions string   // selects the service's sessions, without the one that asks
+	end      string   // ends a session
 }
 
 var databases = map[string]database{
@@ -44,23 +44,23 @@ var databases = map[string]database{
 		`SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID()`, `KILL %d`},
 }
 
-// A world has the service's database and queues, its processes and a verifier.
+// world is the service's database and queues, its processes and a verifier.
 type world struct {
 	*stage.Stage
 	t        testing.TB
 	database database
-	user     string // the service's at the broker
+	user     string // the service's login at the broker
 	command  func() *exec.Cmd
 	services []*program.Process
 	verifier *stage.Running
-	ended    int // services that have ended by themselves
+	ended    int // services that ended by themselves
 
 	planned  []string // the bodies of the orders, by their numbers
-	poison   []string // of these, the ones that cannot be read
-	early    []int    // the orders that come before their rows
+	poison   []string // the ones that cannot be read
+	early    []int    // the orders that arrive before their rows
 	held     []int    // the orders that are held in their transactions
 	billable int      // how many orders must have an invoice
-	copies   int      // how many deliveries were published beside
+	copies   int      // how many second copies were published
 }
 
 func newWorld(t testing.TB, kind database) *world {
@@ -90,7 +90,7 @@ func newWorld(t testing.TB, kind database) *world {
 	return w
 }
 
-// buildService builds the service, for a database.
+// buildService builds the service for a database.
 func buildService(t testing.TB, kind database) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "service")
@@ -119,7 +119,7 @@ func (w *world) Verify() {
 	w.verifier = w.Stage.Verify(verifier.Options{})
 }
 
-// serve starts a service in the place of the n-th.
+// serve starts a service in place of the n-th.
 func (w *world) serve(n int) {
 	w.t.Helper()
 	for len(w.services) <= n {
@@ -128,7 +128,8 @@ func (w *world) serve(n int) {
 	w.services[n] = program.StartCmd(w.t, w.command())
 }
 
-// supervise starts services again that have ended by themselves, as those do that find no broker.
+// supervise restarts services that have ended by themselves, as a service does that finds no
+// broker.
 func (w *world) supervise() {
 	w.t.Helper()
 	for n, p := range w.services {
@@ -140,7 +141,7 @@ func (w *world) supervise() {
 	}
 }
 
-// heard is how often the services that run have written a text to their logs.
+// heard returns how often the running services have logged a text.
 func (w *world) heard(text string) (n int) {
 	for _, p := range w.services {
 		n += heard(p.Stderr.String(), text)
@@ -148,7 +149,7 @@ func (w *world) heard(text string) (n int) {
 	return n
 }
 
-// awaitInvoices waits until so many invoices are committed.
+// awaitInvoices waits until n invoices are committed.
 func (w *world) awaitInvoices(n int) {
 	w.t.Helper()
 	var have int
@@ -162,7 +163,7 @@ func (w *world) awaitInvoices(n int) {
 	}
 }
 
-// publish puts orders in the queue, each with an ID of its own and some of them twice.
+// publish publishes orders to the queue, each with an ID of its own and some of them twice.
 func (w *world) publish(bodies []string) {
 	w.t.Helper()
 	conn, err := amqp.Dial(w.AMQP)
@@ -199,7 +200,7 @@ func (w *world) closeConnections() {
 	must(w.t, err)
 }
 
-// endSessions ends all the services' sessions of the database, and returns how many these were.
+// endSessions ends all database sessions of the services, and returns their number.
 func (w *world) endSessions() (ended int) {
 	w.t.Helper()
 	rows, err := w.DB.QueryContext(w.t.Context(), w.database.sessions)
@@ -214,14 +215,14 @@ func (w *world) endSessions() (ended int) {
 	must(w.t, rows.Err())
 	must(w.t, rows.Close())
 	for _, id := range ids {
-		if _, err := w.DB.ExecContext(context.Background(), fmt.Sprintf(w.database.end, id)); err == nil { // or it has ended by itself
+		if _, err := w.DB.ExecContext(context.Background(), fmt.Sprintf(w.database.end, id)); err == nil { // fails if the session has ended by itself
 			ended++
 		}
 	}
 	return ended
 }
 
-// ready is how many messages are in a queue and its retry queues.
+// ready returns the number of ready messages in a queue and its retry queues.
 func (w *world) ready() (n int) {
 	w.t.Helper()
 	for _, name := range []string{queue, queue + ".retry.1s", queue + ".retry.5s", queue + ".retry.30s", queue + ".retry.2m"} {

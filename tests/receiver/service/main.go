@@ -1,5 +1,5 @@
-// Command service bills each order of a queue once: it writes an invoice and announces it to another
-// queue, in one transaction. It is a whole receiver, as a user writes one.
+// Command service bills each order of a queue once: in one transaction it writes an invoice and
+// announces it to another queue. It is a complete receiver, as a user writes one.
 package main
 
 import (
@@ -12,7 +12,7 @@ import (
 	"syscall"
 
 	"github.com/cenkalti/backoff/v5"
-	_ "github.com/jackc/pgx/v5/stdlib" // the driver
+	_ "github.com/jackc/pgx/v5/stdlib" // driver
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
