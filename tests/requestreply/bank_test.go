@@ -16,7 +16,7 @@ import (
 
 const briefVariable = "REQUEST_REPLY_TEST_BRIEF"
 
-// A brief tells the bank on what it works, and where it stops to be killed.
+// brief says on which servers the bank works, and where it stops to be killed.
 type brief struct {
 	DatabaseURL string
 	AMQP        string
@@ -85,7 +85,7 @@ func (b *brief) pay(ctx context.Context, tx *sql.Tx, sends *sender.Sender, reque
 	return err
 }
 
-// stopping is a channel that stops before or after its acks.
+// stopping is an acknowledger that stops before or after its acks.
 type stopping struct {
 	amqp.Acknowledger
 	bank *brief
@@ -97,7 +97,7 @@ func (s *stopping) Ack(tag uint64, multiple bool) error {
 	return s.Acknowledger.Ack(tag, multiple)
 }
 
-// stop stops here, if it shall, to be killed.
+// stop stops at the bank's point, to be killed.
 func (b *brief) stop(at point) {
 	if at == b.Stop {
 		fmt.Println(at)

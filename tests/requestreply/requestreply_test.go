@@ -1,5 +1,5 @@
-// Package requestreply_test shows a request and its reply. A bank pays, stages the reply and
-// notes the request as handled in one transaction: it pays and answers once, wherever it is
+// Package requestreply_test tests a request and its reply. In one transaction a bank pays, stages
+// the reply and records the request as handled. So it pays and answers once, wherever it is
 // killed.
 package requestreply_test
 
@@ -37,7 +37,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// start starts the bank, this test binary once more, that stops at a point, or never.
+// start starts the bank, in this test binary run once more. It stops at the point at, or never.
 func start(t *testing.T, s *stage.Stage, at point) *program.Process {
 	t.Helper()
 	return program.StartCmd(t, servertest.Again(t, briefVariable, brief{s.DatabaseURL, s.AMQP, s.Topology, at}))
@@ -49,7 +49,7 @@ func TestARequestIsHandledAndAnsweredOnceWhereverItsReceiverIsKilled(t *testing.
 			t.Parallel()
 			s := stage.New(t, stage.Postgres)
 			must(t, migrate.Inbox(t.Context(), s.DB, migrate.PostgreSQL))
-			_, err := s.DB.ExecContext(t.Context(), `CREATE TABLE payments (about text)`) // twice shows
+			_, err := s.DB.ExecContext(t.Context(), `CREATE TABLE payments (about text)`) // without a key, so a second payment shows
 			must(t, err)
 			for _, queue := range []string{requests, replies} {
 				s.Queue(queue, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": 1_000_000})
@@ -91,8 +91,8 @@ func TestARequestIsHandledAndAnsweredOnceWhereverItsReceiverIsKilled(t *testing.
 	}
 }
 
-// A staging queue that is full or missing fails the replies of all requests. None of them is at
-// fault, so none may be dead-lettered.
+// A full or missing staging queue makes the replies to all requests fail. No request is at fault,
+// so none may be dead-lettered.
 func TestABrokerThatTakesNoReplyCountsAgainstNoRequest(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil, mend func(s *stage.Stage)
