@@ -16,10 +16,10 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// carriers are databases whose rows carry messages.
+// carriers are the databases on which the tests carry messages.
 var carriers = append(slices.Clip(stage.Databases), stage.MariaDB)
 
-// carriedRows counts the rows that carry a message.
+// carriedRows returns the number of rows that carry a message.
 func carriedRows(t *testing.T, s *stage.Stage) (n int) {
 	t.Helper()
 	if err := s.DB.QueryRowContext(t.Context(), "SELECT count(*) FROM bridge_ledger WHERE message IS NOT NULL").Scan(&n); err != nil {
@@ -28,7 +28,7 @@ func carriedRows(t *testing.T, s *stage.Stage) (n int) {
 	return n
 }
 
-// arrive waits until no row is left, and expects exactly these messages at the target.
+// arrive waits until no row is left, and expects exactly these messages at the target, each once.
 func arrive(t *testing.T, s *stage.Stage, want ...uuid.UUID) {
 	t.Helper()
 	missing := make(map[string]bool, len(want))
@@ -48,8 +48,8 @@ func arrive(t *testing.T, s *stage.Stage, want ...uuid.UUID) {
 	}
 }
 
-// A carried message goes out if and only if its transaction commits, in whichever way it is sent,
-// alone or with one that is too large to be carried.
+// A carried message goes out if and only if its transaction commits, however it is sent, also
+// together with a message that is too large to be carried.
 func TestSenderCarriesMessagesOfCommittedTransactions(t *testing.T) {
 	t.Parallel()
 	for _, kind := range carriers {
@@ -84,7 +84,7 @@ func TestSenderCarriesMessagesOfCommittedTransactions(t *testing.T) {
 	}
 }
 
-// A rollback to a savepoint takes the row with the message back.
+// A rollback to a savepoint removes the row and the message that it carries.
 func TestSenderCarriesNothingOfARolledBackSavepoint(t *testing.T) {
 	t.Parallel()
 	for _, kind := range carriers {
@@ -118,8 +118,8 @@ func TestSenderCarriesNothingOfARolledBackSavepoint(t *testing.T) {
 	}
 }
 
-// Without a broker the commit goes through at once. Once the outage is known, the rows say that
-// nothing was published, so a verifier stages the messages without delay.
+// Without a broker the commit succeeds at once. When the sender has noticed the outage, it marks
+// the rows as unpublished, so that a verifier stages the messages without delay.
 func TestSenderCarriesMessagesWithoutABroker(t *testing.T) {
 	t.Parallel()
 	for _, kind := range carriers {

@@ -16,7 +16,7 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// databaseNow is the database's time.
+// databaseNow returns the database's time.
 func databaseNow(t *testing.T, s *stage.Stage) time.Time {
 	t.Helper()
 	_, now, err := s.Ledger.Due(t.Context(), driver.DueRow{}, 1)
@@ -26,7 +26,7 @@ func databaseNow(t *testing.T, s *stage.Stage) time.Time {
 	return now
 }
 
-// A delayed message is carried whatever its size and Options.Carry. Nothing of it is published before
+// A delayed message is carried whatever its size and Options.Carry. It is not published before
 // its time by the database's clock. Then it goes out if its transaction has committed.
 func TestADelayedMessageArrivesAtItsTime(t *testing.T) {
 	t.Parallel()
@@ -75,8 +75,8 @@ func TestADelayedMessageArrivesAtItsTime(t *testing.T) {
 	}
 }
 
-// A message that a transaction has cancelled is never delivered. A rollback of that transaction leaves
-// the message, and so does a Cancel that comes too late and returns false.
+// A cancelled message is never delivered once the cancelling transaction commits. If that
+// transaction rolls back, or Cancel comes too late and returns false, the message stays.
 func TestACancelledMessageIsNeverDelivered(t *testing.T) {
 	t.Parallel()
 	for _, kind := range carriers {
@@ -116,7 +116,8 @@ func TestACancelledMessageIsNeverDelivered(t *testing.T) {
 				return ids
 			}
 
-			// The verifier claims while these are cancelled. The last one is far from its time.
+			// A verifier claims while these are being cancelled. The last one is far from its
+			// time.
 			raced := append(send(0, 200), send(time.Hour, 1)...)
 			rolledBack := errors.New("the order was not paid")
 			for _, id := range raced {

@@ -16,11 +16,11 @@ import (
 	"github.com/twoqueue/twoqueue/tests/stage"
 )
 
-// A way is one in which a transaction sends: it begins one, which then does what work does,
-// and commits, or rolls back if there is an error.
+// way is one way to send: it begins a transaction, does work in it, sends the messages, and
+// commits. If there is an error it rolls back.
 type way func(ctx context.Context, s *sender.Sender, db *sql.DB, work func(bridge.Tx) error, msgs ...bridge.Message) ([]uuid.UUID, error)
 
-// ways are all of them. Two publish before the work begins.
+// ways are all ways to send. Two of them publish before the work begins.
 var (
 	ways = map[string]way{
 		"SendTx": func(ctx context.Context, s *sender.Sender, db *sql.DB, work func(bridge.Tx) error, msgs ...bridge.Message) (ids []uuid.UUID, err error) {
@@ -57,7 +57,7 @@ var (
 	early = map[string]bool{"StageTx": true, "InTx with Stage": true}
 )
 
-// inTxBy leaves the error of the method to InTx, which knows it.
+// inTxBy ignores the method's error in fn: InTx must return it.
 func inTxBy(method func(context.Context, *sender.Tx, ...bridge.Message) ([]uuid.UUID, error)) way {
 	return func(ctx context.Context, s *sender.Sender, db *sql.DB, work func(bridge.Tx) error, msgs ...bridge.Message) (ids []uuid.UUID, err error) {
 		err = s.InTx(ctx, db, nil, func(tx *sender.Tx) error {
@@ -68,7 +68,7 @@ func inTxBy(method func(context.Context, *sender.Tx, ...bridge.Message) ([]uuid.
 	}
 }
 
-// inTx commits what fn has done in a transaction, or rolls it back if there is an error.
+// inTx runs fn in a transaction. It commits, or rolls back if there is an error.
 func inTx(ctx context.Context, db *sql.DB, fn func(tx *sql.Tx) error) error {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
@@ -81,13 +81,13 @@ func inTx(ctx context.Context, db *sql.DB, fn func(tx *sql.Tx) error) error {
 	return tx.Commit()
 }
 
-// insert is the work of a transaction that places an order.
+// insert returns work that places an order.
 func insert(ctx context.Context, id int) func(bridge.Tx) error {
 	return func(tx bridge.Tx) error { return order(ctx, tx, id) }
 }
 
-// Rule 1 of package bridge; and what is staged early is published before the other statements
-// are done.
+// Rule 1 of package bridge. Early staged messages must also be published before the transaction's
+// other statements are done.
 func TestRecordComesBeforePublish(t *testing.T) {
 	t.Parallel()
 	for name, send := range ways {
@@ -102,7 +102,7 @@ func TestRecordComesBeforePublish(t *testing.T) {
 			sndr := newSender(t, r, s.Broker, stage.Patience)
 			ids, err := send(t.Context(), sndr, s.DB, func(bridge.Tx) error {
 				if early[name] {
-					s.WaitDepth("staging", 1) // while the transaction is open; they travel together
+					s.WaitDepth("staging", 1) // while the transaction is open; they are one group
 				}
 				return nil
 			}, messages("target", 3)...)
@@ -124,8 +124,8 @@ func TestRecordComesBeforePublish(t *testing.T) {
 	}
 }
 
-// Rule 2 of package bridge: the transaction's other statements run while the broker keeps
-// its confirm back, and the COMMIT does not.
+// Rule 2 of package bridge: while the broker holds back its confirm, the transaction's other
+// statements run, and its COMMIT does not.
 func TestTheCommitWaitsForTheEarlyConfirm(t *testing.T) {
 	t.Parallel()
 	for name, bytes := range map[string]int{"StageTx": 9 << 10, "InTx with Stage": 1} { // alone, and in a group
@@ -150,7 +150,7 @@ func TestTheCommitWaitsForTheEarlyConfirm(t *testing.T) {
 			}()
 			s.WaitDepth("staging", before+1)
 			servertest.Next(t, "the transaction has done its work", worked)
-			// Others begin now, and go all the way to their commits.
+			// Other transactions begin now and commit.
 			const others = 5
 			var all []uuid.UUID
 			for i := range others {

@@ -11,9 +11,9 @@ import (
 	"github.com/twoqueue/twoqueue/tests/stage"
 )
 
-// InnoDB ends a transaction at a deadlock. Statements that come later are committed one by one, and
-// the COMMIT succeeds. An fn that ignores the error must not send: its first rows are gone. A
-// message that was staged before the deadlock has lost its row in the ledger, and would be dropped
+// InnoDB ends a transaction at a deadlock. The statements that follow are committed one by one,
+// and the COMMIT succeeds. If fn ignores the error, InTx must not send: fn's first rows are lost.
+// A message that was staged before the deadlock has lost its ledger row; it would be dropped
 // although InTx returned nil.
 func TestInTxNoticesThatItsTransactionHasEnded(t *testing.T) {
 	t.Parallel()

@@ -13,13 +13,13 @@ import (
 	"github.com/twoqueue/twoqueue/tests/stage"
 )
 
-// soon is the time-out of a sender that waits in vain. That it is kept to the moment is shown
-// in package sender.
+// soon is the timeout of a sender whose wait must time out. Package sender's tests check that the
+// timeout is exact.
 const soon = 300 * time.Millisecond
 
-// Rule 2 of package bridge: whatever the broker does instead of confirming is an
-// error; it says that the transaction must roll back, and after the rollback nothing is
-// delivered. A sender works when the cause is gone.
+// Rule 2 of package bridge: if the broker does not confirm, whatever it does instead, the call
+// returns an error. The error says that the transaction must roll back, and after the rollback no
+// message is delivered. When the cause is gone the sender works again.
 func TestWhatIsNotConfirmedIsAnErrorAndIsNotDelivered(t *testing.T) {
 	t.Parallel()
 	type trouble struct {
@@ -84,7 +84,7 @@ func TestWhatIsNotConfirmedIsAnErrorAndIsNotDelivered(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			// What the broker does is the same for every database.
+			// The broker behaves in the same way for every database.
 			s := stage.New(t, stage.Postgres)
 			s.Queue("target", nil)
 			trouble := test.trouble(t, s)
@@ -111,7 +111,7 @@ func TestWhatIsNotConfirmedIsAnErrorAndIsNotDelivered(t *testing.T) {
 			trouble.end()
 			patient := newSender(t, s.Ledger, trouble.broker, stage.Patience)
 			var ids []uuid.UUID
-			s.Eventually("it sends again", func() bool { // the old connection's end may hit it once more
+			s.Eventually("it sends again", func() bool { // the end of the old connection may hit it once more
 				err := inTx(t.Context(), s.DB, func(tx *sql.Tx) (err error) {
 					ids, err = patient.SendTx(t.Context(), bridge.SQL(tx), messages("target", 3)...)
 					return err
@@ -126,7 +126,7 @@ func TestWhatIsNotConfirmedIsAnErrorAndIsNotDelivered(t *testing.T) {
 	}
 }
 
-// throughValve dials the stage's broker through a valve, and has it connected.
+// throughValve connects to the stage's broker through a valve.
 func throughValve(t *testing.T, s *stage.Stage) (*servertest.Valve, *bridge.Broker) {
 	t.Helper()
 	valve, address := servertest.Through(t, s.AMQP)
@@ -140,7 +140,7 @@ func throughValve(t *testing.T, s *stage.Stage) (*servertest.Valve, *bridge.Brok
 	return valve, broker
 }
 
-// connect has a broker connected, which it is once it has sent something.
+// connect has a broker connect by sending a message.
 func connect(t *testing.T, s *stage.Stage, broker *bridge.Broker) {
 	t.Helper()
 	tx := begin(t, s.DB)

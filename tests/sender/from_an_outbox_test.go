@@ -25,14 +25,14 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// An Order is what the shop of sender/FROM_AN_OUTBOX.md places.
+// Order is an order of the shop in sender/FROM_AN_OUTBOX.md.
 type Order struct {
 	Number    string    `db:"number"`
 	MessageID uuid.UUID `db:"message_id"`
 	Email     []byte    `db:"email"`
 }
 
-// What stands between the marks stands in the guide too.
+// The text between the marks must be in the guide too.
 
 // Guide begin
 
@@ -84,7 +84,7 @@ func placeOrderX(ctx context.Context, tx *sqlx.Tx, s *sender.Sender, o Order) er
 
 const guide = "../../sender/FROM_AN_OUTBOX.md"
 
-// The guide has no other Go than what is run here.
+// The guide has no Go code other than the code that runs here.
 func TestTheGuideFromAnOutboxHasTheCode(t *testing.T) {
 	t.Parallel()
 	source, err := os.ReadFile("from_an_outbox_test.go")
@@ -109,23 +109,23 @@ func TestTheGuideFromAnOutboxHasTheCode(t *testing.T) {
 	}
 }
 
-// The tables of the shop. An order's number is checked by the COMMIT, when its
-// message is in the outbox or in the staging queue already.
+// The shop's tables. An order's number is checked at COMMIT, when its message is already in the
+// outbox or the staging queue.
 const outboxTables = `
 CREATE TABLE orders (number text UNIQUE DEFERRABLE INITIALLY DEFERRED);
 CREATE TABLE outbox (n bigserial, id uuid PRIMARY KEY, body bytea NOT NULL);
 CREATE TABLE arrivals (id text)`
 
-// A poller publishes what is in the outbox, as services do that have one.
+// poller publishes the messages of the outbox, as a service with an outbox does.
 type poller struct {
 	db        *sql.DB
 	broker    *bridge.Broker
 	batches   int
-	published int // with those that it publishes once more
+	published int // including repeated ones
 }
 
-// poll takes one batch, publishes it, and commits when all is confirmed. Every third
-// time it fails before that, as if it had died: the same batch is published again.
+// poll takes one batch, publishes it, and commits when all messages are confirmed. Every third
+// time it rolls back instead, as if it had died, so the same batch is published again.
 func (p *poller) poll(ctx context.Context) error {
 	tx, err := p.db.BeginTx(ctx, nil)
 	if err != nil {
@@ -154,12 +154,12 @@ func (p *poller) poll(ctx context.Context) error {
 	}
 	p.published += len(batch)
 	if p.batches++; p.batches%3 == 1 {
-		return nil // and the deferred rollback
+		return nil // runs the deferred rollback
 	}
 	return tx.Commit()
 }
 
-// start polls until it is stopped, or the test ends.
+// start polls until stop is called or the test ends.
 func (p *poller) start(t *testing.T) (stop func()) {
 	stopping, ended := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -186,7 +186,7 @@ func (p *poller) start(t *testing.T) (stop func()) {
 	return stop
 }
 
-// A mailer handles each message of a queue once.
+// mailer handles each message of a queue once.
 type mailer struct {
 	*idempotency.Guard
 	done atomic.Int64 // deliveries
@@ -226,7 +226,7 @@ func startMailer(t *testing.T, s *stage.Stage) *mailer {
 	return m
 }
 
-// arrivals tells how often each message was handled.
+// arrivals returns how often each message was handled.
 func arrivals(t *testing.T, db *sql.DB) map[string]int {
 	t.Helper()
 	rows, err := db.QueryContext(t.Context(), `SELECT id, count(*) FROM arrivals GROUP BY id`)
@@ -249,7 +249,7 @@ func arrivals(t *testing.T, db *sql.DB) map[string]int {
 	return got
 }
 
-// place places an order in a transaction of its own, in one of the four ways.
+// place places an order in a transaction of its own, in one of four ways.
 func place(ctx context.Context, s *stage.Stage, withSqlx, bySender bool, o Order) error {
 	tx, err := sqlx.NewDb(s.DB, "pgx").BeginTxx(ctx, nil)
 	if err != nil {
@@ -272,17 +272,17 @@ func place(ctx context.Context, s *stage.Stage, withSqlx, bySender bool, o Order
 	return tx.Commit()
 }
 
-// A switchover is what the writers have done.
+// switchover counts the writers' orders.
 type switchover struct {
 	mu     sync.Mutex
-	placed map[string]bool // the messages of orders that have committed
-	outbox int             // orders that have committed, by the outbox
-	sender int             // the same by the sender
-	staged int             // orders that were staged, whether they have committed or not
+	placed map[string]bool // IDs of the messages of committed orders
+	outbox int             // committed orders, by the outbox
+	sender int             // committed orders, by the sender
+	staged int             // orders that were staged, committed or not
 }
 
-// write places orders, first by the outbox and, from one on and up to another, by
-// the sender. Of five orders the fifth fails, by its COMMIT.
+// write places orders: the orders in [from, to) by the sender, all others by the outbox. Every
+// fifth order fails at COMMIT.
 func (c *switchover) write(t *testing.T, s *stage.Stage, writer, orders, from, to int) {
 	for i := range orders {
 		o := Order{Number: fmt.Sprint(writer, "/", i), MessageID: uuid.New()}
@@ -314,9 +314,8 @@ func (c *switchover) write(t *testing.T, s *stage.Stage, writer, orders, from, t
 	}
 }
 
-// The writers change over to the sender one after the other, while the poller and a
-// verifier run, and two of them change back. Each order that has committed is handled
-// once, and no other is.
+// The writers switch to the sender one after the other, and two of them switch back, while the
+// poller and a verifier run. Each committed order's message must be handled once, and no other.
 func TestNothingIsLostOrDoubledWhileAnOutboxIsReplaced(t *testing.T) {
 	t.Parallel()
 	const orders = 40
@@ -337,7 +336,7 @@ func TestNothingIsLostOrDoubledWhileAnOutboxIsReplaced(t *testing.T) {
 	}
 	writers.Wait()
 
-	// As the guide says: the poller goes when the outbox is empty and nobody writes to it.
+	// As the guide says, the poller is stopped when the outbox is empty and has no writer.
 	s.Eventually("the outbox is empty", func() bool {
 		var n int
 		err := s.DB.QueryRowContext(t.Context(), `SELECT count(*) FROM outbox`).Scan(&n)

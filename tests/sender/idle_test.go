@@ -12,8 +12,8 @@ import (
 	"github.com/twoqueue/twoqueue/tests/stage"
 )
 
-// idlers are the databases whose connections can be ended: a query for our session, how to end a
-// session, and a query for how many of that name there are.
+// idlers are the databases whose connections a test can end: with a query for the own session, a
+// statement that ends a session, and a query that counts the sessions of an ID.
 var idlers = []struct {
 	stage.Database
 	session, kill, count string
@@ -23,8 +23,8 @@ var idlers = []struct {
 	{stage.SQLServer, "SELECT @@SPID", "KILL %s", "SELECT count(*) FROM sys.dm_exec_sessions WHERE session_id = %s"},
 }
 
-// A server that starts anew, a firewall, or an administrator ends idle connections.
-// A pool finds out when it uses one.
+// A restart of the server, a firewall, or an administrator ends idle connections. The pool
+// notices when it uses such a connection.
 func TestPooledConnectionsThatWereLostCostNoTransactionAndNoLookup(t *testing.T) {
 	for _, kind := range idlers {
 		t.Run(kind.Name, func(t *testing.T) {

@@ -25,8 +25,8 @@ import (
 	"github.com/twoqueue/twoqueue/tests/stage"
 )
 
-// A Commit in fn would commit without the messages; so fn cannot reach it, nor the
-// transaction which has it.
+// A Commit in fn would commit without the messages. So fn can reach neither Commit nor the
+// underlying transaction.
 func TestOnlyATransactionCanSendAndFnCannotEndIt(t *testing.T) {
 	t.Parallel()
 	bySQL, byPgx := reflect.TypeFor[bridge.SQLTx](), reflect.TypeFor[pgx.Tx]()
@@ -164,7 +164,7 @@ func TestInTxRollsBack(t *testing.T) {
 	})
 }
 
-// What fn does with the error of Stage does not matter.
+// InTx rolls back even if fn ignores the error of Stage.
 func TestInTxRollsBackIfStageFailsWhateverFnSays(t *testing.T) {
 	t.Parallel()
 	onDoors(t, func(t *testing.T, s *stage.Stage, d door) {
@@ -202,7 +202,7 @@ func TestInTxDoesNotCommitAfterTheContextHasEnded(t *testing.T) {
 		err := d.inTx(ctx, func(tx transaction) error {
 			err := order(t.Context(), tx, 1)
 			cancel(gone)
-			return err // and nothing to send
+			return err // and no message to send
 		})
 		if !errors.Is(err, gone) || errors.Is(err, sender.ErrCommitUnknown) {
 			t.Errorf("error %v", err)
@@ -213,8 +213,9 @@ func TestInTxDoesNotCommitAfterTheContextHasEnded(t *testing.T) {
 	})
 }
 
-// What fn left behind, in a variable or in a goroutine, can do nothing any more: it would
-// run after its messages were recorded, or between the answer of fn and the COMMIT.
+// After fn has returned, its transaction accepts no statement, from a variable or from a
+// goroutine. Such a statement would run after the record of the messages, or between fn's return
+// and the COMMIT.
 func TestATransactionIsOverWhenFnHasReturned(t *testing.T) {
 	t.Parallel()
 	wrong := errors.New("out of stock")
@@ -269,8 +270,8 @@ func TestATransactionIsOverWhenFnHasReturned(t *testing.T) {
 	})
 }
 
-// Of messages that goroutines send or stage while fn returns, those with an ID are
-// delivered and the others are errors.
+// Goroutines send and stage messages while fn returns. Each message that gets an ID is delivered,
+// and each other one gets an error.
 func TestWhatIsSentBesideFnIsDeliveredOrAnError(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
@@ -320,8 +321,8 @@ func TestWhatIsSentBesideFnIsDeliveredOrAnError(t *testing.T) {
 	settled(t, s, "target", sent...)
 }
 
-// The COMMIT's answer does not come: once it was executed, once it did not even
-// arrive. The sender cannot know; the verifier does.
+// The reply to the COMMIT is lost: in one case the COMMIT was executed, in the other it never
+// arrived. The sender cannot know which; the verifier can.
 func TestALostAnswerToTheCOMMITIsUnknown(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func(t *testing.T, s *stage.Stage, address string, counted *trips) door{
@@ -351,7 +352,7 @@ func TestALostAnswerToTheCOMMITIsUnknown(t *testing.T) {
 				if executed {
 					hold = valve.HoldReplies
 				}
-				held := make(chan int64, 1) // between Record and COMMIT the database is not asked
+				held := make(chan int64, 1) // between Record and COMMIT the database gets no request
 				r := &recorder{Recorder: s.Ledger, after: func() { hold(); held <- counted.n.Load() }}
 				s.Sender = newSender(t, r, s.Broker, stage.Patience)
 				ended := make(chan error, 1)
@@ -375,7 +376,7 @@ func TestALostAnswerToTheCOMMITIsUnknown(t *testing.T) {
 					t.Fatalf("ended without an answer: %v", <-ended)
 				}
 				valve.Cut()
-				valve.Release() // for whoever asks the database to cancel what has failed
+				valve.Release() // for a driver that asks the database to cancel the failed statement
 				if err := servertest.Next(t, "InTx returns", ended); !errors.Is(err, sender.ErrCommitUnknown) {
 					t.Errorf("error %v", err)
 				}
@@ -388,7 +389,7 @@ func TestALostAnswerToTheCOMMITIsUnknown(t *testing.T) {
 	}
 }
 
-// The database has answered the COMMIT with a rollback: nothing is unknown.
+// The database answers the COMMIT with a rollback, so the outcome is known.
 func TestARefusedCOMMITIsARollback(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -438,7 +439,8 @@ func TestARefusedCOMMITIsARollback(t *testing.T) {
 				_, err := tx.Exec(ctx, "INSERT INTO items VALUES (7)")
 				return err
 			})
-			// Each of the two reads what the other writes; whoever commits last fails.
+			// Each of the two transactions reads the rows that the other one writes, so the last
+			// to commit fails.
 			other := begin(t, s.DB)
 			if err := serializable(bridge.SQL(other)); err != nil {
 				t.Fatal(err)
@@ -454,8 +456,8 @@ func TestARefusedCOMMITIsARollback(t *testing.T) {
 	}
 }
 
-// A statement has failed and fn says nothing of it: PostgreSQL answers the COMMIT with ROLLBACK,
-// which each driver tells in its own words.
+// A statement has failed and fn returns nil. PostgreSQL answers the COMMIT with ROLLBACK, which
+// each driver reports in its own words.
 func TestACOMMITOfAFailedTransactionIsARollback(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -486,7 +488,7 @@ func TestACOMMITOfAFailedTransactionIsARollback(t *testing.T) {
 	settled(t, s, "target")
 }
 
-// The primary takes writes, and this transaction does not.
+// The server is a primary; only the transaction is read-only.
 func TestAReadOnlyTransactionIsNotTakenForAStandby(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []stage.Database{stage.Postgres, stage.MariaDB} {

@@ -1,5 +1,4 @@
-// Package sender_test holds a sender against the rules of package bridge, on real
-// servers.
+// Package sender_test checks a sender against the rules of package bridge, on real servers.
 package sender_test
 
 import (
@@ -32,7 +31,7 @@ func onAll(t *testing.T, test func(t *testing.T, s *stage.Stage)) {
 	}
 }
 
-// begin begins a transaction that is rolled back at the end of the test at last.
+// begin begins a transaction that is rolled back at the end of the test at the latest.
 func begin(t *testing.T, db *sql.DB) *sql.Tx {
 	t.Helper()
 	tx, err := db.BeginTx(t.Context(), nil)
@@ -43,7 +42,7 @@ func begin(t *testing.T, db *sql.DB) *sql.Tx {
 	return tx
 }
 
-// messages makes n messages for a queue with bodies 0, 1, 2, …
+// messages returns n messages for a queue, with bodies 0, 1, 2, …
 func messages(queue string, n int) []bridge.Message {
 	out := make([]bridge.Message, n)
 	for i := range out {
@@ -52,7 +51,7 @@ func messages(queue string, n int) []bridge.Message {
 	return out
 }
 
-// newSender makes a sender beside the stage's. It carries nothing.
+// newSender returns a further sender, which carries nothing.
 func newSender(t *testing.T, ledger driver.Recorder, broker *bridge.Broker, timeout time.Duration) *sender.Sender {
 	t.Helper()
 	s, err := sender.New(ledger, broker, &sender.Options{Queue: "staging", Timeout: timeout, Carry: sender.CarryNever})
@@ -62,7 +61,7 @@ func newSender(t *testing.T, ledger driver.Recorder, broker *bridge.Broker, time
 	return s
 }
 
-// A recorder records in a ledger, with something before and after.
+// recorder records in a ledger, and calls functions before and after.
 type recorder struct {
 	driver.Recorder
 	before func() error
@@ -82,7 +81,7 @@ func (r *recorder) Record(ctx context.Context, tx bridge.Tx, entries []driver.En
 	return err
 }
 
-// settled runs a verifier until it has settled the staging queue, and expects
+// settled runs a verifier until it has judged all messages of the staging queue. It then expects
 // exactly these messages at the target queue, and no row in the ledger.
 func settled(t *testing.T, s *stage.Stage, queue string, want ...uuid.UUID) {
 	t.Helper()
@@ -120,7 +119,7 @@ func contains(t *testing.T, err error, text string) {
 	}
 }
 
-// shop has a table of the caller's, to see what became of the transaction.
+// shop creates a table of the application, which shows the transaction's outcome.
 func shop(t *testing.T, s *stage.Stage) {
 	t.Helper()
 	s.Queue("target", nil)
@@ -144,20 +143,20 @@ func orders(t *testing.T, s *stage.Stage) (n int) {
 	return n
 }
 
-// A door is one through which InTx of the stage's sender can be called.
+// door is one of the functions that run InTx of the stage's sender.
 type door struct {
 	inTx func(ctx context.Context, fn func(transaction) error) error
 	busy func() int // connections in use
 }
 
-// A transaction is what InTx gives to fn.
+// transaction is the transaction that InTx gives to fn.
 type transaction struct {
 	bridge.Tx
 	outbox interface {
 		Send(...bridge.Message) ([]uuid.UUID, error)
 		Stage(context.Context, ...bridge.Message) ([]uuid.UUID, error)
 	}
-	try func(ctx context.Context) map[string]error // a statement by each of its methods
+	try func(ctx context.Context) map[string]error // runs a statement by each of its methods
 }
 
 func bySQL(s *stage.Stage, db *sql.DB) door {
@@ -229,7 +228,7 @@ func tryPgx(ctx context.Context, tx *pgxsender.Transaction) map[string]error {
 	return results
 }
 
-// onDoors has a shop for each door.
+// onDoors runs a test on a shop of its own for each door.
 func onDoors(t *testing.T, test func(t *testing.T, s *stage.Stage, d door)) {
 	for name, kind := range map[string]stage.Database{"postgres": stage.Postgres, "sqlite": stage.SQLite, "pgx": stage.Postgres} {
 		t.Run(name, func(t *testing.T) {

@@ -22,8 +22,8 @@ func orderedStage(t *testing.T) *stage.Stage {
 	return stage.On(t, stage.Postgres, servertest.Vhost(t), bridge.Topology{Queue: "staging", OrderedShards: 3})
 }
 
-// stagedInOrder are the bodies of a key's messages in its ordered queue. What is large has a
-// number in front.
+// stagedInOrder returns the bodies of a key's messages in its ordered queue, without the dots
+// that make a body large.
 func stagedInOrder(s *stage.Stage, key string) (bodies []string) {
 	for _, d := range s.StagedInOrder(key) {
 		if d.Headers["x-bridge-order-key"] == key {
@@ -33,7 +33,7 @@ func stagedInOrder(s *stage.Stage, key string) (bodies []string) {
 	return bodies
 }
 
-// Some are too large for a group, and there are more than fit into one.
+// Some messages are too large for a group, and there are more than fit into one group.
 func TestTheMessagesOfATransactionAreStagedInTheOrderOfTheirKeys(t *testing.T) {
 	t.Parallel()
 	for _, grouped := range []bool{false, true} {

@@ -25,7 +25,7 @@ import (
 // outageTimeout is the timeout of a sender that meets an outage.
 const outageTimeout = 2 * time.Second
 
-// anOutage is a stage with a broker of its own, and a sender that waits for outageTimeout.
+// anOutage returns a stage with a broker of its own, and a sender with outageTimeout.
 func anOutage(t *testing.T, carry sender.Carry) (*stage.Stage, *servers.RabbitMQ, *sender.Sender) {
 	t.Helper()
 	rabbit := servertest.StartRabbitMQ(t, nil)
@@ -40,7 +40,7 @@ func anOutage(t *testing.T, carry sender.Carry) (*stage.Stage, *servers.RabbitMQ
 	return s, rabbit, sndr
 }
 
-// syncDeclarations has the broker find its queues again after a Kill.
+// syncDeclarations lets the broker find its queues again after a Kill.
 func syncDeclarations(t *testing.T, rabbit *servers.RabbitMQ) {
 	t.Helper()
 	if err := rabbit.SyncDeclarations(t.Context()); err != nil {
@@ -48,15 +48,16 @@ func syncDeclarations(t *testing.T, rabbit *servers.RabbitMQ) {
 	}
 }
 
-// commit sends messages in a transaction, and returns their IDs and how long the transaction took.
+// commit sends messages in a transaction, and returns their IDs and the time that the transaction
+// took.
 func commit(ctx context.Context, s *stage.Stage, sndr *sender.Sender, m ...bridge.Message) ([]uuid.UUID, time.Duration, error) {
 	began := time.Now()
 	ids, err := ways["InTx with Send"](ctx, sndr, s.DB, func(bridge.Tx) error { return nil }, m...)
 	return ids, time.Since(began), err
 }
 
-// The broker stops. The transactions that wait for it fail; later ones commit at once, and their
-// messages arrive when it is back.
+// The broker stops. Transactions that are waiting for it fail. Later ones commit at once, and
+// their messages arrive when the broker is back.
 func TestInAnOutageTransactionsCommit(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -132,7 +133,7 @@ func TestInAnOutageTransactionsCommit(t *testing.T) {
 	}
 }
 
-// redial gives the stage a channel again, after the broker was away.
+// redial gives the stage a new channel after the broker was away.
 func redial(t *testing.T, s *stage.Stage) {
 	t.Helper()
 	conn, err := amqp.Dial(s.AMQP)
@@ -145,8 +146,9 @@ func redial(t *testing.T, s *stage.Stage) {
 	}
 }
 
-// RabbitMQ does not fsync a message in a classic queue before it confirms it. Here the broker is
-// killed and the messages of its classic queues are removed, as a crash of the host can remove them.
+// RabbitMQ confirms a message in a classic queue before it has fsynced it. Here the broker is
+// killed and the messages of its classic queues are removed, as a crash of the host can remove
+// them.
 func TestAClassicStagingQueueLosesNoCarriedMessage(t *testing.T) {
 	t.Parallel()
 	rabbit := servertest.StartRabbitMQ(t, nil)
@@ -199,8 +201,8 @@ func TestAClassicStagingQueueLosesNoCarriedMessage(t *testing.T) {
 	}
 }
 
-// loseClassicQueues removes the messages of all classic queues of a broker that is down. The queues
-// stay.
+// loseClassicQueues removes the messages of all classic queues of a broker that is down, and
+// leaves the queues.
 func loseClassicQueues(t *testing.T, rabbit *servers.RabbitMQ) {
 	t.Helper()
 	removed := 0
@@ -219,11 +221,12 @@ func loseClassicQueues(t *testing.T, rabbit *servers.RabbitMQ) {
 	}
 }
 
-// classicFiles are those of the message store and of both versions of classic queues.
+// classicFiles are the extensions of the message store's files and of both versions of classic
+// queues.
 var classicFiles = []string{".rdq", ".idx", ".jif", ".qi", ".qs"}
 
-// The broker stands still. No transaction with small messages waits for it. One with a large
-// message fails first, and later transactions carry it.
+// The broker is frozen. No transaction with only small messages waits for it. A transaction with
+// a large message fails first, and later transactions carry the large message.
 func TestAFrozenBrokerHoldsUpNoCarriedMessage(t *testing.T) {
 	t.Parallel()
 	s, rabbit, sndr := anOutage(t, sender.CarrySmall)

@@ -22,7 +22,7 @@ import (
 	"github.com/twoqueue/twoqueue/tests/stage"
 )
 
-// newPool opens a pool of pgx. When the test ends, whoever works on it was closed before.
+// newPool opens a pool of pgx, which is closed after everything that the test opens on it later.
 func newPool(t *testing.T, url string, configure ...func(*pgxpool.Config)) *pgxpool.Pool {
 	t.Helper()
 	config, err := pgxpool.ParseConfig(url)
@@ -51,7 +51,7 @@ func newPgxLedger(t *testing.T, pool *pgxpool.Pool) *postgres.Ledger {
 	return ledger
 }
 
-// pgxShop is a shop whose sender works natively on a pool of pgx.
+// pgxShop returns a shop whose sender works natively on a pool of pgx.
 func pgxShop(t *testing.T) (*stage.Stage, *pgxpool.Pool) {
 	t.Helper()
 	s := stage.New(t, stage.Postgres)
@@ -65,7 +65,7 @@ func inPgx(t *testing.T, s *stage.Stage, pool *pgxpool.Pool, fn func(tx *pgxsend
 	return pgxsender.InTx(t.Context(), s.Sender, pool, pgx.TxOptions{}, fn)
 }
 
-// pgxBegin begins a transaction that is rolled back at the end of the test at last.
+// pgxBegin begins a transaction that is rolled back at the end of the test at the latest.
 func pgxBegin(t *testing.T, pool *pgxpool.Pool) pgx.Tx {
 	t.Helper()
 	tx, err := pool.Begin(t.Context())
@@ -100,7 +100,7 @@ func TestTheCommitOfPgxDecides(t *testing.T) {
 		t.Fatal(err)
 	}
 	send(savepoint, 2)
-	// Nobody waits for what is staged early.
+	// No call waits for these early staged messages.
 	if _, err := s.Sender.StageTx(t.Context(), pgxbridge.Tx(savepoint), messages("target", 2)...); err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +165,7 @@ func TestInTxOfPgxHasTheStatementsOfPgx(t *testing.T) {
 	}
 }
 
-// Nothing more can be committed in such a transaction; InTx does not say that it has.
+// Such a transaction can no longer commit, and InTx must not return nil.
 func TestInTxOfPgxRollsBackWhenAStatementHasFailed(t *testing.T) {
 	t.Parallel()
 	s, pool := pgxShop(t)
@@ -201,7 +201,7 @@ func TestInTxOfPgxRollsBackWhenAStatementHasFailed(t *testing.T) {
 	}
 }
 
-// A trips counts how often a client asks a server and has heard its answer before.
+// trips counts a client's round trips to a server.
 type trips struct{ n atomic.Int64 }
 
 func (t *trips) dial(ctx context.Context, network, address string) (net.Conn, error) {
@@ -237,7 +237,7 @@ func TestHowOftenATransactionOfPgxAsksTheServer(t *testing.T) {
 	ctx := t.Context()
 	var counted trips
 	pool := newPool(t, s.DatabaseURL, func(c *pgxpool.Config) {
-		c.MaxConns = 1 // which knows the statements
+		c.MaxConns = 1 // it has the statements prepared
 		c.ConnConfig.DialFunc = counted.dial
 		c.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
 	})
@@ -288,7 +288,7 @@ func TestHowOftenATransactionOfPgxAsksTheServer(t *testing.T) {
 		})},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if err := test.do(); err != nil { // makes the statements known
+			if err := test.do(); err != nil { // prepares the statements
 				t.Fatal(err)
 			}
 			before := counted.n.Load()
@@ -340,7 +340,7 @@ func TestABatchTakesTheRecordAlong(t *testing.T) {
 		second   string
 		callback func(pgconn.CommandTag) error
 		message  bridge.Message
-		want     error // nil is one of the server's
+		want     error // nil: an error of the server
 		unsent   bool
 	}{
 		"a failing statement":                       {second: "SELECT 1/(1-$1::int)", callback: nothing, message: stage.To("target", "")},

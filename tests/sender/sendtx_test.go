@@ -16,8 +16,8 @@ import (
 	"github.com/twoqueue/twoqueue/tests/stage"
 )
 
-// Rule 11 of package bridge: whether its messages are sent or not, the transaction goes on,
-// the caller ends it, and nothing but queries and INSERTs has been added to it.
+// Rule 11 of package bridge: whether SendTx sends or fails, the transaction stays usable, only
+// the caller ends it, and SendTx adds only queries and INSERTs to it.
 func TestTheTransactionStaysTheCallers(t *testing.T) {
 	t.Parallel()
 	onAll(t, func(t *testing.T, s *stage.Stage) {
@@ -75,7 +75,7 @@ func TestTheTransactionStaysTheCallers(t *testing.T) {
 	})
 }
 
-// A watchedTx is a caller's transaction that notes what others do with it.
+// watchedTx is a caller's transaction that notes the calls of others.
 type watchedTx struct {
 	*sql.Tx
 	ended      int
@@ -103,7 +103,7 @@ func TestTheLargestMessageIsDelivered(t *testing.T) {
 	settled(t, s, "target", s.Commit(m)...)
 }
 
-// They are more than go into a group.
+// The messages are more than fit into one group.
 func TestManyMessagesAreStagedInTheirOrderAndDelivered(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
