@@ -12,9 +12,10 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// Most transactions carry one message, so one goes without an array: see recordOne. Both times of
-// a row come from one reading of the clock. A published message is due after driver.PublishedGrace. The
-// last parameter of an unpublished one is the time before which it is not due.
+// Most transactions carry one message, so one message goes without an array: see recordOne. Both
+// times of a row come from one reading of the clock. A published message is due after
+// driver.PublishedGrace. The last parameter for an unpublished message is the earliest time at
+// which it is due.
 const (
 	carryOnePublished = `INSERT INTO bridge_ledger (id, recorded_at, message, stage_at)
 SELECT $1::text::uuid, t, $3::bytea, t + interval '1 s'
@@ -24,7 +25,7 @@ FROM bridge_identity, clock_timestamp() AS t WHERE identity = $2::text::uuid`
 SELECT $1::text::uuid, t, $3::bytea, t
 FROM bridge_identity, greatest(clock_timestamp(), $4::text::timestamptz) AS t WHERE identity = $2::text::uuid`
 
-	// The messages are pieces of one parameter, of these lengths. The subqueries hide the lengths
+	// The messages are pieces of one parameter, with these lengths. The subqueries hide the lengths
 	// of the arrays: see recordMany.
 	carryManyPublished = `INSERT INTO bridge_ledger (id, recorded_at, message, stage_at)
 SELECT m.id, t, substring($3::bytea FROM m.first FOR m.length), t + interval '1 s'
@@ -38,22 +39,24 @@ FROM bridge_identity, greatest(clock_timestamp(), $6::text::timestamptz) AS t,
 	unnest((SELECT $1::text::uuid[]), (SELECT $4::text::int[]), (SELECT $5::text::int[])) AS m (id, first, length)
 WHERE identity = $2::text::uuid`
 
-	// After a Claim that was open meanwhile the condition is evaluated anew. The plan is not kept:
+	// If a Claim was open meanwhile, the server evaluates the condition anew. The plan is not kept:
 	// see neverKept.
 	cancel = `DELETE FROM bridge_ledger WHERE id ` + amongAsked + ` AND stage_at <= recorded_at`
 
-	// One row at least if the identity is right, with nulls if none is due.
+	// At least one row if the identity is right, with nulls if no row is due.
 	due = `SELECT now() AS now, d.id, d.recorded_at, d.stage_at, d.bytes FROM bridge_identity i
 LEFT JOIN bridge_due($2::text::timestamptz, $3::text::uuid, $4::text::int) d ON true WHERE i.identity = $1::text::uuid ORDER BY d.stage_at, d.id`
 
-	// A claim waits for the disk, whatever the login's setting: without it a Cancel after a crash of the
-	// server would take back a message that was published. Neither a claim nor a touch waits for a row.
+	// A claim waits for the disk, whatever the login's setting. Otherwise a Cancel after a crash of
+	// the server could delete the row of a published message. Neither a claim nor a touch waits for
+	// a row.
 	claim = `WITH durable AS MATERIALIZED (
 	SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'
 ), waits AS MATERIALIZED (SELECT count(*) FROM durable)
 SELECT c.id, c.message FROM waits, bridge_claim($1::text::uuid[], $2::text::timestamptz[]) c`
 
-	// A touch that a crash undoes costs a copy of a message, and no more, so it need not wait for the disk.
+	// A touch that a crash undoes costs at most a copy of a message, so it need not wait for the
+	// disk.
 	touchCarried = `WITH relaxed AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))
 SELECT bridge_touch($1::text::uuid[]) FROM relaxed`
 )
@@ -82,7 +85,7 @@ func (l *Ledger) cancel(ctx context.Context, tx bridge.Tx, id uuid.UUID) (int64,
 	return tx.Exec(ctx, l.schema.In(cancel), array([]uuid.UUID{id}))
 }
 
-// due reads a snapshot that is no older than the time that it returns.
+// due reads a snapshot that is no older than the returned time.
 func (l *Ledger) due(ctx context.Context, after driver.DueRow, limit int) (rows []tables.DueRow, err error) {
 	err = l.db.SelectContext(ctx, &rows, l.schema.In(due), l.Identity().String(), after.StageAt.UTC().Format(time.RFC3339Nano), after.ID.String(), strconv.Itoa(limit))
 	return rows, err

@@ -11,7 +11,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/schema"
 )
 
-// The SQLSTATEs that mean something to us.
+// The SQLSTATEs that the bridge handles.
 const (
 	uniqueViolation   = "23505"
 	undefinedTable    = "42P01"
@@ -22,11 +22,10 @@ const (
 	outOfMemory       = "53200" // of the lock table
 	tooManySessions   = "53300" // of the server, the database or the role
 	lockNotAvailable  = "55P03" // lock_timeout
-	queryCanceled     = "57014" // statement_timeout, if it was not us
+	queryCanceled     = "57014" // statement_timeout, unless the bridge cancelled
 )
 
-// sqlState returns the code of a server's error, or "". Both pgx and lib/pq have
-// the method.
+// sqlState returns the code of a server's error, or "". Both pgx and lib/pq have the method.
 func sqlState(err error) string {
 	var e interface{ SQLState() string }
 	if errors.As(err, &e) {
@@ -35,8 +34,8 @@ func sqlState(err error) string {
 	return ""
 }
 
-// Transient implements driver.Marks: by the classes connection exception, transaction rollback and
-// insufficient resources, and the states of a server that stops.
+// Transient implements driver.Marks. It is true of the classes connection exception, transaction
+// rollback and insufficient resources, and of the states of a server that stops.
 func (*Inbox) Transient(err error) bool {
 	const integrityViolation, serverStops = "40002", "57P"
 	state := sqlState(err)
@@ -49,18 +48,18 @@ func (*Inbox) Transient(err error) bool {
 	return slices.Contains([]string{"08", "40", "53"}, state[:2])
 }
 
-// waitEnded tells whether the server ended a wait by one of its time-outs.
+// waitEnded reports whether a time-out of the server ended a wait.
 func waitEnded(err error) bool {
 	state := sqlState(err)
 	return state == lockNotAvailable || state == queryCanceled
 }
 
-// classifyIn is classify for tables in a schema.
+// classifyIn returns classify for tables in a schema.
 func classifyIn(in schema.Name) func(error) error {
 	return func(err error) error { return classify(in, err) }
 }
 
-// classify adds to the driver's error the answer to what it means for the bridge.
+// classify adds the bridge's error, with the remedy, to the driver's error.
 func classify(in schema.Name, err error) error {
 	switch sqlState(err) {
 	case uniqueViolation:
@@ -69,7 +68,7 @@ func classify(in schema.Name, err error) error {
 		return fmt.Errorf("%w: %s: %w", bridge.ErrNoSchema, in.Mend("search_path"), err)
 	case undefinedFunction:
 		return fmt.Errorf("%w: the ledger's functions are not there, as after a dump of the tables alone: run the CREATE FUNCTION statements that bridgectl migrate print shows: %w", bridge.ErrNoSchema, err)
-	case readOnly: // every transaction of a standby is
+	case readOnly: // on a standby every transaction is read-only
 		return fmt.Errorf("%w: %w", bridge.ErrReadOnly, err)
 	case missingRight:
 		return fmt.Errorf("%w: bridgectl doctor names the rights that a verifier lacks; 'Rights' in the comment of package postgres lists all", err)

@@ -14,10 +14,10 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// now never changes within a statement, so that an index can be searched for it.
+// now never changes within a statement, so the planner can search an index for it.
 const now = `(extract(epoch FROM statement_timestamp()) * 1000)::bigint`
 
-// The tables of an inbox are empty too, or small, before they are not: see neverKept.
+// The tables of an inbox also begin empty or small: see neverKept.
 const anew = `CASE WHEN ${1} IS NULL THEN ` + neverKept + ` ELSE true END`
 
 func inboxIn(in schema.Name) tables.Inbox {
@@ -40,13 +40,12 @@ func entitiesIn(in schema.Name) tables.Entities {
 	return tables.NewEntities(tables.StandardEntities(in, sqlx.DOLLAR, "now()", "floor(extract(epoch FROM now() - min(kept_at)))::bigint", anew, classifyIn(in)))
 }
 
-// An Inbox is the tables of processed keys, pending messages, marks and kept messages in one
+// An Inbox holds the tables of processed keys, pending messages, marks and kept messages in one
 // PostgreSQL database. It implements driver.Inbox.
 //
-// LockMark waits for an open transaction that has locked the mark, for as long as tx's
-// lock_timeout allows. At REPEATABLE READ or above it fails with a serialization failure
-// (SQLSTATE 40001) if the mark was changed after the transaction's first statement: roll back
-// and try again.
+// LockMark waits for an open transaction that has locked the mark, for as long as tx's lock_timeout
+// allows. At REPEATABLE READ or above it fails with a serialization failure (SQLSTATE 40001) if the
+// mark was changed after the transaction's first statement: roll back and try again.
 type Inbox struct {
 	tables.Inbox
 	tables.Entities
@@ -59,7 +58,7 @@ var _ driver.Inbox = (*Inbox)(nil)
 // version or unlogged, the error wraps bridge.ErrNoSchema.
 func OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) { return Schema("").OpenInbox(ctx, db) }
 
-// OpenInbox does what the function of this name does, with the inbox's tables in the schema.
+// OpenInbox opens the inbox whose tables are in the schema, as the function OpenInbox does.
 func (s Schema) OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
 	in, err := schema.PostgreSQL(string(s))
 	if err != nil {
@@ -78,15 +77,15 @@ func (s Schema) OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
 const (
 	claimOne = `INSERT INTO bridge_inbox (consumer, key) VALUES ($1, $2) ON CONFLICT DO NOTHING`
 
-	// unnest returns the keys in their order, in which they are inserted.
+	// unnest returns the keys in their order, and so they are inserted in that order.
 	claimMany = `INSERT INTO bridge_inbox (consumer, key) SELECT $1, unnest($2::text::text[]) ON CONFLICT DO NOTHING RETURNING key`
 )
 
-// Claim inserts the keys in tx with one statement, which returns the keys that it has inserted.
-// At each key it waits for an open transaction that has inserted that key, for as long as tx's
-// lock_timeout allows. In a transaction at REPEATABLE READ or above, a key that was claimed after
-// the transaction's first statement is a serialization failure (SQLSTATE 40001): roll back and
-// try again.
+// Claim inserts the keys in tx with one statement, which returns the inserted keys. At each key it
+// waits for an open transaction that has inserted that key, for as long as tx's lock_timeout
+// allows. In a transaction at REPEATABLE READ or above, a key that was claimed after the
+// transaction's first statement is a serialization failure (SQLSTATE 40001): roll back and try
+// again.
 func (i *Inbox) Claim(ctx context.Context, tx bridge.Tx, consumer string, keys []string) (fresh []string, err error) {
 	if err = tables.CheckClaim(consumer, keys); err == nil {
 		if len(keys) == 1 {

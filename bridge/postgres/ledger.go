@@ -17,55 +17,53 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// The statements take IDs as the text of an array, or of a UUID, which every
-// driver can send in every mode; their own text never changes with the number of
-// IDs.
+// The statements take IDs as the text of an array, or of a UUID, which every driver can send in
+// every mode; their own text does not depend on the number of IDs.
 const (
-	// neverKept keeps the server from reusing a plan, where it depends on a parameter that
-	// is never null. These tables are empty most of the time. A plan that was made for an
-	// empty table reads the whole of it, and would be kept when the table is not empty any
-	// more (measured: 27 s to look up 500 IDs among 60,000 rows, 2 ms with a new plan).
-	// Where the parameter is known it is folded away; to a plan for any parameter it adds
-	// more than planning anew can cost.
+	// neverKept keeps the server from reusing a plan, in a condition on a parameter that is never
+	// null. These tables are empty most of the time. A plan made for an empty table reads the whole
+	// table, and would be kept when the table fills (measured: 27 s to look up 500 IDs among 60,000
+	// rows, 2 ms with a new plan). When the parameter's value is known the planner removes it; to a
+	// plan for any parameter it adds more than planning anew can cost.
 	neverKept = `(SELECT count(*) FROM generate_series(1, 1000000000)) > 0`
 
-	// amongAsked is true of the IDs in $1, which are parsed once.
+	// amongAsked is true for the IDs in $1, which are parsed once.
 	amongAsked = `= ANY (ARRAY(SELECT unnest($1::text::uuid[])))
 AND CASE WHEN $1::text IS NULL THEN ` + neverKept + ` ELSE true END`
 
-	// Most transactions have one message. To plan an INSERT costs as much as to carry
-	// it out, and an array whose length the planner can see is planned anew each time:
-	// so one ID goes without, and of several the length is hidden in a subquery.
+	// Most transactions have one message. Planning an INSERT costs as much as executing it, and a
+	// statement with an array of visible length is planned anew each time. So one ID goes without
+	// an array, and a subquery hides the length of an array of several.
 	recordOne = `INSERT INTO bridge_ledger (id)
 SELECT $1::text::uuid FROM bridge_identity WHERE identity = $2::text::uuid`
 
 	recordMany = `INSERT INTO bridge_ledger (id)
 SELECT unnest((SELECT $1::text::uuid[])) FROM bridge_identity WHERE identity = $2::text::uuid`
 
-	// server names the instance: no two servers on one machine have a port in common, and
-	// hardly two on different machines have begun in the same microsecond. A restart is another
-	// instance. The address is not asked for, since one server may have several. It also tells
+	// server names the instance: no two servers on one machine have a port in common, and hardly
+	// two on different machines have started in the same microsecond. A restart is another
+	// instance. The address is left out, since one server may have several. server also returns
 	// whether a commit of this session waits for a standby: see replica.go.
 	server = `(SELECT (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint) AS started,
 	(SELECT current_setting('port')::integer) AS port,
 	(SELECT current_setting('synchronous_standby_names') <> '' AND current_setting('synchronous_commit') NOT IN ('off', 'local')) AS waits`
 
-	// One row at least if the identity is right, with a null id if nothing is found.
+	// At least one row if the identity is right, with a null id if no ID is found.
 	committed = `SELECT l.id, ` + server + ` FROM bridge_identity i
 LEFT JOIN bridge_committed($1::text::uuid[]) AS l (id) ON true WHERE i.identity = $2::text::uuid`
 
-	// The same, of rows that are not older than an age.
+	// The same lookup, of rows that are not older than an age.
 	recent = `SELECT l.id, ` + server + ` FROM bridge_identity i
 LEFT JOIN bridge_ledger l ON l.id ` + amongAsked + `
 	AND l.recorded_at BETWEEN clock_timestamp() - $3::text::interval AND clock_timestamp()
 WHERE i.identity = $2::text::uuid`
 
-	// settles is how a settle begins.
+	// settles is the beginning of a settle.
 	settles = `WITH own AS MATERIALIZED (
 	SELECT set_config('lock_timeout', `
 
-	// The INSERT reads from own, so that the time-out is set before it waits. The
-	// other time-out takes the row away if we freeze before the rollback.
+	// The INSERT reads from own, so that the time-out is set before the INSERT waits. The other
+	// time-out removes the row if this process freezes before the rollback.
 	settle = settles + `$3::text, true), set_config('idle_in_transaction_session_timeout', '10s', true)
 	FROM bridge_identity WHERE identity = $2::text::uuid
 ), inserted AS (
@@ -73,9 +71,9 @@ WHERE i.identity = $2::text::uuid`
 )
 SELECT (SELECT count(*) FROM own) AS own, (SELECT count(*) FROM inserted) AS inserted, ` + server
 
-	// A DELETE that a crash undoes costs a duplicate or leaves an orphan row, and no
-	// more, so it need not wait for the disk. lock_timeout ends it at a locked row. (FOR UPDATE
-	// SKIP LOCKED needs the right to UPDATE, and writes 60 bytes of WAL more for each row.)
+	// A DELETE that a crash undoes costs at most a duplicate or an orphan row, so it need not wait
+	// for the disk. lock_timeout ends it at a locked row. (FOR UPDATE SKIP LOCKED needs the right
+	// to UPDATE, and writes 60 bytes of WAL more for each row.)
 	forget = `WITH relaxed AS MATERIALIZED (
 	SELECT set_config('synchronous_commit', 'off', true), set_config('lock_timeout', $2::text, true)
 )
@@ -83,9 +81,8 @@ SELECT bridge_forget($1::text::uuid[]) FROM relaxed`
 
 	standby = `SELECT pg_is_in_recovery() AS standby, current_setting('transaction_read_only')::boolean AS read_only`
 
-	// A transaction of the publisher that is still open holds no lock here. PostgreSQL 13
-	// lets everybody read of pg_subscription what is named here, and not its oid
-	// (system_views.sql).
+	// An open transaction of the publisher holds no lock here. PostgreSQL 13 lets every login read
+	// the columns of pg_subscription named here, and not its oid (system_views.sql).
 	subscription = `SELECT s.subname FROM pg_subscription_rel r
 JOIN pg_stat_subscription o ON o.subid = r.srsubid
 JOIN pg_subscription s ON s.subname = o.subname AND s.subdbid = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -94,9 +91,8 @@ WHERE r.srrelid = to_regclass($1::text) AND s.subenabled LIMIT 1`
 
 // A Ledger is the ledger in one PostgreSQL database. It implements driver.Ledger.
 //
-// Record inserts the IDs with one statement, whatever their number. An error leaves tx aborted,
-// as always in PostgreSQL: the caller can only roll back, to the beginning or to an earlier
-// savepoint.
+// Record inserts the IDs with one statement, whatever their number. An error aborts tx, as always
+// in PostgreSQL: the caller can only roll back, to the beginning or to an earlier savepoint.
 type Ledger struct {
 	tables.Ledger
 	db     *sqlx.DB
@@ -142,11 +138,11 @@ func (l *Ledger) verbs() tables.Verbs {
 	}
 }
 
-// askPatience bounds the question whether the server is a standby, which needs a connection of
-// the pool. In Record the caller may hold the only one.
+// askPatience bounds the check whether the server is a standby, which needs a connection of the
+// pool. In Record the caller may hold the only one.
 const askPatience = time.Second
 
-// classify is classify, and tells a read-only transaction from a standby, where all are.
+// classify also distinguishes a read-only transaction from a standby, where all are read-only.
 func (l *Ledger) classify(err error) error {
 	if sqlState(err) == readOnly {
 		ctx, cancel := context.WithTimeout(context.Background(), askPatience)
@@ -166,8 +162,8 @@ func (l *Ledger) record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) (int
 	return tx.Exec(ctx, l.schema.In(recordMany), array(ids), l.Identity().String())
 }
 
-// find reads the rows of ids with one statement in a snapshot of its own, which at every
-// isolation level holds only what has committed.
+// find reads the rows of ids with one statement in a snapshot of its own, which contains only
+// committed rows at every isolation level.
 func (l *Ledger) find(ctx context.Context, q sqlx.QueryerContext, statement string, ids []uuid.UUID, further ...any) ([]uuid.UUID, driver.Instance, error) {
 	var rows []struct {
 		ID uuid.NullUUID
@@ -193,11 +189,11 @@ func (l *Ledger) find(ctx context.Context, q sqlx.QueryerContext, statement stri
 	return found, rows[0].name(), nil
 }
 
-// An instance is the answer of server.
+// An instance is the result of server.
 type instance struct {
 	Started int64 // microseconds since 1970
 	Port    int
-	Waits   bool // its commits, for a standby
+	Waits   bool // its commits wait for a standby
 }
 
 func (i instance) name() driver.Instance {
@@ -210,15 +206,14 @@ func nameInstance(ctx context.Context, tx bridge.Tx) (driver.Instance, error) {
 	return i.name(), err
 }
 
-// settle inserts the ID in a transaction of its own, which waits for whoever has
-// inserted it, and rolls back. lock_timeout bounds the wait, in whole
-// milliseconds; a shorter statement_timeout of the role bounds it too, and so does
-// a deadline of ctx. If the process dies in between, the server rolls back when it
-// sees the connection gone.
+// settle inserts the ID in a transaction of its own, and rolls back. The INSERT waits for a
+// transaction that has inserted the ID. lock_timeout bounds the wait, in whole milliseconds; a
+// shorter statement_timeout of the role bounds it too, and so does a deadline of ctx. If the
+// process dies in between, the server rolls back when it sees the connection gone.
 func (l *Ledger) settle(ctx context.Context, id uuid.UUID, wait time.Duration, began func(sqlx.QueryerContext) error) (driver.Outcome, driver.Instance, error) {
-	milliseconds := tables.Wait(ctx, wait, time.Millisecond) // never 0, which would be for ever
-	// At a higher level than READ COMMITTED a row that is committed while we wait
-	// would be a serialization failure.
+	milliseconds := tables.Wait(ctx, wait, time.Millisecond) // never 0, which would wait for ever
+	// Above READ COMMITTED a row that is committed during the wait would be a serialization
+	// failure.
 	tx, err := l.db.BeginTxx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
 		return driver.StillOpen, "", fmt.Errorf("begin: %w", err)
@@ -247,7 +242,7 @@ func (l *Ledger) settle(ctx context.Context, id uuid.UUID, wait time.Duration, b
 	}
 }
 
-// stillOpen is the outcome of a settle that err has ended.
+// stillOpen returns the outcome of a settle that failed with err.
 func stillOpen(ctx context.Context, err error) (driver.Outcome, driver.Instance, error) {
 	if ctx.Err() == nil && waitEnded(err) {
 		err = nil
@@ -256,11 +251,11 @@ func stillOpen(ctx context.Context, err error) (driver.Outcome, driver.Instance,
 }
 
 const (
-	forgetWait      = "100ms" // for a locked row, by a DELETE of many
-	forgetAloneWait = "1ms"   // and by a DELETE of one, only to see that it is locked
+	forgetWait      = "100ms" // for a locked row, in a DELETE of many
+	forgetAloneWait = "1ms"   // in a DELETE of one, only to see that the row is locked
 )
 
-// forget deletes the rows one by one if the DELETE of all has met a locked one.
+// forget deletes the rows one by one if the DELETE of all has met a locked row.
 func (l *Ledger) forget(ctx context.Context, ids []uuid.UUID) (left []uuid.UUID, err error) {
 	locked, err := l.deleteWithin(ctx, forgetWait, ids)
 	if err != nil || !locked {
@@ -278,7 +273,7 @@ func (l *Ledger) forget(ctx context.Context, ids []uuid.UUID) (left []uuid.UUID,
 	return left, nil
 }
 
-// deleteWithin tells whether it has deleted nothing, since a row is locked.
+// deleteWithin reports whether it has deleted nothing because a row is locked.
 func (l *Ledger) deleteWithin(ctx context.Context, wait string, ids []uuid.UUID) (locked bool, err error) {
 	_, err = l.db.ExecContext(ctx, l.schema.In(forget), array(ids), wait)
 	if ctx.Err() == nil && sqlState(err) == lockNotAvailable {
@@ -287,8 +282,8 @@ func (l *Ledger) deleteWithin(ctx context.Context, wait string, ids []uuid.UUID)
 	return false, err
 }
 
-// check tells whether db is the primary, takes writes, keeps committed rows over a crash,
-// and is where the rows of the tables are committed.
+// check returns nil if db is the primary, takes writes, keeps committed rows over a crash, and is
+// where the rows of the tables are committed.
 func (l *Ledger) check(ctx context.Context, names ...string) error {
 	var server struct {
 		Standby  bool
@@ -306,7 +301,7 @@ func (l *Ledger) check(ctx context.Context, names ...string) error {
 	if err := checkLogged(ctx, l.db, append([]string{l.schema.In("bridge_identity"), l.schema.In("bridge_watermark")}, names...)); err != nil {
 		return err
 	}
-	// Rows that come from another primary are not judged by its locks.
+	// The locks here show nothing about rows from another primary.
 	for _, table := range names {
 		var name string
 		err := l.db.GetContext(ctx, &name, subscription, table)

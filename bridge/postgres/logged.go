@@ -14,8 +14,8 @@ import (
 const unlogged = `SELECT c.relname FROM unnest($1::text::text[]) AS names(name)
 JOIN pg_class c ON c.oid = to_regclass(names.name) WHERE c.relpersistence <> 'p' ORDER BY c.relname`
 
-// checkLogged refuses tables that a crash empties: a verifier would drop the messages of
-// committed transactions, and a receiver would do everything again. The names are quoted.
+// checkLogged refuses tables that a crash empties: a verifier would drop the messages of committed
+// transactions, and a receiver would handle all messages again. The names are quoted.
 func checkLogged(ctx context.Context, db *sqlx.DB, names []string) error {
 	quoted := make([]string, len(names))
 	for i, name := range names {

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// One row at least if the identity is right, with nulls if there are none.
+	// At least one row if the identity is right, with nulls if there are no orphans.
 	orphans = `SELECT o.id, o.recorded_at FROM bridge_identity i LEFT JOIN LATERAL (
 	SELECT l.id, l.recorded_at FROM bridge_ledger l
 	WHERE l.recorded_at < now() - $2::text::interval AND l.stage_at IS NULL
@@ -40,7 +40,7 @@ func (l *Ledger) orphans(ctx context.Context, age time.Duration, limit int) (row
 	return rows, err
 }
 
-// interval is an age as a parameter.
+// interval returns an age as a parameter.
 func interval(age time.Duration) string {
 	return strconv.FormatInt(age.Microseconds(), 10) + " microseconds"
 }

@@ -16,13 +16,12 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// A read cannot wait for an insert here, and an insert of our own is out of the
-// question. So Record takes a lock for each ID that lasts as long as the sender's
-// transaction, an advisory one, and Settle waits for that and then reads with a
-// snapshot taken after the wait. PostgreSQL releases a transaction's locks only
-// after its outcome is visible.
+// A read cannot wait for an insert here, and the bridge must not insert into this table. So Record
+// takes an advisory lock for each ID that lasts as long as the sender's transaction. Settle waits
+// for that lock and then reads with a snapshot taken after the wait. PostgreSQL releases a
+// transaction's locks only after its outcome is visible.
 //
-// Their plans are not kept, as those of the ledger's statements.
+// The server does not keep the plans of these statements: see neverKept.
 //
 //	%[1]s the table, %[2]s its column
 const (
@@ -31,8 +30,8 @@ held AS MATERIALIZED (SELECT pg_advisory_xact_lock(key) FROM own, unnest($3::tex
 SELECT (SELECT count(*) FROM held), (SELECT count(*) FROM unnest($1::text::uuid[]) AS ids(id) JOIN %[1]s l ON l.%[2]s = ids.id
 	WHERE CASE WHEN $1::text IS NULL THEN ` + neverKept + ` ELSE true END)`
 
-	// The lock is taken after the time-out is set. It is a shared one, so that many
-	// may settle one ID.
+	// The lock is taken after the time-out is set. It is shared, so that several settles may wait
+	// for one ID.
 	await = `WITH patience AS MATERIALIZED (
 	SELECT set_config('lock_timeout', $2::text, true), set_config('idle_in_transaction_session_timeout', '10s', true)
 )
@@ -49,24 +48,24 @@ LEFT JOIN (unnest($1::text::uuid[]) AS ids(id) JOIN %[1]s l ON l.%[2]s = ids.id)
 ON CASE WHEN $1::text IS NULL THEN ` + neverKept + ` ELSE true END WHERE i.identity = $2::text::uuid`
 )
 
-// An OwnLedger is a ledger that reads another table than bridge_ledger, and leaves it as it is.
-// It implements driver.Ledger. Its Record locks the IDs until tx ends.
+// An OwnLedger is a ledger that reads a table of the application's, and does not change it. It
+// implements driver.Ledger. Its Record locks the IDs until tx ends.
 type OwnLedger struct{ tables.OwnLedger }
 
 var _ driver.Ledger = (*OwnLedger)(nil)
 
-// OpenOwnTable opens the ledger of db on a table of the application's own. The
-// column must be of type uuid, with a unique index on it alone, in a logged table
-// that the login may read without row-level security.
+// OpenOwnTable opens the ledger of db on a table of the application's own. The column must be of
+// type uuid, with a unique index on it alone, in a logged table that the login may read without
+// row-level security.
 //
 // Record takes an advisory lock per ID. All transactions of the server together have room for
-// max_locks_per_transaction times its connections. Without room Record and the transaction
-// fail.
+// max_locks_per_transaction times its connections. Without room Record and the transaction fail.
 func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*OwnLedger, error) {
 	return Schema("").OpenOwnTable(ctx, db, own)
 }
 
-// OpenOwnTable does what the function of this name does, with the bridge's tables in the schema.
+// OpenOwnTable opens the ledger with the bridge's tables in the schema, as the function
+// OpenOwnTable does.
 func (s Schema) OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*OwnLedger, error) {
 	ledger, err := s.Open(ctx, db)
 	if err != nil {
@@ -80,7 +79,7 @@ func (s Schema) OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTabl
 	return newOwnLedger(ledger, own, table, column, proof), nil
 }
 
-// newOwnLedger takes the names quoted.
+// newOwnLedger expects quoted names.
 func newOwnLedger(ledger *Ledger, own bridge.OwnTable, table, column string, proof driver.Ledger) *OwnLedger {
 	on := func(statement string) string { return ledger.schema.In(fmt.Sprintf(statement, table, column)) }
 	o, hold, committed := ownTable{ledger, on(outcome)}, on(hold), on(ownCommitted)
@@ -104,18 +103,18 @@ func newOwnLedger(ledger *Ledger, own bridge.OwnTable, table, column string, pro
 	})}
 }
 
-// An ownTable is how a ledger waits on an own table.
+// An ownTable settles on an own table.
 type ownTable struct {
 	ledger  *Ledger
 	outcome string
 }
 
-// settle waits for the lock of the ID, and reads the row. lock_timeout bounds the
-// wait, as in the other settle.
+// settle waits for the lock of the ID, and reads the row. lock_timeout bounds the wait, as in
+// Ledger.settle.
 func (o ownTable) settle(ctx context.Context, id uuid.UUID, wait time.Duration, began func(sqlx.QueryerContext) error) (driver.Outcome, driver.Instance, error) {
 	milliseconds := tables.Wait(ctx, wait, time.Millisecond)
-	// At READ COMMITTED each statement has a snapshot of its own: that of the second
-	// one must not be older than the lock.
+	// At READ COMMITTED each statement has a snapshot of its own. The second statement's must not
+	// be older than the lock.
 	tx, err := o.ledger.db.BeginTxx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
 		return driver.StillOpen, "", fmt.Errorf("begin: %w", err)
@@ -149,11 +148,10 @@ func (o ownTable) settle(ctx context.Context, id uuid.UUID, wait time.Duration, 
 	}
 }
 
-// key is the number of an ID's advisory lock: 64 bits of its 128. Two IDs with one
-// key, or an application with a lock of that number, can make a Record or a Settle
-// wait for a transaction that is not its own. They can make none judge wrongly: who
-// has the lock knows that no other transaction which recorded the ID is open, and
-// the outcome is read from the row.
+// key returns the number of an ID's advisory lock: 64 bits of its 128. If two IDs have one key, or
+// an application uses a lock of that number, a Record or a Settle may wait for an unrelated
+// transaction. The judgement stays right: with the lock held, no other transaction that recorded
+// the ID is open, and the outcome is read from the row.
 func key(id uuid.UUID) int64 {
 	return int64(binary.BigEndian.Uint64(id[:8]) ^ binary.BigEndian.Uint64(id[8:]))
 }
@@ -170,7 +168,7 @@ func keys(ids []uuid.UUID) string {
 	return string(append(text, '}'))
 }
 
-// A proofLedger waits by the same locks, and puts its canaries into bridge_ledger itself.
+// A proofLedger waits by the same locks, and puts its canaries into bridge_ledger.
 type proofLedger struct {
 	*OwnLedger
 	ledger *Ledger

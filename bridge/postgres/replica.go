@@ -20,8 +20,8 @@ import (
 const emit = `WITH emitted AS MATERIALIZED (SELECT pg_logical_emit_message(true, 'twoqueue', ''::text))
 SELECT ` + server + ` FROM emitted`
 
-// replicate returns nil once the standby, if commits wait for one, has the commits that were seen
-// on this instance before the call. Calls that run at the same time share a write.
+// replicate returns nil once the standby, if commits wait for one, has all commits seen on this
+// instance before the call. Concurrent calls share a write.
 func (l *Ledger) replicate(ctx context.Context, on instance) error {
 	if !on.Waits {
 		return nil
@@ -40,9 +40,10 @@ func (l *Ledger) replicate(ctx context.Context, on instance) error {
 	return nil
 }
 
-// committedOn is the outcome of a settle that has found the row. It ends the settle's transaction.
+// committedOn returns the outcome of a settle that has found the row. It ends the settle's
+// transaction.
 func (l *Ledger) committedOn(ctx context.Context, tx *sqlx.Tx, on instance) (driver.Outcome, driver.Instance, error) {
-	_ = tx.Rollback() // gives the connection back, before another is needed
+	_ = tx.Rollback() // returns the connection before another is needed
 	if err := l.replicate(ctx, on); err != nil {
 		return driver.StillOpen, "", err
 	}

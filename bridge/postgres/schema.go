@@ -12,15 +12,15 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// A Schema is the schema of the bridge's tables and functions, by its name as pg_namespace has it:
+// A Schema names the schema of the bridge's tables and functions, as spelled in pg_namespace:
 //
 //	ledger, err := postgres.Schema("messaging").Open(ctx, db)
 //
-// All statements then name the schema, and no connection's search_path matters. The schema "" is the
-// one that search_path finds.
+// All statements then name the schema, and no connection's search_path matters. The schema "" means
+// the schema that search_path finds.
 type Schema string
 
-// Open does what the function of this name does, with the ledger's tables in the schema.
+// Open opens the ledger whose tables are in the schema, as the function Open does.
 func (s Schema) Open(ctx context.Context, db *sql.DB) (*Ledger, error) {
 	l := &Ledger{db: sqlx.NewDb(db, "postgres"), flush: tables.NewFlush()}
 	var err error
@@ -36,14 +36,14 @@ func (s Schema) Open(ctx context.Context, db *sql.DB) (*Ledger, error) {
 	return l, nil
 }
 
-// foreign counts the functions in the schema $1 that do not name the table $2: a migration that made them
+// foreign counts the functions in the schema $1 that do not name the table $2: their migration
 // relied on search_path.
 const foreign = `SELECT count(*) FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
 WHERE n.nspname = $1::text AND strpos(p.prosrc, $2::text) = 0
 AND p.proname IN ('bridge_committed', 'bridge_forget', 'bridge_due', 'bridge_claim', 'bridge_touch')`
 
-// checkFunctions refuses functions that would use another schema's table, or none: tables that
-// were made without the schema, or whose schema has a new name, have such functions.
+// checkFunctions refuses functions that would use another schema's table, or none. Tables made
+// without the schema, and tables in a renamed schema, have such functions.
 func (l *Ledger) checkFunctions(ctx context.Context) error {
 	if !l.schema.IsSet() {
 		return nil
