@@ -16,15 +16,15 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// Messages stand in the statements in base64. As a parameter a message would be text to the server,
+// Messages are in the statements as base64. A message as a parameter would be text to the server,
 // which converts it if character_set_connection differs from character_set_client (measured on
-// MariaDB 10.11: it then holds other bytes), and the driver would prepare the statement first.
+// MariaDB 10.11: the stored bytes then differ), and the driver would prepare the statement first.
 //
-// UTC_TIMESTAMP is the same wherever it stands in a statement, so an unpublished row has
-// one time in both columns.
+// UTC_TIMESTAMP has one value within a statement, so an unpublished row has one time in both
+// columns.
 const (
-	// %[5]s is the message, %[6]d how many microseconds after the record it is to be staged, and
-	// %[7]s the earliest time of the record.
+	// %[5]s is the message, %[6]d the microseconds from the record to the stage time, and %[7]s the
+	// earliest time of the record.
 	carryOne = `INSERT INTO bridge_ledger (id, recorded_at, message, stage_at)
 SELECT UNHEX('%[1]s'), GREATEST(UTC_TIMESTAMP(6), CAST('%[7]s' AS DATETIME(6))), FROM_BASE64('%[5]s'),
 	GREATEST(UTC_TIMESTAMP(6), CAST('%[7]s' AS DATETIME(6))) + INTERVAL %[6]d MICROSECOND
@@ -34,15 +34,16 @@ FROM bridge_identity i WHERE i.one = 1 AND i.identity = UNHEX('%[2]s')`
 	more      = `(UNHEX('%[1]s'), GREATEST(UTC_TIMESTAMP(6), CAST('%[4]s' AS DATETIME(6))), FROM_BASE64('%[2]s'),
 	GREATEST(UTC_TIMESTAMP(6), CAST('%[4]s' AS DATETIME(6))) + INTERVAL %[3]d MICROSECOND)`
 
-	// A DELETE of a row that is not there would lock the gap in which senders insert, in a transaction
-	// at REPEATABLE READ: see cancel.
+	// In a transaction at REPEATABLE READ, a DELETE of a missing row would lock the gap in which
+	// senders insert: see cancel.
 	seesRow   = `SELECT COUNT(*) FROM ` + ledgerByKey + ` WHERE l.id = UNHEX('%[1]s')`
 	takePlace = `INSERT IGNORE INTO bridge_ledger (id) VALUES (UNHEX('%[1]s'))`
 	cancelRow = `DELETE FROM bridge_ledger WHERE id = UNHEX('%[1]s') AND stage_at <= recorded_at`
 	takeBack  = `DELETE FROM bridge_ledger WHERE id = UNHEX('%[1]s')`
 
-	// One row at least if the identity is right, with nulls if none is due. It begins after the stage
-	// time %[5]s and the ID %[6]s, goes along the index, which ends with the ID, and ends at the limit.
+	// At least one row if the identity is right, with nulls if no row is due. It begins after the
+	// stage time %[5]s and the ID %[6]s, follows the index, which ends with the ID, and ends at the
+	// limit.
 	due = `SELECT CAST(UTC_TIMESTAMP(6) AS CHAR) AS now, o.id, CAST(o.recorded_at AS CHAR) AS recorded_at, CAST(o.stage_at AS CHAR) AS stage_at, o.bytes
 FROM bridge_identity i LEFT JOIN (
 	SELECT l.id, l.recorded_at, l.stage_at, OCTET_LENGTH(l.message) AS bytes FROM bridge_ledger l FORCE INDEX (bridge_ledger_stage_at)
@@ -55,8 +56,8 @@ FROM bridge_identity i LEFT JOIN (
 	next = `GREATEST(UTC_TIMESTAMP(6), l.recorded_at) + INTERVAL LEAST(GREATEST(TIMESTAMPDIFF(MICROSECOND, l.recorded_at, UTC_TIMESTAMP(6)), %[5]d), %[6]d) MICROSECOND`
 
 	// %[1]s are pairs of an ID and a stage time, %[7]s is the claim. Of two claims of a row the
-	// second one finds it locked, or with another stage time. Without the LIMIT MySQL merges the
-	// tables of the two SELECTs, and the UPDATE then waits for locked rows (seen on 9.7).
+	// second finds it locked, or with another stage time. Without the LIMIT MySQL merges the tables
+	// of the two SELECTs, and the UPDATE then waits for locked rows (seen on 9.7).
 	claim = `UPDATE (
 	SELECT l.id, ids.stage_at FROM (
 		SELECT UNHEX(j.id) AS id, CAST(j.stage_at AS DATETIME(6)) AS stage_at
@@ -72,9 +73,9 @@ FROM bridge_identity i LEFT JOIN (
 ) free STRAIGHT_JOIN ` + ledgerByKey + ` ON l.id = free.id SET l.stage_at = ` + next
 )
 
-// carry inserts the first row only if the identity is right, and the others if it has inserted that
-// one. (A SELECT of the identity would begin the snapshot of a transaction at REPEATABLE READ. One
-// INSERT of messages in a JSON array took MariaDB 10.11 three times as long.)
+// carry inserts the first row only if the identity is right, and the others only if the first was
+// inserted. (A SELECT of the identity would begin the snapshot of a transaction at REPEATABLE READ.
+// One INSERT of messages in a JSON array took MariaDB 10.11 three times as long.)
 func (l *Ledger) carry(ctx context.Context, tx bridge.Tx, stage tables.Stage, messages []driver.Carried) (int64, error) {
 	var grace time.Duration
 	if stage.Published {
@@ -94,10 +95,11 @@ func (l *Ledger) carry(ctx context.Context, tx bridge.Tx, stage tables.Stage, me
 	return n + inserted, err
 }
 
-// cancel deletes only a row that is there. The first statement reads the snapshot of a transaction at
-// REPEATABLE READ. If that does not show the row, an INSERT either finds it all the same, or takes its
-// place, which is deleted again: neither locks a gap beside other rows. Only a row that was forgotten
-// after the snapshot is deleted in vain, and that DELETE locks its gap until the transaction ends.
+// cancel deletes only an existing row. At REPEATABLE READ the first statement reads the
+// transaction's snapshot. If the row is not in it, an INSERT either finds the row all the same, or
+// takes the row's place and is deleted again: neither locks a gap beside other rows. Only for a row
+// that was forgotten after the snapshot does the DELETE find nothing, and it then locks its gap
+// until the transaction ends.
 func (l *Ledger) cancel(ctx context.Context, tx bridge.Tx, id uuid.UUID) (int64, error) {
 	var there int
 	if err := tables.QueryRow(ctx, tx, l.statement(seesRow, digits(id)), nil, &there); err != nil {
@@ -144,7 +146,7 @@ func (l *Ledger) due(ctx context.Context, after driver.DueRow, limit int) ([]tab
 			return nil, err
 		}
 		if !row.ID.Valid {
-			continue // none is due
+			continue // no row is due
 		}
 		if f.RecordedAt.Time, err = time.Parse(timeText, row.RecordedAt.String); err != nil {
 			return nil, err
@@ -156,10 +158,10 @@ func (l *Ledger) due(ctx context.Context, after driver.DueRow, limit int) ([]tab
 	return found, nil
 }
 
-// claim is two statements that the server commits by themselves. A transaction of both would leave
-// the locks of a client that vanishes in between. The first one writes an ID that only this claim
-// has into the rows that it moves, and by that the second one knows them: the server has no
-// UPDATE that returns rows, and another claim may have moved some of the rows a moment before.
+// claim consists of two statements that the server commits by themselves. In one transaction, a
+// client that vanishes between them would leave its locks. The first statement writes an ID that is
+// unique to this claim into the rows that it moves, and the second finds them by it: the server has
+// no UPDATE that returns rows, and another claim may have moved some of the rows a moment before.
 func (l *Ledger) claim(ctx context.Context, rows []driver.DueRow) (messages []driver.Carried, err error) {
 	pairs, ids := make([][2]string, len(rows)), make([]uuid.UUID, len(rows))
 	for i, row := range rows {

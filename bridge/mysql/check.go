@@ -37,8 +37,8 @@ WHERE table_schema = DATABASE() AND table_name = 'bridge_ledger'`)
 	return identity, nil
 }
 
-// checkVariables refuses a server whose locks do not tell about a transaction. Releases
-// without one of the variables do not list it.
+// checkVariables refuses a server whose locks do not show a transaction's state. Releases without
+// one of the variables do not list it.
 func (l *Ledger) checkVariables(ctx context.Context) error {
 	var settings []struct {
 		Name  string `db:"Variable_name"`
@@ -67,11 +67,11 @@ WHERE Variable_name IN ('wsrep_on', 'group_replication_single_primary_mode')`)
 	return takesWrites(set)
 }
 
-// checkConsistency refuses a member of a replication group whose sessions read, after it has been
-// elected, before it has applied the transactions of the old primary: committed rows are absent
-// then, and not locked. All levels but EVENTUAL have them wait (MySQL 9.5 Reference
-// Manual, 'Configuring Transaction Consistency Guarantees'). A server without the plugin has
-// neither variable, and one in no group has an empty name.
+// checkConsistency refuses a member of a replication group that may show old state: after its
+// election its sessions read before it has applied the transactions of the old primary. Committed
+// rows are then absent, and not locked. At all levels except EVENTUAL the sessions wait (MySQL 9.5
+// Reference Manual, 'Configuring Transaction Consistency Guarantees'). A server without the plugin
+// has neither variable, and a server in no group has an empty name.
 func (l *Ledger) checkConsistency(ctx context.Context) error {
 	var settings []struct {
 		Name  string `db:"Variable_name"`
@@ -91,9 +91,9 @@ WHERE Variable_name IN ('group_replication_group_name', 'group_replication_consi
 	return nil
 }
 
-// takesWrites returns an error unless all that readOnly has read is off. super_read_only
-// is not read, which MariaDB has not: it turns read_only on (MySQL 8.4 Reference Manual,
-// 'Server System Variables').
+// takesWrites returns an error unless all variables in readOnly are off. super_read_only is left
+// out: MariaDB lacks it, and it turns read_only on (MySQL 8.4 Reference Manual, 'Server System
+// Variables').
 func takesWrites(readOnly string) error {
 	for _, value := range strings.Fields(readOnly) {
 		if !mysqlserver.Off(value) {
@@ -103,8 +103,8 @@ func takesWrites(readOnly string) error {
 	return nil
 }
 
-// checkReplica refuses a server that applies the transactions of another. It is
-// told to logins with the right to ask (REPLICA MONITOR, REPLICATION CLIENT).
+// checkReplica refuses a server that applies the transactions of another. Only logins with REPLICA
+// MONITOR or REPLICATION CLIENT may read the status; for others it does nothing.
 func (l *Ledger) checkReplica(ctx context.Context) error {
 	rows, err := l.db.QueryxContext(ctx, `SHOW REPLICA STATUS`)
 	if n := mysqlserver.Number(err); n == missingRight || n == syntaxError { // before MySQL 8.0.22
@@ -126,8 +126,7 @@ func (l *Ledger) checkReplica(ctx context.Context) error {
 	return rows.Err()
 }
 
-// applies tells whether a replica's thread for applying runs, whatever the release
-// calls it.
+// applies reports whether a replica's applying thread runs, under either release's name.
 func applies(status map[string]any) bool {
 	return slices.ContainsFunc([]string{"Slave_SQL_Running", "Replica_SQL_Running"}, func(name string) bool {
 		value, _ := status[name].([]byte)

@@ -11,12 +11,12 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// Texts stand in the statements as hexadecimal digits, as the IDs do, and a kept message in
-// base64 (see carried.go).
+// Texts are in the statements as hexadecimal digits, as the IDs are, and a kept message in base64
+// (see carried.go).
 //
-// The reads of kept messages lock nothing, not even the gap where there is none. At
-// REPEATABLE READ they see the state of the transaction's first read, which is not
-// older than its lock, as LockMark comes first.
+// The reads of kept messages lock nothing, not even the gap if there is none. At REPEATABLE READ
+// they see the state of the transaction's first read. It is not older than the transaction's lock,
+// since LockMark comes first.
 const (
 	makeMark = `INSERT INTO bridge_mark (consumer, name, mark) VALUES (UNHEX('%s'), UNHEX('%s'), '') ON DUPLICATE KEY UPDATE mark = mark`
 	readMark = `SELECT mark FROM bridge_mark WHERE consumer = UNHEX('%s') AND name = UNHEX('%s') FOR UPDATE`
@@ -64,7 +64,7 @@ func set(ctx context.Context, tx bridge.Tx, consumer, name, mark string) (change
 	return tx.Exec(ctx, statement)
 }
 
-// fill fills in texts, as digits, messages, in base64, and numbers.
+// fill inserts texts, as digits, messages, in base64, and numbers into a statement.
 func fill(statement string, values ...any) (string, []any) {
 	var filled []any
 	for _, value := range values {

@@ -8,14 +8,14 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/mysqlserver"
 )
 
-// The errors that mean something to us, by number.
+// The errors that the bridge handles, by number.
 const (
 	noDatabase       = 1046
 	unknownColumn    = 1054
 	duplicateKey     = 1062
 	syntaxError      = 1064
 	noSuchTable      = 1146
-	noSuchIndex      = 1176 // also of an index that no statement may use
+	noSuchIndex      = 1176 // also for an index that no statement may use
 	lockWaitTimeout  = 1205
 	deadlock         = 1213
 	missingRight     = 1227
@@ -30,7 +30,7 @@ const (
 	serverStops      = 1053
 	sessionKilled    = 1927 // MariaDB
 	sessionWasKilled = 3169 // MySQL
-	tableFull        = 1114 // of a full disk, too
+	tableFull        = 1114 // also for a full disk
 	statementTime    = 1969 // MariaDB's max_statement_time
 	executionTime    = 3024 // MySQL's max_execution_time
 )
@@ -44,13 +44,13 @@ func (*Inbox) Transient(err error) bool {
 	return false
 }
 
-// waitEnded tells whether the server ended a wait by one of its time-outs.
+// waitEnded reports whether a time-out of the server ended a wait.
 func waitEnded(err error) bool {
 	n := mysqlserver.Number(err)
 	return n == lockWaitTimeout || n == statementTime || n == executionTime
 }
 
-// classify adds to the driver's error the answer to what it means for the bridge.
+// classify adds the bridge's error, with the remedy, to the driver's error.
 func classify(err error) error {
 	switch mysqlserver.Number(err) {
 	case duplicateKey:

@@ -8,11 +8,10 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/mysqlserver"
 )
 
-// fence is a savepoint at the beginning of a transaction. It ends with the transaction, and with
-// nothing else that a statement of the caller does: the first savepoint outlives a rollback to
-// every later one. (A look at the claim or the ledger's row would cost one round trip less. But
-// a sender records after the caller's statements, and a claim that is there may be another
-// receiver's.)
+// fence is a savepoint at the beginning of a transaction. It disappears with the transaction, and
+// by no other statement of the caller: the first savepoint outlives a rollback to every later one.
+// (A look at the claim or the ledger's row would cost one round trip less. But a sender records
+// after the caller's statements, and a claim that is found may be another receiver's.)
 type fence struct{}
 
 const (

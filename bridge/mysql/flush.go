@@ -12,13 +12,13 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// logged tells whether a commit is on the disk, and on the replica if the server waits for one,
-// before others see it.
+// logged is true if a commit is on the disk, and on the replica if the server waits for one, before
+// others see it.
 //
-// It is on the disk if the server writes a binary log in files, and waits for it to be on the disk.
-// If not, InnoDB shows the commit first, and a crash in between undoes it (MySQL bugs 74303, 75519
-// and 119759). MariaDB 12.3.1 has brought a binary log within InnoDB, which ignores sync_binlog;
-// only from there on is the first comment read.
+// It is on the disk if the server writes a binary log in files, and waits until the log is on the
+// disk. Otherwise InnoDB shows the commit first, and a crash in between undoes it (MySQL bugs
+// 74303, 75519 and 119759). MariaDB 12.3.1 introduced a binary log within InnoDB, which ignores
+// sync_binlog; only from that version on does a server read the first comment.
 //
 // With AFTER_COMMIT a server that waits for a replica shows the commit first, and a failover in
 // between undoes it. Only MariaDB reads the second comment. On MySQL these variables belong to a
@@ -27,11 +27,11 @@ const logged = `@@GLOBAL.log_bin AND @@GLOBAL.sync_binlog = 1
 /*M!120301 AND COALESCE(@@GLOBAL.binlog_storage_engine, '') = '' */
 /*M!100600 AND NOT (@@GLOBAL.rpl_semi_sync_master_enabled AND @@GLOBAL.rpl_semi_sync_master_wait_point = 'AFTER_COMMIT') */ AS logged`
 
-// makeDurable returns nil once a crash of the server cannot undo the commits that were seen on it
-// before the call. (Another server's log tells nothing of them.) InnoDB's log is sequential, and the
-// commit of a write of our own waits until the log is on the disk, with all earlier commits in it. It
-// waits for the replica too, which has then received all earlier commits. The row that it writes is
-// gone with the same transaction.
+// makeDurable returns nil once a crash of the server cannot undo the commits seen on it before the
+// call. (Another server's log proves nothing about them.) InnoDB's log is sequential, and the
+// commit of the bridge's own write waits until the log is on the disk, with all earlier commits in
+// it. It waits for the replica too, which has then received all earlier commits. The same
+// transaction deletes the row that it writes.
 func (l *Ledger) makeDurable(ctx context.Context, on driver.Instance) error {
 	from, err := l.flush.Run(ctx, func() (driver.Instance, error) {
 		id := uuid.New()

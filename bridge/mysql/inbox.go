@@ -19,10 +19,10 @@ import (
 )
 
 const (
-	// The session's time zone has no part in it.
+	// The session's time zone does not matter.
 	sinceEpoch = `TIMESTAMPDIFF(MICROSECOND, '1970-01-01', %s) DIV 1000`
 
-	// By the primary key all of the consumer's rows would be locked, and waited for.
+	// By the primary key, a statement would lock and wait for all of the consumer's rows.
 	byDue = `FORCE INDEX (bridge_inbox_pending_due)`
 )
 
@@ -42,7 +42,7 @@ var inbox = tables.NewInbox(tables.Dialect{
 })
 
 // A parameter is text to the server, which converts it if character_set_connection differs from
-// character_set_client: see carried.go. So bytes travel as ASCII.
+// character_set_client: see carried.go. So bytes are sent as ASCII.
 var packing = tables.Packing{
 	Bytes: func(b []byte) []byte {
 		if b == nil {
@@ -50,24 +50,24 @@ var packing = tables.Packing{
 		}
 		return base64.StdEncoding.AppendEncode([]byte{}, b)
 	},
-	Text:     func(s string) string { return s }, // ASCII already
+	Text:     func(s string) string { return s }, // it is ASCII already
 	Error:    func(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) },
 	BytesOut: "FROM_BASE64($1)",
 	TextOut:  "$1",
 	ErrorOut: "CONVERT(FROM_BASE64($1) USING utf8mb4)",
 }
 
-// An Inbox is the tables of processed keys, pending messages, marks and kept messages in one
+// An Inbox holds the tables of processed keys, pending messages, marks and kept messages in one
 // MySQL or MariaDB database. It implements driver.Inbox.
 //
 // LockMark waits for an open transaction that has locked the mark, for as long as tx's
-// innodb_lock_wait_timeout allows (error 1205). If several wait for one that has created the
-// mark and rolls back, InnoDB may end all but one of them with a deadlock (1213): roll back and
-// try again. At REPEATABLE READ, the default, the first LockMark of a name may also wait for a
-// transaction that has locked another name, now and then: the server locks gaps too. If that
-// delays you, put transaction_isolation='READ-COMMITTED' into the receiver's DSN (tx_isolation
-// on MariaDB before 11.1). (Measured on MariaDB 10.11: 5 of 267 rounds of the suite beside a
-// purge, none of 1,429 at READ COMMITTED.)
+// innodb_lock_wait_timeout allows (error 1205). If several wait for a transaction that has created
+// the mark and rolls back, InnoDB may end all but one of them with a deadlock (1213): roll back and
+// try again. At REPEATABLE READ, the default, the first LockMark of a name sometimes also waits for
+// a transaction that has locked another name: the server locks gaps too. If that delays you, put
+// transaction_isolation='READ-COMMITTED' into the receiver's DSN (tx_isolation on MariaDB before
+// 11.1). (Measured on MariaDB 10.11: 5 of 267 rounds of the suite beside a purge, none of 1,429 at
+// READ COMMITTED.)
 type Inbox struct {
 	tables.Inbox
 	tables.Entities
@@ -85,24 +85,24 @@ func OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
 	return &Inbox{Inbox: inbox.On(db), Entities: entities}, nil
 }
 
-// claimMost is how many keys one INSERT claims: with the longest, 100 kB of text.
+// claimMost is how many keys one INSERT claims: at most 100 kB of text.
 const claimMost = 100
 
 // Claim inserts the keys in tx, up to 100 with a statement. It waits at each key for an open
 // transaction that has inserted that key, for as long as tx's innodb_lock_wait_timeout allows
 // (error 1205). If one of the keys is claimed, the statement fails as a whole, and its keys are
-// inserted in smaller numbers, down to one. Where several wait for one that rolls back, InnoDB may
-// end all but one of them with a deadlock (1213), and so of two that claim some of the same keys
-// and find one of these claimed: roll back and try again.
+// inserted in smaller groups, down to one. InnoDB may end all but one of several waiting
+// transactions with a deadlock (1213), if they wait for a transaction that rolls back, or if two
+// claim some of the same keys and find one of these claimed: roll back and try again.
 func (*Inbox) Claim(ctx context.Context, tx bridge.Tx, consumer string, keys []string) (fresh []string, err error) {
 	if err := tables.CheckClaim(consumer, keys); err != nil {
 		return nil, fmt.Errorf("claim keys: %w", err)
 	}
 	of := hex.EncodeToString([]byte(consumer))
 	fresh, err = tables.ClaimParts(keys, claimMost, func(keys []string) (duplicate bool, err error) {
-		// The duplicate is told by its error, which leaves tx as it was. INSERT IGNORE
-		// would take every other error for a duplicate too, and the count of ON DUPLICATE
-		// KEY UPDATE depends on how the driver has connected. MySQL has no RETURNING.
+		// A duplicate is recognised by its error, which leaves tx unchanged. INSERT IGNORE would
+		// take every other error for a duplicate too, and the count of ON DUPLICATE KEY UPDATE
+		// depends on the driver's connection. MySQL has no RETURNING.
 		text := []byte("INSERT INTO bridge_inbox (consumer, `key`) VALUES ")
 		for n, key := range keys {
 			if n > 0 {
@@ -122,9 +122,9 @@ func (*Inbox) Claim(ctx context.Context, tx bridge.Tx, consumer string, keys []s
 	return fresh, nil
 }
 
-// forgetKeys joins the keys to the table in that order, row by row by key, as the
-// ledger's statements do: else the server may choose to read all of a small table, and
-// so wait for what others claim.
+// forgetKeys joins the keys to the table in that order, row by row by key, like the ledger's
+// statements. Otherwise the server may choose to read all of a small table, and so wait for others'
+// claims.
 var forgetKeys = fmt.Sprintf(`DELETE i FROM (SELECT UNHEX(j.k) AS k FROM JSON_TABLE(?, '$[*]' COLUMNS (k VARCHAR(510) PATH '$')) j) ids
 STRAIGHT_JOIN bridge_inbox i FORCE INDEX (PRIMARY) ON i.consumer = FROM_BASE64(?) AND i.`+"`key`"+` = ids.k
 WHERE `+sinceEpoch+` < `+sinceEpoch+` - ?`, "i.claimed_at", "UTC_TIMESTAMP(6)")

@@ -11,22 +11,22 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// An instance is the answer of server.
+// An instance is the result of server.
 type instance struct {
 	Server  string
-	Started int64 // with a part of server_id before it
+	Started int64 // preceded by a part of server_id
 }
 
-// A start is when the server that answers has started. The counter below it carries into it
-// after 16,777,216 calls of UUID_SHORT, by anybody. So a start that is one more than the last is
-// the same start; a server that restarts within one second of its start is not told apart.
+// A start recognises the start of the answering server. A counter below the time carries into it
+// after 16,777,216 calls of UUID_SHORT, by any client. So a start that is one more than the last is
+// the same start; a restart within one second of the start is not noticed.
 type start struct {
 	mu          sync.Mutex
 	server      string
 	first, last int64
 }
 
-// name returns the same name for all answers of one instance.
+// name returns the same name for all results of one instance.
 func (s *start) name(i instance) driver.Instance {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -16,20 +16,19 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// A Ledger is the ledger in one MySQL or MariaDB database. It implements
-// driver.Ledger.
+// A Ledger is the ledger in one MySQL or MariaDB database. It implements driver.Ledger.
 //
 // Record inserts IDs without messages with one statement, whatever their number. If it fails, tx
-// has none of them. After a deadlock tx has ended, and any further statement in it would commit by
-// itself.
+// contains none of them. After a deadlock tx has ended, and any further statement in it would
+// commit by itself.
 //
 // max_allowed_packet of the server, by default 16 MiB on MariaDB and 64 MiB on MySQL, bounds a
-// carried message, which travels in base64: it must be somewhat smaller than three quarters of it.
+// carried message, which is sent in base64: it must be somewhat smaller than three quarters of it.
 type Ledger struct {
 	tables.Ledger
 	fence
 	db     *sqlx.DB
-	commit bool // each statement by one of ours, since the connections do not
+	commit bool // end each statement with a COMMIT, since the connections do not
 	column column
 	flush  *tables.Flush
 	start  *start
@@ -85,8 +84,8 @@ func (l *Ledger) record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) (int
 	return tx.Exec(ctx, l.statement(recordMany, array(ids)))
 }
 
-// committed reads the rows of ids with one statement at READ COMMITTED, whatever the
-// connection's isolation level is.
+// committed reads the rows of ids with one statement at READ COMMITTED, at any isolation level of
+// the connection.
 func (l *Ledger) committed(ctx context.Context, ids []uuid.UUID) (found []uuid.UUID, from driver.Instance, err error) {
 	var durable bool
 	err = tables.OnConnection(ctx, l.db, func(conn *sqlx.Conn) error {
@@ -111,7 +110,7 @@ func (l *Ledger) recent(ctx context.Context, ids []uuid.UUID, age time.Duration)
 	return found, from, err
 }
 
-// find runs one of the statements that look IDs up.
+// find runs a statement that looks IDs up.
 func (l *Ledger) find(ctx context.Context, q sqlx.QueryerContext, statement string) (found []uuid.UUID, from driver.Instance, durable bool, err error) {
 	var rows []struct {
 		ID     uuid.NullUUID
@@ -132,8 +131,8 @@ func (l *Ledger) find(ctx context.Context, q sqlx.QueryerContext, statement stri
 	return found, l.start.name(rows[0].instance), rows[0].Logged, nil
 }
 
-// forget deletes the rows that it can lock at once. It asks which rows are left only if it has
-// deleted fewer than it was given.
+// forget deletes the rows that it can lock at once. It looks up the remaining rows only if it has
+// deleted fewer than the given ones.
 func (l *Ledger) forget(ctx context.Context, ids []uuid.UUID) (left []uuid.UUID, err error) {
 	err = tables.OnConnection(ctx, l.db, func(conn *sqlx.Conn) error {
 		var gone int
@@ -151,16 +150,17 @@ func (l *Ledger) forget(ctx context.Context, ids []uuid.UUID) (left []uuid.UUID,
 	return left, err
 }
 
-// alone runs one statement at READ COMMITTED, as a transaction of its own. The server ends it
-// with the statement, so a client that vanishes leaves no lock behind; in a transaction it would,
-// for wait_timeout, eight hours by default. (Where the DSN has turned autocommit off, it does.)
-// After an error the connection must not be used again, unless a wait has ended it.
+// alone runs one statement at READ COMMITTED, as a transaction of its own. The server ends the
+// transaction with the statement, so a client that vanishes leaves no lock; in a longer transaction
+// its locks would last for wait_timeout, eight hours by default. (They do if the DSN has turned
+// autocommit off.) After an error the connection must not be used again, unless a time-out ended a
+// wait.
 func (l *Ledger) alone(ctx context.Context, conn *sqlx.Conn, run func() error) error {
 	for again := deadlocks; ; again-- {
 		if err := l.end(ctx, conn); err != nil {
 			return err
 		}
-		// This is for the next transaction only.
+		// This applies to the next transaction only.
 		if _, err := conn.ExecContext(ctx, `SET TRANSACTION ISOLATION LEVEL READ COMMITTED`); err != nil {
 			return fmt.Errorf("set the isolation level: %w", err)
 		}
@@ -175,7 +175,7 @@ func (l *Ledger) alone(ctx context.Context, conn *sqlx.Conn, run func() error) e
 	}
 }
 
-// end ends the transaction that a statement has begun on a connection without autocommit.
+// end commits the transaction that a statement has begun on a connection without autocommit.
 func (l *Ledger) end(ctx context.Context, conn *sqlx.Conn) error {
 	if !l.commit {
 		return nil
@@ -186,12 +186,12 @@ func (l *Ledger) end(ctx context.Context, conn *sqlx.Conn) error {
 	return nil
 }
 
-// idleLimit is for how many seconds a transaction that keeps locks may say nothing before the
-// server ends it, with its connection.
+// idleLimit is how many seconds a transaction that keeps locks may be silent before the server ends
+// it, with its connection.
 const idleLimit = 60
 
-// limitIdle has the server end the connection after so many seconds without a statement, and
-// returns the limit that it had.
+// limitIdle makes the server end the connection after so many seconds without a statement, and
+// returns the limit before.
 func limitIdle(ctx context.Context, conn *sqlx.Conn, seconds int64) (usual int64, err error) {
 	if err := conn.GetContext(ctx, &usual, `SELECT @@SESSION.wait_timeout`); err != nil {
 		return 0, fmt.Errorf("read wait_timeout: %w", err)
@@ -206,8 +206,8 @@ func setWaitTimeout(ctx context.Context, conn *sqlx.Conn, seconds int64) error {
 	return nil
 }
 
-// keepingLocks is readCommitted for what keeps locks from one statement to the next: a client
-// that vanishes in between leaves them for idleLimit.
+// keepingLocks is readCommitted for a transaction that keeps locks from one statement to the next:
+// if its client vanishes in between, the locks last for idleLimit.
 func keepingLocks(ctx context.Context, db *sqlx.DB, fn func(tx *sqlx.Tx) error) error {
 	return tables.OnConnection(ctx, db, func(conn *sqlx.Conn) error {
 		usual, err := limitIdle(ctx, conn, idleLimit)
@@ -221,13 +221,12 @@ func keepingLocks(ctx context.Context, db *sqlx.DB, fn func(tx *sqlx.Tx) error) 
 	})
 }
 
-// deadlocks is how often a transaction that the server has ended for a deadlock is
-// begun again.
+// deadlocks is how often a transaction that the server ended for a deadlock is begun again.
 const deadlocks = 3
 
-// readCommitted runs fn in a transaction of its own at READ COMMITTED, and commits
-// it. At that level no statement of ours locks the gap in which a missing ID would
-// stand, and so keeps a sender from inserting there.
+// readCommitted runs fn in a transaction of its own at READ COMMITTED, and commits it. At that
+// level none of the bridge's statements locks the gap of a missing ID, which would keep a sender
+// from inserting there.
 func readCommitted(ctx context.Context, db interface {
 	BeginTxx(context.Context, *sql.TxOptions) (*sqlx.Tx, error)
 }, fn func(tx *sqlx.Tx) error) error {

@@ -12,21 +12,20 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// Times stand in the statements, and come back, as text: what the driver makes of a
-// DATETIME depends on how it has connected. %[5]s is the time, or the age in
-// microseconds, %[6]d the limit.
+// Times are text in the statements and in their results: the driver's value of a DATETIME depends
+// on its connection's parameters. %[5]s is the time, or the age in microseconds, %[6]d the limit.
 const (
-	// One row at least if the identity is right, with nulls if there are none.
+	// At least one row if the identity is right, with nulls if there are no orphans.
 	orphans = `SELECT o.id, CAST(o.recorded_at AS CHAR) AS recorded_at FROM bridge_identity i LEFT JOIN (
 	SELECT l.id, l.recorded_at FROM bridge_ledger l
 	WHERE l.recorded_at < UTC_TIMESTAMP(6) - INTERVAL %[5]s MICROSECOND AND l.stage_at IS NULL
 	ORDER BY l.recorded_at, l.id LIMIT %[6]d
 ) o ON 1 = 1 WHERE i.one = 1 AND i.identity = UNHEX('%[2]s') ORDER BY o.recorded_at, o.id`
 
-	// The affected rows are 0 too if it is that high already.
+	// The affected rows are 0 also if the watermark is that high already.
 	raise = `UPDATE bridge_watermark SET swept_before = GREATEST(COALESCE(swept_before, '%[5]s'), '%[5]s') WHERE one = 1`
 
-	// The rows are locked first, as there is no DELETE that skips what is locked.
+	// The rows are locked first, since there is no DELETE that skips locked rows.
 	lockOld = `SELECT l.id FROM ` + ids + ` STRAIGHT_JOIN ` + ledgerByKey + ` ON l.id = ids.id
 WHERE l.recorded_at < '%[5]s' AND l.stage_at IS NULL FOR UPDATE SKIP LOCKED`
 
@@ -36,7 +35,7 @@ WHERE l.recorded_at < '%[5]s' AND l.stage_at IS NULL FOR UPDATE SKIP LOCKED`
 FROM bridge_identity i JOIN bridge_watermark w ON w.one = 1 WHERE i.one = 1 AND i.identity = UNHEX('%[2]s')`
 )
 
-// timeText is a DATETIME(6) as text.
+// timeText is the text format of a DATETIME(6).
 const timeText = "2006-01-02 15:04:05.000000"
 
 // orphans reads the whole ledger in one snapshot.
@@ -56,7 +55,7 @@ func (l *Ledger) orphans(ctx context.Context, age time.Duration, limit int) ([]t
 	for i, row := range rows {
 		found[i].ID = row.ID
 		if !row.ID.Valid {
-			continue // there are none
+			continue // there are no orphans
 		}
 		if found[i].RecordedAt.Time, err = time.Parse(timeText, row.RecordedAt.String); err != nil {
 			return nil, err
@@ -102,7 +101,7 @@ func (l *Ledger) expectOwn(ctx context.Context, tx *sqlx.Tx) error {
 	return err
 }
 
-// sweep locks what it deletes first, FOR UPDATE SKIP LOCKED.
+// sweep first locks the rows to delete, FOR UPDATE SKIP LOCKED.
 func (l *Ledger) sweep(ctx context.Context, ids []uuid.UUID, before time.Time) (swept []uuid.UUID, err error) {
 	err = keepingLocks(ctx, l.db, func(tx *sqlx.Tx) error {
 		swept = nil
@@ -116,7 +115,7 @@ func (l *Ledger) sweep(ctx context.Context, ids []uuid.UUID, before time.Time) (
 	return swept, err
 }
 
-// timed fills in a statement with a time or an age, and a limit.
+// timed inserts a time or an age, and a limit, into a statement.
 func (l *Ledger) timed(format string, ids []uuid.UUID, when string, limit int) string {
 	return l.statement(format, array(ids), when, limit)
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// An OwnLedger is a ledger that reads another table than bridge_ledger, and leaves it as
-// it is. It implements driver.Ledger.
+// An OwnLedger is a ledger that reads a table of the application's, and does not change it. It
+// implements driver.Ledger.
 type OwnLedger struct {
 	tables.OwnLedger
 	fence
@@ -24,9 +24,9 @@ type OwnLedger struct {
 
 var _ driver.Ledger = (*OwnLedger)(nil)
 
-// OpenOwnTable opens the ledger of db on a table of the application's own. The
-// column must be BINARY(16), or MariaDB's UUID, with a unique index on it alone
-// that is neither IGNORED nor INVISIBLE, in an InnoDB table that the login may read.
+// OpenOwnTable opens the ledger of db on a table of the application's own. The column must be
+// BINARY(16), or MariaDB's UUID, with a unique index on it alone that is neither IGNORED nor
+// INVISIBLE, in an InnoDB table that the login may read.
 func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*OwnLedger, error) {
 	proof, err := Open(ctx, db)
 	if err != nil {
@@ -45,7 +45,7 @@ func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*OwnLed
 		Check: func(ctx context.Context) error {
 			_, err := o.inspect(ctx)
 			if err == nil {
-				err = o.read(ctx, c) // another index may be usable, and the one in use not any more
+				err = o.read(ctx, c) // the index in use may have become unusable, and another usable
 			}
 			return err
 		},
@@ -58,21 +58,21 @@ type ownTable struct {
 	own bridge.OwnTable
 }
 
-// The catalogue shows a login only what it has some right to. Without other names MySQL
-// would call the columns in capitals.
+// The catalogue shows a login only the objects to which it has some right. Without aliases MySQL
+// would return the columns' names in capitals.
 const findColumn = `SELECT t.table_schema AS in_schema, t.table_name AS in_table, c.column_name AS name,
 COALESCE(t.engine, '') AS engine, c.column_type AS type
 FROM information_schema.tables t LEFT JOIN information_schema.columns c
 ON c.table_schema = t.table_schema AND c.table_name = t.table_name AND c.column_name = ?
 WHERE t.table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND t.table_name = ?`
 
-// sub_part is of an index on the beginning of a column.
+// sub_part is set for an index on the beginning of a column.
 const uniqueIndexes = `SELECT s.index_name AS name FROM information_schema.statistics s
 WHERE s.table_schema = ? AND s.table_name = ? AND s.non_unique = 0
 GROUP BY s.index_name HAVING COUNT(*) = 1 AND MIN(s.column_name) = ? AND COUNT(s.sub_part) = 0
 ORDER BY s.index_name <> 'PRIMARY', s.index_name`
 
-// inspect returns the column's quoted names, as the catalogue spells them.
+// inspect returns the column's quoted names, in the catalogue's spelling.
 func (o ownTable) inspect(ctx context.Context) (column, error) {
 	schema, table, name, err := tables.Names(o.own)
 	if err != nil {
@@ -108,7 +108,7 @@ func (o ownTable) inspect(ctx context.Context) (column, error) {
 			index: tables.Quote(index, "`"),
 		}
 		err := o.read(ctx, c)
-		if mysqlserver.Number(err) == noSuchIndex { // it is IGNORED, as MariaDB says, or INVISIBLE, as MySQL says
+		if mysqlserver.Number(err) == noSuchIndex { // it is IGNORED (MariaDB) or INVISIBLE (MySQL)
 			continue
 		}
 		return c, err
@@ -116,7 +116,7 @@ func (o ownTable) inspect(ctx context.Context) (column, error) {
 	return column{}, fmt.Errorf("%s needs a unique index on %s alone, neither IGNORED nor INVISIBLE", o.own.Table, name)
 }
 
-// read reads nothing, by the statement's table and index.
+// read tries the statement's table and index, without reading a row.
 func (o ownTable) read(ctx context.Context, c column) error {
 	probe := fmt.Sprintf(`SELECT COUNT(l.%[2]s) FROM %[1]s WHERE l.%[2]s = UNHEX('%[3]s')`, c.byIndex(), c.name, digits(uuid.Nil))
 	if _, err := o.db.ExecContext(ctx, probe); err != nil {

@@ -12,11 +12,10 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// settle reads the row with a shared lock, which waits for the transaction that has inserted it,
-// and which the server frees at the statement's end.
-// innodb_lock_wait_timeout bounds the wait: it is in whole seconds, so wait is
-// rounded up; for a deadline of ctx it is rounded down, though to a second at least. A shorter
-// max_statement_time or max_execution_time of the session bounds it too.
+// settle reads the row with a shared lock, which waits for the transaction that has inserted it.
+// The server frees the lock at the statement's end. innodb_lock_wait_timeout bounds the wait: it is
+// in whole seconds, so wait is rounded up, and a deadline of ctx rounded down, to at least a
+// second. A shorter max_statement_time or max_execution_time of the session bounds the wait too.
 func (l *Ledger) settle(ctx context.Context, id uuid.UUID, wait time.Duration, began func(sqlx.QueryerContext) error) (outcome driver.Outcome, from driver.Instance, err error) {
 	var durable bool
 	err = tables.OnConnection(ctx, l.db, func(conn *sqlx.Conn) (err error) {
@@ -34,7 +33,7 @@ func (l *Ledger) settle(ctx context.Context, id uuid.UUID, wait time.Duration, b
 	return outcome, from, err
 }
 
-// settleOn leaves the connection as it was, unless it returns an error.
+// settleOn restores the connection's settings, unless it returns an error.
 func (l *Ledger) settleOn(ctx context.Context, conn *sqlx.Conn, id uuid.UUID, seconds int64) (outcome driver.Outcome, from driver.Instance, durable bool, err error) {
 	var usual int64
 	if err := conn.GetContext(ctx, &usual, `SELECT @@SESSION.innodb_lock_wait_timeout`); err != nil {

@@ -24,22 +24,22 @@ const (
 	carryPublished = `INSERT INTO bridge_ledger (id, recorded_at, message, stage_at)
 SELECT ?, unixepoch(), ?, ` + now + ` + 1000 FROM bridge_identity WHERE identity = ?`
 
-	// Not before a time: a stage time between two seconds is before its recorded_at, never after it.
+	// A stage time between two seconds is before its recorded_at, never after it.
 	carryUnpublished = `INSERT INTO bridge_ledger (id, recorded_at, message, stage_at)
 SELECT ?, (stage.at + 999) / 1000, ?, stage.at
 FROM bridge_identity CROSS JOIN (SELECT max(unixepoch() * 1000, ?) AS at) stage WHERE identity = ?`
 
 	cancel = `DELETE FROM bridge_ledger WHERE id = ? AND stage_at <= recorded_at * 1000`
 
-	// One row at least if the identity is right, with nulls if none is due.
+	// At least one row if the identity is right, with nulls if no row is due.
 	due = `WITH look AS MATERIALIZED (SELECT ` + now + ` AS now FROM bridge_identity WHERE identity = ?)
 SELECT look.now, d.id, d.recorded_at, d.stage_at, d.bytes FROM look LEFT JOIN (
 	SELECT l.id, l.recorded_at, l.stage_at, length(l.message) AS bytes FROM look CROSS JOIN bridge_ledger l
 	WHERE l.stage_at <= look.now AND (l.stage_at, l.id) > (?, ?) ORDER BY l.stage_at, l.id LIMIT ?
 ) d ORDER BY d.stage_at, d.id`
 
-	// StageAgainAfter and StageAgainWithin, in milliseconds. It is after recorded_at even if the clock
-	// has gone back: Cancel compares both.
+	// Between StageAgainAfter and StageAgainWithin, in milliseconds. The stage time is after
+	// recorded_at even if the clock has gone back: Cancel compares both.
 	later = `max(` + now + `, recorded_at * 1000) + min(max(` + now + ` - recorded_at * 1000, 10000), 600000)`
 
 	claim = `UPDATE bridge_ledger SET stage_at = ` + later + `
@@ -88,7 +88,7 @@ func (l *Ledger) due(ctx context.Context, after driver.DueRow, limit int) ([]tab
 	return found, err
 }
 
-// claim claims nothing if another writer keeps it waiting for too long.
+// claim claims nothing if another writer is too slow.
 func (l *Ledger) claim(ctx context.Context, rows []driver.DueRow) (messages []driver.Carried, err error) {
 	type key struct {
 		ID uuid.UUID `json:"id"`
@@ -108,7 +108,7 @@ func (l *Ledger) claim(ctx context.Context, rows []driver.DueRow) (messages []dr
 	return messages, err
 }
 
-// touchCarried changes nothing if another writer keeps it waiting for too long.
+// touchCarried changes nothing if another writer is too slow.
 func (l *Ledger) touchCarried(ctx context.Context, ids []uuid.UUID) error {
 	_, err := l.briefly(ctx, func(conn *sqlx.Conn) error {
 		_, err := conn.ExecContext(ctx, touchCarried, array(ids))

@@ -1,5 +1,5 @@
-// Package sqlite keeps the ledger and the inbox in a SQLite file. Package driver says what a
-// ledger and an inbox promise. This comment says how this database keeps it.
+// Package sqlite keeps the ledger and the inbox in a SQLite file. Package driver lists the promises
+// of a ledger and an inbox. This comment explains how SQLite keeps them.
 //
 //	db, err := sql.Open("sqlite", "file:app.db?_pragma=journal_mode(wal)&_pragma=busy_timeout(5000)")
 //	err = migrate.Ledger(ctx, db, migrate.SQLite)
@@ -9,56 +9,55 @@
 //
 // # How it waits
 //
-// SQLite has one writer at a time. In WAL mode, which is required, a reader sees the last
-// commit and never waits. So the non-waiting lookup is a SELECT, and what it finds has
-// committed. The waiting lookup takes the write lock with BEGIN IMMEDIATE under a busy_timeout.
-// Once it has the lock, there are no uncommitted changes of others, so an ID that is absent was
-// rolled back.
+// SQLite has one writer at a time. In WAL mode, which is required, a reader sees the last commit
+// and never waits. So the non-waiting lookup is a SELECT, and every row it finds has committed. The
+// waiting lookup takes the write lock with BEGIN IMMEDIATE under a busy_timeout. Once it has the
+// lock, there are no uncommitted changes of others, so a missing ID was rolled back.
 //
 // The lock alone is not enough: on a file that could only be opened for reading, SQLite grants
-// BEGIN IMMEDIATE as a mere read transaction while another process writes. So Settle also
-// writes, and rolls back.
+// BEGIN IMMEDIATE as a mere read transaction while another process writes. So Settle also writes,
+// and rolls back.
 //
 // Every outcome also names the file, by its path, device and inode (on Windows by its path). If
-// another file is put in its place, a verifier begins anew.
+// another file replaces it, a verifier begins anew.
 //
 // # Carried messages
 //
 // recorded_at is in whole seconds, rounded down, and stage_at in milliseconds. So an unpublished
-// row has a stage_at of exactly 1000 times its recorded_at (a delayed one of at most that), and a published row has a stage_at of
-// 1 to 2 s after its recorded_at. Due reads the last commit by a partial index. Claim and Touch
-// need the file's write lock. They wait half a second for other writers; if that is too short,
-// Claim claims nothing, Touch changes nothing, and neither is an error. A Forget makes the same
-// wait.
+// row has a stage_at of exactly 1000 times its recorded_at (a delayed row of at most that), and a
+// published row has a stage_at of 1 to 2 s after its recorded_at. Due reads the last commit by a
+// partial index. Claim and Touch need the file's write lock. They wait half a second for other
+// writers; if that is too short, Claim claims nothing, Touch changes nothing, and neither is an
+// error. A Forget makes the same wait.
 //
 // migrate.Ledger makes the ledger's table anew for version 3, in one transaction, since SQLite
 // cannot add a column only if it is missing. Run a printed script by sqlite3 -bail: without -bail
-// sqlite3 goes on after an error.
+// sqlite3 continues after an error.
 //
 // # Orphans
 //
 // A row that carries a message is no orphan. A Sweep waits for other writers, as every write does.
 //
-// # Who holds a message up
+// # The holders of a row
 //
-// SQLite does not tell which process has the file's lock. So package sqliteinspect has no
-// inspect.Watcher. Its Diagnose only needs the right to read the file. It sees the pragmas of
-// one of its own connections, not those of the senders.
+// SQLite does not show which process has the file's lock. So package sqliteinspect has no
+// inspect.Watcher. Its Diagnose only needs the right to read the file. It sees the pragmas of one
+// of its own connections, not the senders'.
 //
 // # A table of the application's own
 //
 // OpenOwnTable reads the IDs from a table that has them already, in the same file; see
-// bridge.OwnTable. The column must be of a text type, and have canonical text in lower case.
+// bridge.OwnTable. The column must be of a text type, and contain canonical text in lower case.
 //
 // # Limits and requirements
 //
-//   - Every open transaction that has written delays every Settle, not only those of its own
-//     IDs. There is no fairness: SQLite asks for the lock again after 1 to 25 ms. If others
-//     write without a pause, a Settle may say 'still open' several times.
+//   - Every open transaction that has written delays every Settle, of any ID. There is no fairness:
+//     SQLite tries the lock again after 1 to 25 ms. If others write without a pause, a Settle may
+//     return 'still open' several times.
 //   - The pool needs at least two connections.
-//   - Give every connection a busy_timeout; without one, Record returns SQLITE_BUSY as soon as
-//     somebody else writes. (Forget waits for other writers for half a second, then leaves all
-//     rows. Settle has its own time.)
+//   - Give every connection a busy_timeout; without one, Record returns SQLITE_BUSY as soon as another
+//     connection writes. (Forget waits for other writers for half a second, then leaves all rows.
+//     Settle sets its own timeout.)
 //   - If a transaction first reads and then sends, begin it with _txlock=immediate. Otherwise
 //     SQLite does not let it write if another one has committed in between.
 //   - A copy of the file has the same identity. Before a copy gets a verifier of its own,

@@ -8,7 +8,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// The result codes that mean something to us; the low byte is the primary code.
+// The result codes that the bridge handles; the low byte is the primary code.
 const (
 	genericError = 1
 	busy         = 5
@@ -40,7 +40,7 @@ func (*Inbox) Transient(err error) bool {
 	return false
 }
 
-// classify adds to the driver's error the answer to what it means for the bridge.
+// classify adds the bridge's error, with the remedy, to the driver's error.
 func classify(err error) error {
 	c := code(err)
 	switch {

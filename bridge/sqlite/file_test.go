@@ -17,7 +17,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/sqlite"
 )
 
-// The connections of the pool go on with the file that is gone.
+// The pool's connections continue with the deleted file.
 func TestAProofEndsWithItsFile(t *testing.T) {
 	file, sender := newLedger(t, "")
 	ledger := openLedger(t, file, "")
@@ -64,8 +64,7 @@ func TestReadOnlyFileSettlesNothing(t *testing.T) {
 	}
 }
 
-// With a shared cache, connections of one process can read what others have not
-// committed.
+// With a shared cache, connections of one process can read uncommitted rows of others.
 func TestDirtyReadsAreNotBelieved(t *testing.T) {
 	file, ledger := newLedger(t, "cache=shared")
 	dirty := openLedger(t, file, "cache=shared&_pragma=read_uncommitted(1)")
@@ -85,7 +84,7 @@ func TestSettleLeavesTheConnectionAsItWas(t *testing.T) {
 	if timeout != 120000 {
 		t.Errorf("busy_timeout is %d", timeout)
 	}
-	// A transaction left open would make this one an error.
+	// A transaction left open would make this BeginTx an error.
 	tx, err := ledger.DB().BeginTx(t.Context(), nil)
 	must(t, err)
 	must(t, tx.Rollback())

@@ -28,11 +28,11 @@ var inbox = tables.NewInbox(tables.Dialect{
 
 var entities = tables.NewEntities(tables.StandardEntities(schema.Name{}, sqlx.QUESTION, "unixepoch()", "unixepoch() - min(kept_at)", "", classify))
 
-// An Inbox is the tables of processed keys, pending messages, marks and kept messages in one
+// An Inbox holds the tables of processed keys, pending messages, marks and kept messages in one
 // SQLite database. It implements driver.Inbox.
 //
-// LockMark locks the file, and waits for any other transaction that writes to it, for as long
-// as the connection's busy_timeout allows. Then it returns SQLITE_BUSY. Make it the first
+// LockMark locks the file. It waits for any other transaction that writes to the file, for as long
+// as the connection's busy_timeout allows, and then returns SQLITE_BUSY. Make it the first
 // statement of tx, like Claim.
 type Inbox struct {
 	tables.Inbox
@@ -50,8 +50,8 @@ func OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
 	return &Inbox{inbox.On(db), entities}, nil
 }
 
-// take makes a transaction that has only read one that may write, or waits until it
-// is: SQLite lets no transaction write that has read an older state. No key is empty.
+// take makes a transaction that has only read a writing one, or waits until it can: SQLite lets no
+// transaction write that has read an older state. No key is empty, so it changes no row.
 const take = `UPDATE bridge_inbox_pending SET run = run WHERE consumer = '' AND message_key = ''`
 
 // TakePending first waits for any other transaction that writes to the database.
@@ -67,15 +67,15 @@ const (
 	claimMore = `, (?, ?)`
 	claimEnd  = ` ON CONFLICT DO NOTHING RETURNING key`
 
-	// claimMost is how many keys one statement claims: SQLite may be built to take no more than
-	// 999 parameters.
+	// claimMost is how many keys one statement claims: a build of SQLite may take no more than 999
+	// parameters.
 	claimMost = 400
 )
 
-// Claim inserts the keys in tx, up to 400 with a statement, which returns the keys that it has
-// inserted. It waits for any other transaction that writes to the database, for as long as the
-// connection's busy_timeout allows, and returns SQLITE_BUSY after it. Make it the first
-// statement of tx: SQLite does not let a transaction that has read an older state write.
+// Claim inserts the keys in tx, up to 400 with a statement, which returns the inserted keys. It
+// waits for any other transaction that writes to the database, for as long as the connection's
+// busy_timeout allows, and then returns SQLITE_BUSY. Make it the first statement of tx: SQLite lets
+// no transaction write that has read an older state.
 func (*Inbox) Claim(ctx context.Context, tx bridge.Tx, consumer string, keys []string) (fresh []string, err error) {
 	if err := tables.CheckClaim(consumer, keys); err != nil {
 		return nil, fmt.Errorf("claim keys: %w", err)

@@ -17,8 +17,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// The statements take IDs as one JSON array, so that each is one statement,
-// whatever the number of IDs.
+// The statements take IDs as one JSON array, so that each is one statement, whatever the number of
+// IDs.
 const (
 	record = `INSERT INTO bridge_ledger (id)
 SELECT ids.value FROM bridge_identity i, json_each(?) ids WHERE i.identity = ?`
@@ -26,11 +26,11 @@ SELECT ids.value FROM bridge_identity i, json_each(?) ids WHERE i.identity = ?`
 	// server is the file's path, "" if the database is in memory.
 	server = `(SELECT file FROM pragma_database_list WHERE name = 'main') AS file`
 
-	// One row at least if the identity is right, with a null id if nothing is found.
+	// At least one row if the identity is right, with a null id if no ID is found.
 	committed = `SELECT l.%[2]s AS id, r.read_uncommitted AS dirty, ` + server + ` FROM bridge_identity i, pragma_read_uncommitted r
 LEFT JOIN %[1]s l ON l.%[2]s IN (SELECT value FROM json_each(?)) WHERE i.identity = ?`
 
-	// The same, of rows that are not older than so many seconds.
+	// The same lookup, of rows that are not older than so many seconds.
 	recent = `SELECT l.id, r.read_uncommitted AS dirty, ` + server + ` FROM bridge_identity i, pragma_read_uncommitted r
 LEFT JOIN bridge_ledger l ON l.id IN (SELECT value FROM json_each(?1)) AND l.recorded_at BETWEEN unixepoch() - ?3 AND unixepoch()
 WHERE i.identity = ?2`
@@ -40,8 +40,8 @@ WHERE i.identity = ?2`
 
 // A Ledger is the ledger in one SQLite file. It implements driver.Ledger.
 //
-// Record inserts the IDs with one statement, whatever their number. If it fails, tx has none of
-// them. It takes the file's write lock, which tx keeps until it ends.
+// Record inserts the IDs with one statement, whatever their number. If it fails, tx contains none
+// of them. It takes the file's write lock, which tx keeps until it ends.
 type Ledger struct {
 	tables.Ledger
 	db        *sqlx.DB
@@ -95,8 +95,7 @@ func (l *Ledger) record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) (int
 	return tx.Exec(ctx, record, array(ids), l.Identity().String())
 }
 
-// lookUp reads the rows of ids from the last commit, which in WAL mode no writer keeps it
-// from.
+// lookUp reads the rows of ids from the last commit. In WAL mode no writer blocks that.
 func (l *Ledger) lookUp(ctx context.Context, q sqlx.QueryerContext, ids []uuid.UUID) ([]uuid.UUID, driver.Instance, error) {
 	return l.find(ctx, q, l.committed, array(ids), l.Identity().String())
 }
@@ -137,8 +136,8 @@ func nameInstance(ctx context.Context, tx bridge.Tx) (driver.Instance, error) {
 	return instanceOf(file.String)
 }
 
-// instanceOf names the file: by its path, and by the number that the file system knows it by, if
-// it tells. So a file that was put in the place of another is another instance.
+// instanceOf names the file: by its path, and by the file system's number if there is one. So a
+// file that replaces another is another instance.
 func instanceOf(path string) (driver.Instance, error) {
 	if path == "" {
 		return "a database in memory", nil
@@ -153,7 +152,7 @@ func instanceOf(path string) (driver.Instance, error) {
 // briefWait is how long forget, claim and touchCarried wait for other writers, in milliseconds.
 const briefWait = 500
 
-// forget leaves all rows if another writer keeps it waiting for too long.
+// forget leaves all rows if another writer is too slow.
 func (l *Ledger) forget(ctx context.Context, ids []uuid.UUID) (left []uuid.UUID, err error) {
 	busy, err := l.briefly(ctx, func(conn *sqlx.Conn) error {
 		_, err := conn.ExecContext(ctx, forget, array(ids))
@@ -165,8 +164,8 @@ func (l *Ledger) forget(ctx context.Context, ids []uuid.UUID) (left []uuid.UUID,
 	return left, err
 }
 
-// briefly runs a statement that writes, on a connection that waits for other writers for
-// briefWait. It tells whether that was too short; the statement has then changed nothing.
+// briefly runs a statement that writes, on a connection that waits for other writers for briefWait.
+// busy reports that this was too short; the statement has then changed nothing.
 func (l *Ledger) briefly(ctx context.Context, write func(conn *sqlx.Conn) error) (busy bool, err error) {
 	err = tables.OnConnection(ctx, l.db, func(conn *sqlx.Conn) error {
 		usual, err := waitFor(ctx, conn, briefWait)
@@ -184,8 +183,8 @@ func (l *Ledger) briefly(ctx context.Context, write func(conn *sqlx.Conn) error)
 	return busy, err
 }
 
-// check tells whether the file can be written: a read-only one refuses it, whoever is
-// writing.
+// check reports whether the file can be written: a read-only file refuses the write of a settle,
+// also while another connection writes.
 func (l *Ledger) check(ctx context.Context) error {
 	_, _, err := l.settle(ctx, uuid.New(), time.Millisecond, nil)
 	return err

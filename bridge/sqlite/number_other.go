@@ -4,5 +4,5 @@ package sqlite
 
 import "os"
 
-// number is not told.
+// number returns no number: it is unknown here.
 func number(os.FileInfo) string { return "" }

@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// number is the file's device and inode.
+// number returns the file's device and inode.
 func number(file os.FileInfo) string {
 	if s, ok := file.Sys().(*syscall.Stat_t); ok {
 		return fmt.Sprintf(" (device %d, inode %d)", s.Dev, s.Ino)

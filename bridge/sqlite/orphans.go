@@ -12,7 +12,7 @@ import (
 
 // Times are whole seconds, rounded down.
 const (
-	// One row at least if the identity is right, with nulls if there are none.
+	// At least one row if the identity is right, with nulls if there are no orphans.
 	orphans = `SELECT o.id, o.recorded_at FROM bridge_identity i LEFT JOIN (
 	SELECT l.id, l.recorded_at FROM bridge_ledger l
 	WHERE l.recorded_at < unixepoch() - ? AND l.stage_at IS NULL

@@ -14,19 +14,19 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// Whether the identity is right, and how many rows are found.
+// Whether the identity is right, and the number of rows found.
 const rows = `SELECT count(*) > 0, count(l.%[2]s) FROM bridge_identity i, json_each(?) ids
 LEFT JOIN %[1]s l ON l.%[2]s = ids.value WHERE i.identity = ?`
 
-// An OwnLedger is a ledger that reads another table than bridge_ledger, and leaves it as
-// it is. It implements driver.Ledger.
+// An OwnLedger is a ledger that reads a table of the application's, and does not change it. It
+// implements driver.Ledger.
 type OwnLedger struct{ tables.OwnLedger }
 
 var _ driver.Ledger = (*OwnLedger)(nil)
 
-// OpenOwnTable opens the ledger of db on a table of the application's own, in the
-// same file. The column must be of a text type, with a unique index on it alone,
-// and hold the IDs as canonical text in lower case.
+// OpenOwnTable opens the ledger of db on a table of the application's own, in the same file. The
+// column must be of a text type, with a unique index on it alone, and contain the IDs as canonical
+// text in lower case.
 func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*OwnLedger, error) {
 	proof, err := Open(ctx, db)
 	if err != nil {
@@ -51,8 +51,8 @@ func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*OwnLed
 	})}, nil
 }
 
-// A unique index counts if it is on the column alone and on all rows. The primary
-// key is among the indexes, as it is text.
+// A unique index counts if it is on the column alone and on all rows. The primary key is among the
+// indexes, as it is text.
 const findColumn = `SELECT c.name, upper(c.type) AS type, EXISTS (
 	SELECT 1 FROM pragma_index_list(t.name) x WHERE x."unique" = 1 AND x.partial = 0
 	AND (SELECT count(*) FROM pragma_index_info(x.name)) = 1 AND (SELECT k.name FROM pragma_index_info(x.name) k) = c.name
@@ -90,7 +90,7 @@ func (l *Ledger) inspect(ctx context.Context, own bridge.OwnTable) (table, colum
 	return "main." + tables.Quote(table, `"`), tables.Quote(column, `"`), nil
 }
 
-// isText tells whether SQLite gives a column of that type the affinity of text.
+// isText reports whether SQLite gives a column of that type the affinity of text.
 func isText(declared string) bool {
 	if strings.Contains(declared, "INT") {
 		return false

@@ -37,8 +37,8 @@ func TestUnusableOwnTableIsRefused(t *testing.T) {
 	}
 }
 
-// A message is judged only by the table that it was recorded in: each is a ledger of its
-// own, and the same one for whoever opens it, however he spells its name.
+// A message is judged only by the table that recorded it: each table is a ledger of its own. The
+// identity depends neither on the opener nor on the spelling of the table's name.
 func TestAnOwnTableHasAnIdentityOfItsOwn(t *testing.T) {
 	file, ledger := newLedger(t, "")
 	_, err := ledger.DB().ExecContext(t.Context(), "CREATE TABLE orders (id TEXT PRIMARY KEY, other TEXT UNIQUE); CREATE TABLE bills (id TEXT PRIMARY KEY)")

@@ -38,7 +38,7 @@ type sqliteConn interface {
 
 type recording struct {
 	sqliteConn
-	sent    map[string]sent // by the statement, since they were last explained
+	sent    map[string]sent // by the statement, since the last explanation
 	scanned int
 }
 
@@ -61,8 +61,8 @@ func (c *recording) QueryContext(ctx context.Context, query string, args []drive
 	return c.sqliteConn.QueryContext(ctx, query, args)
 }
 
-// scanned has the connection's statements explained, and counts the rows of every table or
-// index that one of them goes through from an end.
+// scanned explains the connection's statements, and counts the rows of every table or index that
+// one of them reads from an end.
 func scanned(ctx context.Context, db *sql.DB) (n int, err error) {
 	conn, err := db.Conn(ctx)
 	if err != nil {
@@ -84,7 +84,7 @@ func scanned(ctx context.Context, db *sql.DB) (n int, err error) {
 }
 
 func (c *recording) explain(ctx context.Context, query string, s sent) error {
-	tables := map[int64]string{} // what a cursor goes through
+	tables := map[int64]string{} // the table or index of each cursor
 	return c.each(ctx, "EXPLAIN "+query, s.args, func(row []driver.Value) error {
 		opcode, p1, p2 := row[1].(string), row[2].(int64), row[3].(int64)
 		switch opcode {
@@ -105,7 +105,7 @@ func (c *recording) explain(ctx context.Context, query string, s sent) error {
 	})
 }
 
-// each calls fn with the rows of a query that is not recorded.
+// each calls fn with the rows of an unrecorded query.
 func (c *recording) each(ctx context.Context, query string, args []driver.NamedValue, fn func(row []driver.Value) error) error {
 	result, err := c.sqliteConn.QueryContext(ctx, query, args)
 	if err != nil {

@@ -12,21 +12,19 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// BEGIN IMMEDIATE alone proves nothing: on a file that is open for reading only,
-// SQLite grants it as a read transaction, whoever is writing. Only a write proves
-// that no other writer is left. The ID written is a new one, which is in nobody's
-// way.
+// BEGIN IMMEDIATE alone proves nothing: on a file that is open for reading only, SQLite grants it
+// as a read transaction while another process writes. Only a write proves that no other writer is
+// left. The ID written is a new one, so no other transaction waits for it.
 const settle = `INSERT INTO bridge_ledger (id) VALUES (?)`
 
-// slice is how long SQLite is left to wait at a time. Drivers differ in whether a
-// cancelled context ends that wait, so this is how late Settle may notice it. It
-// also keeps SQLite's pauses short, which grow from 1 to 25 ms in that time.
+// slice bounds one wait inside SQLite. Drivers differ in whether a cancelled context ends that
+// wait, so Settle may notice it this late. It also keeps SQLite's pauses short, which grow from 1
+// to 25 ms in that time.
 const slice = 100 * time.Millisecond
 
-// settle waits until nobody writes to the file, then writes and reads the row, and
-// rolls back: this leaves no trace in the file. Any writer, not only the one that
-// recorded the ID, makes it wait, and at the end of wait, which is 100 ms late at
-// most, StillOpen.
+// settle waits until no other connection writes to the file, then writes, reads the row, and rolls
+// back: this leaves no trace in the file. Any writer makes it wait, not only the one that recorded
+// the ID. At the end of wait, which may be 100 ms late, the outcome is StillOpen.
 func (l *Ledger) settle(ctx context.Context, id uuid.UUID, wait time.Duration, _ func(sqlx.QueryerContext) error) (outcome driver.Outcome, from driver.Instance, err error) {
 	err = tables.OnConnection(ctx, l.db, func(conn *sqlx.Conn) (err error) {
 		outcome, from, err = l.settleOn(ctx, conn, id, wait)
@@ -35,7 +33,7 @@ func (l *Ledger) settle(ctx context.Context, id uuid.UUID, wait time.Duration, _
 	return outcome, from, err
 }
 
-// settleOn leaves the connection as it was, unless it returns an error.
+// settleOn restores the connection's busy_timeout, unless it returns an error.
 func (l *Ledger) settleOn(ctx context.Context, conn *sqlx.Conn, id uuid.UUID, wait time.Duration) (driver.Outcome, driver.Instance, error) {
 	wait = time.Duration(tables.Wait(ctx, wait, time.Millisecond)) * time.Millisecond
 	deadline := time.Now().Add(wait)
@@ -73,7 +71,7 @@ func (l *Ledger) settleLocked(ctx context.Context, conn *sqlx.Conn, id uuid.UUID
 	return outcome, from, nil
 }
 
-// settleAlone reads the row after the proof that nobody else writes.
+// settleAlone reads the row after the proof that no other connection writes.
 func (l *Ledger) settleAlone(ctx context.Context, conn *sqlx.Conn, id uuid.UUID) (driver.Outcome, driver.Instance, error) {
 	if _, err := conn.ExecContext(ctx, settle, uuid.NewString()); err != nil {
 		return driver.StillOpen, "", err
@@ -89,7 +87,7 @@ func (l *Ledger) settleAlone(ctx context.Context, conn *sqlx.Conn, id uuid.UUID)
 	}
 }
 
-// waitFor sets the connection's busy_timeout, and returns the one that it had.
+// waitFor sets the connection's busy_timeout, and returns the one before.
 func waitFor(ctx context.Context, conn *sqlx.Conn, milliseconds int64) (usual int64, err error) {
 	if err := conn.GetContext(ctx, &usual, `PRAGMA busy_timeout`); err != nil {
 		return 0, fmt.Errorf("read busy_timeout: %w", err)

@@ -61,7 +61,7 @@ func TestLedger(t *testing.T) {
 	ledgertest.Run(t, harness)
 }
 
-// The names are such as only quoting can carry.
+// Each name needs quotes.
 func TestOwnTable(t *testing.T) {
 	t.Parallel()
 	h := harness
