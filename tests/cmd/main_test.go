@@ -3,6 +3,7 @@
 package cmd_test
 
 import (
+	"regexp"
 	"slices"
 	"testing"
 
@@ -49,13 +50,16 @@ func verify(t *testing.T, s *stage.Stage, more ...string) *process {
 func works(t *testing.T, s *stage.Stage, more ...string) (log string) {
 	t.Helper()
 	target := s.Queue("target", nil)
-	p := verify(t, s, more...)
+	p := verify(t, s, append([]string{"BRIDGE_LOG_LEVEL=debug"}, more...)...) // it logs a drop
 	s.RollBack(stage.To(target, "rolled back"))
 	id := s.Commit(stage.To(target, "committed"))[0].String()
 	if d := s.Receive(target, 1)[0]; d.MessageId != id {
 		t.Errorf("message %s at the target", d.MessageId)
 	}
 	s.Eventually("the ledger is empty", func() bool { return s.Rows() == 0 })
+	// A stop before the drop would hand the message back: a verifier first needs proof that the
+	// senders commit on this server.
+	p.Read(&p.Stderr, "a line about the drop", regexp.MustCompile(`msg("?:"|=)dropped`).MatchString)
 	if code := p.Stop(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
