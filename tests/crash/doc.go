@@ -13,5 +13,4 @@
 //
 // Kills of servers, and kills at random moments, are few; with -crash.long there are ten times as
 // many.
-// times as often.
 package crash
