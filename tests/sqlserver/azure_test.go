@@ -14,8 +14,8 @@ import (
 	"github.com/twoqueue/twoqueue/tests/tds"
 )
 
-// Azure SQL Database has another DB_ID(), and calls itself version 12; Babelfish calls
-// itself so too, and does not tell its durability.
+// Azure SQL Database has another DB_ID() and reports version 12. So does Babelfish, which does
+// not report its durability either.
 func TestAServerThatIsNotSQLServerIsTakenForWhatItIs(t *testing.T) {
 	for name, options := range map[string]tds.Options{
 		"Azure SQL Database": {Azure: true},
@@ -45,7 +45,7 @@ func TestAServerThatIsNotSQLServerIsTakenForWhatItIs(t *testing.T) {
 	}
 }
 
-// A server without DATEDIFF_BIG.
+// The server lacks DATEDIFF_BIG.
 func TestSQLServer2014IsRefused(t *testing.T) {
 	server := servertest.SQLServerStandIn(t, &tds.Options{Version: "12.0.6024.0"})
 	address := servertest.SQLServerDB(t, server.URL("master"), true)
@@ -61,7 +61,7 @@ func TestSQLServer2014IsRefused(t *testing.T) {
 	}
 }
 
-// Rights are tried, not inferred from their names.
+// The doctor tries rights instead of inferring them from their names.
 func TestTheDoctorTriesWhetherOthersCanBeSeen(t *testing.T) {
 	for name, c := range map[string]struct {
 		options tds.Options
@@ -79,7 +79,7 @@ func TestTheDoctorTriesWhetherOthersCanBeSeen(t *testing.T) {
 	}
 }
 
-// Waits for a latch are nobody's fault: 'sys.dm_exec_requests', blocking_session_id -4, -5.
+// A wait for a latch has no holder: 'sys.dm_exec_requests', blocking_session_id -4, -5.
 func TestAWaitForALatchIsNoHolder(t *testing.T) {
 	server, ledger := onStandIn(t, nil)
 	id := newID()

@@ -32,7 +32,7 @@ func due(t *testing.T, ledger driver.Ledger) []driver.DueRow {
 	return rows
 }
 
-// One statement carries several messages, which are pieces of one parameter.
+// One statement carries several messages, as pieces of one parameter.
 func TestCarriedMessagesOfAllLengthsShareAFewPlansAndStayExact(t *testing.T) {
 	server, ledger := onStandIn(t, nil)
 	before := server.Compilations()
@@ -46,7 +46,7 @@ func TestCarriedMessagesOfAllLengthsShareAFewPlansAndStayExact(t *testing.T) {
 		}
 		carry(t, ledger, entries...)
 	}
-	for range 2 { // the second time at rows that have moved on
+	for range 2 { // the second time for rows whose stage time has moved
 		rows := due(t, ledger)
 		for len(rows) > 0 {
 			n := min(len(rows), 7)
@@ -69,7 +69,7 @@ func TestCarriedMessagesOfAllLengthsShareAFewPlansAndStayExact(t *testing.T) {
 	}
 }
 
-// The statistics of stage times go stale as those of IDs do.
+// The statistics of stage times become stale as the statistics of IDs do.
 func TestThePlansOfCarriedMessagesOutliveTheStatistics(t *testing.T) {
 	server, ledger := onStandIn(t, nil)
 	pass := func() {
@@ -99,7 +99,8 @@ func TestThePlansOfCarriedMessagesOutliveTheStatistics(t *testing.T) {
 	}
 }
 
-// recorded_at and the stage time are one reading of the clock, also with a fraction of zero.
+// recorded_at and the stage time come from one reading of the clock, also if its fraction is
+// zero.
 func TestAnUnpublishedRowIsDueFromTheTimeOfItsRecord(t *testing.T) {
 	onBoth(t, func(t *testing.T, address string) {
 		ledger := open(t, connect(t, address))
@@ -118,7 +119,7 @@ func TestAnUnpublishedRowIsDueFromTheTimeOfItsRecord(t *testing.T) {
 	})
 }
 
-// sqlcmd turns QUOTED_IDENTIFIER off, which no filtered index takes.
+// sqlcmd turns QUOTED_IDENTIFIER off, and a filtered index requires it on.
 func TestThePrintedScriptSetsWhatAFilteredIndexNeeds(t *testing.T) {
 	db := connect(t, servertest.SQLServerDB(t, servertest.SQLServer(t, nil), true))
 	db.SetMaxOpenConns(1)
@@ -141,7 +142,7 @@ func TestThePrintedScriptSetsWhatAFilteredIndexNeeds(t *testing.T) {
 	}
 }
 
-// A claim of many rows of which an open transaction has one: the others are claimed.
+// An open transaction has locked one of many rows to claim: the others are claimed.
 func TestAClaimPassesOverALockedRow(t *testing.T) {
 	for _, s := range switches {
 		t.Run(s.name, func(t *testing.T) {

@@ -41,7 +41,7 @@ func TestDeadlocksWithoutEndAreAnError(t *testing.T) {
 	}
 }
 
-// The transaction is gone, so there is nothing to try again in it.
+// The transaction is lost, so no statement can be tried again in it.
 func TestTheVictimsRecordIsAnErrorAndItsTransactionRolledBack(t *testing.T) {
 	server, ledger := onStandIn(t, nil)
 	first, second := newID(), newID()
@@ -75,7 +75,7 @@ func TestACommitWithoutAnswerIsToldByTheLedger(t *testing.T) {
 	}
 }
 
-// Half an answer is no verdict.
+// An incomplete answer is no outcome.
 func TestAnAnswerThatBreaksOffIsAnError(t *testing.T) {
 	server, ledger := onStandIn(t, nil)
 	id := newID()
@@ -91,7 +91,7 @@ func TestAnAnswerThatBreaksOffIsAnError(t *testing.T) {
 	expectOutcome(t, ledger, id, driver.Committed)
 }
 
-// The driver drops a connection when a deadline passes, so none may reach it.
+// The driver drops a connection when a deadline passes, so no deadline may reach it.
 func TestADeadlineThatPassesCostsNoConnection(t *testing.T) {
 	onBoth(t, func(t *testing.T, address string) {
 		db := connect(t, address)
@@ -103,7 +103,7 @@ func TestADeadlineThatPassesCostsNoConnection(t *testing.T) {
 		}
 		before := spid()
 		tx := begin(t, connect(t, address), nil)
-		execute(t, tx, "ALTER TABLE bridge_identity SET (LOCK_ESCALATION = DISABLE)") // all wait for it
+		execute(t, tx, "ALTER TABLE bridge_identity SET (LOCK_ESCALATION = DISABLE)") // every statement on it waits
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
 		if err := ledger.Check(ctx); !errors.Is(err, context.DeadlineExceeded) {

@@ -16,7 +16,7 @@ import (
 	"github.com/twoqueue/twoqueue/tests/tds"
 )
 
-// patience is the bound of a wait that should end by a signal.
+// patience bounds a wait that should end by a signal.
 const patience = servertest.Patience
 
 // onBoth runs a test on a database with READ_COMMITTED_SNAPSHOT and on one without.
@@ -29,7 +29,7 @@ func onBoth(t *testing.T, test func(t *testing.T, address string)) {
 	}
 }
 
-// newDatabase makes a database with the ledger's tables, and returns its address.
+// newDatabase creates a database with the ledger's tables, and returns its address.
 func newDatabase(t *testing.T, server string, snapshot bool) string {
 	t.Helper()
 	address := servertest.SQLServerDB(t, server, snapshot)
@@ -37,7 +37,7 @@ func newDatabase(t *testing.T, server string, snapshot bool) string {
 	return address
 }
 
-// onStandIn makes a stand-in and a database in it, and opens the ledger.
+// onStandIn starts a stand-in with a database, and opens the ledger.
 func onStandIn(t *testing.T, options *tds.Options) (*tds.Server, *sqlserver.Ledger) {
 	t.Helper()
 	server := servertest.SQLServerStandIn(t, options)
@@ -59,8 +59,8 @@ func open(t *testing.T, db *sql.DB) *sqlserver.Ledger {
 	return ledger
 }
 
-// begin begins a transaction that is rolled back at the end of t at the latest. It
-// is not t's context's, under which the driver would not wait for the rollback.
+// begin begins a transaction that is rolled back at the end of t at the latest. It does not use
+// t's context: after its end the driver would not wait for the rollback.
 func begin(t *testing.T, db *sql.DB, options *sql.TxOptions) *sql.Tx {
 	t.Helper()
 	tx, err := db.BeginTx(context.Background(), options)
@@ -135,7 +135,7 @@ func prove(t *testing.T, ledger driver.Ledger) error {
 	return err
 }
 
-// forget fails unless the ledger has left no row of these IDs.
+// forget fails the test unless the ledger deletes the rows of all these IDs.
 func forget(t testing.TB, ledger driver.Ledger, ids ...uuid.UUID) {
 	t.Helper()
 	left, err := ledger.Forget(t.Context(), ids)

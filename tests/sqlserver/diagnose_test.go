@@ -21,7 +21,7 @@ func TestAHealthyDatabaseIsWell(t *testing.T) {
 	})
 }
 
-// Each of these is found by its check, as far as the stand-in has it.
+// Each fault that the stand-in can have is found by its check.
 func TestDiagnose(t *testing.T) {
 	for name, c := range map[string]struct {
 		options    tds.Options
@@ -99,7 +99,7 @@ func TestAnOwnTableIsDiagnosed(t *testing.T) {
 		execute(t, db, "CREATE TABLE orders (id uniqueidentifier NOT NULL PRIMARY KEY)")
 		ledger, err := sqlserver.OpenOwnTable(t.Context(), db, bridge.OwnTable{Table: "orders", Column: "id"})
 		must(t, err)
-		usual := []string{"lock escalation", "page locks"} // as a table is made unless one says otherwise
+		usual := []string{"lock escalation", "page locks"} // the defaults of a new table
 		ledgertest.Well(t, sqlserverinspect.NewOwnTable(ledger), usual...)
 		for _, check := range usual {
 			ledgertest.Finds(t, sqlserverinspect.NewOwnTable(ledger), check, inspect.Warning, "")
@@ -121,7 +121,7 @@ func TestAReceiversCommitsAreDiagnosed(t *testing.T) {
 	})
 }
 
-// A login that may not see other sessions gets no answer, and no error.
+// A login without the right to see other sessions gets no holders, and no error.
 func TestHoldersWithLeastRights(t *testing.T) {
 	for name, version := range map[string]string{"2019": "15.0.4355.3", "2022": "16.0.1000.6"} {
 		t.Run(name, func(t *testing.T) { holdersWithLeastRights(t, &tds.Options{Version: version}) })

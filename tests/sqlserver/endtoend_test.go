@@ -12,8 +12,9 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// The whole way, through RabbitMQ. Where hints are heeded, tests/verifier and tests/crash go it.
-// The ledger's choice is told once, to the verifier's logger and to no other.
+// The messages go end to end through RabbitMQ. For servers that heed hints, tests/verifier and
+// tests/crash test this. The ledger logs its choice of the waiting lookup once, to the verifier's
+// logger and to no other.
 func TestWhereHintsAreIgnoredTheVerifierJudgesRightToo(t *testing.T) {
 	var global, own bytes.Buffer
 	before := slog.Default()

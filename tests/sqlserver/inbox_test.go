@@ -16,8 +16,8 @@ import (
 	"github.com/twoqueue/twoqueue/tests/tds"
 )
 
-// What one consumer has open holds no other up, and of its own only what is asked for:
-// statements by consumer seek as well.
+// Rows that one consumer has open block no other consumer, and block their own consumer only if a
+// statement needs them: statements by consumer seek too.
 func TestWhatIsAskedOfOneConsumerWaitsForNoOther(t *testing.T) {
 	onBoth(t, func(t *testing.T, address string) {
 		db := connect(t, address)
@@ -53,8 +53,8 @@ func TestWhatIsAskedOfOneConsumerWaitsForNoOther(t *testing.T) {
 			must(t, tx.Rollback())
 		}
 
-		// A row of ours that is not due may be in another transaction for as long as its
-		// work takes.
+		// Another transaction may hold a row of ours that is not due, for as long as its work
+		// takes.
 		add(open, "ours", "under way", time.Hour)
 		tx := begin(t, db, nil)
 		n, err := inbox.DoubtOverdue(ctx, bridge.SQL(tx), "ours")
@@ -65,9 +65,9 @@ func TestWhatIsAskedOfOneConsumerWaitsForNoOther(t *testing.T) {
 	})
 }
 
-// A statement that looks for overdue rows finds a row by the index; one that changes the row
-// changes the index after it. Each may have locked an entry that the other one needs ('Deadlocks
-// guide').
+// A statement that looks for overdue rows reads the index first and then the row. A statement
+// that changes a row changes the row first and then the index. Each may hold an entry that the
+// other needs ('Deadlocks guide').
 func TestWhoDoubtsAndWhoChangesDoNotLockEachOtherOut(t *testing.T) {
 	onBoth(t, func(t *testing.T, address string) {
 		db := connect(t, address)
@@ -82,7 +82,7 @@ func TestWhoDoubtsAndWhoChangesDoNotLockEachOtherOut(t *testing.T) {
 		must(t, added.Commit())
 
 		owner, other := begin(t, db, nil), begin(t, db, nil)
-		kept, err := inbox.AttachMessage(t.Context(), bridge.SQL(owner), consumer, p.Key, p.Run, []byte("m")) // locks the row alone
+		kept, err := inbox.AttachMessage(t.Context(), bridge.SQL(owner), consumer, p.Key, p.Run, []byte("m")) // locks only the row
 		must(t, err)
 		doubted := make(chan error, 1)
 		go func() {
@@ -105,7 +105,8 @@ func TestWhoDoubtsAndWhoChangesDoNotLockEachOtherOut(t *testing.T) {
 	})
 }
 
-// An UPDATE that changes nothing leaves the row unlocked there, unless a hint asks for the lock.
+// With optimized locking an UPDATE that changes nothing leaves the row unlocked, unless a hint
+// requests the lock.
 func TestWithOptimizedLockingAMarkStaysLocked(t *testing.T) {
 	server := servertest.SQLServerStandIn(t, &tds.Options{OptimizedLocking: true})
 	for name, snapshot := range map[string]bool{"locking": false, "snapshot": true} {

@@ -19,7 +19,7 @@ import (
 	"github.com/twoqueue/twoqueue/tests/tds"
 )
 
-// Babelfish has no number of its own for a missing table.
+// Babelfish has no error number of its own for a missing table.
 func TestAnEmptyDatabaseHasNoVersion(t *testing.T) {
 	for name, options := range map[string]tds.Options{"SQL Server": {}, "Babelfish": {Babelfish: true}} {
 		t.Run(name, func(t *testing.T) {
@@ -43,7 +43,7 @@ func TestAMigrationWithoutARightNamesTheRight(t *testing.T) {
 	}
 }
 
-// A statement that meets a page lock waits for rows that it did not ask for.
+// A statement that meets a page lock waits for rows that it does not need.
 func TestIndexesOfRowsThatOthersLockHaveNoPageLocks(t *testing.T) {
 	var script strings.Builder
 	for _, part := range []migrate.Part{migrate.LedgerPart, migrate.InboxPart} {
@@ -64,8 +64,8 @@ func TestIndexesOfRowsThatOthersLockHaveNoPageLocks(t *testing.T) {
 	}
 }
 
-// A message that an earlier release has parked is carried by its row, and due at once. A sender
-// of that release that is still at work loses none.
+// A message that an earlier release has parked is carried by its row afterwards, and due at once.
+// A sender of that release that is still running loses none.
 func TestParkedMessagesAreCarried(t *testing.T) {
 	for name, snapshot := range map[string]bool{"locking": false, "snapshot": true} {
 		t.Run(name, func(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// Style 126 leaves out a fraction that is zero.
+// Style 126 omits a fraction that is zero.
 func TestATimeMayHaveNoFraction(t *testing.T) {
 	onBoth(t, func(t *testing.T, address string) {
 		ledger := open(t, connect(t, address))

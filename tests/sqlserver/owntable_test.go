@@ -23,7 +23,7 @@ var orders = bridge.OwnTable{Table: "dbo.orders", Column: "id"}
 
 const ordersTable = "CREATE TABLE orders (n int, id uniqueidentifier NOT NULL UNIQUE)"
 
-// openOrders makes the table of orders in a new database, and opens it.
+// openOrders creates the table of orders in a new database, and opens it.
 func openOrders(t *testing.T, address string) driver.Ledger {
 	t.Helper()
 	db := connect(t, address)
@@ -90,7 +90,7 @@ func TestAnUnusableOwnTableIsRefused(t *testing.T) {
 	}
 }
 
-// A real server makes such a table only in a database that was prepared for it.
+// A real server creates such a table only in a database that was prepared for it.
 func TestAMemoryOptimizedOwnTableIsRefused(t *testing.T) {
 	_, ledger := onStandIn(t, nil)
 	execute(t, ledger.DB(), "CREATE TABLE orders (id uniqueidentifier NOT NULL PRIMARY KEY NONCLUSTERED) WITH (MEMORY_OPTIMIZED = ON)")
@@ -127,8 +127,8 @@ func TestAnOwnTableThatIsNoLongerUsableFailsTheCheck(t *testing.T) {
 	})
 }
 
-// Neither the sender nor the verifier writes to the table, and the sender needs of
-// bridge_ledger only to see it.
+// Neither sender nor verifier writes to the table. Of the rights on bridge_ledger the sender
+// needs only the right to see it.
 func TestOwnTableLeastRights(t *testing.T) {
 	server, ledger := ordersOnStandIn(t, nil)
 	id := newID()
@@ -151,7 +151,7 @@ func TestOwnTableLeastRights(t *testing.T) {
 	expectOutcome(t, ledger, id, driver.Committed)
 }
 
-// An own table carries nothing, and its rows are not swept.
+// An own table carries no messages, and its rows are not swept.
 func TestDiagnoseOfAnOwnTableAsksForNoRightToStageOrSweep(t *testing.T) {
 	server, ledger := ordersOnStandIn(t, nil)
 	for _, right := range []string{"UPDATE ON bridge_ledger", "SELECT ON bridge_watermark", "UPDATE ON bridge_watermark"} {
@@ -176,7 +176,7 @@ func TestDiagnoseOfAnOwnTableAsksForNoRightToStageOrSweep(t *testing.T) {
 func TestAnOwnTableThatMayNotBeReadIsRefusedWithTheGrant(t *testing.T) {
 	for right, says := range map[string]string{
 		"SELECT ON orders":                 "GRANT SELECT ON [dbo].[orders]",
-		"VIEW DEFINITION ON orders":        "GRANT SELECT ON it", // as if it were not there
+		"VIEW DEFINITION ON orders":        "GRANT SELECT ON it", // it seems not to exist
 		"VIEW DEFINITION ON bridge_ledger": "GRANT SELECT ON bridge_ledger",
 	} {
 		t.Run(right, func(t *testing.T) {
@@ -215,8 +215,7 @@ func TestRecordOfAnOwnTableWorksInEveryTransaction(t *testing.T) {
 	})
 }
 
-// An attention in the caller's transaction would take back, with XACT_ABORT ON, all
-// that it has done.
+// With XACT_ABORT ON an attention in the caller's transaction would roll back all its work.
 func TestRecordOfAnOwnTableSendsNoAttention(t *testing.T) {
 	server, ledger := ordersOnStandIn(t, nil)
 	id := newID()
@@ -232,7 +231,7 @@ func TestRecordOfAnOwnTableSendsNoAttention(t *testing.T) {
 	expectOutcome(t, ledger, id, driver.Committed)
 }
 
-// What the catalogue does not show, the first settle would: too late.
+// A fault that the catalogue does not show must be found before the first settle.
 func TestAnOwnTableIsTriedWithTheHintsOfASettle(t *testing.T) {
 	server, ledger := ordersOnStandIn(t, nil)
 	must(t, ledger.Check(t.Context()))
@@ -245,7 +244,7 @@ func TestAnOwnTableIsTriedWithTheHintsOfASettle(t *testing.T) {
 	}
 }
 
-// A row of the ID that is tried may be locked.
+// The ID that the trial uses may have a locked row.
 func TestAnOwnTableOpensBesideALockedRow(t *testing.T) {
 	onBoth(t, func(t *testing.T, address string) {
 		ledger := openOrders(t, address)
@@ -258,7 +257,7 @@ func TestAnOwnTableOpensBesideALockedRow(t *testing.T) {
 
 const ordersCanary = "INSERT INTO orders (id) VALUES ($id)"
 
-// The catalogue shows a security policy to its owner only.
+// Only its owner sees a security policy in the catalogue.
 func TestACanaryFindsAPolicyThatHidesRows(t *testing.T) {
 	server, ledger := ordersOnStandIn(t, nil)
 	withCanary := orders
@@ -269,14 +268,14 @@ func TestACanaryFindsAPolicyThatHidesRows(t *testing.T) {
 	id := newID()
 	must(t, placed(t, ledger, id).Commit())
 	server.Deny("ROWS ON orders")
-	expectOutcome(t, ledger, id, driver.RolledBack) // what the canary is for
+	expectOutcome(t, ledger, id, driver.RolledBack) // the wrong outcome that the canary prevents
 	must(t, prove(t, ledger))
 	if err := prove(t, proven); !errors.Is(err, bridge.ErrProof) || !strings.Contains(err.Error(), "row-level security") {
 		t.Errorf("prove: %v, must be %v", err, bridge.ErrProof)
 	}
 }
 
-// A canary leaves nothing behind.
+// A canary leaves no row behind.
 func TestAnOwnTableIsProvenByItsOwnIndex(t *testing.T) {
 	onBoth(t, func(t *testing.T, address string) {
 		db := connect(t, address)
@@ -300,8 +299,8 @@ func TestAnOwnTableIsProvenByItsOwnIndex(t *testing.T) {
 	})
 }
 
-// Sender and verifier may spell the table's name in different ways; the identity is that
-// of the table, and not the database's.
+// Sender and verifier may spell the table's name differently. The identity belongs to the table,
+// and differs from the database's.
 func TestAnOwnTablesIdentityIsTheTables(t *testing.T) {
 	_, ledger := ordersOnStandIn(t, nil)
 	plain, err := sqlserver.OpenOwnTable(t.Context(), ledger.DB(), bridge.OwnTable{Table: "orders", Column: "id"})
@@ -313,8 +312,7 @@ func TestAnOwnTablesIdentityIsTheTables(t *testing.T) {
 	}
 }
 
-// A login that may not UNMASK reads a masked column as something else, and compares it as
-// it is.
+// A login without UNMASK reads other values from a masked column, but compares the real ones.
 func TestAMaskedColumnIsNotShown(t *testing.T) {
 	server := servertest.SQLServerStandIn(t, nil)
 	server.Deny("UNMASK")

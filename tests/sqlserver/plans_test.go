@@ -15,7 +15,7 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// A ledger is empty most of the time: its statistics go stale every 500 changes.
+// A ledger is usually empty, so its statistics become stale every 500 changes.
 func TestThePlansOutliveTheStatistics(t *testing.T) {
 	server, ledger := onStandIn(t, nil)
 	pass := func() {

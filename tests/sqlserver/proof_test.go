@@ -19,7 +19,7 @@ func TestWhereHintsAreIgnoredTheProofFallsBackToTheInsert(t *testing.T) {
 	_, ledger := onStandIn(t, &tds.Options{IgnoreHints: true})
 	id := newID()
 	recorded(t, ledger, id)
-	expectOutcome(t, ledger, id, driver.RolledBack) // what the proof is there for
+	expectOutcome(t, ledger, id, driver.RolledBack) // the wrong outcome that the proof prevents
 	for range 2 {
 		must(t, prove(t, ledger))
 		expectOutcome(t, ledger, id, driver.StillOpen)
@@ -39,7 +39,7 @@ func TestWhereHintsAreHeededTheProofDoesNotFallBack(t *testing.T) {
 func TestWhereNothingWaitsTheProofRefuses(t *testing.T) {
 	for name, c := range map[string]struct {
 		options tds.Options
-		own     bool // of an own table: the other way to wait would insert into it
+		own     bool // of an own table: the fallback would insert into it
 	}{
 		"hints are ignored":                   {tds.Options{IgnoreHints: true, NeverWait: true}, false},
 		"hints are heeded":                    {tds.Options{NeverWait: true}, false},
@@ -65,7 +65,7 @@ func TestWhereNothingWaitsTheProofRefuses(t *testing.T) {
 	}
 }
 
-// Nobody has written that READPAST skips a row that only its transaction's ID protects.
+// It is undocumented that READPAST skips a row that only its transaction's ID protects.
 func TestWithOptimizedLockingAnOpenRowHidesNoOther(t *testing.T) {
 	server := servertest.SQLServerStandIn(t, &tds.Options{OptimizedLocking: true})
 	for snapshot, proof := range map[bool]error{true: nil, false: bridge.ErrProof} {
@@ -87,7 +87,7 @@ func TestWithOptimizedLockingAnOpenRowHidesNoOther(t *testing.T) {
 	}
 }
 
-// Whoever changes the setting on a real server ends all connections to the database first.
+// On a real server, to change the setting one must first end all connections to the database.
 func TestTheLookupFollowsTheSnapshotSetting(t *testing.T) {
 	_, ledger := onStandIn(t, nil)
 	for _, snapshot := range []string{"OFF", "ON", "OFF"} {
@@ -100,7 +100,7 @@ func TestTheLookupFollowsTheSnapshotSetting(t *testing.T) {
 			must(t, err)
 			return found
 		}
-		lookUp() // may find out that the setting is another
+		lookUp() // may find the setting changed
 		if found := lookUp(); !slices.Equal(found, []uuid.UUID{done}) {
 			t.Errorf("READ_COMMITTED_SNAPSHOT %s: the lookup finds %v, must find %s", snapshot, found, done)
 		}
@@ -119,7 +119,7 @@ func TestAReadOnlyConnectionIsRefused(t *testing.T) {
 	}
 }
 
-// A pool may come to a secondary while the verifier runs. There the row of an open
+// The pool may connect to a secondary while the verifier runs. There the row of an open
 // transaction would look rolled back.
 func TestOnASecondaryNothingIsJudged(t *testing.T) {
 	server, ledger := onStandIn(t, nil)
@@ -155,7 +155,7 @@ func TestOnASecondaryNothingIsJudged(t *testing.T) {
 		t.Errorf("record: %v, must be %v", err, bridge.ErrNotPrimary)
 	}
 	expectCommitted(t, ledger, committed, true) // hits may be believed
-	// A secondary lags behind: its watermark could be too low.
+	// A secondary lags behind, so its watermark may be too low.
 	if before, err := ledger.SweptBefore(t.Context()); !before.IsZero() || !errors.Is(err, bridge.ErrNotPrimary) {
 		t.Errorf("the watermark: %v, %v, must be %v", before, err, bridge.ErrNotPrimary)
 	}

@@ -21,13 +21,13 @@ import (
 	"github.com/twoqueue/twoqueue/tests/tds"
 )
 
-// ownSchema is a name that only quoting can carry.
+// ownSchema is a name that works only if it is quoted.
 const ownSchema = `Mess]age's "%[1]s" $1 ? --; bridge_ledger ä`
 
 var bridgeName = regexp.MustCompile(`\bbridge_\w+( ON bridge_\w+)?`)
 
-// inOwnSchema puts the schema before the names of tables in a test's own statement. An index before ON
-// takes none.
+// inOwnSchema qualifies the tables' names in a test's own statement with the schema. An index
+// before ON stays unqualified.
 func inOwnSchema(statement string) string {
 	return bridgeName.ReplaceAllStringFunc(statement, func(name string) string {
 		if index, table, ok := strings.Cut(name, " ON "); ok {
@@ -39,7 +39,7 @@ func inOwnSchema(statement string) string {
 
 var ownSchemaQuoted = "[" + strings.ReplaceAll(ownSchema, "]", "]]") + "]"
 
-// No table of the bridge is found without the schema.
+// Without the schema's name no table of the bridge is found.
 func TestSuitesInASchemaOfItsOwn(t *testing.T) {
 	t.Parallel()
 	h := withOwnSchema(harness(servertest.SQLServer(t, &tds.Options{Scan: true, Schema: ownSchema}), true))

@@ -19,7 +19,7 @@ func TestAnUnsuitableDatabaseIsRefused(t *testing.T) {
 	for name, c := range map[string]struct {
 		statements []string
 		says       string
-		is         error // bridge.ErrNoSchema: nobody is told to drop tables that may hold a ledger
+		is         error // bridge.ErrNoSchema: no error may advise to drop tables that may hold a ledger
 	}{
 		"delayed durability": {
 			[]string{"ALTER DATABASE CURRENT SET DELAYED_DURABILITY = ALLOWED"}, "delayed durability is ALLOWED", nil},
@@ -63,8 +63,8 @@ func TestAnErrorNamesTheMissingRight(t *testing.T) {
 	}
 	for _, c := range []struct {
 		right string
-		do    func(t *testing.T, ledger *sqlserver.Ledger) error // nil: to open it
-		judge bool                                               // the proof needs it too
+		do    func(t *testing.T, ledger *sqlserver.Ledger) error // nil: open the ledger
+		judge bool                                               // the proof needs the right too
 	}{
 		{"SELECT ON bridge_identity", nil, false},
 		{"SELECT ON bridge_ledger_version", nil, false},
@@ -145,7 +145,7 @@ func TestIDsReadTheSameInTheDatabase(t *testing.T) {
 	})
 }
 
-// The driver can be told to swap the bytes of UUIDs itself.
+// The driver can be configured to swap the bytes of UUIDs itself.
 func TestTheDriversGUIDConversionChangesNothing(t *testing.T) {
 	onBoth(t, func(t *testing.T, address string) {
 		plain, converting := open(t, connect(t, address)), open(t, connect(t, address+"&guid+conversion=true"))

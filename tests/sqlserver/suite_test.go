@@ -20,8 +20,8 @@ import (
 	"github.com/twoqueue/twoqueue/tests/tds"
 )
 
-// The switches that a server may come with. A real one has those of a database. The
-// stand-in's plans are the worst that the hints allow.
+// switches are the settings that a server may have. A real server has only the database's
+// settings. The stand-in's plans are the worst that the hints allow.
 var switches = []struct {
 	name     string
 	options  tds.Options
@@ -31,7 +31,7 @@ var switches = []struct {
 	{"locking", tds.Options{Scan: true}, false, false},
 	{"snapshot", tds.Options{Scan: true}, true, true},
 	{"optimized locking", tds.Options{Scan: true, OptimizedLocking: true}, true, false},
-	{"Babelfish", tds.Options{Babelfish: true}, true, false}, // settles in another way
+	{"Babelfish", tds.Options{Babelfish: true}, true, false}, // settles by the fallback
 }
 
 func TestSuites(t *testing.T) {
@@ -46,7 +46,7 @@ func TestSuites(t *testing.T) {
 			if s.options.Babelfish {
 				h = fallenBack(h)
 			}
-			if !s.options.Babelfish { // where no own table may be judged by
+			if !s.options.Babelfish { // on Babelfish no own table can be used for judging
 				t.Run("own table", func(t *testing.T) { ledgertest.Run(t, ownTable(h)) })
 			}
 			t.Run("ledger", func(t *testing.T) { ledgertest.Run(t, h) })
@@ -55,8 +55,8 @@ func TestSuites(t *testing.T) {
 	}
 }
 
-// fallenBack is h with ledgers that have been proved before the suite uses them, as
-// a verifier proves them before it judges.
+// fallenBack returns h with ledgers that use the fallback for the waiting lookup, as after a
+// failed proof.
 func fallenBack(h ledgertest.Harness) ledgertest.Harness {
 	h.Overlap = true
 	open := h.Open
@@ -81,7 +81,7 @@ func fallenBack(h ledgertest.Harness) ledgertest.Harness {
 
 var ownTableName = bridge.OwnTable{Table: `Shop.or[d]er's; --`, Column: "message [ID]"}
 
-// ownTable is h on a table whose names are such as only quoting can carry.
+// ownTable returns h on a table whose names work only if they are quoted.
 func ownTable(h ledgertest.Harness) ledgertest.Harness {
 	own := ownTableName
 	const table, column = `[Shop].[or[d]]er's; --]`, "[message [ID]]]"
@@ -110,7 +110,7 @@ func ownTable(h ledgertest.Harness) ledgertest.Harness {
 		return ledger, sqlserverinspect.NewOwnTable(ledger), nil
 	}
 	h.Insert = func(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
-		for ids := range slices.Chunk(ids, 1000) { // the most that VALUES takes
+		for ids := range slices.Chunk(ids, 1000) { // the most that VALUES accepts
 			values := make([]string, len(ids))
 			for i, id := range ids {
 				values[i] = "('" + id.String() + "')"
@@ -125,7 +125,7 @@ func ownTable(h ledgertest.Harness) ledgertest.Harness {
 	return h
 }
 
-// program is what the suites' connections call themselves.
+// program is the application name of the suites' connections.
 const program = "ledgertest"
 
 func harness(server string, snapshot bool) ledgertest.Harness {
@@ -167,7 +167,7 @@ func harness(server string, snapshot bool) ledgertest.Harness {
 			if err := tx.QueryRowContext(ctx, "SELECT @@SPID").Scan(&spid); err != nil {
 				return err
 			}
-			_, err := admin.ExecContext(ctx, "KILL "+spid) // takes no parameter
+			_, err := admin.ExecContext(ctx, "KILL "+spid) // KILL takes no parameter
 			return err
 		},
 	}

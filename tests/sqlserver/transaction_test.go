@@ -17,7 +17,7 @@ import (
 var levels = []sql.IsolationLevel{sql.LevelReadUncommitted, sql.LevelReadCommitted,
 	sql.LevelRepeatableRead, sql.LevelSnapshot, sql.LevelSerializable}
 
-// inEveryTransaction runs a test in transactions of every kind that a caller may have.
+// inEveryTransaction runs a test in each kind of transaction that a caller may have.
 func inEveryTransaction(t *testing.T, test func(t *testing.T, db *sql.DB, tx *sql.Tx, xactAbort bool)) {
 	onBoth(t, func(t *testing.T, address string) {
 		db := connect(t, address)
@@ -36,8 +36,8 @@ func inEveryTransaction(t *testing.T, test func(t *testing.T, db *sql.DB, tx *sq
 	})
 }
 
-// settings tells what SET has set: LOCK_TIMEOUT, XACT_ABORT, NOCOUNT and the
-// isolation level.
+// settings returns a session's settings: LOCK_TIMEOUT, XACT_ABORT, NOCOUNT and the isolation
+// level.
 func settings(t *testing.T, tx *sql.Tx) (all string) {
 	t.Helper()
 	must(t, tx.QueryRowContext(t.Context(), `SELECT CONCAT(@@LOCK_TIMEOUT, ' ', @@OPTIONS & 16384, ' ', @@OPTIONS & 512, ' ',
@@ -54,7 +54,7 @@ func TestADuplicateIsRefusedInEveryTransaction(t *testing.T) {
 		if err := ledger.Record(t.Context(), bridge.SQL(tx), driver.Plain(first)); !errors.Is(err, bridge.ErrDuplicateID) {
 			t.Errorf("record: %v, must be %v", err, bridge.ErrDuplicateID)
 		}
-		if xactAbort { // the server has rolled back, and nothing may come after it
+		if xactAbort { // the server has rolled back, so no further statement may succeed
 			if err := ledger.Record(t.Context(), bridge.SQL(tx), driver.Plain(newID())); err == nil {
 				t.Error("there is something recorded without a transaction")
 			}
@@ -99,8 +99,8 @@ func TestRecordAndARefusedClaimWorkInEveryTransaction(t *testing.T) {
 	})
 }
 
-// A pool's only connection comes from a transaction of any kind, and a server before
-// 2014 would leave it its isolation level.
+// A pool's only connection may have run a transaction of any level. A server before 2014 would
+// keep that isolation level.
 func TestTheLookupsBringTheirIsolation(t *testing.T) {
 	server := servertest.SQLServer(t, &tds.Options{KeepIsolation: true})
 	for name, snapshot := range map[string]bool{"locking": false, "snapshot": true} {
@@ -135,8 +135,8 @@ func TestTheLookupsBringTheirIsolation(t *testing.T) {
 	}
 }
 
-// What ALTER TABLE locks is locked for everybody. (A real server may wait for it
-// while it compiles the statement, before our LOCK_TIMEOUT is in force.)
+// ALTER TABLE blocks all readers. (A real server may wait for its lock while it compiles the
+// statement, before our LOCK_TIMEOUT is in force.)
 func TestTheLookupWaitsForNoChangeOfTheTable(t *testing.T) {
 	_, ledger := onStandIn(t, nil)
 	id := newID()

@@ -10,10 +10,10 @@ import (
 	"github.com/twoqueue/twoqueue/tests/tds"
 )
 
-// notOfTheStandIn are questions that a stand-in cannot be asked, by a part of their text.
+// notOfTheStandIn are parts of the texts of questions that the stand-in cannot answer.
 var notOfTheStandIn = []string{"offline", "VIEW SERVER STATE", "on a clustered table", "waits for the log", "After it has waited", "scan a table", "million rows"}
 
-// The stand-in answers as expected what it can be asked, and nothing is left in it.
+// The stand-in gives the expected answers, and nothing is left in its database.
 func TestTheStandInAnswersAsExpected(t *testing.T) {
 	server := servertest.SQLServerStandIn(t, nil)
 	address := servertest.SQLServerDB(t, server.URL("master"), true)
@@ -32,7 +32,7 @@ func TestTheStandInAnswersAsExpected(t *testing.T) {
 			t.Error(lines[i])
 		}
 	}
-	// The modes are put back, and the tables dropped: it can be asked again.
+	// The modes are restored and the tables dropped, so ask can run again.
 	modes, _, err := modesOf(t.Context(), address)
 	if err != nil || len(modes) != 2 {
 		t.Errorf("again: %v, %v", modes, err)

@@ -16,7 +16,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
 )
 
-// markWaits has two transactions lock one mark by an UPDATE that changes nothing.
+// markWaits has two transactions lock one mark with an UPDATE that changes nothing.
 func markWaits(hint string) func(ctx context.Context, w *world) (string, error) {
 	statement := "UPDATE m SET mark = m.mark OUTPUT inserted.mark FROM bridge_mark m WITH (" + hint + "ROWLOCK, FORCESEEK) WHERE m.consumer = @p1 AND m.[name] = @p2"
 	return func(ctx context.Context, w *world) (string, error) {
@@ -33,7 +33,7 @@ func markWaits(hint string) func(ctx context.Context, w *world) (string, error) 
 	}
 }
 
-// secondWaits runs first in a transaction that stays open, and second in another one.
+// secondWaits runs first in a transaction that stays open, then second in another one.
 func (w *world) secondWaits(ctx context.Context, first, second func(tx *sql.Tx) error) (string, error) {
 	open, err := w.begin(ctx)
 	if err != nil {
@@ -77,7 +77,7 @@ func readPast(hint string) func(ctx context.Context, w *world) (string, error) {
 	}
 }
 
-// deadlocks has several make messages doubtful while others change them.
+// deadlocks has some transactions make messages doubtful while others change the messages.
 func deadlocks(ctx context.Context, w *world) (string, error) {
 	const messages, rounds, consumer = 8, 50, "deadlocks"
 	pending := func(i int) driver.Pending {
@@ -120,8 +120,9 @@ func deadlocks(ctx context.Context, w *world) (string, error) {
 	return fmt.Sprint("errors by number: ", errs), nil
 }
 
-// resets leaves settings behind on a connection, alone and with an error after them, and reads what
-// the next user of the pool finds: LOCK_TIMEOUT, XACT_ABORT, NOCOUNT, the isolation level.
+// resets leaves changed settings on a connection, alone and followed by an error. Then it reads
+// the settings that the pool's next user gets: LOCK_TIMEOUT, XACT_ABORT, NOCOUNT, the isolation
+// level.
 func resets(ctx context.Context, w *world) (string, error) {
 	one, err := sql.Open("sqlserver", w.url)
 	if err != nil {
@@ -177,7 +178,8 @@ func resets(ctx context.Context, w *world) (string, error) {
 	return strings.Join(got, ", "), nil
 }
 
-// ownTables settles a row of an own table while its transaction is open, and after it.
+// ownTables settles a row of an own table while the row's transaction is open, and after it has
+// ended.
 func ownTables(create ...string) func(ctx context.Context, w *world) (string, error) {
 	return func(ctx context.Context, w *world) (answer string, err error) {
 		defer func() {
@@ -246,7 +248,8 @@ func snapshotInsert(ctx context.Context, w *world) (string, error) {
 	return "2627", nil
 }
 
-// number is the number of the server's error, after the numbers of errors before it, or the error.
+// number returns the number of the server's error, after the numbers of the errors before it, or
+// else the error's text.
 func number(err error) string {
 	e := new(mssql.Error)
 	if !errors.As(err, e) {

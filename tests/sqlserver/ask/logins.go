@@ -7,19 +7,19 @@ import (
 	"net/url"
 )
 
-// missingDatabase logs in to a database that is not there.
+// missingDatabase logs in to a database that does not exist.
 func missingDatabase(ctx context.Context, w *world) (string, error) {
 	return w.login(ctx, "twoqueue_ask_missing")
 }
 
-// offlineDatabase logs in to a database that is offline, which answers as one that recovers.
+// offlineDatabase logs in to an offline database, which answers as a recovering one does.
 func offlineDatabase(ctx context.Context, w *world) (_ string, err error) {
 	const name = "twoqueue_ask_offline"
 	if _, err := w.db.ExecContext(ctx, "CREATE DATABASE "+name); err != nil {
 		return "", err
 	}
 	defer func() {
-		// A database that is offline leaves its files behind when it is dropped.
+		// If a database is dropped while it is offline, its files stay.
 		_, online := w.db.ExecContext(context.WithoutCancel(ctx), "ALTER DATABASE "+name+" SET ONLINE")
 		_, drop := w.db.ExecContext(context.WithoutCancel(ctx), "DROP DATABASE "+name)
 		if err == nil {
@@ -32,7 +32,7 @@ func offlineDatabase(ctx context.Context, w *world) (_ string, err error) {
 	return w.login(ctx, name)
 }
 
-// login returns the numbers with which a login to a database fails.
+// login returns the error numbers of a failed login to a database.
 func (w *world) login(ctx context.Context, database string) (string, error) {
 	address, err := url.Parse(w.url)
 	if err != nil {
@@ -52,7 +52,7 @@ func (w *world) login(ctx context.Context, database string) (string, error) {
 	return "no error", nil
 }
 
-// noServerState asks for locks as a user without VIEW SERVER STATE.
+// noServerState queries locks as a user without VIEW SERVER STATE.
 func noServerState(ctx context.Context, w *world) (_ string, err error) {
 	const user = "twoqueue_ask"
 	if _, err := w.db.ExecContext(ctx, "CREATE USER "+user+" WITHOUT LOGIN"); err != nil {

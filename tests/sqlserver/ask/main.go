@@ -1,17 +1,19 @@
-// Ask settles, on a real SQL Server or Azure SQL Database, what no document says and no
-// stand-in can know. It prints a table of expected and actual answers. To run it on a server:
+// Ask answers, on a real SQL Server or Azure SQL Database, questions that are in no documentation
+// and that the stand-in cannot settle. It prints a table of expected and actual answers. To run
+// it on a server:
 //
 //	go run ./tests/sqlserver/ask 'sqlserver://user:password@host?database=scratch'
 //
-// Without an argument it takes BRIDGE_TEST_SQLSERVER_URL. The database must have none of the
-// bridge's tables; ask makes them and drops them. It asks everything with and without
-// READ_COMMITTED_SNAPSHOT and optimized locking, as far as the login may switch them, ends the
-// other sessions of the database for that, and puts both back; ALLOW_SNAPSHOT_ISOLATION stays on. The login needs the right to do so,
-// to create a database and a user (for two questions), and to see other sessions (VIEW SERVER
-// STATE; in Azure SQL Database, VIEW DATABASE STATE). What cannot be asked is said to be so.
+// Without an argument it uses BRIDGE_TEST_SQLSERVER_URL. The database must have none of the
+// bridge's tables; ask creates them and drops them. It asks every question with and without
+// READ_COMMITTED_SNAPSHOT and optimized locking, as far as the login may switch them. To switch
+// them it ends the database's other sessions. Afterwards it restores both settings;
+// ALLOW_SNAPSHOT_ISOLATION stays on. The login needs the rights to do so, to create a database
+// and a user (for two questions), and to see other sessions (VIEW SERVER STATE; in Azure SQL
+// Database, VIEW DATABASE STATE). The table marks each question that could not be asked.
 //
-// It takes some minutes, an hour at most. Send the table to the project. No name or address is in it
-// but the server's version.
+// A run takes some minutes, an hour at most. Please send the table to the project. It contains
+// the server's version, and no other name or address.
 package main
 
 import (
@@ -26,10 +28,10 @@ import (
 	_ "github.com/microsoft/go-mssqldb" // driver
 )
 
-// limit bounds the whole.
+// limit bounds the whole run.
 const limit = time.Hour
 
-// rows is how many rows the plans are looked at with, after those for an empty table.
+// rows is the number of rows in each table for the second look at the plans.
 const rows = 1_000_000
 
 func main() {
@@ -51,10 +53,10 @@ func main() {
 	}
 }
 
-// patience bounds each question that has no bound of its own.
+// patience bounds each question without a bound of its own.
 const patience = time.Minute
 
-// ask prints the table, and returns how many answers are not as expected.
+// ask prints the table and returns the number of unexpected answers.
 func ask(ctx context.Context, out io.Writer, url string) (different int, err error) {
 	modes, restore, err := modesOf(ctx, url)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 )
 
-// A mode is how the database locks.
+// mode is a database's locking mode.
 type mode struct {
 	snapshot  bool // READ_COMMITTED_SNAPSHOT
 	optimized bool // OPTIMIZED_LOCKING
@@ -27,8 +27,8 @@ func (m mode) String() string {
 	return name
 }
 
-// modesOf returns the modes to ask in, and what restores the one that was. The database must have
-// none of the bridge's tables.
+// modesOf returns the modes in which to ask, and a function that restores the present mode. The
+// database must have none of the bridge's tables.
 func modesOf(ctx context.Context, url string) (modes []mode, restore func(), err error) {
 	db, err := sql.Open("sqlserver", url)
 	if err != nil {
@@ -62,7 +62,7 @@ func modeOf(ctx context.Context, db *sql.DB) (now mode, err error) {
 	var on int
 	err = db.QueryRowContext(ctx, "SELECT count(*) FROM sys.databases WHERE name = DB_NAME() AND is_read_committed_snapshot_on = @p1", 1).Scan(&on)
 	now.snapshot = on == 1
-	var optimized sql.NullInt64 // null or an error where there is none
+	var optimized sql.NullInt64 // null, or an error if the server does not have it
 	if db.QueryRowContext(ctx, "SELECT CAST(DATABASEPROPERTYEX(DB_NAME(), 'IsOptimizedLockingOn') AS int)").Scan(&optimized) == nil {
 		now.optimized, now.switches = optimized.Int64 == 1, optimized.Valid
 	}
@@ -70,8 +70,8 @@ func modeOf(ctx context.Context, db *sql.DB) (now mode, err error) {
 	return now, err
 }
 
-// set switches the database, and tells whether it is in the mode then: Azure SQL Database always
-// has optimized locking, and a login may not be allowed to switch.
+// set switches the database, and reports whether it is in the mode afterwards: Azure SQL Database
+// always has optimized locking, and the login may not be allowed to switch.
 func (m mode) set(ctx context.Context, url string) bool {
 	db, err := sql.Open("sqlserver", url)
 	if err != nil {

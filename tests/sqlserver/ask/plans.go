@@ -10,11 +10,11 @@ import (
 	"strings"
 )
 
-// scanned may be read whole: they have one row, or a row for each version.
+// scanned are tables that may be scanned: they have one row, or one row for each version.
 var scanned = []string{"bridge_identity", "bridge_watermark", "bridge_ledger_version", "bridge_inbox_version"}
 
-// plans looks through the plans that the server has kept. Orphans, which scans the ledger
-// for the doctor, has not been run yet.
+// plans examines the plans in the server's cache. The statement of Orphans, which scans the
+// ledger for the doctor, has not run by then.
 func plans(ctx context.Context, w *world) (string, error) {
 	rows, err := w.db.QueryContext(ctx, `SELECT t.text, p.query_plan FROM sys.dm_exec_query_stats s
 CROSS APPLY sys.dm_exec_sql_text(s.sql_handle) t CROSS APPLY sys.dm_exec_query_plan(s.plan_handle) p
@@ -54,7 +54,7 @@ WHERE t.text LIKE '%bridge[_]%' AND t.text NOT LIKE '%dm[_]exec%' AND p.query_pl
 	return "none does", nil
 }
 
-// plansOfMany fills the tables, has every statement planned anew, and looks through the plans.
+// plansOfMany fills the tables, has every statement compiled again, and examines the plans.
 func plansOfMany(ctx context.Context, w *world) (string, error) {
 	for _, statement := range []string{
 		fmt.Sprintf("INSERT INTO bridge_ledger (id) SELECT TOP (%d) NEWID() FROM sys.all_columns a CROSS JOIN sys.all_columns b", rows),
@@ -76,13 +76,13 @@ SELECT TOP (%d) 0x6F757273, CAST(NEWID() AS varbinary(16)), 'ready', '', 0, 0, 9
 	return plans(ctx, w)
 }
 
-// An operator of a plan, with the table that it reads.
+// operator is an operator of a plan, with the table that it reads.
 type operator struct{ name, table string }
 
-// operators lists those of a plan in XML.
+// operators returns the operators of a plan in XML.
 func operators(plan string) (all []operator, err error) {
 	d := xml.NewDecoder(strings.NewReader(plan))
-	var open []int // operators, by their places in all
+	var open []int // indexes of the open operators in all
 	for {
 		token, err := d.Token()
 		if err == io.EOF {

@@ -19,15 +19,15 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/inspect/sqlserverinspect"
 )
 
-// A question has an answer, or cannot be asked. Without a want, nothing depends on the answer.
+// question is a question to a server. If want is empty, no code depends on the answer.
 type question struct {
 	text, want string
 	ask        func(ctx context.Context, w *world) (string, error)
 	within     time.Duration // 0: patience
 }
 
-// The last but one is about the plans of all that the others have run, and the last one makes new
-// plans.
+// The last question but one is about the plans of all statements that ran for the others. The
+// last one compiles new plans.
 var questions = []question{
 	{text: "Does UPDATE … SET mark = mark keep a second one waiting until the COMMIT?",
 		ask: markWaits("")},
@@ -135,7 +135,7 @@ func settleWaits(ctx context.Context, w *world) (string, error) {
 	})
 }
 
-// untilItWaits is how long a statement is given to come to its wait.
+// untilItWaits is the time in which a statement is expected to begin its wait.
 const untilItWaits = 500 * time.Millisecond
 
 func settleWakes(ctx context.Context, w *world) (string, error) {
@@ -168,7 +168,7 @@ func lockTimeoutNumber(ctx context.Context, w *world) (string, error) {
 	})
 }
 
-// stored is id in the order in which SQL Server keeps it.
+// stored returns id in SQL Server's byte order.
 func stored(id uuid.UUID) []byte {
 	value, _ := mssql.UniqueIdentifier(id).Value()
 	return value.([]byte)
@@ -276,7 +276,7 @@ func setOptions(ctx context.Context, w *world) (options string, err error) {
 	return options, err
 }
 
-// carried runs each statement on carried messages, while another transaction has one open.
+// carried runs each statement for carried messages while another transaction has an open one.
 func carried(ctx context.Context, w *world) (string, error) {
 	var entries []driver.Entry
 	var ids []uuid.UUID

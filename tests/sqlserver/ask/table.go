@@ -9,17 +9,17 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/inspect/sqlserverinspect"
 )
 
-// A table is the answers, by modes and questions.
+// table holds the answers, by mode and question.
 type table struct {
 	modes   []string
-	answers [][]string // by modes
+	answers [][]string // by mode
 	skipped []string   // modes
-	server  []string   // what the doctor finds, by modes
+	server  []string   // the doctor's findings, by mode
 
 	different int
 }
 
-// note takes the answer to question i in the latest mode.
+// note adds the answer to question i in the latest mode.
 func (t *table) note(i int, got string, asked error) {
 	if i == 0 {
 		t.answers = append(t.answers, nil)
@@ -38,7 +38,7 @@ func (t *table) note(i int, got string, asked error) {
 	t.answers[len(t.answers)-1] = append(t.answers[len(t.answers)-1], got)
 }
 
-// describe notes the server's version and what the doctor finds.
+// describe adds the server's version and the doctor's findings.
 func (t *table) describe(ctx context.Context, w *world) {
 	var all []string
 	var version string

@@ -11,7 +11,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
 )
 
-// A world is the database with the bridge's tables.
+// world is the database with the bridge's tables.
 type world struct {
 	db     *sql.DB
 	url    string
@@ -33,7 +33,7 @@ func (w *world) set(ctx context.Context) error {
 	return nil
 }
 
-// made are the tables that set has made.
+// made are the tables that set creates.
 var made = []string{"bridge_ledger", "bridge_identity", "bridge_watermark", "bridge_ledger_version",
 	"bridge_inbox", "bridge_inbox_pending", "bridge_mark", "bridge_kept", "bridge_inbox_version"}
 
@@ -46,7 +46,7 @@ func (w *world) clear() (all error) {
 	return all
 }
 
-// begin begins a transaction whose waits end after some seconds, with an error.
+// begin begins a transaction whose lock waits end with an error after a second.
 func (w *world) begin(ctx context.Context) (*sql.Tx, error) { return w.beginAt(ctx, sql.LevelDefault) }
 
 func (w *world) beginAt(ctx context.Context, level sql.IsolationLevel) (*sql.Tx, error) {
@@ -60,7 +60,7 @@ func (w *world) beginAt(ctx context.Context, level sql.IsolationLevel) (*sql.Tx,
 	return tx, nil
 }
 
-// in runs steps, each in a transaction of its own, which is committed.
+// in runs steps, each in a committed transaction of its own.
 func (w *world) in(ctx context.Context, steps ...func(tx bridge.Tx) error) error {
 	for i, step := range steps {
 		tx, err := w.begin(ctx)
