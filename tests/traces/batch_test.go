@@ -14,7 +14,7 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/otelhandler"
 )
 
-// The messages of a batch come from different traces: its one span has a link to each.
+// The messages of a batch come from different traces, so its single span has a link to each.
 func TestTheSpanOfABatchHasALinkToTheSpanOfEachMessage(t *testing.T) {
 	recorder := tracetest.NewSpanRecorder()
 	provider := sdk.NewTracerProvider(sdk.WithSpanProcessor(recorder))

@@ -23,7 +23,7 @@ const (
 	top                  = 34
 )
 
-// draw draws spans as bars, each below its parent, by their times.
+// draw draws spans as bars on a time axis, each below its parent.
 func draw(spans []sdk.ReadOnlySpan) []byte {
 	slices.SortStableFunc(spans, func(a, b sdk.ReadOnlySpan) int { return a.StartTime().Compare(b.StartTime()) })
 	first, last := spans[0].StartTime(), spans[0].EndTime()
@@ -65,7 +65,7 @@ func draw(spans []sdk.ReadOnlySpan) []byte {
 	return out.Bytes()
 }
 
-// part is the part of the system that made a span.
+// part returns the part of the system that made a span.
 func part(span sdk.ReadOnlySpan) string {
 	switch span.InstrumentationScope().Name {
 	case "github.com/twoqueue/twoqueue/sender":

@@ -29,7 +29,8 @@ import (
 
 func TestMain(m *testing.M) { servertest.Main(m) }
 
-// An HTTP request places an order, the receiver handles it and answers, and all is one trace.
+// An HTTP request places an order, and the receiver handles it and replies. All spans form one
+// trace.
 func TestOneTraceFromTheRequestToTheReceiversCommit(t *testing.T) {
 	s := stage.New(t, stage.Postgres)
 	s.Queue("orders", nil)
@@ -104,7 +105,7 @@ func TestOneTraceFromTheRequestToTheReceiversCommit(t *testing.T) {
 	}
 	d := <-handled
 	receipt := s.Receive("receipts", 1)[0]
-	verifies.Stop() // its spans are made when all is over
+	verifies.Stop() // its spans are made at its end
 
 	spans := make(map[string][]sdk.ReadOnlySpan)
 	for _, span := range recorder.Ended() {
@@ -151,7 +152,7 @@ func TestOneTraceFromTheRequestToTheReceiversCommit(t *testing.T) {
 	}
 }
 
-// names tells whether the headers of d have the context of a span.
+// names reports whether the headers of d contain a span's context.
 func names(d amqp.Delivery, span sdk.ReadOnlySpan) bool {
 	parent, _ := d.Headers["traceparent"].(string)
 	c := span.SpanContext()
