@@ -1,5 +1,5 @@
-// Package upgrade_test runs two releases side by side on the same tables: this one, and
-// the next one, which is this one with one more version of its tables.
+// Package upgrade_test runs two releases side by side on the same tables: this one, and a next
+// one, which is this one with one more version of its tables.
 package upgrade_test
 
 import (
@@ -16,7 +16,8 @@ import (
 
 func TestMain(m *testing.M) { program.Main(m) }
 
-// The migrations of the next release, by database: what it may add (see package migrate).
+// next holds the next release's migrations, by part and database: changes that a release may make
+// (see package migrate).
 var next = map[string]map[string]string{
 	"ledger": {
 		"postgres": "ALTER TABLE bridge_ledger ADD COLUMN note text;\nCREATE TABLE bridge_next (id integer PRIMARY KEY);",
@@ -28,7 +29,7 @@ var next = map[string]map[string]string{
 	},
 }
 
-// nextOverlay has the compiler take the source of the next release.
+// nextOverlay returns an overlay with the source of the next release.
 func nextOverlay(t *testing.T) string {
 	t.Helper()
 	const root, versions = "../..", "bridge/internal/tables/tables.go"

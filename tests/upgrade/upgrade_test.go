@@ -21,7 +21,7 @@ import (
 	"github.com/twoqueue/twoqueue/tests/stage"
 )
 
-// databases are those on which programs of two releases can work at once.
+// databases are the databases on which programs of two releases can work at once.
 var databases = []struct {
 	stage.Database
 	inbox func(ctx context.Context, db *sql.DB) (driver.Inbox, error)
@@ -30,13 +30,13 @@ var databases = []struct {
 	{stage.MariaDB, func(ctx context.Context, db *sql.DB) (driver.Inbox, error) { return mysql.OpenInbox(ctx, db) }},
 }
 
-// A world has programs of both releases on one database and one broker. The stage's own
-// ledger is of this release, as the test binary is.
+// world has programs of both releases on one database and one broker. The stage's own ledger is
+// of this release, as the test binary is.
 type world struct {
 	*stage.Stage
 	t      *testing.T
 	env    []string
-	next   string // the folder of the next release's commands
+	next   string // folder of the next release's commands
 	target string
 }
 
@@ -47,7 +47,7 @@ const (
 	newer release = true
 )
 
-// command is a command of one of the releases.
+// command returns a command of one of the releases.
 func (w *world) command(r release, name string, args ...string) *exec.Cmd {
 	w.t.Helper()
 	cmd := program.Command(w.t, name, append(slices.Clone(w.env), args...)...)
@@ -100,7 +100,7 @@ func (w *world) flows(when string) {
 	w.Eventually("messages arrive "+when, func() bool { return w.Depth(w.target) >= before+more })
 }
 
-// versions are those of the ledger and the inbox.
+// versions returns the versions of the ledger's and the inbox's tables.
 func (w *world) versions() (ledger, inbox int) {
 	w.t.Helper()
 	for part, version := range map[string]*int{"ledger": &ledger, "inbox": &inbox} {
@@ -116,9 +116,9 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// The tables are migrated by the next release while a sender and a verifier of this one
-// work. They go on, they start again, and they are replaced one by one. Each committed
-// order's message arrives, and no other.
+// The next release migrates the tables while a sender and a verifier of this release work. These
+// go on, can be restarted, and are replaced one by one. Each committed order's message must
+// arrive, and no other.
 func TestAnUpgradeStopsNothing(t *testing.T) {
 	t.Parallel()
 	folder := nextRelease(t)
@@ -170,7 +170,7 @@ func TestAnUpgradeStopsNothing(t *testing.T) {
 			w.stop(newShop)
 			w.Eventually("nothing waits for its verdict", func() bool { return w.Rows() == 0 })
 			w.stop(newVerifier)
-			// What the shop rolled back as it stopped has no row, and may be staged still.
+			// Messages that the shop rolled back at its end have no row, and may still be staged.
 			w.Finish(t, func(n int) {
 				v := w.verifier(newer)
 				w.Evidence()
@@ -185,7 +185,7 @@ func TestAnUpgradeStopsNothing(t *testing.T) {
 	}
 }
 
-// judged is how many messages a verifier has done with.
+// judged returns the number of messages that a verifier has judged.
 func judged(t *testing.T, v *program.Process) (all int) {
 	t.Helper()
 	_, text := v.Endpoint("/metrics")
@@ -200,8 +200,8 @@ func judged(t *testing.T, v *program.Process) (all int) {
 	return all
 }
 
-// judge compares the orders that were committed with the messages that have arrived,
-// which it receives by the inbox of this release.
+// judge compares the committed orders with the messages that have arrived. It receives these
+// through the inbox of this release.
 func (w *world) judge(open func(context.Context, *sql.DB) (driver.Inbox, error)) {
 	w.t.Helper()
 	w.WantNothingLeft(w.t)
@@ -232,7 +232,7 @@ func (w *world) judge(open func(context.Context, *sql.DB) (driver.Inbox, error))
 	}
 	w.t.Logf("%d orders were placed, %d messages have come", len(committed), len(arrived))
 	stage.Compare(w.t, committed, copies)
-	if twice > 0 { // no confirm was late, and every program has ended in good order
+	if twice > 0 { // no confirm was late, and every program was stopped in good order
 		w.t.Errorf("%d messages have come twice", twice)
 	}
 }
