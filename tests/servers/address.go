@@ -14,41 +14,41 @@ import (
 	"time"
 )
 
-// RabbitMQAddress is where a RabbitMQ is and all that its users need, in another
-// process too. Who has no more cannot end it.
+// RabbitMQAddress is the address of a RabbitMQ, with all that its users need, even in another
+// process. It cannot end the server.
 type RabbitMQAddress struct {
 	Port           int
-	ManagementPort int // answers only with the plugin rabbitmq_management
-	PrometheusPort int // likewise rabbitmq_prometheus
+	ManagementPort int // used only with the plugin rabbitmq_management
+	PrometheusPort int // used only with the plugin rabbitmq_prometheus
 	TLS            bool
 
-	// Of its node, for Ctl.
+	// The node, for Ctl and Eval.
 	Node     string
 	EpmdPort int
 	Folder   string
 }
 
-// PostgresAddress is where a PostgreSQL is, or a pool before it.
+// PostgresAddress is the address of a PostgreSQL, or of a pool in front of it.
 type PostgresAddress struct{ Port int }
 
-// MariaDBAddress is where a MariaDB is, or a MySQL.
+// MariaDBAddress is the address of a MariaDB, or of a MySQL.
 type MariaDBAddress struct{ Port int }
 
-// local is a port of this machine: all servers listen there only.
+// local returns the address of a port on this machine. All servers listen only there.
 func local(port int) string { return fmt.Sprintf("127.0.0.1:%d", port) }
 
 // Addr is the host and port at which the server listens. It stays the same over a
 // restart.
 func (r RabbitMQAddress) Addr() string { return local(r.Port) }
 
-// URL is the AMQP address of the default vhost.
+// URL returns the AMQP address of the default vhost.
 func (r RabbitMQAddress) URL() string { return r.VhostURL("/") }
 
-// VhostURL is the AMQP address of a vhost, which need not exist yet.
+// VhostURL returns the AMQP address of a vhost, which need not exist yet.
 func (r RabbitMQAddress) VhostURL(name string) string {
 	path, scheme := url.PathEscape(name), "amqp"
 	if name == "/" {
-		path = "" // what clients take for the default vhost
+		path = "" // clients use the default vhost if the path is empty
 	}
 	if r.TLS {
 		scheme = "amqps"
@@ -56,21 +56,21 @@ func (r RabbitMQAddress) VhostURL(name string) string {
 	return fmt.Sprintf("%s://guest:guest@%s/%s", scheme, r.Addr(), path)
 }
 
-// ManagementURL is the root of the management plugin's HTTP API, with the
-// user in it. Only a server started with that plugin answers there.
+// ManagementURL returns the root of the management plugin's HTTP API, including the user. Only a
+// server with that plugin answers there.
 func (r RabbitMQAddress) ManagementURL() string {
 	return fmt.Sprintf("http://guest:guest@%s/api", local(r.ManagementPort))
 }
 
-// PrometheusAddr is where the prometheus plugin answers, a host and a port. Only a
-// server started with that plugin answers there.
+// PrometheusAddr returns the host and port of the prometheus plugin. Only a server with that plugin
+// answers there.
 func (r RabbitMQAddress) PrometheusAddr() string { return local(r.PrometheusPort) }
 
-// Name is the node's name in the cluster.
+// Name returns the node's name in the cluster.
 func (r RabbitMQAddress) Name() string { return r.Node }
 
-// Ctl runs rabbitmqctl on this server and returns what it printed. It takes one or two
-// seconds of a processor, to start an Erlang machine. Eval takes next to nothing.
+// Ctl runs rabbitmqctl on this server and returns its output. It costs one or two seconds of
+// processor time, to start an Erlang machine. Eval costs almost none.
 func (r RabbitMQAddress) Ctl(ctx context.Context, args ...string) (string, error) {
 	cmd := r.script(filepath.Join(rabbitMQScripts, "rabbitmqctl"), args...)
 	var output bytes.Buffer
@@ -81,7 +81,7 @@ func (r RabbitMQAddress) Ctl(ctx context.Context, args ...string) (string, error
 	return output.String(), nil
 }
 
-// evalLimit bounds an Eval, for a node or a queue that does not answer.
+// evalLimit bounds an Eval, in case a node or a queue does not answer.
 const evalLimit = time.Minute
 
 // Eval evaluates Erlang expressions in the server, separated by commas, and returns the
@@ -93,8 +93,8 @@ func (r RabbitMQAddress) Eval(ctx context.Context, format string, args ...any) (
 	if err != nil {
 		return "", err
 	}
-	// A name of its own: of two callers with the same name the server refuses one, and erl_call's
-	// random ones (-r) are those of the second.
+	// The name must be unique: of two callers with the same name the server refuses one. erl_call's
+	// random names (-r) depend only on the second.
 	caller := fmt.Sprintf("call-%d-%d", os.Getpid(), calls.Add(1))
 	cmd := r.script(program, "-h", caller, "-sname", r.Node, "-e")
 	cmd.Stdin = strings.NewReader(fmt.Sprintf(format, args...) + ".\n")
@@ -104,7 +104,7 @@ func (r RabbitMQAddress) Eval(ctx context.Context, format string, args ...any) (
 		return "", err
 	}
 	value, ok := strings.CutPrefix(output.String(), "{ok, ")
-	if !ok { // erl_call itself ends well
+	if !ok { // erl_call itself succeeds even then
 		return "", fmt.Errorf("evaluate Erlang: %s", &output)
 	}
 	return strings.TrimSuffix(value, "}"), nil
@@ -113,10 +113,10 @@ func (r RabbitMQAddress) Eval(ctx context.Context, format string, args ...any) (
 var calls atomic.Int64
 
 // SyncDeclarations writes the declared queues to the disk, so that the node finds them again after
-// a SIGKILL. RabbitMQ 3.10 confirms a declaration seconds before that: a queue of the last two
-// seconds is then gone, or a quorum queue stays without its log and a leader, and its confirmed
-// messages are lost. Measured: of twelve quorum queues killed at once after their declaration
-// four had no leader, and none of twelve after a SyncDeclarations.
+// a SIGKILL. RabbitMQ 3.10 confirms a declaration seconds before it writes it. A queue of the last
+// two seconds is then gone, or a quorum queue has no log and no leader, and its confirmed messages
+// are lost. Measured: of twelve quorum queues that were killed right after their declaration four
+// had no leader; of twelve after a SyncDeclarations none.
 func (r RabbitMQAddress) SyncDeclarations(ctx context.Context) error {
 	if _, err := r.Eval(ctx, `catch mnesia:sync_log(), [dets:sync(T) || T <- dets:all()]`); err != nil {
 		return fmt.Errorf("sync declarations: %w", err)
@@ -124,8 +124,8 @@ func (r RabbitMQAddress) SyncDeclarations(ctx context.Context) error {
 	return nil
 }
 
-// Queues returns what the server tells of one item of each queue in a vhost, such as
-// leader or messages, by the queue's name.
+// Queues returns one item of each queue in a vhost, such as leader or messages, by the queue's
+// name.
 func (r RabbitMQAddress) Queues(ctx context.Context, vhost, item string) (map[string]string, error) {
 	value, err := r.Eval(ctx, `[lists:flatten(io_lib:format("~s=~0p", [N, V]))
 		|| [{name, {resource, _, queue, N}}, {_, V}] <- rabbit_amqqueue:info_all(<<"%s">>, [name, %s])]`, vhost, item)
@@ -151,10 +151,10 @@ func (r RabbitMQAddress) Queues(ctx context.Context, vhost, item string) (map[st
 // restart.
 func (p PostgresAddress) Addr() string { return local(p.Port) }
 
-// URL is the address of the database postgres.
+// URL returns the address of the database postgres.
 func (p PostgresAddress) URL() string { return p.DatabaseURL("postgres") }
 
-// DatabaseURL is the address of a database, which need not exist yet.
+// DatabaseURL returns the address of a database, which need not exist yet.
 func (p PostgresAddress) DatabaseURL(name string) string {
 	return fmt.Sprintf("postgres://postgres@%s/%s?sslmode=disable", p.Addr(), url.PathEscape(name))
 }
@@ -163,11 +163,11 @@ func (p PostgresAddress) DatabaseURL(name string) string {
 // restart.
 func (m MariaDBAddress) Addr() string { return local(m.Port) }
 
-// DSN addresses the server, with no database chosen, in the words of
+// DSN returns the address of the server without a database, in the form of
 // github.com/go-sql-driver/mysql.
 func (m MariaDBAddress) DSN() string { return m.DatabaseDSN("") }
 
-// DatabaseDSN addresses a database, which need not exist yet.
+// DatabaseDSN returns the address of a database, which need not exist yet.
 func (m MariaDBAddress) DatabaseDSN(name string) string {
 	return fmt.Sprintf("root@tcp(%s)/%s", m.Addr(), name)
 }

@@ -14,14 +14,13 @@ import (
 	"time"
 )
 
-// An Authority signs the certificates of servers that are started with it, and of
-// their clients.
+// An Authority signs the certificates of its servers and of their clients.
 type Authority struct {
 	certificate *x509.Certificate
 	key         *ecdsa.PrivateKey
 }
 
-// NewAuthority makes an authority that nobody knows yet.
+// NewAuthority creates an authority with a new key.
 func NewAuthority() (*Authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -40,11 +39,11 @@ func NewAuthority() (*Authority, error) {
 	return &Authority{certificate, key}, nil
 }
 
-// Certificate is the authority's own, in PEM.
+// Certificate returns the authority's own certificate, in PEM.
 func (a *Authority) Certificate() []byte { return encode("CERTIFICATE", a.certificate.Raw) }
 
-// Issue makes a certificate with its key, both in PEM. It is good for a server at
-// 127.0.0.1, under no other name, and for a client whose name it has.
+// Issue creates a certificate with its key, both in PEM. It is valid for a server at 127.0.0.1,
+// without other names, and for a client with that name.
 func (a *Authority) Issue(name string) (certificate, key []byte, err error) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -65,8 +64,7 @@ func (a *Authority) Issue(name string) (certificate, key []byte, err error) {
 	return encode("CERTIFICATE", der), encode("PRIVATE KEY", pkcs8), nil
 }
 
-// equip writes into a server's home what it needs to speak TLS: ca.pem, cert.pem and
-// key.pem.
+// equip writes a server's TLS files into its home: ca.pem, cert.pem and key.pem.
 func (a *Authority) equip(h home) error {
 	certificate, key, err := a.Issue("server")
 	if err != nil {

@@ -11,16 +11,16 @@ import (
 	"syscall"
 )
 
-// home is a server's temporary folder, and the account that owns it and runs
-// the server: an unprivileged one where this process is root (the databases
-// refuse root), otherwise our own.
+// home is a server's temporary folder, with the account that owns it and runs the server. If this
+// process is root, that is an unprivileged account, since the databases refuse root. Otherwise it
+// is this process's own.
 type home struct {
 	folder  string
-	account *syscall.Credential // nil: our own
+	account *syscall.Credential // nil: this process's own
 }
 
-// newHome makes a folder for a server of the given kind. With an empty account
-// the server runs as we do.
+// newHome creates a folder for a server of a kind. If account is empty, the server runs under this
+// process's account.
 func newHome(kind, account string) (home, error) {
 	var h home
 	base := os.TempDir()
@@ -47,8 +47,8 @@ func newHome(kind, account string) (home, error) {
 	return h, nil
 }
 
-// command is a command that runs in the home, as its account, and sees of our
-// environment only the PATH.
+// command returns a command that runs in the home, under its account. Of this process's environment
+// it gets only the PATH.
 func (h home) command(program string, args ...string) *exec.Cmd {
 	cmd := exec.Command(program, args...)
 	cmd.Dir = h.folder
@@ -94,7 +94,7 @@ func lookUp(account string) (*syscall.Credential, error) {
 	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
 }
 
-// open tells whether every account may pass through the folder.
+// open reports whether every account may enter the folder.
 func open(folder string) bool {
 	for {
 		info, err := os.Stat(folder)

@@ -11,38 +11,36 @@ import (
 	"syscall"
 )
 
-// MariaDBOptions are what a MariaDB, or a MySQL, can be given; nil means all defaults.
+// MariaDBOptions are the options of a MariaDB or a MySQL; nil means all defaults.
 type MariaDBOptions struct {
-	// Fast leaves out the waiting for the disk. Only for a server that is
-	// never killed.
+	// Fast omits waiting for the disk. Only for a server that is never killed.
 	Fast bool
 	// Config holds further options, such as "innodb_lock_wait_timeout=3".
 	Config []string
-	// TLS has the server speak nothing else. It checks a client's certificate by this
+	// TLS makes the server accept only TLS. The server checks a client's certificate by this
 	// authority if its user has REQUIRE X509.
 	TLS *Authority
-	// Log receives the server's log; by default it is kept only for errors.
+	// Log receives the server's log. Without it the log is kept only for errors.
 	Log io.Writer
 }
 
-// MariaDB is a private MariaDB whose root has no password. On a machine that has only
-// MySQL it is one of these, and takes the same options.
+// MariaDB is a private MariaDB whose root has no password. On a machine that has only MySQL it is a
+// MySQL, and takes the same options.
 type MariaDB struct {
 	server
 	MariaDBAddress
 	args []string
 }
 
-// Replicates are the options of a MariaDB that can be the primary of a StartReplica, and of
-// the replica.
+// Replicates returns the options of a primary and a replica of StartReplica.
 func Replicates() []string {
 	return []string{"log-bin=binlog", "binlog-format=ROW", "log-slave-updates", "sync-binlog=1"}
 }
 
-// StartReplica starts a MariaDB that replicates all of the primary, by GTID, and is read-only
-// until Promote. The primary must have been started with Replicates. Semi-synchronous
-// replication is asked for by the options rpl-semi-sync-master-… of the primary and
-// rpl-semi-sync-slave-enabled=ON of the replica.
+// StartReplica starts a MariaDB that replicates all of the primary, by GTID, and is read-only until
+// Promote. The primary must have been started with Replicates. For semi-synchronous replication,
+// set the options rpl-semi-sync-master-… of the primary and rpl-semi-sync-slave-enabled=ON of the
+// replica.
 func StartReplica(ctx context.Context, primary *MariaDB, options *MariaDBOptions) (*MariaDB, error) {
 	var given MariaDBOptions
 	if options != nil {
@@ -60,8 +58,8 @@ func StartReplica(ctx context.Context, primary *MariaDB, options *MariaDBOptions
 	return m, nil
 }
 
-// Promote makes a replica the primary, once it has applied all transactions that it has received. The old
-// primary is not told: if it runs, or is restarted, it takes writes too.
+// Promote makes a replica the primary, once it has applied all received transactions. The old
+// primary is not informed: if it runs, or is restarted, it accepts writes too.
 func (m *MariaDB) Promote(ctx context.Context) error {
 	status, err := m.query(ctx, `STOP SLAVE IO_THREAD; SHOW SLAVE STATUS\G`)
 	if err == nil {
@@ -83,8 +81,7 @@ func (m *MariaDB) Promote(ctx context.Context) error {
 	return nil
 }
 
-// query runs statements in the server's own client, and returns their output, a line for
-// each row.
+// query runs statements in the server's own client, and returns the output, one line for each row.
 func (m *MariaDB) query(ctx context.Context, statements string) (string, error) {
 	program, err := find("mariadb", "mariadb-client", "/usr/bin/mariadb")
 	if err != nil {
@@ -98,29 +95,28 @@ func (m *MariaDB) query(ctx context.Context, statements string) (string, error) 
 	return output.String(), err
 }
 
-// Reconfigure gives the next Restart further options, like those of
-// MariaDBOptions.Config.
+// Reconfigure adds options for the next Restart, as in MariaDBOptions.Config.
 func (m *MariaDB) Reconfigure(options ...string) {
 	for _, option := range options {
 		m.args = append(m.args, "--"+option)
 	}
 }
 
-// A flavour is what MariaDB and MySQL differ in here.
+// A flavour has the differences between MariaDB and MySQL.
 type flavour struct {
 	name, program, debianPackage string
 
 	args []string
-	fill func(program string, home home) (*exec.Cmd, error) // makes the data
+	fill func(program string, home home) (*exec.Cmd, error) // returns the command that creates the data
 }
 
 var (
 	mariaDB = flavour{name: "MariaDB", program: "mariadbd", debianPackage: "mariadb-server", fill: fillMariaDB}
 	mySQL   = flavour{name: "MySQL", program: "mysqld", debianPackage: "mysql-server", fill: fillMySQL,
-		args: []string{"--mysqlx=OFF"}} // which would listen on a port of its own
+		args: []string{"--mysqlx=OFF"}} // it would listen on another port
 )
 
-// StartMariaDB starts a MariaDB on new data, or a MySQL where only that is installed.
+// StartMariaDB starts a MariaDB on new data, or a MySQL if only MySQL is installed.
 func StartMariaDB(ctx context.Context, options *MariaDBOptions) (*MariaDB, error) {
 	if options == nil {
 		options = new(MariaDBOptions)
@@ -153,9 +149,9 @@ func (f flavour) start(ctx context.Context, program string, options *MariaDBOpti
 		"--no-defaults",
 		"--datadir=" + home.path("data"),
 		fmt.Sprintf("--port=%d", port),
-		fmt.Sprintf("--server-id=%d", port), // one of its own, for replication
+		fmt.Sprintf("--server-id=%d", port), // unique, for replication
 		"--bind-address=127.0.0.1",
-		"--socket=../socket", // from the data: a relative name is never too long
+		"--socket=../socket", // relative to the data folder, so never too long
 		"--pid-file=" + home.path("pid"),
 		"--skip-name-resolve",
 		"--max-connections=300",
@@ -202,8 +198,7 @@ func fillMariaDB(_ string, home home) (*exec.Cmd, error) {
 		"--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"), nil
 }
 
-// fillMySQL makes a root that may come from 127.0.0.1, which without the resolving of
-// names is not localhost.
+// fillMySQL creates a root at 127.0.0.1, which is not localhost without name resolution.
 func fillMySQL(program string, home home) (*exec.Cmd, error) {
 	const root = "CREATE USER root@'127.0.0.1';\nGRANT ALL ON *.* TO root@'127.0.0.1' WITH GRANT OPTION;\n"
 	if err := home.write("root.sql", root, 0o600); err != nil {

@@ -11,17 +11,17 @@ import (
 // PgBouncer is a private PgBouncer that pools by transaction.
 type PgBouncer struct {
 	server
-	PostgresAddress // through the pool
+	PostgresAddress // address of the pool
 }
 
-// StartPgBouncer starts a PgBouncer before all databases of a PostgreSQL.
+// StartPgBouncer starts a PgBouncer in front of all databases of a PostgreSQL.
 func StartPgBouncer(ctx context.Context, postgres PostgresAddress) (*PgBouncer, error) {
 	return onFreePorts(ctx, 1, func(ports []int) (*PgBouncer, error) {
 		program, err := find("pgbouncer", "pgbouncer", "/usr/sbin/pgbouncer")
 		if err != nil {
 			return nil, err
 		}
-		home, err := newHome("pgbouncer", "postgres") // the account its package uses
+		home, err := newHome("pgbouncer", "postgres") // the account of its Debian package
 		if err != nil {
 			return nil, fmt.Errorf("start PgBouncer: %w", err)
 		}

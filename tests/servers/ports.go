@@ -7,15 +7,14 @@ import (
 	"net"
 )
 
-// Ports come from below the range (32768 and up) that Linux gives to outgoing
-// connections: one of those could otherwise take a server's port while the
-// server is down between two starts.
+// Ports are below the range (32768 and up) that Linux uses for outgoing connections. Such a
+// connection could otherwise take a server's port while the server is down between two starts.
 const lowestPort, highestPort = 10000, 32767
 
 const portAttempts = 5
 
-// onFreePorts calls start with n free ports, and again with others if it fails
-// while one of its ports is in somebody else's hands.
+// onFreePorts calls start with n free ports. If start fails while another program has one of the
+// ports, it calls start again with other ports.
 func onFreePorts[S any](ctx context.Context, n int, start func(ports []int) (S, error)) (S, error) {
 	for attempt := 1; ; attempt++ {
 		ports, err := freePorts(n)
@@ -41,7 +40,7 @@ func freePorts(n int) ([]int, error) {
 		if err != nil {
 			continue
 		}
-		defer listener.Close() // only at the end, so that no port is drawn twice
+		defer listener.Close() // only at the end, so that each port is drawn once
 		ports = append(ports, port)
 	}
 	if len(ports) < n {

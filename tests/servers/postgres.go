@@ -11,21 +11,20 @@ import (
 	"syscall"
 )
 
-// PostgresOptions are what a PostgreSQL can be given; nil means all defaults.
+// PostgresOptions are the options of a PostgreSQL; nil means all defaults.
 type PostgresOptions struct {
-	// Fast leaves out the waiting for the disk (fsync). Only for a server that
-	// is never killed.
+	// Fast omits waiting for the disk (fsync). Only for a server that is never killed.
 	Fast bool
 	// Config holds further lines for postgresql.conf, such as "wal_level = logical".
 	Config []string
-	// TLS has the server speak nothing else, with clients whose certificates this
-	// authority has signed for the user's name.
+	// TLS makes the server accept only TLS, from clients whose certificates this authority has
+	// signed for the user's name.
 	TLS *Authority
-	// Log receives the server's log; by default it is kept only for errors.
+	// Log receives the server's log. Without it the log is kept only for errors.
 	Log io.Writer
 }
 
-// Postgres is a private PostgreSQL that trusts everyone.
+// Postgres is a private PostgreSQL that trusts every user.
 type Postgres struct {
 	server
 	PostgresAddress
@@ -45,10 +44,10 @@ func StartPostgres(ctx context.Context, options *PostgresOptions) (*Postgres, er
 	})
 }
 
-// StartStandby starts a hot standby that streams from the primary: it answers
-// queries, and takes no writes until Promote. It replicates synchronously if the primary was
-// started with "synchronous_standby_names = '*'"; the primary commits nothing before the
-// standby has connected. options are the standby's own.
+// StartStandby starts a hot standby that streams from the primary: it answers queries, and accepts
+// no writes until Promote. It replicates synchronously if the primary was started with
+// "synchronous_standby_names = '*'"; the primary then commits nothing before the standby has
+// connected. options are the standby's own.
 func StartStandby(ctx context.Context, primary *Postgres, options *PostgresOptions) (*Postgres, error) {
 	if options == nil {
 		options = new(PostgresOptions)
@@ -59,8 +58,8 @@ func StartStandby(ctx context.Context, primary *Postgres, options *PostgresOptio
 	})
 }
 
-// Promote makes a standby the primary, and returns when it takes writes. The old primary is
-// not told: if it runs, or is restarted, it takes writes too.
+// Promote makes a standby the primary, and returns when it accepts writes. The old primary is not
+// informed: if it runs, or is restarted, it accepts writes too.
 func (p *Postgres) Promote(ctx context.Context) error {
 	seconds := int(startLimit.Seconds())
 	cmd := p.home.command(filepath.Join(p.programs, "pg_ctl"), "promote", "--pgdata=data", "--wait", fmt.Sprintf("--timeout=%d", seconds))
@@ -70,7 +69,7 @@ func (p *Postgres) Promote(ctx context.Context) error {
 	return nil
 }
 
-// startPostgres starts a PostgreSQL on the data that fill leaves in the home.
+// startPostgres starts a PostgreSQL on data that fill creates in the home.
 func startPostgres(ctx context.Context, options *PostgresOptions, fill func(programs string, home home) error) (*Postgres, error) {
 	return onFreePorts(ctx, 1, func(ports []int) (*Postgres, error) {
 		program, err := find("postgres", "postgresql", postgresPrograms+"postgres")
@@ -85,7 +84,7 @@ func startPostgres(ctx context.Context, options *PostgresOptions, fill func(prog
 			name:       "PostgreSQL",
 			home:       home,
 			ready:      "database system is ready to accept",
-			stopSignal: syscall.SIGINT, // the fast one; SIGTERM waits for the clients
+			stopSignal: syscall.SIGINT, // fast shutdown; SIGTERM waits for the clients
 			log:        options.Log,
 			command:    func() *exec.Cmd { return home.command(program, "-D", "data") },
 		}}
@@ -119,7 +118,7 @@ func postgresConfig(options *PostgresOptions, port int) string {
 	if options.Fast {
 		lines = append(lines, "fsync = off", "synchronous_commit = off", "full_page_writes = off")
 	}
-	if options.TLS != nil { // from the data
+	if options.TLS != nil { // paths from the data folder
 		lines = append(lines, "ssl = on", "ssl_ca_file = '../ca.pem'", "ssl_cert_file = '../cert.pem'", "ssl_key_file = '../key.pem'")
 	}
 	return strings.Join(append(lines, options.Config...), "\n") + "\n"

@@ -17,21 +17,21 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/children"
 )
 
-// process is a server's child, or a tool's. It counts as ended when the child and all
+// process is a child process: a server or a tool. It counts as ended when the child and all
 // descendants that share its output are gone.
 type process struct {
 	*children.Child
 	log *logTail
 }
 
-// startProcess is the only place that starts a child.
+// startProcess is the only function that starts a child.
 func startProcess(cmd *exec.Cmd, ready string, log io.Writer) (*process, error) {
 	p := &process{log: &logTail{marker: []byte(ready), ready: make(chan struct{}), tee: log}}
 	if cmd.Stdout == nil {
 		cmd.Stdout = p.log
 	}
 	cmd.Stderr = p.log
-	cmd.WaitDelay = stopLimit // for processes that it leaves behind
+	cmd.WaitDelay = stopLimit // for processes that outlive it
 	var err error
 	if p.Child, err = children.Start(cmd); err != nil {
 		return nil, fmt.Errorf("start process: %w", err)
@@ -39,8 +39,8 @@ func startProcess(cmd *exec.Cmd, ready string, log io.Writer) (*process, error) 
 	return p, nil
 }
 
-// awaitReady returns when the process has said in its log that it is ready.
-// If it does not, the process is ended and the error carries the log's tail.
+// awaitReady returns when the process has logged that it is ready. On failure it ends the process
+// and returns an error with the tail of the log.
 func (p *process) awaitReady(ctx context.Context) error {
 	select {
 	case <-p.log.ready:
@@ -53,9 +53,9 @@ func (p *process) awaitReady(ctx context.Context) error {
 	}
 }
 
-// stop asks the process to end, and kills it if it does not within the limit.
+// stop sends the process a signal to end, and kills it if it does not end within the limit.
 func (p *process) stop(signal syscall.Signal, limit time.Duration) error {
-	_ = p.Signal(signal) // it may have ended before
+	_ = p.Signal(signal) // fails if the process has ended
 	if p.Await(limit) {
 		return nil
 	}
@@ -63,21 +63,21 @@ func (p *process) stop(signal syscall.Signal, limit time.Duration) error {
 	return fmt.Errorf("await end: killed after %v; its log:\n%s", limit, p.log)
 }
 
-// kill ends the process, then its descendants, and returns when all are gone.
+// kill ends the process and then its descendants, and returns when all are gone.
 func (p *process) kill() {
-	p.freeze() // so that it starts no others meanwhile
+	p.freeze() // a frozen process starts no others meanwhile
 	rest := descendants(p.Cmd.Process.Pid)
-	_ = p.Signal(syscall.SIGKILL) // it may have ended before
+	_ = p.Signal(syscall.SIGKILL) // fails if the process has ended
 	for _, pid := range rest {
-		_ = syscall.Kill(pid, syscall.SIGKILL) // may have followed its parent
+		_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended with its parent
 	}
 	<-p.Ended()
 }
 
-// freeze stops the process with SIGSTOP, and returns when it stands still or has
-// ended, or does neither in time.
+// freeze stops the process with SIGSTOP, and returns when it is stopped or has ended, or after
+// stopLimit.
 func (p *process) freeze() {
-	_ = p.Signal(syscall.SIGSTOP) // it may have ended before
+	_ = p.Signal(syscall.SIGSTOP) // fails if the process has ended
 	ticker := time.NewTicker(time.Millisecond)
 	defer ticker.Stop()
 	limit := time.After(stopLimit)
@@ -98,27 +98,27 @@ func (p *process) freeze() {
 
 // freezeAll stops the process and its descendants with SIGSTOP.
 func (p *process) freezeAll() {
-	p.freeze() // so that it starts no others meanwhile
+	p.freeze() // a frozen process starts no others meanwhile
 	for _, pid := range descendants(p.Cmd.Process.Pid) {
-		_ = syscall.Kill(pid, syscall.SIGSTOP) // it may have ended before
+		_ = syscall.Kill(pid, syscall.SIGSTOP) // fails if the process has ended
 	}
 }
 
-// thawAll is the end of freezeAll. It does nothing to processes that run.
+// thawAll continues the process and its descendants. It does nothing to running processes.
 func (p *process) thawAll() {
 	for _, pid := range descendants(p.Cmd.Process.Pid) {
-		_ = syscall.Kill(pid, syscall.SIGCONT) // it may have ended before
+		_ = syscall.Kill(pid, syscall.SIGCONT) // fails if the process has ended
 	}
 	_ = p.Signal(syscall.SIGCONT)
 }
 
-// statFields are the fields of a /proc/PID/stat from the state on: "pid (name)
-// state ppid …", where the name may hold anything.
+// statFields returns the fields of a /proc/PID/stat from the state on: "pid (name) state ppid …",
+// where the name may contain any character.
 func statFields(stat []byte) []string {
 	return strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 }
 
-// run runs a command to its end. Its error carries what the command wrote.
+// run runs a command until it ends. Its error contains the command's output.
 func run(ctx context.Context, cmd *exec.Cmd) error {
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
@@ -140,14 +140,14 @@ func run(ctx context.Context, cmd *exec.Cmd) error {
 	return nil
 }
 
-// descendants lists the processes below pid, as far as they can be seen.
+// descendants lists the visible processes below pid.
 func descendants(pid int) []int {
 	children := make(map[int][]int)
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, path := range stats {
 		stat, err := os.ReadFile(path)
 		if err != nil {
-			continue // it has ended
+			continue // the process has ended
 		}
 		fields := statFields(stat)
 		if len(fields) < 2 {
@@ -166,16 +166,16 @@ func descendants(pid int) []int {
 
 const (
 	tailSize  = 16 << 10
-	tailShown = 4 << 10 // in an error, which must not bury the others
+	tailShown = 4 << 10 // in an error, so that other errors stay visible
 )
 
-// logTail keeps the end of a log and tells when the marker has appeared in it.
+// logTail keeps the end of a log and signals when the log contains the marker.
 type logTail struct {
 	tee   io.Writer
 	ready chan struct{} // closed at the first marker
 
 	mu     sync.Mutex
-	marker []byte // empty once it was seen
+	marker []byte // empty after the first marker
 	tail   []byte
 }
 
@@ -191,7 +191,7 @@ func (l *logTail) Write(text []byte) (int, error) {
 		l.tail = append(l.tail[:0], l.tail[over:]...)
 	}
 	if l.tee != nil {
-		_, _ = l.tee.Write(text) // a server must not stop because nobody listens
+		_, _ = l.tee.Write(text) // an error of tee must not stop the server
 	}
 	return len(text), nil
 }

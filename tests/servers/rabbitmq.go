@@ -15,20 +15,20 @@ import (
 	"time"
 )
 
-// RabbitMQOptions are what a RabbitMQ can be given; nil means all defaults.
+// RabbitMQOptions are the options of a RabbitMQ; nil means all defaults.
 type RabbitMQOptions struct {
-	// Plugins to enable, by name; none by default. The HTTP ports of
-	// rabbitmq_management and rabbitmq_prometheus are taken care of.
+	// Plugins to enable, by name; none by default. The HTTP ports of rabbitmq_management and
+	// rabbitmq_prometheus are configured automatically.
 	Plugins []string
 	// Config holds further lines for rabbitmq.conf.
 	Config string
-	// TLS has the server speak nothing else, with clients whose certificates this
-	// authority has signed.
+	// TLS makes the server accept only TLS, from clients whose certificates this authority has
+	// signed.
 	TLS *Authority
-	// BusyWait has idle schedulers wait busily for a while, as RabbitMQ does unless it is
-	// told otherwise. Servers that share a machine with others leave it the processors.
+	// BusyWait makes idle schedulers spin for a while, which is RabbitMQ's default. Without
+	// BusyWait they leave the processors to the other servers on the machine.
 	BusyWait bool
-	// Log receives the server's log; by default it is kept only for errors.
+	// Log receives the server's log. Without it the log is kept only for errors.
 	Log io.Writer
 }
 
@@ -40,11 +40,11 @@ type RabbitMQ struct {
 	cookie string
 }
 
-// The wrapper of the same name in /usr/sbin would switch the user.
+// The wrappers of the same names in /usr/sbin would switch the user.
 const rabbitMQScripts = "/usr/lib/rabbitmq/bin"
 
-// StartRabbitMQ starts a RabbitMQ and waits until it takes connections, which
-// takes three to ten seconds.
+// StartRabbitMQ starts a RabbitMQ and waits until it accepts connections, which takes three to ten
+// seconds.
 func StartRabbitMQ(ctx context.Context, options *RabbitMQOptions) (*RabbitMQ, error) {
 	if options == nil {
 		options = new(RabbitMQOptions)
@@ -54,8 +54,8 @@ func StartRabbitMQ(ctx context.Context, options *RabbitMQOptions) (*RabbitMQ, er
 	})
 }
 
-// startRabbitMQ starts a node: one of its own, or one that joins the cluster of
-// first, whose cookie and port mapper it shares.
+// startRabbitMQ starts a node. If first is not nil, the node joins its cluster and shares its
+// cookie and port mapper.
 func startRabbitMQ(ctx context.Context, options *RabbitMQOptions, ports []int, first *RabbitMQ) (*RabbitMQ, error) {
 	program, err := find("rabbitmq-server", "rabbitmq-server", filepath.Join(rabbitMQScripts, "rabbitmq-server"))
 	if err != nil {
@@ -72,7 +72,7 @@ func startRabbitMQ(ctx context.Context, options *RabbitMQOptions, ports []int, f
 	port, distribution, epmdPort, management, prometheus := ports[0], ports[1], ports[2], ports[3], ports[4]
 	node, cookie := fmt.Sprintf("twoqueue%d@localhost", port), rand.Text()
 
-	// The log goes to our pipe: its 'startup complete' is the sign of readiness.
+	// The log goes to this process's pipe; 'startup complete' in it means readiness.
 	config := "log.console = true\nlog.file = false\ndisk_free_limit.absolute = 50MB\n"
 	if options.TLS == nil {
 		config += fmt.Sprintf("listeners.tcp.1 = 127.0.0.1:%d\n", port)
@@ -133,8 +133,8 @@ ssl_options.fail_if_no_peer_cert = true
 	return r, nil
 }
 
-// startEpmd starts Erlang's port mapper, which every node needs. Without one
-// at its port a node would start one as a daemon that stays behind.
+// startEpmd starts Erlang's port mapper, which every node needs. Without one at its port a node
+// would start a port mapper as a daemon that outlives the node.
 func startEpmd(ctx context.Context, home home, program string, port int) (*process, error) {
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
@@ -149,7 +149,7 @@ func startEpmd(ctx context.Context, home home, program string, port int) (*proce
 	return p, nil
 }
 
-// script is one of RabbitMQ's scripts, set up for this node alone.
+// script returns a command that runs one of RabbitMQ's scripts, configured for this node alone.
 func (r RabbitMQAddress) script(program string, args ...string) *exec.Cmd {
 	home := home{folder: r.Folder}
 	cmd := home.command(program, args...)
@@ -164,7 +164,7 @@ func (r RabbitMQAddress) script(program string, args ...string) *exec.Cmd {
 		"RABBITMQ_MNESIA_BASE="+home.path("data"),
 		"RABBITMQ_LOG_BASE="+home.path("log"),
 		"RABBITMQ_PID_FILE="+home.path("pid"),
-		"RUNNING_UNDER_SYSTEMD=1", // the script becomes the server instead of its parent
+		"RUNNING_UNDER_SYSTEMD=1", // the script turns into the server by exec
 	)
 	return cmd
 }
@@ -179,22 +179,21 @@ func (r *RabbitMQ) SetMemoryAlarm(ctx context.Context, on bool) error {
 	return r.set(ctx, "memory alarm", "vm_memory_monitor:set_vm_memory_high_watermark(%s)", watermark)
 }
 
-// SetMaxMessageSize sets the largest body that the server takes, for the channels that
-// are opened from now on. A restart forgets it.
+// SetMaxMessageSize sets the largest body that the server accepts, for channels that are opened
+// later. A restart resets it.
 func (r RabbitMQAddress) SetMaxMessageSize(ctx context.Context, bytes int) error {
-	// 4.x reads it once, when it starts, and keeps it elsewhere.
+	// 4.x reads the setting once at its start, and keeps it as a persistent term.
 	return r.set(ctx, "max_message_size", "application:set_env(rabbit, max_message_size, %d), persistent_term:put(max_message_size, %[1]d)", bytes)
 }
 
-// SetConsumerTimeout sets how long a consumer may take for an ack, for the channels that
-// are opened from now on, and has the server look for overdue acks more often than once
-// a minute. A restart forgets it.
+// SetConsumerTimeout sets how long a consumer may take for an ack, for channels that are opened
+// later, and makes the server check for overdue acks more often than once a minute. A restart
+// resets it.
 func (r RabbitMQAddress) SetConsumerTimeout(ctx context.Context, timeout time.Duration) error {
 	return r.set(ctx, "consumer_timeout", "application:set_env(rabbit, consumer_timeout, %d), application:set_env(rabbit, channel_tick_interval, 500)", timeout.Milliseconds())
 }
 
-// SetMaxConnections sets how many connections a user may have; open ones stay. A negative number
-// is no limit.
+// SetMaxConnections limits a user's connections; open ones stay. A negative number means no limit.
 func (r RabbitMQAddress) SetMaxConnections(ctx context.Context, user string, n int) error {
 	return r.set(ctx, "max-connections", `ok = rabbit_auth_backend_internal:set_user_limits(<<"%s">>, #{<<"max-connections">> => %d}, <<"test">>)`, user, n)
 }

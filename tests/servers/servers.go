@@ -1,16 +1,14 @@
-// Package servers starts private RabbitMQ, PostgreSQL, MariaDB (or MySQL) and PgBouncer
-// servers from the Debian packages of this machine: each with ports and a
-// temporary folder of its own, each a child of this process.
+// Package servers starts private RabbitMQ, PostgreSQL, MariaDB (or MySQL) and PgBouncer servers
+// from the Debian packages of this machine. Each has its own ports and temporary folder, and is a
+// child of this process.
 //
-// The context given to a Start function bounds the start, not the server's
-// life. A server lives until Stop, which leaves neither a process nor a folder
-// behind, or until this process ends, however it ends: the kernel kills every
-// child of a dead parent (only the folder is left then). That needs Linux.
+// The context of a Start function bounds the start, not the server's life. A server lives until
+// Stop, which removes its processes and its folder, or until this process ends in any way: the
+// kernel kills every child of a dead parent (the folder remains). That needs Linux.
 //
-// A server is ready when its own log says so, so no answer of a stranger on
-// the same port can be taken for it, and nothing has to be polled. A start
-// that failed because somebody took one of the free ports first is repeated
-// with others.
+// A server is ready when its own log says so. So a stranger that answers on the same port is never
+// taken for the server, and nothing is polled. If a start fails because another program took one of
+// the ports first, it is repeated with other ports.
 package servers
 
 import (
@@ -35,23 +33,24 @@ const (
 	stopLimit  = 2 * time.Minute // after it a stopping server is killed
 )
 
-// server is what all servers have in common: a folder and a process that can be ended and started again in the same place.
+// server has the common parts of all servers: a folder, and a process that can be ended and started
+// again on the same data.
 type server struct {
 	name       string
 	home       home
-	ready      string // the words in its log that say it is ready
+	ready      string // words in its log that mean it is ready
 	stopSignal syscall.Signal
 	command    func() *exec.Cmd
-	log        io.Writer // beside the tail kept for errors; may be nil
+	log        io.Writer // in addition to the tail kept for errors; may be nil
 	companion  *process  // a process that lives until Stop; may be nil
 
 	mu      sync.Mutex
 	process *process // nil while the server is down
-	stopped bool     // for good
+	stopped bool     // Stop was called
 }
 
-// Kill ends the server and all its processes with SIGKILL and returns when
-// they are gone. Its data stay; Restart starts it again on them.
+// Kill ends the server and all its processes with SIGKILL and returns when they are gone. Its data
+// remain; Restart starts it again on them.
 func (s *server) Kill() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -61,8 +60,8 @@ func (s *server) Kill() {
 	}
 }
 
-// Freeze stops all processes of the server with SIGSTOP: the kernel still takes connections
-// for it, and nothing answers them. Thaw ends that, and so do Kill, Shutdown, Restart and Stop.
+// Freeze stops all processes of the server with SIGSTOP: the kernel still accepts connections for
+// it, and they get no answer. Thaw, Kill, Shutdown, Restart and Stop end that.
 func (s *server) Freeze() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -71,7 +70,7 @@ func (s *server) Freeze() {
 	}
 }
 
-// Thaw is the end of Freeze.
+// Thaw continues a frozen server.
 func (s *server) Thaw() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,16 +79,16 @@ func (s *server) Thaw() {
 	}
 }
 
-// Shutdown ends the server in its own orderly way and returns when all its
-// processes are gone. Its data stay; Restart starts it again on them.
+// Shutdown ends the server in its own orderly way and returns when all its processes are gone. Its
+// data remain; Restart starts it again on them.
 func (s *server) Shutdown() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.shutdown()
 }
 
-// Watch returns nil when ctx ends, and before that an error with the end of the log if
-// the server ends by itself.
+// Watch returns nil when ctx ends. If the server ends by itself before, Watch returns an error with
+// the end of the log.
 func (s *server) Watch(ctx context.Context) error {
 	s.mu.Lock()
 	p := s.process
@@ -105,8 +104,8 @@ func (s *server) Watch(ctx context.Context) error {
 	}
 }
 
-// Restart starts the server again, on the same data and ports. One that still
-// runs is shut down first.
+// Restart starts the server again, on the same data and ports. It first shuts a running server
+// down.
 func (s *server) Restart(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,12 +135,12 @@ func (s *server) Stop() error {
 	return err
 }
 
-// start starts the process and waits until it is ready. The caller holds mu,
-// or is the only one who knows the server.
+// start starts the process and waits until it is ready. The caller holds mu, or has the only
+// reference to the server.
 func (s *server) start(ctx context.Context) error {
 	err := s.startOnce(ctx)
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		// Seen with RabbitMQ 3.10: a node of a cluster hangs in its boot, on a busy machine.
+		// Seen with RabbitMQ 3.10 on a busy machine: a node of a cluster hangs while it boots.
 		err = s.startOnce(ctx)
 	}
 	return err
@@ -174,7 +173,7 @@ func (s *server) shutdown() error {
 	return nil
 }
 
-// begin makes the first start of a new server; one that fails leaves nothing.
+// begin starts a new server for the first time, and removes all of it if that fails.
 func (s *server) begin(ctx context.Context) error {
 	if err := s.start(ctx); err != nil {
 		return errors.Join(err, s.Stop())
@@ -182,8 +181,8 @@ func (s *server) begin(ctx context.Context) error {
 	return nil
 }
 
-// find returns the path of a program: from the PATH, or the newest that one
-// of the patterns finds.
+// find returns the path of a program: the newest match of the patterns, or else the one in the
+// PATH.
 func find(program, debianPackage string, patterns ...string) (string, error) {
 	var found []string
 	for _, pattern := range patterns {
@@ -203,8 +202,8 @@ func find(program, debianPackage string, patterns ...string) (string, error) {
 		program, ErrMissing, debianPackage)
 }
 
-// newest compares paths that differ by a version number in them: the longer
-// number is the newer one (9 < 15).
+// newest returns the path with the highest version number. The paths differ only in that number, so
+// the longer one is newer (9 < 15).
 func newest(paths []string) string {
 	best := paths[0]
 	for _, path := range paths[1:] {

@@ -14,7 +14,7 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// parentVariable makes this test binary the parent that TestKilledParent kills.
+// parentVariable makes this test binary the parent that TestKilledParentLeavesNoProcesses kills.
 const parentVariable = "TWOQUEUE_TEST_PARENT"
 
 func TestMain(m *testing.M) {
@@ -22,8 +22,8 @@ func TestMain(m *testing.M) {
 	servertest.Main(m)
 }
 
-// playParent starts servers, as far as they are installed, and waits to be killed: one whose
-// program starts others, and one that works for another account.
+// playParent starts the installed servers and waits to be killed. RabbitMQ's program starts other
+// processes; PostgreSQL runs under another account.
 func playParent() error {
 	ctx := context.Background()
 	_, broker := servers.StartRabbitMQ(ctx, nil)
@@ -49,7 +49,7 @@ func TestKilledParentLeavesNoProcesses(t *testing.T) {
 		t.Fatal("no process was found to begin with")
 	}
 
-	// The kernel kills the children; nobody tells us when they are gone.
+	// The kernel kills the children without a signal to this process, so it polls.
 	servertest.Eventually(t, "no process is left", func() bool { return len(processesIn(folder)) == 0 },
 		func() string { return fmt.Sprint(processesIn(folder)) })
 }
@@ -65,8 +65,8 @@ func TestFailedStartShowsTheLogAndLeavesNothing(t *testing.T) {
 	}
 }
 
-// leavesNothing fails the test if any file or process of its servers is left
-// when the cleanups registered after it have run.
+// leavesNothing fails the test if any file or process of its servers remains after the cleanups
+// that were registered later.
 func leavesNothing(t *testing.T) {
 	t.Helper()
 	folder := tempDir(t)
@@ -85,7 +85,7 @@ func leavesNothing(t *testing.T) {
 	})
 }
 
-// tempDir is a t.TempDir that the databases' accounts may pass through.
+// tempDir returns a t.TempDir that the databases' accounts can enter.
 func tempDir(t *testing.T) string {
 	t.Helper()
 	folder := t.TempDir()
@@ -97,8 +97,8 @@ func tempDir(t *testing.T) string {
 	return folder
 }
 
-// processesIn lists the processes that work in or below the folder, as all
-// servers do.
+// processesIn lists the processes whose working folder is in or below the folder, as every server's
+// is.
 func processesIn(folder string) []string {
 	var found []string
 	links, _ := filepath.Glob("/proc/[0-9]*/cwd")

@@ -7,12 +7,11 @@ import (
 	"os"
 )
 
-// SharedVariable is the environment variable in which a test finds the Shared servers
-// of its run.
+// SharedVariable is the environment variable that gives a test the Shared servers of its run.
 const SharedVariable = "TWOQUEUE_TEST_SERVERS"
 
-// Shared are servers that several test binaries use side by side, each in vhosts and
-// databases of its own, and a folder that goes with them. What is nil is not shared.
+// Shared are servers that several test binaries use concurrently, each with its own vhosts and
+// databases, and a folder for all of them. A nil server is not shared.
 type Shared struct {
 	Folder   string           `json:",omitempty"`
 	RabbitMQ *RabbitMQAddress `json:",omitempty"`
@@ -20,7 +19,7 @@ type Shared struct {
 	MariaDB  *MariaDBAddress  `json:",omitempty"`
 }
 
-// FindShared returns the shared servers of this run, none if it has none.
+// FindShared returns the shared servers of this run, or none.
 func FindShared() (Shared, error) {
 	var s Shared
 	text := os.Getenv(SharedVariable)
@@ -33,7 +32,7 @@ func FindShared() (Shared, error) {
 	return s, nil
 }
 
-// Environment is the line of an environment in which FindShared finds the servers.
+// Environment returns the environment entry from which FindShared reads the servers.
 func (s Shared) Environment() (string, error) {
 	text, err := json.Marshal(s)
 	if err != nil {
@@ -42,8 +41,8 @@ func (s Shared) Environment() (string, error) {
 	return SharedVariable + "=" + string(text), nil
 }
 
-// StartSharedRabbitMQ starts a RabbitMQ as tests share it: with the management plugin and its
-// metrics, and with as much free disk as the doctor wants it to insist on.
+// StartSharedRabbitMQ starts a RabbitMQ for all tests: with the management plugin and metrics, and
+// with the limit of free disk that the doctor recommends.
 func StartSharedRabbitMQ(ctx context.Context) (*RabbitMQ, error) {
 	return StartRabbitMQ(ctx, &RabbitMQOptions{
 		Plugins: []string{"rabbitmq_management", "rabbitmq_prometheus"},
@@ -51,13 +50,14 @@ func StartSharedRabbitMQ(ctx context.Context) (*RabbitMQ, error) {
 	})
 }
 
-// StartSharedPostgres starts a PostgreSQL as tests share it: it does not wait for the
-// disk, and takes the connections of many.
+// StartSharedPostgres starts a PostgreSQL for all tests. It does not wait for the disk, and allows
+// many connections.
 func StartSharedPostgres(ctx context.Context) (*Postgres, error) {
 	return StartPostgres(ctx, &PostgresOptions{Fast: true, Config: []string{"max_connections = 1000"}})
 }
 
-// StartSharedMariaDB starts a MariaDB, or a MySQL, as tests share it, like StartSharedPostgres.
+// StartSharedMariaDB starts a MariaDB, or a MySQL, for all tests. It does not wait for the disk,
+// and allows many connections.
 func StartSharedMariaDB(ctx context.Context) (*MariaDB, error) {
 	return StartMariaDB(ctx, &MariaDBOptions{Fast: true, Config: []string{"max-connections=1000"}})
 }

@@ -1,5 +1,4 @@
-// Package children starts processes that end with this one, however it ends. That needs
-// Linux.
+// Package children starts processes that end when this one ends in any way. That needs Linux.
 package children
 
 import (
@@ -13,24 +12,23 @@ import (
 	"time"
 )
 
-// leftBehind is how long processes that a child leaves behind may hold its output. Then
-// the child counts as ended, with exec.ErrWaitDelay.
+// leftBehind is how long a child's own children may hold its output after its end. Then the child
+// counts as ended, with exec.ErrWaitDelay.
 const leftBehind = time.Minute
 
-// A Child is a process that Start has started.
+// A Child is a process that Start started.
 type Child struct {
 	Cmd *exec.Cmd
 
 	ended chan struct{} // closed when it has ended
-	err   error         // why; valid once ended is closed
+	err   error         // the result of Wait; valid once ended is closed
 }
 
-// Start starts a command in a process group of its own: a Ctrl-C is this process's to
-// handle. When this process ends, the kernel sends the child SIGKILL, or the command's own
-// Pdeathsig.
+// Start starts a command in its own process group, so that a Ctrl-C reaches only this process. When
+// this process ends, the kernel sends the child SIGKILL, or the command's own Pdeathsig.
 //
-// The kernel does that as soon as the thread ends that has started the child. So one
-// goroutine, locked to its thread, starts it and stays with it until it has ended.
+// The kernel sends that signal as soon as the thread ends that started the child. So one goroutine,
+// locked to its thread, starts the child and stays until the child has ended.
 func Start(cmd *exec.Cmd) (*Child, error) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = new(syscall.SysProcAttr)
@@ -60,11 +58,11 @@ func Start(cmd *exec.Cmd) (*Child, error) {
 	return c, nil
 }
 
-// Ended returns a channel that is closed when the child has ended and all that it has
-// written has been read.
+// Ended returns a channel that is closed when the child has ended and all of its output has been
+// read.
 func (c *Child) Ended() <-chan struct{} { return c.ended }
 
-// HasEnded tells whether it has ended.
+// HasEnded reports whether the child has ended.
 func (c *Child) HasEnded() bool {
 	select {
 	case <-c.ended:
@@ -86,7 +84,7 @@ func (c *Child) Await(limit time.Duration) bool {
 	}
 }
 
-// Err waits until the child has ended, and returns what exec.Cmd.Wait has returned.
+// Err waits until the child has ended, and returns the result of exec.Cmd.Wait.
 func (c *Child) Err() error {
 	<-c.ended
 	return c.err
@@ -95,29 +93,28 @@ func (c *Child) Err() error {
 // Signal sends a signal. It fails only if the child has ended.
 func (c *Child) Signal(s os.Signal) error { return c.Cmd.Process.Signal(s) }
 
-// Kill ends the child with SIGKILL, also one that is stopped, and returns when it has
-// ended.
+// Kill ends the child with SIGKILL, even if it is stopped, and returns when it has ended.
 func (c *Child) Kill() {
-	_ = c.Signal(syscall.SIGKILL) // it may have ended before
+	_ = c.Signal(syscall.SIGKILL) // fails if the child has ended
 	<-c.ended
 }
 
-// Killed waits until the child has ended, and tells whether SIGKILL is why.
+// Killed waits until the child has ended, and reports whether SIGKILL ended it.
 func (c *Child) Killed() bool {
 	<-c.ended
 	status, _ := c.Cmd.ProcessState.Sys().(syscall.WaitStatus)
 	return status.Signaled() && status.Signal() == syscall.SIGKILL
 }
 
-// Lines returns a writer that calls with for each line that is written, without its end. It
-// may be used concurrently; with is called for one line at a time.
+// Lines returns a writer that calls with for each written line, without its line end. It may be
+// used concurrently; with is called for one line at a time.
 func Lines(with func(line string)) io.Writer { return &lines{with: with} }
 
 type lines struct {
 	with func(line string)
 
 	mu   sync.Mutex
-	rest []byte // of a line that has not ended
+	rest []byte // the beginning of an unfinished line
 }
 
 func (l *lines) Write(text []byte) (int, error) {

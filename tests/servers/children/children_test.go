@@ -19,11 +19,11 @@ func init() { runtime.LockOSThread() }
 
 func TestMain(m *testing.M) { servertest.Main(m) }
 
-// The kernel would take the end of the thread for that of the process. What the death of the
-// process does to a child, package servers tests.
+// To the kernel the end of the starting thread is the end of the parent process. Package servers
+// tests the effect of the parent's death on a child.
 func TestAChildOutlivesTheThreadThatAskedForIt(t *testing.T) {
 	heard := make(chan string, 1)
-	cmd := exec.Command("cat") // says what it hears, and ends with its input
+	cmd := exec.Command("cat") // prints its input, and ends with it
 	cmd.Stdout = children.Lines(func(line string) { heard <- line })
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -32,7 +32,7 @@ func TestAChildOutlivesTheThreadThatAskedForIt(t *testing.T) {
 	var cat *children.Child
 	thread := make(chan int)
 	go func() {
-		runtime.LockOSThread() // for good: the thread ends with its goroutine
+		runtime.LockOSThread() // never unlocked: the thread ends with its goroutine
 		cat, err = children.Start(cmd)
 		thread <- syscall.Gettid()
 	}()

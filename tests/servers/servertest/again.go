@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// Again is this test binary once more, as a process to be killed. Its brief, JSON in an
-// environment variable, tells it what to play; see Play.
+// Again returns a command that runs this test binary again, as a process to be killed. The brief,
+// JSON in an environment variable, determines its part; see Play.
 func Again(t testing.TB, variable string, brief any) *exec.Cmd {
 	t.Helper()
 	text, err := json.Marshal(brief)
@@ -25,8 +25,8 @@ func Again(t testing.TB, variable string, brief any) *exec.Cmd {
 	return cmd
 }
 
-// Play plays the brief of a process that Again has started, and exits; in the tests' own
-// process it does nothing. TestMain calls it first.
+// Play plays the brief of a process from Again, and exits. In the tests' own process it does
+// nothing. TestMain calls it first.
 func Play[B any](variable string, play func(brief B) error) {
 	text, ok := os.LookupEnv(variable)
 	if !ok {

@@ -12,8 +12,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// PostgresDB makes a database for this test and returns its URL. It is
-// dropped, whoever is still connected, when the test ends.
+// PostgresDB creates a database for this test and returns its URL. The database is dropped when the
+// test ends, even if clients are still connected.
 func PostgresDB(t testing.TB) string {
 	t.Helper()
 	root := os.Getenv(postgresVariable)
@@ -36,9 +36,8 @@ func PostgresDB(t testing.TB) string {
 	return address.JoinPath("..", name).String()
 }
 
-// PgBouncer starts a PgBouncer that pools by transaction before the shared
-// PostgreSQL, and returns the address through it of a database that
-// PostgresDB made.
+// PgBouncer starts a PgBouncer in front of the shared PostgreSQL, which pools by transaction, and
+// returns the pooled address of a database from PostgresDB.
 func PgBouncer(t testing.TB, databaseURL string) string {
 	t.Helper()
 	if os.Getenv(postgresVariable) != "" {
@@ -52,8 +51,8 @@ func PgBouncer(t testing.TB, databaseURL string) string {
 	return address.String()
 }
 
-// MariaDBDatabase makes a database for this test and returns its DSN. It is
-// dropped when the test ends.
+// MariaDBDatabase creates a database for this test and returns its DSN. The database is dropped
+// when the test ends.
 func MariaDBDatabase(t testing.TB) string {
 	t.Helper()
 	root := os.Getenv(mysqlVariable)
@@ -76,8 +75,8 @@ func MariaDBDatabase(t testing.TB) string {
 	return config.FormatDSN()
 }
 
-// postgresExec runs one statement on a connection of its own; the cleanup of
-// a test has no living context, so the limit is ours.
+// postgresExec runs one statement on its own connection. It sets its own limit, since a test's
+// context has ended in the cleanup.
 func postgresExec(address, statement string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), requestLimit)
 	defer cancel()

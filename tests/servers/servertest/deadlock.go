@@ -7,10 +7,10 @@ import (
 	"testing"
 )
 
-// NewDeadlock returns a function that brings about a deadlock on MySQL or MariaDB between a
-// transaction, of which exec executes a statement, and one of its own. The latter is heavier, so
-// that the server ends the former. The function returns the server's error, of number 1213.
-// NewDeadlock makes tables: call it before the transaction begins.
+// NewDeadlock returns a function that causes a deadlock on MySQL or MariaDB between the caller's
+// transaction, in which exec executes a statement, and another transaction. The other transaction
+// is heavier, so the server ends the caller's. The function returns the server's error, number
+// 1213. NewDeadlock creates tables: call it before the transaction begins.
 func NewDeadlock(t testing.TB, db *sql.DB) func(exec func(statement string) error) error {
 	t.Helper()
 	for _, statement := range []string{
@@ -39,7 +39,7 @@ func deadlock(t testing.TB, db *sql.DB, exec func(statement string) error) error
 	require(t, err)
 	_, err = other.ExecContext(ctx, `UPDATE deadlock_locks SET n = n + 1 WHERE id = 2`)
 	require(t, err)
-	waited := make(chan error, 1) // the order of the two waits does not matter: the server ends the lighter transaction
+	waited := make(chan error, 1) // the waits may begin in any order: the server ends the lighter transaction
 	go func() {
 		_, err := other.ExecContext(ctx, `UPDATE deadlock_locks SET n = n + 1 WHERE id = 1`)
 		waited <- err
@@ -52,7 +52,7 @@ func deadlock(t testing.TB, db *sql.DB, exec func(statement string) error) error
 	return failure
 }
 
-// InTx makes the exec of a deadlock from a transaction.
+// InTx returns an exec for the function of NewDeadlock that runs in a transaction.
 func InTx(ctx context.Context, tx interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 }) func(statement string) error {

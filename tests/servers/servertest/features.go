@@ -7,26 +7,26 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// Features are what differs between the releases of RabbitMQ that tests run on. A test
-// asks for the difference, never for the version.
+// Features are the differences between the releases of RabbitMQ that tests run on. A test checks a
+// feature, never the version.
 type Features struct {
-	// DeliveryLimit is that of a quorum queue that was declared without one; 0 is none.
+	// DeliveryLimit is the delivery limit of a quorum queue that was declared without one; 0 means
+	// none.
 	DeliveryLimit int
-	// CountHeader is the header that a quorum queue adds to what a nack has handed back.
-	// Where it is not x-delivery-count a nack does not count towards a delivery limit, as a
-	// reject and a lost channel do everywhere.
+	// CountHeader is the header that a quorum queue adds to messages that a nack has handed back.
+	// If it is not x-delivery-count, a nack does not count towards a delivery limit. A reject and a
+	// lost channel always count.
 	CountHeader string
 	// TimeoutCancels says that the consumer timeout cancels the consumer and leaves the
 	// channel open, where late acks are ignored.
 	TimeoutCancels bool
-	// MinorityPauses says that a node which sees no majority of its cluster can be told
-	// to end its connections (pause_minority). Otherwise it keeps its clients, and they
-	// hear nothing.
+	// MinorityPauses says that a node without a majority of its cluster can be configured to end
+	// its connections (pause_minority). Otherwise it keeps its clients, which get no answers.
 	MinorityPauses bool
 	// NacksForSilentQueue says that a message to a quorum queue that does not answer is nacked
-	// after a minute, if it is the first one of its channel.
+	// after a minute, if it is the first message of its channel.
 	NacksForSilentQueue bool
-	// LookNeedsRight says that who has no right to a queue is not told that it exists.
+	// LookNeedsRight says that a user without rights to a queue cannot learn whether it exists.
 	LookNeedsRight bool
 }
 
@@ -42,7 +42,7 @@ var releases = []struct {
 	{3, 10, Features{CountHeader: "x-delivery-count", MinorityPauses: true, NacksForSilentQueue: true}},
 }
 
-// FeaturesOf tells those of the broker at an AMQP address.
+// FeaturesOf returns the features of the broker at an AMQP address.
 func FeaturesOf(t testing.TB, amqpURL string) Features {
 	t.Helper()
 	conn, err := amqp.Dial(amqpURL)

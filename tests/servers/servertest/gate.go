@@ -9,29 +9,28 @@ import (
 	"testing"
 )
 
-// A Frame of AMQP 0-9-1, as a Gate sees it.
+// A Frame is a frame of AMQP 0-9-1 that passes a Gate.
 type Frame struct {
 	Reply  bool   // from the broker to the client
-	N      int    // how many have passed before in this direction of its connection
-	Method Method // of a frame that has one
+	N      int    // number of earlier frames in this direction of the connection
+	Method Method // zero if the frame has none
 }
 
-// A Method is an AMQP method's class and number.
+// A Method is the class and number of an AMQP method.
 type Method [2]uint16
 
-// Methods at which tests hold something.
+// Methods at which tests hold frames.
 var (
-	BasicAck = Method{60, 80} // of the client an ack, of the broker a confirm
+	BasicAck = Method{60, 80} // an ack from the client, a confirm from the broker
 	BasicQos = Method{60, 10}
 )
 
-// A Gate is a proxy before a broker that lets the frames of each connection through up
-// to a certain one in a direction, and then nothing more in that direction: a network
-// that dies at an exact point, or a point at which to kill a process. A Valve knows
-// nothing of frames.
+// A Gate is a proxy in front of a broker. In each direction of a connection it passes frames up to
+// a certain one, and then nothing more: a network that dies at an exact point, or a point at which
+// to kill a process. A Valve in contrast does not distinguish frames.
 type Gate struct {
 	shut     func(Frame) bool
-	reached  chan struct{} // closed when something is held
+	reached  chan struct{} // closed at the first held frame
 	once     sync.Once
 	upstream string
 	listener net.Listener
@@ -42,9 +41,9 @@ type Gate struct {
 	closed bool
 }
 
-// NewGate starts a gate before the broker of a URL, and returns the URL that leads
-// through it. shut says of each frame whether it and all behind it are held. It is
-// called by several goroutines.
+// NewGate starts a gate in front of the broker of a URL, and returns the URL of the gate. shut
+// decides for each frame whether the gate holds it and all frames behind it. Several goroutines
+// call shut.
 func NewGate(t testing.TB, amqpURL string, shut func(Frame) bool) (g *Gate, through string) {
 	t.Helper()
 	address, err := url.Parse(amqpURL)
@@ -61,7 +60,7 @@ func NewGate(t testing.TB, amqpURL string, shut func(Frame) bool) (g *Gate, thro
 	return g, address.String()
 }
 
-// Reached waits until something is held.
+// Reached waits until the gate holds a frame.
 func (g *Gate) Reached(t testing.TB) {
 	t.Helper()
 	Next(t, "the gate holds something", g.reached)
@@ -109,8 +108,8 @@ func (g *Gate) accept() {
 	}
 }
 
-// pass copies frames until the connection ends or one is held; then it reads on, so that the
-// one who speaks notices nothing.
+// pass copies frames until the connection ends or a frame is held. Then it reads and discards the
+// rest, so that the sending side notices nothing.
 func (g *Gate) pass(to io.Writer, from io.Reader, reply bool) {
 	const methodFrame, headSize, end = 1, 7, 1
 	for n := 0; ; n++ {

@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// goLimit is for the go command, which may have to compile everything, on a busy machine.
+// goLimit bounds the go command, which may have to compile everything on a busy machine.
 const goLimit = 15 * time.Minute
 
-// Go runs the go command, such as "build", which must succeed. What it builds needs no C.
+// Go runs the go command, such as "build", without C. The command must succeed.
 func Go(t testing.TB, args ...string) {
 	t.Helper()
 	if err := TryGo(t.Context(), args...); err != nil {
@@ -23,21 +23,21 @@ func Go(t testing.TB, args ...string) {
 	}
 }
 
-// TryGo is like Go but returns the error.
+// TryGo does the same and returns the error.
 func TryGo(ctx context.Context, args ...string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, goLimit, errors.New("it does not end"))
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	cmd.WaitDelay = time.Minute // for a compiler that outlives it
+	cmd.WaitDelay = time.Minute // for a compiler that outlives the go command
 	if output, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("go %s: %w\n%s", args[0], errors.Join(err, context.Cause(ctx)), output)
 	}
 	return nil
 }
 
-// Overlay makes a file for the go command's -overlay, which puts these texts in the place of
-// files, by their paths from a root.
+// Overlay creates a file for the go command's -overlay. It replaces files, given by their paths
+// from root, by these texts.
 func Overlay(t testing.TB, root string, texts map[string]string) (path string) {
 	t.Helper()
 	root, err := filepath.Abs(root)

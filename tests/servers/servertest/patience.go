@@ -8,28 +8,27 @@ import (
 	"time"
 )
 
-// Patience bounds every wait of a test for something that must happen. It only says
-// how late a failure is told: a correct run must pass on a machine that is shared and
-// ten times slower.
+// Patience bounds every wait of a test for an event that must happen. It only decides how late a
+// failure is reported: a correct run must pass on a shared machine that is ten times slower.
 const Patience = 3 * time.Minute
 
-// A pause between two looks at what no server signals is in proportion to what a look
-// takes, which is a server's work in most cases, and within these bounds.
+// A poll's pause is proportional to the duration of the last check, within these bounds, since most
+// checks cost a server work.
 const (
 	shortestPause = 10 * time.Millisecond
 	longestPause  = 500 * time.Millisecond
 	pausePerLook  = 4
 )
 
-// Eventually waits until holds says so, for what no server signals. After Patience it
-// fails the test with what it has waited for, and how things are now, where that is
-// given. It may be used in a cleanup.
+// Eventually polls until holds returns true, for a state that no server signals. After Patience it
+// fails the test with the description and, if now is given, the current state. It may be used in a
+// cleanup.
 func Eventually(t interface {
 	Helper()
 	Fatalf(format string, args ...any)
 }, what string, holds func() bool, now ...func() string) {
 	t.Helper()
-	// Not the test's context, which ends before its cleanups.
+	// The test's context would end before its cleanups.
 	err := Await(context.Background(), what, func() (bool, error) { return holds(), nil })
 	if err == nil {
 		return
@@ -41,8 +40,8 @@ func Eventually(t interface {
 	t.Fatalf("%s", text)
 }
 
-// Next returns what a channel gives next, or its zero if it is closed. After Patience it fails
-// the test with what it has waited for. It must be called by the test's own goroutine.
+// Next returns the next value of a channel, or the zero value if it is closed. After Patience it
+// fails the test with the description. Call it in the test's own goroutine.
 func Next[T any](t testing.TB, what string, c <-chan T) T {
 	t.Helper()
 	select {
@@ -54,8 +53,8 @@ func Next[T any](t testing.TB, what string, c <-chan T) T {
 	}
 }
 
-// Await waits until holds says so without an error, until ctx ends or Patience does.
-// The error then says what was waited for, and the last error of holds.
+// Await polls until holds returns true without an error, until ctx ends or Patience is over. The
+// error then contains the description and the last error of holds.
 func Await(ctx context.Context, what string, holds func() (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()

@@ -18,10 +18,9 @@ import (
 
 const requestLimit = Patience
 
-// Vhost makes a vhost for this test and returns its AMQP address. It is
-// deleted with everything in it when the test ends. On a server given by
-// BRIDGE_TEST_AMQP_URL it is that URL as it stands, so the names of queues
-// must be unique.
+// Vhost creates a vhost for this test and returns its AMQP address. The vhost is deleted with its
+// contents when the test ends. If BRIDGE_TEST_AMQP_URL is set, Vhost returns that URL unchanged, so
+// the names of queues must be unique.
 func Vhost(t testing.TB) string {
 	t.Helper()
 	if given := os.Getenv(amqpVariable); given != "" {
@@ -36,9 +35,8 @@ func Vhost(t testing.TB) string {
 	return server.VhostURL(name)
 }
 
-// User makes a user with these rights (regular expressions over names, ""
-// for none) in a vhost that Vhost made, and returns the vhost's AMQP address
-// for that user.
+// User creates a user with these rights (regular expressions over names, "" for none) in a vhost
+// from Vhost, and returns the vhost's AMQP address for that user.
 func User(t testing.TB, vhostURL, configure, write, read string) string {
 	t.Helper()
 	server, vhost := managed(t, vhostURL)
@@ -51,7 +49,7 @@ func User(t testing.TB, vhostURL, configure, write, read string) string {
 	return address
 }
 
-// Permit gives other rights to a user that User made.
+// Permit gives other rights to a user from User.
 func Permit(t testing.TB, userURL, configure, write, read string) {
 	t.Helper()
 	server, vhost := managed(t, userURL)
@@ -63,8 +61,7 @@ func Permit(t testing.TB, userURL, configure, write, read string) {
 		permissions(configure, write, read))
 }
 
-// SetPolicy gives the queues whose name matches the pattern a policy, in a
-// vhost that Vhost made.
+// SetPolicy sets a policy for the queues whose name matches the pattern, in a vhost from Vhost.
 func SetPolicy(t testing.TB, vhostURL, name, pattern string, definition map[string]any) {
 	t.Helper()
 	server, vhost := managed(t, vhostURL)
@@ -72,14 +69,14 @@ func SetPolicy(t testing.TB, vhostURL, name, pattern string, definition map[stri
 		map[string]any{"pattern": pattern, "definition": definition, "apply-to": "queues"})
 }
 
-// NoConnections forbids connections to the vhost or of the user, whichever is named, of an
-// address that Vhost or User returned.
+// NoConnections forbids connections to the vhost or of the user of an address from Vhost or User.
+// of is "vhost" or "user".
 func NoConnections(t testing.TB, vhostURL, of string) {
 	t.Helper()
 	LimitConnections(t, vhostURL, of, 0)
 }
 
-// LimitConnections allows n connections, to the vhost or of the user as NoConnections does.
+// LimitConnections allows n connections to the vhost or of the user, as NoConnections allows none.
 func LimitConnections(t testing.TB, vhostURL, of string, n int) {
 	t.Helper()
 	server, name := managed(t, vhostURL)
@@ -94,9 +91,8 @@ func LimitConnections(t testing.TB, vhostURL, of string, n int) {
 		map[string]any{"value": n})
 }
 
-// Alarm sets or clears the memory alarm of a server that StartRabbitMQ started, which
-// then blocks all connections that publish. What is set is cleared at the end of the
-// test.
+// Alarm sets or clears the memory alarm of a server from StartRabbitMQ. The alarm blocks all
+// connections that publish. It is cleared at the end of the test.
 func Alarm(t testing.TB, server *servers.RabbitMQ, on bool) {
 	t.Helper()
 	set := func(ctx context.Context, on bool) {
@@ -110,7 +106,7 @@ func Alarm(t testing.TB, server *servers.RabbitMQ, on bool) {
 	set(t.Context(), on)
 }
 
-// managed returns the shared server and the name of the vhost on it.
+// managed returns the shared server and the name of the vhost of a URL.
 func managed(t testing.TB, vhostURL string) (servers.RabbitMQAddress, string) {
 	t.Helper()
 	if os.Getenv(amqpVariable) != "" {
@@ -149,7 +145,7 @@ func request(method, address string, body any) error {
 		return fmt.Errorf("make request: %w", err)
 	}
 	r.Header.Set("Content-Type", "application/json")
-	r.Close = true // no connection, and so no goroutine, is left over
+	r.Close = true // leaves no connection and no goroutine behind
 	response, err := http.DefaultClient.Do(r)
 	if err != nil {
 		return fmt.Errorf("send request: %w", err)
@@ -164,8 +160,8 @@ func request(method, address string, body any) error {
 
 var names atomic.Int64
 
-// uniqueName is a name of plain letters that no other test of this binary, or
-// of one that runs at the same time, has.
+// uniqueName returns a name of plain characters. It is unique among the tests of this binary, and
+// of all binaries that run at the same time.
 func uniqueName(t testing.TB) string {
 	plain := strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {

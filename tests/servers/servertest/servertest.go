@@ -1,14 +1,12 @@
-// Package servertest gives tests the servers of package servers: one of each
-// kind, and in it a vhost or a database of its own for every test. The binaries
-// that package together runs share them; any other starts its own when a test
-// first asks for one.
+// Package servertest gives tests the servers of package servers: one of each kind, with a vhost or
+// a database for every test. Binaries that package together runs share the servers. Any other
+// binary starts its own when a test first needs one.
 //
-// A test binary that uses it calls Main from its TestMain. Where a server is
-// not installed its tests are skipped, or fail if CI is "true".
+// The TestMain of a test binary that uses the package calls Main. If a server is not installed, its
+// tests are skipped, or fail if CI is "true".
 //
-// BRIDGE_TEST_AMQP_URL, BRIDGE_TEST_POSTGRES_URL and BRIDGE_TEST_MYSQL_URL
-// (a DSN of go-sql-driver) name servers to use instead of private ones, for
-// Vhost, PostgresDB and MariaDBDatabase.
+// BRIDGE_TEST_AMQP_URL, BRIDGE_TEST_POSTGRES_URL and BRIDGE_TEST_MYSQL_URL (a DSN of go-sql-driver)
+// name servers to use in place of private ones, for Vhost, PostgresDB and MariaDBDatabase.
 package servertest
 
 import (
@@ -30,18 +28,18 @@ const (
 	mysqlVariable    = "BRIDGE_TEST_MYSQL_URL"
 )
 
-// Main is Run, and exits. It is the last call of TestMain.
+// Main calls Run and exits. It is the last call of TestMain.
 func Main(m *testing.M, ignored ...goleak.Option) { os.Exit(Run(m, ignored...)) }
 
-// Run runs the tests, stops the shared servers, fails if goroutines are left
-// over, and returns the exit code. It is for a TestMain that cleans up after it.
+// Run runs the tests, stops the shared servers, fails if goroutines remain, and returns the exit
+// code. It is for a TestMain that cleans up after it.
 func Run(m *testing.M, ignored ...goleak.Option) int {
 	code := m.Run()
 	if err := errors.Join(rabbitMQ.stop(), postgres.stop(), mariaDB.stop()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = max(code, 1)
 	}
-	if code == 0 { // a failed test may well leave something running
+	if code == 0 { // a failed test may leave goroutines
 		if err := goleak.Find(ignored...); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			code = 1
@@ -50,21 +48,21 @@ func Run(m *testing.M, ignored ...goleak.Option) int {
 	return code
 }
 
-// RabbitMQ returns the shared RabbitMQ, which has the management plugin and serves metrics. Other
-// packages may use it at the same time: a test that kills it, limits it, sets an
-// alarm, or looks at more of it than its own vhost starts its own.
+// RabbitMQ returns the shared RabbitMQ, which has the management plugin and metrics. Other packages
+// may use it at the same time: a test that kills it, limits it, sets an alarm, or inspects more
+// than its own vhost starts its own server.
 func RabbitMQ(t testing.TB) servers.RabbitMQAddress { return rabbitMQ.get(t) }
 
-// Postgres returns the shared PostgreSQL, of which the same is true. It does not wait
-// for the disk.
+// Postgres returns the shared PostgreSQL, which other packages may use too. It does not wait for
+// the disk.
 func Postgres(t testing.TB) servers.PostgresAddress { return postgres.get(t) }
 
-// MariaDB returns the shared MariaDB, of which the same is true. It does not wait for
-// the disk. On a machine that has only MySQL it is one of these.
+// MariaDB returns the shared MariaDB, which other packages may use too. It does not wait for the
+// disk. On a machine that has only MySQL it is a MySQL.
 func MariaDB(t testing.TB) servers.MariaDBAddress { return mariaDB.get(t) }
 
-// OwnMariaDB has this binary start a MariaDB of its own, for tests that look at the
-// locks of the whole server. It is called before Main.
+// OwnMariaDB makes this binary start its own MariaDB, for tests that inspect the locks of the whole
+// server. Call it before Main.
 func OwnMariaDB() { mariaDB.alone = true }
 
 // StartRabbitMQ starts a RabbitMQ for this test alone.
@@ -101,7 +99,7 @@ func StartReplica(t testing.TB, primary *servers.MariaDB, options *servers.Maria
 	})
 }
 
-// StartPgBouncer starts a PgBouncer before a PostgreSQL for this test alone.
+// StartPgBouncer starts a PgBouncer in front of a PostgreSQL for this test alone.
 func StartPgBouncer(t testing.TB, pg servers.PostgresAddress) *servers.PgBouncer {
 	return own(t, func(ctx context.Context) (*servers.PgBouncer, error) { return servers.StartPgBouncer(ctx, pg) })
 }
@@ -129,13 +127,12 @@ type server interface {
 	Stop() error
 }
 
-// shared is a server that this run was given, or else one that the first test to ask
-// for it starts.
+// shared is a server that this run was given, or that the first test to need it starts.
 type shared[S server, A any] struct {
 	given   func(servers.Shared) *A
 	start   func(context.Context) (S, error)
 	address func(S) A
-	alone   bool // never one that is given
+	alone   bool // never the given one
 
 	once    sync.Once
 	started bool
@@ -160,7 +157,7 @@ func (s *shared[S, A]) find() {
 		s.at = *given
 		return
 	}
-	// Not the test's own context: the server outlives the test.
+	// The test's context would end before the server.
 	if s.server, s.err = s.start(context.Background()); s.err == nil {
 		s.started, s.at = true, s.address(s.server)
 	}
@@ -170,7 +167,7 @@ func (s *shared[S, A]) stop() error {
 	if !s.started {
 		return nil
 	}
-	s.server.Kill() // nobody needs its data: an orderly end takes RabbitMQ six seconds
+	s.server.Kill() // its data are no longer needed: an orderly end takes RabbitMQ six seconds
 	return s.server.Stop()
 }
 
@@ -186,7 +183,7 @@ func own[S server](t testing.TB, start func(context.Context) (S, error)) S {
 	return started
 }
 
-// require ends a test whose server could not be started.
+// require skips or fails a test whose server could not be started.
 func require(t testing.TB, err error) {
 	t.Helper()
 	switch {

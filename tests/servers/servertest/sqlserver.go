@@ -14,15 +14,15 @@ import (
 	"github.com/twoqueue/twoqueue/tests/tds"
 )
 
-// BRIDGE_TEST_SQLSERVER_URL names a real SQL Server, as sqlserver://. Its login must
-// be allowed to create databases, to see the sessions and to end them.
+// BRIDGE_TEST_SQLSERVER_URL names a real SQL Server, as sqlserver://. Its login must have the
+// rights to create databases, to see sessions and to end them.
 const sqlServerVariable = "BRIDGE_TEST_SQLSERVER_URL"
 
-// RealSQLServer tells whether there is one.
+// RealSQLServer reports whether a real SQL Server is given.
 func RealSQLServer() bool { return os.Getenv(sqlServerVariable) != "" }
 
-// SQLServer returns the address of a real SQL Server if there is one, and else that
-// of a stand-in with these switches, for this test alone.
+// SQLServer returns the address of the real SQL Server if one is given, and otherwise of a stand-in
+// with these options, for this test alone.
 func SQLServer(t testing.TB, options *tds.Options) string {
 	t.Helper()
 	if RealSQLServer() {
@@ -31,7 +31,7 @@ func SQLServer(t testing.TB, options *tds.Options) string {
 	return SQLServerStandIn(t, options).URL("master")
 }
 
-// SQLServerStandIn starts a stand-in, for what no real server does on demand.
+// SQLServerStandIn starts a stand-in, for behaviour that no real server shows on demand.
 func SQLServerStandIn(t testing.TB, options *tds.Options) *tds.Server {
 	t.Helper()
 	s, err := tds.Start(options)
@@ -40,8 +40,8 @@ func SQLServerStandIn(t testing.TB, options *tds.Options) *tds.Server {
 	return s
 }
 
-// SQLServerDB makes a database on a server, with READ_COMMITTED_SNAPSHOT or without,
-// and returns its address. It is dropped when t ends.
+// SQLServerDB creates a database on a server, with READ_COMMITTED_SNAPSHOT or without, and returns
+// its address. The database is dropped when t ends.
 func SQLServerDB(t testing.TB, server string, snapshot bool) string {
 	t.Helper()
 	admin, err := sql.Open("sqlserver", server)
@@ -49,7 +49,7 @@ func SQLServerDB(t testing.TB, server string, snapshot bool) string {
 	t.Cleanup(func() { require(t, admin.Close()) })
 	run := func(statement string) {
 		t.Helper()
-		// Not the test's context: it has ended when the database is dropped.
+		// The test's context has ended when the database is dropped.
 		_, err := admin.ExecContext(context.Background(), statement)
 		require(t, err)
 	}

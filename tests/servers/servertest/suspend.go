@@ -7,10 +7,10 @@ import (
 	"testing"
 )
 
-// SuspendQueues stops the processes of quorum queues in the shared broker's vhost of a URL,
-// until resume is called or the test ends: such a queue confirms nothing, as one that has no
-// majority. The broker's channel of whoever publishes to it for the first time meanwhile
-// answers nothing, for half a minute for each message.
+// SuspendQueues suspends the processes of quorum queues in the shared broker's vhost of a URL,
+// until resume is called or the test ends. Such a queue confirms nothing, like a queue without a
+// majority. If a channel publishes to it for the first time meanwhile, the broker's side of that
+// channel answers nothing for half a minute per message.
 func SuspendQueues(t testing.TB, amqpURL string, queues ...string) (resume func()) {
 	t.Helper()
 	vhost := amqpURL[strings.LastIndex(amqpURL, "/")+1:]
@@ -22,7 +22,7 @@ func SuspendQueues(t testing.TB, amqpURL string, queues ...string) (resume func(
 		}
 	}
 	tell(t.Context(), "suspend")
-	// The shared server would keep them, and cannot delete them.
+	// The shared server would keep suspended queues, and could not delete them.
 	resume = sync.OnceFunc(func() { tell(context.Background(), "resume") })
 	t.Cleanup(resume)
 	return resume

@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// Valve is a TCP proxy that can hold back what flows through it, slow it down,
-// lose it, or cut it. What is held is kept, and flows on after Release.
+// Valve is a TCP proxy that can hold back data, slow it down, lose it, or cut its connections. Held
+// data is kept, and flows on after Release.
 type Valve struct {
 	listener net.Listener
 	running  sync.WaitGroup
 
 	mu        sync.Mutex
-	change    *sync.Cond // some field below has changed
+	change    *sync.Cond // a field below has changed
 	upstreams []string
 	held      [2]bool // by direction
 	delay     time.Duration
@@ -24,7 +24,7 @@ type Valve struct {
 	pairs     map[*pair]struct{}
 	closed    bool
 	turn      int    // the upstream that the next connection tries first
-	avoid     string // the upstream that gets none
+	avoid     string // the upstream that gets no connection
 }
 
 type direction int
@@ -34,24 +34,23 @@ const (
 	replies                   // from the server to the client
 )
 
-// pair is one client's connection and the one to the server that goes with it.
+// pair is a client's connection and the connection to the server for it.
 type pair struct {
 	client, server net.Conn
-	upstream       string        // the server's address, as the valve was given it
-	n              int           // of its acceptance
+	upstream       string        // the server's address, as given to the valve
+	n              int           // position in the order of acceptance
 	done           chan struct{} // closed with the pair
 	// Guarded by the valve's mu:
 	closed bool
-	lost   bool // nothing comes through any more
-	torn   bool // the next thing that flows is cut in its middle
+	lost   bool // all data is lost
+	torn   bool // the next data is cut in its middle
 
-	forgotten bool // what the server sends is lost, and what the client sends cuts the pair
+	forgotten bool // the server's data is lost, and the client's data cuts the pair
 }
 
-// NewValve starts a proxy to the server at upstreamAddr. With several addresses
-// it is the load balancer before a cluster: connections go round them, and those
-// that cannot be reached are passed over. It ends, with all its connections, when
-// the test does.
+// NewValve starts a proxy to the server at upstreamAddr. With several addresses it is a load
+// balancer in front of a cluster: it connects to them in turn, and skips unreachable ones. It ends
+// with all its connections when the test ends.
 func NewValve(t testing.TB, upstreamAddr string, others ...string) *Valve {
 	t.Helper()
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -65,8 +64,7 @@ func NewValve(t testing.TB, upstreamAddr string, others ...string) *Valve {
 	return v
 }
 
-// Through starts a valve before the server of a URL, and returns the URL that leads
-// through it.
+// Through starts a valve in front of the server of a URL, and returns the URL of the valve.
 func Through(t testing.TB, address string) (v *Valve, through string) {
 	t.Helper()
 	parsed, err := url.Parse(address)
@@ -78,27 +76,24 @@ func Through(t testing.TB, address string) (v *Valve, through string) {
 	return v, parsed.String()
 }
 
-// Addr is where clients connect.
+// Addr returns the address for clients.
 func (v *Valve) Addr() string { return v.listener.Addr().String() }
 
-// HoldReplies lets nothing more through from the server to the client; the
-// connections stay open.
+// HoldReplies holds all data from the server to the client; the connections stay open.
 func (v *Valve) HoldReplies() { v.hold(replies, true) }
 
-// HoldRequests lets nothing more through from the client to the server; the
-// connections stay open.
+// HoldRequests holds all data from the client to the server; the connections stay open.
 func (v *Valve) HoldRequests() { v.hold(requests, true) }
 
-// Slow delays every piece of up to 32 KiB, in both directions, by d.
+// Slow delays every piece of data of up to 32 KiB, in both directions, by d.
 func (v *Valve) Slow(d time.Duration) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.delay = d
 }
 
-// Vanish makes a black hole: what flows is lost, also the end of a stream, and
-// new connections get no answer. Release is the moment at which the kernels give
-// these connections up: they are cut.
+// Vanish loses all data, including the end of a stream, and new connections get no answer. Release
+// cuts these connections, as when the kernels give them up.
 func (v *Valve) Vanish() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -109,8 +104,8 @@ func (v *Valve) Vanish() {
 	v.change.Broadcast()
 }
 
-// Tear cuts each connection in the middle of the next piece that flows in it, so
-// that a frame begins and does not end.
+// Tear cuts each connection in the middle of its next data, so that a frame begins and does not
+// end.
 func (v *Valve) Tear() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -119,9 +114,8 @@ func (v *Valve) Tear() {
 	}
 }
 
-// Forget makes the connections half-open, as a firewall does that has forgotten them: the
-// client does not learn that the server has ended one before it sends something. New
-// connections are not affected.
+// Forget makes the connections half-open, like a firewall that has forgotten them: if the server
+// ends one, the client learns of it only when it sends. New connections are not affected.
 func (v *Valve) Forget() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -130,8 +124,8 @@ func (v *Valve) Forget() {
 	}
 }
 
-// Release lets everything through again, first what was held. Connections that
-// were in the black hole are cut.
+// Release lets all data through again, beginning with held data. It cuts the connections that
+// Vanish affected.
 func (v *Valve) Release() {
 	v.hold(requests, false)
 	v.hold(replies, false)
@@ -145,8 +139,8 @@ func (v *Valve) Release() {
 	}
 }
 
-// Avoid has a balancer take a server out: its connections are cut, and new ones go to
-// the others. With "" all servers are in again.
+// Avoid takes a server out of the balancer: its connections are cut, and new ones go to the others.
+// Avoid("") puts all servers in again.
 func (v *Valve) Avoid(upstreamAddr string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -158,8 +152,8 @@ func (v *Valve) Avoid(upstreamAddr string) {
 	}
 }
 
-// Lead sends new connections to these servers, in turn, instead of those before. Connections
-// to servers that are not among them are cut.
+// Lead sends new connections to these servers in turn, in place of the previous ones. Connections
+// to other servers are cut.
 func (v *Valve) Lead(upstreamAddr string, others ...string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -171,11 +165,10 @@ func (v *Valve) Lead(upstreamAddr string, others ...string) {
 	}
 }
 
-// avoids tells whether a pair leads to the server that is out. The caller holds mu.
+// avoids reports whether a pair leads to the server that is out. The caller holds mu.
 func (v *Valve) avoids(p *pair) bool { return p.upstream == v.avoid }
 
-// Cut closes all connections, and drops what is held in them. New ones are
-// accepted.
+// Cut closes all connections, and drops their held data. New ones are accepted.
 func (v *Valve) Cut() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -223,7 +216,7 @@ func (v *Valve) accept() {
 		}
 		server, upstream, err := v.dial()
 		if err != nil {
-			client.Close() // as a proxy must, with the server away
+			client.Close() // as a proxy does if the server is away
 			continue
 		}
 		v.join(&pair{client: client, server: server, upstream: upstream, n: n, done: make(chan struct{})})
@@ -236,7 +229,7 @@ func (v *Valve) dial() (server net.Conn, upstream string, err error) {
 	first, avoid, upstreams := v.turn, v.avoid, v.upstreams
 	v.turn++
 	v.mu.Unlock()
-	err = net.ErrClosed // with all servers out
+	err = net.ErrClosed // if all servers are out
 	for i := range upstreams {
 		upstream = upstreams[(first+i)%len(upstreams)]
 		if upstream == avoid {
@@ -267,7 +260,7 @@ func (v *Valve) pump(p *pair, d direction, to, from net.Conn) {
 	buffer := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buffer)
-		lost, torn, forgotten := v.pass(p, d) // also the end of the stream waits
+		lost, torn, forgotten := v.pass(p, d) // the end of the stream waits too
 		switch {
 		case forgotten && d == requests && err == nil:
 			err = net.ErrClosed

@@ -16,7 +16,7 @@ const limit = servertest.Patience
 
 func TestMain(m *testing.M) { servertest.Main(m) }
 
-// echo starts a server that sends back what it gets, after a greeting.
+// echo starts a server that sends a greeting and then returns its input.
 func echo(t *testing.T, greeting string) string {
 	t.Helper()
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -44,7 +44,7 @@ func echo(t *testing.T, greeting string) string {
 	return listener.Addr().String()
 }
 
-// call connects and, if there shall be one, reads the greeting.
+// call connects and reads the greeting, if it is not empty.
 func call(t *testing.T, valve *servertest.Valve, greeting string) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp4", valve.Addr())
@@ -56,7 +56,7 @@ func call(t *testing.T, valve *servertest.Valve, greeting string) net.Conn {
 	return conn
 }
 
-// pair is a valve with both ends of one connection through it.
+// pair returns a valve with both ends of one connection through it.
 func pair(t *testing.T) (valve *servertest.Valve, client, server net.Conn) {
 	t.Helper()
 	listener, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
@@ -90,7 +90,7 @@ func say(t *testing.T, conn net.Conn, text string) {
 	}
 }
 
-// expectSilence sees that nothing comes, not even the end, for a moment.
+// expectSilence checks that nothing arrives for a moment, not even the end.
 func expectSilence(t *testing.T, conn net.Conn) {
 	t.Helper()
 	_ = conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
@@ -99,7 +99,7 @@ func expectSilence(t *testing.T, conn net.Conn) {
 	}
 }
 
-// expectEnd sees that the connection ends without another byte.
+// expectEnd checks that the connection ends without another byte.
 func expectEnd(t *testing.T, conn net.Conn) {
 	t.Helper()
 	_ = conn.SetReadDeadline(time.Now().Add(limit))

@@ -1,12 +1,12 @@
-// Command together runs a command, such as go test, with a RabbitMQ, a PostgreSQL and a
-// MariaDB (or MySQL) which all tests in it share (package servertest finds them):
+// Command together runs a command, such as go test, with a RabbitMQ, a PostgreSQL and a MariaDB (or
+// MySQL) that all of its tests share. Package servertest finds these servers:
 //
 //	together [-only rabbitmq,postgres] command [argument ...]
 //
-// A kind of server that is not installed is left out. The command's temporary files,
-// those of a killed test too, go into one folder that is removed in the end. together
-// ends with the exit code of the command. It passes SIGINT and SIGTERM on, and ends the
-// command when one of the servers dies, since its tests would only wait for it.
+// A kind of server that is not installed is omitted. The command's temporary files, including files
+// of a killed test, are in one folder that is removed at the end. together ends with the exit code
+// of the command. It passes SIGINT and SIGTERM on, and ends the command when one of the servers
+// dies, since its tests would only wait for that server.
 package main
 
 import (
@@ -29,7 +29,7 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/children"
 )
 
-// endLimit is how long a command that was told to end may take.
+// endLimit is how long a command may take to end after SIGTERM.
 const endLimit = 30 * time.Second
 
 func main() {
@@ -49,17 +49,17 @@ func main() {
 	os.Exit(code)
 }
 
-// together runs the command among the servers and returns its exit code.
+// together runs the command with the servers and returns its exit code.
 func together(ctx context.Context, kinds, command []string) (code int, err error) {
 	folder, err := os.MkdirTemp("", "twoqueue-")
 	if err != nil {
 		return 0, fmt.Errorf("make folder: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
-	if err := os.Chmod(folder, 0o755); err != nil { // databases run as others
+	if err := os.Chmod(folder, 0o755); err != nil { // databases run as other users
 		return 0, fmt.Errorf("open folder: %w", err)
 	}
-	if err := os.Setenv("TMPDIR", folder); err != nil { // of the servers too
+	if err := os.Setenv("TMPDIR", folder); err != nil { // the servers use it too
 		return 0, fmt.Errorf("set folder: %w", err)
 	}
 
@@ -84,13 +84,13 @@ func together(ctx context.Context, kinds, command []string) (code int, err error
 	return code, errors.Join(err, died)
 }
 
-// run runs the command until it ends, or until ctx does and it is told to end.
+// run runs the command until it ends. When ctx ends, it sends SIGTERM to the command.
 func run(ctx context.Context, command []string, environment string) (code int, err error) {
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Env = append(os.Environ(), environment)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
-	// To its group, so that all its processes are told, and once.
+	// To its group, so that each of its processes gets the signal, once.
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	cmd.WaitDelay = endLimit
 	started, err := children.Start(cmd)
@@ -98,11 +98,11 @@ func run(ctx context.Context, command []string, environment string) (code int, e
 		err = started.Err()
 	}
 	if cmd.Process != nil && ctx.Err() != nil {
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // whoever did not listen
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // processes that ignored SIGTERM
 	}
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && ctx.Err() == nil && exit.ExitCode() > 0 {
-		return exit.ExitCode(), nil // it has said why
+		return exit.ExitCode(), nil // the command has reported why
 	}
 	if err != nil {
 		return 1, fmt.Errorf("run %s: %w", command[0], err)
@@ -110,21 +110,20 @@ func run(ctx context.Context, command []string, environment string) (code int, e
 	return 0, nil
 }
 
-// A server is one of any kind.
+// A server is a server of any kind.
 type server interface {
 	Watch(ctx context.Context) error
 	Kill()
 	Stop() error
 }
 
-// A farm is the servers that have been started.
+// A farm has the started servers.
 type farm struct {
 	mu      sync.Mutex
 	servers []server
 }
 
-// start starts the servers of these kinds side by side, except those that are not
-// installed.
+// start starts the servers of these kinds concurrently, except kinds that are not installed.
 func (f *farm) start(ctx context.Context, kinds []string) (servers.Shared, error) {
 	var shared servers.Shared
 	starts := map[string]func(context.Context) (server, error){
@@ -159,7 +158,7 @@ func (f *farm) start(ctx context.Context, kinds []string) (servers.Shared, error
 		starting.Go(func() error {
 			s, err := start(ctx)
 			if errors.Is(err, servers.ErrMissing) {
-				return nil // a test that needs one says so
+				return nil // a test that needs the server reports it
 			}
 			if err != nil {
 				return err
@@ -187,7 +186,7 @@ func (f *farm) watch(ctx context.Context, cancel context.CancelCauseFunc) *sync.
 	return &watching
 }
 
-// stop ends the servers. Nobody needs their data.
+// stop kills the servers, whose data are no longer needed, and removes the data.
 func (f *farm) stop() error {
 	var err error
 	for _, s := range f.servers {

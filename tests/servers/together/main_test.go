@@ -17,8 +17,8 @@ func TestMain(m *testing.M) { servertest.Main(m) }
 
 var errInterrupted = errors.New("interrupted")
 
-// runs calls together with a shell script and a PostgreSQL, in a folder that must be
-// empty in the end.
+// runs calls together with a shell script and a PostgreSQL, in a folder that must be empty at the
+// end.
 func runs(t *testing.T, ctx context.Context, script string) (code int, err error) {
 	t.Helper()
 	folder := t.TempDir()
@@ -69,7 +69,7 @@ func TestAnInterruptReachesTheCommand(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
 	out := make(chan string)
-	go func() { // interrupts when the command runs
+	go func() { // interrupts once the command runs
 		out := <-out
 		if err := servertest.Await(ctx, "the command runs", func() (bool, error) { _, err := os.Stat(out); return err == nil, nil }); err == nil {
 			cancel(errInterrupted)
@@ -88,5 +88,5 @@ func TestAnInterruptReachesTheCommand(t *testing.T) {
 
 func needsPostgres(t *testing.T) {
 	t.Helper()
-	servertest.Postgres(t) // or there is none to start
+	servertest.Postgres(t) // skips the test if PostgreSQL is not installed
 }
