@@ -22,18 +22,17 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// A Database is a kind of database with a way to make a fresh one.
+// A Database is a kind of database, with functions that create and open one.
 type Database struct {
 	Name string
 	URL  func(t testing.TB) string
 	Open func(ctx context.Context, url string) (*sql.DB, driver.Ledger, error)
 }
 
-// Databases are those to which a test may say any SQL.
+// Databases are the kinds that accept any SQL of a test.
 var Databases = []Database{Postgres, SQLite}
 
-// Everywhere is Databases and SQLServer, for tests that say nothing in SQL but what
-// the stand-in knows.
+// Everywhere is Databases and SQLServer, for tests that use only SQL that the stand-in recognizes.
 var Everywhere = append(slices.Clip(Databases), SQLServer)
 
 // Postgres is a database in the shared private server.
@@ -43,7 +42,7 @@ var Postgres = Database{
 	Open: open("pgx", migrate.PostgreSQL, postgres.Open),
 }
 
-// SQLite is a file.
+// SQLite is a database in a file.
 var SQLite = Database{
 	Name: "sqlite",
 	URL: func(t testing.TB) string {
@@ -59,8 +58,8 @@ var MariaDB = Database{
 	Open: open("mysql", migrate.MySQL, mysql.Open),
 }
 
-// SQLServer is a database with READ_COMMITTED_SNAPSHOT, as on Azure SQL, in the real
-// SQL Server if there is one, and else in a stand-in, which knows few statements.
+// SQLServer is a database with READ_COMMITTED_SNAPSHOT, as on Azure SQL. It is in the real SQL
+// Server if one is given, and otherwise in a stand-in, which recognizes few statements.
 var SQLServer = Database{
 	Name: "sqlserver",
 	URL: func(t testing.TB) string {
@@ -68,7 +67,7 @@ var SQLServer = Database{
 		if err != nil {
 			t.Fatalf("parse database: %v", err)
 		}
-		// For what a test itself reads of UUIDs; the ledger does without.
+		// For a test's own queries of UUIDs; the ledger does not need it.
 		query := address.Query()
 		query.Set("guid conversion", "true")
 		address.RawQuery = query.Encode()
@@ -77,7 +76,7 @@ var SQLServer = Database{
 	Open: open("sqlserver", migrate.SQLServer, sqlserver.Open),
 }
 
-// open returns a Database's Open: it makes the tables, and opens the ledger.
+// open returns a Database's Open, which creates the tables and opens the ledger.
 func open[L driver.Ledger](name string, dialect migrate.Dialect, ledger func(context.Context, *sql.DB) (L, error)) func(context.Context, string) (*sql.DB, driver.Ledger, error) {
 	return func(ctx context.Context, url string) (*sql.DB, driver.Ledger, error) {
 		db, err := sql.Open(name, url)

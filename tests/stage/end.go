@@ -9,7 +9,7 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// What a test does and finds when all is over.
+// The checks at the end of a test.
 
 // A Failer is a test that may fail: a testing.TB, or a *rapid.T.
 type Failer interface {
@@ -18,8 +18,8 @@ type Failer interface {
 	Fatalf(format string, args ...any)
 }
 
-// Left is how many messages are ready in the staging, the waiting and the ordered queues, and how many
-// consumers those have: once there is none, nothing is unacked any more.
+// Left returns the numbers of ready messages and of consumers in the staging, waiting and ordered
+// queues. Without a consumer no message is unacked.
 func (s *Stage) Left() (messages, consumers int, err error) {
 	for _, queue := range append(s.Topology.OrderedQueues(), s.Topology.Queue, s.Topology.WaitingQueue()) {
 		q, err := s.Channel.QueueDeclarePassive(queue, true, false, false, false, nil)
@@ -32,8 +32,8 @@ func (s *Stage) Left() (messages, consumers int, err error) {
 	return messages, consumers, nil
 }
 
-// HandedBack waits until these queues have no consumer, and so got back all that was
-// unacked, and returns how many messages they hold.
+// HandedBack waits until these queues have no consumer, so that all unacked messages are back in
+// them, and returns their number of messages.
 func (s *Stage) HandedBack(t Failer) (messages int) {
 	t.Helper()
 	servertest.Eventually(t, "no consumer is left", func() bool {
@@ -47,10 +47,10 @@ func (s *Stage) HandedBack(t Failer) (messages int) {
 	return messages
 }
 
-// Finish has judge judge what is left in these queues, until nothing is. judge starts a
-// verifier, waits until it has judged so many messages, and stops it. Once is enough, but for
-// a broker that loses some acks when the channel of very many ends (see the verifier's
-// acks.finish): those messages come once more.
+// Finish calls judge until no message is left in these queues. judge starts a verifier, waits until
+// it has judged that many messages, and stops it. One call is enough, except for a broker that
+// loses some acks when the channel of very many ends (see the verifier's acks.finish): those
+// messages are delivered again.
 func (s *Stage) Finish(t Failer, judge func(messages int)) {
 	t.Helper()
 	const rounds = 12
@@ -58,7 +58,7 @@ func (s *Stage) Finish(t Failer, judge func(messages int)) {
 		if round == rounds {
 			t.Fatalf("messages are handed back again and again, by each of %d verifiers%s", rounds, s.State())
 		}
-		// A verifier that ends hands a group back whole, so its members count.
+		// An ending verifier hands a group back whole, so every member counts.
 		n := len(s.Staged()) + len(s.Waiting())
 		for _, queue := range s.Topology.OrderedQueues() {
 			n += len(s.inOrder(queue))
@@ -67,7 +67,7 @@ func (s *Stage) Finish(t Failer, judge func(messages int)) {
 	}
 }
 
-// WantNothingLeft wants no message in these queues, and none in the dead queue.
+// WantNothingLeft fails the test if messages are in these queues or in the dead queue.
 func (s *Stage) WantNothingLeft(t Failer) {
 	t.Helper()
 	if n := s.HandedBack(t); n != 0 {
@@ -78,7 +78,7 @@ func (s *Stage) WantNothingLeft(t Failer) {
 	}
 }
 
-// Take takes all messages that are ready in a queue.
+// Take removes and returns all ready messages of a queue.
 func (s *Stage) Take(queue string) (taken []amqp.Delivery, err error) {
 	for {
 		const autoAck = true
@@ -93,8 +93,8 @@ func (s *Stage) Take(queue string) (taken []amqp.Delivery, err error) {
 	}
 }
 
-// Delivered takes all messages from a queue and counts the copies of each. order has the IDs
-// in the order of their first copies. A message that has changed on its way is an error.
+// Delivered takes all messages from a queue and returns the number of copies of each. order has the
+// IDs in the order of their first copies. A changed message is an error.
 func (s *Stage) Delivered(t Failer, queue string, asSent func(amqp.Delivery) bool) (copies map[uuid.UUID]int, order []uuid.UUID) {
 	t.Helper()
 	taken, err := s.Take(queue)
@@ -115,7 +115,7 @@ func (s *Stage) Delivered(t Failer, queue string, asSent func(amqp.Delivery) boo
 	return copies, order
 }
 
-// Compare compares what was committed with what was delivered, by its copies.
+// Compare fails the test unless exactly the committed messages were delivered.
 func Compare(t Failer, committed map[uuid.UUID]bool, copies map[uuid.UUID]int) {
 	t.Helper()
 	for id := range committed {
@@ -130,7 +130,7 @@ func Compare(t Failer, committed map[uuid.UUID]bool, copies map[uuid.UUID]int) {
 	}
 }
 
-// IDs are those that a query returns.
+// IDs returns the IDs that a query selects.
 func (s *Stage) IDs(t Failer, query string) (ids []uuid.UUID) {
 	t.Helper()
 	rows, err := s.DB.QueryContext(s.t.Context(), query)

@@ -11,7 +11,7 @@ import (
 	"github.com/twoqueue/twoqueue/sender"
 )
 
-// Judging is the ledger that the stage's verifiers judge by.
+// Judging returns the ledger by which the stage's verifiers judge.
 func (s *Stage) Judging() driver.Ledger {
 	if s.Strict || s.Ledger.Features().KeepsRows {
 		return s.Ledger
@@ -19,16 +19,16 @@ func (s *Stage) Judging() driver.Ledger {
 	return Ageless{s.Ledger}
 }
 
-// An Ageless ledger takes every committed row for a recent one.
+// An Ageless ledger reports every committed row as recent.
 type Ageless struct{ driver.Ledger }
 
-// Recent is Committed.
+// Recent calls Committed.
 func (l Ageless) Recent(ctx context.Context, ids []uuid.UUID, _ time.Duration) ([]uuid.UUID, driver.Instance, error) {
 	return l.Ledger.Committed(ctx, ids)
 }
 
-// Evidence commits a message to a queue of its own, by a sender of its own. A verifier drops
-// nothing before it has found a message that was committed.
+// Evidence commits a message to a separate queue, with its own sender. Before a verifier has found
+// a committed message, it drops nothing.
 func (s *Stage) Evidence() {
 	s.t.Helper()
 	tx, err := s.DB.BeginTx(s.t.Context(), nil)

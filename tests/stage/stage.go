@@ -1,6 +1,5 @@
-// Package stage sets up what a test of the bridge needs: a fresh database with a
-// ledger, a fresh virtual host with the three queues, a sender; and it starts
-// verifiers and reads queues.
+// Package stage sets up a test of the bridge: a fresh database with a ledger, a fresh virtual host
+// with the three queues, and a sender. It also starts verifiers and reads queues.
 package stage
 
 import (
@@ -24,11 +23,11 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// Patience bounds every wait of a test. It only says how late a failure is told: a
-// correct run must pass on a machine that is ten times slower and shared.
+// Patience bounds every wait of a test. It only decides how late a failure is reported: a correct
+// run must pass on a shared machine that is ten times slower.
 const Patience = servertest.Patience
 
-// A Stage is one test's world.
+// A Stage has the database, the broker and the processes of one test.
 type Stage struct {
 	Kind        Database
 	DatabaseURL string
@@ -38,11 +37,12 @@ type Stage struct {
 	Broker      *bridge.Broker
 	Topology    bridge.Topology
 	Sender      *sender.Sender
-	// Strict has verifiers take only messages that were recorded after their session began for
-	// evidence that the senders commit here (rule 6). By default a committed message of any age will do, since
-	// most tests have sent theirs before. Without any, nothing is dropped: see Evidence.
+	// Strict makes verifiers accept only messages that were recorded after their session began as
+	// evidence that the senders commit here (rule 6). By default a committed message of any age is
+	// enough, since most tests send before a session begins. Without evidence nothing is dropped:
+	// see Evidence.
 	Strict  bool
-	Channel *amqp.Channel // for what a test does to queues by itself
+	Channel *amqp.Channel // for a test's own actions on queues
 
 	t testing.TB
 
@@ -57,7 +57,7 @@ func New(t testing.TB, kind Database) *Stage {
 	return On(t, kind, servertest.Vhost(t), bridge.Topology{Queue: "staging"})
 }
 
-// On makes a stage on a fresh database and a given broker and topology.
+// On makes a stage on a fresh database and the given broker and topology.
 func On(t testing.TB, kind Database, amqpURL string, topology bridge.Topology) *Stage {
 	t.Helper()
 	s := &Stage{Kind: kind, DatabaseURL: kind.URL(t), AMQP: amqpURL, Topology: topology, t: t}
@@ -76,7 +76,7 @@ func On(t testing.TB, kind Database, amqpURL string, topology bridge.Topology) *
 	return s
 }
 
-// dial opens a channel on a connection of its own.
+// dial opens a channel on a new connection.
 func (s *Stage) dial() (*amqp.Connection, *amqp.Channel) {
 	s.t.Helper()
 	conn, err := amqp.Dial(s.AMQP)
@@ -86,7 +86,7 @@ func (s *Stage) dial() (*amqp.Connection, *amqp.Channel) {
 	return conn, ch
 }
 
-// NewSender makes another sender. The queue, the shards and the timeout are the stage's.
+// NewSender returns another sender. Its queues and its timeout are the stage's.
 func (s *Stage) NewSender(opts sender.Options) *sender.Sender {
 	s.t.Helper()
 	opts.Queue, opts.Exchange, opts.OrderedShards, opts.Timeout = s.Topology.Queue, s.Topology.Exchange, s.Topology.OrderedShards, Patience
@@ -95,8 +95,8 @@ func (s *Stage) NewSender(opts sender.Options) *sender.Sender {
 	return made
 }
 
-// StageSingly has every message staged by itself from now on, as other languages'
-// senders do.
+// StageSingly makes the sender stage every message alone from now on, as senders in other languages
+// do.
 func (s *Stage) StageSingly() {
 	s.t.Helper()
 	s.Sender = s.NewSender(sender.Options{Carry: sender.CarryNever, GroupMessages: 1})
@@ -109,8 +109,8 @@ func (s *Stage) must(what string, err error) {
 	}
 }
 
-// Logger writes to the test's log. A verifier that does not receive its deliveries fails the
-// test: its connection would stop for a second each time.
+// Logger returns a logger that writes to the test's log. A verifier that does not receive its
+// deliveries fails the test, since its connection would stop for a second each time.
 func Logger(t testing.TB) *slog.Logger {
 	w := &testWriter{t: t}
 	t.Cleanup(w.close)
@@ -152,12 +152,12 @@ func (s *Stage) Queue(name string, args amqp.Table) string {
 	return name
 }
 
-// To makes a message with a body for a queue.
+// To returns a message with a body for a queue.
 func To(queue, body string) bridge.Message {
 	return bridge.Message{RoutingKey: queue, Publishing: amqp.Publishing{Body: []byte(body)}}
 }
 
-// Begin begins a transaction in which the messages are recorded and staged.
+// Begin begins a transaction and records and stages the messages in it.
 func (s *Stage) Begin(messages ...bridge.Message) (*sql.Tx, []uuid.UUID) {
 	s.t.Helper()
 	tx, err := s.DB.BeginTx(s.t.Context(), nil)
@@ -178,7 +178,7 @@ func (s *Stage) Commit(messages ...bridge.Message) []uuid.UUID {
 	return ids
 }
 
-// CommitCarried commits rows that carry the messages. No copy of the messages is published.
+// CommitCarried commits rows that carry the messages. It publishes no copy.
 func (s *Stage) CommitCarried(messages ...bridge.Message) []uuid.UUID {
 	s.t.Helper()
 	var ids []uuid.UUID
@@ -205,7 +205,7 @@ func (s *Stage) RollBack(messages ...bridge.Message) []uuid.UUID {
 	return ids
 }
 
-// A Running verifier has been started by Verify.
+// A Running is a verifier that Verify has started.
 type Running struct {
 	*verifier.Verifier
 	t      testing.TB
@@ -213,9 +213,9 @@ type Running struct {
 	ended  chan error
 }
 
-// Verify runs a verifier until Stop or the end of the test, and waits until it has
-// started. The topology is the stage's. A confirm that is only late must cost no second
-// copy, and a slow drain no redelivery, unless the options say so.
+// Verify runs a verifier with the stage's topology until Stop or the end of the test, and waits
+// until it has started. Unless the options say otherwise, a late confirm costs no second copy, and
+// a slow drain no redelivery.
 func (s *Stage) Verify(opts verifier.Options) *Running {
 	s.t.Helper()
 	opts.Topology = s.Topology
@@ -242,7 +242,7 @@ func (s *Stage) Verify(opts verifier.Options) *Running {
 	return r
 }
 
-// Cancel ends the verifier, and does not wait for it.
+// Cancel ends the verifier without waiting for it.
 func (r *Running) Cancel() { r.cancel() }
 
 // Stop ends the verifier and waits for it to drain.
@@ -278,7 +278,7 @@ func (s *Stage) Receive(queue string, n int) []amqp.Delivery {
 	return out
 }
 
-// Consume starts a consumer on a channel of its own.
+// Consume starts a consumer on a new connection.
 func (s *Stage) Consume(queue string) (<-chan amqp.Delivery, func()) {
 	s.t.Helper()
 	conn, ch := s.dial()
@@ -288,18 +288,17 @@ func (s *Stage) Consume(queue string) (<-chan amqp.Delivery, func()) {
 	return deliveries, func() { _ = conn.Close() }
 }
 
-// WaitEmpty waits until a queue has no message, neither ready nor unacked: then
-// everything that was in it has been acked. A consumer-free queue is asked by its
-// depth; the staging queues are, once the verifier has stopped.
+// WaitEmpty waits until a queue without a consumer has no message: then all of its messages have
+// been acked. The staging queues have no consumer once the verifier has stopped.
 func (s *Stage) WaitEmpty(queue string) { s.t.Helper(); s.WaitDepth(queue, 0) }
 
-// WaitDepth waits until a queue holds n messages that are ready.
+// WaitDepth waits until a queue holds n ready messages.
 func (s *Stage) WaitDepth(queue string, n int) {
 	s.t.Helper()
 	s.Eventually(queue+" has the expected depth", func() bool { return s.Depth(queue) == n })
 }
 
-// Depth is the number of messages that are ready in a queue.
+// Depth returns the number of ready messages in a queue.
 func (s *Stage) Depth(queue string) int {
 	s.t.Helper()
 	q, err := s.Channel.QueueDeclarePassive(queue, true, false, false, false, nil)
@@ -307,15 +306,16 @@ func (s *Stage) Depth(queue string) int {
 	return q.Messages
 }
 
-// Staged returns the messages in the staging queue, those in groups too, and leaves
-// them there.
+// Staged returns the messages in the staging queue, including members of groups, and leaves them
+// there.
 func (s *Stage) Staged() []amqp.Delivery {
 	s.t.Helper()
 	return s.members(s.Topology.Queue)
 }
 
-// StagedInOrder is Staged of the ordered queue of a key, which nobody else may consume: a
-// quorum queue with a single active consumer allows no basic.get.
+// StagedInOrder returns the messages in the ordered queue of a key, and leaves them there. The
+// queue must have no other consumer: a quorum queue with a single active consumer allows no
+// basic.get.
 func (s *Stage) StagedInOrder(key string) []amqp.Delivery {
 	s.t.Helper()
 	return s.inOrder(s.Topology.OrderedQueueOf(key))
@@ -341,7 +341,7 @@ func (s *Stage) inOrder(queue string) (all []amqp.Delivery) {
 	return all
 }
 
-// Waiting is Staged of the waiting queue.
+// Waiting returns the messages in the waiting queue, as Staged does.
 func (s *Stage) Waiting() []amqp.Delivery {
 	s.t.Helper()
 	return s.members(s.Topology.WaitingQueue())
@@ -363,12 +363,12 @@ func (s *Stage) members(queue string) (all []amqp.Delivery) {
 		all = append(all, members...)
 	}
 	s.must("close", conn.Close())
-	// What is staged early may still come.
+	// Messages that are staged early may still arrive.
 	s.Eventually(queue+" has what was taken from it", func() bool { return s.Depth(queue) >= depth })
 	return all
 }
 
-// Rows is the number of rows in the ledger.
+// Rows returns the number of rows in the ledger.
 func (s *Stage) Rows() int {
 	s.t.Helper()
 	var n int
@@ -376,7 +376,7 @@ func (s *Stage) Rows() int {
 	return n
 }
 
-// Eventually polls what no server will signal.
+// Eventually polls for a state that no server signals.
 func (s *Stage) Eventually(what string, holds func() bool) {
 	s.t.Helper()
 	servertest.Eventually(s.t, what, holds, s.State)

@@ -10,7 +10,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// State tells where things are when they are not where a test wants them.
+// State describes the queues, the ledger and the verifiers, for the failure of a test.
 func (s *Stage) State() string {
 	var out strings.Builder
 	fmt.Fprintln(&out, "\nthis is how things stand:")
@@ -30,7 +30,7 @@ func (s *Stage) State() string {
 	return out.String()
 }
 
-// look inspects a queue on a channel of its own, which a missing queue closes.
+// look inspects a queue on a new channel, since a missing queue closes the channel.
 func (s *Stage) look(queue string) string {
 	conn, err := amqp.Dial(s.AMQP)
 	if err != nil {
