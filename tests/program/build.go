@@ -18,11 +18,11 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// commands is where the commands' packages are.
+// commands is the path of the commands' packages.
 const commands = "github.com/twoqueue/twoqueue/cmd/"
 
-// Main is servertest.Main for a test binary that runs commands: at the end it deletes
-// what was built for it alone.
+// Main runs the tests as servertest.Main does, in a test binary that runs commands. At the end it
+// deletes commands that were built for this binary alone.
 func Main(m *testing.M, ignored ...goleak.Option) {
 	code := servertest.Run(m, ignored...)
 	if err := built.remove(); err != nil {
@@ -32,18 +32,18 @@ func Main(m *testing.M, ignored ...goleak.Option) {
 	os.Exit(code)
 }
 
-// built is what this test binary has built, or found built, so far.
+// built has the commands that this test binary has built, or found built, so far.
 var built = builder{made: make(map[string]error)}
 
 type builder struct {
 	mu     sync.Mutex
 	folder string
-	own    bool // nobody else uses the folder
+	own    bool // no other binary uses the folder
 	made   map[string]error
 }
 
-// Path returns the file of a command, which is built when it is first asked for; test
-// binaries that run together share it. The test binary must have called Main.
+// Path returns the file of a command, and builds it first if needed. Test binaries that run
+// together share the file. The test binary must have called Main.
 func Path(t testing.TB, command string) string {
 	t.Helper()
 	path, err := built.path(command)
@@ -54,7 +54,7 @@ func Path(t testing.TB, command string) string {
 }
 
 func (b *builder) path(command string) (string, error) {
-	b.mu.Lock() // one build after the other: the compiler uses all cores by itself
+	b.mu.Lock() // one build at a time: the compiler uses all cores by itself
 	defer b.mu.Unlock()
 	if err := b.open(); err != nil {
 		return "", err
@@ -85,20 +85,21 @@ func (b *builder) open() error {
 	return err
 }
 
-// build builds a command, unless another test binary has.
+// build builds a command, unless another test binary has built it.
 func (b *builder) build(command, path string) error {
 	lock, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = lock.Close() }() // which unlocks it
+	defer func() { _ = lock.Close() }() // Close unlocks it
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 		return fmt.Errorf("lock %s: %w", lock.Name(), err)
 	}
 	if _, err := os.Stat(path); err == nil {
 		return nil
 	}
-	// Static, as the binaries of a release are. Not the test's context: others wait for the same.
+	// The binary is static, as in a release. The test's context would stop a build that other tests
+	// wait for.
 	if err := servertest.TryGo(context.Background(), "build", "-o", path+".new", commands+command); err != nil {
 		return err
 	}
@@ -114,10 +115,10 @@ func (b *builder) remove() error {
 	return os.RemoveAll(b.folder)
 }
 
-// ours are the beginnings of the variables that the commands read.
+// ours are the prefixes of the variables that the commands read.
 var ours = []string{"BRIDGE_", "EMAIL_", "SHOP_", "OTEL_", "NO_COLOR="}
 
-// Environment is that of the test without the variables that the commands read.
+// Environment returns the test's environment without the variables that the commands read.
 func Environment() (env []string) {
 	for _, entry := range os.Environ() {
 		read := false
@@ -133,9 +134,8 @@ func Environment() (env []string) {
 
 var variable = regexp.MustCompile(`^[A-Z][A-Z0-9_]*=`)
 
-// Command is a command that is not started. args are its arguments, and its variables
-// where they have the form NAME=value; of two with one name the last holds. It is
-// killed when the test ends.
+// Command returns a command that is not started. args are its arguments, and in the form NAME=value
+// its variables; of two with one name the last counts. The command is killed when the test ends.
 func Command(t testing.TB, command string, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), Path(t, command))

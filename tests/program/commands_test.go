@@ -7,7 +7,7 @@ import (
 
 func TestMain(m *testing.M) { Main(m) }
 
-// What all commands have in common.
+// All commands have -help and -version, and report misuse in one line.
 func TestEveryCommandKnowsHelpVersionAndMisuse(t *testing.T) {
 	for _, command := range []string{"bridgectl", "demo", "email-gateway", "shop", "verifier"} {
 		t.Run(command, func(t *testing.T) {

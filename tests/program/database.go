@@ -8,8 +8,8 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// DatabaseURL is the address of a database, as stages and package servertest have it for its
-// driver, in the form that the commands take.
+// DatabaseURL converts the address of a database, as stages and package servertest give it to its
+// driver, into the form that the commands take.
 func DatabaseURL(t testing.TB, address string) string {
 	t.Helper()
 	if file, ok := strings.CutPrefix(address, "file:"); ok {

@@ -1,5 +1,5 @@
-// Package program builds and runs the project's commands for tests, as their users run
-// them: real binaries, with an environment, arguments and signals.
+// Package program builds and runs the project's commands for tests, as users run them: real
+// binaries, with an environment, arguments and signals.
 //
 //	func TestMain(m *testing.M) { program.Main(m) }
 //
@@ -8,6 +8,6 @@
 //	p.Signal(syscall.SIGTERM)
 //	code := p.Await()
 //
-// A process is killed when its test ends, and by the kernel when the test binary dies.
-// What it has written is logged only if the test fails, and then the end of it only.
+// A process is killed when its test ends, and by the kernel when the test binary dies. The end of
+// its output is logged, only if the test fails.
 package program

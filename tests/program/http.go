@@ -10,8 +10,8 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// Where waits until the log of a process tells the address of one of its HTTP servers, by
-// what the log calls that server, and returns the address.
+// Where waits until a process logs the address of one of its HTTP servers, found by the server's
+// name in the log, and returns the address.
 func (p *Process) Where(server string) string {
 	p.t.Helper()
 	line := regexp.MustCompile(`msg="?` + server + `"? address=(\S+)`)
@@ -19,7 +19,7 @@ func (p *Process) Where(server string) string {
 	return line.FindStringSubmatch(said)[1]
 }
 
-// Endpoint asks one of the endpoints of a process.
+// Endpoint requests one of the endpoints of a process.
 func (p *Process) Endpoint(path string) (code int, text string) {
 	p.t.Helper()
 	return Get(p.t, "http://"+p.Where("endpoints")+path)
@@ -36,7 +36,7 @@ func (p *Process) AwaitEndpoint(path string, code int, text string) {
 	}, func() string { return got })
 }
 
-// Get asks an HTTP server.
+// Get sends a request to an HTTP server.
 func Get(t testing.TB, address string) (code int, text string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), servertest.Patience)
@@ -45,7 +45,7 @@ func Get(t testing.TB, address string) (code int, text string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	request.Close = true // no goroutine is left over
+	request.Close = true // leaves no goroutine behind
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
 		t.Fatal(err)

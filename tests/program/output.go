@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// An Output is what a program has written so far. The zero value is ready.
+// An Output is the output of a program so far. The zero value is ready.
 type Output struct {
 	mu      sync.Mutex
 	text    bytes.Buffer
@@ -29,7 +29,7 @@ func (o *Output) String() string {
 	return o.text.String()
 }
 
-// more is closed when more is written.
+// more returns a channel that the next Write closes.
 func (o *Output) more() <-chan struct{} {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -39,10 +39,10 @@ func (o *Output) more() <-chan struct{} {
 	return o.written
 }
 
-// told is how much of an output a failed test logs.
+// told is the number of bytes of an output that a failed test logs.
 const told = 8 << 10
 
-// end is the end of it: what a failure is explained by.
+// end returns the end of the output, which explains a failure.
 func (o *Output) end() string {
 	text := o.String()
 	if len(text) <= told {

@@ -15,7 +15,7 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// A Process is a program that has been started.
+// A Process is a started program.
 type Process struct {
 	Stdout, Stderr Output
 
@@ -30,7 +30,7 @@ func Start(t testing.TB, command string, args ...string) *Process {
 	return StartCmd(t, Command(t, command, args...))
 }
 
-// StartCmd starts any program whose output is not asked for otherwise.
+// StartCmd starts any program, and records the outputs that the caller has not redirected.
 func StartCmd(t testing.TB, cmd *exec.Cmd) *Process {
 	t.Helper()
 	p := start(t, cmd)
@@ -43,19 +43,19 @@ func StartCmd(t testing.TB, cmd *exec.Cmd) *Process {
 	return p
 }
 
-// A Result is what a command has come to.
+// A Result is the exit code and the output of a command.
 type Result struct {
 	Code           int
 	Stdout, Stderr string
 }
 
-// Run starts a command and waits for its end. Of what it has written it logs nothing.
+// Run starts a command and waits for its end. It logs no output.
 func Run(t testing.TB, command string, args ...string) Result {
 	t.Helper()
 	return RunCmd(t, Command(t, command, args...))
 }
 
-// RunCmd is Run for any program.
+// RunCmd does the same for any program.
 func RunCmd(t testing.TB, cmd *exec.Cmd) Result {
 	t.Helper()
 	p := start(t, cmd)
@@ -80,12 +80,12 @@ func start(t testing.TB, cmd *exec.Cmd) *Process {
 	return p
 }
 
-// String is the program's name with its arguments, without its variables.
+// String returns the program's name with its arguments, without its variables.
 func (p *Process) String() string {
 	return strings.Join(append([]string{filepath.Base(p.cmd.Path)}, p.cmd.Args[1:]...), " ")
 }
 
-// Running ends the test if the process has ended.
+// Running fails the test if the process has ended.
 func (p *Process) Running() {
 	p.t.Helper()
 	if p.HasEnded() {
@@ -93,7 +93,7 @@ func (p *Process) Running() {
 	}
 }
 
-// HasEnded tells whether the process has ended.
+// HasEnded reports whether the process has ended.
 func (p *Process) HasEnded() bool { return p.child.HasEnded() }
 
 // Await waits for the end and returns the exit code.
@@ -123,8 +123,7 @@ func (p *Process) Stop() int {
 	return p.Await()
 }
 
-// Kill is kill -9; it returns when the process has ended, and tells whether that is why
-// it has.
+// Kill sends SIGKILL, returns when the process has ended, and reports whether SIGKILL ended it.
 func (p *Process) Kill() (killed bool) {
 	p.t.Helper()
 	p.child.Kill()
@@ -134,7 +133,7 @@ func (p *Process) Kill() (killed bool) {
 	return p.child.Killed()
 }
 
-// KillRunning is Kill for a process that must not have ended by itself.
+// KillRunning kills a process, and fails the test if the process had ended by itself.
 func (p *Process) KillRunning() {
 	p.t.Helper()
 	if !p.Kill() {
@@ -142,15 +141,13 @@ func (p *Process) KillRunning() {
 	}
 }
 
-// Hear waits until the process has written text to its standard error, which is where
-// logs are.
+// Hear waits until the process has written text to its standard error, which has the log.
 func (p *Process) Hear(text string) {
 	p.t.Helper()
 	p.Read(&p.Stderr, fmt.Sprintf("%q", text), func(said string) bool { return strings.Contains(said, text) })
 }
 
-// Read waits until what the process has written to one of its outputs is what it should
-// be, and returns that.
+// Read waits until is accepts the text of one of the process's outputs, and returns the text.
 func (p *Process) Read(o *Output, what string, is func(said string) bool) string {
 	p.t.Helper()
 	limit := time.NewTimer(servertest.Patience)

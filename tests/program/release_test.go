@@ -22,10 +22,10 @@ import (
 	"time"
 )
 
-// buildPatience bounds what compiles much.
+// buildPatience bounds a program that compiles much.
 const buildPatience = 15 * time.Minute
 
-// ran runs a program in a folder, and returns what it wrote.
+// ran runs a program in a folder, and returns its output.
 func ran(t *testing.T, folder string, env []string, name string, args ...string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeoutCause(t.Context(), buildPatience, fmt.Errorf("%s does not end", name))
@@ -36,7 +36,7 @@ func ran(t *testing.T, folder string, env []string, name string, args ...string)
 	return string(output), errors.Join(err, context.Cause(ctx))
 }
 
-// must is ran for what cannot fail.
+// must runs a program that cannot fail, in a folder, and returns its output.
 func must(t *testing.T, folder, name string, args ...string) string {
 	t.Helper()
 	output, err := ran(t, folder, nil, name, args...)
@@ -46,11 +46,11 @@ func must(t *testing.T, folder, name string, args ...string) string {
 	return strings.TrimSpace(output)
 }
 
-// tagged copies what a release is made of, with what is not committed yet, into a repository
-// of one commit that is tagged.
+// tagged copies the sources of a release, including uncommitted changes, into a repository with one
+// tagged commit.
 func tagged(t *testing.T, tag string) (folder, revision string) {
 	t.Helper()
-	// Nothing of the account's git.
+	// Git must not read the account's settings.
 	t.Setenv("GIT_CONFIG_GLOBAL", os.DevNull)
 	t.Setenv("GIT_CONFIG_NOSYSTEM", "1")
 	folder = filepath.Join(t.TempDir(), "checkout")
@@ -64,7 +64,7 @@ func tagged(t *testing.T, tag string) (folder, revision string) {
 	return folder, must(t, folder, "git", "rev-parse", "HEAD")
 }
 
-// contents are a folder's files.
+// contents returns a folder's files.
 func contents(t *testing.T, folder string) map[string][]byte {
 	t.Helper()
 	entries, err := os.ReadDir(folder)
@@ -82,7 +82,7 @@ func contents(t *testing.T, folder string) map[string][]byte {
 	return files
 }
 
-// The release is made for this machine's platform only, and without images.
+// The release is only for this machine's platform, and has no images.
 func TestAReleaseMadeTwiceIsTheSameAndSaysWhatItIs(t *testing.T) {
 	const tag = "v0.9.8"
 	first, revision := tagged(t, tag)
@@ -96,8 +96,8 @@ func TestAReleaseMadeTwiceIsTheSameAndSaysWhatItIs(t *testing.T) {
 	}
 	files := contents(t, filepath.Join(first, "../out"))
 
-	// Another folder, account settings and flags; and docker's own builder, which writes no
-	// archives.
+	// The second release has another folder, other account settings and other flags. It has
+	// docker's own builder, which writes no archives.
 	docker := t.TempDir()
 	if err := os.WriteFile(filepath.Join(docker, "docker"), []byte("#!/bin/sh\necho 'Driver: docker'\n"), 0o755); err != nil {
 		t.Fatal(err)
@@ -164,7 +164,7 @@ func TestAReleaseMadeTwiceIsTheSameAndSaysWhatItIs(t *testing.T) {
 		}
 	}
 
-	// What is refused, each in one line.
+	// compose/release refuses these, each in one line.
 	refused := func(what, version, to, sentence string) {
 		t.Helper()
 		if output, err := release(first, version, to); err == nil || strings.Count(output, "\n") != 1 || !strings.Contains(output, sentence) {
@@ -182,8 +182,8 @@ func TestAReleaseMadeTwiceIsTheSameAndSaysWhatItIs(t *testing.T) {
 	}
 }
 
-// components checks a list of modules: that it names one as the checkout has it, and
-// nothing that differs from one making to the next.
+// components checks a list of modules: it must have one module in the checkout's version, and no
+// data that changes with every release.
 func components(t *testing.T, list []byte, tag, checkout string) {
 	t.Helper()
 	const client = "github.com/rabbitmq/amqp091-go"
