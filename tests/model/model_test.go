@@ -13,8 +13,8 @@ import (
 
 var longFlag = flag.Bool("model.long", false, "search with more faults than any rule is there for")
 
-// more is how many faults a search has: always enough to break every rule that this
-// configuration is there for (see broken), and more with -model.long.
+// more returns the number of faults of a search. It is always enough to break every rule that this
+// configuration covers (see broken), and higher with -model.long.
 func more(usual, long int) int {
 	if *longFlag {
 		return long
@@ -22,7 +22,7 @@ func more(usual, long int) int {
 	return usual
 }
 
-// The configurations: each is the whole protocol, with something more going on.
+// The configurations: each is the whole protocol, with further events.
 var (
 	plain     = search{file: "protocol.pml"}
 	foreign   = search{file: "protocol.pml", defines: []string{"-DFOREIGN"}}
@@ -41,10 +41,10 @@ var (
 	ordered   = search{file: "ordered.pml"}
 )
 
-// few is for searches of gone_by.pml that take long otherwise.
+// few shortens searches of gone_by.pml that would take long.
 var few = []string{"-DCOMES_AGAIN=0", "-DSPARE_MARKERS=1"}
 
-// with returns the search with so many faults, and other flags.
+// with returns the search with that number of faults, and further flags.
 func (s search) with(faults int, defines ...string) search {
 	s.faults, s.defines = faults, slices.Concat(s.defines, defines)
 	return s
@@ -76,10 +76,10 @@ func TestEveryRunKeepsThePromise(t *testing.T) {
 		{"two messages of one key, in order", ordered.with(more(3, 4))},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if !*longFlag { // each may take all of its memory then
+			if !*longFlag { // with -model.long each may take all of its memory
 				t.Parallel()
 			}
-			c.search.compile = []string{"-O0", "-DSAFETY"} // it runs for less time than -O1 compiles
+			c.search.compile = []string{"-O0", "-DSAFETY"} // it runs for less time than -O1 takes to compile
 			c.search.run = []string{fewStates}
 			if *longFlag {
 				c.search.compile[0], c.search.run = "-O1", nil
@@ -94,8 +94,7 @@ func TestEveryRunKeepsThePromise(t *testing.T) {
 	}
 }
 
-// What is asserted at the end of a run says something about every run only if
-// every run has an end.
+// Assertions at the end of a run cover every run only if every run ends.
 func TestEveryRunEnds(t *testing.T) {
 	for _, c := range []struct {
 		search search
@@ -103,7 +102,7 @@ func TestEveryRunEnds(t *testing.T) {
 	}{
 		{foreign.with(2), nil},
 		{alone.with(1), nil},
-		// Markers go on until both verifiers have looked: so none may be passed over for ever.
+		// Markers continue until both verifiers have looked, so none may wait for ever.
 		{goneBy.with(1, few...), []string{"-f"}},
 	} {
 		s := c.search
@@ -114,8 +113,8 @@ func TestEveryRunEnds(t *testing.T) {
 	}
 }
 
-// Rule 9, beyond the absence of deadlocks: if nobody is passed over for ever, a
-// committed message arrives while another's transaction stays open.
+// Rule 9, beyond the absence of deadlocks: with fair scheduling, a committed message arrives while
+// another's transaction stays open.
 func TestSlowTransactionDelaysItsOwnMessageOnly(t *testing.T) {
 	s := slow.with(0, "-DIN_TIME")
 	s.compile, s.run = []string{"-DNFAIR=3"}, []string{"-a", "-f"}
@@ -139,8 +138,8 @@ type breach struct {
 	says   string
 }
 
-// What follows where a rule of rules.pml is broken, with the fewest faults that
-// it takes.
+// broken has the consequence of breaking each rule of rules.pml, with the fewest faults that are
+// needed.
 var broken = []breach{
 	{"RULE_1_RECORD_BEFORE_PUBLISH", plain.with(0), lost},
 	{"RULE_2_COMMIT_AFTER_CONFIRM", plain.with(1), lost},
@@ -201,7 +200,7 @@ func TestWithoutTheRule(t *testing.T) {
 	for _, configuration := range configurations(broken) {
 		t.Run(configuration[0].search.name(), func(t *testing.T) {
 			t.Parallel()
-			// Breadth first: the trail is one of the shortest.
+			// Breadth-first search: the trail is one of the shortest.
 			s := configuration[0].search
 			for _, c := range configuration {
 				s.faults = max(s.faults, c.search.faults)
@@ -225,10 +224,10 @@ func TestWithoutTheRule(t *testing.T) {
 	}
 }
 
-// Rules that a carried message is safe without, as long as its row carries it: the staged copy
-// is only a hint then. A plain message is lost without them (see broken), so whether the code
-// keeps them must be tested with plain messages. The faults are at least as many as a plain
-// message is lost with.
+// spared has the rules without which a carried message is safe as long as its row carries it: the
+// staged copy is then only a hint. A plain message is lost without them (see broken). So tests that
+// the code keeps these rules need plain messages. The searches have at least as many faults as the
+// loss of a plain message needs.
 var spared = []breach{
 	{rule: "RULE_1_RECORD_BEFORE_PUBLISH", search: alone.with(2)},
 	{rule: "RULE_3_MISS_SAYS_NOTHING", search: alone.with(2)},
@@ -259,7 +258,7 @@ func TestCarriedIsSafeWithoutTheRule(t *testing.T) {
 	}
 }
 
-// configurations puts together what one checker can search.
+// configurations groups the breaches that one checker can search.
 func configurations(all []breach) (groups [][]breach) {
 	for _, b := range all {
 		i := slices.IndexFunc(groups, func(g []breach) bool { return g[0].search.name() == b.search.name() })
@@ -274,13 +273,13 @@ func configurations(all []breach) (groups [][]breach) {
 
 var ruleIsOn = regexp.MustCompile(`(?m)^#define (\w+) 1$`)
 
-// switchable edits the model so that its checker takes from its environment which rule is
-// off, and how many of the faults do not happen.
+// switchable edits the model so that its checker reads from its environment which rule is off, and
+// how many of the faults do not happen.
 func switchable(file, text string) string {
 	if file != "rules.pml" {
 		return text
 	}
-	var inC strings.Builder // SPIN allows no call in an expression, but a macro
+	var inC strings.Builder // SPIN allows no call in an expression, but allows a macro
 	for _, m := range ruleIsOn.FindAllStringSubmatch(text, -1) {
 		fmt.Fprintf(&inC, "\\#define on_%s (strcmp(getenv(\"OFF\"), \"%[1]s\") != 0)\n", m[1])
 	}

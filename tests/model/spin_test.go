@@ -18,26 +18,26 @@ import (
 type search struct {
 	file    string   // the model
 	defines []string // -D flags of the configuration
-	faults  int      // at most, in any run
-	compile []string // flags of the C compiler, on top of the usual ones
-	run     []string // flags of the checker, on top of the usual ones
+	faults  int      // the most faults in any run
+	compile []string // flags of the C compiler, in addition to the usual ones
+	run     []string // flags of the checker, in addition to the usual ones
 }
 
-// What a search has found.
+// A result is the outcome of a search.
 type result struct {
 	errors int
 	states int
-	trail  []string // the run that breaks the promise, in words
+	trail  []string // the run that breaks the promise, in plain text
 }
 
-// The memory of one search, in MiB. More is an error, never an incomplete search.
+// The memory of one search, in MiB. A search that needs more is an error, never incomplete.
 const memory = "900"
 
-// fewStates has the checker take a small table of states at first, which is cleared
-// sooner; it grows if it has to.
+// fewStates makes the checker begin with a small table of states, which is cleared sooner and grows
+// if needed.
 const fewStates = "-w19"
 
-// requireSpin ends the test where SPIN or a C compiler is not installed.
+// requireSpin skips or fails the test if SPIN or a C compiler is not installed.
 func requireSpin(t *testing.T) {
 	t.Helper()
 	for _, tool := range []string{"spin", "gcc"} {
@@ -51,19 +51,19 @@ func requireSpin(t *testing.T) {
 	}
 }
 
-// name tells the configurations apart.
+// name returns a name that is unique among the configurations.
 func (s search) name() string {
 	return strings.Join(slices.Concat([]string{strings.TrimSuffix(s.file, ".pml")}, s.defines), " ")
 }
 
-// do makes a checker of the model, runs it, and reads its report.
+// do builds a checker of the model, runs it, and reads its report.
 func (s search) do(t *testing.T) result {
 	t.Helper()
 	return s.check(t, s.build(t, nil))
 }
 
-// build makes a checker of the model, and returns the program. edit, if it is given, may
-// change each file of the model first.
+// build builds a checker of the model, and returns the program. edit, if it is not nil, may change
+// each file of the model first.
 func (s search) build(t *testing.T, edit func(file, text string) string) (program string) {
 	t.Helper()
 	requireSpin(t)
@@ -94,7 +94,7 @@ func (s search) build(t *testing.T, edit func(file, text string) string) (progra
 func (s search) check(t *testing.T, program string, variables ...string) result {
 	t.Helper()
 	dir := t.TempDir() // for the trail
-	// -E: end states are judged by the model itself (end.pml), which says more.
+	// -E: the model itself judges end states (end.pml), in more detail.
 	r := parse(t, command(t, dir, variables, program, append([]string{"-E", "-m100000"}, s.run...)...))
 	if r.errors > 0 {
 		r.trail = words(command(t, dir, variables, program, "-S"))
@@ -102,11 +102,11 @@ func (s search) check(t *testing.T, program string, variables ...string) result 
 	return r
 }
 
-// patience bounds each step. The longest takes seconds, and minutes with -model.long.
+// patience bounds each step. The longest takes seconds, or minutes with -model.long.
 const patience = 5 * time.Minute
 
-// command runs one step, and returns what it prints. SPIN's tools say in their
-// output what is wrong; a checker that finds an error exits with 0.
+// command runs one step, and returns its output. SPIN's tools report errors in their output; a
+// checker that finds an error exits with 0.
 func command(t *testing.T, dir string, variables []string, name string, args ...string) string {
 	t.Helper()
 	limit := patience
@@ -130,7 +130,7 @@ var (
 	cutShort = regexp.MustCompile(`(?i)max search depth too small|search not completed|out of memory|truncat|resource limitation|memory limit|hash-?table.*full|aborting`)
 )
 
-// parse reads the checker's report, and insists on a complete search.
+// parse reads the checker's report, and fails the test if the search is incomplete.
 func parse(t *testing.T, report string) result {
 	t.Helper()
 	e, n := found.FindStringSubmatch(report), stored.FindStringSubmatch(report)
@@ -141,7 +141,7 @@ func parse(t *testing.T, report string) result {
 	if err != nil {
 		t.Fatal(err)
 	}
-	states, err := strconv.ParseFloat(n[1], 64) // large ones are in powers of ten
+	states, err := strconv.ParseFloat(n[1], 64) // large numbers are in powers of ten
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,12 +152,12 @@ func parse(t *testing.T, report string) result {
 	return r
 }
 
-// names puts the model's numbers into words.
+// names replaces the model's numbers by words.
 var names = strings.NewReplacer(
 	"queue 0", "the staging queue", "queue 1", "the waiting queue", "queue 2", "the target", "queue 3", "the dead queue",
 	"content 1", "A", "content 2", "B", "content 3", "A and B", "group 1", "A", "group 2", "B", "group 3", "A and B")
 
-// words leaves of a replayed run what the model says, and nothing of SPIN's own.
+// words returns the model's own lines of a replayed run, without SPIN's.
 func words(replay string) []string {
 	var said []string
 	for line := range strings.Lines(replay) {
