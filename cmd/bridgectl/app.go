@@ -11,17 +11,17 @@ import (
 	"github.com/twoqueue/twoqueue/cmd/internal/variables"
 )
 
-// An app is what the commands share: the configuration, the output, and the servers,
-// each of which is contacted when a command first asks for it. One goroutine at a time may
-// ask for the database and the ledger, and one for the broker and its management API.
+// An app has the state that all commands share: the configuration, the output, and the
+// servers. It contacts a server when a command first uses it. One goroutine at a time may use
+// the database and the ledger, and one the broker and its management API.
 type app struct {
 	stdout  io.Writer
 	format  outputFormat
 	queue   string // the flag: overrides the variable
 	config  config // from the environment, before a command runs
-	running bool   // a command has begun: its errors are no misuse
+	running bool   // a command has begun: its errors are not misuse
 
-	opened struct { // what has been asked for; nil where not
+	opened struct { // the servers that the command has used; the others are nil
 		database   *database.Database
 		inbox      *inboxDatabase
 		ledger     *database.Ledger
@@ -46,10 +46,10 @@ func (a *app) begin(offline bool) error {
 	return nil
 }
 
-// topology is the staging queue and those beside it, as they are configured.
+// topology returns the configured staging queue with the queues beside it.
 func (a *app) topology() bridge.Topology { return a.config.Topology() }
 
-// databaseURL is the address of the ledger's database, or a misuse.
+// databaseURL returns the URL of the ledger's database, or a misuse if none is set.
 func (a *app) databaseURL() (string, error) {
 	if a.config.Database.URL == "" {
 		return "", misused("BRIDGE_DATABASE_URL: is not set; name the database that holds the ledger, or a file with BRIDGE_DATABASE_URL_FILE")
@@ -57,7 +57,7 @@ func (a *app) databaseURL() (string, error) {
 	return a.config.Database.URL, nil
 }
 
-// database is the ledger's database. Nothing is changed in it by opening it.
+// database opens the ledger's database, once. It changes nothing there.
 func (a *app) database(ctx context.Context) (*database.Database, error) {
 	if a.opened.database != nil {
 		return a.opened.database, nil
@@ -74,7 +74,7 @@ func (a *app) database(ctx context.Context) (*database.Database, error) {
 	return db, nil
 }
 
-// ledger is the ledger in the database, or the one on the application's own table.
+// ledger opens the ledger in the database, or on the application's own table, once.
 func (a *app) ledger(ctx context.Context) (*database.Ledger, error) {
 	if a.opened.ledger != nil {
 		return a.opened.ledger, nil
@@ -94,8 +94,8 @@ func (a *app) ledger(ctx context.Context) (*database.Ledger, error) {
 	return ledger, nil
 }
 
-// broker is the broker; a first connection has been made and closed, so that address
-// and login are known to be right.
+// broker dials the broker, once. Dial makes and closes a first connection, which checks the
+// address and the login.
 func (a *app) broker(ctx context.Context) (*bridge.Broker, error) {
 	if a.opened.broker != nil {
 		return a.opened.broker, nil
@@ -103,8 +103,7 @@ func (a *app) broker(ctx context.Context) (*bridge.Broker, error) {
 	if a.config.AMQP.URL == "" {
 		return nil, misused("BRIDGE_AMQP_URL: is not set; name the broker, or a file with BRIDGE_AMQP_URL_FILE")
 	}
-	// Whatever goes wrong reaches the command as an error; log lines would stand in
-	// the middle of its output.
+	// Every failure reaches the command as an error. Log lines would mix with its output.
 	broker, err := bridge.Dial(ctx, a.config.AMQP.URL, &bridge.BrokerOptions{Name: "bridgectl", Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return nil, about("BRIDGE_AMQP_URL", err)
@@ -113,7 +112,7 @@ func (a *app) broker(ctx context.Context) (*bridge.Broker, error) {
 	return broker, nil
 }
 
-// connect makes a connection to the broker.
+// connect opens a connection to the broker.
 func (a *app) connect(ctx context.Context) (*bridge.Connection, error) {
 	broker, err := a.broker(ctx)
 	if err != nil {
@@ -126,8 +125,8 @@ func (a *app) connect(ctx context.Context) (*bridge.Connection, error) {
 	return conn, nil
 }
 
-// management is the broker's management API; nil without an error if
-// BRIDGE_MANAGEMENT_URL is not set. Nothing is sent yet.
+// management returns a client of the broker's management API; nil without an error if
+// BRIDGE_MANAGEMENT_URL is not set. It sends nothing yet.
 func (a *app) management() (*management, error) {
 	if a.config.Management.URL == "" {
 		return nil, nil
@@ -140,7 +139,7 @@ func (a *app) management() (*management, error) {
 	return m, nil
 }
 
-// close gives back what was opened.
+// close closes the servers that were opened.
 func (a *app) close() {
 	if a.opened.management != nil {
 		a.opened.management.close()

@@ -13,7 +13,8 @@ import (
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
 )
 
-// dueMost bounds a list of carried rows, as the smallest statement of all databases does.
+// dueMost bounds a list of carried rows. SQL Server's statement takes so many rows, the fewest
+// of all databases.
 const dueMost = 500
 
 func newCarriedCommand(a *app) *cobra.Command {
@@ -61,7 +62,7 @@ not have it.`,
 	return cmd
 }
 
-// lookAtDue lists due rows, with the database's time of the look.
+// lookAtDue lists due rows, and returns the database's time.
 func lookAtDue(ctx context.Context, ledger *database.Ledger, limit int) ([]carriedMessage, time.Time, error) {
 	due, at, err := ledger.Due(ctx, driver.DueRow{}, limit)
 	if err != nil {
@@ -74,7 +75,7 @@ func lookAtDue(ctx context.Context, ledger *database.Ledger, limit int) ([]carri
 	return list, at, nil
 }
 
-// lookAtCarried lists carried rows, due or not, with the database's time of the look.
+// lookAtCarried lists carried rows, due or not, and returns the database's time.
 func lookAtCarried(ctx context.Context, ledger *database.Ledger, limit int) ([]carriedMessage, time.Time, error) {
 	at, err := databaseTime(ctx, ledger)
 	if err != nil {
@@ -98,7 +99,7 @@ type carriedMessage struct {
 	RecordedAt time.Time `json:"recorded_at"` // by the database's clock, as is StageAt
 	StageAt    time.Time `json:"stage_at"`
 	Size       int64     `json:"size"`      // with its properties, in bytes
-	Published  bool      `json:"published"` // its sender or a verifier began to, so a copy may be in the queues
+	Published  bool      `json:"published"` // its sender or a verifier began to publish it, so a copy may be in the queues
 }
 
 // carriedList is the answer of carried list.

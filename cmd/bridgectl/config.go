@@ -11,8 +11,8 @@ import (
 
 const prefix = variables.Prefix
 
-// config is the environment: those of the verifier's variables that the tool needs, and a
-// few of its own. The help is made from it.
+// config is the environment: the verifier's variables that the tool needs, and a few of its
+// own. The help is generated from it.
 type config struct {
 	variables.Bridge
 
@@ -27,8 +27,8 @@ type config struct {
 	}
 }
 
-// load reads the environment. Its error names the variable and says what to do.
-// Whether a server is named is asked when it is needed. offline allows URLs without TLS.
+// load reads the environment. Its error names the variable and the fix. It accepts missing
+// URLs; a command that needs a server refuses a missing one. offline allows URLs without TLS.
 func load(offline bool) (config, error) {
 	var c config
 	err := environment.ReadShared(prefix, &c)

@@ -128,7 +128,7 @@ dead show -o json prints whatever may be wanted later.`,
 	return cmd
 }
 
-// consent is what a command that removes messages asks for.
+// consent has the flags by which the user agrees that a command removes messages.
 type consent struct {
 	yes bool
 	dry bool
@@ -140,8 +140,8 @@ func (c *consent) flags(cmd *cobra.Command, f *deadFilter) {
 	cmd.Flags().BoolVar(&c.dry, "dry-run", false, "only say what would be done")
 }
 
-// check wants a choice, and a yes unless nothing will be done; also for a single
-// message, if always says so.
+// check requires that f chooses messages, and that the user gave --yes or --dry-run. A single
+// ID needs neither flag, unless always is set.
 func (c *consent) check(f *deadFilter, always bool) error {
 	switch {
 	case !f.chooses():
@@ -154,11 +154,11 @@ func (c *consent) check(f *deadFilter, always bool) error {
 	return nil
 }
 
-// eachDead takes the messages of the dead queue, at most f.limit of them, and calls act
-// with those that f takes, some at a time. What act does not remove is given back.
-// When ctx ends, what act has begun is brought to its end.
+// eachDead takes at most f.limit messages of the dead queue, and calls act with batches of the
+// messages that f chooses. Messages that act does not remove go back to the queue. If ctx ends,
+// a running act still finishes.
 func (a *app) eachDead(ctx context.Context, f *deadFilter, act func(context.Context, *peek, []*deadMessage) error) (seen, depth int, err error) {
-	const mostBytes = 16 << 20 // of a batch, whatever its number
+	const mostBytes = 16 << 20 // of a batch, whatever the number of its messages
 	working := context.WithoutCancel(ctx)
 	p, err := a.peek(working, a.topology().DeadQueue())
 	if err != nil {
@@ -201,8 +201,8 @@ func (a *app) eachDead(ctx context.Context, f *deadFilter, act func(context.Cont
 	return seen, p.depth, err
 }
 
-// report lets act go over the messages, and prints what it has noted in r, also if it
-// was interrupted.
+// report runs act on the messages, and prints r. If an error ends the run early, it prints the
+// messages that r has by then.
 func (a *app) report(ctx context.Context, f *deadFilter, r *deadReport, act func(context.Context, *peek, []*deadMessage) error) error {
 	var err error
 	r.LookedAt, r.Depth, err = a.eachDead(ctx, f, act)
@@ -228,7 +228,7 @@ func notInQueue(queue string, seen, depth int) error {
 	return fmt.Errorf("not found among the %d messages in queue %q", seen, queue)
 }
 
-// lighten lets go of the body and the headers: a list may be long.
+// lighten drops the body and the headers, since a list may be long.
 func (m *deadMessage) lighten() {
 	m.delivery, m.members = amqp.Delivery{}, nil
 }

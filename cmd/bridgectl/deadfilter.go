@@ -11,11 +11,10 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
-// defaultLimit is how many messages a command looks at, unless it is told otherwise.
+// defaultLimit is the default of --limit, for messages and for rows.
 const defaultLimit = 1000
 
-// A deadFilter chooses among dead messages; what it does not say anything about does
-// not matter.
+// A deadFilter chooses dead messages. A field that is not set excludes none.
 type deadFilter struct {
 	ids     []string
 	reasons []string
@@ -30,7 +29,8 @@ type deadFilter struct {
 	now      time.Time
 }
 
-// deadReasons are a verifier's, the broker's, and the further ones of cmd/email-gateway.
+// deadReasons lists the reasons of verifiers and of the broker, and further ones of
+// cmd/email-gateway.
 var deadReasons = append(wire.DeadReasons(), reasonBroker, "failed", "too-old")
 
 func (f *deadFilter) flags(cmd *cobra.Command) {
@@ -75,12 +75,12 @@ func (f *deadFilter) begin(ids []string) error {
 	return nil
 }
 
-// chooses tells whether anything is chosen at all.
+// chooses reports whether the user gave a condition, or --all.
 func (f *deadFilter) chooses() bool {
 	return f.all || len(f.ids) > 0 || len(f.reasons) > 0 || f.verdict != "" || len(f.targets) > 0 || f.older > 0 || f.younger > 0
 }
 
-// takes tells whether the message is chosen.
+// takes reports whether the filter chooses the message.
 func (f *deadFilter) takes(m *deadMessage) bool {
 	switch {
 	case len(f.ids) > 0 && !slices.ContainsFunc(f.ids, m.has):

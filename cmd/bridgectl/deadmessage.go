@@ -19,31 +19,31 @@ import (
 	"github.com/twoqueue/twoqueue/cmd/internal/variables"
 )
 
-// reasonBroker is the reason of what the broker itself has moved to the dead queue.
+// reasonBroker is the reason of a message that the broker itself has moved to the dead queue.
 const reasonBroker = "broker"
 
-// A deadMessage is a message in the dead queue, in the words of bridge's headers.
+// A deadMessage is a message in the dead queue, in the terms of the bridge's headers.
 type deadMessage struct {
-	ID         string     `json:"id"`     // the message ID; without one a mark of the content, see key
-	Reason     string     `json:"reason"` // wire.HeaderDeadReason; "broker", or "" if nothing says it
+	ID         string     `json:"id"`     // the message ID; without one a hash of the content, see key
+	Reason     string     `json:"reason"` // wire.HeaderDeadReason; without it "broker" if the broker moved the message, else ""
 	Text       string     `json:"text"`
-	Verdict    string     `json:"verdict"` // committed or unknown; "" for a receiver's
+	Verdict    string     `json:"verdict"` // committed or unknown; "" for a receiver's message
 	Exchange   string     `json:"exchange"`
 	RoutingKey string     `json:"routing_key"`
 	Attempts   int64      `json:"attempts"`
-	DeadAt     *time.Time `json:"dead_at"`   // nil if nothing says it
+	DeadAt     *time.Time `json:"dead_at"`   // nil if no header has it
 	StagedAt   *time.Time `json:"staged_at"` // likewise
 	Ledger     string     `json:"ledger"`
-	Members    int        `json:"members,omitempty"` // of a group that could not be taken apart further up
+	Members    int        `json:"members,omitempty"` // of a group that came to the dead queue whole; 0: it is no group
 	Size       int        `json:"size"`              // of the body, in bytes
 
 	delivery amqp.Delivery
-	receiver string        // the queue of the receiver whose letter it is; "" for a verifier's
-	members  []wire.Staged // what it is made of; one, if it is no group
-	wrong    error         // why it has none: it is malformed
+	receiver string        // the queue of the receiver that it was for; "" for a verifier's dead message
+	members  []wire.Staged // the staged messages in it: one, unless it is a group
+	wrong    error         // why it is malformed, and so has no members
 }
 
-// readDead reads a message of the dead queue of a queue. Whatever it looks like, it can be shown.
+// readDead reads a message from the dead queue of queue. Even a malformed one can be shown.
 func readDead(d amqp.Delivery, queue string) *deadMessage {
 	d, unopened := wire.OpenDead(d)
 	m := &deadMessage{ID: key(d), Size: len(d.Body), Verdict: "unknown", delivery: d}
@@ -52,8 +52,8 @@ func readDead(d amqp.Delivery, queue string) *deadMessage {
 	m.Ledger = text(d.Headers[wire.HeaderLedger])
 	m.Exchange, m.RoutingKey = text(d.Headers[wire.HeaderExchange]), text(d.Headers[wire.HeaderRoutingKey])
 	m.Attempts, _ = d.Headers[wire.HeaderDeadAttempts].(int64)
-	// A verifier writes its verdict over whatever was there. The broker does not: what it
-	// has moved may carry one that its sender has made up.
+	// A verifier overwrites the verdict header. The broker does not: a message that it has moved
+	// may have a verdict that the sender has made up.
 	if _, moved := d.Headers["x-death"]; !moved && text(d.Headers[wire.HeaderDeadVerdict]) == driver.Committed.String() {
 		m.Verdict = driver.Committed.String()
 	}
@@ -64,7 +64,7 @@ func readDead(d amqp.Delivery, queue string) *deadMessage {
 		m.byBroker()
 	}
 	m.wrong = unopened
-	// Another queue's name in the header would send a message where its writer wants it.
+	// The header must name queue. Another name would let its writer choose where the message goes.
 	if from, ok := wire.ReceiverOf(d); ok && from == queue && unopened == nil {
 		m.receiver, m.Verdict = queue, ""
 	} else if unopened == nil {
@@ -73,13 +73,13 @@ func readDead(d amqp.Delivery, queue string) *deadMessage {
 	return m
 }
 
-// byBroker reads what the broker notes about a message that it has moved by itself.
+// byBroker reads x-death, the broker's header on a message that it has moved by itself.
 func (m *deadMessage) byBroker() {
 	deaths, _ := m.delivery.Headers["x-death"].([]any)
 	if len(deaths) == 0 {
 		return
 	}
-	last, _ := deaths[0].(amqp.Table) // the latest comes first
+	last, _ := deaths[0].(amqp.Table) // the latest death comes first
 	m.Reason = reasonBroker
 	m.Text = fmt.Sprintf("moved by the broker from queue %q: %s", text(last["queue"]), text(last["reason"]))
 	if at, ok := last["time"].(time.Time); ok {
@@ -87,7 +87,7 @@ func (m *deadMessage) byBroker() {
 	}
 }
 
-// read takes the message apart, as a verifier does.
+// read parses the message, or each member of a group, as a verifier does.
 func (m *deadMessage) read() {
 	members, err := wire.Members(m.delivery)
 	if err != nil {
@@ -115,12 +115,12 @@ func (m *deadMessage) target() string {
 	case m.Members > 0:
 		return fmt.Sprintf("group of %d", m.Members)
 	case m.Exchange == "" && m.RoutingKey == "":
-		return "-" // none that can be read
+		return "-" // no readable target
 	}
 	return targetText(m.Exchange, m.RoutingKey)
 }
 
-// has tells whether id names the message or, if it is a group, one of its members.
+// has reports whether id names the message or, if it is a group, one of its members.
 func (m *deadMessage) has(id string) bool {
 	if strings.EqualFold(m.ID, id) {
 		return true
@@ -133,8 +133,8 @@ func (m *deadMessage) has(id string) bool {
 	return false
 }
 
-// key names a message for the user: by its ID, or if it has none that could be typed,
-// by its content.
+// key names a message for the user: by its ID or, if it has none that can be typed, by a hash of
+// ID and body.
 func key(d amqp.Delivery) string {
 	if id := d.MessageId; id != "" && terminal.Plain(id) == id && !strings.ContainsAny(id, " \u00a0") {
 		return id
@@ -143,12 +143,12 @@ func key(d amqp.Delivery) string {
 	return "sha256:" + hex.EncodeToString(sum[:8])
 }
 
-// targetText is a target in the form of --to and BRIDGE_ALLOW.
+// targetText returns a target in the form of --to and BRIDGE_ALLOW.
 func targetText(exchange, routingKey string) string {
 	return variables.TargetText(exchange, routingKey)
 }
 
-// text is a header that should be a string, whatever it is.
+// text returns a header as a string, whatever its type.
 func text(value any) string {
 	switch v := value.(type) {
 	case nil:
@@ -161,7 +161,8 @@ func text(value any) string {
 	return fmt.Sprint(value)
 }
 
-// jsonValue is a header's value in JSON's types. What JSON cannot say is text.
+// jsonValue returns a header's value in JSON's types. A value that JSON cannot represent becomes
+// text.
 func jsonValue(value any) any {
 	switch v := value.(type) {
 	case amqp.Table:
@@ -194,7 +195,7 @@ func jsonTable(t amqp.Table) map[string]any {
 	return all
 }
 
-// bodyText is bytes as text, if they are, and else in base64.
+// bodyText returns UTF-8 bytes as text, and other bytes in base64.
 func bodyText(b []byte) string {
 	if utf8.Valid(b) {
 		return string(b)
@@ -202,7 +203,7 @@ func bodyText(b []byte) string {
 	return "base64:" + base64.StdEncoding.EncodeToString(b)
 }
 
-// validID tells whether text is a message ID as the bridge takes it.
+// validID parses a message ID, and reports whether the bridge accepts it.
 func validID(text string) (uuid.UUID, bool) {
 	id, err := uuid.Parse(text)
 	return id, err == nil && len(text) == 36 && id != uuid.Nil

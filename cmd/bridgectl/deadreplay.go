@@ -72,7 +72,7 @@ not set here, needs --force or --to as well.`,
 	return cmd
 }
 
-// ledgerIfNamed is the ledger; nil if no database is named.
+// ledgerIfNamed returns the ledger, or nil if no database is named.
 func (a *app) ledgerIfNamed(ctx context.Context) (*database.Ledger, error) {
 	if a.config.Database.URL == "" {
 		return nil, nil
@@ -88,9 +88,9 @@ type replayer struct {
 	report   *deadReport
 }
 
-// act publishes a batch and then removes from the dead queue, and from the ledger,
-// what is safe. The order is that of a verifier (rule 4 of package bridge), with the
-// row last: if it is left, a sweep removes it.
+// act publishes a batch. Then it removes the messages that are safe from the dead queue, and
+// last their rows from the ledger. Rule 4 of package bridge allows this order; a sweep removes a
+// row that is left.
 func (r *replayer) act(ctx context.Context, p *peek, batch []*deadMessage) error {
 	plans, err := r.planner.plan(ctx, batch)
 	if err != nil {
@@ -144,7 +144,7 @@ func (r *replayer) act(ctx context.Context, p *peek, batch []*deadMessage) error
 	return err
 }
 
-// failureWords say why a target has not taken a message.
+// failureWords says why a target has not taken a message.
 func failureWords(err error) string {
 	refusal := bridge.Refusal(err)
 	switch {

@@ -17,7 +17,7 @@ import (
 // deadList is the answer of dead list.
 type deadList struct {
 	LookedAt int            `json:"looked_at"`
-	Depth    int            `json:"depth"` // of the queue, ready messages at the beginning
+	Depth    int            `json:"depth"` // of the queue: ready messages at the beginning
 	Messages []*deadMessage `json:"messages"`
 
 	queue string
@@ -43,23 +43,23 @@ func shownText(shown, seen, depth int, queue string) string {
 	return text
 }
 
-// deadDetails are the answer of dead show.
+// deadDetails is the answer of dead show.
 type deadDetails []*deadDetail
 
-// A deadDetail is a dead message whole.
+// A deadDetail is a dead message with its properties, headers and body.
 type deadDetail struct {
 	*deadMessage
 	Properties map[string]any `json:"properties"`
 	Headers    map[string]any `json:"headers"` // as they are in the dead queue
-	Body       string         `json:"body"`    // base64: and so on if it is no text; cut if CutAt is there
+	Body       string         `json:"body"`    // begins with "base64:" if it is not text; cut to CutAt bytes, if that is set
 	CutAt      int            `json:"cut_at,omitempty"`
-	Replay     string         `json:"replay"` // what dead replay would do
+	Replay     string         `json:"replay"` // the effect that dead replay would have
 }
 
 func detail(m *deadMessage, most int) *deadDetail {
 	d := m.delivery
 	out := &deadDetail{deadMessage: m, Headers: jsonTable(d.Headers)}
-	if len(m.members) == 1 { // it travels as a header
+	if len(m.members) == 1 { // the priority travels as a header
 		d.Priority = m.members[0].Message.Publishing.Priority
 	}
 	out.Properties = propertiesOf(d)
@@ -93,7 +93,7 @@ func propertiesOf(d amqp.Delivery) map[string]any {
 	return set
 }
 
-// contentRows are properties and headers as rows of a table, without the bridge's headers.
+// contentRows returns properties and headers as rows of a table, without the bridge's headers.
 func contentRows(properties, headers map[string]any) (rows [][]string) {
 	for _, name := range slices.Sorted(maps.Keys(properties)) {
 		rows = append(rows, []string{strings.ReplaceAll(name, "_", " "), fmt.Sprint(properties[name])})
@@ -106,7 +106,7 @@ func contentRows(properties, headers map[string]any) (rows [][]string) {
 	return rows
 }
 
-// replayWords says what a replay would do, as far as the message itself tells.
+// replayWords describes the effect of a replay, as far as it follows from the message alone.
 func replayWords(m *deadMessage) string {
 	switch {
 	case m.receiver != "":
@@ -146,7 +146,7 @@ func (m *deadDetail) write(p *page) {
 	writeBody(p, m.Body, m.Size, m.CutAt)
 }
 
-// A deadOutcome is what became of one message.
+// A deadOutcome is the result for one message.
 type deadOutcome struct {
 	ID         string `json:"id"`
 	Exchange   string `json:"exchange"`
@@ -154,7 +154,7 @@ type deadOutcome struct {
 	Reason     string `json:"reason"`
 	Verdict    string `json:"verdict"`
 	Done       bool   `json:"done"`
-	Why        string `json:"why,omitempty"` // not
+	Why        string `json:"why,omitempty"` // why not
 	Note       string `json:"note,omitempty"`
 
 	target string
@@ -170,8 +170,8 @@ type deadReport struct {
 	DryRun   bool          `json:"dry_run"`
 	LookedAt int           `json:"looked_at"`
 	Depth    int           `json:"depth"`
-	Did      int           `json:"done"`     // with DryRun: how many it would be
-	Not      int           `json:"not_done"` // and stay in the dead queue
+	Did      int           `json:"done"`     // with DryRun: messages that would be done
+	Not      int           `json:"not_done"` // messages that stay in the dead queue
 	Messages []deadOutcome `json:"messages"`
 }
 
@@ -206,7 +206,7 @@ func (r *deadReport) write(p *page) {
 	p.line("%s %s, %d not; %d of %d in the queue were looked at", count(r.Did, "message"), done, r.Not, r.LookedAt, r.Depth)
 }
 
-// since is how long ago something was; "-" if nobody knows.
+// since returns the time since at, or "-" if at is unknown.
 func since(at *time.Time) string {
 	if at == nil || at.IsZero() {
 		return "-"
@@ -221,7 +221,7 @@ func when(at *time.Time) string {
 	return at.UTC().Format(time.RFC3339) + " (" + since(at) + " ago)"
 }
 
-// spanText is a duration in at most two units.
+// spanText returns a duration in at most two units.
 func spanText(d time.Duration) string {
 	const day = 24 * time.Hour
 	switch d = max(d, 0); {
@@ -237,7 +237,7 @@ func spanText(d time.Duration) string {
 	return fmt.Sprintf("%dd%dh", d/day, d%day/time.Hour)
 }
 
-// count is a number of things.
+// count returns a number with its noun, in the singular or plural.
 func count(n int, thing string) string {
 	if n == 1 {
 		return "1 " + thing
@@ -245,7 +245,7 @@ func count(n int, thing string) string {
 	return fmt.Sprintf("%d %ss", n, thing)
 }
 
-// cut shortens text to so many runes.
+// cut shortens text to a number of runes.
 func cut(text string, most int) string {
 	runes := []rune(text)
 	if len(runes) <= most {
@@ -254,8 +254,8 @@ func cut(text string, most int) string {
 	return string(runes[:most-1]) + "…"
 }
 
-// ends shortens text to so many runes, from its middle: the names of our queues differ
-// at their ends.
+// ends shortens text to a number of runes by a cut near its start, since the names of our queues
+// differ at their ends.
 func ends(text string, most int) string {
 	const head = 10
 	runes := []rune(text)

@@ -18,7 +18,7 @@ import (
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
 )
 
-// delayedMost bounds a list of delayed messages, and the IDs of one command.
+// delayedMost bounds a list or count of delayed messages, and the IDs of one command.
 const delayedMost = 10_000
 
 func newDelayedCommand(a *app) *cobra.Command {
@@ -62,7 +62,7 @@ staged. It only reads, reads no message, and waits for no transaction.`,
 	return cmd
 }
 
-// carryingLedger is the ledger, if its rows can carry messages.
+// carryingLedger opens the ledger, or returns an error if its rows cannot carry messages.
 func (a *app) carryingLedger(ctx context.Context) (*database.Ledger, error) {
 	ledger, err := a.ledger(ctx)
 	switch {
@@ -162,7 +162,7 @@ operator gives.`,
 	return cmd
 }
 
-// A delayedChange changes rows one after the other.
+// A delayedChange changes delayed messages, one after the other.
 type delayedChange struct {
 	app    *app
 	action string
@@ -170,7 +170,7 @@ type delayedChange struct {
 	change func(ctx context.Context, ledger *database.Ledger, id uuid.UUID) (done bool, err error)
 }
 
-// run prints what became of each message up to the first error.
+// run changes the messages with these IDs, up to the first error, and prints the result of each.
 func (d *delayedChange) run(ctx context.Context, args []string) error {
 	var ids []uuid.UUID
 	for _, arg := range args {
@@ -221,7 +221,7 @@ func whyUnchanged(ctx context.Context, ledger *database.Ledger, id uuid.UUID) (s
 	return "its sender or a verifier has published it", nil
 }
 
-// A delayedOutcome says what became of a message.
+// A delayedOutcome is the result for one message.
 type delayedOutcome struct {
 	ID     uuid.UUID `json:"id"`
 	Done   bool      `json:"done"`
@@ -248,15 +248,15 @@ func (r *delayedReport) write(p *page) {
 	p.line("%s", fmt.Sprintf("%s %s", count(n, "message"), done))
 }
 
-// A delayedStatus is what status tells about delayed messages.
+// A delayedStatus is the part of status about delayed messages.
 type delayedStatus struct {
-	Waiting int        `json:"waiting"` // their time has not come; up to delayedMost
-	Next    *time.Time `json:"next"`    // the time of the first; nil without one
-	Overdue *time.Time `json:"overdue"` // the stage time of the first row that is due and was never published; nil without one
+	Waiting int        `json:"waiting"` // messages whose time has not come, up to delayedMost
+	Next    *time.Time `json:"next"`    // the time of the first of these; nil if there is none
+	Overdue *time.Time `json:"overdue"` // the stage time of the first row that is due and was never published; nil if there is none
 	At      time.Time  `json:"at"`      // by the database's clock, as are the others
 }
 
-// delayedStatusOf asks for the waiting messages; due are the first due rows, at that time of the database.
+// delayedStatusOf reads the waiting messages. due has the first due rows, at is the database's time.
 func delayedStatusOf(ctx context.Context, reader inspect.CarriedReader, due []driver.DueRow, at time.Time) (*delayedStatus, error) {
 	status := &delayedStatus{At: at}
 	if i := slices.IndexFunc(due, driver.DueRow.Unpublished); i >= 0 {

@@ -17,7 +17,7 @@ import (
 	"github.com/twoqueue/twoqueue/cmd/internal/transit"
 )
 
-// What the doctor can examine.
+// The parts that the doctor can examine.
 const (
 	partDatabase = "database"
 	partBroker   = "broker"
@@ -60,7 +60,7 @@ Ends with exit code 3 if there is an error, and with 0 if there are only warning
 	return cmd
 }
 
-// doctor examines the parts, all at once, and prints what it has found.
+// doctor examines the parts concurrently, and prints the findings.
 func (a *app) doctor(ctx context.Context, parts, workers, receivers []string, quiet bool) error {
 	if slices.Contains(parts, partDatabase) && a.config.Database.URL == "" {
 		return misused("BRIDGE_DATABASE_URL: is not set; name the database that holds the ledger, or examine the broker alone with bridgectl doctor broker")
@@ -106,7 +106,7 @@ func (a *app) doctor(ctx context.Context, parts, workers, receivers []string, qu
 	return nil
 }
 
-// A diagnosis is all that the doctor has found.
+// A diagnosis has all findings of the doctor.
 type diagnosis struct {
 	Groups   []group `json:"groups"`
 	Errors   int     `json:"errors"`
@@ -115,7 +115,7 @@ type diagnosis struct {
 	OK       int     `json:"ok"`
 }
 
-// A group is what was found in one place.
+// A group has the findings about one place, such as the database or the queues.
 type group struct {
 	Name     string            `json:"name"`
 	Findings []inspect.Finding `json:"findings"`
@@ -140,8 +140,8 @@ func newDiagnosis(groups []group) *diagnosis {
 	return d
 }
 
-// leaveOutOK takes out the findings that are ok, and the groups in which all are. They
-// stay counted.
+// leaveOutOK removes the findings that are ok, and the groups that have no other. The counts
+// still include them.
 func (d *diagnosis) leaveOutOK() {
 	groups := make([]group, 0, len(d.Groups))
 	for _, g := range d.Groups {
@@ -153,7 +153,7 @@ func (d *diagnosis) leaveOutOK() {
 	d.Groups = groups
 }
 
-// The group's methods add a finding.
+// These methods of a group add a finding.
 
 func (g *group) ok(check, format string, args ...any) {
 	g.add(inspect.OK, check, "", format, args...)
@@ -175,12 +175,12 @@ func (g *group) add(level inspect.Level, check, remedy, format string, args ...a
 	g.Findings = append(g.Findings, inspect.Finding{Check: check, Level: level, Text: mend.Line(fmt.Sprintf(format, args...)), Fix: remedy})
 }
 
-// failed adds an error as a finding, with the mend that is known for it.
+// failed adds an error as a finding, with its fix.
 func (g *group) failed(check string, err error) {
 	g.fail(check, remedy(err), "%s", err)
 }
 
-// remedy is the mend that is known for an error.
+// remedy returns the fix for an error, or refers to the error's text if no fix is known.
 func remedy(err error) string {
 	text := mendOf(err)
 	if text == "" && missingRight(err) {
@@ -189,7 +189,7 @@ func remedy(err error) string {
 	return cmp.Or(text, "see what the error says")
 }
 
-// examineTransit says whether what goes to a server may be read on the way.
+// examineTransit adds whether the traffic to a server can be read on the way.
 func (g *group) examineTransit(check, variable string, found *transit.Exposure) {
 	if found != nil {
 		g.warn(check, "in "+variable+", "+found.Mend, "%s", found)
@@ -205,7 +205,7 @@ func (g *group) fineSince(before int, check, format string, args ...any) {
 	}
 }
 
-// write prints the findings for people: one line each, the mend below it.
+// write prints the findings as text, each with its fix below it.
 func (d *diagnosis) write(p *page) {
 	const width = 100
 	var checks int
@@ -231,7 +231,7 @@ func (d *diagnosis) write(p *page) {
 			if f.Fix == "" {
 				continue
 			}
-			for fix := range strings.SplitSeq(f.Fix, "\n") { // statements, each on its own
+			for fix := range strings.SplitSeq(f.Fix, "\n") { // each statement begins a line
 				for i, line := range terminal.Wrap(terminal.Plain(fix), width-len(indent)-2) {
 					lead := "  "
 					if i == 0 {

@@ -15,12 +15,10 @@ import (
 	"github.com/twoqueue/twoqueue/cmd/internal/transit"
 )
 
-// publishPatience is how long the probe may take before the broker counts as not
-// taking messages.
+// publishPatience bounds the probe.
 const publishPatience = 10 * time.Second
 
-// examineBroker examines the broker over AMQP, and then over its management API; nil for
-// none.
+// examineBroker examines the broker over AMQP, and then over its management API, unless m is nil.
 func (a *app) examineBroker(ctx context.Context, m *management, receivers []string) []group {
 	broker, queues := &group{Name: "Broker"}, &group{Name: "Queues"}
 	there, connected := a.examineAMQP(ctx, broker, queues)
@@ -52,7 +50,7 @@ func (a *app) examineBroker(ctx context.Context, m *management, receivers []stri
 	return []group{*broker, *queues}
 }
 
-// examineAllow looks at the allow-list that is set here. No server knows the verifiers' own.
+// examineAllow examines BRIDGE_ALLOW in this environment. No server has the verifiers' own list.
 func (a *app) examineAllow(g *group) {
 	const check = "allow-list"
 	if len(a.config.Allow) == 0 {
@@ -62,7 +60,7 @@ func (a *app) examineAllow(g *group) {
 	g.ok(check, "%s in BRIDGE_ALLOW here", count(len(a.config.Allow), "pattern"))
 }
 
-// examineClassic says what classic queues do not promise.
+// examineClassic warns that classic queues may lose messages.
 func (a *app) examineClassic(g *group) {
 	if a.config.Classic {
 		g.warn("classic queues", "use quorum queues (BRIDGE_CLASSIC=false): README, 'A queue with other arguments'",
@@ -70,14 +68,14 @@ func (a *app) examineClassic(g *group) {
 	}
 }
 
-// A depth is what AMQP tells of a queue.
+// A depth is the state of a queue that AMQP reports.
 type depth struct {
 	ready, consumers int
-	declared         error // of declaring it as a verifier does
+	declared         error // from declaring the queue as a verifier does
 }
 
-// examineAMQP connects, publishes a probe and looks for the queues. It returns those
-// that are there, and whether there was a connection at all.
+// examineAMQP connects, publishes a probe and looks for the queues. It returns the queues that
+// exist, and whether it could connect.
 func (a *app) examineAMQP(ctx context.Context, g, queues *group) (there map[string]depth, connected bool) {
 	broker, err := a.broker(ctx)
 	if err != nil {
@@ -115,7 +113,7 @@ func (a *app) examineAMQP(ctx context.Context, g, queues *group) (there map[stri
 	return there, true
 }
 
-// examineDeclaration says what a verifier gets to hear about a queue's arguments.
+// examineDeclaration adds the error that a verifier gets when it declares a queue.
 func examineDeclaration(g *group, name string, declared error) {
 	check := "arguments of " + name
 	switch mismatch := new(bridge.QueueMismatch); {
@@ -130,7 +128,7 @@ func examineDeclaration(g *group, name string, declared error) {
 	}
 }
 
-// The versions of RabbitMQ from which on things are there.
+// The first version of RabbitMQ that the bridge can use.
 const (
 	leastMajor, leastMinor = 3, 10 // moves dead messages with confirms (x-dead-letter-strategy)
 )
@@ -162,16 +160,16 @@ func parseVersion(text string) (major, minor int, ok bool) {
 	return major, minor, err == nil
 }
 
-// probe publishes messages to a queue that does not exist. They come back at once, and
-// show that the broker takes messages, returns and confirms.
+// probe publishes messages to a queue that does not exist. Their return shows that the broker
+// takes messages, returns and confirms.
 func probe(ctx context.Context, g *group, broker *bridge.Broker) {
 	const check = "publishing"
 	ctx, cancel := context.WithTimeout(ctx, publishPatience)
 	defer cancel()
 	err := publishNowhere(ctx, broker)
 	if errors.Is(err, bridge.ErrReturned) {
-		// During an alarm the broker takes a connection's first message, and blocks the
-		// connection then (measured on 3.10).
+		// During an alarm the broker takes a connection's first message, and only then blocks the
+		// connection (measured on 3.10).
 		err = publishNowhere(ctx, broker)
 	}
 	switch {
@@ -198,7 +196,7 @@ func publishNowhere(ctx context.Context, broker *bridge.Broker) error {
 	}})
 }
 
-// examineDepths says what AMQP has told of the queues.
+// examineDepths reports the ready messages and the consumers of the queues.
 func (a *app) examineDepths(g *group, there map[string]depth) {
 	t := a.topology()
 	staging, haveStaging := there[t.Queue]
@@ -232,15 +230,16 @@ func (a *app) examineDepths(g *group, there map[string]depth) {
 }
 
 const (
-	// lostAge is how old a committed row must be before empty queues say anything about it.
+	// lostAge is the age from which a committed row counts as lost if the queues are empty.
 	lostAge = 10 * time.Minute
-	// lostPause is between two looks: the management API's numbers are seconds old, and a
-	// verifier may delete a row after it has acked the message.
+	// lostPause is the pause between two looks: the management API's numbers are seconds old, and
+	// a verifier may delete a row after it has acked the message.
 	lostPause = 6 * time.Second
 )
 
-// examineLost looks for committed rows whose messages no queue of the verifiers has, if both
-// servers have answered and the management API is there. It can fail only because ctx has ended.
+// examineLost looks for committed rows whose messages are in no queue of the verifiers. It does
+// nothing unless both servers have answered and a management API is set. Its only error is the end
+// of ctx.
 func (a *app) examineLost(ctx context.Context, g *group, m *management) error {
 	if m == nil || a.opened.ledger == nil || a.opened.broker == nil || !a.opened.ledger.Features().Sweeps {
 		return nil
@@ -260,7 +259,7 @@ func (a *app) examineLost(ctx context.Context, g *group, m *management) error {
 	return nil
 }
 
-// lost counts the rows without a message that two looks find.
+// lost counts the rows that both of two looks find without a message.
 func (a *app) lost(ctx context.Context, m *management) (lost int, err error) {
 	first, err := a.rowsWithoutMessage(ctx, m)
 	if err != nil || len(first) == 0 {
@@ -280,8 +279,8 @@ func (a *app) lost(ctx context.Context, m *management) (lost int, err error) {
 	return lost, err
 }
 
-// rowsWithoutMessage are the IDs of committed rows that carry no message and are not young, if the
-// queues of the verifiers are known to have no message.
+// rowsWithoutMessage returns the IDs of committed rows that carry no message and are older than
+// lostAge. It returns none unless the queues of the verifiers are known to have no message.
 func (a *app) rowsWithoutMessage(ctx context.Context, m *management) (map[uuid.UUID]bool, error) {
 	rows, err := a.opened.ledger.Orphans(ctx, lostAge, orphansMost)
 	if err != nil || len(rows) == 0 {
@@ -291,7 +290,7 @@ func (a *app) rowsWithoutMessage(ctx context.Context, m *management) (map[uuid.U
 	queues := append(t.OrderedQueues(), t.Queue, t.WaitingQueue())
 	depths, err := a.depths(ctx, queues...)
 	if err != nil {
-		return nil, nil // said already
+		return nil, nil // reported already
 	}
 	for _, queue := range depths {
 		if queue.Messages > 0 {

@@ -13,7 +13,7 @@ import (
 	"github.com/twoqueue/twoqueue/cmd/internal/transit"
 )
 
-// examineDatabase examines the ledger's database, and the inbox where one is named.
+// examineDatabase examines the ledger's database, and the inbox if one is named.
 func (a *app) examineDatabase(ctx context.Context) []group {
 	g := &group{Name: "Database"}
 	a.examineLedger(ctx, g)
@@ -54,15 +54,15 @@ func (a *app) examineLedger(ctx context.Context, g *group) {
 	}
 }
 
-// refused is failed for what is read first: without the right to it nobody can ask which other
-// rights are missing.
+// refused is failed for the tables that the doctor reads first. Without the right to read them it
+// cannot find out which other rights are missing.
 func (g *group) refused(check string, db *database.Database, part migrate.Part, err error) {
 	if !missingRight(err) {
 		g.failed(check, err)
 		return
 	}
 	remedy := db.In("GRANT SELECT ON bridge_" + string(part) + "_version TO the login;")
-	if usage := db.Usage(); usage != "" { // without it no table is found
+	if usage := db.Usage(); usage != "" { // without it the login finds no table
 		remedy = "GRANT " + usage + " TO the login;\n" + remedy
 	}
 	if part == migrate.LedgerPart {
@@ -71,7 +71,7 @@ func (g *group) refused(check string, db *database.Database, part migrate.Part, 
 	g.fail(check, remedy, "%s", err)
 }
 
-// prove does what a verifier does before it judges (rule 5 of package bridge).
+// prove runs a verifier's proof that the lookup waits (rule 5 of package bridge).
 func prove(ctx context.Context, g *group, ledger driver.Ledger) {
 	const check = "proof"
 	start := time.Now()
@@ -86,7 +86,8 @@ func prove(ctx context.Context, g *group, ledger driver.Ledger) {
 	}
 }
 
-// examineSchema tells whether the tables are there in this release's version.
+// examineSchema adds the state of the tables' version, and reports whether this release can use
+// them.
 func examineSchema(ctx context.Context, g *group, db *database.Database, part migrate.Part) bool {
 	const check = "schema"
 	up := "bridgectl migrate up"

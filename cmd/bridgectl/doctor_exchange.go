@@ -9,10 +9,10 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// declareMend is for an exchange or a binding that is missing.
+// declareMend is the fix for a missing exchange or binding.
 const declareMend = "create it with bridgectl topology declare, or start a verifier whose login may; BRIDGE_EXCHANGE must be the same for all"
 
-// examineExchange looks for the exchange to which senders publish. It makes nothing.
+// examineExchange examines the exchange to which senders publish. It creates nothing.
 func examineExchange(conn *bridge.Connection, g *group, name string) {
 	check := "exchange " + name
 	const durable, autoDelete, internal, noWait = true, false, false, false

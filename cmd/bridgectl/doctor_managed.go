@@ -16,14 +16,14 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 )
 
-// monitoringMend is for what a user with a lesser tag is not shown, or one without a permission
-// on the virtual host, be it an empty one.
+// monitoringMend is the fix if the API refuses the user an answer. The user needs the tag
+// monitoring, and a permission on the virtual host, which may be empty.
 const monitoringMend = "give the user of BRIDGE_MANAGEMENT_URL the tag monitoring, and any permission on the virtual host: rabbitmqctl set_permissions -p VHOST USER '^$' '^$' '^$'"
 
-// againMend is for what the API gathers every few seconds.
+// againMend is the fix for a missing number that the API gathers every few seconds.
 const againMend = "ask again in a few seconds; a broker that has just started has not gathered it"
 
-// examineManaged asks the management API what AMQP does not tell.
+// examineManaged examines, over the management API, the state that AMQP does not report.
 func (a *app) examineManaged(ctx context.Context, m *management, broker, queues *group, there map[string]depth) {
 	if err := m.get(ctx, new(struct{}), "whoami"); err != nil {
 		broker.failed("management API", about("BRIDGE_MANAGEMENT_URL", err))
@@ -36,7 +36,7 @@ func (a *app) examineManaged(ctx context.Context, m *management, broker, queues 
 	var staging []*managedQueue
 	for _, want := range a.topology().Queues() {
 		if _, ok := there[want.Name]; !ok {
-			continue // said already
+			continue // reported already
 		}
 		q, err := m.queue(ctx, want.Name)
 		switch {
@@ -69,9 +69,9 @@ func (a *app) examineManaged(ctx context.Context, m *management, broker, queues 
 	}
 }
 
-// newerPolicy is the name of a policy that is meant for a queue and that the queue's own
-// description does not have yet: it can be many seconds old. Empty if there is none, or
-// if the login may not list policies.
+// newerPolicy returns the name of a policy that applies to a queue and is not yet in the queue's
+// description, which can be many seconds old. It returns "" if there is none, or if the login may
+// not list policies.
 func (m *management) newerPolicy(ctx context.Context, q *managedQueue) string {
 	for kind, shown := range map[string]string{"policies": q.Policy, "operator-policies": q.OperatorPolicy} {
 		var policies []struct {
@@ -83,7 +83,7 @@ func (m *management) newerPolicy(ctx context.Context, q *managedQueue) string {
 		if m.get(ctx, &policies, kind, m.vhost) != nil {
 			continue
 		}
-		var names []string // of those with the highest priority, of which RabbitMQ takes one
+		var names []string // of the policies with the highest priority; RabbitMQ applies one of them
 		highest := math.MinInt
 		for _, p := range policies {
 			matches, err := regexp.MatchString(p.Pattern, q.Name)
@@ -102,7 +102,7 @@ func (m *management) newerPolicy(ctx context.Context, q *managedQueue) string {
 	return ""
 }
 
-// refusedLevel is the level of a question that the API has not answered.
+// refusedLevel returns the level of a finding whose question the API has not answered.
 func refusedLevel(err error) inspect.Level {
 	if errors.Is(err, errManagementRights) {
 		return inspect.Unknown
@@ -137,7 +137,7 @@ type managedNode struct {
 	Partitions    []string `json:"partitions"`
 }
 
-// loose is a number in the place of which the API may write a word; then it is 0.
+// loose is a number. If the API writes a word instead, it is 0.
 type loose int64
 
 func (l *loose) UnmarshalJSON(text []byte) error {
@@ -150,14 +150,14 @@ func (l *loose) UnmarshalJSON(text []byte) error {
 
 func (l loose) bytes() string { return humanize.IBytes(uint64(max(l, 0))) }
 
-// leastDisk is how much free disk a broker should insist on. RabbitMQ's default is
-// 50 MB, which a burst of messages fills before the alarm stops anybody.
+// leastDisk is the least disk_free_limit that a broker should have. RabbitMQ's default is 50 MB,
+// which a burst of messages fills before the alarm stops the senders.
 const leastDisk = 1_000_000_000 // 1GB, as rabbitmq.conf counts
 
-// crowded tells whether more than four fifths are used.
+// crowded reports whether more than four fifths are used.
 func crowded(used, most loose) bool { return most > 0 && used > most/5*4 }
 
-// examineNodes looks at the broker's machines, and returns how many nodes there are.
+// examineNodes examines the broker's nodes, and returns their number.
 func examineNodes(ctx context.Context, g *group, m *management) int {
 	const alarms, cluster, disk, resources = "alarms", "cluster", "disk watermark", "resources"
 	var nodes []managedNode
@@ -222,7 +222,7 @@ func examineNodes(ctx context.Context, g *group, m *management) int {
 	return len(nodes)
 }
 
-// examineState looks at where a queue lives.
+// examineState examines whether the nodes of a queue run, and how many it has.
 func examineState(g *group, q *managedQueue, nodes int) {
 	check := "members of " + q.Name
 	if q.Type != "quorum" {
@@ -250,7 +250,7 @@ func examineState(g *group, q *managedQueue, nodes int) {
 	}
 }
 
-// examineConsumers looks for programs that are not ours and take messages.
+// examineConsumers looks for foreign programs that consume a queue.
 func examineConsumers(ctx context.Context, g *group, m *management, q *managedQueue, r role) {
 	check := "consumers of " + q.Name
 	if r == roleAudit || len(q.ConsumerDetails) == 0 {
@@ -266,7 +266,7 @@ func examineConsumers(ctx context.Context, g *group, m *management, q *managedQu
 		g.add(refusedLevel(err), check, monitoringMend, "%s", err)
 		return
 	}
-	foreign := make(map[string]bool) // those known to be
+	foreign := make(map[string]bool) // by connection
 	for _, c := range connections {
 		foreign[c.Name] = c.Properties.Product != bridge.Product
 	}
@@ -284,7 +284,8 @@ func examineConsumers(ctx context.Context, g *group, m *management, q *managedQu
 	}
 }
 
-// examineRights compares the login's rights with those that a verifier needs.
+// examineRights compares the login's rights with the rights that verifiers, senders and
+// bridgectl dead need.
 func (a *app) examineRights(ctx context.Context, g *group, m *management) {
 	const check = "rights"
 	user := m.login

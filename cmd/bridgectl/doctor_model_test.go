@@ -20,10 +20,10 @@ import (
 	"github.com/twoqueue/twoqueue/cmd/internal/transit"
 )
 
-// What no server of the tests can be brought to do is put into the doctor's mouth
-// here: answers in the form of the management API, and versions.
+// These tests give the doctor versions, and answers of the management API, that no server of the
+// tests can be made to give.
 
-// expect fails unless the group has one finding that is not ok: this one.
+// expect fails the test unless this is the group's only finding that is not ok.
 func (g *group) expect(t *testing.T, check string, level inspect.Level, words string) {
 	t.Helper()
 	found := false
@@ -70,7 +70,7 @@ func TestNodes(t *testing.T) {
 	}
 }
 
-// answering is an API that answers every request alike.
+// answering returns an API that answers every request alike.
 func answering(t *testing.T, status int, answer string) *management {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -217,7 +217,7 @@ func TestWhoLacksARightIsToldWhichToGrant(t *testing.T) {
 	if g.Findings[0].Fix != "see what the error says" {
 		t.Errorf("%+v", g.Findings)
 	}
-	// Statements are pasted: each begins a line.
+	// Operators paste the statements, so each begins a line.
 	var text strings.Builder
 	newDiagnosis([]group{{Findings: []inspect.Finding{{Level: inspect.Error, Fix: "GRANT a;\nGRANT b;"}}}}).write(&page{w: &text})
 	if !regexp.MustCompile(`> GRANT a;\n +> GRANT b;\n`).MatchString(text.String()) {

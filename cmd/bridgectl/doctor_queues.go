@@ -12,22 +12,22 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// role is what a queue is for, and so what may happen in it.
+// role is the purpose of a queue. It decides whether messages may leave the queue by themselves.
 type role int
 
 const (
-	roleStaging role = iota // the staging and the waiting queue: nothing may leave by itself
-	roleDead                // nor here: what is lost here is lost
+	roleStaging role = iota // the staging, waiting and ordered queues: no message may leave by itself
+	roleDead                // likewise: no other queue has the message
 	roleAudit               // keeps the latest copies only
 )
 
-// defaultConsumerTimeout is RabbitMQ's.
+// defaultConsumerTimeout is RabbitMQ's default of consumer_timeout.
 const defaultConsumerTimeout = 30 * time.Minute
 
 const argumentsMend = "empty the queue (README, 'A queue with other arguments'), delete it and create it again, or name another one"
 
-// examineArguments compares a queue's arguments with those that it must have. Whether
-// there are others that matter the broker says.
+// examineArguments compares a queue's arguments with the required ones. If it finds nothing wrong,
+// it adds the broker's answer to the declaration, which covers all other arguments.
 func examineArguments(g *group, q *managedQueue, want bridge.Queue, declared error) {
 	check := "arguments of " + q.Name
 	before := len(g.Findings)
@@ -68,7 +68,7 @@ func examineArguments(g *group, q *managedQueue, want bridge.Queue, declared err
 	g.fineSince(before, check, "%s", q.Type)
 }
 
-// wantedText is the value that an argument must have. The empty one is a name.
+// wantedText returns the required value of an argument. An empty one names the default exchange.
 func wantedText(v any) string {
 	if v == "" {
 		return `"" (the default exchange)`
@@ -83,7 +83,7 @@ func argumentMend(name, mend string) string {
 	return mend
 }
 
-// harmful says what an argument does that has no place on a queue.
+// harmful has the consequence of each argument that a queue must not have.
 var harmful = map[string]string{
 	"x-message-ttl":             "messages expire, and committed ones are lost",
 	"x-expires":                 "the queue is deleted when nobody uses it, with what is in it",
@@ -96,7 +96,7 @@ var harmful = map[string]string{
 	"x-single-active-consumer":  "only one verifier at a time gets messages",
 }
 
-// missed says what goes wrong where an argument that must be there is another one.
+// missed has the consequence of each required argument that is missing or has another value.
 var missed = map[string]string{
 	"x-queue-type":              "a verifier refuses the queue",
 	"x-delivery-limit":          "messages that are handed back too often are dropped or go to the dead queue",
@@ -118,7 +118,7 @@ func consequence(name string) string {
 	return ": " + text
 }
 
-// sameValue compares a value out of JSON with one of ours.
+// sameValue reports whether a value out of JSON equals one of ours.
 func sameValue(there, wanted any) bool {
 	number, isNumber := there.(float64)
 	whole, isWhole := wanted.(int)
@@ -128,8 +128,8 @@ func sameValue(there, wanted any) bool {
 	return fmt.Sprint(there) == fmt.Sprint(wanted)
 }
 
-// examinePolicies looks at what the policy and the operator policy of a queue do to it,
-// both together as the broker applies them.
+// examinePolicies examines the effect of a queue's policy and operator policy, both together as
+// the broker applies them.
 func examinePolicies(g *group, q *managedQueue, r role, want bridge.Queue) {
 	check := "policies of " + q.Name
 	before := len(g.Findings)
@@ -164,7 +164,7 @@ func examinePolicies(g *group, q *managedQueue, r role, want bridge.Queue) {
 	if limit, ok := policy["delivery-limit"].(float64); ok && q.Type == "quorum" && sooner(limit, want.Arguments["x-delivery-limit"]) {
 		g.fail(check, mend, "delivery-limit is %s: messages that are handed back too often %s", valueText(limit), givenUp(r))
 	}
-	// What stands in the queue's arguments prevails over a policy here.
+	// For this setting a queue's argument prevails over a policy.
 	if exchange, ok := policy["dead-letter-exchange"]; ok && want.Arguments["x-dead-letter-exchange"] == nil {
 		g.warn(check, mend, "dead-letter-exchange is %q: what somebody rejects here goes there", fmt.Sprint(exchange))
 	}
@@ -180,7 +180,7 @@ func examinePolicies(g *group, q *managedQueue, r role, want bridge.Queue) {
 	}
 }
 
-// valueText is a value out of JSON, with all digits.
+// valueText returns a value out of JSON as text, with all digits.
 func valueText(v any) string {
 	if number, ok := v.(float64); ok {
 		return strconv.FormatFloat(number, 'f', -1, 64)
@@ -188,7 +188,7 @@ func valueText(v any) string {
 	return fmt.Sprint(v)
 }
 
-// millisText is a time out of JSON, which is in milliseconds.
+// millisText returns a duration out of JSON, in milliseconds there, as text.
 func millisText(v any) string {
 	if ms, ok := v.(float64); ok {
 		return short(time.Duration(ms) * time.Millisecond)
@@ -203,7 +203,7 @@ func refusedText(r role) string {
 	return "verifiers hold what is dead until there is room"
 }
 
-// sooner tells whether a policy's delivery limit gives messages up before ours.
+// sooner reports whether a policy's delivery limit is below ours.
 func sooner(limit float64, ours any) bool {
 	own, ok := ours.(int)
 	return !ok || limit < float64(own)
@@ -216,7 +216,7 @@ func givenUp(r role) string {
 	return "are dropped"
 }
 
-// overflow is what a full queue does; the argument prevails over the policy.
+// overflow returns a full queue's treatment of messages. The argument prevails over the policy.
 func overflow(q *managedQueue) string {
 	for _, value := range []any{q.Arguments["x-overflow"], q.EffectivePolicy["overflow"]} {
 		if text, ok := value.(string); ok {
@@ -226,8 +226,8 @@ func overflow(q *managedQueue) string {
 	return "drop-head"
 }
 
-// examineConsumerTimeout compares how long a verifier holds a message with how long the
-// broker lets it. What was set for the broker as a whole, it does not tell.
+// examineConsumerTimeout compares the time for which verifiers hold a message with the consumer
+// timeout of the queues. The API does not report the timeout of the broker as a whole.
 func examineConsumerTimeout(g *group, queues []*managedQueue, handBack time.Duration) {
 	const check = "consumer timeout"
 	least, where := time.Duration(0), ""
@@ -253,7 +253,7 @@ func examineConsumerTimeout(g *group, queues []*managedQueue, handBack time.Dura
 	}
 }
 
-// short is a duration without the zeros at its end: 10m instead of 10m0s.
+// short returns a duration without the zeros at its end: 10m instead of 10m0s.
 func short(d time.Duration) string {
 	text := d.String()
 	if strings.HasSuffix(text, "m0s") {

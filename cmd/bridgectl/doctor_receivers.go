@@ -9,8 +9,8 @@ import (
 // enoughDeliveries is the delivery limit that idempotency.DeclareReceiver sets by default.
 const enoughDeliveries = 100
 
-// examineReceiver looks at a receiver's queue: whether the messages that the broker gives up there
-// get to a dead queue.
+// examineReceiver examines a receiver's queue: whether the messages that the broker gives up reach
+// a dead queue.
 func examineReceiver(ctx context.Context, g *group, m *management, name string) {
 	check := "receiver's queue " + name
 	if m == nil {
@@ -57,7 +57,7 @@ func examineReceiver(ctx context.Context, g *group, m *management, name string) 
 	g.fineSince(before, check, "what the broker gives up goes to a dead queue, at least once")
 }
 
-// examineDeadTarget looks for the queue to which the default exchange takes dead messages.
+// examineDeadTarget looks for the queue to which the default exchange routes dead messages.
 func examineDeadTarget(ctx context.Context, g *group, m *management, q *managedQueue, check string) {
 	key, isSet := q.setting("x-dead-letter-routing-key", "dead-letter-routing-key")
 	target := fmt.Sprint(key)
@@ -72,7 +72,7 @@ func examineDeadTarget(ctx context.Context, g *group, m *management, q *managedQ
 	}
 }
 
-// setting is the value of an argument, or of a policy if there is no such argument.
+// setting returns the value of an argument, or of a policy if there is no such argument.
 func (q *managedQueue) setting(argument, policy string) (value any, isSet bool) {
 	if value, isSet = q.Arguments[argument]; !isSet {
 		value, isSet = q.EffectivePolicy[policy]

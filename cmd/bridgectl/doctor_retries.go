@@ -10,7 +10,7 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency"
 )
 
-// examineRetryQueues looks at the retry queues of a receiver, with the default delays of
+// examineRetryQueues examines the retry queues of a receiver with the default delays of
 // idempotency.DeclareReceiver. A receiver without any of them retries in place.
 func examineRetryQueues(ctx context.Context, g *group, m *management, name string) {
 	check := "retry queues of " + name

@@ -13,12 +13,12 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// What several services, or several workers, share.
+// Checks of the resources that several services or several workers share.
 
-// sharedPatience bounds the questions of examineShared.
+// sharedPatience bounds examineShared.
 const sharedPatience = 10 * time.Second
 
-// examineShared looks at the ledger queue and at the targets, if the broker has answered before.
+// examineShared examines the ledger queue and the targets, if the broker has answered before.
 func (a *app) examineShared(ctx context.Context, g *group) {
 	if a.opened.broker == nil {
 		return
@@ -27,7 +27,7 @@ func (a *app) examineShared(ctx context.Context, g *group) {
 	defer cancel()
 	conn, err := a.opened.broker.Connect(ctx)
 	if err != nil {
-		return // said already
+		return // reported already
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, conn.Close)()
@@ -37,13 +37,13 @@ func (a *app) examineShared(ctx context.Context, g *group) {
 	a.examineTargets(conn, g)
 }
 
-// examineClaim looks whether verifiers of another ledger consume the staging queue. It says
-// nothing of a queue that no verifier consumes, or verifiers of this ledger.
+// examineClaim examines whether verifiers of another ledger consume the staging queue. It adds
+// nothing if verifiers of this ledger consume it, or if no verifier does.
 func (a *app) examineClaim(conn *bridge.Connection, g *group) {
 	t := a.topology()
 	_, err := lookAt(conn, t.LedgerQueue())
 	if missing(err) {
-		return // no verifier consumes: to ask further would make the queue
+		return // no verifier consumes; ClaimLedger would create the queue
 	}
 	if err == nil {
 		err = t.ClaimLedger(conn, a.opened.ledger.Identity())
@@ -65,8 +65,8 @@ func (a *app) examineClaim(conn *bridge.Connection, g *group) {
 	}
 }
 
-// examineLimits compares the limits of connections with the number that a verifier may
-// need. Only an administrator may see a user's.
+// examineLimits compares the limits of connections with the number that a verifier may need. Only
+// an administrator may see a user's limits.
 func (a *app) examineLimits(ctx context.Context, g *group, m *management) {
 	for _, of := range []struct{ kind, name, whose string }{
 		{"vhost-limits", m.vhost, "the virtual host"}, {"user-limits", m.login, "the user " + m.login},
@@ -81,7 +81,7 @@ func (a *app) examineLimits(ctx context.Context, g *group, m *management) {
 		}
 		for _, l := range limits {
 			most := l.Value.Connections
-			if most == nil || *most < 0 { // none
+			if most == nil || *most < 0 { // no limit
 				continue
 			}
 			const check, mend = "connection limit", "raise max-connections: at least 3 for each verifier, beside the senders' and the receivers'"
@@ -100,8 +100,8 @@ func (a *app) examineLimits(ctx context.Context, g *group, m *management) {
 	}
 }
 
-// examineTargets looks for those targets that the allow-list names without a *. A missing one is
-// held by the verifiers: its messages go to the dead queue after a while.
+// examineTargets looks for the targets that the allow-list names without a *. Verifiers hold a
+// missing target, and its messages go to the dead queue after a while.
 func (a *app) examineTargets(conn *bridge.Connection, g *group) {
 	const mend = "declare it, or take it out of BRIDGE_ALLOW: a message for it goes to the dead queue after BRIDGE_UNROUTABLE"
 	for _, allow := range a.config.Allow {

@@ -10,11 +10,10 @@ import (
 	"github.com/twoqueue/twoqueue/cmd/internal/mend"
 )
 
-// about puts the variable that names a server before an error of the first contact with
-// it.
+// about puts the variable that names a server before an error from the first contact with it.
 func about(variable string, err error) error { return fmt.Errorf("%s: %w", variable, err) }
 
-// mends say what to do about an error, where package mend does not.
+// mends has bridgectl's own fixes for errors. They prevail over the fixes of package mend.
 var mends = []struct {
 	err  error
 	mend string
@@ -26,7 +25,7 @@ var mends = []struct {
 	{errManagementAway, "see that the management plugin runs, and that host and port are right"},
 }
 
-// missingRight tells whether a database refuses the login a statement, by the drivers' codes.
+// missingRight reports whether a database refuses the login a statement, by the drivers' codes.
 func missingRight(err error) bool {
 	var postgres interface{ SQLState() string }
 	var sqlServer interface{ SQLErrorNumber() int32 }
@@ -42,13 +41,13 @@ func missingRight(err error) bool {
 	return false
 }
 
-// failureLine is an error among answers, in one line.
+// failureLine returns an error and its fix in one line, for a command's answer.
 func failureLine(err error) string { return mend.Line(explain(err).Error()) }
 
-// explain puts what to do behind an error.
+// explain appends the fix to an error.
 func explain(err error) error { return mend.With(err, mendOf(err)) }
 
-// mendOf is what to do about an error; empty if nobody knows, or it says it itself.
+// mendOf returns the fix for an error; empty if none is known, or if the error's text has it.
 func mendOf(err error) string {
 	if secure := mend.TLS(err); secure != "" {
 		return secure

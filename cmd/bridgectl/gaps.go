@@ -75,10 +75,10 @@ func startFlag(cmd *cobra.Command, start *int64) {
 	cmd.Flags().Int64Var(start, "start", 1, "the version of an entity's first event: the receiver's OrderedOptions.Start")
 }
 
-// ordered is an Ordered that takes no deliveries.
+// ordered returns an Ordered that takes no deliveries.
 func (d *inboxDatabase) ordered(consumer string, start int64) (*versions.Ordered, error) {
 	none := func(amqp.Delivery) (string, int64, error) { return "", 0, errors.New("not a receiver") }
-	quiet := versions.Options{HandBack: true, Logger: slog.New(slog.DiscardHandler)} // errors say all
+	quiet := versions.Options{HandBack: true, Logger: slog.New(slog.DiscardHandler)} // its errors report everything
 	ordered, err := versions.NewOrdered(d.inbox, consumer, none, &versions.OrderedOptions{Options: quiet, Start: &start})
 	if err != nil {
 		return nil, misused("--consumer, --start: %w", err)
@@ -86,7 +86,7 @@ func (d *inboxDatabase) ordered(consumer string, start int64) (*versions.Ordered
 	return ordered, nil
 }
 
-// errKept: versions are not skipped, and nothing has changed.
+// errKept: the skip would give up a kept event. Nothing has changed.
 var errKept = errors.New("an event of these versions is kept: say --dead-queue NAME to put it there, or --discard")
 
 func newGapsSkip(a *app) *cobra.Command {
@@ -168,12 +168,13 @@ type gapSkip struct {
 	Consumer  string `json:"consumer"`
 	Entity    string `json:"entity"`
 	Through   int64  `json:"through"`
-	Kept      int    `json:"kept"` // events that were kept, and are given up
+	Kept      int    `json:"kept"` // kept events that are given up
 	DeadQueue string `json:"dead_queue,omitempty"`
 	queue     string
 }
 
-// taker returns what becomes of kept events.
+// taker returns the function that Skip calls for each kept event: it publishes the event to the
+// dead queue, discards it, or refuses the skip.
 func (s *gapSkip) taker(ctx context.Context, a *app, discard bool) (versions.EventFunc, error) {
 	bury := func(context.Context, amqp.Delivery, error) error { return errKept }
 	switch {
@@ -240,7 +241,7 @@ type gap struct {
 	Missing  int64  `json:"missing"`
 	First    int64  `json:"first_kept"`
 	Kept     int    `json:"kept"`
-	Seconds  int64  `json:"seconds"` // since the oldest of them was kept
+	Seconds  int64  `json:"seconds"` // since the oldest event was kept
 }
 
 func (l *gapList) write(p *page) {

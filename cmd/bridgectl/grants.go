@@ -16,10 +16,10 @@ import (
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
 )
 
-// The roles that only this command knows: those of other programs than package migrate's.
+// The roles of programs that package migrate has no role for.
 const (
 	gatewayRole = "gateway" // cmd/email-gateway
-	scalerRole  = "scaler"  // asks the broker for the length of the staging queue
+	scalerRole  = "scaler"  // reads the length of the staging queue from the broker
 )
 
 func grantRoles() (all []string) {
@@ -94,7 +94,7 @@ func (g *grants) schemas(role migrate.Role) (ledger, inbox migrate.Schema) {
 	return ledger, inbox
 }
 
-// sameDatabase tells whether two URLs name one database, as far as their texts tell.
+// sameDatabase reports whether two URLs name one database. It compares their texts only.
 func sameDatabase(a, b string) bool {
 	one, err := url.Parse(a)
 	if err != nil {
@@ -104,12 +104,13 @@ func sameDatabase(a, b string) bool {
 	return err == nil && one.Host == other.Host && one.Path == other.Path && one.Query().Get("database") == other.Query().Get("database")
 }
 
-// receives says whether a role is a receiver's, which --declares and --sends are for.
+// receives reports whether a role is a receiver's. Only such a role takes --declares and --sends.
 func receives(role string) bool {
 	return role == string(migrate.Receiver) || role == string(migrate.Effects)
 }
 
-// loginName is what a login may be called here: nothing that ends its quotes in SQL or a shell.
+// loginName matches the names that a login may have here. No character of them ends a quotation in
+// SQL or a shell.
 var loginName = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
 
 func (g *grants) print(role string) error {
@@ -144,7 +145,7 @@ func writeLines(w io.Writer, lines []string) error {
 	return err
 }
 
-// statements are the SQL of a role.
+// statements returns the SQL of a role.
 func (g *grants) statements(role string) ([]string, error) {
 	if role == scalerRole {
 		return []string{"-- This role needs no login at the database."}, nil
@@ -202,7 +203,7 @@ func (g *grants) statements(role string) ([]string, error) {
 	return rights, nil
 }
 
-// commands returns the lines for the broker. A line that begins with # explains.
+// commands returns the lines for the broker. A line that begins with # is an explanation.
 func (g *grants) commands(role string) ([]string, error) {
 	vhost := "/"
 	if brokers, err := bridge.ParseURL(g.app.config.AMQP.URL); err == nil {
@@ -225,10 +226,10 @@ func (g *grants) commands(role string) ([]string, error) {
 
 func shellQuoted(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
 
-// A brokerRight is the three patterns of RabbitMQ's permissions.
+// A brokerRight has the three patterns of RabbitMQ's permissions.
 type brokerRight struct{ configure, write, read string }
 
-// defaultExchange is the name by which rights call the exchange without a name.
+// defaultExchange is the name of the default exchange in RabbitMQ's permissions.
 const defaultExchange = "amq.default"
 
 // brokerRights returns false for a role that does not use the broker.
@@ -251,7 +252,7 @@ func (g *grants) brokerRights(role string) (brokerRight, bool) {
 		ledger := t.LedgerQueue() // keeps the verifiers of another ledger away
 		return brokerRight{pattern(append(all, ledger)...), g.targets(bound), pattern(append(consumed, ledger)...)}, true
 	case string(migrate.Operator):
-		all = append(all, t.LedgerQueue()) // the doctor asks whose it is by declaring it
+		all = append(all, t.LedgerQueue()) // the doctor declares it to find out whose it is
 		return brokerRight{pattern(all...), g.targets(bound), pattern(append(all, g.target+".dead")...)}, true
 	case string(migrate.Receiver), string(migrate.Effects):
 		var written []string
@@ -262,8 +263,8 @@ func (g *grants) brokerRights(role string) (brokerRight, bool) {
 			written = append(written, staging)
 		}
 		if g.declares {
-			// The retry queues may have any delays. To declare a queue with a dead-letter exchange
-			// takes the right to read the queue.
+			// The retry queues may have any delays. The declaration of a queue with a dead-letter
+			// exchange needs the right to read the queue.
 			own := regexp.QuoteMeta(g.target)
 			retries := own + `\.retry\..*`
 			return brokerRight{anyOf([]string{own, own + `\.dead`, retries}), pattern(written...), anyOf([]string{own, retries})}, true
@@ -277,8 +278,8 @@ func (g *grants) brokerRights(role string) (brokerRight, bool) {
 	return brokerRight{}, false
 }
 
-// targets are the exchanges of BRIDGE_ALLOW, the one by which the queues beside the staging queue
-// are reached, and more names.
+// targets returns a pattern of the exchanges of BRIDGE_ALLOW, the default exchange, which leads to
+// the queues beside the staging queue, and more names. Without BRIDGE_ALLOW it matches every name.
 func (g *grants) targets(more []string) string {
 	if len(g.app.config.Allow) == 0 {
 		return ".*"
@@ -295,7 +296,7 @@ func (g *grants) targets(more []string) string {
 	return anyOf(patterns)
 }
 
-// pattern matches these names and no others.
+// pattern returns a pattern that matches exactly these names.
 func pattern(names ...string) string {
 	patterns := make([]string, len(names))
 	for i, name := range names {

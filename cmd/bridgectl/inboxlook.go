@@ -13,23 +13,23 @@ import (
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
 )
 
-// consumersMost bounds how many consumers of an inbox are asked about.
+// consumersMost bounds the number of consumers that listConsumers returns.
 const consumersMost = 100
 
-// An inboxClaim is what a consumer of the inbox knows about a message.
+// An inboxClaim is the state of a message for one consumer of the inbox.
 type inboxClaim struct {
 	Consumer string     `json:"consumer"`
 	Claimed  bool       `json:"claimed"`
 	State    string     `json:"state"` // done, or driver.State while it is pending; "" if not claimed
 	Attempts int        `json:"attempts,omitempty"`
-	Since    *time.Time `json:"since,omitempty"` // of what is pending
+	Since    *time.Time `json:"since,omitempty"` // when a pending message was claimed
 	Error    string     `json:"error,omitempty"`
 }
 
 const stateDone = "done"
 
-// claims asks the inbox about a key, for the consumers that are given or, without any,
-// for all that are in it. It returns nil if no inbox is named.
+// claims looks a key up in the inbox for the given consumers, or without any for all consumers in
+// the inbox. It returns nil if no inbox is named.
 func (a *app) claims(ctx context.Context, key string, consumers []string) ([]inboxClaim, error) {
 	if a.config.Inbox.URL == "" {
 		return nil, nil
@@ -87,8 +87,8 @@ const (
 	markTable    = "bridge_mark"
 )
 
-// listConsumers goes from one consumer of a table to the next by the index: an inbox may have
-// millions of rows and has few consumers.
+// listConsumers returns the consumers of a table. It steps from one to the next by the index, since
+// an inbox may have millions of rows but has few consumers.
 func listConsumers(ctx context.Context, db *database.Database, table string) ([]string, error) {
 	var all []string
 	last := ""
@@ -107,7 +107,8 @@ func listConsumers(ctx context.Context, db *database.Database, table string) ([]
 	return all, nil
 }
 
-// nameArgument is a name as an argument: the columns of some databases have bytes.
+// nameArgument returns a name as an argument of a statement. The columns of some databases have
+// bytes.
 func nameArgument(db *sqlx.DB, name string) any {
 	if driver := db.DriverName(); driver == "mysql" || driver == "sqlserver" {
 		return []byte(name)

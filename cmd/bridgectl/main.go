@@ -1,8 +1,8 @@
-// Bridgectl is the operator's tool: it creates the tables and the queues, examines
-// the database and the broker, shows what is staged, waiting, dead, carried and
-// orphaned, and moves what is stuck. It reads the same variables as the verifier, so
-// that it can be run where a verifier runs, and changes nothing unless its command
-// says so. README.md shows each command with its output.
+// Bridgectl is the operator's tool. It creates the tables and the queues, examines the
+// database and the broker, shows staged, waiting, dead, carried and orphaned messages, and
+// replays or removes stuck ones. It reads the verifier's variables, so it runs wherever a
+// verifier runs. It changes nothing unless its command says so. README.md shows each command
+// with its output.
 package main
 
 import (
@@ -26,8 +26,8 @@ const (
 
 func main() { program.Main(run) }
 
-// run is the program. ctx ends with the first signal; the configuration is the
-// process's environment.
+// run runs the program and returns its exit code. The first signal ends ctx. The
+// configuration comes from the process's environment.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	a := &app{stdout: stdout}
 	defer a.close()
@@ -40,7 +40,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	switch {
 	case err == nil:
 		return exitDone
-	case errors.As(err, &verdict): // all is said
+	case errors.As(err, &verdict): // the command has printed everything
 		return verdict.code
 	case ctx.Err() != nil:
 		return fail(stderr, exitFailed, errors.New("interrupted"))
@@ -53,7 +53,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 }
 
-// helped has -help, as the other commands of this project spell it, in cobra's spelling.
+// helped replaces -help, the spelling of this project's other commands, by cobra's --help.
 func helped(args []string) []string {
 	args = slices.Clone(args)
 	for i, arg := range args {
@@ -64,12 +64,12 @@ func helped(args []string) []string {
 	return args
 }
 
-// exitError ends the program with a code and without another word.
+// exitError ends the program with a code and no message.
 type exitError struct{ code int }
 
 func (e *exitError) Error() string { return fmt.Sprintf("exit code %d", e.code) }
 
-// misuse is an error of whoever called the tool: a wrong argument, flag or variable.
+// misuse is the caller's error: a wrong argument, flag or variable.
 type misuse struct{ error }
 
 func (e *misuse) Unwrap() error { return e.error }
@@ -77,7 +77,7 @@ func (e *misuse) Unwrap() error { return e.error }
 // misused makes an error that ends the program with exitMisused.
 func misused(format string, args ...any) error { return &misuse{fmt.Errorf(format, args...)} }
 
-// fail writes what went wrong as one line.
+// fail writes the error as one line and returns the exit code.
 func fail(stderr io.Writer, code int, err error) int {
 	fmt.Fprintf(stderr, "bridgectl: %s\n", mend.Line(err.Error()))
 	return code

@@ -12,8 +12,7 @@ import (
 	"github.com/twoqueue/twoqueue/cmd/internal/commandtest"
 )
 
-// The other commands take -help; who has learnt that there must not be told about a
-// shorthand flag 'e'.
+// The other commands take -help. Cobra alone would complain here about a shorthand flag 'e'.
 func TestHelpMayBeAskedForWithOneDash(t *testing.T) {
 	for _, args := range []string{"-help", "--help", "-h", "dead -help", "dead replay --all -help"} {
 		code, stdout, stderr := commandtest.Run(t, run, strings.Fields(args)...)
@@ -23,7 +22,7 @@ func TestHelpMayBeAskedForWithOneDash(t *testing.T) {
 	}
 }
 
-// Nothing of these is reachable.
+// No server answers at these addresses.
 const (
 	awayDatabase = "postgres://user:s3cret@127.0.0.1:1/db"
 	awayBroker   = "amqp://user:s3cret@127.0.0.1:1/"
@@ -34,7 +33,8 @@ func away(t *testing.T, env ...string) {
 	commandtest.Set(t, append([]string{"BRIDGE_DATABASE_URL=" + awayDatabase, "BRIDGE_AMQP_URL=" + awayBroker}, env...)...)
 }
 
-// called runs the program. Each of env is NAME=value, on top of servers that are away.
+// called runs the program with variables, each NAME=value. Servers that env does not name are
+// unreachable.
 func called(t *testing.T, env []string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	away(t, env...)
@@ -45,7 +45,7 @@ func called(t *testing.T, env []string, args ...string) (code int, stdout, stder
 	return code, stdout, stderr
 }
 
-// A command that contacts no server takes URLs that a connection would need TLS for.
+// A command that contacts no server accepts URLs without TLS. The others refuse them.
 func TestPrintingNeedsNoTLS(t *testing.T) {
 	far := []string{"BRIDGE_DATABASE_URL=mysql://user:s3cret@db.example/shop", "BRIDGE_AMQP_URL=amqp://user:s3cret@mq.example/orders",
 		"BRIDGE_MANAGEMENT_URL=http://mq.example:15672", "BRIDGE_INBOX_URL=mysql://user:s3cret@db.example/post"}
@@ -166,9 +166,10 @@ func TestWhatIsWrongIsOneLineAndItsCode(t *testing.T) {
 	}
 }
 
-// Who runs the tool where a verifier runs has the verifier's variables set.
+// Where a verifier runs, the verifier's variables are set. Bridgectl must ignore the ones that it
+// does not have.
 func TestTheVerifiersVariablesAreLeftAlone(t *testing.T) {
-	readme, err := os.ReadFile("../verifier/README.md") // a test of the verifier holds its table to the program
+	readme, err := os.ReadFile("../verifier/README.md") // a test of the verifier compares its table with the program
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -217,7 +218,7 @@ func TestHelpAndCompletionNeedNoEnvironment(t *testing.T) {
 	}
 }
 
-// A file with the ledger's tables is all that the database's part needs.
+// The database part of the doctor needs only a file with the ledger's tables.
 func TestTheDoctorAndTheStatusShowWhatIsThereAndWhatIsAway(t *testing.T) {
 	file := []string{"BRIDGE_DATABASE_URL=sqlite:" + filepath.Join(t.TempDir(), "ledger.db")}
 	if code, stdout, _ := called(t, file, "doctor", "database"); code != exitUnwell || !strings.Contains(stdout, "error    connection") {
@@ -260,7 +261,7 @@ func TestTheDoctorAndTheStatusShowWhatIsThereAndWhatIsAway(t *testing.T) {
 	}
 }
 
-// An answer that a login may not see is not none.
+// If the login may not see an answer, the output says so instead of 'none'.
 func TestWhatIsNotSeenIsSaid(t *testing.T) {
 	held := func(held *int64) string { return (&messageFacts{Queues: map[string]int{}, Held: held}).onWayText() }
 	shown := func(v view) string {

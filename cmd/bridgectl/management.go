@@ -15,15 +15,15 @@ import (
 	"github.com/twoqueue/twoqueue/cmd/internal/certificates"
 )
 
-// Errors of the management API that answer a question; ask with errors.Is.
+// Errors of the management API, for errors.Is.
 var (
-	// errManagementAway: nobody answers, or somebody else does.
+	// errManagementAway: no server answers, or another server than the management API.
 	errManagementAway = errors.New("management API not reachable")
-	// errManagementLogin: it does not take the user or the password.
+	// errManagementLogin: the API refuses the user or the password.
 	errManagementLogin = errors.New("management API refuses the login")
-	// errManagementRights: it takes the login, but does not show this to it.
+	// errManagementRights: the API takes the login, but does not show it this object.
 	errManagementRights = errors.New("the management API does not show this to the login")
-	// errNotThere: there is no such thing.
+	// errNotThere: the object does not exist.
 	errNotThere = errors.New("not there")
 )
 
@@ -32,20 +32,20 @@ const (
 	managementMost     = 64 << 20         // bytes of one answer
 )
 
-// management is the HTTP API of RabbitMQ's management plugin, as one user sees it.
-// Only answers are read from it: nothing is changed.
+// management is a client of the HTTP API of RabbitMQ's management plugin, with the login of one
+// user. It only reads.
 type management struct {
 	base     *url.URL
 	user     string
 	password string
-	vhost    string // the one that the staging queue is in
+	vhost    string // of the staging queue
 	login    string // the AMQP URL's user
 	http     *http.Client
 }
 
-// newManagement takes http://user:password@host:port, with or without the API's path
-// behind it. A user that it does not have, and the virtual host, come from the AMQP
-// URL. No error has anything of either in it.
+// newManagement takes http://user:password@host:port, with or without the API's path. The virtual
+// host comes from the AMQP URL, and so does the login if the address has none. No error contains
+// a user or a password.
 func newManagement(address, amqpURL string) (*management, error) {
 	base, err := url.Parse(address)
 	if err != nil || base.Hostname() == "" || base.Scheme != "http" && base.Scheme != "https" ||
@@ -54,7 +54,7 @@ func newManagement(address, amqpURL string) (*management, error) {
 	}
 	m := &management{vhost: "/"}
 	if brokers, err := bridge.ParseURL(amqpURL); err == nil {
-		broker := brokers[0] // all of one login and virtual host
+		broker := brokers[0] // all have one login and virtual host
 		m.user, m.password, m.vhost = broker.Username, broker.Password, broker.Vhost
 		m.login = broker.Username
 	}
@@ -65,7 +65,7 @@ func newManagement(address, amqpURL string) (*management, error) {
 	if base.Scheme == "http" && base.RawQuery != "" {
 		return nil, errors.New("parameters for TLS need https in the place of http")
 	}
-	secure, err := certificates.Take(base.Query(), "cacertfile", "certfile", "keyfile") // as amqps calls them
+	secure, err := certificates.Take(base.Query(), "cacertfile", "certfile", "keyfile") // the parameters of amqps
 	if err != nil {
 		return nil, err
 	}
@@ -76,14 +76,14 @@ func newManagement(address, amqpURL string) (*management, error) {
 	m.http = &http.Client{
 		Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: secure, TLSHandshakeTimeout: managementPatience},
 		Timeout:   managementPatience,
-		// The login belongs to the host that was named, and to no other.
+		// A redirect must not send the login to another host.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	return m, nil
 }
 
-// get reads what is at a path into answer. The parts of the path may hold any
-// character: they are escaped here.
+// get reads the object at a path into answer. The parts of the path may have any character: get
+// escapes them.
 func (m *management) get(ctx context.Context, answer any, path ...string) error {
 	what := "ask the management API for " + strings.Join(path, " ")
 	address := m.base.JoinPath("api").String()
@@ -127,8 +127,8 @@ func (m *management) get(ctx context.Context, answer any, path ...string) error 
 	return nil
 }
 
-// refused tells a login that is wrong from one that may not see all: the API answers
-// to both alike, but shows every user who he is.
+// refused returns errManagementLogin for a wrong login, and errManagementRights for a login that
+// may not see the object. The API answers both alike, but shows whoami to every user.
 func (m *management) refused(ctx context.Context, what string, path []string) error {
 	if isWhoami(path) {
 		return fmt.Errorf("%s: %w", what, errManagementLogin)
@@ -139,13 +139,12 @@ func (m *management) refused(ctx context.Context, what string, path []string) er
 	return fmt.Errorf("%s: %w", what, errManagementRights)
 }
 
-// isWhoami tells whether a path is the one that every API has, and shows to every user.
+// isWhoami reports whether a path is whoami, which every API has and shows to every user.
 func isWhoami(path []string) bool { return len(path) == 1 && path[0] == "whoami" }
 
 func (m *management) close() { m.http.CloseIdleConnections() }
 
-// managedQueue is a queue as the management API shows it. What a broker does not say
-// is zero.
+// managedQueue is a queue as the management API shows it. A field that the API omits is zero.
 type managedQueue struct {
 	Name            string         `json:"name"`
 	Type            string         `json:"type"`
@@ -177,7 +176,7 @@ type managedRate struct {
 	Rate float64 `json:"rate"`
 }
 
-// looseMap is an object, for which the API sometimes writes an empty list.
+// looseMap is an object. The API sometimes writes an empty list instead.
 type looseMap map[string]any
 
 func (l *looseMap) UnmarshalJSON(text []byte) error {
@@ -194,7 +193,7 @@ func (l *looseMap) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// queue is a queue of the virtual host; errNotThere if there is none of this name.
+// queue returns a queue of the virtual host, or errNotThere if it has none of this name.
 func (m *management) queue(ctx context.Context, name string) (*managedQueue, error) {
 	q := new(managedQueue)
 	if err := m.get(ctx, q, "queues", m.vhost, name); err != nil {

@@ -58,7 +58,7 @@ func newMarksList(a *app) *cobra.Command {
 	return cmd
 }
 
-// listMarks adds up to limit marks of a consumer to a list. It follows the primary key.
+// listMarks adds up to limit marks of a consumer to a list, in the order of the primary key.
 func (d *inboxDatabase) listMarks(ctx context.Context, list *markList, consumer, after string, limit int) (err error) {
 	rows, err := d.QueryContext(ctx, d.In(d.Rebind(`SELECT name, mark FROM `+markTable+` WHERE consumer = ? AND name > ? ORDER BY name`)),
 		nameArgument(d.DB, consumer), nameArgument(d.DB, after))
@@ -163,8 +163,8 @@ type markReset struct {
 	After    string `json:"after"`
 }
 
-// do sets the mark, in the transaction that locks it: a worker of the same entity comes before or
-// behind it.
+// do sets the mark in the transaction that locks it, so a worker of the same entity runs before or
+// after it.
 func (r *markReset) do(ctx context.Context, db *inboxDatabase, force bool) error {
 	err := db.inTx(ctx, func(tx bridge.Tx) (err error) {
 		if r.Before, err = db.inbox.LockMark(ctx, tx, r.Consumer, r.Name); err != nil {
@@ -195,7 +195,7 @@ func (r *markReset) do(ctx context.Context, db *inboxDatabase, force bool) error
 	return err
 }
 
-// sameForm tells whether two marks are both versions, or keys of one length.
+// sameForm reports whether two marks are both versions, or both keys of one length.
 func sameForm(before, after string) bool {
 	isVersion := func(text string) bool {
 		version, err := strconv.ParseInt(text, 10, 64)

@@ -42,7 +42,7 @@ not answer is shown as such, and makes the exit code 1.`,
 				return err
 			}
 			facts := l.look(cmd.Context(), m, id)
-			if facts.isMissing() { // or it was forwarded between two of the questions, or the API is behind
+			if facts.isMissing() { // or a verifier forwarded it between two questions, or the API's numbers are old
 				select {
 				case <-time.After(lostPause):
 				case <-cmd.Context().Done():
@@ -74,21 +74,21 @@ const (
 	rowAbsent    = "absent"
 )
 
-// messageFacts is what is known about one message.
+// messageFacts has the facts about one message.
 type messageFacts struct {
 	ID        uuid.UUID      `json:"id"`
-	CreatedAt *time.Time     `json:"created_at"` // by a UUIDv7 itself
-	Ledger    *rowFacts      `json:"ledger"`     // nil: not asked, as are the others
+	CreatedAt *time.Time     `json:"created_at"` // from the ID, if it is a UUIDv7
+	Ledger    *rowFacts      `json:"ledger"`     // nil, here and below: not asked, or no answer
 	Dead      *deadFacts     `json:"dead"`
-	Dropped   *droppedFacts  `json:"dropped"` // copies in the audit queue; nil too if there is none
+	Dropped   *droppedFacts  `json:"dropped"` // copies in the audit queue; also nil if that does not exist
 	Inbox     []inboxClaim   `json:"inbox"`
 	Queues    map[string]int `json:"queues"` // ready messages
 	Held      *int64         `json:"held"`   // by verifiers, unacked; nil: not known
 	Meaning   []string       `json:"meaning"`
 	Next      string         `json:"next"`
-	Failures  []string       `json:"failures"` // what could not be found out
+	Failures  []string       `json:"failures"` // one line for each question that failed
 
-	asked map[string]bool // the servers, by their variables
+	asked map[string]bool // whether a server is named, by its variable
 
 	ready int // messages in the verifiers' queues
 }
@@ -96,12 +96,12 @@ type messageFacts struct {
 type rowFacts struct {
 	Identity   uuid.UUID        `json:"identity"`
 	State      string           `json:"state"`
-	RecordedAt *time.Time       `json:"recorded_at"` // of a committed row; nil if not found out, or if it waits for its time, since only that is known
+	RecordedAt *time.Time       `json:"recorded_at"` // of a committed row; nil if not known, or if the message is delayed, since recorded_at has its stage time then
 	Carried    *carriedMessage  `json:"carried"`     // nil: the row carries no message
-	Delayed    *time.Time       `json:"delayed"`     // until then, by the database's clock; nil: it does not wait for its time
-	Holders    []inspect.Holder `json:"holders"`     // of an open transaction, as far as the login may see
+	Delayed    *time.Time       `json:"delayed"`     // the time until which the message is delayed, by the database's clock; nil: it is not delayed
+	Holders    []inspect.Holder `json:"holders"`     // of an open transaction; only the sessions that the login may see
 
-	sweptBefore time.Time // the watermark, where the row is absent
+	sweptBefore time.Time // the watermark of sweeps, if the row is absent
 }
 
 type deadFacts struct {
@@ -123,15 +123,15 @@ type messageLook struct {
 	consumers []string
 }
 
-// look asks all servers that are named, also after one of them has failed.
+// look asks all servers that are named, even after one of them has failed.
 func (l *messageLook) look(ctx context.Context, m *management, id uuid.UUID) *messageFacts {
 	facts := &messageFacts{ID: id, Failures: []string{}, asked: map[string]bool{
 		"BRIDGE_DATABASE_URL": l.app.config.Database.URL != "", "BRIDGE_AMQP_URL": l.app.config.AMQP.URL != "", "BRIDGE_INBOX_URL": l.app.config.Inbox.URL != ""}}
 	if at := wire.MadeAt(id); !at.IsZero() {
 		facts.CreatedAt = new(at.UTC())
 	}
-	// In the order of a message's way, so that one that moves meanwhile is rather seen
-	// twice than not at all.
+	// The questions follow a message's way, so that a message that moves meanwhile is seen twice
+	// rather than never.
 	if l.app.config.Database.URL != "" {
 		l.askLedger(ctx, facts)
 	}
@@ -146,7 +146,7 @@ func (l *messageLook) look(ctx context.Context, m *management, id uuid.UUID) *me
 	return facts
 }
 
-// failed notes what could not be found out.
+// failed adds an error to Failures.
 func (f *messageFacts) failed(err error) {
 	if line := failureLine(err); !slices.Contains(f.Failures, line) {
 		f.Failures = append(f.Failures, line)
@@ -182,7 +182,7 @@ func (l *messageLook) askRow(ctx context.Context, ledger *database.Ledger, id uu
 			return nil, err
 		}
 	}
-	// Also without holders: the login may not be allowed to see them.
+	// Even without holders: the login may have no right to see them.
 	outcome, _, err := ledger.Settle(ctx, id, settlePatience)
 	if err != nil {
 		return nil, err
@@ -195,7 +195,7 @@ func (l *messageLook) askRow(ctx context.Context, ledger *database.Ledger, id uu
 		if ledger.Features().Sweeps {
 			row.sweptBefore, err = ledger.SweptBefore(ctx)
 		}
-	case driver.Committed: // meanwhile
+	case driver.Committed: // it has committed meanwhile
 		err = row.askCommitted(ctx, ledger, id)
 	}
 	if row.State != rowOpen {
@@ -204,8 +204,9 @@ func (l *messageLook) askRow(ctx context.Context, ledger *database.Ledger, id uu
 	return row, err
 }
 
-// askCommitted asks whether a committed row carries the message, and when it was inserted. A row that
-// carries it and is locked at this moment looks plain, but gets no RecordedAt, and so never looks lost.
+// askCommitted finds out whether a committed row carries the message, and when the row was inserted.
+// A locked row that carries the message looks like a plain row. But it gets no RecordedAt, so the
+// message never counts as lost.
 func (f *rowFacts) askCommitted(ctx context.Context, ledger *database.Ledger, id uuid.UUID) (err error) {
 	if ledger.Features().Carries {
 		row, err := ledger.CarriedRow(ctx, id)
@@ -227,8 +228,8 @@ func (f *rowFacts) askCommitted(ctx context.Context, ledger *database.Ledger, id
 	return err
 }
 
-// recordedAt finds when a row without a message was inserted, if the ledger is as small as it should
-// be.
+// recordedAt returns the time at which a row without a message was inserted. It returns nil if the
+// row is not among the first ledgerRowsMost.
 func recordedAt(ctx context.Context, ledger driver.Ledger, id uuid.UUID) (*time.Time, error) {
 	if !ledger.Features().Sweeps {
 		return nil, nil

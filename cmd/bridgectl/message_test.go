@@ -8,7 +8,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 )
 
-// What an operator is told about one message must fit to where it is.
+// The advice about a message must fit the place where the message is.
 func TestConclude(t *testing.T) {
 	dead := func(verdict string) *deadFacts {
 		return &deadFacts{Found: []*deadMessage{{Reason: "swept", Text: "old", Verdict: verdict}}}

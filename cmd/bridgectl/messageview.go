@@ -15,7 +15,7 @@ import (
 	"github.com/twoqueue/twoqueue/cmd/internal/terminal"
 )
 
-// conclude says in words what the facts mean, and what comes next.
+// conclude sets Meaning and Next from the facts.
 func (f *messageFacts) conclude() {
 	say := func(format string, args ...any) { f.Meaning = append(f.Meaning, fmt.Sprintf(format, args...)) }
 	for _, claim := range f.Inbox {
@@ -105,21 +105,23 @@ func (f *messageFacts) concludeRow(say func(string, ...any)) {
 	}
 }
 
-// isCarried tells that the row carries the message.
+// isCarried reports whether the row carries the message.
 func (f *messageFacts) isCarried() bool { return f.Ledger != nil && f.Ledger.Carried != nil }
 
-// isMissing tells whether a row without a message that isAlone is all that was found.
+// isMissing reports whether isAlone is true of a row that carries no message: the message may be lost.
 func (f *messageFacts) isMissing() bool { return f.isAlone() && !f.isCarried() }
 
-// isAlone tells whether a committed row, not a young one, is all that was found, and everything
-// was looked at that belongs to this staging queue; but for what verifiers hold, if Held is nil.
+// isAlone reports whether a committed row older than lostAge is the only trace of the message, and
+// the queues of this topology were looked at completely. If Held is nil, verifiers may still hold
+// the message.
 func (f *messageFacts) isAlone() bool {
 	nowhere := f.Queues != nil && f.ready == 0 && (f.Held == nil || *f.Held == 0) && f.Dead != nil && len(f.Dead.Found) == 0 && f.Dead.LookedAt >= f.Dead.Depth
 	old := f.Ledger != nil && f.Ledger.State == rowCommitted && f.Ledger.RecordedAt != nil && time.Since(*f.Ledger.RecordedAt) > lostAge
 	return nowhere && old
 }
 
-// concludeCarried is about a committed message that its row holds. It must not be sent again.
+// concludeCarried is for a committed message that its row carries. The operator must not send it
+// again.
 func (f *messageFacts) concludeCarried(say func(string, ...any)) {
 	switch c := f.Ledger.Carried; {
 	case f.isAlone():
@@ -132,7 +134,7 @@ func (f *messageFacts) concludeCarried(say func(string, ...any)) {
 	}
 }
 
-// concludeForward is about a committed message that nobody is known to have.
+// concludeForward is for a committed message that is not carried, not dead and not handled.
 func (f *messageFacts) concludeForward(say func(string, ...any)) {
 	if f.isMissing() && f.Held != nil {
 		say("No message is ready in the queues of this topology's verifiers, and they hold none. Unless it was sent to another staging queue, it was forwarded and its row was left, or it is lost: somebody purged or deleted a queue, it expired, or a verifier that ran on a copy of the database dropped it.")
@@ -145,7 +147,7 @@ func (f *messageFacts) concludeForward(say func(string, ...any)) {
 	}
 }
 
-// concludeDeadRow is about a dead message without a row in the ledger at hand.
+// concludeDeadRow is for a dead message without a row in the ledger at hand.
 func (f *messageFacts) concludeDeadRow(say func(string, ...any), m *deadMessage) {
 	switch {
 	case m.Verdict == driver.Committed.String():
@@ -159,12 +161,11 @@ func (f *messageFacts) concludeDeadRow(say func(string, ...any), m *deadMessage)
 	}
 }
 
-// sweepMargin is how far the clocks of senders and databases may be apart ('The sweep' in
+// sweepMargin bounds the difference between the clocks of senders and databases ('The sweep' in
 // package driver).
 const sweepMargin = 30 * time.Minute
 
-// absentText says what became of a dead message, or of a member of a dead group, that has no row,
-// and none can come.
+// absentText explains why a dead message, or a member of a dead group, has no row and can get none.
 func absentText(m *deadMessage, sweptBefore time.Time) string {
 	if m.Reason == wire.DeadSwept || !sweptBefore.IsZero() && (m.StagedAt == nil || m.StagedAt.Before(sweptBefore.Add(sweepMargin))) {
 		return "rolled back, or it was forwarded before, or its row was removed as an orphan: ask the inbox and your own data"
@@ -246,7 +247,7 @@ func (f *messageFacts) write(p *page) {
 	p.write(p.paint(bold, "Next:") + " " + terminal.Plain(f.Next) + "\n")
 }
 
-// whenStaged is a stage time, which may be in the future.
+// whenStaged returns a stage time, which may be in the future, as text.
 func whenStaged(at time.Time) string {
 	if left := time.Until(at); left > 0 {
 		return at.UTC().Format(time.RFC3339) + " (in " + spanText(left) + ")"
@@ -281,7 +282,8 @@ func (f *messageFacts) queueRows(add func(name, format string, args ...any)) {
 	}
 }
 
-// onWayText says what is in the queues of the verifiers, and with the verifiers.
+// onWayText returns how many messages the queues of the verifiers have, and how many the verifiers
+// hold.
 func (f *messageFacts) onWayText() string {
 	if f.Queues == nil {
 		return "not known"
@@ -296,7 +298,7 @@ func (f *messageFacts) onWayText() string {
 	return text + fmt.Sprintf("; verifiers hold %d, perhaps this one", *f.Held)
 }
 
-// holderText is a session in one line.
+// holderText returns a session in one line.
 func holderText(h inspect.Holder) string {
 	parts := []string{"session " + h.Session}
 	for _, part := range []struct{ name, value string }{{"login", h.Login}, {"program", h.Program}, {"host", h.Host}} {

@@ -23,7 +23,7 @@ commands act on the ledger's, unless --inbox is given.`,
 		newMigrateUp(a), newMigrateStatus(a), newMigratePrint(a))
 }
 
-// parts are the flags --ledger and --inbox.
+// parts has the flags --ledger and --inbox.
 type parts struct{ ledger, inbox bool }
 
 func (p *parts) flags(cmd *cobra.Command) {
@@ -42,7 +42,7 @@ func (p *parts) chosen() []migrate.Part {
 	return all
 }
 
-// schemaURL is the address of a part's database, with its variable.
+// schemaURL returns the URL of a part's database, with its variable.
 func (a *app) schemaURL(part migrate.Part) (variable, url string, err error) {
 	if part == migrate.InboxPart && a.config.Inbox.URL != "" {
 		return "BRIDGE_INBOX_URL", a.config.Inbox.URL, nil
@@ -51,7 +51,7 @@ func (a *app) schemaURL(part migrate.Part) (variable, url string, err error) {
 	return "BRIDGE_DATABASE_URL", url, err
 }
 
-// schemaOf is the schema of a part's tables.
+// schemaOf returns the schema of a part's tables.
 func (a *app) schemaOf(part migrate.Part) database.Schema {
 	if part == migrate.InboxPart {
 		return a.config.Inbox.Schema
@@ -59,11 +59,11 @@ func (a *app) schemaOf(part migrate.Part) database.Schema {
 	return a.config.Schema
 }
 
-// A schema is how far a part's tables are.
+// A schema is the state of the version of a part's tables.
 type schema struct {
 	Part     migrate.Part    `json:"part"`
 	Database migrate.Dialect `json:"database"`
-	There    int64           `json:"there"`  // the version that is there; 0 for none
+	There    int64           `json:"there"`  // the version of the tables; 0 without tables
 	Wanted   int64           `json:"wanted"` // the version that this release makes
 	State    string          `json:"state"`
 	Identity string          `json:"identity,omitempty"` // the ledger's
@@ -74,9 +74,9 @@ type schema struct {
 // The states of a schema.
 const (
 	stateCurrent = "current"
-	stateBehind  = "behind" // migrate up brings it to the version that is wanted
+	stateBehind  = "behind" // migrate up brings the tables to the wanted version
 	stateMissing = "missing"
-	stateNewer   = "newer"   // of the next version, which serves this release
+	stateNewer   = "newer"   // of the next version, with which this release works
 	stateTooNew  = "too new" // of a later release; this one refuses them
 )
 
@@ -122,8 +122,8 @@ func newMigrateStatus(a *app) *cobra.Command {
 	return cmd
 }
 
-// eachSchema prints how far the tables of each part are that was chosen, once they have
-// been brought up to this release's version, if that is wanted.
+// eachSchema prints the state of each chosen part's tables. If up is set, it first brings them to
+// this release's version.
 func (a *app) eachSchema(cmd *cobra.Command, p *parts, up bool) error {
 	var found schemas
 	for _, part := range p.chosen() {
@@ -182,7 +182,7 @@ func bringUp(ctx context.Context, db *database.Database, part migrate.Part) erro
 	return nil
 }
 
-// readSchema tells how far the tables of a part are.
+// readSchema returns the state of a part's tables.
 func readSchema(ctx context.Context, db *database.Database, part migrate.Part) (schema, error) {
 	s := schema{Part: part, Database: db.Dialect()}
 	var err error
@@ -215,7 +215,7 @@ func opens(ctx context.Context, db *database.Database, part migrate.Part) error 
 	return err
 }
 
-// dialects are the databases that statements can be printed for.
+// dialects lists the databases for which statements can be printed.
 var dialects = []string{string(migrate.PostgreSQL), string(migrate.MySQL), string(migrate.SQLServer), string(migrate.SQLite)}
 
 func newMigratePrint(a *app) *cobra.Command {

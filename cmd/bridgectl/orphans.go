@@ -79,7 +79,7 @@ to. What verifiers hold it does not see: status does.`,
 	return cmd
 }
 
-// orphanFlags say which rows are meant.
+// orphanFlags has the flags that choose rows.
 type orphanFlags struct {
 	age   time.Duration
 	limit int
@@ -90,7 +90,7 @@ func (f *orphanFlags) flags(cmd *cobra.Command) {
 	cmd.Flags().IntVar(&f.limit, "limit", defaultLimit, "how many rows at most, the oldest first")
 }
 
-// ledger checks the flags, and opens the ledger, which must be one that has orphans.
+// ledger checks the flags and opens the ledger. A ledger that keeps its rows is an error.
 func (f *orphanFlags) ledger(ctx context.Context, a *app, least time.Duration) (driver.Ledger, error) {
 	switch {
 	case f.age < least:
@@ -113,7 +113,7 @@ func (f *orphanFlags) list(action string, orphans []driver.Orphan) *orphanList {
 	return list
 }
 
-// refuseFullQueues returns an error if messages are on their way.
+// refuseFullQueues returns an error if messages are ready in the verifiers' queues.
 func (a *app) refuseFullQueues(ctx context.Context) error {
 	t := a.topology()
 	queues := append(t.OrderedQueues(), t.Queue, t.WaitingQueue())

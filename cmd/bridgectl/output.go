@@ -32,13 +32,12 @@ func (f *outputFormat) Set(text string) error {
 	return fmt.Errorf("%q is not usable; give table or json", text)
 }
 
-// A view is the answer of a command: encoding/json makes one form of it, and it
-// writes the other itself.
+// A view is the answer of a command. It writes its text form; encoding/json makes the other.
 type view interface {
 	write(p *page)
 }
 
-// print writes the answer in the form that the user wants.
+// print writes the answer in the form that -o chooses.
 func (a *app) print(v view) error {
 	if a.format == formatJSON {
 		return terminal.JSON(a.stdout, v)
@@ -48,12 +47,12 @@ func (a *app) print(v view) error {
 	return p.err
 }
 
-// A page is where a view writes text for people. What comes from a message or from a
-// server goes through terminal.Plain, which all of the page's methods do with their arguments.
+// A page is the destination of a view's text. Text from a message or a server must go through
+// terminal.Plain. The methods line, title and table do so with their arguments; write does not.
 type page struct {
 	w     io.Writer
 	color bool
-	err   error // the first
+	err   error // the first error
 }
 
 func (p *page) write(text string) {
@@ -72,13 +71,13 @@ func (p *page) line(format string, args ...any) {
 	p.write(fmt.Sprintf(format, args...) + "\n")
 }
 
-// title writes the head of a part, after an empty line if it is not the first.
+// title writes the heading of a part.
 func (p *page) title(text string) { p.write(p.paint(bold, terminal.Plain(text)) + "\n") }
 
 // space writes an empty line.
 func (p *page) space() { p.write("\n") }
 
-// table writes rows in columns, under a head; nil for none.
+// table writes rows in columns, under head unless that is nil.
 func (p *page) table(head []string, rows [][]string) {
 	if p.err != nil {
 		return
@@ -92,7 +91,7 @@ func (p *page) table(head []string, rows [][]string) {
 		for i, cell := range row {
 			cells[i] = terminal.Plain(cell)
 		}
-		// No column behind the last cell: its spaces would be written too.
+		// Empty cells at the end of a row would become spaces.
 		if _, err := fmt.Fprintln(w, strings.TrimRight(strings.Join(cells, "\t"), "\t")); err != nil {
 			p.err = err
 			return
@@ -114,7 +113,7 @@ const (
 	reset  style = "\x1b[0m"
 )
 
-// paint puts text into a style, where the page has colour.
+// paint puts text into a style, if the page has colour.
 func (p *page) paint(s style, text string) string {
 	if !p.color || text == "" {
 		return text
@@ -122,8 +121,8 @@ func (p *page) paint(s style, text string) string {
 	return string(s) + text + string(reset)
 }
 
-// hasColor tells whether escape sequences may be written to w: somebody looks at it, and
-// has not said no (no-color.org).
+// hasColor reports whether w may get escape sequences: it is a terminal that is not dumb, and
+// NO_COLOR is not set (no-color.org).
 func hasColor(w io.Writer) bool {
 	file, ok := w.(*os.File)
 	return ok && isatty.IsTerminal(file.Fd()) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"

@@ -11,14 +11,14 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// A peek looks into a queue: it takes messages one at a time, without acking them, so
-// that the broker hands out no more than is asked for and memory stays bounded. What
-// is not acked goes back when the peek is closed, and also when the process dies or
-// the connection breaks at any moment: it can lose nothing.
+// A peek looks into a queue. It takes messages one at a time, without acking them, so the broker
+// delivers no more than the caller asks for, and memory stays bounded. Unacked messages go back
+// to the queue when the peek is closed, when the process dies and when the connection breaks: a
+// peek loses no message.
 //
-// Meanwhile nobody else gets what it has taken. Taking and giving back counts as a
-// delivery on RabbitMQ before 4.3 (of the million that bridge.Topology allows), and
-// may change the order.
+// Until then no other consumer gets these messages. On RabbitMQ before 4.3 a message that is taken
+// and goes back has used one delivery (of the million that bridge.Topology allows). The order may
+// change.
 type peek struct {
 	conn  *bridge.Connection
 	ch    *amqp.Channel
@@ -28,7 +28,7 @@ type peek struct {
 	stop  func() bool
 }
 
-// peek begins a look into a queue.
+// peek opens a peek into a queue.
 func (a *app) peek(ctx context.Context, queue string) (*peek, error) {
 	conn, err := a.connect(ctx)
 	if err != nil {
@@ -47,7 +47,7 @@ func (a *app) peek(ctx context.Context, queue string) (*peek, error) {
 	return p, nil
 }
 
-// each takes at most limit messages, and no more than there were at the beginning.
+// each takes at most limit messages, and no more than were ready at the beginning.
 func (p *peek) each(limit int, visit func(amqp.Delivery) error) (seen int, err error) {
 	const autoAck = false
 	for limit = min(limit, p.depth); seen < limit; seen++ {
@@ -84,8 +84,8 @@ func (p *peek) flush() error {
 	return nil
 }
 
-// close gives back what was not acked. It gives back with a nack, which from RabbitMQ
-// 4.3 on does not count as a failed delivery; the end of a channel does.
+// close gives the unacked messages back, with a nack. From RabbitMQ 4.3 on a nack does not count
+// as a failed delivery; the end of a channel does.
 func (p *peek) close() error {
 	const everything, multiple, requeue = 0, true, true
 	err := p.ch.Nack(everything, multiple, requeue)
@@ -102,9 +102,9 @@ func (p *peek) close() error {
 	return err
 }
 
-// seeBack waits until what was given back can be taken again: a quorum queue does that
-// some time after it has read the nack, and the operator's next command would find less
-// than there is. Where somebody else consumes the queue it gives up after a second.
+// seeBack waits until the messages that were given back are ready again. A quorum queue makes them
+// ready some time after it has read the nack; until then the operator's next command would find too
+// few. seeBack gives up after a second, since another consumer may take them.
 func (p *peek) seeBack() error {
 	const longest, interval = time.Second, 10 * time.Millisecond
 	ticker := time.NewTicker(interval)
@@ -117,7 +117,7 @@ func (p *peek) seeBack() error {
 	}
 }
 
-// abandon closes the connection: what is unacked goes back by itself.
+// abandon closes the connection, after which the broker requeues the unacked messages.
 func (p *peek) abandon() {
 	p.stop()
 	p.conn.Close()

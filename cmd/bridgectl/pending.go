@@ -14,7 +14,7 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/pending"
 )
 
-// pendingStates are all states of a pending message, the ones that wait for an operator first.
+// pendingStates lists the states of a pending message. States that wait for an operator come first.
 var pendingStates = []driver.State{driver.Doubtful, driver.Failed, driver.Ready, driver.Started}
 
 func newPendingCommand(a *app) *cobra.Command {
@@ -65,7 +65,7 @@ state and key. The last lines count all that are pending.`,
 	return cmd
 }
 
-// A pendingFilter chooses among pending messages.
+// A pendingFilter chooses pending messages.
 type pendingFilter struct {
 	consumers []string
 	states    []string
@@ -94,7 +94,7 @@ func (f *pendingFilter) check() error {
 	return nil
 }
 
-// listPending adds the messages of a consumer to a list, up to its limit.
+// listPending adds the messages of a consumer to a list, until that has f.limit messages.
 func (d *inboxDatabase) listPending(ctx context.Context, list *pendingList, consumer string, f *pendingFilter) error {
 	if err := d.doubtOverdue(ctx, consumer); err != nil {
 		return err
@@ -125,7 +125,8 @@ func (d *inboxDatabase) listPending(ctx context.Context, list *pendingList, cons
 	return nil
 }
 
-// doubtOverdue does what the receiver does before it looks.
+// doubtOverdue makes started messages whose time is over doubtful, as a receiver does before it
+// looks.
 func (d *inboxDatabase) doubtOverdue(ctx context.Context, consumer string) error {
 	return d.inTx(ctx, func(tx bridge.Tx) error {
 		_, err := d.inbox.DoubtOverdue(ctx, tx, consumer)
@@ -133,7 +134,7 @@ func (d *inboxDatabase) doubtOverdue(ctx context.Context, consumer string) error
 	})
 }
 
-// eachPending calls do for up to limit pending messages in a state. It reads none of the messages.
+// eachPending calls do for up to limit pending messages in a state. It does not read their content.
 func (d *inboxDatabase) eachPending(ctx context.Context, consumer string, state driver.State, limit int, do func(driver.Pending)) error {
 	const page = 100
 	for after := ""; limit > 0; {
@@ -157,7 +158,7 @@ func (d *inboxDatabase) eachPending(ctx context.Context, consumer string, state 
 	return nil
 }
 
-// lookUp returns the claim and the pending message of a key.
+// lookUp returns whether a key is claimed, and its pending message; nil if none is pending.
 func (d *inboxDatabase) lookUp(ctx context.Context, consumer, key string) (claimed bool, p *driver.Pending, err error) {
 	err = d.inTx(ctx, func(tx bridge.Tx) (err error) {
 		claimed, p, err = d.inbox.LookUp(ctx, tx, consumer, key)
@@ -214,7 +215,7 @@ func newPendingShow(a *app) *cobra.Command {
 // A pendingAction is pending retry or pending done.
 type pendingAction struct {
 	name, short, long string
-	always            bool // wants a yes for a single message, too
+	always            bool // a single message needs --yes too
 	did, note         string
 	decide            func(ctx context.Context, db *inboxDatabase, g *pending.Guard, key string) error
 }
@@ -306,7 +307,7 @@ worker or the decision has an effect, never both.`,
 	return cmd
 }
 
-// keysIn returns the keys that --all is about.
+// keysIn returns the keys that --all chooses.
 func (d *inboxDatabase) keysIn(ctx context.Context, consumer string, f *pendingFilter) (keys []string, err error) {
 	list := new(pendingList)
 	if err := d.listPending(ctx, list, consumer, f); err != nil {
@@ -318,8 +319,8 @@ func (d *inboxDatabase) keysIn(ctx context.Context, consumer string, f *pendingF
 	return keys, nil
 }
 
-// decide carries out a decision about one message, unless dry, and tells what became of it. Its
-// error is one that ends the command.
+// decide carries out a decision about one message, unless dry is set, and returns the result. An
+// error ends the command.
 func (d *inboxDatabase) decide(ctx context.Context, action pendingAction, consumers []string, key string, dry bool, patience *patienceFlag) (pendingOutcome, error) {
 	o := pendingOutcome{Key: key}
 	var err error
@@ -358,8 +359,8 @@ func (d *inboxDatabase) decide(ctx context.Context, action pendingAction, consum
 	return o, nil
 }
 
-// consumerOf returns the consumer that a key belongs to: the one that is given, or the only one that
-// has it pending. "" is none.
+// consumerOf returns the given consumer, or else the only one that has the key pending; "" if there
+// is none.
 func (d *inboxDatabase) consumerOf(ctx context.Context, given []string, key string) (string, error) {
 	if len(given) > 0 {
 		return given[0], nil
@@ -387,7 +388,7 @@ func (d *inboxDatabase) consumerOf(ctx context.Context, given []string, key stri
 	return "", misused("--consumer: is not given, and several have message %q pending: %s; name one", key, strings.Join(having, ", "))
 }
 
-// refusal says why a message cannot be decided about; "" if it can.
+// refusal returns why no decision about a message is possible; "" if one is.
 func (d *inboxDatabase) refusal(ctx context.Context, consumer, key string) (state, why string, err error) {
 	claimed, p, err := d.lookUp(ctx, consumer, key)
 	switch {

@@ -17,7 +17,7 @@ type pendingMessage struct {
 	Key      string    `json:"key"`
 	State    string    `json:"state"`
 	Attempts int       `json:"attempts"`
-	Since    time.Time `json:"since"`  // of its claim, by the database's clock
+	Since    time.Time `json:"since"`  // the time of its claim, by the database's clock
 	Stored   bool      `json:"stored"` // if not, the message is still in its queue
 	Error    string    `json:"error"`
 }
@@ -33,7 +33,7 @@ func (m pendingMessage) why() string {
 	return strings.TrimPrefix(m.Error+"; the message is still in its queue", "; ")
 }
 
-// A pendingCount is how many messages of a consumer are in a state.
+// A pendingCount is the number of messages of a consumer in a state.
 type pendingCount struct {
 	Consumer string `json:"consumer"`
 	State    string `json:"state"`
@@ -66,16 +66,16 @@ func (l *pendingList) write(p *page) {
 	}
 }
 
-// pendingDetails are the answer of pending show.
+// pendingDetails is the answer of pending show.
 type pendingDetails []pendingDetail
 
-// A pendingDetail is a pending message whole.
+// A pendingDetail is a pending message with its properties, headers and body.
 type pendingDetail struct {
 	pendingMessage
 	Size       int            `json:"size"` // of the body
 	Properties map[string]any `json:"properties,omitempty"`
 	Headers    map[string]any `json:"headers,omitempty"`
-	Body       string         `json:"body"`                 // base64: and so on if it is no text; cut if CutAt is there
+	Body       string         `json:"body"`                 // begins with "base64:" if it is not text; cut to CutAt bytes, if that is set
 	CutAt      int            `json:"cut_at,omitempty"`     // bytes
 	Unreadable string         `json:"unreadable,omitempty"` // why the stored message cannot be read
 }
@@ -126,13 +126,13 @@ func (m pendingDetail) write(p *page) {
 	}
 }
 
-// A pendingOutcome is what became of a decision about one message.
+// A pendingOutcome is the result of a decision about one message.
 type pendingOutcome struct {
 	Consumer string `json:"consumer"`
 	Key      string `json:"key"`
 	State    string `json:"state"` // afterwards
 	Done     bool   `json:"done"`
-	Why      string `json:"why,omitempty"` // not
+	Why      string `json:"why,omitempty"` // why not
 }
 
 // pendingReport is the answer of pending retry and pending done.
@@ -140,8 +140,8 @@ type pendingReport struct {
 	Action   string           `json:"action"`
 	DryRun   bool             `json:"dry_run"`
 	Limited  bool             `json:"limited"`  // of --all: there may be more
-	Did      int              `json:"done"`     // with DryRun: how many it would be
-	Not      int              `json:"not_done"` // and are as they were
+	Did      int              `json:"done"`     // with DryRun: messages that would be done
+	Not      int              `json:"not_done"` // unchanged messages
 	Messages []pendingOutcome `json:"messages"`
 
 	did, note string
@@ -183,7 +183,7 @@ func (r *pendingReport) write(p *page) {
 	p.line("%s %s%s, %d not%s", count(r.Did, "message"), would, r.did, r.Not, more)
 }
 
-// print prints the report, also if the command was cut short by err.
+// print prints the report, also if err ended the command early.
 func (r *pendingReport) print(a *app, err error) error {
 	if err != nil && len(r.Messages) == 0 {
 		return err
@@ -199,7 +199,7 @@ func (r *pendingReport) print(a *app, err error) error {
 
 func sinceClaim(p *driver.Pending) time.Duration { return time.Since(p.Since) }
 
-// writeBody writes a body of so many bytes, which may be cut.
+// writeBody writes a body of size bytes. If cutAt is not 0, body is only its first cutAt bytes.
 func writeBody(p *page, body string, size, cutAt int) {
 	p.line("body, %s:", humanize.Bytes(uint64(size)))
 	for line := range strings.Lines(body) {

@@ -10,8 +10,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// depths reads how many messages and consumers queues have. One that does not exist is
-// an error.
+// depths reads the numbers of messages and consumers of queues. A missing queue is an error.
 func (a *app) depths(ctx context.Context, names ...string) (map[string]amqp.Queue, error) {
 	conn, err := a.connect(ctx)
 	if err != nil {
@@ -28,8 +27,8 @@ func (a *app) depths(ctx context.Context, names ...string) (map[string]amqp.Queu
 	return depths, nil
 }
 
-// held counts what verifiers hold of their queues, unacked. It returns nil without an error if
-// nobody can tell: the management API is not named, or counts nothing.
+// held counts the unacked messages of the verifiers' queues. It returns nil without an error if the
+// number is unknown: no management API is named, or the API counts nothing.
 func (a *app) held(ctx context.Context, m *management, queues []string) (*int64, error) {
 	if m == nil {
 		return nil, nil
@@ -48,8 +47,8 @@ func (a *app) held(ctx context.Context, m *management, queues []string) (*int64,
 	return &held, nil
 }
 
-// lookAt asks for a queue without creating it, on a channel of its own: a refusal closes
-// the channel.
+// lookAt reads a queue's depth without creating the queue. It uses a channel of its own, since a
+// refusal closes the channel.
 func lookAt(conn *bridge.Connection, name string) (amqp.Queue, error) {
 	ch, err := conn.Channel()
 	if err != nil {
@@ -64,10 +63,10 @@ func lookAt(conn *bridge.Connection, name string) (amqp.Queue, error) {
 	return queue, nil
 }
 
-// missing tells whether err says that a queue does not exist.
+// missing reports whether err says that a queue does not exist.
 func missing(err error) bool { return refusedWith(err, amqp.NotFound) }
 
-// denied tells whether err says that the login has no right.
+// denied reports whether err says that the login has no right.
 func denied(err error) bool { return refusedWith(err, amqp.AccessRefused) }
 
 func refusedWith(err error, code int) bool {

@@ -16,7 +16,7 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/pending"
 )
 
-// What the commands for receivers share: pending, gaps and marks.
+// Code that the commands for receivers share: pending, gaps and marks.
 
 // An inboxDatabase is a receiver's database with its inbox.
 type inboxDatabase struct {
@@ -24,7 +24,7 @@ type inboxDatabase struct {
 	inbox driver.Inbox
 }
 
-// inbox is the inbox in the database of BRIDGE_INBOX_URL, or else of BRIDGE_DATABASE_URL.
+// inbox opens the inbox in the database of BRIDGE_INBOX_URL, or else of BRIDGE_DATABASE_URL, once.
 func (a *app) inbox(ctx context.Context) (*inboxDatabase, error) {
 	if a.opened.inbox != nil {
 		return a.opened.inbox, nil
@@ -46,7 +46,7 @@ func (a *app) inbox(ctx context.Context) (*inboxDatabase, error) {
 	return a.opened.inbox, nil
 }
 
-// consumers returns the consumers that are named, or all that have rows in a table.
+// consumers returns the named consumers, or else all consumers that have rows in a table.
 func (d *inboxDatabase) consumers(ctx context.Context, named []string, table string) ([]string, error) {
 	if len(named) > 0 {
 		return named, nil
@@ -58,7 +58,7 @@ func (d *inboxDatabase) consumers(ctx context.Context, named []string, table str
 	return all, nil
 }
 
-// errRolledBack ends a transaction that only looks.
+// errRolledBack ends a transaction whose changes must not stay.
 var errRolledBack = errors.New("rolled back")
 
 // inTx runs work in a transaction, and rolls it back after an error.
@@ -77,24 +77,25 @@ func (d *inboxDatabase) inTx(ctx context.Context, work func(tx bridge.Tx) error)
 	return nil
 }
 
-// guard is a Guard that takes no deliveries. Whatever it has to say is in its errors.
+// guard returns a Guard that takes no deliveries. It logs nothing: its errors report everything.
 func (d *inboxDatabase) guard(consumer string) (*pending.Guard, error) {
 	return pending.New(d.inbox, consumer, &pending.Options{HandBack: true, Logger: slog.New(slog.DiscardHandler)})
 }
 
-// oneConsumer is the flag --consumer of a command that changes something.
+// oneConsumer adds the flag --consumer to a command that changes something.
 func oneConsumer(cmd *cobra.Command, consumer *string) {
 	cmd.Flags().StringVar(consumer, "consumer", "", "the receiver's consumer name")
 }
 
-// patienceFlag is how long a change waits for a worker that holds the same row.
+// patienceFlag is the flag --wait: how long a change waits for a worker that has locked the same
+// row.
 type patienceFlag struct{ wait time.Duration }
 
 func (f *patienceFlag) flags(cmd *cobra.Command) {
 	cmd.Flags().DurationVar(&f.wait, "wait", 15*time.Second, "how long to wait for a worker's transaction that has locked the same row")
 }
 
-// within runs a change that may wait for a worker.
+// within runs a change, and bounds its wait for a worker.
 func (f *patienceFlag) within(ctx context.Context, change func(ctx context.Context) error) error {
 	limited, cancel := context.WithTimeout(ctx, f.wait)
 	defer cancel()
@@ -105,7 +106,7 @@ func (f *patienceFlag) within(ctx context.Context, change func(ctx context.Conte
 	return err
 }
 
-// agree is the consent to a change.
+// agree has the flags by which the user agrees to a change.
 type agree struct{ yes, dry bool }
 
 func (c *agree) flags(cmd *cobra.Command) {

@@ -17,38 +17,38 @@ import (
 	"github.com/twoqueue/twoqueue/cmd/internal/variables"
 )
 
-// A replayPlan says what is published instead of a dead message, or why nothing is.
+// A replayPlan has the messages to publish for a dead message, or the reason to publish none.
 type replayPlan struct {
 	out     []bridge.Outgoing
-	forget  []uuid.UUID // rows of the ledger that go when it is safe
-	note    string      // whom it believes
+	forget  []uuid.UUID // rows of the ledger to delete when the message is safe
+	note    string      // the evidence for the plan
 	refusal string
 }
 
 // A planner decides how dead messages are replayed.
 //
-// A message goes to its target, in the form that the receiver expects, and never back
-// into the staging queue: the row of a committed one is deleted as soon as it is safe
-// in the dead queue, so a verifier would take it for rolled back and drop it.
+// A message goes to its target, in the form that the receiver expects, and never back into the
+// staging queue. The row of a committed message is deleted as soon as the message is safe in the
+// dead queue, so a verifier would take it for rolled back and drop it.
 //
-// What is known to be committed may go: because its row is in the ledger now, which even
-// a lookup that does not wait may believe (rule 3 of package bridge), or by the verifier's
-// verdict. Of all others nobody knows; they may have been rolled back.
+// A message that is known to be committed may go. Either its row is in the ledger now, and even a
+// lookup that does not wait may believe a row (rule 3 of package bridge), or a verifier's verdict
+// says so. Any other message may have been rolled back.
 //
-// The verdict is a header, which whoever may write to the dead queue can forge. An own
-// table keeps its rows, so that one without a row is not believed. A ledger with tables of
-// its own has deleted the row of a dead-lettered message and cannot tell; there, and where
-// there is no ledger to ask, the header is believed and the plan says so.
+// The verdict is a header, and every login that may write to the dead queue can forge it. An own
+// table keeps its rows, so a verdict without a row is not believed there. A ledger with its own
+// tables has deleted the row of a dead-lettered message and cannot confirm the verdict. With such a
+// ledger, or without one at hand, the planner believes the header and the plan says so.
 type planner struct {
-	ledger func(context.Context) (*database.Ledger, error) // nil without an error: there is none at hand
+	ledger func(context.Context) (*database.Ledger, error) // returns nil without an error if none is at hand
 	to     *bridge.Target                                  // instead of the messages' own targets
 	force  bool
 
-	permits func(wire.Staged) bool // whether a verifier would forward it; nil: it would
-	listed  bool                   // permits knows the verifiers' allow-list
+	permits func(wire.Staged) bool // whether a verifier would forward a message; nil: it would forward all
+	listed  bool                   // permits has the verifiers' allow-list
 }
 
-// plan decides about some messages with one lookup.
+// plan decides about messages, with one lookup for all.
 func (p *planner) plan(ctx context.Context, messages []*deadMessage) ([]replayPlan, error) {
 	known, err := p.lookUp(ctx, messages)
 	if err != nil {
@@ -61,10 +61,10 @@ func (p *planner) plan(ctx context.Context, messages []*deadMessage) ([]replayPl
 	return plans, nil
 }
 
-// knowledge is what the ledger at hand says.
+// knowledge is the answer of the ledger at hand about some messages.
 type knowledge struct {
-	identity uuid.UUID // zero: there is none
-	keeps    bool      // its rows stay
+	identity uuid.UUID // zero: no ledger was asked
+	keeps    bool      // the ledger keeps its rows
 	swept    time.Time // the watermark of its sweeps
 	rows     map[uuid.UUID]bool
 }
@@ -140,8 +140,8 @@ func (p *planner) decide(m *deadMessage, known knowledge) (plan replayPlan) {
 	return plan
 }
 
-// toReceiver sends a receiver's message back to the receiver's queue, and not to its exchange,
-// where other receivers would get it too. A receiver gets committed messages only.
+// toReceiver plans to send a receiver's message back to the receiver's queue. Through its exchange
+// other receivers would get it too. It needs no lookup: a receiver gets committed messages only.
 func (p *planner) toReceiver(m *deadMessage) replayPlan {
 	to := bridge.Target{RoutingKey: m.receiver}
 	if p.to != nil {
@@ -151,9 +151,9 @@ func (p *planner) toReceiver(m *deadMessage) replayPlan {
 		note: "to the queue of its receiver, with its attempts begun anew"}
 }
 
-// forbids tells whether a verifier would not forward a message to its target: by
-// BRIDGE_ALLOW, or where that is not set by what a verifier has said. For a target that
-// the user names he answers himself.
+// forbids reports whether a verifier would not forward a message to its target: by BRIDGE_ALLOW or,
+// if that is not set, by the dead reason that a verifier gave. The user answers for the target of
+// --to.
 func (p *planner) forbids(m *deadMessage) bool {
 	if p.to != nil {
 		return false
@@ -166,7 +166,7 @@ func (p *planner) forbids(m *deadMessage) bool {
 	return m.Reason == wire.DeadNotAllowed && !p.listed
 }
 
-// unknownText says why nobody knows that a message is committed.
+// unknownText explains why it is not known whether a message is committed.
 func unknownText(m *deadMessage, s wire.Staged, known knowledge) string {
 	text := "nobody knows what became of its transaction: "
 	if m.Members > 0 {
@@ -194,11 +194,11 @@ func unaskedText(s wire.Staged, identity uuid.UUID) string {
 	return "the ledger has no row any more, as it is when a verifier has said so"
 }
 
-// outgoing is the message as the receiver shall see it.
+// outgoing returns the message in the form for its receiver.
 func (p *planner) outgoing(s wire.Staged) bridge.Outgoing {
 	out := bridge.Outgoing{Target: s.Target(), Publishing: s.Message.Publishing}
 	if p.to != nil {
-		// Its copies' keys mean something at its own target only.
+		// The keys in CC and BCC are meant for the message's own target.
 		out.Target = *p.to
 		delete(out.Headers, "CC")
 		delete(out.Headers, "BCC")
@@ -206,7 +206,7 @@ func (p *planner) outgoing(s wire.Staged) bridge.Outgoing {
 	return out
 }
 
-// malformed sends what cannot be read as it is, if the user says where and insists.
+// malformed plans to send a malformed message unchanged, if the user gave --to and --force.
 func (p *planner) malformed(m *deadMessage) (plan replayPlan) {
 	if p.to == nil || !p.force {
 		plan.refusal = m.wrong.Error() + "; it can be discarded, or sent as it is with --to EXCHANGE:KEY --force"
@@ -221,8 +221,9 @@ func (p *planner) malformed(m *deadMessage) (plan replayPlan) {
 	return plan
 }
 
-// asItIs is a malformed message without the headers that the bridge and the broker have
-// added: it is parsed as if what is missing were there.
+// asItIs returns a malformed message without the headers that the bridge and the broker have added.
+// It sets the ID and the headers that a staged message must have, parses the message, and restores
+// its ID.
 func asItIs(d amqp.Delivery, to bridge.Target) (amqp.Publishing, error) {
 	id := d.MessageId
 	headers := make(amqp.Table, len(d.Headers)+3)

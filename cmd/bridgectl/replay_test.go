@@ -14,7 +14,7 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// buried is a message as a verifier puts it into the dead queue.
+// buried returns a message as a verifier puts it into the dead queue.
 func buried(t *testing.T, m bridge.Message, ledger uuid.UUID, reason string) amqp.Publishing {
 	t.Helper()
 	m.ID = uuid.New()
@@ -30,8 +30,7 @@ func delivered(p amqp.Publishing) amqp.Delivery {
 	return amqp.Delivery{Headers: p.Headers, MessageId: p.MessageId, Expiration: p.Expiration, Body: p.Body}
 }
 
-// The receiver's form of a message that is sent elsewhere: no copies go by keys that
-// mean something at another exchange.
+// A message that is sent elsewhere loses CC and BCC, whose keys are meant for another exchange.
 func TestRedirectLeavesCopiesOut(t *testing.T) {
 	dead := delivered(buried(t, bridge.Message{Exchange: "x", RoutingKey: "k", Publishing: amqp.Publishing{
 		Expiration: "5000", Headers: amqp.Table{"CC": []any{"a"}, "BCC": []any{"b"}, "mine": "1"},
@@ -51,8 +50,8 @@ func TestRedirectLeavesCopiesOut(t *testing.T) {
 	}
 }
 
-// Only a verifier's word counts, not what a sender has written into a message that the
-// broker has moved.
+// Only a verifier's verdict counts. A sender may have written a verdict into a message that the
+// broker then moved.
 func TestAVerdictIsBelievedOfAVerifierOnly(t *testing.T) {
 	d := delivered(buried(t, bridge.Message{RoutingKey: "q"}, uuid.New(), ""))
 	if m := readDead(d, "twoqueue"); m.Verdict != "committed" || len((&planner{}).decide(m, knowledge{}).out) != 1 {
@@ -65,8 +64,8 @@ func TestAVerdictIsBelievedOfAVerifierOnly(t *testing.T) {
 	}
 }
 
-// Whoever may write to the dead queue can write a verdict. The rows of an own table stay: it
-// knows better.
+// Every login that may write to the dead queue can write a verdict. An own table keeps its rows, so
+// its answer prevails.
 func TestAnOwnTableIsBelievedAndNotAForgedVerdict(t *testing.T) {
 	ledger := uuid.New()
 	m := readDead(delivered(buried(t, bridge.Message{RoutingKey: "q"}, ledger, "")), "twoqueue")
@@ -78,7 +77,7 @@ func TestAnOwnTableIsBelievedAndNotAForgedVerdict(t *testing.T) {
 	}
 }
 
-// What is advised about a message without a row is what the command message advises.
+// dead replay gives the same advice about a message without a row as the command message.
 func TestAMessageWithoutARowIsDiscardedUnlessItsRowMayHaveBeenSwept(t *testing.T) {
 	ledger := uuid.New()
 	d := delivered(buried(t, bridge.Message{RoutingKey: "q"}, ledger, wire.DeadForeign))
@@ -96,7 +95,7 @@ func TestAMessageWithoutARowIsDiscardedUnlessItsRowMayHaveBeenSwept(t *testing.T
 	}
 }
 
-// The broker may have moved a group whose members are of several transactions.
+// The broker may have moved a group whose members belong to several transactions.
 func TestAGroupIsNotDiscardedForAMemberWithoutARow(t *testing.T) {
 	ledger, rolledBack := uuid.New(), wire.Staged{}
 	rolledBack.ID, rolledBack.Ledger = uuid.New(), ledger
@@ -150,7 +149,7 @@ func TestReplayKeepsToTheAllowList(t *testing.T) {
 	}
 }
 
-// Whatever is in a dead message, JSON can say it.
+// JSON can represent every header of a dead message.
 func TestHeadersAsJSON(t *testing.T) {
 	got := jsonTable(amqp.Table{"b": []byte{0xff}, "t": amqp.Table{"d": amqp.Decimal{Scale: 2, Value: 314}}, "l": []any{[]byte("x"), int64(1)}})
 	if got["b"] != "base64:/w==" || got["t"].(map[string]any)["d"] != "314e-2" || !slices.Equal(got["l"].([]any), []any{"x", int64(1)}) {
@@ -158,7 +157,8 @@ func TestHeadersAsJSON(t *testing.T) {
 	}
 }
 
-// A record is read as if the letter had fitted into the dead queue.
+// A dead message without room for the verifier's headers is a record (wire.DeadRecord). It is read
+// like any other.
 func TestADeadRecordIsReadLikeAnyLetter(t *testing.T) {
 	staged := buried(t, bridge.Message{RoutingKey: "q", Publishing: amqp.Publishing{Body: []byte("body")}}, uuid.New(), wire.DeadUnroutable)
 	d := delivered(wire.DeadRecord(staged))

@@ -8,17 +8,16 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// resendPatience bounds the wait for a confirm, so that a target that does not answer
-// ends in a failure that is told.
+// resendPatience bounds the wait for a confirm. Then a target that does not answer is reported as a
+// failure.
 const resendPatience = 30 * time.Second
 
-// A resender publishes messages to their targets and knows which are safe: confirmed
-// and not returned (rule 4 of package bridge).
+// A resender publishes messages to their targets and reports which are safe: confirmed and not
+// returned (rule 4 of package bridge).
 //
-// It sends many together. A publish that the broker refuses closes the channel and
-// leaves all that was in flight there unknown: these are sent once more, each alone,
-// so that what happens then is its own doing. (Some may arrive twice by that, with the
-// same ID.)
+// It sends many together. A publish that the broker refuses closes the channel, and the outcome of
+// all messages in flight on it is unknown. The resender sends these once more, each alone, so that a
+// refusal shows the message that causes it. Some may arrive twice, with the same ID.
 type resender struct {
 	broker *bridge.Broker
 	conn   *bridge.Connection
@@ -30,11 +29,10 @@ func newResender(broker *bridge.Broker) *resender {
 	return &resender{broker: broker, bad: make(map[bridge.Target]error)}
 }
 
-// resendWindow is how many messages are in flight.
+// resendWindow is the most messages in flight, and the most dead messages of a batch.
 const resendWindow = 25
 
-// send publishes messages, at most resendWindow of them, and returns for each whether
-// it is safe, or why not.
+// send publishes messages. It returns for each nil if the message is safe, or the reason why not.
 func (r *resender) send(ctx context.Context, messages []bridge.Outgoing) []error {
 	failures := r.together(ctx, messages)
 	for i, err := range failures {
@@ -54,7 +52,7 @@ func (r *resender) together(ctx context.Context, messages []bridge.Outgoing) []e
 		i   int
 		err error
 	}
-	reports := make(chan report, len(messages)) // a late one finds room
+	reports := make(chan report, len(messages)) // with room for late reports
 	waiting := 0
 	for i, m := range messages {
 		failures[i] = r.bad[m.Target]
@@ -66,7 +64,7 @@ func (r *resender) together(ctx context.Context, messages []bridge.Outgoing) []e
 			err = ch.Publish(ctx, m.Target, m.Publishing, func(err error) { reports <- report{i, err} })
 		}
 		if failures[i] = err; err == nil {
-			failures[i] = bridge.ErrUnconfirmed // until it says otherwise
+			failures[i] = bridge.ErrUnconfirmed // until its report comes
 			waiting++
 		}
 	}
@@ -82,7 +80,7 @@ func (r *resender) together(ctx context.Context, messages []bridge.Outgoing) []e
 	return failures
 }
 
-// alone publishes one message on a channel of its own.
+// alone publishes one message while no other is in flight.
 func (r *resender) alone(ctx context.Context, m bridge.Outgoing) error {
 	if err := r.bad[m.Target]; err != nil {
 		return err
@@ -131,8 +129,8 @@ func (r *resender) channel(ctx context.Context) (*bridge.Publisher, error) {
 	return r.ch, nil
 }
 
-// leave ends the channel together with its connection: a target that does not answer
-// blocks the broker's side of it.
+// leave ends the channel together with its connection, since a target that does not answer blocks
+// the broker's side of the channel.
 func (r *resender) leave() {
 	if r.conn != nil {
 		r.conn.Close()

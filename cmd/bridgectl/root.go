@@ -32,7 +32,7 @@ Exit codes:
   2  a command, a flag or a variable is wrong: one line on standard error says which
   3  the doctor has found an error`
 
-// newRoot makes the whole tree of commands.
+// newRoot returns the root command with all commands below it.
 func newRoot(a *app) *cobra.Command {
 	a.format = formatTable
 	var help strings.Builder
@@ -55,10 +55,10 @@ func newRoot(a *app) *cobra.Command {
 	return root
 }
 
-// offline annotates a command that contacts no server. It takes URLs without TLS.
+// offline annotates a command that contacts no server. Such a command takes URLs without TLS.
 const offline = "offline"
 
-// newGroup makes a command that has nothing but subcommands.
+// newGroup returns a command that has only subcommands.
 func newGroup(use, short, long string, subcommands ...*cobra.Command) *cobra.Command {
 	group := &cobra.Command{Use: use, Short: short, Long: long}
 	beGroup(group)
@@ -66,8 +66,8 @@ func newGroup(use, short, long string, subcommands ...*cobra.Command) *cobra.Com
 	return group
 }
 
-// beGroup lets a command without a subcommand show its help, and refuse one that it
-// does not have. Cobra does so for the root only.
+// beGroup makes a command show its help if no subcommand is given, and refuse an unknown one.
+// Cobra does so for the root only.
 func beGroup(group *cobra.Command) {
 	group.Args = cobra.ArbitraryArgs
 	group.RunE = func(cmd *cobra.Command, args []string) error {
@@ -83,8 +83,8 @@ func beGroup(group *cobra.Command) {
 	group.SuggestionsMinimumDistance = 2
 }
 
-// prepare has every command that does something read the environment first. Help and
-// completion need none. What fails before that is misuse.
+// prepare makes every command read the environment before it runs. Help and completion read none.
+// An error before a command runs is misuse.
 func prepare(a *app, cmd *cobra.Command) {
 	for _, sub := range cmd.Commands() {
 		prepare(a, sub)

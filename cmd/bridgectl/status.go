@@ -14,7 +14,8 @@ import (
 )
 
 const (
-	// ledgerRowsMost, for plain and for carried rows, orphansMost and holdersMost bound what is counted and listed.
+	// ledgerRowsMost bounds the counts of plain rows and of carried rows, orphansMost the count of
+	// orphans, and holdersMost the list of open transactions.
 	ledgerRowsMost = 10_000
 	orphansMost    = 1000
 	holdersMost    = 20
@@ -35,7 +36,7 @@ shown as such, and makes the exit code 1.`,
 			case a.config.Database.URL == "" && a.config.AMQP.URL == "":
 				return misused("nothing is known without a server: set BRIDGE_DATABASE_URL or BRIDGE_AMQP_URL")
 			}
-			m, err := a.management() // a wrong variable is misuse, and told at once
+			m, err := a.management() // a wrong variable is misuse, and reported at once
 			if err != nil {
 				return err
 			}
@@ -56,43 +57,43 @@ shown as such, and makes the exit code 1.`,
 	return cmd
 }
 
-// statusFacts are what is going on at a moment.
+// statusFacts is the state of the queues and the ledger at a moment.
 type statusFacts struct {
 	At       time.Time     `json:"at"`
-	Queues   []queueStatus `json:"queues"` // nil: not asked, as is the ledger
+	Queues   []queueStatus `json:"queues"` // nil, as for Ledger: not asked, or no answer
 	Ledger   *ledgerStatus `json:"ledger"`
-	Failures []string      `json:"failures"` // what could not be found out
+	Failures []string      `json:"failures"` // one line for each question that failed
 }
 
-// queueStatus is one of the queues. Held, In and Out are known to the management API
-// only: nil without it.
+// queueStatus is the state of one queue. Only the management API has Held, In and Out; they are nil
+// without it.
 type queueStatus struct {
 	Name      string   `json:"name"`
 	Role      string   `json:"role"` // staging, waiting, dead, audit or ordered
 	Ready     int      `json:"ready"`
 	Consumers int      `json:"consumers"`
-	Held      *int64   `json:"held"` // by consumers, not acked
+	Held      *int64   `json:"held"` // unacked, with consumers
 	In        *float64 `json:"in"`   // messages per second
 	Out       *float64 `json:"out"`  // likewise, delivered
 }
 
 type ledgerStatus struct {
 	Identity uuid.UUID        `json:"identity"`
-	Rows     *int             `json:"rows"`        // committed ones that carry no message, up to ledgerRowsMost, on SQLite older than a second; nil: this ledger does not tell
-	Orphans  *int             `json:"orphans"`     // of these, those older than the sweep age, up to orphansMost
-	Carried  *int             `json:"carried"`     // committed ones that carry a message, due or not, up to ledgerRowsMost
-	Due      *int             `json:"carried_due"` // of these, those whose stage time has come, up to dueMost
-	Delayed  *delayedStatus   `json:"delayed"`     // nil: this ledger does not tell
-	Open     []inspect.Holder `json:"open"`        // transactions that have recorded and are open, up to holdersMost; nil: this ledger does not tell, or the login may not see them
+	Rows     *int             `json:"rows"`        // committed rows that carry no message, up to ledgerRowsMost, on SQLite older than a second; nil: not known
+	Orphans  *int             `json:"orphans"`     // the rows among these that are older than orphanAge, up to orphansMost
+	Carried  *int             `json:"carried"`     // committed rows that carry a message, due or not, up to ledgerRowsMost
+	Due      *int             `json:"carried_due"` // the rows among these whose stage time has come, up to dueMost
+	Delayed  *delayedStatus   `json:"delayed"`     // nil: not known
+	Open     []inspect.Holder `json:"open"`        // open transactions that have recorded, up to holdersMost; nil: not known, or the login may not see them
 
-	unseen bool // the login may not see them
+	unseen bool // the login may not see open transactions
 }
 
-// statusPatience bounds the look at all servers.
+// statusPatience bounds the questions to all servers.
 const statusPatience = 20 * time.Second
 
-// status asks the servers that are named. Transactions that have been open for less than
-// openFor are left out.
+// status asks the servers that are named. It leaves out transactions that have been open for less
+// than openFor.
 func (a *app) status(ctx context.Context, m *management, openFor time.Duration) *statusFacts {
 	ctx, cancel := context.WithTimeout(ctx, statusPatience)
 	defer cancel()
@@ -114,14 +115,14 @@ func (a *app) status(ctx context.Context, m *management, openFor time.Duration) 
 	return facts
 }
 
-// queueStatus returns what it has found out, also with an error.
+// queueStatus returns the queues that it has read, also with an error.
 func (a *app) queueStatus(ctx context.Context, m *management) ([]queueStatus, error) {
 	conn, err := a.connect(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close()
-	// A broker that has stopped to answer would hold a request for ever.
+	// A broker that no longer answers would block a request for ever.
 	defer context.AfterFunc(ctx, conn.Close)()
 	t := a.topology()
 	queues := []queueStatus{
@@ -158,8 +159,8 @@ func (a *app) queueStatus(ctx context.Context, m *management) ([]queueStatus, er
 	return all, nil
 }
 
-// ledgerStatus asks on after a question that was refused; it returns nil if there is no ledger to
-// ask.
+// ledgerStatus asks the ledger all questions, even after one has failed. It returns nil if the
+// ledger cannot be opened.
 func (a *app) ledgerStatus(ctx context.Context, openFor time.Duration, fail func(error)) *ledgerStatus {
 	ledger, err := a.ledger(ctx)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/dustin/go-humanize"
 )
 
-// write keeps to 80 columns, but for a failure.
+// write keeps its tables within 80 columns.
 func (f *statusFacts) write(p *page) {
 	for _, failure := range f.Failures {
 		p.line("%s", "failed: "+failure)
@@ -47,7 +47,7 @@ func (f *statusFacts) write(p *page) {
 	}
 }
 
-// told is a text in a column, "-" if the login may not see it.
+// told returns a text for a column, or "-" if the login may not see it.
 func told(text string, most int) string { return cut(cmp.Or(text, "-"), most) }
 
 func (f *statusFacts) openText() string {
@@ -61,7 +61,7 @@ func (f *statusFacts) openText() string {
 	}
 }
 
-// upTo is a count that was bounded.
+// upTo returns a count as text, with a + if it has reached its bound.
 func upTo(n *int, most int) string {
 	switch {
 	case n == nil:
@@ -79,7 +79,7 @@ func whole(n *int64) string {
 	return humanize.Comma(*n)
 }
 
-// perSecond is a rate; one digit behind the point where it is small.
+// perSecond returns a rate as text, with one decimal if it is below 10.
 func perSecond(r *float64) string {
 	switch {
 	case r == nil:

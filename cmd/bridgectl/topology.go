@@ -20,7 +20,8 @@ login has the right to; else an administrator does it beforehand with these comm
 		newTopologyDeclare(a), newTopologyPrint(a))
 }
 
-// definitions are queues in the form of the files that RabbitMQ exports and imports.
+// definitions has the queues, and the exchange with its bindings, in the form of the files that
+// RabbitMQ exports and imports.
 type definitions struct {
 	Queues    []definition         `json:"queues"`
 	Exchanges []exchangeDefinition `json:"exchanges,omitempty"`
@@ -93,7 +94,7 @@ func (d definitions) write(p *page) {
 	p.table([]string{"DIRECT EXCHANGE", "VHOST", "QUEUE", "KEY"}, rows)
 }
 
-// argumentTexts are a queue's arguments, in an order that is always the same.
+// argumentTexts returns a queue's arguments in the order of their names.
 func argumentTexts(args amqp.Table) []string {
 	all := make([]string, 0, len(args))
 	for _, name := range slices.Sorted(maps.Keys(args)) {
