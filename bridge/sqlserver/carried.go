@@ -17,13 +17,12 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// readNow is the database's time, read once: a function that stands twice in a statement may be
-// evaluated twice.
+// readNow reads the database's time once: a function that is twice in a statement may be evaluated
+// twice.
 const readNow = "DECLARE @now datetime2(3) = sysutcdatetime();\n"
 
-// moved is the stage time that Claim and Touch set. It is after recorded_at even if the clock has gone
-// back: Cancel compares both. DATEDIFF is evaluated only where it cannot
-// overflow.
+// moved is the stage time that Claim and Touch set. It is after recorded_at even if the clock has
+// gone back: Cancel compares both. DATEDIFF is evaluated only where it cannot overflow.
 const moved = `DATEADD(millisecond, CASE
 	WHEN l.recorded_at > DATEADD(second, -10, @now) THEN 10000
 	WHEN l.recorded_at < DATEADD(minute, -10, @now) THEN 600000
@@ -32,8 +31,8 @@ const moved = `DATEADD(millisecond, CASE
 const (
 	// It begins after the stage time @p1 and the ID @p4. A filtered index is chosen only if the
 	// condition implies its filter, so the filter is repeated. The statement waits for no row, and
-	// LOCK_TIMEOUT ends its wait for a change of the table. The sort of the outer SELECT has at most
-	// @p2 rows.
+	// LOCK_TIMEOUT ends its wait for a change of the table. The outer SELECT sorts at most @p2
+	// rows.
 	dueRows = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 SET LOCK_TIMEOUT 1000;
 ` + readNow + `DECLARE @since datetime2(3) = CAST(@p1 AS datetime2(3));
@@ -51,7 +50,7 @@ FROM bridge_identity i LEFT JOIN (
 	cancelRow = `SET NOCOUNT OFF;
 DELETE l FROM bridge_ledger l WITH (READCOMMITTEDLOCK, ROWLOCK, FORCESEEK) WHERE l.id = CAST(@p1 AS uniqueidentifier) AND l.stage_at <= l.recorded_at` + keepPlan
 
-	// The columns of $asked that carry and claim take out of @p3, 8 bytes for each ID.
+	// Further columns of $asked, which carry and claim read from @p3, 8 bytes for each ID.
 	withMessage = `, CAST(SUBSTRING(@p3, (pos + 1) / 2, 4) AS int) AS begins, CAST(SUBSTRING(@p3, (pos + 1) / 2 + 4, 4) AS int) AS bytes`
 	withStageMS = `, CAST(SUBSTRING(@p3, (pos + 1) / 2, 8) AS bigint) AS stage_ms`
 )
@@ -60,9 +59,9 @@ var (
 	dueVersions = strings.Replace(dueRows, "$reading", readingVersions, 1)
 	duePast     = strings.Replace(dueRows, "$reading", readingPast, 1)
 
-	// The messages are pieces of @p4. The stage time is @p6 milliseconds after the record's time, which
-	// is not before @p7.
-	// NOCOUNT: only the INSERT may count, since an assignment may count as one row ('@@ROWCOUNT').
+	// The messages are pieces of @p4. The stage time is @p6 milliseconds after the record's time,
+	// which is not before @p7. NOCOUNT: only the INSERT may count, since an assignment may count as
+	// one row ('@@ROWCOUNT').
 	carry = forEach(withMessage, `SET NOCOUNT ON;
 DECLARE @now datetime2(3) = (SELECT MAX(t) FROM (VALUES (sysutcdatetime()), (CAST(@p7 AS datetime2(3)))) AS times (t));
 SET NOCOUNT OFF;
@@ -70,7 +69,7 @@ INSERT INTO bridge_ledger (id, recorded_at, message, stage_at)
 SELECT asked.id, @now, SUBSTRING(@p4, asked.begins, asked.bytes), DATEADD(millisecond, @p6, @now)
 FROM bridge_identity i CROSS JOIN $asked WHERE i.[identity] = CAST(@p5 AS uniqueidentifier)`+keepPlan)
 
-	// A stage time is compared as the milliseconds since 1970, which are exact.
+	// A stage time is compared as milliseconds since 1970, which are exact.
 	claimRows = passing{within(1000, withStageMS, claimDue), within(0, withStageMS, claimDue)}
 
 	touchCarried = passingOver(readNow + `UPDATE l SET stage_at = ` + moved + ` OUTPUT inserted.id
@@ -82,7 +81,7 @@ const claimDue = readNow + `UPDATE l SET stage_at = ` + moved + ` OUTPUT inserte
 FROM $asked INNER LOOP JOIN bridge_ledger l WITH (` + readingPast + `) ON l.id = asked.id
 WHERE DATEDIFF_BIG(millisecond, '19700101', l.stage_at) = asked.stage_ms` + keepPlan
 
-// carry needs one statement for the messages of a chunk.
+// carry uses one statement for the messages of a chunk.
 func (l *Ledger) carry(ctx context.Context, tx bridge.Tx, stage tables.Stage, messages []driver.Carried) (changed int64, err error) {
 	var ids []uuid.UUID
 	var pieces, all []byte
@@ -104,10 +103,10 @@ func (l *Ledger) cancel(ctx context.Context, tx bridge.Tx, id uuid.UUID) (int64,
 	return tx.Exec(ctx, l.schema.In(cancelRow), argument(id))
 }
 
-// filled is b with zeros up to a length.
+// filled returns b, extended with zeros to a length.
 func filled(b []byte, length int) []byte { return append(b, make([]byte, length-len(b))...) }
 
-// due reads what was committed when the statement began, or past the rows that are locked.
+// due reads the rows committed when the statement began, or skips locked rows.
 func (l *Ledger) due(ctx context.Context, after driver.DueRow, limit int) ([]tables.DueRow, error) {
 	var rows []struct {
 		Now        sql.NullString
@@ -125,7 +124,7 @@ func (l *Ledger) due(ctx context.Context, after driver.DueRow, limit int) ([]tab
 		return l.db.SelectContext(ctx, &rows, l.schema.In(text), after.StageAt.UTC().Format(timeText), limit, argument(l.Identity()), argument(after.ID))
 	})
 	if mssql.Number(err) == mssql.LockTimeout {
-		// Perhaps the setting has been changed: then the next look is another.
+		// the setting may have changed: then the next look uses the other statement
 		err = errors.Join(err, l.readSetting(ctx, l.db))
 	}
 	if err != nil {
@@ -138,7 +137,7 @@ func (l *Ledger) due(ctx context.Context, after driver.DueRow, limit int) ([]tab
 			return nil, err
 		}
 		if row.ID == nil {
-			continue // none is due
+			continue // no row is due
 		}
 		d.ID.Valid, d.RecordedAt.Valid, d.StageAt.Valid = true, true, true
 		if d.ID.UUID, err = readID(row.ID); err != nil {
@@ -155,8 +154,7 @@ func (l *Ledger) due(ctx context.Context, after driver.DueRow, limit int) ([]tab
 	return due, nil
 }
 
-// claim passes over the rows that are locked. If an answer is lost, its rows are due again at
-// their new stage times.
+// claim skips locked rows. If an answer is lost, its rows are due again at their new stage times.
 func (l *Ledger) claim(ctx context.Context, rows []driver.DueRow) (claimed []driver.Carried, err error) {
 	ids := make([]uuid.UUID, len(rows))
 	stageAt := make(map[uuid.UUID]time.Time, len(rows))
@@ -193,7 +191,7 @@ func (l *Ledger) claim(ctx context.Context, rows []driver.DueRow) (claimed []dri
 	return claimed, err
 }
 
-// touch passes over the rows that are locked.
+// touch skips locked rows.
 func (l *Ledger) touch(ctx context.Context, ids []uuid.UUID) error {
 	_, _, err := touchCarried.run(ids, l.change(ctx))
 	return err

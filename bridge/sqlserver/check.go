@@ -12,8 +12,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// The key of a column c of sys.columns: how many unique indexes there are on it
-// alone and on all rows. Columns that are only included do not count.
+// The number of unique indexes on a column c of sys.columns alone and on all rows. Columns that are
+// only included do not count.
 const uniqueKeys = `(SELECT count(*) FROM sys.indexes x
 	WHERE x.object_id = c.object_id AND x.is_unique = 1 AND x.has_filter = 0 AND x.is_disabled = 0
 	AND (SELECT max(k.column_id) FROM sys.index_columns k
@@ -31,10 +31,10 @@ FROM sys.databases d LEFT JOIN bridge_identity i ON 1 = 1
 LEFT JOIN sys.columns c ON c.object_id = OBJECT_ID('bridge_ledger') AND c.name = 'id'
 WHERE ` + mssql.ThisDatabase
 
-// What bridge_ledger.id must be.
+// keyType is the type of bridge_ledger.id.
 const keyType = "uniqueidentifier"
 
-// readIdentity returns the ledger's identity if the database is as it must be.
+// readIdentity returns the ledger's identity if the database meets all requirements.
 func (l *Ledger) readIdentity(ctx context.Context) (uuid.UUID, error) {
 	var rows []struct {
 		Identity      []byte
@@ -71,7 +71,7 @@ func (l *Ledger) readIdentity(ctx context.Context) (uuid.UUID, error) {
 		return uuid.Nil, fmt.Errorf("%w: it is %q; connect to the primary, without ApplicationIntent=ReadOnly", bridge.ErrNotPrimary, s.Updateability.String)
 	case s.Compatibility < mssql.MinCompatibility:
 		return uuid.Nil, fmt.Errorf("the database's compatibility level is %d, must be %d at least: ALTER DATABASE CURRENT SET COMPATIBILITY_LEVEL", s.Compatibility, mssql.MinCompatibility)
-	case s.Durability.String != mssql.Durable && !s.Babelfish: // which does not tell
+	case s.Durability.String != mssql.Durable && !s.Babelfish: // Babelfish does not show it
 		return uuid.Nil, fmt.Errorf("delayed durability is %s, must be %s, or a crash could undo what was forwarded: ALTER DATABASE CURRENT SET DELAYED_DURABILITY = %s", s.Durability.String, mssql.Durable, mssql.Durable)
 	case !s.KeyType.Valid:
 		return uuid.Nil, fmt.Errorf("%w: there is no bridge_ledger with an id, or the login has no right on it: call migrate.Ledger, or GRANT SELECT ON %s", bridge.ErrNoSchema, l.schema.In("bridge_ledger"))

@@ -9,10 +9,10 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// The mark is locked by an update that changes nothing: it waits at every isolation level, and
-// on a server that ignores hints. With optimized locking no document says that such an update
-// keeps the row locked; UPDLOCK does, to the end of the transaction ('Table hints'). FORCESEEK as
-// in the inbox; XACT_ABORT and NOCOUNT as in claim and record.
+// An update that changes nothing locks the mark: it waits at every isolation level, and on a server
+// that ignores hints. No document promises that with optimized locking such an update keeps the row
+// locked; UPDLOCK does, to the end of the transaction ('Table hints'). FORCESEEK as in the inbox;
+// XACT_ABORT and NOCOUNT as in claim and record.
 var (
 	lockMark = packing.Unpack(`UPDATE m SET mark = m.mark OUTPUT inserted.mark FROM bridge_mark m WITH (UPDLOCK, ROWLOCK, FORCESEEK) WHERE m.consumer = bytes(@p1) AND m.[name] = bytes(@p2)`)
 
@@ -31,8 +31,7 @@ INSERT INTO bridge_kept (consumer, entity, [version], [message]) VALUES (bytes(@
 
 	unkeep = packing.Unpack(`DELETE k FROM bridge_kept k WITH (ROWLOCK, FORCESEEK) WHERE consumer = bytes(@p1) AND entity = bytes(@p2) AND [version] = @p3`)
 
-	// Without READ_COMMITTED_SNAPSHOT it waits for open transactions that handle such
-	// entities.
+	// Without READ_COMMITTED_SNAPSHOT it waits for open transactions that handle such entities.
 	keptEntities = packing.Unpack(`SELECT TOP (@p2) k.entity, m.mark, k.lowest, k.kept, k.age
 FROM (SELECT consumer, entity, min([version]) AS lowest, count(*) AS kept, DATEDIFF_BIG(second, min(kept_at), sysutcdatetime()) AS age
 FROM bridge_kept WITH (ROWLOCK, FORCESEEK) WHERE consumer = bytes(@p1) GROUP BY consumer, entity) k
@@ -65,11 +64,11 @@ func entitiesIn(in schema.Name) tables.Entities {
 	})
 }
 
-// marks are those of a schema.
+// marks is the table of marks in a schema.
 type marks struct{ schema schema.Name }
 
 func (m marks) lock(ctx context.Context, tx bridge.Tx, consumer, name string) (string, error) {
-	for range 2 { // the second time the row is there
+	for range 2 { // the second time the row exists
 		var mark []byte
 		rows, err := tx.Query(ctx, m.schema.In(lockMark), packed(consumer), packed(name))
 		if err != nil {
@@ -103,5 +102,5 @@ func pack(args []any) []any {
 	return args
 }
 
-// packed is a consumer, a key, a name or a mark as an argument.
+// packed returns a consumer, a key, a name or a mark as an argument.
 func packed(s string) []byte { return packing.Bytes([]byte(s)) }

@@ -31,8 +31,8 @@ const (
 	noResourceNow   = 10929
 )
 
-// classify adds to the driver's error the answer to what it means for the bridge.
-// needed are the rights without which the statement is denied.
+// classify adds the bridge's error, with the remedy, to the driver's error. needed are the rights
+// without which the statement is denied.
 func classify(in schema.Name, err error, needed string) error {
 	switch mssql.Number(err) {
 	case mssql.PrimaryKey, mssql.UniqueIndex:

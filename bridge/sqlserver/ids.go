@@ -9,21 +9,20 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/schema"
 )
 
-// sizes are the numbers of IDs that one statement has room for. They are few, so
-// that the server keeps few plans, and no statement comes near the 5,000 locks at
-// which SQL Server would lock the whole table. 500 IDs are 8,000 bytes, the most
-// that varbinary takes without becoming varbinary(max).
+// sizes are the numbers of IDs that fit into one statement. They are few, so that the server keeps
+// few plans, and no statement comes near the 5,000 locks at which SQL Server would lock the whole
+// table. 500 IDs are 8,000 bytes, the most that varbinary takes without becoming varbinary(max).
 var sizes = [...]int{1, 16, 128, 500}
 
-// chunk is how many IDs go into one statement at most.
+// chunk bounds the IDs of one statement.
 const chunk = 500
 
 // A statement has a text for each of the sizes.
 type statement map[int]string
 
-// forIDs makes a statement of a text in which $asked stands for a table of the
-// IDs in @p1. There is room in @p1 for one of the sizes; the first @p2 bytes count.
-// more are other words to replace, each with what it stands for.
+// forIDs makes a statement of a text in which $asked stands for a table of the IDs in @p1. There is
+// room in @p1 for one of the sizes; the first @p2 bytes count. more are further words, each
+// followed by its replacement.
 func forIDs(text string, more ...string) statement { return forEach("", text, more...) }
 
 // forEach is forIDs with further columns of that table.
@@ -35,7 +34,7 @@ func forEach(columns, text string, more ...string) statement {
 	return s
 }
 
-// asked is the table. pos is the place of an ID in @p1, counted from 1.
+// asked returns that table. pos is the place of an ID in @p1, counted from 1.
 func asked(size int, columns string) string {
 	places := make([]string, size)
 	for i := range places {
@@ -45,7 +44,7 @@ func asked(size int, columns string) string {
 		strings.Join(places, ", ") + `) AS place (pos) WHERE pos <= @p2) AS asked`
 }
 
-// fill returns the text for so many IDs, with the schema in it, and its first two arguments.
+// fill returns the text for that number of IDs, with the schema in it, and its first two arguments.
 func (s statement) fill(in schema.Name, ids []uuid.UUID) (text string, packed []byte, used int) {
 	size := chunk
 	for _, room := range sizes {
@@ -62,8 +61,8 @@ func (s statement) fill(in schema.Name, ids []uuid.UUID) (text string, packed []
 	return in.In(s[size]), packed, 16 * len(ids)
 }
 
-// swapped turns a UUID's bytes into the order in which SQL Server stores them, and
-// back: it keeps the first three fields with their lowest byte first.
+// swapped converts a UUID's bytes to SQL Server's order, and back: the first three fields begin
+// with their lowest byte.
 func swapped(id uuid.UUID) uuid.UUID {
 	id[0], id[1], id[2], id[3] = id[3], id[2], id[1], id[0]
 	id[4], id[5] = id[5], id[4]
@@ -71,13 +70,13 @@ func swapped(id uuid.UUID) uuid.UUID {
 	return id
 }
 
-// argument is id as a parameter, which a CAST makes a uniqueidentifier.
+// argument returns id as a parameter, which a CAST makes a uniqueidentifier.
 func argument(id uuid.UUID) []byte {
 	stored := swapped(id)
 	return stored[:]
 }
 
-// readID is the id in a column that was cast to binary(16).
+// readID returns the id in a column that was cast to binary(16).
 func readID(column []byte) (uuid.UUID, error) {
 	id, err := uuid.FromBytes(column)
 	return swapped(id), err
@@ -96,7 +95,8 @@ func readIDs(column [][]byte) ([]uuid.UUID, error) {
 }
 
 // readChanged returns the IDs in an OUTPUT, which Babelfish refuses to CAST. So the driver has
-// swapped their bytes if 'guid conversion' is on. Each is one of asked, which tells.
+// swapped their bytes if 'guid conversion' is on. Each ID is one of asked, which shows the order of
+// its bytes.
 func readChanged(column [][]byte, asked []uuid.UUID) ([]uuid.UUID, error) {
 	among := make(map[uuid.UUID]bool, len(asked))
 	for _, id := range asked {

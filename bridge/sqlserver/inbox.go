@@ -15,9 +15,9 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// A statement that claims up to so many keys: few numbers, so that the server keeps few plans.
-// @p2 is how many keys count. With XACT_ABORT ON a duplicate would end the caller's transaction.
-// The server takes the SET back with the end of the text.
+// A statement that claims up to so many keys: few sizes, so that the server keeps few plans. @p2 is
+// the number of keys that count. With XACT_ABORT ON a duplicate would end the caller's transaction.
+// The server reverts the SET at the end of the text.
 var claim = map[int]string{1: claiming(1), 10: claiming(10), 100: claiming(100)}
 
 func claiming(room int) string {
@@ -37,16 +37,14 @@ const (
 	pendingRights   = "SELECT, DELETE ON bridge_inbox, and SELECT, INSERT, UPDATE, DELETE ON bridge_inbox_pending"
 )
 
-// FORCESEEK, in the FROM clause, which is where a target may have it: an optimizer that
-// has seen a small table may else choose to read all of it, and wait for the locks of
-// others ('Table hints').
+// FORCESEEK is in the FROM clause, where a target may have it: an optimizer that has seen a small
+// table may otherwise choose to read all of it, and wait for the locks of others ('Table hints').
 //
-// A look must not see a claim of now beside a row of the statement's start, which is what
-// READ_COMMITTED_SNAPSHOT would show of it: a key that is claimed without a row is done.
-// So it reads first the claim, then the row, both by locks; REPEATABLEREAD keeps whoever
-// would unclaim the key waiting until the row is read. Where hints are ignored, a
-// statement reads one snapshot, and of two who take the same row the second finds that
-// its run has changed.
+// A look must not combine a present claim with a row as of the statement's start, as
+// READ_COMMITTED_SNAPSHOT would: a key that is claimed without a row is done. So it reads first the
+// claim, then the row, both by locks; REPEATABLEREAD makes an Unclaim of the key wait until the row
+// is read. Where hints are ignored, a statement reads one snapshot, and of two transactions that
+// take the same row the second finds that its run has changed. its run has changed.
 func inboxIn(in schema.Name) tables.Inbox {
 	return tables.NewInbox(tables.Dialect{
 		Schema:      in,
@@ -69,8 +67,8 @@ func inboxIn(in schema.Name) tables.Inbox {
 	})
 }
 
-// An Inbox is the tables of processed keys, pending messages, marks and kept messages in one
-// SQL Server database. It implements driver.Inbox.
+// An Inbox holds the tables of processed keys, pending messages, marks and kept messages in one SQL
+// Server database. It implements driver.Inbox.
 //
 // LockMark waits for an open transaction that has locked the mark, for as long as the session's
 // LOCK_TIMEOUT allows. At SNAPSHOT it fails with error 3960 if the mark was changed after the
@@ -87,7 +85,7 @@ var _ driver.Inbox = (*Inbox)(nil)
 // version, the error wraps bridge.ErrNoSchema.
 func OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) { return Schema("").OpenInbox(ctx, db) }
 
-// OpenInbox does what the function of this name does, with the inbox's tables in the schema.
+// OpenInbox opens the inbox whose tables are in the schema, as the function OpenInbox does.
 func (s Schema) OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
 	in, err := schema.SQLServer(string(s))
 	if err != nil {
@@ -113,10 +111,9 @@ func (s Schema) OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
 }
 
 // Claim inserts the keys in tx, up to 100 with a statement. It waits at each key for an open
-// transaction that has inserted that key, for as long as the session's LOCK_TIMEOUT allows. If
-// one of the keys is claimed, the statement fails as a whole, and its keys are inserted in
-// smaller numbers, down to one. Keys are kept as bytes, in which all of them differ that differ
-// in any way.
+// transaction that has inserted that key, for as long as the session's LOCK_TIMEOUT allows. If one
+// of the keys is claimed, the statement fails as a whole, and its keys are inserted in smaller
+// groups, down to one. Keys are kept as bytes, so that no collation makes two keys equal.
 func (i *Inbox) Claim(ctx context.Context, tx bridge.Tx, consumer string, keys []string) (fresh []string, err error) {
 	if err := tables.CheckClaim(consumer, keys); err != nil {
 		return nil, fmt.Errorf("claim keys: %w", err)

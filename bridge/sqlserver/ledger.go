@@ -20,25 +20,24 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// keepPlan is on the statements of every message. A ledger is empty most of the time, so
-// its statistics go stale every 500 changes, and a statement that depends on them would
-// be compiled anew each time. With FORCESEEK no plan is better than another.
+// keepPlan is on the statements of every message. A ledger is empty most of the time, so its
+// statistics go stale every 500 changes, and a statement that depends on them would be compiled
+// anew each time. With FORCESEEK no plan is better than another.
 const keepPlan = "\nOPTION (KEEPFIXED PLAN)"
 
-// Every statement of ours sets what it depends on: a pooled connection may bring
-// other settings. With parameters a text runs within sp_executesql, at whose end
-// the server takes its SETs back.
+// Every statement sets the options that it depends on: a pooled connection may have other settings.
+// With parameters a text runs within sp_executesql, at whose end the server reverts its SETs.
 var (
-	// NOCOUNT would hide how many rows went in.
+	// NOCOUNT would hide the number of inserted rows.
 	record = forIDs(`SET NOCOUNT OFF;
 INSERT INTO bridge_ledger (id)
 SELECT asked.id FROM bridge_identity i CROSS JOIN $asked WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)` + keepPlan)
 
-	// forget passes over locked rows.
+	// forget skips locked rows.
 	forget = passingOver(`DELETE l OUTPUT deleted.id
 FROM $asked INNER LOOP JOIN bridge_ledger l WITH (` + readingPast + `) ON l.id = asked.id` + keepPlan)
 
-	// A row that is locked must not be taken for one that is gone.
+	// A locked row must not be taken for a deleted one.
 	stays = forIDs(`SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 SET LOCK_TIMEOUT 0;
 SELECT CAST(l.id AS binary(16)) AS id FROM bridge_identity i
@@ -48,9 +47,9 @@ WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)`)
 
 // A Ledger is the ledger in one SQL Server database. It implements driver.Ledger.
 //
-// At every isolation level of tx, Record inserts 500 rows per statement, and of carried messages
-// about a mebibyte. After an error roll back. With XACT_ABORT ON, or as the victim of a deadlock,
-// the server has done so already.
+// At every isolation level of tx, Record inserts 500 rows per statement, or about a mebibyte of
+// carried messages. After an error roll back. With XACT_ABORT ON, or as the victim of a deadlock,
+// tx is rolled back already.
 type Ledger struct {
 	tables.Ledger
 	db     *sqlx.DB
@@ -61,9 +60,9 @@ type Ledger struct {
 
 var _ driver.Ledger = (*Ledger)(nil)
 
-// Open reads the identity of the ledger in db, and checks that a ledger can be kept in this
-// database. If the tables are missing, or not as migrate.Ledger makes them, the error wraps
-// bridge.ErrNoSchema. db stays the caller's.
+// Open reads the identity of the ledger in db, and checks that this database can keep a ledger. If
+// the tables are missing, or not as migrate.Ledger makes them, the error wraps bridge.ErrNoSchema.
+// db stays the caller's.
 func Open(ctx context.Context, db *sql.DB) (*Ledger, error) { return Schema("").Open(ctx, db) }
 
 func (l *Ledger) verbs() tables.Verbs {
@@ -99,8 +98,8 @@ const (
 	readRights   = "SELECT ON bridge_ledger, SELECT ON bridge_identity"
 )
 
-// rightsTo are the rights that the portable verbs need, in the words of GRANT. The lookups'
-// depend on the table.
+// rightsTo lists the rights that the portable verbs need, in the words of GRANT. The lookups'
+// rights depend on the table.
 var rightsTo = map[string]string{
 	tables.Opening:          stateRights,
 	tables.Checking:         stateRights,
@@ -134,8 +133,8 @@ func (l *Ledger) record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) (cha
 	return changed, nil
 }
 
-// lookUp reads the rows of ids, 500 per statement, as they were committed, or past those
-// that are locked. While the whole table is locked, as by ALTER TABLE, it finds none.
+// lookUp reads the committed rows of ids, 500 per statement, as of the statement or without locked
+// rows. While the whole table is locked, as by ALTER TABLE, it finds none.
 func (l *Ledger) lookUp(ctx context.Context, ids []uuid.UUID) (found []uuid.UUID, from driver.Instance, err error) {
 	for ids := range slices.Chunk(ids, chunk) {
 		var some []uuid.UUID
@@ -145,7 +144,7 @@ func (l *Ledger) lookUp(ctx context.Context, ids []uuid.UUID) (found []uuid.UUID
 			return err
 		})
 		if mssql.Number(err) == mssql.LockTimeout {
-			// Perhaps the setting has been changed: then the next lookup is another.
+			// The setting may have changed: then the next lookup uses the other statement.
 			some, answers, err = nil, from, l.readSetting(ctx, l.db)
 		}
 		if err == nil && from != "" && from != answers {
@@ -159,7 +158,7 @@ func (l *Ledger) lookUp(ctx context.Context, ids []uuid.UUID) (found []uuid.UUID
 	return found, from, nil
 }
 
-// recent finds none while the whole table is locked.
+// recent finds no row while the whole table is locked.
 func (l *Ledger) recent(ctx context.Context, ids []uuid.UUID, age time.Duration) (found []uuid.UUID, from driver.Instance, err error) {
 	err = mssql.Try(ctx, func(ctx context.Context) (err error) {
 		found, from, err = l.find(ctx, l.db, l.recently(), ids, int64(min(age, math.MaxInt32*time.Millisecond)/time.Millisecond))
@@ -180,7 +179,7 @@ func (l *Ledger) forget(ctx context.Context, ids []uuid.UUID) (left []uuid.UUID,
 	for _, id := range slices.Concat(gone, locked) {
 		known[id] = true
 	}
-	for _, id := range ids { // as a rule all are gone, and this asks nothing
+	for _, id := range ids { // as a rule all are gone, and no statement is sent
 		if known[id] {
 			continue
 		}
@@ -196,7 +195,7 @@ func (l *Ledger) forget(ctx context.Context, ids []uuid.UUID) (left []uuid.UUID,
 	return append(left, locked...), nil
 }
 
-// stays tells whether the row of an ID is there or locked.
+// stays reports whether the row of an ID exists or is locked.
 func (l *Ledger) stays(ctx context.Context, id uuid.UUID) (bool, error) {
 	var found []uuid.UUID
 	err := mssql.Try(ctx, func(ctx context.Context) (err error) {

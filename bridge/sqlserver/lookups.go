@@ -14,30 +14,31 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// server names the instance by its name and its start, when it made tempdb. Azure SQL Database
-// does not show tempdb; there it is the logical server's name, and Babelfish does not make tempdb
+// server names the instance by its name and its start, when it made tempdb. Azure SQL Database does
+// not show tempdb; there the instance is the logical server's name. Babelfish does not make tempdb
 // anew at a start.
 const server = `CONCAT(@@SERVERNAME, ' ', (SELECT CONVERT(nvarchar(30), create_date, 126) FROM sys.databases WHERE name = 'tempdb')) AS instance`
 
-// The texts that read a table of IDs, of which $table and $column are the names.
+// The texts that read a table of IDs. $table and $column are its names.
 const (
-	// One row at least if the identity is right, with a null id if nothing is found. A
-	// found ID is the one that was asked for, as the column may have a mask. LOOP fixes
-	// the join; FORCESEEK keeps it to the rows that are asked for. $reading waits for no
-	// row, and LOCK_TIMEOUT 0 for no change of the table.
+	// At least one row if the identity is right, with a null id if no ID is found. The result is
+	// the requested ID, as the column may have a mask. LOOP fixes the join; FORCESEEK restricts it
+	// to the requested rows. $reading waits for no row, and LOCK_TIMEOUT 0 for no change of the
+	// table.
 	committed = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 SET LOCK_TIMEOUT 0;
 SELECT CAST(asked.id AS binary(16)) AS id, ` + server + ` FROM bridge_identity i
 LEFT JOIN ($asked INNER LOOP JOIN $table l WITH ($reading) ON l.$column = asked.id) ON 1 = 1
 WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)` + keepPlan
 
-	// With READ_COMMITTED_SNAPSHOT, a SELECT reads what was committed when it began.
-	// Without it, READPAST passes over the rows that are locked; whether it passes over
-	// one that optimized locking protects by its transaction's ID, nobody has written.
+	// With READ_COMMITTED_SNAPSHOT, a SELECT reads the rows committed when it began. Without it,
+	// READPAST skips locked rows; no document tells whether it skips a row that optimized locking
+	// protects by its transaction's ID.
 	readingVersions = "FORCESEEK"
 	readingPast     = "READCOMMITTEDLOCK, READPAST, ROWLOCK, FORCESEEK"
 
-	// committed, of rows of bridge_ledger that are not older than @p4 milliseconds, an int.
+	// The lookup committed, for rows of bridge_ledger that are at most @p4 milliseconds old, an
+	// int.
 	recent = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 SET LOCK_TIMEOUT 0;
 SELECT CAST(asked.id AS binary(16)) AS id, ` + server + ` FROM bridge_identity i
@@ -48,8 +49,8 @@ WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)` + keepPlan
 	snapshotOn = `SET LOCK_TIMEOUT 0;
 SELECT count(*) FROM sys.databases WHERE name = DB_NAME() AND is_read_committed_snapshot_on = @p1`
 
-	// On a readable secondary, which a connection may come to after a failover, the
-	// server would ignore the hints and read an old state.
+	// A readable secondary, where a connection may end up after a failover, would ignore the hints
+	// and read an old state.
 	settleBySelect = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 SELECT (SELECT count(*) FROM bridge_identity WHERE [identity] = CAST(@p2 AS uniqueidentifier)) AS own,
 	(SELECT count(*) FROM $table WITH (READCOMMITTEDLOCK, ROWLOCK, FORCESEEK) WHERE $column = CAST(@p1 AS uniqueidentifier)) AS found,
@@ -64,14 +65,14 @@ var (
 // lookups are the statements that read the IDs of one table.
 type lookups struct {
 	table     string
-	versions  statement // the lookup that does not wait, with READ_COMMITTED_SNAPSHOT
+	versions  statement // the non-waiting lookup with READ_COMMITTED_SNAPSHOT
 	past      statement // and without it
 	settle    string
-	rights    string      // that they need, in the words of GRANT
+	rights    string      // rights that the statements need, in the words of GRANT
 	versioned atomic.Bool // whether READ_COMMITTED_SNAPSHOT is on
 }
 
-// lookupsIn takes names as they stand in a statement.
+// lookupsIn takes names as they are written in a statement.
 func lookupsIn(table, column string) *lookups {
 	in := func(reading string) statement {
 		return forIDs(committed, "$table", table, "$column", column, "$reading", reading)
@@ -85,7 +86,7 @@ func lookupsIn(table, column string) *lookups {
 	}
 }
 
-// committed is the lookup that does not wait.
+// committed returns the non-waiting lookup.
 func (l *lookups) committed() statement {
 	if l.versioned.Load() {
 		return l.versions
@@ -93,7 +94,7 @@ func (l *lookups) committed() statement {
 	return l.past
 }
 
-// recently is the lookup of recent rows, which does not wait either.
+// recently returns the lookup of recent rows, which does not wait either.
 func (l *lookups) recently() statement {
 	if l.versioned.Load() {
 		return recentVersions
@@ -101,8 +102,8 @@ func (l *lookups) recently() statement {
 	return recentPast
 }
 
-// readSetting asks which lookup is right for db. A server that cannot tell at once leaves
-// it as it was.
+// readSetting reads which lookup is right for db. If the server does not answer at once, the choice
+// stays.
 func (l *lookups) readSetting(ctx context.Context, db *sqlx.DB) error {
 	var on int
 	err := mssql.Try(ctx, func(ctx context.Context) error { return db.GetContext(ctx, &on, snapshotOn, 1) })
@@ -115,7 +116,7 @@ func (l *lookups) readSetting(ctx context.Context, db *sqlx.DB) error {
 	return err
 }
 
-// find runs one of the statements that look IDs up, and check the identity as they go.
+// find runs a statement that looks IDs up and checks the identity.
 func (l *Ledger) find(ctx context.Context, q sqlx.QueryerContext, s statement, ids []uuid.UUID, further ...any) ([]uuid.UUID, driver.Instance, error) {
 	text, packed, used := s.fill(l.schema, ids)
 	var rows []struct {

@@ -14,9 +14,9 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// Times travel as text, in ISO 8601, which no setting of the connection changes.
+// Times are text in ISO 8601, which no setting of the connection changes.
 const (
-	// One row at least if the identity is right, with nulls if there are none.
+	// At least one row if the identity is right, with nulls if there are no orphans.
 	orphans = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 SET LOCK_TIMEOUT 1000;
 SELECT CAST(o.id AS binary(16)) AS id, CONVERT(nvarchar(23), o.recorded_at, 126) AS recorded_at
@@ -37,7 +37,7 @@ SELECT CONVERT(nvarchar(23), w.swept_before, 126) AS swept_before,
 FROM bridge_identity i CROSS JOIN bridge_watermark w WHERE i.[identity] = CAST(@p1 AS uniqueidentifier)`
 )
 
-// As in committed, but nothing is sought.
+// The hints are committed's, without FORCESEEK, since all rows are read.
 var (
 	orphanVersions = strings.Replace(orphans, "$reading", "", 1)
 	orphansPast    = strings.Replace(orphans, "$reading", " WITH (READCOMMITTEDLOCK, READPAST, ROWLOCK)", 1)
@@ -47,11 +47,12 @@ var sweep = passingOver(`DELETE l OUTPUT deleted.id
 FROM $asked INNER LOOP JOIN bridge_ledger l WITH (` + readingPast + `) ON l.id = asked.id
 WHERE l.recorded_at < CAST(@p3 AS datetime2(3)) AND l.stage_at IS NULL`)
 
-// timeText is a datetime2(3) as a parameter. What the server writes, mssql.ParseTime reads.
+// timeText is the format of a datetime2(3) as a parameter. mssql.ParseTime reads the server's
+// texts.
 const timeText = "2006-01-02T15:04:05.000"
 
-// orphans reads the whole ledger, as it was committed or past the rows that are locked. It waits for
-// a change of the table, and fails after a second. Ages are in whole seconds.
+// orphans reads the whole ledger, as it was committed or without locked rows. It waits for a change
+// of the table, and fails after a second. Ages are in whole seconds.
 func (l *Ledger) orphans(ctx context.Context, age time.Duration, limit int) ([]tables.OrphanRow, error) {
 	var rows []struct {
 		ID         []byte
@@ -72,7 +73,7 @@ func (l *Ledger) orphans(ctx context.Context, age time.Duration, limit int) ([]t
 	found := make([]tables.OrphanRow, len(rows))
 	for i, row := range rows {
 		if row.ID == nil {
-			continue // there are none
+			continue // there are no orphans
 		}
 		id, err := readID(row.ID)
 		if err != nil {
@@ -118,7 +119,7 @@ func (l *Ledger) raise(ctx context.Context, before time.Time) error {
 	return tables.ExpectChanged(changed, 1, l.Identity())
 }
 
-// sweep passes over the rows that are locked.
+// sweep skips locked rows.
 func (l *Ledger) sweep(ctx context.Context, ids []uuid.UUID, before time.Time) ([]uuid.UUID, error) {
 	swept, _, err := sweep.run(ids, l.change(ctx, before.Format(timeText)))
 	return swept, err

@@ -14,29 +14,30 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// Whether the identity is right, and how many rows are found: those that tx has
-// inserted and those that are committed, whatever its isolation level.
+// Whether the identity is right, and the number of rows found: rows that tx has inserted and
+// committed rows, at every isolation level.
 const rows = `SELECT (SELECT count(*) FROM bridge_identity WHERE [identity] = CAST(@p3 AS uniqueidentifier)) AS own,
 	(SELECT count(*) FROM $asked INNER LOOP JOIN $table l WITH (READCOMMITTEDLOCK, ROWLOCK, FORCESEEK) ON l.$column = asked.id) AS found` + keepPlan
 
-// An OwnLedger is a ledger that reads another table than bridge_ledger, and leaves it as
-// it is. It implements driver.Ledger.
+// An OwnLedger is a ledger that reads a table of the application's, and does not change it. It
+// implements driver.Ledger.
 type OwnLedger struct{ tables.OwnLedger }
 
 var _ driver.Ledger = (*OwnLedger)(nil)
 
-// OpenOwnTable opens the ledger of db on a table of the application's own. The
-// column must be a uniqueidentifier, with a unique index on it alone, neither
-// filtered nor disabled, in a table on disk that the login may read. The table may have no
-// clustered columnstore index, and all its indexes must allow locks of rows.
+// OpenOwnTable opens the ledger of db on a table of the application's own. The column must be a
+// uniqueidentifier, with a unique index on it alone, neither filtered nor disabled, in a table on
+// disk that the login may read. The table may have no clustered columnstore index, and all its
+// indexes must allow row locks.
 //
-// If the server ignores lock hints, the proof fails with bridge.ErrProof, because the other way
-// to wait would insert into the table.
+// If the server ignores lock hints, the proof fails with bridge.ErrProof, because the other way to
+// wait would insert into the table.
 func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*OwnLedger, error) {
 	return Schema("").OpenOwnTable(ctx, db, own)
 }
 
-// OpenOwnTable does what the function of this name does, with the bridge's tables in the schema.
+// OpenOwnTable opens the ledger with the bridge's tables in the schema, as the function
+// OpenOwnTable does.
 func (s Schema) OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*OwnLedger, error) {
 	proof, err := s.Open(ctx, db)
 	if err != nil {
@@ -80,7 +81,7 @@ func (s Schema) OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTabl
 	})}, nil
 }
 
-// The catalogue shows a login only what it has some right to.
+// The catalogue shows a login only the objects to which it has some right.
 const findColumn = `SELECT SCHEMA_NAME(o.schema_id) AS in_schema, o.name AS in_table, o.type_desc AS kind,
 	COALESCE(OBJECTPROPERTY(o.object_id, 'TableIsMemoryOptimized'), 0) AS in_memory,
 	c.name AS name, TYPE_NAME(c.system_type_id) AS type,
@@ -90,8 +91,8 @@ const findColumn = `SELECT SCHEMA_NAME(o.schema_id) AS in_schema, o.name AS in_t
 FROM sys.objects o LEFT JOIN sys.columns c ON c.object_id = o.object_id AND c.name = @p2
 WHERE o.object_id = OBJECT_ID(@p1)`
 
-// inspect returns the quoted names of the table and the column, as the catalogue
-// spells them, the table's with its schema.
+// inspect returns the quoted names of the table and the column, in the catalogue's spelling, the
+// table's with its schema.
 func (l *Ledger) inspect(ctx context.Context, own bridge.OwnTable) (table, column string, err error) {
 	schema, table, column, err := tables.Names(own)
 	if err != nil {
@@ -126,7 +127,7 @@ func (l *Ledger) inspect(ctx context.Context, own bridge.OwnTable) (table, colum
 		return "", "", fmt.Errorf("%s is not a table, but %s", own.Table, t.Kind)
 	case t.InMemory:
 		return "", "", fmt.Errorf("%s is memory-optimized: there are no locks to wait for", own.Table)
-	case t.Columnstores > 0: // the lookups' ROWLOCK is error 651 there
+	case t.Columnstores > 0: // there the lookups' ROWLOCK is error 651
 		return "", "", fmt.Errorf("%s has a clustered columnstore index, which has no locks of rows: use the ledger's own table", own.Table)
 	case t.NoRowLocks > 0:
 		return "", "", fmt.Errorf("%d indexes of %s allow no locks of rows: ALTER INDEX ALL ON %s SET (ALLOW_ROW_LOCKS = ON)", t.NoRowLocks, own.Table, own.Table)

@@ -8,12 +8,11 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// The driver declares a parameter with its length, and the server keeps a plan for each
-// declaration ('sp_executesql'). So bytes come after their length, a text before a full
-// stop, and what fills the parameter up is cut off in the statement: by a function of the
-// parameter alone, which a seek takes as it takes the parameter. The length's bytes are
-// those of a number that is converted to binary ('binary and varbinary'). LEN does not
-// count the spaces at the end, and counts characters as LEFT does in any collation.
+// The driver declares a parameter with its length, and the server keeps a plan for each declaration
+// ('sp_executesql'). So bytes follow their length, a text precedes a full stop, and the statement
+// cuts off the filling: by a function of the parameter alone, which a seek accepts like the
+// parameter. The length has the bytes of a number converted to binary ('binary and varbinary'). LEN
+// does not count the spaces at the end, and counts characters as LEFT does in any collation.
 var packing = tables.Packing{
 	Bytes:    packBytes,
 	Text:     packText,
@@ -21,9 +20,9 @@ var packing = tables.Packing{
 	TextOut:  "LEFT($1, LEN($1) - 1)",
 }
 
-// The lengths of parameters, in bytes and in the units of UTF-16. The first of each is
-// enough for what each statement has: names and keys of at most 255 bytes, and states and
-// runs. Above 8,000 bytes a parameter is varbinary(max) at any length.
+// The lengths of parameters, in bytes and in units of UTF-16. The first length of each is enough
+// for the values of every statement: names and keys of at most 255 bytes, and states and runs.
+// Above 8,000 bytes a parameter is varbinary(max) at any length.
 var (
 	bytesRooms = []int{4 + 255, 2000, 8000}
 	textRooms  = []int{40, 2001} // an error has at most 1,000 characters
@@ -44,7 +43,7 @@ func packText(s string) string {
 	return s + "." + strings.Repeat(" ", room(length, textRooms)-length)
 }
 
-// room is the first of the rooms that is large enough, or the length itself.
+// room returns the first of rooms that is large enough, or the length itself.
 func room(length int, rooms []int) int {
 	for _, room := range rooms {
 		if length <= room {

@@ -11,22 +11,22 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/schema"
 )
 
-// passing is a statement that changes rows by their IDs, passes over locked rows, and returns the
-// IDs that it has changed. READPAST passes over a row that is locked, but not over a page; and no
-// document says that it passes over a row that optimized locking protects by its transaction's ID.
-// There the time-out ends the statement, and each row is tried alone.
+// passing is a statement that changes rows by their IDs, skips locked rows, and returns the IDs of
+// the changed rows. READPAST skips a locked row, but not a page; and no document promises that it
+// skips a row that optimized locking protects by its transaction's ID. There the time-out ends the
+// statement, and each row is tried alone.
 type passing struct{ all, alone statement }
 
 func passingOver(text string) passing {
 	return passing{within(1000, "", text), within(0, "", text)}
 }
 
-// within is a statement, as forEach makes it, whose wait for a lock is bounded.
+// within returns a statement made by forEach whose wait for a lock is bounded.
 func within(milliseconds int, columns, text string) statement {
 	return forEach(columns, fmt.Sprintf("SET TRANSACTION ISOLATION LEVEL READ COMMITTED;\nSET LOCK_TIMEOUT %d;\n", milliseconds)+text)
 }
 
-// run returns the IDs of rows that it has changed, and the IDs of rows that certainly are locked.
+// run returns the IDs of the changed rows, and the IDs of rows that certainly are locked.
 func (p passing) run(ids []uuid.UUID, change func(s statement, ids []uuid.UUID) ([]uuid.UUID, error)) (changed, locked []uuid.UUID, err error) {
 	changed, err = change(p.all, ids)
 	if mssql.Number(err) != mssql.LockTimeout {

@@ -11,19 +11,19 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// Rows that are due are found and locked by two statements. The first reads keys by the index of
-// due times, without locks ('READUNCOMMITTED', 'Table hints'): a key is a candidate only. The
-// second locks one row by its clustered key, and checks that it is still due. LOCK_TIMEOUT 0 ends
-// it if another transaction has locked the row, by whatever kind of lock: no document says that
-// READPAST passes over a row that optimized locking protects by its transaction's ID.
+// Due rows are found and locked by two statements. The first reads keys by the index of due times,
+// without locks ('READUNCOMMITTED', 'Table hints'): a key is a candidate only. The second locks one
+// row by its clustered key, and checks that it is still due. LOCK_TIMEOUT 0 ends it if another
+// transaction has locked the row, with any kind of lock: no document promises that READPAST skips a
+// row that optimized locking protects by its transaction's ID.
 //
-// Every statement locks a row before the row's entry in the index. One that found the row by the
-// index would lock them the other way round, and be in deadlock with a transaction that changes that
-// row ('Deadlocks guide').
+// Every statement locks a row before the row's entry in the index. A statement that found the row
+// by the index would lock them in the opposite order, and be in deadlock with a transaction that
+// changes that row ('Deadlocks guide').
 //
-// A state must be a varchar as the column is: a column that is converted to nvarchar cannot be
-// sought under SQL collations ('Data type precedence'). XACT_ABORT and NOCOUNT as in claim and
-// record. FORCESEEK beside INDEX is the form that Babelfish takes too (measured on 4.3).
+// A state must be a varchar like the column: a column converted to nvarchar cannot be sought under
+// SQL collations ('Data type precedence'). XACT_ABORT and NOCOUNT as in claim and record. FORCESEEK
+// beside INDEX is the form that Babelfish accepts too (measured on 4.3).
 const (
 	dueKeys = `SELECT TOP (100) message_key, due_ms
 FROM bridge_inbox_pending WITH (READUNCOMMITTED, FORCESEEK, INDEX (bridge_inbox_pending_due))
@@ -72,8 +72,8 @@ func (i *Inbox) TakePending(ctx context.Context, tx bridge.Tx, consumer string, 
 	return taken, nil
 }
 
-// DoubtOverdue implements driver.PendingMessages. It passes over a row that another transaction
-// has locked; if the row is still overdue then, the next DoubtOverdue makes it doubtful.
+// DoubtOverdue implements driver.PendingMessages. It skips a row that another transaction has
+// locked; if the row is still overdue afterwards, the next DoubtOverdue makes it doubtful.
 func (i *Inbox) DoubtOverdue(ctx context.Context, tx bridge.Tx, consumer string) (changed int64, err error) {
 	err = i.eachDue(ctx, tx, due, consumer, driver.Started, func(key []byte) (bool, error) {
 		n, err := tx.Exec(ctx, i.schema.In(doubtDue), packed(consumer), packing.Bytes(key))
@@ -86,8 +86,8 @@ func (i *Inbox) DoubtOverdue(ctx context.Context, tx bridge.Tx, consumer string)
 	return changed, nil
 }
 
-// eachDue calls do with the keys of the rows that are due, in their order, until do says that it
-// is done. A row that another transaction has locked is passed over.
+// eachDue calls do with the keys of the due rows, in their order, until do returns that it is done.
+// It skips rows that another transaction has locked.
 func (i *Inbox) eachDue(ctx context.Context, tx bridge.Tx, find, consumer string, state driver.State, do func(key []byte) (done bool, err error)) error {
 	if err := tables.CheckConsumer(consumer); err != nil {
 		return err
@@ -114,7 +114,7 @@ func (i *Inbox) eachDue(ctx context.Context, tx bridge.Tx, find, consumer string
 	}
 }
 
-// readDue also returns when the last one was due.
+// readDue also returns when the last key was due.
 func readDue(ctx context.Context, tx bridge.Tx, find string, args ...any) (keys [][]byte, last int64, err error) {
 	rows, err := tx.Query(ctx, find, args...)
 	if err != nil {

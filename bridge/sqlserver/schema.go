@@ -11,16 +11,16 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// A Schema is the schema of the bridge's tables, by its name as sys.schemas has it:
+// A Schema names the schema of the bridge's tables, as spelled in sys.schemas:
 //
 //	ledger, err := sqlserver.Schema("messaging").Open(ctx, db)
 //
 // All statements then name the schema, and no login's default schema matters. Statements that name
-// the schema also share their plans between logins of different default schemas. The schema "" is the
-// login's default schema, or dbo.
+// the schema also share their plans between logins of different default schemas. The schema ""
+// means the login's default schema, or dbo.
 type Schema string
 
-// Open does what the function of this name does, with the ledger's tables in the schema.
+// Open opens the ledger whose tables are in the schema, as the function Open does.
 func (s Schema) Open(ctx context.Context, db *sql.DB) (*Ledger, error) {
 	l := &Ledger{db: sqlx.NewDb(db, "sqlserver"), lookups: lookupsIn("bridge_ledger", "id")}
 	var err error

@@ -15,8 +15,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// bound begins the statements that wait. LOCK_TIMEOUT takes no parameter, but a
-// verifier's wait is always the same, and so is the text.
+// bound begins the statements that wait. LOCK_TIMEOUT takes no parameter. A verifier's wait is
+// constant, and so is the text.
 const bound = "SET LOCK_TIMEOUT %d;\n"
 
 // settleByInsert is the other way to wait.
@@ -24,9 +24,8 @@ const settleByInsert = `SET NOCOUNT OFF;
 INSERT INTO bridge_ledger (id)
 SELECT CAST(@p1 AS uniqueidentifier) FROM bridge_identity WHERE [identity] = CAST(@p2 AS uniqueidentifier)`
 
-// settle reads the row of id, and waits for whoever has it locked. LOCK_TIMEOUT
-// bounds the wait, in whole milliseconds, and so does a deadline of ctx; both leave
-// the connection usable.
+// settle reads the row of id, and waits for a transaction that has it locked. LOCK_TIMEOUT bounds
+// the wait, in whole milliseconds, and so does a deadline of ctx; both leave the connection usable.
 func (l *Ledger) settle(ctx context.Context, id uuid.UUID, wait time.Duration, began func(sqlx.QueryerContext) error) (driver.Outcome, driver.Instance, error) {
 	milliseconds := tables.Wait(ctx, wait, time.Millisecond) // never 0, which would not wait
 	outcome, from := driver.StillOpen, driver.Instance("")
@@ -83,16 +82,16 @@ func (l *Ledger) settleBySelect(ctx context.Context, q sqlx.QueryerContext, id u
 	}
 }
 
-// settleByInsert inserts the ID in a transaction of its own, and rolls back. The
-// transaction is not ctx's: under a context that has ended the driver gives the
-// connection back before it has read the answer to the rollback.
+// settleByInsert inserts the ID in a transaction of its own, and rolls back. The transaction does
+// not use ctx: under an ended context the driver returns the connection before it has read the
+// answer to the rollback.
 func (l *Ledger) settleByInsert(ctx context.Context, conn *sqlx.Conn, id uuid.UUID, milliseconds int64) (driver.Outcome, driver.Instance, error) {
 	tx, err := conn.BeginTxx(context.WithoutCancel(ctx), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
 		return driver.StillOpen, "", fmt.Errorf("begin: %w", err)
 	}
 	defer func() { _ = tx.Rollback() }()
-	from, err := nameInstance(ctx, bridge.SQL(tx)) // first: a duplicate key answers with an error only
+	from, err := nameInstance(ctx, bridge.SQL(tx)) // first, since a duplicate key returns only an error
 	if err != nil {
 		return driver.StillOpen, "", err
 	}
@@ -119,9 +118,8 @@ func nameInstance(ctx context.Context, tx bridge.Tx) (driver.Instance, error) {
 	return driver.Instance(name), err
 }
 
-// FallBack makes Settle wait by an INSERT of the same ID instead of a SELECT, from now on and
-// for good. driver.Prove calls it if the SELECT fails the proof. It returns false if Settle did
-// so already.
+// FallBack makes Settle wait by an INSERT of the same ID instead of a SELECT, for good.
+// driver.Prove calls it if the SELECT fails the proof. It returns false if Settle already did so.
 func (l *Ledger) FallBack(reason error) bool {
 	return l.byInsert.CompareAndSwap(nil, &reason)
 }
