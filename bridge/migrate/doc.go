@@ -5,29 +5,29 @@
 //	err = migrate.Ledger(ctx, db, migrate.PostgreSQL) // the sender's database
 //	err = migrate.Inbox(ctx, db, migrate.PostgreSQL)  // the receiver's
 //
-// Print writes the statements for an administrator who runs them by hand, and Version tells the
-// version of the tables. The commands verifier -migrate and bridgectl migrate do the same from
-// a shell.
+// Print writes the statements for an administrator who runs them by hand, and Version returns the
+// version of the tables. The commands verifier -migrate and bridgectl migrate do the same from a
+// shell.
 //
-// Schema does all of this in a schema of PostgreSQL or SQL Server by its name, which must exist:
+// Schema does all of this in a named schema of PostgreSQL or SQL Server, which must exist:
 //
 //	err = migrate.Schema("messaging").Ledger(ctx, db, migrate.PostgreSQL)
 //
-// The migrations are the SQL files under sql, one folder per database and part,
-// applied by goose, which notes them in bridge_ledger_version and
-// bridge_inbox_version. Tables does the same for tables of a program's own.
+// The migrations are the SQL files under sql, one folder per database and part. goose applies them,
+// and notes them in bridge_ledger_version and bridge_inbox_version. Tables does the same for tables
+// of a program's own.
 //
-// Each version is one transaction, so a crash leaves whole versions. (MySQL commits statement
-// by statement; the next call completes what a crash has left.) Any number of processes may
-// migrate at once. There are no downgrades.
+// Each version is one transaction, so a crash leaves whole versions. (MySQL commits statement by
+// statement; the next call completes an interrupted version.) Any number of processes may migrate
+// at once. There are no downgrades.
 //
 // # Upgrading
 //
-// A release works with tables of its own version and of the next one, and refuses all others
-// with bridge.ErrNoSchema. So an upgrade by one version stops nothing: migrate with the newer
-// release while programs of the older one run, then replace these one by one. Meanwhile
-// programs of the older release may restart, and its migrate does nothing. Programs of the
-// newer release refuse tables that were not migrated.
+// A release works with tables of its own version and of the next one, and refuses all others with
+// bridge.ErrNoSchema. So an upgrade by one version stops nothing: migrate with the newer release
+// while programs of the older one run, then replace these one by one. Meanwhile programs of the
+// older release may restart, and its migrate does nothing. Programs of the newer release refuse
+// tables before their migration.
 //
 // # Writing a migration
 //
@@ -36,11 +36,11 @@
 // columns, types, keys and rights that the previous release uses must stay. To remove
 // something, stop using it in one version and remove it with the next.
 //
-// A release adds at most one version to each part. A migration that cannot keep this rule skips
-// a number (00005 after 00003). Programs of the previous release then refuse the tables, and
-// all must be stopped for the upgrade.
-// Versions 3 and 4 of the ledger came with one release. The release before has version 2, and
-// refuses version 4, in which bridge_parked is gone: parked messages are in their rows.
+// A release adds at most one version to each part. A migration that cannot keep this rule skips a
+// number (00005 after 00003). Programs of the previous release then refuse the tables, and all must
+// be stopped for the upgrade. Versions 3 and 4 of the ledger came with one release. The release
+// before has version 2, and refuses version 4, which has no bridge_parked: parked messages are in
+// their rows.
 //
 // tests/upgrade runs both releases on the same tables. Try a new migration there.
 //

@@ -13,7 +13,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 )
 
-// Make the ledger's tables. To call it once more does nothing.
+// Make the ledger's tables. Another call does nothing.
 func ExampleLedger() {
 	dir, err := os.MkdirTemp("", "shop")
 	if err != nil {

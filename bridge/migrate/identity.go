@@ -22,12 +22,12 @@ var setIdentity = map[Dialect]string{
 // canonical is a UUID's canonical text.
 var canonical = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
-// NewIdentity gives the ledger in db, which is a copy of another database, an identity of its own: a
-// new UUID in its canonical text. In the same transaction it deletes the rows that carry a message,
-// and returns how many: the original has them too, and a verifier on the copy would send them a
-// second time. Call it before anything connects to the copy. Programs that have opened the ledger
-// before get bridge.ErrOtherLedger. The tables must be of version 4 or later. If it fails, or the
-// process dies, nothing has changed, or everything if the COMMIT was sent.
+// NewIdentity gives the ledger in db, a copy of another database, an identity of its own: a new
+// UUID in its canonical text. In the same transaction it deletes the rows that carry a message, and
+// returns how many: the original has them too, and a verifier on the copy would send them a second
+// time. Call it before anything connects to the copy. Programs that have opened the ledger before
+// get bridge.ErrOtherLedger. The tables must be of version 4 or later. If it fails, or the process
+// dies, nothing has changed, or everything if the COMMIT was sent.
 func NewIdentity(ctx context.Context, db *sql.DB, dialect Dialect, identity string) (deleted int64, err error) {
 	return newIdentity(ctx, db, dialect, identity, schema.Name{})
 }

@@ -17,10 +17,10 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/schema"
 )
 
-// A Dialect names the kind of database that db is.
+// A Dialect names the kind of a database.
 type Dialect string
 
-// The databases that there are migrations for.
+// The databases with migrations.
 const (
 	PostgreSQL Dialect = "postgres"
 	SQLite     Dialect = "sqlite"
@@ -28,15 +28,14 @@ const (
 	SQLServer  Dialect = "sqlserver" // and Azure SQL
 )
 
-// attempts is how often a migration is tried, with pauses that begin at pause: an
-// attempt that fails because of another migrator finds that one's work done at the
-// next.
+// attempts is how often a migration is tried, with pauses that begin at pause: an attempt that
+// fails because of another migrator finds the other's work done the next time.
 const (
 	attempts = 5
 	pause    = 50 * time.Millisecond
 )
 
-// noRights is PostgreSQL's SQLSTATE for a login that may not make tables.
+// noRights is PostgreSQL's SQLSTATE for a login without the right to make tables.
 const noRights = "42501"
 
 //go:embed sql
@@ -44,22 +43,23 @@ var files embed.FS
 
 // Ledger creates the ledger's tables in db, or updates them to the version of this release. The
 // ledger's identity is made once, with its tables. After a crash, call it again; any number of
-// processes may call it at once (see the package comment). It returns the database's errors
-// after some attempts. If the login may not create tables, the error says so after some seconds.
+// processes may call it at once (see the package comment). It returns the database's errors after
+// some attempts. A login without the right to create tables gets an error that names the right,
+// after some seconds.
 func Ledger(ctx context.Context, db *sql.DB, dialect Dialect) error {
 	return Schema("").Ledger(ctx, db, dialect)
 }
 
-// Inbox does for the inbox what Ledger does for the ledger. The inbox is in the receiver's
-// database, which may be another one.
+// Inbox creates or updates the inbox's tables, as Ledger does the ledger's. The inbox is in the
+// receiver's database, which may be another one.
 func Inbox(ctx context.Context, db *sql.DB, dialect Dialect) error {
 	return Schema("").Inbox(ctx, db, dialect)
 }
 
 // Tables does the same for the program's own tables. Their migrations are in the folder
-// sql/DIALECT/PART of files; bridge_PART_version records what was applied. On MySQL it must be
+// sql/DIALECT/PART of files; bridge_PART_version records the applied ones. On MySQL it must be
 // possible to run every statement again. On other databases the first migration must make the
-// version number unique, as those of this package do.
+// version number unique, as in the migrations of this package.
 func Tables(ctx context.Context, db *sql.DB, dialect Dialect, files fs.FS, part string) error {
 	dir, err := fs.Sub(files, path.Join("sql", string(dialect), part))
 	if err != nil {
@@ -68,11 +68,11 @@ func Tables(ctx context.Context, db *sql.DB, dialect Dialect, files fs.FS, part 
 	return repeatedly(ctx, part, schema.Name{}, func() error { return attempt(ctx, db, dialect, dir, Part(part).versions()) })
 }
 
-// repeatedly calls attempt until it succeeds, or fails for good.
+// repeatedly calls attempt until it succeeds, or fails permanently.
 func repeatedly(ctx context.Context, part string, in schema.Name, attempt func() error) error {
-	// No lock, but on MySQL: goose's is held by the session, which a pooler may
-	// change between two statements, and there is none for SQLite. The unique
-	// version number does it, with another attempt for whoever came second.
+	// Only MySQL has a lock: goose's lock is held by the session, which a pooler may change between
+	// two statements, and there is none for SQLite. Elsewhere the unique version number decides,
+	// and the migrator that came second tries again.
 	pauses := backoff.NewExponentialBackOff()
 	pauses.InitialInterval = pause
 	_, err := backoff.Retry(ctx, func() (struct{}, error) {
@@ -106,7 +106,7 @@ func attempt(ctx context.Context, db *sql.DB, dialect Dialect, dir fs.FS, versio
 	return err
 }
 
-// missingRight returns what to grant if err says that the login may not make tables, or "".
+// missingRight returns the remedy if err means that the login may not make tables, or "".
 func missingRight(err error, in schema.Name) string {
 	var state interface{ SQLState() string }
 	if errors.As(err, &state) && state.SQLState() == noRights {

@@ -14,20 +14,20 @@ import (
 // mysqlPatience is how many seconds one migrator waits for another.
 const mysqlPatience = 60
 
-// mysqlTableWait is how many seconds a statement on tables waits for open transactions. All others
-// wait behind it meanwhile, by default up to a day (MariaDB) or a year (MySQL).
+// mysqlTableWait is how many seconds a statement on tables waits for open transactions. All other
+// statements wait behind it meanwhile, by default up to a day (MariaDB) or a year (MySQL).
 const mysqlTableWait = 3
 
-// mysqlLock lets one migrator at a time into a database. In MySQL every statement
-// on tables commits by itself, so that a crash can come between any two: each must
-// be one that can be run again, and no two migrators may run them side by side.
+// mysqlLock admits one migrator at a time to a database. In MySQL every statement on tables commits
+// by itself, so a crash can come between any two: each must be repeatable, and no two migrators may
+// run them at the same time.
 type mysqlLock struct {
 	versions string // the table of goose's versions
 }
 
 var _ lock.SessionLocker = mysqlLock{}
 
-// lockName is the lock's: locks belong to the server, and have 64 characters at most.
+// lockName is the name of the lock: locks belong to the server, and have 64 characters at most.
 // MySQL 9 has neither SHA1 nor MD5; SHA2 is in every release.
 const lockName = `CONCAT('bridge_migrate_', LEFT(SHA2(DATABASE(), 256), 40))`
 
@@ -48,8 +48,8 @@ func (l mysqlLock) SessionLock(ctx context.Context, conn *sql.Conn) error {
 	return nil
 }
 
-// makeTable makes the table of versions with its first row, or completes what a
-// migrator has left that died in between. goose would make it without the lock.
+// makeTable makes the table of versions with its first row, or completes the work of a migrator
+// that died in between. goose would make it without the lock.
 func (l mysqlLock) makeTable(ctx context.Context, db *sql.DB) (err error) {
 	conn, err := db.Conn(ctx)
 	if err != nil {
@@ -80,8 +80,7 @@ SELECT 0, true FROM DUAL WHERE NOT EXISTS (SELECT * FROM %[1]s)`, l.versions))
 	return err
 }
 
-// SessionUnlock gives the lock back, as the end of the session would, and the session its usual
-// waits.
+// SessionUnlock frees the lock, as the end of the session would, and restores the session's waits.
 func (mysqlLock) SessionUnlock(ctx context.Context, conn *sql.Conn) error {
 	_, err := conn.ExecContext(ctx, `SET SESSION lock_wait_timeout = @bridge_usual_wait`)
 	if err == nil {

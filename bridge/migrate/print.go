@@ -13,12 +13,11 @@ import (
 )
 
 // Print writes the statements that update a part from a version to this release's, for an
-// administrator who runs them by hand. Version 0 is a database without the part's tables.
-// Ledger and Inbox run the same statements and record the version in the same way, so a later
-// release goes on from there. The script may run more than once: a version that is recorded is left
-// alone. Each version is a transaction, except on MySQL, which has none for tables. On SQL Server
-// the GO is for sqlcmd and the like. A program that runs the script must stop at an error (sqlcmd -b
-// -x, sqlite3 -bail).
+// administrator who runs them by hand. Version 0 is a database without the part's tables. Ledger
+// and Inbox run the same statements and record the version in the same way, so a later release
+// continues from there. The script may run more than once: it skips recorded versions. Each version
+// is a transaction, except on MySQL, which has none for tables. On SQL Server the GO is for sqlcmd
+// and the like. A program that runs the script must stop at an error (sqlcmd -b -x, sqlite3 -bail).
 func Print(w io.Writer, dialect Dialect, part Part, from int64) error {
 	return Schema("").Print(w, dialect, part, from)
 }
@@ -36,9 +35,9 @@ func printScript(w io.Writer, dialect Dialect, part Part, from int64, in schema.
 	if err != nil {
 		return fmt.Errorf("print the migrations of the %s: %w", part, err)
 	}
-	// A strings.Builder takes everything, so that nothing below fails.
+	// A strings.Builder accepts everything, so nothing below fails.
 	script := &script{dialect: dialect, versions: part.versions(), tag: "$bridge$"}
-	for strings.Contains(in.Quoted(), script.tag) { // which would end the block
+	for strings.Contains(in.Quoted(), script.tag) { // the tag in the name would end the block
 		script.tag = "$bridge_" + script.tag[1:]
 	}
 	fmt.Fprintf(script, "-- The %s of twoqueue for %s: from version %d to %d. It may run more than once.\n", part, dialect, from, wanted)
@@ -70,7 +69,7 @@ func printScript(w io.Writer, dialect Dialect, part Part, from int64, in schema.
 	return nil
 }
 
-// script is a database that writes the statements down instead of running them.
+// script is a database that writes statements down in place of running them.
 type script struct {
 	strings.Builder
 	dialect  Dialect
@@ -78,7 +77,7 @@ type script struct {
 	tag      string // begins and ends a block on PostgreSQL
 }
 
-// makeVersions writes how the table of versions is made, with version 0, which goose wants.
+// makeVersions writes the creation of the table of versions, with version 0, which goose expects.
 func (s *script) makeVersions(store database.Store) {
 	begin, end := "BEGIN;\n", "COMMIT;\n"
 	switch s.dialect {
@@ -94,11 +93,11 @@ func (s *script) makeVersions(store database.Store) {
 }
 
 // version writes the statements of a version, which run unless the version is noted. SQLite and
-// MySQL know no condition for several statements; there each can be run again.
+// MySQL have no condition for several statements; there each statement is repeatable.
 func (s *script) version(version int64, text string) {
 	begin, end := "", ""
 	switch s.dialect {
-	case PostgreSQL: // which runs it in one transaction
+	case PostgreSQL: // it runs the block in one transaction
 		begin, end = "DO "+s.tag+" BEGIN\nIF NOT EXISTS ("+s.noted(version)+") THEN\n", "END IF;\nEND "+s.tag+";\n"
 	case SQLServer:
 		begin, end = tsqlBegin+"IF NOT EXISTS ("+s.noted(version)+") BEGIN\n", "END;\n"+tsqlEnd
@@ -120,7 +119,7 @@ func (s *script) noted(version int64) string {
 	return fmt.Sprintf("SELECT * FROM %s WHERE version_id = %d", s.versions, version)
 }
 
-// note writes what goose does when it notes a version, unless the version is noted.
+// note writes goose's statements for noting a version, unless the version is noted.
 func (s *script) note(version int64) {
 	truth := map[bool]string{true: "true", false: "1"}[s.dialect == PostgreSQL]
 	from := ""
@@ -130,7 +129,7 @@ func (s *script) note(version int64) {
 	fmt.Fprintf(s, "INSERT INTO %s (version_id, is_applied) SELECT %d, %s%s WHERE NOT EXISTS (%s);\n", s.versions, version, truth, from, s.noted(version))
 }
 
-// ExecContext writes the statement with which goose makes the table of versions.
+// ExecContext writes goose's statement that makes the table of versions.
 func (s *script) ExecContext(_ context.Context, query string, _ ...any) (sql.Result, error) {
 	query = strings.ReplaceAll(query, "\n\t", "\n")
 	if s.dialect == SQLServer {
@@ -141,7 +140,7 @@ func (s *script) ExecContext(_ context.Context, query string, _ ...any) (sql.Res
 	return nil, nil
 }
 
-// QueryContext is not called: goose asks nothing when it notes a version.
+// QueryContext is not called: goose reads nothing when it notes a version.
 func (s *script) QueryContext(context.Context, string, ...any) (*sql.Rows, error) {
 	return nil, sql.ErrConnDone
 }

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// A Role is what a login is for. Each role should have a login of its own.
+// A Role is the task of a login. Each role should have a login of its own.
 type Role string
 
 // The roles.
@@ -19,7 +19,7 @@ const (
 	Receiver  Role = "receiver"  // uses all of package idempotency
 	Effects   Role = "effects"   // a receiver that uses AtMostOnce, Accept and Work only
 	Migrator  Role = "migrate"   // makes the tables
-	Operator  Role = "operator"  // looks at all tables, and acts on the ledger's and the inbox's, as bridgectl does
+	Operator  Role = "operator"  // reads all tables, and acts on the ledger's and the inbox's, as bridgectl does
 )
 
 // Roles returns all roles.
@@ -28,7 +28,7 @@ func Roles() []Role {
 }
 
 // tableRights are the rights of the roles on the bridge's tables, as 'rights ON table'. A role
-// begins with those of another one.
+// includes the rights of like.
 var tableRights = map[Role]struct {
 	like   Role
 	rights []string
@@ -45,12 +45,12 @@ var tableRights = map[Role]struct {
 // onInbox matches a right on a table of the inbox.
 var onInbox = regexp.MustCompile(`\bON bridge_(inbox|mark|kept)`)
 
-// Rights returns the least rights of a role's login in a database of this kind, each as it stands
-// between GRANT and TO. database is the database's name as it stands in a statement, which MySQL
-// needs for Migrator. ledger and inbox are the schemas of the two parts' tables: the rights name
-// them; with "" they are on public or dbo, and name the tables alone. Grant the rights when the tables
-// are there, and in their database. With an own table (bridge.OwnTable) sender and verifier also need
-// SELECT on it. SQLite has no logins, which is an error.
+// Rights returns the least rights of a role's login in a database of this kind, each in the form
+// between GRANT and TO. database is the database's name as written in a statement, which MySQL
+// needs for Migrator. ledger and inbox are the schemas of the two parts' tables, and the rights
+// name them; for "" they are on public or dbo, and name the tables alone. Grant the rights after
+// the migration, in the tables' database. With an own table (bridge.OwnTable) sender and verifier
+// also need SELECT on it. SQLite has no logins, which is an error.
 func Rights(dialect Dialect, role Role, database string, ledger, inbox Schema) ([]string, error) {
 	if !slices.Contains(Roles(), role) {
 		return nil, fmt.Errorf("role %q is not known", role)
@@ -67,7 +67,7 @@ func Rights(dialect Dialect, role Role, database string, ledger, inbox Schema) (
 	for at := role; at != ""; at = tableRights[at].like {
 		rights = slices.Concat(tableRights[at].rights, rights)
 	}
-	var schemas []string // that the role uses
+	var schemas []string // schemas that the role uses
 	standard := map[Dialect]string{PostgreSQL: "public", SQLServer: "dbo"}[dialect]
 	if role == Migrator || slices.ContainsFunc(rights, func(right string) bool { return !onInbox.MatchString(right) }) {
 		schemas = append(schemas, cmp.Or(ofLedger.Quoted(), standard))
@@ -91,7 +91,7 @@ func Rights(dialect Dialect, role Role, database string, ledger, inbox Schema) (
 			}
 		}
 	case MySQL:
-		for i := range rights { // Claim notes itself in the row
+		for i := range rights { // Claim writes its own ID into the row
 			rights[i] = strings.Replace(rights[i], "(stage_at)", "(stage_at, claimed_by)", 1)
 		}
 		if role == Migrator {

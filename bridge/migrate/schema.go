@@ -13,31 +13,30 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/schema"
 )
 
-// A Schema is the schema of the bridge's tables, by its name in the catalogue of PostgreSQL or SQL
-// Server:
+// A Schema names the schema of the bridge's tables, in the catalogue of PostgreSQL or SQL Server:
 //
 //	err = migrate.Schema("messaging").Ledger(ctx, db, migrate.PostgreSQL)
 //
-// It must exist: an administrator creates it. Open the ledger and the inbox with the Schema of package
-// postgres or sqlserver. The schema "" is the one that the login's settings find: search_path, or
+// It must exist: an administrator creates it. Open the ledger and the inbox with the Schema of
+// package postgres or sqlserver. The schema "" is found by the login's settings: search_path, or
 // its default schema.
 type Schema string
 
-// Check returns an error if a database of this kind cannot have the bridge's tables in the schema.
+// Check returns an error if the schema cannot hold the bridge's tables in a database of this kind.
 func (s Schema) Check(dialect Dialect) error {
 	_, err := s.in(dialect)
 	return err
 }
 
-// In returns a statement with the schema before the names of the bridge's tables. The Schema must be
-// one that Check takes.
+// In returns a statement with the schema before the names of the bridge's tables. Check must accept
+// the Schema.
 func (s Schema) In(dialect Dialect, statement string) string {
 	in, _ := s.in(dialect)
 	return in.In(statement)
 }
 
-// Usage returns the right on the schema that a login on PostgreSQL needs before it sees the tables, as
-// it stands between GRANT and TO. It is empty on other databases and for the Schema "".
+// Usage returns the right on the schema that a login on PostgreSQL needs before it sees the tables,
+// in the form between GRANT and TO. It is empty on other databases and for the Schema "".
 func (s Schema) Usage(dialect Dialect) string {
 	in, err := s.in(dialect)
 	if err != nil || dialect != PostgreSQL || !in.IsSet() {
@@ -63,17 +62,17 @@ func (s Schema) in(dialect Dialect) (schema.Name, error) {
 	return schema.Name{}, nil
 }
 
-// Ledger does what the function of this name does, in the schema.
+// Ledger creates or updates the ledger's tables in the schema, as the function Ledger does.
 func (s Schema) Ledger(ctx context.Context, db *sql.DB, dialect Dialect) error {
 	return s.migrate(ctx, db, dialect, LedgerPart)
 }
 
-// Inbox does what the function of this name does, in the schema.
+// Inbox creates or updates the inbox's tables in the schema, as the function Inbox does.
 func (s Schema) Inbox(ctx context.Context, db *sql.DB, dialect Dialect) error {
 	return s.migrate(ctx, db, dialect, InboxPart)
 }
 
-// Version does what the function of this name does, in the schema.
+// Version returns the version of a part in the schema, as the function Version does.
 func (s Schema) Version(ctx context.Context, db *sql.DB, dialect Dialect, part Part) (there, wanted int64, err error) {
 	in, err := s.in(dialect)
 	if err != nil {
@@ -82,7 +81,7 @@ func (s Schema) Version(ctx context.Context, db *sql.DB, dialect Dialect, part P
 	return version(ctx, db, dialect, part, in)
 }
 
-// Print does what the function of this name does, in the schema.
+// Print writes the statements for tables in the schema, as the function Print does.
 func (s Schema) Print(w io.Writer, dialect Dialect, part Part, from int64) error {
 	in, err := s.in(dialect)
 	if err != nil {
@@ -91,7 +90,7 @@ func (s Schema) Print(w io.Writer, dialect Dialect, part Part, from int64) error
 	return printScript(w, dialect, part, from, in)
 }
 
-// NewIdentity does what the function of this name does, in the schema.
+// NewIdentity gives the ledger in the schema a new identity, as the function NewIdentity does.
 func (s Schema) NewIdentity(ctx context.Context, db *sql.DB, dialect Dialect, identity string) (deleted int64, err error) {
 	in, err := s.in(dialect)
 	if err != nil {
@@ -116,7 +115,7 @@ func (s Schema) migrate(ctx context.Context, db *sql.DB, dialect Dialect, part P
 	})
 }
 
-// exists returns an error if there is no such schema: a permanent one, unlike a failure to look.
+// exists returns a permanent error if there is no such schema, and another one if the look failed.
 func exists(ctx context.Context, db *sql.DB, dialect Dialect, in schema.Name) error {
 	query := map[Dialect]string{
 		PostgreSQL: `SELECT count(*) FROM pg_namespace WHERE nspname = $1::text`,
@@ -132,8 +131,8 @@ func exists(ctx context.Context, db *sql.DB, dialect Dialect, in schema.Name) er
 	return nil
 }
 
-// attemptIn runs each version as one batch: goose divides a text at semicolons and comments, which
-// the schema's name may hold.
+// attemptIn runs each version as one batch: goose splits a text at semicolons and comments, which
+// the schema's name may contain.
 func attemptIn(ctx context.Context, db *sql.DB, dialect Dialect, part Part, in schema.Name) error {
 	all, err := migrations(dialect, part)
 	if err != nil {
@@ -161,14 +160,14 @@ func attemptIn(ctx context.Context, db *sql.DB, dialect Dialect, part Part, in s
 	return err
 }
 
-// seen is a store that looks for its table where no failed query tells: the server would log it.
+// seen is a store that looks for its table in the catalogue: the server would log a failed query.
 type seen struct {
 	database.Store
 	versions string
 	in       schema.Name
 }
 
-// TableExists is called by goose.
+// TableExists implements a method that goose calls.
 func (s seen) TableExists(ctx context.Context, db database.DBTxConn) (bool, error) {
 	return isThere(ctx, db, PostgreSQL, s.versions, s.in)
 }

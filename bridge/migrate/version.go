@@ -19,7 +19,7 @@ import (
 // A Part is a set of tables that has a version of its own.
 type Part string
 
-// The parts that this package makes.
+// The parts made by this package.
 const (
 	LedgerPart Part = "ledger"
 	InboxPart  Part = "inbox"
@@ -27,8 +27,8 @@ const (
 
 func (p Part) versions() string { return "bridge_" + string(p) + "_version" }
 
-// Version returns which version of a part is in db, 0 for none, and which one this release
-// makes. It changes nothing.
+// Version returns the version of a part in db, 0 for none, and the version that this release makes.
+// It changes nothing.
 func Version(ctx context.Context, db *sql.DB, dialect Dialect, part Part) (there, wanted int64, err error) {
 	return Schema("").Version(ctx, db, dialect, part)
 }
@@ -51,7 +51,7 @@ func version(ctx context.Context, db *sql.DB, dialect Dialect, part Part, in sch
 		there, err = store.GetLatestVersion(ctx, db)
 	}
 	switch {
-	case errors.Is(err, database.ErrVersionNotFound), // a crash of the first migrator can leave it
+	case errors.Is(err, database.ErrVersionNotFound), // a crash of the first migrator can leave it so
 		mssql.Number(err) == mssql.NoObject: // or the login may not see the table
 		return 0, wanted, nil
 	case err != nil:
@@ -60,8 +60,8 @@ func version(ctx context.Context, db *sql.DB, dialect Dialect, part Part, in sch
 	return there, wanted, nil
 }
 
-// isThere tells whether there is a table, where that can be asked without a right on
-// it. On SQL Server the answer is true, and reading it tells.
+// isThere reports whether a table exists, if that can be read without a right on it. On SQL Server
+// the result is always true, and reading the table shows it.
 func isThere(ctx context.Context, db database.DBTxConn, dialect Dialect, table string, in schema.Name) (there bool, err error) {
 	query := map[Dialect]string{
 		PostgreSQL: `SELECT to_regclass('` + table + `') IS NOT NULL`,
@@ -82,13 +82,13 @@ type migration struct {
 	text    string
 }
 
-// up returns the statements.
+// up returns the statements of the upgrade.
 func (m migration) up() string {
 	_, text, _ := strings.Cut(m.text, "-- +goose Up\n")
 	return strings.TrimSpace(text)
 }
 
-// migrations are those of a part, in their order; one at least.
+// migrations returns the migrations of a part, in their order; at least one.
 func migrations(dialect Dialect, part Part) ([]migration, error) {
 	dir := path.Join("sql", string(dialect), string(part))
 	entries, err := fs.ReadDir(files, dir)
