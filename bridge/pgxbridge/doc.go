@@ -1,4 +1,4 @@
-// Package pgxbridge is for programs that use PostgreSQL through pgx itself and not through
+// Package pgxbridge serves programs that use PostgreSQL through pgx itself and not through
 // database/sql. Only programs that import it link pgx.
 //
 //	ledger, err := pgxbridge.Open(ctx, pool) // a *pgxpool.Pool
@@ -9,7 +9,7 @@
 //	err = tx.Commit(ctx)
 //
 // Package pgxsender begins and ends the transaction itself, and saves round trips. The ledger
-// that Open returns also serves a verifier. Schema opens both in a schema by its name. OpenInbox returns an inbox for a receiver:
-// idempotency.Guard.HandleTx runs in a transaction of pgx. Everything that package postgres
-// says about the database, its rights, poolers and settings holds here.
+// returned by Open also serves a verifier. Schema opens both in a named schema. OpenInbox returns
+// an inbox for a receiver: idempotency.Guard.HandleTx runs in a transaction of pgx. Package
+// postgres describes the database, its rights, poolers and settings; all of it applies here.
 package pgxbridge

@@ -8,9 +8,9 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// Tx returns tx as a bridge.Tx. A *pgxpool.Pool, a *pgxpool.Conn and a *pgx.Conn do not
-// compile. When tx has ended, its statements return pgx.ErrTxClosed. The bridge never commits
-// it or rolls it back.
+// Tx returns tx as a bridge.Tx. A *pgxpool.Pool, a *pgxpool.Conn and a *pgx.Conn do not compile.
+// After the end of tx its statements return pgx.ErrTxClosed. The bridge never commits it or rolls
+// it back.
 func Tx(tx pgx.Tx) bridge.Tx { return transaction{tx} }
 
 type transaction struct{ tx pgx.Tx }
