@@ -15,60 +15,60 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
-// A Carry says which messages are carried: the message's row in the ledger holds a copy of it,
-// so the commit does not wait for the broker's confirm. Messages with an order key are never
+// A Carry selects the messages that are carried: the message's row in the ledger holds a copy of
+// it, so the commit does not wait for the broker's confirm. Messages with an order key are never
 // carried.
 type Carry int
 
 const (
 	// CarrySmall: messages of at most Options.CarryBytes are carried. Larger ones are carried only
-	// while the broker is known to be out; else their transactions wait for the confirm. On a ledger
-	// of an own table CarrySmall is CarryNever, since such rows cannot carry messages.
+	// while the broker is known to be out; otherwise their transactions wait for the confirm. On a
+	// ledger of an own table CarrySmall is CarryNever, since such rows cannot carry messages.
 	CarrySmall Carry = iota
 	// CarryNever: each transaction waits for the broker's confirm. The database holds only IDs, and
 	// no transaction with messages commits without the broker.
 	CarryNever
-	// CarryOnOutage: messages of any size are carried while the broker is known to be out. Else
+	// CarryOnOutage: messages of any size are carried while the broker is known to be out. Otherwise
 	// each transaction waits for the broker's confirm.
 	CarryOnOutage
-	// CarryAlways: messages of any size are carried. If all senders have it, and no message has an
+	// CarryAlways: messages of any size are carried. If all senders use it, and no message has an
 	// order key, a classic staging queue loses nothing (bridge.Topology.Classic).
 	CarryAlways
 )
 
 const (
-	// carryGather is how long carried messages of different calls gather before a shipment, while
-	// they come faster than the broker confirms.
+	// carryGather is how long carried messages of different calls gather before a shipment, while they
+	// come faster than the broker confirms.
 	carryGather = 8 * time.Millisecond
 	// carryGroups bounds the groups of one shipment. One shipment at a time is on its way.
 	carryGroups = 64
-	// carryRefusals is how often the broker may refuse a message before its row is left to carry it.
-	// The first refusal may be due to another message of its group.
+	// carryRefusals is how often the broker may refuse a message before the message is left to its
+	// row. The first refusal may be due to another message of its group.
 	carryRefusals = 2
-	// flushSlow is how long Flush waits on for a confirm that is late.
+	// flushSlow is how much longer Flush waits for a late confirm.
 	flushSlow = 4 * time.Second
-	// carriedHeld is counted for each message beside its bytes.
+	// carriedHeld is added to each message's bytes.
 	carriedHeld = 256
 )
 
 // A carrier publishes carried messages. No transaction waits for it: the rows hold the messages,
-// and a verifier stages each message that is not in the staging queue in time.
+// and a verifier stages each message that does not reach the staging queue in time.
 //
-// It publishes one shipment after the other, and what comes meanwhile gathers for the next one. A
-// message whose group fails is published again, until driver.StageAgainAfter after its record. Its
-// goroutine runs while it holds messages.
+// It publishes one shipment after the other. Meanwhile further messages gather for the next one. If
+// a group fails, its messages are published again, until driver.StageAgainAfter after they were
+// recorded. The carrier's goroutine runs while it holds messages.
 type carrier struct {
-	stager *stager // for its broker, timeout and limit
+	stager *stager // provides its broker, timeout and limit
 	outage *outage
 	bound  int // bytes that it may hold
 
 	mu      sync.Mutex
-	waiting []*carriedMessage // to be published, in this order
+	waiting []*carriedMessage // to be published in this order
 	held    int               // bytes of the messages that are waiting, under way, or being recorded
 	idle    chan struct{}     // closed when held becomes 0; nil if no Flush waits
 	running bool
-	calls   int           // whose messages are waiting
-	full    chan struct{} // closed when a group is full; nil if nothing gathers
+	calls   int           // number of calls whose messages are waiting
+	full    chan struct{} // closed when a group is full; nil while nothing gathers
 }
 
 type carriedMessage struct {
@@ -80,7 +80,7 @@ type carriedMessage struct {
 
 func (m *carriedMessage) held() int { return len(m.record) + carriedHeld }
 
-// alone tells whether the message gains nothing from company, or may be the reason of a refusal.
+// alone reports whether the message gains nothing from a group, or may be the reason of a refusal.
 func (m *carriedMessage) alone() bool { return len(m.record) > groupBytes/3 || m.refusals > 0 }
 
 // carryInOutage carries all messages without an order key if the broker is out.
@@ -104,8 +104,8 @@ func (c *carrier) carryInOutage(messages []encoded) error {
 	return nil
 }
 
-// admit returns the carried messages that are to be published, each in its place among messages,
-// and nil in the place of any other, such as a delayed one. The caller must call send or release with the result.
+// admit returns the carried messages to publish, each at its index in messages, and nil for all
+// others, such as delayed ones. The caller must call send or release with the result.
 func (c *carrier) admit(messages []encoded) []*carriedMessage {
 	admitted := make([]*carriedMessage, len(messages))
 	c.mu.Lock()
@@ -118,7 +118,8 @@ func (c *carrier) admit(messages []encoded) []*carriedMessage {
 		if c.held > 0 && c.held+next.held() > c.bound {
 			continue
 		}
-		// While the run is publishing, it finds the end of a failure; else one message in a while does.
+		// While run is publishing, its publications find the end of a failure; otherwise one message per
+		// carryProbe does.
 		if c.outage.fails() && c.running || c.outage.holdsBack() {
 			continue
 		}
@@ -128,7 +129,7 @@ func (c *carrier) admit(messages []encoded) []*carriedMessage {
 	return admitted
 }
 
-// release forgets messages that send does not get.
+// release removes messages that were admitted and will not be sent.
 func (c *carrier) release(admitted []*carriedMessage) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -139,7 +140,7 @@ func (c *carrier) release(admitted []*carriedMessage) {
 	}
 }
 
-// forget is for a message that is no longer to be published. The caller holds mu.
+// forget removes a message that is no longer to be published. The caller holds mu.
 func (c *carrier) forget(m *carriedMessage) {
 	c.held -= m.held()
 	if c.held == 0 && c.idle != nil {
@@ -148,8 +149,8 @@ func (c *carrier) forget(m *carriedMessage) {
 	}
 }
 
-// send has the messages published, which have just been recorded (rule 1 of package bridge), and
-// does not wait.
+// send starts publishing messages that have just been recorded (rule 1 of package bridge), and does
+// not wait.
 func (c *carrier) send(admitted []*carriedMessage) {
 	now := time.Now()
 	c.mu.Lock()
@@ -175,7 +176,7 @@ func (c *carrier) send(admitted []*carriedMessage) {
 	}
 }
 
-// groupWaits tells whether as much is waiting as fits into a group. The caller holds mu.
+// groupWaits reports whether the waiting messages fill a group. The caller holds mu.
 func (c *carrier) groupWaits() bool {
 	bytes := 0
 	for n, m := range c.waiting {
@@ -186,7 +187,7 @@ func (c *carrier) groupWaits() bool {
 	return false
 }
 
-// run publishes until nothing is waiting.
+// run publishes until no message is waiting.
 func (c *carrier) run() {
 	pauses := newPauses()
 	calls := 0 // of the last shipment
@@ -203,13 +204,13 @@ func (c *carrier) run() {
 		} else {
 			select {
 			case <-time.After(pauses.NextBackOff()):
-			case <-c.stager.broker.Done(): // which the next attempt finds
+			case <-c.stager.broker.Done(): // the next attempt finds that the Broker is closed
 			}
 		}
 	}
 }
 
-// newPauses is the time between two attempts: exponential with jitter, up to carryProbe.
+// newPauses returns the pauses between two attempts: exponential with jitter, up to carryProbe.
 func newPauses() *backoff.ExponentialBackOff {
 	pauses := backoff.NewExponentialBackOff()
 	pauses.InitialInterval = 100 * time.Millisecond
@@ -236,8 +237,9 @@ func (c *carrier) gather() {
 	c.mu.Unlock()
 }
 
-// take takes out the groups of the next shipment, one while the broker is out, and returns the
-// number of calls whose messages were waiting. Without messages it ends the run, and groups is nil.
+// take removes and returns the groups of the next shipment, one group while the broker fails, and
+// the number of calls whose messages were waiting. Without messages it ends the run, and groups is
+// nil.
 func (c *carrier) take() (groups [][]*carriedMessage, calls int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -271,7 +273,7 @@ func (c *carrier) take() (groups [][]*carriedMessage, calls int) {
 	return groups, calls
 }
 
-// ship publishes groups at once and waits for their confirms. It returns false if messages wait
+// ship publishes groups in parallel and waits for their confirms. It returns false if messages wait
 // for another attempt.
 func (c *carrier) ship(groups [][]*carriedMessage) bool {
 	bytes := 0
@@ -314,8 +316,8 @@ func failureOf(ended []error) error {
 	return refusal
 }
 
-// judge forgets the messages of groups that need no other attempt; failure is failureOf(ended). It
-// returns false if messages wait for another attempt, and a pause should come before it.
+// judge removes the messages of groups that need no other attempt; failure is failureOf(ended). It
+// returns false if messages wait for another attempt after a pause.
 func (c *carrier) judge(groups [][]*carriedMessage, ended []error, failure error) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -354,14 +356,14 @@ func (c *carrier) publish(group []*carriedMessage) error {
 	return c.stager.publishInTime(records)
 }
 
-// waitingBytes returns the bytes of the messages that are held.
+// waitingBytes returns the bytes of the held messages.
 func (c *carrier) waitingBytes() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.held
 }
 
-// flush waits until nothing is held, or the broker is out.
+// flush waits until no message is held, or the broker is out.
 func (c *carrier) flush(ctx context.Context) error {
 	late := func(why error) error {
 		return fmt.Errorf("flush: carried messages are not confirmed; verifiers stage the ones that the broker does not have: %w", why)
@@ -373,7 +375,7 @@ func (c *carrier) flush(ctx context.Context) error {
 		}
 		out := c.outage.whenOut()
 		select {
-		case <-c.stager.broker.Done(): // run is about to leave all to their rows
+		case <-c.stager.broker.Done(): // run is about to leave all messages to their rows
 			out = nil
 		default:
 		}
@@ -399,7 +401,7 @@ func (c *carrier) flush(ctx context.Context) error {
 	}
 }
 
-// whenIdle returns a channel that is closed when nothing is held, or nil if nothing is.
+// whenIdle returns a channel that is closed when no message is held, or nil if none is now.
 func (c *carrier) whenIdle() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()

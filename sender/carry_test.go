@@ -24,7 +24,7 @@ import (
 // A carryingLedger remembers the entries that were recorded.
 type carryingLedger struct {
 	noLedger
-	before  func() error // runs first in Record
+	before  func() error // called first in Record
 	entries []driver.Entry
 }
 
@@ -54,7 +54,7 @@ func (l *carryingLedger) unpublished() (out []bool) {
 	return out
 }
 
-// A scriptedBroker answers as the test says, and remembers when it was asked what.
+// A scriptedBroker answers as the test defines, and records the time and the messages of each call.
 type scriptedBroker struct {
 	answer  func(ctx context.Context, bodies []string) error
 	blocked string
@@ -62,7 +62,7 @@ type scriptedBroker struct {
 
 	mu    sync.Mutex
 	asked []time.Time
-	got   [][]string // the members' bodies of each staged message
+	got   [][]string // for each staged message, its members' bodies
 }
 
 func (b *scriptedBroker) Blocked() string { return b.blocked }
@@ -93,7 +93,7 @@ func (b *scriptedBroker) Publish(ctx context.Context, messages []bridge.Outgoing
 	return b.answer(ctx, bodies)
 }
 
-// groups returns the bodies of each staged message, once nobody has anything to do.
+// groups returns the bodies of each staged message, when all goroutines are idle.
 func (b *scriptedBroker) groups() [][]string {
 	synctest.Wait()
 	b.mu.Lock()
@@ -110,7 +110,7 @@ func silent(ctx context.Context, _ []string) error {
 // away answers at once that there is no connection.
 func away(context.Context, []string) error { return bridge.ErrUnavailable }
 
-// carrying makes a sender that carries, and the log that it writes.
+// carrying returns a sender that carries, its ledger and its log.
 func carrying(t *testing.T, opts Options, b Broker) (*Sender, *carryingLedger, *bytes.Buffer) {
 	t.Helper()
 	ledger, log := new(carryingLedger), new(bytes.Buffer)
@@ -123,7 +123,7 @@ func carrying(t *testing.T, opts Options, b Broker) (*Sender, *carryingLedger, *
 	return s, ledger, log
 }
 
-// text is a message whose body is text.
+// text returns a message whose body is text.
 func text(body string) bridge.Message {
 	return bridge.Message{RoutingKey: "target", Publishing: amqp.Publishing{Body: []byte(body)}}
 }
@@ -139,7 +139,7 @@ func send(t *testing.T, s *Sender, bodies ...string) {
 	}
 }
 
-// flush waits until nothing is on its way, also while the broker is out.
+// flush waits until no message is on its way, even while the broker is out.
 func flush(t *testing.T, s *Sender) {
 	t.Helper()
 	if idle := s.carrier.whenIdle(); idle != nil {
@@ -225,11 +225,11 @@ func TestAMessageWhoseRowFailsIsNotPublished(t *testing.T) {
 		if got := b.groups(); len(got) > 0 {
 			t.Errorf("published %v", got)
 		}
-		flush(t, s) // nothing is held
+		flush(t, s) // no message is held
 	})
 }
 
-// A transaction waits for its messages that are too large or have an order key, and for no other.
+// A transaction waits for its messages that are too large or have an order key, and for no others.
 func TestATransactionWaitsForMessagesThatAreNotCarried(t *testing.T) {
 	size := func(n int) bridge.Message {
 		m := text(strings.Repeat("x", n))
@@ -295,7 +295,7 @@ func TestCarriedMessagesInMemoryAreBounded(t *testing.T) {
 		send(t, s, body)
 		send(t, s, "little")
 		flush(t, s)
-		send(t, s, strings.Repeat("x", 20_000)) // alone it may
+		send(t, s, strings.Repeat("x", 20_000)) // alone it may exceed the bound
 		send(t, s, "little")
 		flush(t, s)
 		if got, want := fmt.Sprint(ledger.unpublished()), "[false false true true false false true]"; got != want {
@@ -311,7 +311,8 @@ func TestCarriedMessagesInMemoryAreBounded(t *testing.T) {
 	})
 }
 
-// A nack, a return, a lost channel: published again, without a word to the caller.
+// After a nack, a return or a lost channel the group is published again, and the caller gets no
+// error.
 func TestAGroupThatFailsIsPublishedAgain(t *testing.T) {
 	for _, failure := range []error{bridge.ErrNacked, bridge.ErrReturned, bridge.ErrUnconfirmed, bridge.ErrUnavailable} {
 		synctest.Test(t, func(t *testing.T) {
@@ -373,8 +374,8 @@ func TestACarriedMessageIsGivenUpAfterAWhile(t *testing.T) {
 	}
 }
 
-// During an outage rows are unpublished, one message in a while finds the end, and the log has a
-// line for the beginning and one for the end.
+// During an outage rows are unpublished, one message per carryProbe finds the end, and the log has
+// a line for the beginning and one for the end.
 func TestAnOutageLeavesMessagesToTheirRows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &scriptedBroker{answer: away}
@@ -412,7 +413,7 @@ func TestAnOutageLeavesMessagesToTheirRows(t *testing.T) {
 	})
 }
 
-// If nothing is held, one message a second finds the end of an outage.
+// If no message is held, one message a second finds the end of an outage.
 func TestOneMessageASecondFindsTheEndOfAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		forbidden := &amqp.Error{Code: amqp.AccessRefused, Reason: "no right", Server: true, Recover: true}
@@ -463,7 +464,7 @@ func TestABrokerThatBlocksIsNotAsked(t *testing.T) {
 	})
 }
 
-// A message that the broker refuses takes the others of its group along only once.
+// A message that the broker refuses makes its group fail only once.
 func TestARefusedMessageIsLeftToItsRow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := new(scriptedBroker)
@@ -521,8 +522,8 @@ func TestARefusedMessageHoldsUpNoOther(t *testing.T) {
 	})
 }
 
-// If nothing is on its way, a message does not wait. Under load messages gather, for a moment or
-// until a group is full.
+// If no publication is under way, a message does not wait. Under load messages gather, for a moment
+// or until a group is full.
 func TestCarriedMessagesGatherUnderLoad(t *testing.T) {
 	const confirm = time.Millisecond
 	synctest.Test(t, func(t *testing.T) {
@@ -542,7 +543,7 @@ func TestCarriedMessagesGatherUnderLoad(t *testing.T) {
 			time.Sleep(100 * time.Microsecond)
 		}
 		flush(t, s)
-		// Each shipment takes its confirm and the time to gather.
+		// Each shipment takes the time of its confirm and the time to gather.
 		if n := len(b.groups()) - 3; n < 30 || n > 40 {
 			t.Errorf("3000 messages in 300 ms travel in %d groups", n)
 		}
@@ -624,7 +625,7 @@ func TestFlushWaitsUntilNothingIsOnItsWay(t *testing.T) {
 	})
 }
 
-// What the process still holds is its rows' as soon as the Broker is closed.
+// Messages that the process still holds are left to their rows as soon as the Broker is closed.
 func TestAClosedBrokerEndsTheCarrier(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &scriptedBroker{answer: func(context.Context, []string) error {
@@ -643,7 +644,7 @@ func TestAClosedBrokerEndsTheCarrier(t *testing.T) {
 	})
 }
 
-// Neither does a pause between two attempts delay that.
+// A pause between two attempts does not delay that.
 func TestAClosedBrokerEndsTheCarrierBetweenTwoAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &scriptedBroker{closed: make(chan struct{})}
@@ -670,14 +671,14 @@ func TestAClosedBrokerEndsTheCarrierBetweenTwoAttempts(t *testing.T) {
 	})
 }
 
-// The end of a process waits for a confirm that may come, and for no broker that is out.
+// The end of a process waits for a confirm that may come, but not for a broker that is out.
 func TestFlushDoesNotWaitForABrokerThatIsOut(t *testing.T) {
 	confirm := func(after time.Duration) func(context.Context, []string) error {
 		return func(context.Context, []string) error { time.Sleep(after); return nil }
 	}
 	for name, c := range map[string]struct {
 		answer func(context.Context, []string) error
-		ends   time.Duration // of the context
+		ends   time.Duration // when the context ends
 		took   time.Duration
 		why    error
 	}{

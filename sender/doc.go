@@ -1,5 +1,4 @@
-// Package sender stages messages that go out if and only if the transaction they
-// belong to commits.
+// Package sender stages messages that are delivered if and only if their transaction commits.
 //
 //	ledger, err := postgres.Open(ctx, db) // or sqlserver, mysql, sqlite
 //	broker, err := bridge.NewBroker("amqp://shop:secret@localhost/", nil)
@@ -13,37 +12,38 @@
 //	})
 //
 // InTx begins and ends the transaction. If you do that yourself, call SendTx in it: SendTx(ctx,
-// bridge.SQL(tx), …) for a *sql.Tx or a *sqlx.Tx; a *sql.DB does not compile. bridge.SQL says
-// what to pass for other libraries. The examples (example_*_test.go in this folder) are whole
-// programs: PostgreSQL, SQL Server, sqlx, a table of one's own, staging early, and carrying.
+// bridge.SQL(tx), …) for a *sql.Tx or a *sqlx.Tx; a *sql.DB does not compile. bridge.SQL describes
+// the argument for other libraries. The examples (example_*_test.go in this folder) are whole
+// programs: PostgreSQL, SQL Server, sqlx, an own table, staging early, carrying, and delayed
+// messages.
 //
-// The ledger's tables (package migrate, or verifier -migrate) must be in the database of the
-// transaction. The verifier makes the queues, and must run for anything to arrive; package
-// verifier says what happens to a message. Package bridge describes the protocol: its words,
-// its rules, and what happens at each crash.
+// The ledger's tables (package migrate, or verifier -migrate) must be in the transaction's
+// database. The verifier makes the queues, and no message arrives unless it runs; package verifier
+// describes the path of a message. Package bridge describes the protocol: its terms, its rules, and
+// the consequences of each crash.
 //
-// # What it does
+// # How it works
 //
 // SendTx inserts the messages' IDs into the ledger, publishes all messages to the staging queue,
-// and waits once for all confirms. (With an own table, it checks that their rows exist.) For a
-// small message, by default, it inserts a copy of the message too, and does not wait for its
+// and waits once for all confirms. (With an own table, it checks that their rows exist.) By
+// default, for a small message it also inserts a copy of the message, and does not wait for its
 // confirm (see 'Carrying'). Rules 1 and 2 of package bridge make that safe: the INSERT has
 // succeeded before the first byte of a message leaves, and SendTx returns nil only if every message
 // is confirmed and none was returned, or its row carries it.
 //
-// While SendTx waits, the transaction is open and holds its locks for a round trip to the broker, at
-// most for twice Options.Timeout (longer with order keys, see there). So send as late in the
-// transaction as you can, as InTx does, or stage early.
+// While SendTx waits, the transaction is open and holds its locks for a round trip to the broker,
+// at most for twice Options.Timeout (longer with order keys, see Options.Timeout). So send as late
+// in the transaction as you can, as InTx does, or stage early.
 //
 // # Staging early
 //
-// Tx.Stage, inside InTx, and StageTx, in a transaction of yours, record the messages and begin
-// to publish them at once. The broker confirms while the transaction's other statements run.
-// InTx waits for the confirm before it commits. After StageTx you must wait yourself: commit
-// only when Wait of its result has returned nil.
+// Tx.Stage, inside InTx, and StageTx, in your own transaction, record the messages and begin to
+// publish them at once. The broker confirms while the transaction's other statements run. InTx
+// waits for the confirm before it commits. After StageTx you must wait yourself: commit only when
+// Wait of its result has returned nil.
 //
-// Stage early if the content of the message is known before the transaction's last statements,
-// and these take about as long as the confirm. What it costs:
+// Stage early if the content of the message is known before the transaction's last statements, and
+// these take about as long as the confirm. The costs:
 //
 //   - Your own rows are not locked for longer. The ledger's row is locked from the staging to
 //     the end of the transaction, and only the verifier waits for it.
@@ -55,19 +55,20 @@
 //
 // # Groups
 //
-// While a message waits for its confirm, messages of concurrent transactions gather. They
-// travel to the staging queue as one group, which costs the broker a fraction of single
-// messages. Every transaction waits for the confirm of the groups that carry its messages, and
-// the verifier judges each message by itself. If a group fails, every transaction with a
-// message in it fails and rolls back. If nothing is on its way, a message does not wait for
-// others. Carried messages have groups of their own. Options.GroupMessages turns grouping off.
+// While a message waits for its confirm, messages of concurrent transactions gather. They travel to
+// the staging queue as one group, which costs the broker a fraction of single messages. Every
+// transaction waits for the confirm of the groups that contain its messages, and the verifier
+// judges each message by itself. If a group fails, every transaction with a message in it fails and
+// rolls back. If no publication is under way, a message does not wait for others. Carried messages
+// have separate groups. Options.GroupMessages = 1 turns grouping off.
 //
 // # Carrying
 //
 // The ledger's row of a message can also hold the message. Such a message is carried. It is
 // published to the staging queue when its row has been inserted, but no call waits for the confirm:
-// SendTx, Wait and InTx return at once. If a transaction also sends messages that are not carried, it
-// waits for their confirms only. Options.Carry says which messages are carried. Messages with an order key never are.
+// SendTx, Wait and InTx return at once. If a transaction also sends messages that are not carried,
+// it waits for their confirms only. Options.Carry selects the messages that are carried. Messages
+// with an order key never are.
 //
 //	CarrySmall     the default: messages up to Options.CarryBytes (8 KiB), and in an
 //	               outage of the broker larger ones too
@@ -76,17 +77,17 @@
 //	CarryOnOutage  all in an outage of the broker, none otherwise
 //	CarryAlways    all
 //
-// If a publication fails, nothing fails in the transaction. The sender publishes the message again,
-// until ten seconds after its record. If the message still is not in the staging queue after the commit, a
-// verifier stages it from its row, some seconds late. The same is true if the process dies. While
-// the broker fails or blocks, or more than Options.CarryPendingBytes wait for their confirms, the
-// sender only writes the row, and a verifier stages the message. Once a second the sender publishes
-// one message all the same, to find the end of the failure. So watch the log: it has a line when
-// the sender stops publishing, and one when it goes on.
+// If the publication of a carried message fails, its transaction does not. The sender publishes the
+// message again, until ten seconds after its record. If the message still is not in the staging
+// queue after the commit, a verifier stages it from its row, some seconds late. The same is true if
+// the process dies. While the broker fails or blocks, or more than Options.CarryPendingBytes wait
+// for their confirms, the sender only writes the row, and a verifier stages the message. Once a
+// second the sender nevertheless publishes one message, to find the end of the failure. The log has
+// a line when the sender stops publishing, and one when it goes on.
 //
 // If the broker refuses a carried message (406: it is too large), the sender publishes the message
 // once more, alone, and then leaves it in its row. No verifier can stage such a message until the
-// broker takes it. The log names its ID. Other messages go on.
+// broker accepts it. The log names its ID. Other messages go on.
 //
 // If the transaction rolls back, or rolls back to a savepoint that was set before the message was
 // recorded, the row is gone and the verifier drops the copy. If a confirm was lost or late, the
@@ -97,8 +98,8 @@
 // are better left to the broker. Choose CarryNever if the database must not pay for any message or
 // hold its content. A ledger of an own table carries nothing: CarrySmall is CarryNever there.
 //
-// Call Flush before the process ends, so that no message is left to the verifiers. Without the
-// broker it returns an error within about five seconds. Its context may end sooner: no committed
+// Call Flush before the process ends, so that no message is left to the verifiers. If the broker is
+// out, Flush returns an error within about five seconds. Its context may end sooner: no committed
 // message is lost.
 //
 //	err := s.Flush(ctx) // then broker.Close()
@@ -106,22 +107,22 @@
 // # Delayed messages
 //
 // A message with a bridge.Message.NotBefore waits in its row until the database's clock has reached
-// that time. Then a verifier stages it, and it is judged and forwarded like any other. It is carried
-// whatever its size and Options.Carry, never published by the sender, and not kept in the sender's
-// memory. It takes no order key: later messages of the key would overtake it. A ledger of an own
-// table cannot carry it. SendTx refuses both with bridge.ErrInvalidMessage.
+// that time. Then a verifier stages it, and it is judged and forwarded like any other. It is
+// carried whatever its size and Options.Carry, never published by the sender, and not kept in the
+// sender's memory. It must have no order key, because later messages of the key would overtake it.
+// A ledger of an own table cannot carry it. SendTx refuses both with bridge.ErrInvalidMessage.
 //
-// The message is staged less than a second after its time, if a verifier runs and the broker takes
-// messages. A verifier that was down stages the overdue ones, the earliest first, and new messages
-// overtake most of them. bridgectl delayed lists the messages that wait, takes them back, or has them
-// staged at once.
+// The message is staged less than a second after its time, if a verifier runs and the broker
+// accepts messages. A verifier that was down stages the overdue ones, the earliest first, and new
+// messages overtake most of them. bridgectl delayed lists the waiting messages, cancels them, or
+// has them staged at once.
 //
 // NotBefore is an instant, and only the database's clock is compared with it. So a sender's clock
 // does not matter for a time that comes from data, such as an appointment. If the program adds a
 // duration to its own time.Now(), the message is late or early by the difference of the two clocks.
 //
-// Sender.Cancel takes a delayed message back in a transaction, such as the reminder of an order that
-// the transaction marks as paid:
+// Sender.Cancel cancels a delayed message in a transaction, for example the reminder of an order
+// that the transaction marks as paid:
 //
 //	err := s.InTx(ctx, db, nil, func(tx *sender.Tx) error {
 //		if _, err := tx.ExecContext(ctx, `UPDATE orders SET paid = true WHERE id = $1`, order); err != nil {
@@ -131,10 +132,10 @@
 //		return err
 //	})
 //
-// Cancel returns false if a verifier has the message already. The receiver of a reminder should
-// therefore look whether the order is still unpaid. Cancel sees that in the row, which a crash of the
-// database keeps. A failover to a replica that lacks the verifier's last commits does not: then Cancel
-// may return true although the message was delivered.
+// Cancel returns false if a verifier has the message already. So the receiver of a reminder should
+// check that the order is still unpaid. The row shows this, and a crash of the database keeps the
+// row. A failover to a replica that lacks the verifier's last commits does not: then Cancel may
+// return true although the message was delivered.
 //
 // Leave bridge.Message.ID zero, so that the ID's time is NotBefore. A receiver refuses a UUIDv7
 // that is older than its idempotency.Options.Retention, and an ID that was made long before
@@ -142,12 +143,12 @@
 //
 // # When the broker is out
 //
-// The sender knows that the broker is out when a publication has failed because the broker is away,
-// blocks, has no room in the staging queue, or does not confirm within Options.Timeout. It also
-// counts as out while the confirm of a publication is a second late. (A missing queue or right, a
-// refused login and a refused message are no outages: repair them.) From then on all messages
-// without an order key are carried, and their transactions commit without the broker, until one
-// message is confirmed. Only transactions that were waiting when the outage began fail:
+// The sender considers the broker out when a publication has failed because the broker is
+// unavailable, blocks, has no room in the staging queue, or does not confirm within
+// Options.Timeout, and also while the confirm of a publication is a second late. (A missing queue
+// or right, a refused login and a refused message are no outages: repair them.) From then on all
+// messages without an order key are carried, and their transactions commit without the broker,
+// until one message is confirmed. Only transactions that were waiting when the outage began fail:
 //
 //	                      it begins          while it is known
 //	carried anyway        commits            commits
@@ -158,26 +159,25 @@
 //
 // A transaction that fails does so after Options.Timeout at most, except where the table says 'at
 // once', with an error for which bridge.Retryable returns true: roll back, which InTx has done, and
-// try again with a new transaction. Make the broker with bridge.NewBroker, so
-// that your process can start during an outage.
+// try again with a new transaction. Make the broker with bridge.NewBroker, so that your process can
+// start during an outage.
 //
-// New needs a broker also with CarryAlways. Until a verifier's session has found the row of a message
-// that a sender published itself, the session drops no message (rule 6 of package bridge).
+// New needs a broker even with CarryAlways. A verifier's session drops no message until it has
+// found the row of a message that a sender published itself (rule 6 of package bridge).
 //
 // # In order
 //
-// Messages with the same bridge.Message.OrderKey reach their target in order; package
-// bridge says what exactly is promised. They are staged in the ordered queues
-// (Options.OrderedShards), in groups too, but never carried: during an outage of the broker
-// their transaction fails. A transaction with several such messages for one queue that do
-// not fit into a group waits for the confirm of each group before the next. Other
-// transactions' groups may go between, so that they wait for one of its groups and not for
-// all.
+// Messages with the same bridge.Message.OrderKey reach their target in order; package bridge has
+// the exact promise. They are staged in the ordered queues (Options.OrderedShards), in groups too,
+// but never carried: during an outage of the broker their transaction fails. If a transaction has
+// several such messages for one queue that do not fit into a group, it waits for the confirm of
+// each group before the next. Other transactions' groups may go between, so those transactions wait
+// for one of its groups and not for all.
 //
-// # What to do on an error
+// # Errors
 //
-// Roll back; InTx has done so already. Nothing of the transaction is delivered then: the
-// verifier finds no rows, and drops what the broker has taken. Then:
+// Roll back; InTx has done so already. Then no message of the transaction is delivered: the
+// verifier finds no rows, and drops the messages that the broker has. Then:
 //
 //	bridge.Refusal(err)        not nil: the broker closed the channel because of a
 //	                           message of this transaction, or of another one in its
@@ -205,30 +205,30 @@
 //	                           did commit, the message is delivered: look before you
 //	                           repeat it
 //
-// Any other error is the database driver's. It also is bridge.ErrNoSchema, bridge.ErrNotPrimary
-// or bridge.ErrReadOnly if that is the cause. A *bridge.PublishError in the chain names a
-// message. If you call Commit yourself, you must judge its error: unless the database itself
-// refused, the transaction may have committed.
+// Any other error is the database driver's. It also is bridge.ErrNoSchema, bridge.ErrNotPrimary or
+// bridge.ErrReadOnly if that is the cause. A *bridge.PublishError in the chain names a message. If
+// you call Commit yourself, you must judge its error: unless the database itself refused, the
+// transaction may have committed.
 //
-// A process that dies needs nothing: the database rolls back what was open, and
-// what had committed is forwarded.
+// If a process dies, nothing needs to be done: the database rolls back open transactions, and
+// messages of committed ones are forwarded.
 //
 // # Metrics
 //
-// Sender.Stats counts messages and tells whether the broker is out. Package metrics, below this one,
-// has the same for Prometheus.
+// Sender.Stats counts messages and reports whether the broker is out. Package metrics, below this
+// one, exports the same to Prometheus.
 //
 // # Traces
 //
-// With Options.Tracer the messages carry the trace context of their sender. Package otelsender makes
-// the spans with OpenTelemetry.
+// With Options.Tracer the messages carry the trace context of their sender. Package otelsender
+// makes the spans with OpenTelemetry.
 //
 // # Unit tests
 //
-// Package sendertest has a Sender without a broker or a ledger. It tells the test which messages
-// committed, and fails when it is told to.
+// Package sendertest has a Sender without a broker or a ledger. It returns the committed messages
+// to the test, and can be made to fail.
 //
-// # What it does not do
+// # Limits
 //
 // It does not repeat a transaction, wait for the receiver, or keep an order among messages
 // without an order key. It does not see whether the target exists: the verifier sends an

@@ -14,9 +14,9 @@ import (
 	"github.com/twoqueue/twoqueue/sender"
 )
 
-// A shop that goes on while RabbitMQ is out: it starts without RabbitMQ, and commits without it,
-// since the ledger's rows also hold its small messages. Before it ends, it waits a while until they
-// are confirmed. Verifiers stage the others from their rows.
+// A shop that works while RabbitMQ is out: it starts and commits without RabbitMQ, because the
+// ledger's rows also hold its small messages. Before it ends, it waits a while until they are
+// confirmed. Verifiers stage the others from their rows.
 func ExampleSender_Flush() {
 	ctx := context.Background()
 	db, err := sql.Open("pgx", "postgres://shop:secret@localhost/shop")

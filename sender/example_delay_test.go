@@ -15,7 +15,7 @@ import (
 	"github.com/twoqueue/twoqueue/sender"
 )
 
-// A reminder goes out in an hour, unless the order is paid before. An application stores the
+// A reminder is sent in an hour, unless the order is paid before. An application stores the
 // reminder's ID with the order.
 func ExampleSender_Cancel() {
 	ctx := context.Background()

@@ -14,9 +14,9 @@ import (
 	"github.com/twoqueue/twoqueue/sender"
 )
 
-// With a table of the application's own as the ledger: each parcel already has a unique ID,
-// which becomes the ID of its one message. Nothing else is inserted, and nothing is deleted
-// later. The verifier must be given the same table.
+// The application's own table is the ledger: each parcel already has a unique ID, which becomes the
+// ID of its one message. No other row is inserted, and none is deleted later. The verifier must use
+// the same table.
 func ExampleNew_ownTable() {
 	ctx := context.Background()
 	db, err := sql.Open("pgx", "postgres://shop:secret@localhost/shop")
@@ -48,7 +48,7 @@ func packParcel(ctx context.Context, db *sql.DB, s *sender.Sender, content strin
 		if err != nil {
 			return err
 		}
-		// First the row: without it SendTx and InTx return bridge.ErrNoRow.
+		// The row comes first: without it SendTx and InTx return bridge.ErrNoRow.
 		if _, err := tx.ExecContext(ctx, `INSERT INTO parcels (id, body) VALUES ($1, $2)`, id.String(), content); err != nil {
 			return err
 		}

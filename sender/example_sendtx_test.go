@@ -13,7 +13,7 @@ import (
 	"github.com/twoqueue/twoqueue/sender"
 )
 
-// In a transaction that the application begins and ends itself, on PostgreSQL.
+// A transaction that the application begins and ends itself, on PostgreSQL.
 func ExampleSender_SendTx() {
 	ctx := context.Background()
 	db, err := sql.Open("pgx", "postgres://shop:secret@localhost/shop")
@@ -51,13 +51,13 @@ func storeOrder(ctx context.Context, db *sql.DB, s *sender.Sender, order string)
 	if _, err := tx.ExecContext(ctx, `INSERT INTO orders (body) VALUES ($1)`, order); err != nil {
 		return err
 	}
-	// Last, as the transaction is open until the broker has confirmed.
+	// Last, because the transaction is open until the broker has confirmed.
 	if _, err := s.SendTx(ctx, bridge.SQL(tx), bridge.Message{
 		Exchange:   "orders",
 		RoutingKey: "order.placed",
 		Publishing: amqp.Publishing{ContentType: "text/plain", Body: []byte(order)},
 	}); err != nil {
-		return err // and the deferred rollback
+		return err // the deferred Rollback follows
 	}
 	return tx.Commit()
 }

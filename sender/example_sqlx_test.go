@@ -20,8 +20,7 @@ type order struct {
 	Body string    `db:"body"`
 }
 
-// With sqlx; and several messages at once, one of them with an ID of the application's
-// own.
+// With sqlx, and several messages at once, one of them with the application's own ID.
 func ExampleSender_SendTx_sqlx() {
 	ctx := context.Background()
 	db, err := sqlx.Open("pgx", "postgres://shop:secret@localhost/shop")

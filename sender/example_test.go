@@ -13,9 +13,8 @@ import (
 	"github.com/twoqueue/twoqueue/sender"
 )
 
-// A shop on PostgreSQL places an order, and the message about it goes out if and only
-// if the order is committed. The tables and queues are there: verifier -migrate has
-// made the one, and a verifier the other.
+// A shop on PostgreSQL places an order, and the message about it is sent if and only if the order
+// is committed. verifier -migrate has made the tables, and a verifier has made the queues.
 func Example() {
 	ctx := context.Background()
 	db, err := sql.Open("pgx", "postgres://shop:secret@localhost/shop")
@@ -44,7 +43,7 @@ func Example() {
 	}
 }
 
-// placeOrder begins again with a new transaction where that may help.
+// placeOrder retries with a new transaction if that may help.
 func placeOrder(ctx context.Context, db *sql.DB, s *sender.Sender, order string) error {
 	const attempts = 3
 	var err error
@@ -54,7 +53,7 @@ func placeOrder(ctx context.Context, db *sql.DB, s *sender.Sender, order string)
 				return err // rolls back
 			}
 			_, err := tx.Send(bridge.Message{
-				RoutingKey: "emails", // of the default exchange: to the queue of this name
+				RoutingKey: "emails", // of the default exchange: it routes to the queue of this name
 				Publishing: amqp.Publishing{ContentType: "text/plain", Body: []byte(order)},
 			})
 			return err

@@ -16,55 +16,56 @@ import (
 )
 
 const (
-	// groupBytes bounds the records in one group. A message of more than a third of it goes
-	// alone, since the broker's cost is then per byte.
+	// groupBytes bounds the records in one group. A message of more than a third of it goes alone,
+	// since the broker's cost is then per byte.
 	groupBytes = 24 << 10
-	// maxShippers is how many shipments may be under way at once. While they are,
-	// what transactions stage gathers for the next one.
+	// maxShippers is how many shipments may be under way at once. Meanwhile messages of other calls
+	// gather for the next one.
 	maxShippers = 1
-	// earlyBytes bounds what is under way early, so that transactions that stage, roll
-	// back and never wait cannot pile it up. Each staging counts as earlyLeast at least.
+	// earlyBytes bounds the bytes under way of transactions that stage early. Without it, transactions
+	// that stage, roll back and never wait could accumulate them. Each staging counts as at least
+	// earlyLeast.
 	earlyBytes = 16 << 20
 	earlyLeast = 8 << 10
 )
 
-// A stager publishes what transactions stage, and lets messages travel together: while a
-// shipment waits for its confirms, the messages of other transactions gather in the next one.
-// If nothing is under way, nothing waits.
+// A stager publishes the messages of transactions, and combines them: while a shipment waits for
+// its confirms, the messages of other transactions gather in the next one. If no shipment is under
+// way, no message waits.
 //
-// Every transaction waits for the confirms of the shipment that carries its messages (rule 2 of
-// package bridge). If a shipment fails, all of its transactions fail; each of them rolls back
-// and may try again.
+// Every transaction waits for the confirms of the shipment that contains its messages (rule 2 of
+// package bridge). If a shipment fails, all of its transactions fail; each of them rolls back and
+// may try again.
 type stager struct {
 	ledger  uuid.UUID
 	queue   bridge.Target
 	broker  Broker
 	timeout time.Duration
-	limit   int     // messages in a group
-	ordered bool    // they go one after the other
-	outage  *outage // learns how shipments end, unless they are ordered
+	limit   int     // most messages in a group
+	ordered bool    // its queue is ordered: publications go one after the other
+	outage  *outage // notified of the end of each shipment, unless the queue is ordered
 	count   *counters
 
 	mu       sync.Mutex
-	next     []*shipment // to be published, in this order; the last one gathers
+	next     []*shipment // to be published in this order; messages gather in the last one
 	shippers int
-	underWay int // bytes of all shipments, as begin counts them
+	underWay int // bytes of all shipments, counted by begin
 }
 
-// A Broker is what a Sender needs of a *bridge.Broker, whose methods these are. Package sendertest
-// has another one, for unit tests.
+// A Broker has the methods of *bridge.Broker that a Sender calls. Package sendertest has another
+// one, for unit tests.
 type Broker interface {
 	Publish(ctx context.Context, messages []bridge.Outgoing) error
 	Blocked() string
 	Done() <-chan struct{} // closed when the Broker is closed
 }
 
-// A cargo is what one call stages. The records are encoded when it is made, since the messages
-// belong to the caller, who may change them afterwards.
+// A cargo contains the messages that one call stages. Their records are encoded when it is made,
+// since the messages belong to the caller, who may change them afterwards.
 type cargo struct {
 	ids     []uuid.UUID // of the records
 	records [][]byte
-	alone   bool // it gains nothing from company
+	alone   bool // it gains nothing from a group
 }
 
 func (c *cargo) add(id uuid.UUID, record []byte) {
@@ -72,25 +73,25 @@ func (c *cargo) add(id uuid.UUID, record []byte) {
 	c.records = append(c.records, record)
 }
 
-// A shipment is what is published at once: a cargo that travels alone, or those that
-// gathered while others were under way. In an ordered queue it is what fits into a group, or
-// one cargo that does not, which is published group by group, in turns with others: so no
-// transaction waits for more confirms than it must.
+// A shipment is one publication: a cargo that travels alone, or the cargos that gathered while
+// another was under way. In an ordered queue it has as many cargos as fit into a group. A single
+// cargo that does not fit is published group by group, in turns with other shipments: so no
+// transaction waits for more confirms than necessary.
 type shipment struct {
-	records [][]byte  // those that are still to be published
+	records [][]byte  // records that are still to be published
 	size    int       // of the records
-	bytes   int       // as begin counts them
+	bytes   int       // counted by begin
 	leash   *leash    // of a cargo that travels alone
 	begun   time.Time // when it began to wait for its turn
-	callers int       // who wait for it
+	callers int       // number of callers that wait for it
 	done    chan struct{}
 	err     error // valid once done is closed
 }
 
-// begin has a cargo published, and does not wait for it. A shipment's time begins when it is
-// shipped, so it is done within twice the timeout: that of the shipment before it, and its
-// own. In an ordered queue that is true of each group of it. It returns nil if nobody waits for
-// the cargo yet and too much is under way.
+// begin starts publishing a cargo, and does not wait for it. A shipment's time begins when it is
+// shipped, so it is done within twice the timeout: the timeout of the previous shipment, and its
+// own. In an ordered queue that is true of each of its groups. If no caller waits for the cargo yet
+// and too much is under way, begin returns nil.
 func (s *stager) begin(ctx context.Context, c cargo, waitedFor bool) (*shipment, error) {
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("publish: nothing sent: %w: %w", bridge.ErrUnavailable, context.Cause(ctx))
@@ -114,8 +115,8 @@ func (s *stager) begin(ctx context.Context, c cargo, waitedFor bool) (*shipment,
 	return s.join(c.records, size, bytes), nil
 }
 
-// wait waits until the broker has confirmed a whole shipment, or for the first failure. The
-// message to name is one of the caller's, not the group.
+// wait waits until the broker has confirmed a whole shipment, or for its first failure. The error
+// names the caller's message first, not the group.
 func (s *stager) wait(ctx context.Context, joined *shipment, first uuid.UUID) error {
 	if joined.leash != nil {
 		stop := context.AfterFunc(ctx, func() { joined.leash.end(ctx) })
@@ -129,7 +130,7 @@ func (s *stager) wait(ctx context.Context, joined *shipment, first uuid.UUID) er
 	}
 	var err error
 	select {
-	case <-joined.done: // also where the context has ended since
+	case <-joined.done: // even if the context has ended since
 		err = joined.err
 	default:
 		err = &bridge.PublishError{Err: s.late(context.Cause(ctx))}
@@ -143,7 +144,7 @@ func (s *stager) wait(ctx context.Context, joined *shipment, first uuid.UUID) er
 	return err
 }
 
-// late is the error of a caller that cannot wait for its shipment any longer.
+// late returns the error of a caller that cannot wait for its shipment any longer.
 func (s *stager) late(cause error) error {
 	if reason := s.broker.Blocked(); reason != "" {
 		return fmt.Errorf("%w: %w: %s", bridge.ErrUnconfirmed, bridge.ErrBlocked, reason)
@@ -151,8 +152,7 @@ func (s *stager) late(cause error) error {
 	return fmt.Errorf("%w in time: %w", bridge.ErrUnconfirmed, cause)
 }
 
-// join adds records to a shipment, and sees to it that it gets under way. The caller holds
-// mu.
+// join adds records to a shipment, and makes sure that ship runs. The caller holds mu.
 func (s *stager) join(records [][]byte, size, bytes int) *shipment {
 	joined := s.gathering(len(records), size)
 	joined.records = append(joined.records, records...)
@@ -166,7 +166,7 @@ func (s *stager) join(records [][]byte, size, bytes int) *shipment {
 	return joined
 }
 
-// gathering is the shipment that so many records join, of that size.
+// gathering returns the shipment that a number of records with a total size joins.
 func (s *stager) gathering(records, size int) *shipment {
 	if n := len(s.next); n > 0 {
 		last := s.next[n-1]
@@ -179,9 +179,9 @@ func (s *stager) gathering(records, size int) *shipment {
 	return next
 }
 
-// ship publishes one shipment after the other until there is none. Each has the timeout, and
-// does not end with the context of one caller: a caller that gives up must not take the others'
-// messages with it.
+// ship publishes one shipment after the other until there is none. Each has the full timeout, and
+// does not end with the context of one caller, because a caller that gives up must not cancel the
+// others' messages.
 func (s *stager) ship() {
 	for {
 		s.mu.Lock()
@@ -204,12 +204,11 @@ func (s *stager) ship() {
 	}
 }
 
-// shipGroup publishes the first group of a shipment in an ordered queue. What is left waits
-// for its next turn, behind what has gathered meanwhile: a large transaction must not make
-// the others wait for all of it. No group is published before the one before it is
-// confirmed: two at once may change places, as a Publisher may go on over another channel
-// between them. What has waited for the timeout, or for which nobody waits any more, is not
-// published.
+// shipGroup publishes the first group of a shipment in an ordered queue. The rest waits for its
+// next turn, behind shipments that have gathered meanwhile: a large transaction must not make the
+// others wait for all of it. A group is published only after the previous one is confirmed: two at
+// once may change places, because a Publisher may change its channel between them. A shipment that
+// has waited for the timeout, or that no caller waits for any more, is not published.
 func (s *stager) shipGroup(shipment *shipment) {
 	s.mu.Lock()
 	left := shipment.callers == 0
@@ -238,13 +237,13 @@ func (s *stager) publishInTime(records [][]byte) error {
 	return s.publish(ctx, records, s.limit)
 }
 
-// shipAlone publishes the shipment of one caller, which ends when that one gives it up.
+// shipAlone publishes the shipment of one caller. It ends when the caller gives it up.
 func (s *stager) shipAlone(alone *shipment) {
 	defer alone.leash.release()
 	learn := s.outage.watch(alone.bytes)
 	err := s.publish(alone.leash, alone.records, 1)
 	if alone.leash.givenUp() {
-		learn(context.Canceled, false) // which says nothing about the broker
+		learn(context.Canceled, false) // the caller's end is no failure of the broker
 	} else {
 		learn(err, false)
 	}
@@ -263,25 +262,25 @@ func (s *stager) publish(ctx context.Context, records [][]byte, limit int) error
 	return err
 }
 
-// waiting returns the bytes that are to be published or to be confirmed, as begin counts them.
+// waiting returns the bytes that are to be published or confirmed, counted by begin.
 func (s *stager) waiting() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.underWay
 }
 
-// end tells those who wait what became of a shipment.
+// end passes the result of a shipment to its waiting callers.
 func (s *stager) end(shipment *shipment, err error) {
 	s.mu.Lock()
 	s.underWay -= shipment.bytes
-	shipment.records = nil // who has still to wait holds the shipment
+	shipment.records = nil // waiting callers still hold the shipment
 	s.mu.Unlock()
 	shipment.err = err
 	close(shipment.done)
 }
 
-// grouped puts records together into as few staged messages as their limits allow. A single
-// record becomes an ordinary staged message, no group.
+// grouped combines records into as few staged messages as their limits allow. A single record
+// becomes an ordinary staged message, no group.
 func (s *stager) grouped(records [][]byte, limit int) (out []amqp.Publishing, err error) {
 	for len(records) > 0 {
 		n, _ := firstGroup(records, limit)
@@ -297,7 +296,7 @@ func (s *stager) grouped(records [][]byte, limit int) (out []amqp.Publishing, er
 	return out, nil
 }
 
-// firstGroup is how many records go into the next staged message, and their size.
+// firstGroup returns the number of records in the next staged message, and their size.
 func firstGroup(records [][]byte, limit int) (n, size int) {
 	n, size = 1, len(records[0])
 	for n < min(len(records), limit) && size+len(records[n]) <= groupBytes {
@@ -315,8 +314,8 @@ func (s *stager) outgoing(messages []amqp.Publishing) []bridge.Outgoing {
 	return out
 }
 
-// A leash is the context of a shipment that travels alone. It ends after the timeout, or when
-// the context of its caller ends.
+// A leash is the context of a shipment that travels alone. It ends after the timeout, or when its
+// caller's context ends.
 type leash struct {
 	context.Context
 	cancel  context.CancelCauseFunc
@@ -339,10 +338,10 @@ func (g givenUp) Unwrap() error { return g.error }
 
 func (l *leash) end(by context.Context) { l.cancel(givenUp{context.Cause(by), by.Err()}) }
 
-// givenUp tells whether the caller has given the shipment up.
+// givenUp reports whether the caller has given the shipment up.
 func (l *leash) givenUp() bool { return errors.As(context.Cause(l.Context), new(givenUp)) }
 
-// Err tells a caller's deadline from its cancellation, since bridge.Retryable does.
+// Err distinguishes a caller's deadline from its cancellation, since bridge.Retryable does.
 func (l *leash) Err() error {
 	if by := (givenUp{}); errors.As(context.Cause(l.Context), &by) {
 		return by.how

@@ -19,14 +19,14 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// A slowBroker takes a while for each confirm, and fails what contains a word.
+// A slowBroker takes a while for each confirm, and fails messages that contain a word.
 type slowBroker struct {
 	takes   time.Duration
 	fails   string
-	blocked string // why it takes nothing
+	blocked string // why it accepts nothing
 
 	mu        sync.Mutex
-	taken     []string // names of messages
+	taken     []string // names of the messages
 	published []bridge.Outgoing
 }
 
@@ -56,7 +56,7 @@ func (b *slowBroker) Publish(ctx context.Context, messages []bridge.Outgoing) er
 	return nil
 }
 
-// A countingLedger counts what was recorded. Its rows cannot carry messages.
+// A countingLedger counts the recorded messages. Its rows cannot carry messages.
 type countingLedger struct {
 	noLedger
 	recorded int
@@ -67,7 +67,8 @@ func (l *countingLedger) Record(_ context.Context, _ bridge.Tx, entries []driver
 	return nil
 }
 
-// newSender has a broker for messages without a key, and one for those with a key.
+// newSender returns a sender with one broker for messages without a key, and one for messages with
+// a key.
 func newSender(t *testing.T, opts Options, others, inOrder Broker) (*Sender, *countingLedger) {
 	t.Helper()
 	ledger := new(countingLedger)
@@ -85,7 +86,7 @@ func newSender(t *testing.T, opts Options, others, inOrder Broker) (*Sender, *co
 
 var small = bridge.Message{RoutingKey: "target", Publishing: amqp.Publishing{Body: []byte("small")}}
 
-// ofSize is a message that gathers with others, or one that travels alone.
+// ofSize has a message that gathers with others, and one that travels alone.
 var ofSize = map[string]bridge.Message{
 	"in a group": small,
 	"alone":      {RoutingKey: "target", Publishing: amqp.Publishing{Body: make([]byte, groupBytes)}},
@@ -100,7 +101,7 @@ func stageEarly(t *testing.T, s *Sender, m bridge.Message) *Staged {
 	return staged
 }
 
-// underWay is how many bytes are under way when nobody has anything to do.
+// underWay returns the bytes under way when all goroutines are idle.
 func underWay(s *Sender) int {
 	synctest.Wait()
 	s.stager.mu.Lock()
@@ -135,7 +136,7 @@ func TestWhatNobodyWaitsForIsBounded(t *testing.T) {
 	}
 }
 
-// One that is larger than everything that may be under way is staged early by itself.
+// A message that is larger than the limit of bytes under way is staged early alone.
 func TestALargeMessageIsStagedEarlyToo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := newSender(t, Options{MaxMessageBytes: 2 * earlyBytes}, &slowBroker{takes: time.Second}, nil)
@@ -151,9 +152,9 @@ func TestALargeMessageIsStagedEarlyToo(t *testing.T) {
 	})
 }
 
-// The time that the transaction spends in other statements does not count: a confirm that
-// came in time is in time. One that did not come in time is late, however late Wait asks.
-// That the context of StageTx has ended since does not matter.
+// The transaction's time in other statements does not count: a confirm that came in time is in
+// time. A confirm that did not come in time is late, however late Wait is called. It does not
+// matter that the context of StageTx has ended since.
 func TestTheTimeoutIsThatOfTheStaging(t *testing.T) {
 	for size, m := range ofSize {
 		synctest.Test(t, func(t *testing.T) {
@@ -165,7 +166,7 @@ func TestTheTimeoutIsThatOfTheStaging(t *testing.T) {
 				t.Fatal(err)
 			}
 			cancel()
-			time.Sleep(time.Minute) // what another statement may take
+			time.Sleep(time.Minute) // another statement may take this long
 			if err := confirmed.Wait(t.Context()); err != nil {
 				t.Errorf("%s, confirmed in time: %v", size, err)
 			}
@@ -189,8 +190,7 @@ func TestTheTimeoutIsThatOfTheStaging(t *testing.T) {
 	}
 }
 
-// A loop that begins again while bridge.Retryable says so ends when its own context is
-// cancelled.
+// A loop that retries while bridge.Retryable returns true ends when its own context is cancelled.
 func TestWhoGivesUpHearsWhyAndTakesNobodyWithIt(t *testing.T) {
 	gone := errors.New("the customer is gone")
 	for size, m := range ofSize {
@@ -217,7 +217,7 @@ func TestWhoGivesUpHearsWhyAndTakesNobodyWithIt(t *testing.T) {
 					t.Errorf("%s, one that nobody has given up: %v", size, err)
 				}
 			}
-			time.Sleep(time.Minute) // until the last shipment has ended: the others may have had one of their own
+			time.Sleep(time.Minute) // until the last shipment has ended: the others may have had a separate one
 		})
 	}
 }
@@ -235,8 +235,8 @@ func TestWhoGivesUpOnABrokerThatBlocksHearsItsReason(t *testing.T) {
 	})
 }
 
-// Messages of one moment gather behind the first. When what carries them fails, each
-// transaction hears of its own.
+// Messages of one moment gather behind the first. When their shipment fails, each transaction's
+// error names its own message.
 func TestTransactionsOfOneMomentTravelTogetherAndFailTogether(t *testing.T) {
 	for _, fails := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -273,8 +273,8 @@ func TestTransactionsOfOneMomentTravelTogetherAndFailTogether(t *testing.T) {
 	}
 }
 
-// A shipment that has queued behind another has its whole time: confirms that take more
-// than half of it are in time for all.
+// A shipment that has queued behind another has the whole timeout: confirms that take more than
+// half of it are in time for all.
 func TestTheClockOfAShipmentStartsWhenItIsShipped(t *testing.T) {
 	const limit = 5 * time.Second
 	synctest.Test(t, func(t *testing.T) {
@@ -289,7 +289,7 @@ func TestTheClockOfAShipmentStartsWhenItIsShipped(t *testing.T) {
 	})
 }
 
-// The messages are the caller's again when StageTx has returned.
+// When StageTx has returned, the caller may change the messages.
 func TestWhatIsOnItsWayIsACopy(t *testing.T) {
 	for size, m := range ofSize {
 		synctest.Test(t, func(t *testing.T) {

@@ -15,53 +15,52 @@ type Options struct {
 	// Queue is the staging queue (see bridge.Topology), at most 200 bytes. A verifier of the
 	// same ledger must consume it. Default "twoqueue".
 	Queue string
-	// Exchange is the exchange of bridge.Topology to which messages are staged. It must be the
-	// same in all senders and verifiers. The login then needs the right to write to this exchange
-	// and to no other. Empty: the default exchange.
+	// Exchange is the exchange of bridge.Topology to which messages are staged. It must be the same in
+	// all senders and verifiers. The login then needs the right to write to this exchange and to no
+	// other. Empty: the default exchange.
 	Exchange string
 	// OrderedShards is how many ordered queues there are (see bridge.Topology). It must be the
 	// same in all senders and verifiers. 0: there are none, and a message with an order key is
 	// bridge.ErrInvalidMessage.
 	OrderedShards int
-	// Timeout bounds one staging: waiting for a connection, publishing, waiting for the
-	// confirms. Messages that gather behind others have it for themselves, once those are
-	// done: their transaction waits for twice Timeout at most, and one that sends messages with
-	// order keys and others for four times Timeout, since the others come after. Where the
-	// messages of one call for an ordered queue do not fit into one group, other
-	// transactions' groups may go between, and each group takes twice Timeout at most; where
-	// the queue is overloaded such a transaction fails first. The
-	// database transaction is open meanwhile, and the statement that records is not part of
-	// it. Of what is staged early it begins with StageTx, and the caller's time until Wait
-	// does not count. Default 5 s. A context that ends earlier counts.
+	// Timeout bounds one staging: waiting for a connection, publishing, waiting for the confirms.
+	// Messages that gather behind others have the full Timeout after these are done, so their
+	// transaction waits for twice Timeout at most. A transaction that sends messages both with and
+	// without order keys waits for four times Timeout, since the messages without a key come after. If
+	// the messages of one call for an ordered queue do not fit into one group, other transactions'
+	// groups may go between, and each group takes twice Timeout at most; if the queue is overloaded,
+	// such a transaction fails first. The database transaction is open meanwhile. The statement that
+	// records does not count. For messages that are staged early the time begins with StageTx, and the
+	// caller's time until Wait does not count. Default 5 s. A context that ends earlier counts.
 	Timeout time.Duration
-	// MaxMessageBytes is the largest body that is accepted; a larger one is
-	// bridge.ErrInvalidMessage. It must not exceed the broker's max_message_size: the broker
-	// closes the channel of a sender that publishes more. Unless Carry is CarryNever, it must not
-	// exceed what the database takes in one value either (driver.Entry), since in an outage messages
-	// of every size are carried. Default 16 MiB, as in RabbitMQ 4; 3.x takes 128 MiB.
+	// MaxMessageBytes is the largest accepted body; a larger one is bridge.ErrInvalidMessage. It must
+	// not exceed the broker's max_message_size: the broker closes the channel of a sender that
+	// publishes more. Unless Carry is CarryNever, it must also not exceed the largest value of the
+	// database (driver.Entry), since in an outage messages of every size are carried. Default 16 MiB,
+	// as in RabbitMQ 4; 3.x accepts 128 MiB.
 	MaxMessageBytes int
 	// GroupMessages is how many messages of concurrent transactions may travel to the staging
 	// queue as one group, while earlier ones wait for their confirms. Messages of more than 8
 	// KiB go alone. Each message is judged by itself, but if a group cannot be published, all
 	// its transactions fail. Default and maximum 1000; 1 stages every message alone.
 	GroupMessages int
-	// Carry says which messages are carried: a message's row in the ledger holds a copy of it, so
-	// the commit does not wait for the broker ('Carrying' in the package's comment). Messages with
-	// an order key are never carried: in an outage their transaction fails, at once if the broker is
+	// Carry selects the messages that are carried: a message's row in the ledger holds a copy of it,
+	// so the commit does not wait for the broker ('Carrying' in the package comment). Messages with an
+	// order key are never carried: in an outage their transaction fails, at once if the broker is
 	// known to be out. Carrying needs bridge_ledger: on a ledger of an own table CarrySmall carries
 	// nothing, and New refuses CarryOnOutage and CarryAlways. Default CarrySmall.
 	Carry Carry
-	// CarryBytes is the largest message that CarrySmall carries: body, properties and headers
-	// as the row holds them (wire.EncodeRecord). Default 8 KiB: with 8
-	// transactions at once on PostgreSQL, carrying takes longer than the confirm from 16 KiB on; on
-	// MariaDB it does not up to 32 KiB (tests/bench, scenario sizes).
+	// CarryBytes is the largest message that CarrySmall carries: body, properties and headers as
+	// stored in the row (wire.EncodeRecord). Default 8 KiB: with 8 transactions at once on PostgreSQL,
+	// carrying takes longer than the confirm from 16 KiB on; on MariaDB it does not up to 32 KiB
+	// (tests/bench, scenario sizes).
 	CarryBytes int
-	// CarryPendingBytes bounds the memory of carried messages whose confirm is missing. A message
-	// beyond it is not published: only its row is written, and a verifier stages it. A message that
-	// is larger than the bound is published if no other one is pending. Default 8 MiB.
+	// CarryPendingBytes bounds the memory of carried messages without a confirm. Beyond it a message
+	// is not published: only its row is written, and a verifier stages it. A message that is larger
+	// than the bound is published if no other one is pending. Default 8 MiB.
 	CarryPendingBytes int
-	// Tracer makes spans, and writes the trace context into the messages' headers. Package
-	// otelsender has one. Default: none.
+	// Tracer makes spans, and writes the trace context into the messages' headers. Package otelsender
+	// has one. Default: none.
 	Tracer Tracer
 	// Logger gets a line when messages can no longer be published, one when they can again, and one
 	// for each carried message that the broker refuses, unless Carry is CarryNever. Default

@@ -6,10 +6,10 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// ordered stages messages with an order key. Each ordered queue has a stager of its own, which
-// publishes only when its last publication is confirmed. So a message that is staged after
-// another's transaction has committed is behind that one in their queue. The messages of one
-// transaction are in their order there too.
+// ordered stages messages with an order key. Each ordered queue has a separate stager, which
+// publishes only after its last publication is confirmed. So a message that is staged after
+// another's transaction has committed is behind the other message in their queue. The messages of
+// one transaction are in their order there too.
 type ordered struct {
 	topology bridge.Topology
 	stagers  map[string]*stager // by queue
@@ -27,8 +27,8 @@ func newOrdered(o Options, newStager func(queue string) *stager) ordered {
 	return out
 }
 
-// stage stages messages, each in the queue of its key, and waits for the confirms. So what is
-// staged next, by the same transaction or by one that begins after its commit, is behind them.
+// stage stages messages, each in the queue of its key, and waits for the confirms. So later
+// messages, of the same transaction or of one that begins after its commit, are behind them.
 func (o ordered) stage(ctx context.Context, cargos map[string]*cargo) (err error) {
 	ended := make(chan error, len(cargos))
 	for queue, c := range cargos {
@@ -42,7 +42,7 @@ func (o ordered) stage(ctx context.Context, cargos map[string]*cargo) (err error
 	return err
 }
 
-// stage has a cargo published and waits for the confirms.
+// stage publishes a cargo and waits for the confirms.
 func (s *stager) stage(ctx context.Context, c cargo) error {
 	joined, err := s.begin(ctx, c, true)
 	if err != nil {

@@ -19,13 +19,13 @@ func orderedStager(b Broker) *stager {
 	return &stager{broker: b, timeout: time.Second, limit: wire.MaxMembers, ordered: true, count: newCounters()}
 }
 
-// cargoOf are messages of which each fills most of a group.
+// cargoOf returns messages of which each fills most of a group.
 func cargoOf(t *testing.T, names ...string) cargo {
 	t.Helper()
 	return cargoWith(t, strings.Repeat(".", groupBytes*2/3), names)
 }
 
-// smallCargoOf are messages of which any number fits into a group.
+// smallCargoOf returns messages of which any number fits into a group.
 func smallCargoOf(t *testing.T, names ...string) cargo {
 	t.Helper()
 	return cargoWith(t, "", names)
@@ -46,7 +46,7 @@ func cargoWith(t *testing.T, filling string, names []string) (c cargo) {
 	return c
 }
 
-// begun has cargos published, one after the other.
+// begun starts publishing cargos, one after the other.
 func begun(t *testing.T, s *stager, cargos ...cargo) []*shipment {
 	t.Helper()
 	out := make([]*shipment, len(cargos))
@@ -60,8 +60,8 @@ func begun(t *testing.T, s *stager, cargos ...cargo) []*shipment {
 	return out
 }
 
-// While one is under way several gather that do not fit into one group. What fails, fails
-// for its own transactions only, and each hears of its confirm when it is there.
+// While one is under way several gather that do not fit into one group. A failure concerns only its
+// own transactions, and each gets its confirm when it comes.
 func TestWhatGathersInOrderIsConfirmedGroupByGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &slowBroker{takes: 200 * time.Millisecond, fails: "message3"}
@@ -100,7 +100,7 @@ func TestWhatFitsIntoAGroupTravelsTogetherInOrder(t *testing.T) {
 	})
 }
 
-// Together they take longer than the timeout, which each has for itself.
+// Together they take longer than the timeout, which each has alone.
 func TestEachGroupOfATransactionHasTheTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &slowBroker{takes: 800 * time.Millisecond}
@@ -119,7 +119,7 @@ func TestEachGroupOfATransactionHasTheTimeout(t *testing.T) {
 	})
 }
 
-// A broker that confirms nothing must not make them wait for one timeout after the other.
+// A broker that confirms nothing must not make callers wait for one timeout after the other.
 func TestWhoeverWaitsInOrderWaitsForTwiceTheTimeoutAtMost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &slowBroker{takes: time.Hour}
@@ -136,7 +136,7 @@ func TestWhoeverWaitsInOrderWaitsForTwiceTheTimeoutAtMost(t *testing.T) {
 	})
 }
 
-// One call of Stage must not overtake what the transaction has sent before with its key.
+// A call of Stage must not overtake earlier messages of the transaction with its key.
 func TestWhatWasSentWithAKeyIsStagedBeforeWhatIsStagedWithIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := new(slowBroker)

@@ -11,10 +11,11 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// taking is a broker for an orderedStager, of whose timeout a confirm takes less than half.
+// taking returns a broker for an orderedStager. A confirm takes less than half of the stager's
+// timeout.
 func taking() *slowBroker { return &slowBroker{takes: 400 * time.Millisecond} }
 
-// Each waits for one group of the others, and keeps the order of its own.
+// Each transaction waits for one group of the others, and keeps its own order.
 func TestALargeTransactionMakesNoOtherWaitForAllOfIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := taking()
@@ -36,7 +37,7 @@ func TestALargeTransactionMakesNoOtherWaitForAllOfIt(t *testing.T) {
 	})
 }
 
-// What is left of a large one gathers what fits into its group.
+// Small cargos join the rest of a large one if they fit into its group.
 func TestWhatIsLeftOfALargeTransactionTakesOthersAlong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := taking()
@@ -44,7 +45,7 @@ func TestWhatIsLeftOfALargeTransactionTakesOthersAlong(t *testing.T) {
 		s.limit = 2
 		all := begun(t, s, smallCargoOf(t, "1", "2", "3"), smallCargoOf(t, "4", "5"))
 		time.Sleep(b.takes)
-		synctest.Wait() // the second one is under way
+		synctest.Wait() // the second group is under way
 		all = append(all, begun(t, s, smallCargoOf(t, "6"))...)
 		for i, one := range all {
 			<-one.done
@@ -61,8 +62,7 @@ func TestWhatIsLeftOfALargeTransactionTakesOthersAlong(t *testing.T) {
 	})
 }
 
-// Its caller has rolled back: what is left would only keep the others, and its next attempt,
-// waiting.
+// Its caller has rolled back: the rest would only delay the others, and its next attempt.
 func TestNothingMoreIsPublishedOfALargeTransactionThatHasGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := taking()

@@ -13,51 +13,51 @@ import (
 )
 
 const (
-	// outAfter is how long a publication may wait for its confirm before the broker counts as out.
-	// The publication itself waits on. Each byte adds outAfterByte, as on a line of 10 MB/s.
+	// outAfter is how long a publication may wait for its confirm before the broker counts as out. The
+	// publication itself goes on waiting. Each byte adds outAfterByte, as on a line of 10 MB/s.
 	outAfter     = time.Second
 	outAfterByte = 100 * time.Nanosecond
-	// carryProbe is the time between two messages that are published during an outage to find its
-	// end, and the longest pause between two attempts to publish a carried message.
+	// carryProbe is the time between two messages that are published during an outage to find its end,
+	// and the longest pause between two attempts to publish a carried message.
 	carryProbe = time.Second
 )
 
 // An outage is the only place where a Sender remembers that the broker fails. All publications
-// report to it. All transactions ask it, unless no message is carried.
+// report to it. All transactions query it, unless no message is carried.
 //
 // The broker is out if the last publication failed for a reason that time repairs: the broker is
-// away, blocks, has no room, or does not confirm. Any other reason, such as a missing queue, only
-// keeps carried messages from being published: their rows suffice, and other transactions should
+// unavailable, blocks, has no room, or does not confirm. Any other reason, such as a missing queue,
+// only stops the publication of carried messages: their rows suffice, and other transactions should
 // get the error. A message that the broker refuses says nothing about others.
 type outage struct {
 	queue   string
 	logger  *slog.Logger
-	explain func(error) error // names the remedy
-	quiet   bool              // no message is carried: the log has nothing to say
+	explain func(error) error // adds the remedy
+	quiet   bool              // no message is carried, so the log gets nothing
 
 	mu      sync.Mutex
 	failure error         // of the last publication; nil: it was confirmed
-	since   time.Time     // when a confirm was followed by a failure or a failure by a confirm
+	since   time.Time     // when failures last began or ended
 	probe   time.Time     // when the next message is published in spite of failure
 	begins  chan struct{} // closed when the broker is out; nil if no Flush waits
 }
 
-// errSlow is the failure of a publication that has not ended.
+// errSlow is the failure of a publication that is still waiting.
 var errSlow = fmt.Errorf("%w within %v", bridge.ErrUnconfirmed, outAfter)
 
-// isOutage tells whether time repairs a failure, so that another transaction should not wait for
+// isOutage reports whether time repairs a failure, so that another transaction should not wait for
 // the broker.
 func isOutage(failure error) bool {
 	return bridge.Retryable(failure) && bridge.Refusal(failure) == nil
 }
 
-// refusesMessage tells whether the broker has refused a message for its content: it is too large.
+// refusesMessage reports whether the broker has refused a message for its content: it is too large.
 func refusesMessage(failure error) bool {
 	refusal := bridge.Refusal(failure)
 	return refusal != nil && refusal.Code == amqp.PreconditionFailed
 }
 
-// watch must be called before each publication of so many bytes, and ended when it has ended. A
+// watch must be called before each publication with its size, and the returned function after it. A
 // publication that takes too long counts as failed until it has ended.
 func (o *outage) watch(bytes int) (ended func(failure error, carried bool)) {
 	over := false // guarded by mu
@@ -73,8 +73,8 @@ func (o *outage) watch(bytes int) (ended func(failure error, carried bool)) {
 	}
 }
 
-// learn notes the failure of a publication, or nil, if counts returns true, and logs the
-// beginning and the end of failures. It calls counts with mu held.
+// learn stores the failure of a publication, or nil, if counts returns true, and logs the beginning
+// and the end of failures. It calls counts with mu held.
 func (o *outage) learn(failure error, counts func() bool) {
 	o.mu.Lock()
 	if !counts() {
@@ -103,14 +103,14 @@ func (o *outage) learn(failure error, counts func() bool) {
 	}
 }
 
-// blocked learns that the broker blocks, for this reason; "" says that it does not.
+// blocked notes that the broker blocks, with its reason; "" means that it does not.
 func (o *outage) blocked(reason string) {
 	if reason != "" {
 		o.learn(fmt.Errorf("%w: %s", bridge.ErrBlocked, reason), func() bool { return true })
 	}
 }
 
-// fails tells whether the last publication failed.
+// fails reports whether the last publication failed.
 func (o *outage) fails() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -124,7 +124,7 @@ func (o *outage) state() (since time.Time, failure error) {
 	return o.since, o.failure
 }
 
-// out tells whether the broker is known to be out.
+// out reports whether the broker is known to be out.
 func (o *outage) out() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -138,7 +138,7 @@ func (o *outage) cause() error {
 	return o.failure
 }
 
-// slow tells whether the broker counts as out only because a confirm is late.
+// slow reports whether the broker counts as out only because a confirm is late.
 func (o *outage) slow() bool { return o.cause() == errSlow }
 
 // whenOut returns a channel that is closed when the broker is known to be out.
@@ -156,7 +156,7 @@ func (o *outage) whenOut() <-chan struct{} {
 	return o.begins
 }
 
-// holdsBack tells whether a message is not to be published now. During a failure it returns false
+// holdsBack reports whether a message is not to be published now. During a failure it returns false
 // once in carryProbe, and the caller must publish.
 func (o *outage) holdsBack() bool {
 	o.mu.Lock()
@@ -164,22 +164,23 @@ func (o *outage) holdsBack() bool {
 	return o.failure != nil && !o.turn()
 }
 
-// holdsBackOrdered is holdsBack for messages with an order key, whose transactions fail then.
+// holdsBackOrdered is holdsBack for messages with an order key. If it returns true their
+// transaction fails.
 func (o *outage) holdsBackOrdered() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.concernsOrdered() && !o.turn()
 }
 
-// concernsOrdered tells whether the failure is an outage for messages with an order key too. They
-// have queues of their own, so a full staging queue does not count. A slow confirm does not either,
+// concernsOrdered reports whether the failure is an outage for messages with an order key too. They
+// have separate queues, so a full staging queue does not count. A slow confirm does not either,
 // since it may still come. The caller holds mu.
 func (o *outage) concernsOrdered() bool {
 	return isOutage(o.failure) && !errors.Is(o.failure, bridge.ErrNacked) && o.failure != errSlow
 }
 
-// turn gives the caller the next attempt to find the end of a failure, if it is time. The caller
-// holds mu.
+// turn reports whether it is time for the next attempt to find the end of a failure. If so, the
+// attempt is the caller's. The caller holds mu.
 func (o *outage) turn() bool {
 	if time.Now().Before(o.probe) {
 		return false
@@ -188,6 +189,6 @@ func (o *outage) turn() bool {
 	return true
 }
 
-// orderedConfirmed learns that messages with an order key are confirmed, which ends an outage.
-// Their failure begins none: it may be due to their own queue.
+// orderedConfirmed notes that messages with an order key are confirmed, which ends an outage. Their
+// failure begins none: it may be due to their own queue.
 func (o *outage) orderedConfirmed() { o.learn(nil, o.concernsOrdered) }

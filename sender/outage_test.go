@@ -17,7 +17,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
-// A brokenBroker answers as the test says.
+// A brokenBroker answers as the test defines.
 type brokenBroker struct {
 	mu     sync.Mutex
 	answer func(context.Context, []string) error // nil: it confirms
@@ -56,7 +56,7 @@ func failing(err error) func(context.Context, []string) error {
 	return func(context.Context, []string) error { return &bridge.PublishError{Err: err} }
 }
 
-// outsider makes a sender all of whose messages go to b.
+// outsider returns a sender all of whose messages go to b.
 func outsider(t *testing.T, opts Options, b Broker) (*Sender, *carryingLedger, *bytes.Buffer) {
 	t.Helper()
 	s, ledger, log := carrying(t, opts, b)
@@ -70,7 +70,7 @@ func outsider(t *testing.T, opts Options, b Broker) (*Sender, *carryingLedger, *
 // large is a message that CarrySmall does not carry, and that travels alone.
 var large = text(strings.Repeat("x", 20_000))
 
-// sends expects a transaction to take a time, and to fail if a broker must be asked in vain.
+// sends expects a transaction to take a given time, and to fail if fails is true.
 func sends(t *testing.T, s *Sender, want time.Duration, fails bool, m ...bridge.Message) {
 	t.Helper()
 	began := time.Now()
@@ -127,7 +127,7 @@ func TestInAnOutageEveryMessageIsCarried(t *testing.T) {
 	}
 }
 
-// What time does not repair is an error of each transaction that waits.
+// A failure that time does not repair is an error of each waiting transaction.
 func TestOnlyAFailureThatTimeRepairsIsAnOutage(t *testing.T) {
 	closes := func(code int) error {
 		return fmt.Errorf("%w: %w", bridge.ErrUnconfirmed, &amqp.Error{Code: code, Server: true, Recover: true})
@@ -183,7 +183,7 @@ func TestAnOutageEndsWithAFailureThatTimeDoesNotRepair(t *testing.T) {
 	})
 }
 
-// A slow broker is out for others after a second. Its confirm ends that.
+// After a second a slow broker counts as out for others. Its confirm ends that.
 func TestAPublicationThatWaitsLetsOthersCarry(t *testing.T) {
 	for name, first := range map[string]bridge.Message{"alone": large, "in a group": text("small")} {
 		synctest.Test(t, func(t *testing.T) {
@@ -206,7 +206,7 @@ func TestAPublicationThatWaitsLetsOthersCarry(t *testing.T) {
 	}
 }
 
-// Callers who do not wait for long say nothing about the broker.
+// A caller that does not wait for long causes no outage.
 func TestACallerThatGivesUpFindsNoOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &brokenBroker{answer: func(ctx context.Context, _ []string) error {
@@ -283,7 +283,7 @@ func TestMessagesWithAKeyFailAtOnceDuringAKnownOutage(t *testing.T) {
 	})
 }
 
-// Messages with an order key have queues of their own.
+// Messages with an order key have separate queues.
 func TestAFullStagingQueueIsNoOutageForMessagesWithAKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &brokenBroker{answer: failing(bridge.ErrNacked)}
@@ -300,7 +300,7 @@ func TestAFullStagingQueueIsNoOutageForMessagesWithAKey(t *testing.T) {
 	})
 }
 
-// By default small messages are carried, unless the rows cannot: then nothing is.
+// By default small messages are carried, unless the rows cannot carry them.
 func TestSmallMessagesAreCarriedByDefault(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, ledger, _ := outsider(t, Options{}, new(brokenBroker))
@@ -354,7 +354,7 @@ func TestALateConfirmIsNoOutageForMessagesWithAKey(t *testing.T) {
 	})
 }
 
-// A large message that the broker refuses keeps no small ones from being published.
+// A refusal of a large message does not stop the publication of small ones.
 func TestARefusalOfOneTransactionIsNotThatOfOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, ledger, _ := outsider(t, Options{}, new(brokenBroker))

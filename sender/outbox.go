@@ -14,23 +14,23 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// An Outbox is what one transaction sends. It is for code that begins and ends transactions of
-// another kind, as package pgxsender does. It is in memory only.
+// An Outbox collects the messages of one transaction, in memory. It is for code that begins and
+// ends transactions of another kind, such as package pgxsender.
 type Outbox struct {
 	ctx    context.Context // the parent of the messages' spans
 	sender *Sender
 	tx     bridge.Tx
 
 	mu      sync.Mutex
-	over    bool // nothing more is sent
+	over    bool // no further messages are accepted
 	unsent  []encoded
-	staging sync.WaitGroup // calls of Stage
+	staging sync.WaitGroup // running calls of Stage
 	staged  []*Staged
-	failed  error // of the first Send or Stage that failed
+	failed  error // error of the first Send or Stage that failed
 }
 
 // Outbox returns an empty Outbox for a transaction that has begun. Options.Tracer gets ctx with the
-// messages that Send collects.
+// messages of Send.
 func (s *Sender) Outbox(ctx context.Context, tx bridge.Tx) *Outbox {
 	return &Outbox{ctx: ctx, sender: s, tx: tx}
 }
@@ -38,11 +38,11 @@ func (s *Sender) Outbox(ctx context.Context, tx bridge.Tx) *Outbox {
 // errOver: the function that was given to InTx has returned.
 var errOver = fmt.Errorf("the function given to InTx has returned: %w", sql.ErrTxDone)
 
-// errCutShort is what has failed where a call ended by a panic or by runtime.Goexit. Who
-// recovers must not commit without the messages of that call.
+// errCutShort: a panic or runtime.Goexit ended a call of Send or Stage. A caller that recovers must
+// not commit, because the messages of that call are missing.
 var errCutShort = errors.New("send: the transaction must roll back: a call of Send or Stage did not return, because of a panic or of runtime.Goexit")
 
-// Send does what Tx.Send does.
+// Send is Tx.Send.
 func (o *Outbox) Send(msgs ...bridge.Message) ([]uuid.UUID, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -59,14 +59,14 @@ func (o *Outbox) Send(msgs ...bridge.Message) ([]uuid.UUID, error) {
 	return idsOf(messages), nil
 }
 
-// fail keeps the first error. The caller holds mu.
+// fail stores the first error. The caller holds mu.
 func (o *Outbox) fail(err error) {
 	if o.failed == nil {
 		o.failed = err
 	}
 }
 
-// Stage is like Tx.Stage.
+// Stage is Tx.Stage.
 func (o *Outbox) Stage(ctx context.Context, msgs ...bridge.Message) ([]uuid.UUID, error) {
 	o.mu.Lock()
 	if o.over {
@@ -93,8 +93,8 @@ func (o *Outbox) Stage(ctx context.Context, msgs ...bridge.Message) ([]uuid.UUID
 	return staged.IDs()[len(first):], nil
 }
 
-// before takes out what was sent before these messages with an order key of theirs: it must
-// be staged before them. The caller holds mu.
+// before removes and returns earlier messages of Send that have an order key of these messages:
+// they must be staged first. The caller holds mu.
 func (o *Outbox) before(msgs []bridge.Message) (first []encoded) {
 	keys := make(map[string]bool)
 	for _, m := range msgs {
@@ -112,8 +112,8 @@ func (o *Outbox) before(msgs []bridge.Message) (first []encoded) {
 	return first
 }
 
-// End lets nothing more be sent: Send and Stage then return an error that wraps
-// sql.ErrTxDone. It returns when no Stage is running any more.
+// End ends the collection: Send and Stage then return an error that wraps sql.ErrTxDone. End
+// returns when no Stage is running any more.
 func (o *Outbox) End() {
 	o.stop()
 	o.staging.Wait()
@@ -125,7 +125,7 @@ func (o *Outbox) stop() {
 	o.over = true
 }
 
-// Err returns an error that wraps sql.ErrTxDone once nothing more can be sent, and nil before.
+// Err returns an error that wraps sql.ErrTxDone after End, and nil before.
 func (o *Outbox) Err() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -135,9 +135,9 @@ func (o *Outbox) Err() error {
 	return nil
 }
 
-// Confirm ends the outbox, records and stages what Send has collected, and waits until
-// everything is confirmed or carried. The transaction may commit only if the error is nil (rule 2 of
-// package bridge). The errors are those of SendTx.
+// Confirm ends the outbox, records and stages the messages of Send, and waits until every message
+// is confirmed or carried. The transaction may commit only if the error is nil (rule 2 of package
+// bridge). The errors are as from SendTx.
 func (o *Outbox) Confirm(ctx context.Context) error {
 	o.End()
 	if o.failed != nil {
@@ -155,11 +155,11 @@ func (o *Outbox) Confirm(ctx context.Context) error {
 	return nil
 }
 
-// CommitError says what the error of a COMMIT means. It is ErrCommitUnknown, unless the server
-// itself has answered that it rolled back: by an SQLSTATE of class 23 (a deferred constraint)
-// or 40 (serialization failure, deadlock), except 40003, 'completion unknown', or by ROLLBACK,
-// since an earlier statement had failed. The driver's error must have a method SQLState or be one
-// of the texts in failedBefore, as with pgx and lib/pq. CommitError returns nil for nil.
+// CommitError classifies the error of a COMMIT. The result is ErrCommitUnknown, unless the server
+// itself has answered that it rolled back: by an SQLSTATE of class 23 (a deferred constraint) or 40
+// (serialization failure, deadlock), except 40003, 'completion unknown', or by ROLLBACK, since an
+// earlier statement had failed. The driver's error must have a method SQLState or be one of the
+// texts in failedBefore, as with pgx and lib/pq. CommitError returns nil for nil.
 func CommitError(err error) error {
 	switch {
 	case err == nil:
@@ -172,9 +172,9 @@ func CommitError(err error) error {
 	return fmt.Errorf("commit transaction: %w: %w", ErrCommitUnknown, err)
 }
 
-// failedBefore tells whether PostgreSQL answered the COMMIT of a failed transaction with ROLLBACK
+// failedBefore reports whether PostgreSQL answered the COMMIT of a failed transaction with ROLLBACK
 // (pgx), or the driver sent a ROLLBACK instead (lib/pq). Package sender imports no driver, so it
-// knows these errors by their texts: pgx.ErrTxCommitRollback and pq.ErrInFailedTransaction.
+// recognizes these errors by their texts: pgx.ErrTxCommitRollback and pq.ErrInFailedTransaction.
 func failedBefore(err error) bool {
 	for ; err != nil; err = errors.Unwrap(err) {
 		switch err.Error() {

@@ -14,7 +14,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// A tripwire is a ledger that ends the second call of Record by trip.
+// A tripwire is a ledger whose second call of Record ends by trip.
 type tripwire struct {
 	countingLedger
 	calls int
@@ -28,8 +28,8 @@ func (l *tripwire) Record(context.Context, bridge.Tx, []driver.Entry) error {
 	return nil
 }
 
-// What a Stage had begun to send is not sent, so the transaction must not commit, even if
-// fn has recovered.
+// The messages of such a Stage are not sent, so the transaction must not commit, even if fn has
+// recovered.
 func TestAStageThatDoesNotReturnLosesNothing(t *testing.T) {
 	for name, trip := range map[string]func(){
 		"panic":  func() { panic("a bug in a driver") },
@@ -60,7 +60,7 @@ func TestAStageThatDoesNotReturnLosesNothing(t *testing.T) {
 	}
 }
 
-// The messages are the caller's again when Send has returned.
+// When Send has returned, the caller may change the messages.
 func TestWhatWasSentIsACopy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := new(slowBroker)

@@ -16,11 +16,10 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
-// A Sender stages messages for transactions. It may be used from any number of
-// goroutines. It has nothing to close: what it has under way ends within twice
-// Options.Timeout, or with the broker. For an ordered queue that is true of each group of
-// a call's messages. Carried messages are published for at most driver.StageAgainAfter and
-// Options.Timeout; Flush waits for them.
+// A Sender stages messages for transactions. Any number of goroutines may use it. It needs no
+// closing: its publications end within twice Options.Timeout, or with the broker. For an ordered
+// queue that is true of each group of a call's messages. Carried messages are published for at most
+// driver.StageAgainAfter and Options.Timeout; Flush waits for them.
 type Sender struct {
 	ledger  driver.Recorder
 	stager  *stager
@@ -32,9 +31,9 @@ type Sender struct {
 	opts    Options
 }
 
-// New returns a sender that records in ledger and stages through broker, a *bridge.Broker. Both stay the
-// caller's, who closes them after the last use of the sender. opts may be nil. New asks neither
-// database nor broker. Its error names the argument or option that is wrong.
+// New returns a sender that records in ledger and stages through broker, a *bridge.Broker. The
+// caller closes both after the last use of the sender. opts may be nil. New calls neither database
+// nor broker. Its error names the wrong argument or option.
 func New(ledger driver.Recorder, broker Broker, opts *Options) (*Sender, error) {
 	if ledger == nil {
 		return nil, errors.New("new sender: ledger is nil")
@@ -76,28 +75,28 @@ func New(ledger driver.Recorder, broker Broker, opts *Options) (*Sender, error) 
 	return s, nil
 }
 
-// SendTx records the messages' IDs in tx, stages the messages, waits until the broker has
-// confirmed all of them that are not carried (Options.Carry), and returns their IDs in order. The
-// caller then commits, which sends the messages, or rolls back, which drops them. Call SendTx as
-// late in the transaction as possible, or use StageTx; a verifier waits from here to the commit. It
-// may be called several times in one transaction. Without messages it does nothing.
+// SendTx records the messages' IDs in tx, stages the messages, waits until the broker has confirmed
+// all of them that are not carried (Options.Carry), and returns their IDs in order. The caller then
+// commits, which sends the messages, or rolls back, which drops them. Call SendTx as late in the
+// transaction as possible, or use StageTx; a verifier waits from here to the commit. It may be
+// called several times in one transaction. Without messages it does nothing.
 //
-// On any error the caller must roll back. Then nothing that was staged is delivered. (A
-// rollback to a savepoint that was set before the call is enough.) The error is
-// bridge.ErrInvalidMessage before anything was touched, or one of the ledger's Record before
-// anything was sent. After that it is a *bridge.PublishError if the broker returned, nacked or
-// did not confirm a message within Options.Timeout, and else bridge.ErrUnavailable, ErrBlocked
-// or ErrCredentials. The package comment says what to do on each. bridge.Retryable tells which
-// of them a new transaction may overcome.
+// On any error the caller must roll back. Then no staged message is delivered. (A rollback to a
+// savepoint that was set before the call is enough.) The error is bridge.ErrInvalidMessage before
+// any statement was executed, or an error of the ledger's Record before any message was published.
+// After that it is a *bridge.PublishError if the broker returned, nacked or did not confirm a
+// message within Options.Timeout, and otherwise bridge.ErrUnavailable, ErrBlocked or
+// ErrCredentials. The package comment lists the remedies. bridge.Retryable reports whether a new
+// transaction may succeed.
 //
-// A PublishError names a message of this transaction. If Options.GroupMessages is 1, or a
-// message is too large for a group, it names the one that failed, else the first.
+// A PublishError names a message of this transaction. If Options.GroupMessages is 1, or a message
+// is too large for a group, it names the one that failed, otherwise the first.
 //
 // If SendTx finds that the broker is out, its error is one for which bridge.Retryable returns true.
-// The messages of a new transaction are carried then, unless Options.Carry is CarryNever or they
-// have an order key.
+// A new transaction's messages are then carried, unless Options.Carry is CarryNever or they have an
+// order key.
 //
-// If the process dies, the database rolls back and the verifier drops what was staged.
+// If the process dies, the database rolls back and the verifier drops the staged messages.
 func (s *Sender) SendTx(ctx context.Context, tx bridge.Tx, msgs ...bridge.Message) ([]uuid.UUID, error) {
 	staged, err := s.stage(ctx, tx, nil, msgs)
 	if err != nil {
@@ -109,29 +108,32 @@ func (s *Sender) SendTx(ctx context.Context, tx bridge.Tx, msgs ...bridge.Messag
 	return staged.IDs(), nil
 }
 
-// Cancel takes a message back in tx, if no copy of it can exist yet: a delayed message whose time has
-// not come, or one that only its row carries since the broker was out. It tells whether it did. If it
-// returns true and tx commits, the message is never delivered; a rollback brings it back. If it returns
-// false, the message was delivered, is on its way, was never sent, or is of another database.
+// Cancel cancels a message in tx, if no copy of it can exist yet: a delayed message whose time has
+// not come, or one that only its row carries because the broker was out. It reports whether it did.
+// If it returns true and tx commits, the message is never delivered; after a rollback it is. If
+// Cancel returns false, the message was delivered, is on its way, was never sent, or is in another
+// database.
 //
-// A verifier that takes the row at the same moment gets it or not; then Cancel returns false or true. After
-// a failover to a replica that lacks a verifier's last commits, Cancel may return true although the message
-// was delivered. Cancel deletes a row of the ledger, so the login needs the role migrate.Canceller.
-// The messages of Tx.Send in InTx are recorded only when the function has returned; before that Cancel
-// does not know them.
+// If a verifier claims the row at the same moment, Cancel returns false or true, depending on who
+// was first. After a failover to a replica that lacks a verifier's last commits, Cancel may return
+// true although the message was delivered. Cancel deletes a row of the ledger, so the login needs
+// the role migrate.Canceller. The messages of Tx.Send in InTx are recorded only after the function
+// has returned; before that Cancel does not find them.
+//
 // After an error the caller must roll back. On a ledger of an own table the error wraps
+// errors.ErrUnsupported.
 // errors.ErrUnsupported.
 func (s *Sender) Cancel(ctx context.Context, tx bridge.Tx, id uuid.UUID) (bool, error) {
 	return s.ledger.Cancel(ctx, tx, id)
 }
 
 // Flush waits until no carried message is on its way to the broker: each one is confirmed, or left
-// to its row since it could not be published. Without Flush the end of the process may leave some
-// to their rows, and verifiers stage them some seconds late. So call it before the process ends
-// and before the Broker is closed, when no transaction sends any more; else it waits for their
-// messages too. If ctx ends first, Flush returns an error, and also if the sender knows that the broker is
-// out: at once, or when a confirm is 5 s late. No committed message is lost by that. If no message is
-// carried, Flush returns nil at once.
+// to its row because it could not be published. Without Flush the end of the process may leave some
+// to their rows, and verifiers stage them some seconds late. So call it before the process ends and
+// before the Broker is closed, when no transaction sends any more; otherwise it waits for their
+// messages too. Flush returns an error if ctx ends first, or if the sender knows that the broker is
+// out: at once, or when a confirm is 5 s late. No committed message is lost by that. If no message
+// is carried, Flush returns nil at once.
 func (s *Sender) Flush(ctx context.Context) error {
 	if s.carrier == nil {
 		return nil
@@ -139,15 +141,15 @@ func (s *Sender) Flush(ctx context.Context) error {
 	return s.carrier.flush(ctx)
 }
 
-// encoded is a message in its staged form: a copy of what the caller has given.
+// encoded is a copy of the caller's message, in its staged form.
 type encoded struct {
 	id       uuid.UUID
 	orderKey string
 	record   []byte
-	alone    bool // it gains nothing from company
+	alone    bool // it gains nothing from a group
 	carried  bool // its row holds the record
-	// notBefore is the time before which no verifier stages it; zero: it is not delayed. If it is, it
-	// is carried, and never published here.
+	// notBefore is the time before which no verifier stages the message; zero: it is not delayed. A
+	// delayed message is carried, and the sender never publishes it.
 	notBefore time.Time
 }
 
@@ -159,8 +161,8 @@ func idsOf(messages []encoded) []uuid.UUID {
 	return ids
 }
 
-// encode gives every message an ID, and makes a copy of it in its staged form, before
-// anything is touched.
+// encode gives every message an ID and copies it in its staged form, before any statement is
+// executed.
 func (s *Sender) encode(ctx context.Context, msgs []bridge.Message) ([]encoded, error) {
 	out := make([]encoded, len(msgs))
 	for i, m := range msgs {
@@ -175,7 +177,7 @@ func (s *Sender) encode(ctx context.Context, msgs []bridge.Message) ([]encoded, 
 func (s *Sender) encodeOne(ctx context.Context, m bridge.Message) (encoded, error) {
 	now := time.Now() // before the ID is recorded: see 'The sweep' in package driver
 	if m.NotBefore.After(now) {
-		now = m.NotBefore // ages of a delayed message begin when it is due
+		now = m.NotBefore // a delayed message's age begins when it is due
 	}
 	if m.ID == uuid.Nil {
 		id, err := newID(now)
@@ -208,8 +210,8 @@ func (s *Sender) encodeOne(ctx context.Context, m bridge.Message) (encoded, erro
 	return encoded{m.ID, m.OrderKey, record, size > groupBytes/3, carried, m.NotBefore}, nil
 }
 
-// newID returns a UUIDv7 of a time. Receivers refuse IDs that are older than their
-// idempotency.Options.Retention, and the ID of a delayed message must not be so old when it arrives.
+// newID returns a UUIDv7 with a given time. Receivers refuse IDs that are older than their
+// idempotency.Options.Retention, and a delayed message's ID must not be that old on arrival.
 func newID(at time.Time) (uuid.UUID, error) {
 	id, err := uuid.NewV7()
 	if ms := at.UnixMilli(); err == nil && ms > wire.MadeAt(id).UnixMilli() {
@@ -237,8 +239,8 @@ func (s *Sender) record(m bridge.Message, publishing amqp.Publishing) (record []
 	return wire.EncodeRecord(publishing), false
 }
 
-// load divides the messages that are not carried: those with an order key by the queues of their
-// keys, and the others.
+// load separates the messages that are not carried: messages with an order key by the queues of
+// their keys, and the others.
 func (s *Sender) load(messages []encoded) (inOrder map[string]*cargo, others cargo) {
 	inOrder = make(map[string]*cargo)
 	others.alone = s.opts.GroupMessages == 1
@@ -260,7 +262,7 @@ func (s *Sender) load(messages []encoded) (inOrder map[string]*cargo, others car
 	return inOrder, others
 }
 
-// madeNow tells whether the ID itself says well enough when it was staged.
+// madeNow reports whether the ID's own time is close enough to the time of staging.
 func madeNow(id uuid.UUID, now time.Time) bool {
 	return now.Sub(wire.MadeAt(id)).Abs() < time.Minute
 }

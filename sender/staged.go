@@ -13,9 +13,9 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// Staged are the messages of one call of StageTx: recorded, and on their way to the
-// staging queue. Those in cargo are neither carried nor have an order key. The transaction must
-// not commit before Wait has returned nil.
+// Staged represents the messages of one call of StageTx: recorded, and on their way to the staging
+// queue. The messages in cargo are not carried and have no order key. The transaction must not
+// commit before Wait has returned nil.
 type Staged struct {
 	sender *Sender
 	ids    []uuid.UUID
@@ -36,16 +36,17 @@ type Staged struct {
 //	err = tx.Commit()
 //
 // The caller must call Wait, and may commit only after it has returned nil. If all messages are
-// carried (Options.Carry), Wait returns nil at once. After an error of
-// either call the caller must roll back. SendTx is these two calls, one after the other; its
-// comment is true of both together. For messages with an order key StageTx itself waits until
-// they are confirmed, to keep their order.
+// carried (Options.Carry), Wait returns nil at once. After an error of either call the caller must
+// roll back. SendTx makes these two calls, one after the other; its comment is true of both
+// together. For messages with an order key StageTx itself waits until they are confirmed, to keep
+// their order.
 //
-// ctx bounds the statement that records. Its end does not stop what StageTx has begun. That
-// ends by itself within Options.Timeout, or twice that if messages gather, whether or not Wait
-// is called (with an order key: each group of messages does). So a caller who rolls back need not call Wait, and the verifier drops what was
-// staged. The messages are copied: the caller may change them when StageTx has returned. At
-// most 16 MiB, or the messages of one call, are published early; Wait publishes the rest.
+// ctx bounds the statement that records. Its end does not stop the publication, which ends within
+// Options.Timeout, or twice that if messages gather, whether or not Wait is called (with an order
+// key: each group of messages does). So a caller that rolls back need not call Wait, and the
+// verifier drops the staged messages. The messages are copied: the caller may change them when
+// StageTx has returned. At most 16 MiB, or the messages of one call, are published early; Wait
+// publishes the rest.
 //
 // After a rollback to a savepoint that was set before StageTx, the messages are dropped and the
 // transaction may commit the rest. Wait is not needed then.
@@ -105,7 +106,7 @@ func (s *Sender) stage(ctx context.Context, tx bridge.Tx, first []encoded, msgs 
 	return staged, nil
 }
 
-// recordAll records the messages and begins to publish the carried ones. It returns the IDs of all.
+// recordAll records the messages and begins to publish the carried ones. It returns all IDs.
 func (s *Sender) recordAll(ctx context.Context, tx bridge.Tx, messages []encoded) ([]uuid.UUID, error) {
 	ids := idsOf(messages)
 	entries := driver.Plain(ids...)
@@ -120,7 +121,7 @@ func (s *Sender) recordAll(ctx context.Context, tx bridge.Tx, messages []encoded
 	admitted := s.carrier.admit(messages)
 	recorded := false
 	defer func() {
-		if !recorded { // also after a panic
+		if !recorded { // after a panic too
 			s.carrier.release(admitted)
 		}
 	}()
@@ -138,13 +139,13 @@ func (s *Sender) recordAll(ctx context.Context, tx bridge.Tx, messages []encoded
 // IDs returns the messages' IDs in the order in which they were given to StageTx.
 func (s *Staged) IDs() []uuid.UUID { return slices.Clone(s.ids) }
 
-// Wait waits until the broker has confirmed all messages that are not carried. If it returns nil, the transaction
-// may commit. On any error it must roll back; the errors are those of SendTx. The time between
-// StageTx and Wait does not count: a confirm that came within Options.Timeout is in time,
-// however late Wait is called. If ctx ends before the confirm, Wait fails.
+// Wait waits until the broker has confirmed all messages that are not carried. If it returns nil,
+// the transaction may commit. On any error it must roll back; the errors are as from SendTx. The
+// time between StageTx and Wait does not count: a confirm that came within Options.Timeout is in
+// time, however late Wait is called. If ctx ends before the confirm, Wait fails.
 //
-// Wait executes no statement. It may run beside other statements of the transaction. A second
-// call waits for the first and returns the same.
+// Wait executes no statement. It may run beside other statements of the transaction. A second call
+// waits for the first and returns the same.
 func (s *Staged) Wait(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,7 +158,7 @@ func (s *Staged) Wait(ctx context.Context) error {
 	return s.err
 }
 
-// wait keeps rule 2: it returns nil only if every message that is not carried is confirmed.
+// wait enforces rule 2: it returns nil only if every message that is not carried is confirmed.
 func (s *Staged) wait(ctx context.Context) error {
 	err := s.confirmed(ctx)
 	if err != nil {
@@ -166,7 +167,7 @@ func (s *Staged) wait(ctx context.Context) error {
 	return nil
 }
 
-// confirmed waits for the confirms, and publishes first what was not published early.
+// confirmed publishes messages that were not published early, and waits for all confirms.
 func (s *Staged) confirmed(ctx context.Context) (err error) {
 	stager := s.sender.stager
 	if s.shipment == nil {
@@ -185,7 +186,7 @@ func (s *Sender) mustRollBack(ctx context.Context, err error) error {
 	return fmt.Errorf("send: the transaction must roll back: %w", s.explain(err))
 }
 
-// explain adds the remedy to the error of a publication, if it knows one.
+// explain adds the remedy to the error of a publication, if there is a known one.
 func (s *Sender) explain(err error) error {
 	if !errors.Is(err, bridge.ErrReturned) {
 		return err

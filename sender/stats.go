@@ -9,29 +9,29 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// Stats counts what a Sender has done since it was made. The counts only grow. They count messages,
-// each attempt to send one of them for itself.
+// Stats counts a Sender's messages since it was made. The counts only grow. Each attempt to send a
+// message counts separately.
 type Stats struct {
-	Recorded  uint64 // recorded in a transaction, whatever became of it
+	Recorded  uint64 // recorded in a transaction, committed or not
 	Carried   uint64 // of these: carried by their rows
 	Staged    uint64 // given to the broker; a carried one that is published again counts again
 	Confirmed uint64 // of the staged ones: confirmed by the broker
 	Refused   uint64 // of the staged ones: in a publication for which the broker closed the channel (bridge.Refusal)
 	Failed    uint64 // of the staged ones: returned, nacked, or not confirmed; the broker may have some of them
 
-	// Groups has how many messages travelled together, for each message in the staging queues.
+	// Groups counts the staged messages by the number of messages that travelled in each.
 	Groups Histogram
-	// Confirms has how long the confirmed publications took, in seconds. It includes the wait for
-	// a connection.
+	// Confirms has the durations of the confirmed publications, in seconds, including the wait for a
+	// connection.
 	Confirms Histogram
 
-	// Waiting is the size of the messages that wait for their confirms, in bytes. A call that waits
-	// counts as 8 KiB at least, and a carried message as 256 bytes more than its row holds.
+	// Waiting is the size of the messages that wait for their confirms, in bytes. A waiting call
+	// counts as at least 8 KiB, and a carried message as 256 bytes more than its row holds.
 	Waiting int
 
-	// Outage tells whether the broker is out: the last publication of messages without an order
-	// key failed for a reason that time repairs. Err is the reason of its failure, an outage or
-	// not; nil: it was confirmed. Since is when Err last came or went; zero: it never came.
+	// Outage reports whether the broker is out: the last publication of messages without an order key
+	// failed for a reason that time repairs. Err is the reason of its failure, an outage or not; nil:
+	// it was confirmed. Since is when failures last began or ended; zero: none has happened.
 	Outage bool
 	Err    error
 	Since  time.Time
@@ -40,7 +40,7 @@ type Stats struct {
 // A Histogram counts values by size.
 type Histogram struct {
 	Bounds []float64 // the upper bounds, growing
-	Counts []uint64  // values up to each bound and above the one before; the last are above all bounds
+	Counts []uint64  // values up to each bound and above the one before; the last counts values above all bounds
 	Sum    float64   // of all values
 }
 
@@ -58,7 +58,7 @@ func newHistogram(bounds ...float64) Histogram {
 	return Histogram{Bounds: bounds, Counts: make([]uint64, len(bounds)+1)}
 }
 
-// counters are what Stats counts.
+// counters are the counts of Stats.
 type counters struct {
 	recorded, carried, staged, confirmed, refused, failed atomic.Uint64
 
@@ -74,7 +74,7 @@ func newCounters() *counters {
 	}
 }
 
-// record counts messages that are recorded.
+// record counts recorded messages.
 func (c *counters) record(messages []encoded) {
 	c.recorded.Add(uint64(len(messages)))
 	for _, m := range messages {
@@ -96,7 +96,7 @@ func (c *counters) publish(records [][]byte, limit int) {
 	}
 }
 
-// published counts how a publication of so many records has ended.
+// published counts the records of a publication by its result.
 func (c *counters) published(records int, took time.Duration, err error) {
 	switch n := uint64(records); {
 	case err == nil:
@@ -124,7 +124,7 @@ func (s *Sender) Stats() Stats {
 	if s.carrier != nil {
 		stats.Waiting += s.carrier.waitingBytes()
 	}
-	// After their outcomes: the parts are never more than the whole.
+	// Loaded after the results, so that the parts are never more than the whole.
 	stats.Staged, stats.Carried = c.staged.Load(), c.carried.Load()
 	stats.Recorded = c.recorded.Load()
 	stats.Since, stats.Err = s.failure.state()

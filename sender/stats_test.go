@@ -9,8 +9,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// A carried message that waits for the broker is counted until it is confirmed, and an outage until
-// it ends.
+// A carried message counts as waiting until it is confirmed, and an outage lasts until it ends.
 func TestStatsTellWhatWaitsAndSinceWhen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := &slowBroker{takes: time.Minute}
@@ -42,7 +41,7 @@ func TestStatsTellWhatWaitsAndSinceWhen(t *testing.T) {
 	})
 }
 
-// Also a sender that carries nothing knows that the broker is out.
+// Even a sender that carries nothing detects that the broker is out.
 func TestStatsOfASenderThatCarriesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := newSender(t, Options{Carry: CarryNever}, &slowBroker{fails: "bad"}, nil)
@@ -64,7 +63,7 @@ func TestStatsOfASenderThatCarriesNothing(t *testing.T) {
 		if stats.Outage || stats.Confirmed != 2 || stats.Recorded != 3 || stats.Carried != 0 {
 			t.Errorf("confirmed: %+v", stats)
 		}
-		if g := stats.Groups; g.Counts[0] != 1 || g.Counts[1] != 1 || g.Sum != 3 { // of one message, and of two
+		if g := stats.Groups; g.Counts[0] != 1 || g.Counts[1] != 1 || g.Sum != 3 { // one of one message, and one of two
 			t.Errorf("groups: %+v", g)
 		}
 	})

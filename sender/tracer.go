@@ -8,16 +8,16 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// A Tracer makes the spans of a Sender. Package otelsender has one for OpenTelemetry. Its methods
-// are called by several goroutines at once, while a transaction is open: they must not block.
+// A Tracer makes the spans of a Sender. Package otelsender has one for OpenTelemetry. Several
+// goroutines call its methods at once, while a transaction is open: they must not block.
 type Tracer interface {
-	// Create is called for each message that the Sender is given, with the context of SendTx,
-	// StageTx, Stage or InTx. It returns the headers that the message shall have, with its trace
-	// context. It must not change the map in m.
+	// Create is called for each message of the Sender, with the context of SendTx, StageTx, Stage or
+	// InTx. It returns the headers for the message, with the trace context. It must not change the map
+	// in m.
 	Create(ctx context.Context, m bridge.Message) amqp.Table
 
-	// Begin is called when a step of so many messages begins. It returns a function that is called
-	// with the step's error, or nil, when the step has ended.
+	// Begin is called when a step begins, with its number of messages. The returned function is called
+	// when the step has ended, with the step's error, or nil.
 	Begin(ctx context.Context, step Step, messages int) (ended func(error))
 }
 

@@ -2,7 +2,7 @@
 //
 //	prometheus.MustRegister(metrics.New(s)) // s is the *sender.Sender
 //
-// A process with several senders registers each with a label of its own:
+// A process with several senders registers each with a separate label:
 //
 //	prometheus.WrapRegistererWith(prometheus.Labels{"queue": "orders"}, registry).MustRegister(metrics.New(orders))
 //
@@ -35,7 +35,7 @@ import (
 
 type collector struct{ sender *sender.Sender }
 
-// New returns the metrics of s. Each collection asks s for its Stats.
+// New returns the metrics of s. Each collection reads its Stats.
 func New(s *sender.Sender) prometheus.Collector { return collector{s} }
 
 func describe(name, help string) *prometheus.Desc {

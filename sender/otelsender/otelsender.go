@@ -3,15 +3,16 @@
 //
 //	s, err := sender.New(ledger, broker, &sender.Options{Tracer: otelsender.New(nil)})
 //
-// All spans are children of the span in the context that SendTx, StageTx or InTx is given:
+// All spans are children of the span in the context of SendTx, StageTx or InTx:
 //
 //	create emails   producer, one per message; the receiver's span is its child, and so are the verifier's
 //	record          the INSERT into the ledger
 //	stage           the wait for the broker's confirm; none for carried messages, which wait for none
 //
-// A message that has a trace context already gets the new one. Package otelhandler is for receivers;
-// package otelverifier makes the spans between, and cmd/verifier exports them. It uses OpenTelemetry's API only: without an SDK in the
-// program nothing is made, and the context of a span that somebody else has begun still travels.
+// If a message already has a trace context, the new one replaces it. Package otelhandler is for
+// receivers; package otelverifier makes the spans between, and cmd/verifier exports them. The
+// package uses OpenTelemetry's API only: without an SDK in the program it makes no spans, and still
+// passes on the context of a span in the given context.
 package otelsender
 
 import (
@@ -32,7 +33,7 @@ import (
 
 type tracer struct{ tracer trace.Tracer }
 
-// New returns a Tracer for sender.Options. provider may be nil: OpenTelemetry's global one.
+// New returns a Tracer for sender.Options. A nil provider means OpenTelemetry's global one.
 func New(provider trace.TracerProvider) sender.Tracer {
 	if provider == nil {
 		provider = otel.GetTracerProvider()

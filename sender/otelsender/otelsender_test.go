@@ -43,7 +43,7 @@ func TestAFailedStepIsAnErrorAndTheCallersHeadersStayTheirs(t *testing.T) {
 	}
 }
 
-// Without an SDK the context of another library's span travels all the same.
+// Without an SDK the context of another library's span is still passed on.
 func TestTheContextTravelsWithoutAnSDK(t *testing.T) {
 	parent := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: trace.FlagsSampled, Remote: true})
 	s := sendertest.New(t, &sender.Options{Tracer: otelsender.New(nil)})

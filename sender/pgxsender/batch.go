@@ -12,16 +12,15 @@ import (
 	"github.com/twoqueue/twoqueue/sender"
 )
 
-// SendBatch is SendTx of s in tx, with a batch of statements that have not been sent yet. They
-// travel to the server together with the INSERT of the messages' IDs, which saves a round trip.
-// They are executed first, and their callbacks (pgx.QueuedQuery) run before anything is
-// published. If one of them fails, nothing is published, and SendBatch returns the error. The
-// caller must then roll back, as after any error of SendTx.
+// SendBatch is SendTx of s in tx, together with a batch of statements that were not sent yet. They
+// travel to the server with the INSERT of the messages' IDs, which saves a round trip. They are
+// executed first, and their callbacks (pgx.QueuedQuery) run before anything is published. If one of
+// them fails, nothing is published, and SendBatch returns the error. The caller must then roll
+// back, as after any error of SendTx.
 //
-// Without messages the batch is sent all the same. After bridge.ErrInvalidMessage it was not
-// sent. The caller must not use the batch again. The batch must not begin a transaction
-// (pgx.Batch.BeginTx), and each of its queued queries must be one statement. With an own table
-// no round trip is saved.
+// Without messages the batch is sent alone. After bridge.ErrInvalidMessage it was not sent. The
+// caller must not use the batch again. The batch must not begin a transaction (pgx.Batch.BeginTx),
+// and each of its queued queries must be one statement. With an own table no round trip is saved.
 func SendBatch(ctx context.Context, s *sender.Sender, tx pgx.Tx, batch *pgx.Batch, messages ...bridge.Message) ([]uuid.UUID, error) {
 	if len(messages) == 0 {
 		return nil, tx.SendBatch(ctx, batch).Close()
@@ -29,17 +28,17 @@ func SendBatch(ctx context.Context, s *sender.Sender, tx pgx.Tx, batch *pgx.Batc
 	t := &together{Tx: pgxbridge.Tx(tx), tx: tx, batch: batch}
 	ids, err := s.SendTx(ctx, t, messages...)
 	if t.failed != nil {
-		return nil, t.failed // not the ledger's
+		return nil, t.failed // an error of the caller's statements, not of the ledger
 	}
 	return ids, err
 }
 
-// together is a transaction whose first statement takes a batch along.
+// together is a transaction whose first statement is sent with a batch.
 type together struct {
 	bridge.Tx
 	tx     pgx.Tx
-	batch  *pgx.Batch // nil when it was sent
-	failed error      // of a statement of the caller's
+	batch  *pgx.Batch // nil after it was sent
+	failed error      // the error of one of the caller's statements
 }
 
 func (t *together) Exec(ctx context.Context, statement string, args ...any) (changed int64, err error) {
@@ -62,7 +61,7 @@ func (t *together) Exec(ctx context.Context, statement string, args ...any) (cha
 	return changed, err
 }
 
-// about tells whether pgx could not prepare this statement.
+// about reports whether pgx could not prepare this statement.
 func about(err error, statement string) bool {
 	var preparing pgx.ErrPreprocessingBatch
 	return errors.As(err, &preparing) && preparing.SQL() == statement

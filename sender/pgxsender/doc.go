@@ -1,5 +1,5 @@
-// Package pgxsender is package sender for programs that use PostgreSQL through pgx itself
-// and not through database/sql.
+// Package pgxsender is package sender for programs that use PostgreSQL through pgx itself and not
+// through database/sql.
 //
 //	ledger, err := pgxbridge.Open(ctx, pool) // a *pgxpool.Pool
 //	s, err := sender.New(ledger, broker, nil)
@@ -11,8 +11,7 @@
 //		return err
 //	})
 //
-// InTx begins and ends the transaction. If you do that yourself, call the sender's own
-// SendTx(ctx, pgxbridge.Tx(tx), …), or SendBatch, which saves a round trip: the INSERT of the
-// IDs travels with your own statements. Package sender says what is promised and what to do on
-// an error.
+// InTx begins and ends the transaction. If you do that yourself, call the sender's own SendTx(ctx,
+// pgxbridge.Tx(tx), …), or SendBatch, which saves a round trip: the INSERT of the IDs travels with
+// your own statements. Package sender describes the guarantees and the errors.
 package pgxsender

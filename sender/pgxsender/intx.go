@@ -16,11 +16,11 @@ import (
 	"github.com/twoqueue/twoqueue/sender"
 )
 
-// A Transaction is a transaction of pgx that collects messages. Its method Tx makes it a
-// bridge.Tx. It has no Commit and no Rollback: InTx ends the transaction, as the error of fn
-// says. When fn has returned, Send, Stage and all statements fail with an error that wraps
-// sql.ErrTxDone. Do not read rows any further then. It is for one goroutine at a time, as pgx's
-// are.
+// A Transaction is a transaction of pgx that collects messages. Its method Tx returns it as a
+// bridge.Tx. It has no Commit and no Rollback: InTx ends the transaction, depending on the error of
+// fn. When fn has returned, Send, Stage and all statements fail with an error that wraps
+// sql.ErrTxDone. Do not read rows any further then. Like pgx's transactions it is for one goroutine
+// at a time.
 type Transaction struct {
 	conn    *pgxpool.Conn
 	options pgx.TxOptions
@@ -28,25 +28,26 @@ type Transaction struct {
 	outbox  *sender.Outbox
 }
 
-// InTx is sender.InTx on a pool of pgx: it begins a transaction, runs fn in it, records and
-// stages what fn sent, waits until all that fn sent or staged is confirmed or carried, and commits. If
-// fn returns an error or panics, or a Send or Stage fails or panics, whatever fn makes of
-// that, the transaction is rolled back and nothing is delivered. The errors are those of fn
-// and of sender.SendTx. An error of the COMMIT itself is sender.ErrCommitUnknown, unless the
+// InTx is sender.InTx on a pool of pgx: it begins a transaction, runs fn in it, records and stages
+// the messages of Send, waits until all messages of Send and Stage are confirmed or carried, and
+// commits. The transaction is rolled back, and no message is delivered, if fn returns an error or
+// panics, or if a Send or Stage fails or panics, even if fn ignores that. The error is then fn's or
+// as from sender.SendTx. An error of the COMMIT itself is sender.ErrCommitUnknown, unless the
 // server says that it has rolled back.
 //
-// If the first statement is a SendBatch, or an Exec with arguments, the BEGIN travels with it
+// If the first statement is a SendBatch, or an Exec with arguments, the BEGIN travels with it and
+// costs no round trip.
 // and costs no round trip. Send and Stage are as in sender.Tx.
 func InTx(ctx context.Context, s *sender.Sender, pool *pgxpool.Pool, options pgx.TxOptions, fn func(tx *Transaction) error) error {
 	conn, err := pool.Acquire(ctx)
 	if err != nil {
 		return fmt.Errorf("begin transaction: %w", err)
 	}
-	defer conn.Release() // which closes a connection that is still in a transaction
+	defer conn.Release() // closes a connection that is still in a transaction
 	tx := &Transaction{conn: conn, options: options}
 	tx.outbox = s.Outbox(ctx, unchecked{tx})
 	defer tx.rollback(ctx)
-	defer tx.outbox.End() // also after a panic in fn, and before the connection is released
+	defer tx.outbox.End() // after a panic in fn too, and before the connection is released
 	if err := fn(tx); err != nil {
 		return err
 	}
@@ -57,10 +58,10 @@ func InTx(ctx context.Context, s *sender.Sender, pool *pgxpool.Pool, options pgx
 	case ctx.Err() != nil:
 		return fmt.Errorf("commit transaction: rolled back instead: %w", context.Cause(ctx))
 	case tx.tx == nil:
-		return nil // nothing was done in it
+		return nil // no statement was executed
 	}
 	err = tx.tx.Commit(ctx)
-	if errors.Is(err, pgx.ErrTxCommitRollback) || errors.Is(err, pgx.ErrTxClosed) { // it had failed, or never begun
+	if errors.Is(err, pgx.ErrTxCommitRollback) || errors.Is(err, pgx.ErrTxClosed) { // it had failed before, or was not open
 		return fmt.Errorf("commit transaction: rolled back: %w", err)
 	}
 	return sender.CommitError(err)
@@ -74,7 +75,7 @@ func (t *Transaction) rollback(ctx context.Context) {
 	if t.tx != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackLimit)
 		defer cancel()
-		_ = t.tx.Rollback(ctx) // pgx closes the connection if that fails
+		_ = t.tx.Rollback(ctx) // if that fails, pgx closes the connection
 	}
 }
 
@@ -93,7 +94,7 @@ func (t *Transaction) started(ctx context.Context) (err error) {
 	return err
 }
 
-// Exec is as in pgx.Tx.
+// Exec is Exec of pgx.Tx.
 func (t *Transaction) Exec(ctx context.Context, statement string, args ...any) (pgconn.CommandTag, error) {
 	if err := t.outbox.Err(); err != nil {
 		return pgconn.CommandTag{}, err
@@ -118,8 +119,8 @@ func (t *Transaction) exec(ctx context.Context, statement string, args ...any) (
 	return tag, t.sendBatch(ctx, batch)
 }
 
-// batches tells whether a statement with these arguments means the same in a batch. Without
-// arguments it may be several statements, and a batch takes no options of pgx.
+// batches reports whether a statement with these arguments means the same in a batch. Without
+// arguments it may be several statements, and a batch accepts no options of pgx.
 func batches(args []any) bool {
 	if len(args) == 0 {
 		return false
@@ -131,8 +132,8 @@ func batches(args []any) bool {
 	return true
 }
 
-// SendBatch sends a batch, reads all its results and returns the first error. To see the
-// results, give callbacks (pgx.QueuedQuery). The batch must not begin a transaction itself
+// SendBatch sends a batch, reads all its results and returns the first error. To see the results,
+// set callbacks (pgx.QueuedQuery). The batch must not begin a transaction itself
 // (pgx.Batch.BeginTx).
 func (t *Transaction) SendBatch(ctx context.Context, batch *pgx.Batch) error {
 	if err := t.outbox.Err(); err != nil {
@@ -141,7 +142,7 @@ func (t *Transaction) SendBatch(ctx context.Context, batch *pgx.Batch) error {
 	return t.sendBatch(ctx, batch)
 }
 
-// sendBatch takes the BEGIN along.
+// sendBatch sends the BEGIN together with the first batch.
 func (t *Transaction) sendBatch(ctx context.Context, batch *pgx.Batch) error {
 	if t.tx != nil {
 		return t.tx.SendBatch(ctx, batch).Close()
@@ -154,7 +155,7 @@ func (t *Transaction) sendBatch(ctx context.Context, batch *pgx.Batch) error {
 	return results.Close()
 }
 
-// Query is as in pgx.Tx.
+// Query is Query of pgx.Tx.
 func (t *Transaction) Query(ctx context.Context, statement string, args ...any) (pgx.Rows, error) {
 	if err := t.begin(ctx); err != nil {
 		return nil, err
@@ -162,7 +163,7 @@ func (t *Transaction) Query(ctx context.Context, statement string, args ...any) 
 	return t.tx.Query(ctx, statement, args...)
 }
 
-// QueryRow is as in pgx.Tx.
+// QueryRow is QueryRow of pgx.Tx.
 func (t *Transaction) QueryRow(ctx context.Context, statement string, args ...any) pgx.Row {
 	if err := t.begin(ctx); err != nil {
 		return failedRow{err}
@@ -174,7 +175,7 @@ type failedRow struct{ err error }
 
 func (r failedRow) Scan(...any) error { return r.err }
 
-// CopyFrom is as in pgx.Tx.
+// CopyFrom is CopyFrom of pgx.Tx.
 func (t *Transaction) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error) {
 	if err := t.begin(ctx); err != nil {
 		return 0, err
@@ -182,23 +183,23 @@ func (t *Transaction) CopyFrom(ctx context.Context, table pgx.Identifier, column
 	return t.tx.CopyFrom(ctx, table, columns, rows)
 }
 
-// Send does what sender.Tx.Send does: it copies the messages now; they are recorded and staged
-// when fn has returned. A rollback to a savepoint does not undo Send, but it undoes Stage.
+// Send is Send of sender.Tx: it copies the messages now; they are recorded and staged when fn has
+// returned. A rollback to a savepoint does not undo Send, but it undoes Stage.
 func (t *Transaction) Send(messages ...bridge.Message) ([]uuid.UUID, error) {
 	return t.outbox.Send(messages...)
 }
 
-// Stage is as in sender.Tx: the messages are recorded and published now, and InTx waits for the
+// Stage is Stage of sender.Tx: the messages are recorded and published now, and InTx waits for the
 // confirm before it commits.
 func (t *Transaction) Stage(ctx context.Context, messages ...bridge.Message) ([]uuid.UUID, error) {
 	return t.outbox.Stage(ctx, messages...)
 }
 
-// Tx is the transaction for other parts of the bridge that work in it, such as an
+// Tx returns the transaction for other parts of the bridge that work in it, such as an
 // idempotency.Claim.
 func (t *Transaction) Tx() bridge.Tx { return within{unchecked{t}} }
 
-// within ends with fn.
+// within executes statements until fn has returned.
 type within struct{ unchecked }
 
 func (w within) Exec(ctx context.Context, statement string, args ...any) (int64, error) {
@@ -215,7 +216,7 @@ func (w within) Query(ctx context.Context, statement string, args ...any) (bridg
 	return w.unchecked.Query(ctx, statement, args...)
 }
 
-// unchecked is for the outbox, which records when fn has returned.
+// unchecked executes statements of the outbox, also after fn has returned.
 type unchecked struct{ t *Transaction }
 
 func (u unchecked) Exec(ctx context.Context, statement string, args ...any) (int64, error) {

@@ -15,16 +15,16 @@ import (
 
 // Failures for Sender.FailPublish.
 var (
-	// ErrOut: the broker is away.
+	// ErrOut: the broker is unavailable.
 	ErrOut = fmt.Errorf("sendertest: %w", bridge.ErrUnavailable)
-	// ErrRefused: the broker closes the channel because of a message, which is too large for it.
+	// ErrRefused: the broker closes the channel because a message is too large for it.
 	ErrRefused error = &amqp.Error{Code: amqp.PreconditionFailed, Reason: "PRECONDITION_FAILED - sendertest", Server: true, Recover: true}
 )
 
-// A broker keeps the messages that were staged.
+// A broker stores the staged messages.
 type broker struct {
 	mu      sync.Mutex
-	failure error // nil: it takes all
+	failure error // nil: it confirms all
 	done    chan struct{}
 	staged  map[uuid.UUID]bridge.Message
 }
@@ -72,7 +72,7 @@ func (b *broker) take(p amqp.Publishing) error {
 	return nil
 }
 
-// Blocked is "": the failure bridge.ErrBlocked comes from Publish.
+// Blocked returns "": the failure bridge.ErrBlocked comes from Publish.
 func (*broker) Blocked() string { return "" }
 
 func (b *broker) Done() <-chan struct{} { return b.done }

@@ -17,23 +17,24 @@
 //
 // # Which transaction
 //
-// New has a database in memory, Sender.DB, for code that only writes. It takes every statement,
-// changes one row with each, and answers every query with no rows. It knows transactions and
+// New has a database in memory, Sender.DB, for code that only writes. It accepts every statement,
+// changes one row with each, and answers every query with no rows. It supports transactions and
 // savepoints (SAVEPOINT, ROLLBACK TO, and SQL Server's SAVE TRANSACTION and ROLLBACK TRANSACTION,
-// each as a statement of its own), and nothing else of SQL.
+// each as a separate statement), and nothing else of SQL.
 //
-// On works on a database of yours with any library: on a SQLite file, or on the PostgreSQL that the
-// tests start anyway. Pass the ledger that Open has returned. Committed then asks the database, so
-// that every rollback counts, also one to a savepoint.
+// On works on your own database with any library: on a SQLite file, or on the PostgreSQL that the
+// tests start anyway. Pass the ledger that Open has returned. Committed then queries the database,
+// so every rollback counts, even one to a savepoint.
 //
-// A transaction of another fake, such as go-sqlmock, works with New if the fake allows the statement
-// that records: INSERT INTO bridge_ledger (id) VALUES …, with the IDs as arguments. Such a fake tells
-// no one whether it committed. Its messages are in Recorded, and Committed fails the test.
+// A transaction of another fake, such as go-sqlmock, works with New if the fake allows the
+// statement that records: INSERT INTO bridge_ledger (id) VALUES …, with the IDs as arguments. Such
+// a fake does not report whether it committed. Its messages are in Recorded, and Committed fails
+// the test.
 //
 // # Delayed messages
 //
-// Committed has a delayed message at once, with its bridge.Message.NotBefore. Sender.Cancel takes it
-// back in a transaction of Sender.DB or of On, whatever the time: no verifier runs that could have
+// Committed has a delayed message at once, with its bridge.Message.NotBefore. Sender.Cancel cancels
+// it in a transaction of Sender.DB or of On, whatever the time: no verifier runs that could have
 // staged it. In a transaction of another fake, Cancel needs the statement DELETE FROM bridge_ledger
 // WHERE id = ?, with the ID as its argument.
 //
@@ -48,7 +49,7 @@
 // message that is not carried (sender.CarryNever, or an order key).
 //
 // If a transaction commits although SendTx or Wait has failed, its message would be lost in
-// production. Committed fails the test then.
+// production. Then Committed fails the test.
 //
-// Handlers of the messages are tested with package idempotencytest.
+// Package idempotencytest is for tests of the messages' handlers.
 package sendertest

@@ -13,7 +13,7 @@ import (
 	"github.com/twoqueue/twoqueue/sender/sendertest"
 )
 
-// errNoFruit is a reason of the shop's own to roll back.
+// errNoFruit is the shop's own reason to roll back.
 var errNoFruit = errors.New("not in stock")
 
 // placeOrder is the code to test.

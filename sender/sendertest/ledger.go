@@ -12,13 +12,13 @@ import (
 )
 
 // recordStatement begins the statement that records, and cancelStatement is the one that cancels.
-// The memory knows them by this text.
+// The memory recognizes them by this text.
 const (
 	recordStatement = "INSERT INTO bridge_ledger (id) VALUES "
 	cancelStatement = "DELETE FROM bridge_ledger WHERE id = ?"
 )
 
-// memoryLedger records by one statement, whose rows belong to the transaction in which it runs.
+// memoryLedger records by one statement. The rows belong to the transaction in which it runs.
 type memoryLedger struct {
 	memory   *memory
 	rows     *rows
@@ -30,8 +30,8 @@ func (*memoryLedger) Leave(context.Context, bridge.Tx) error { return nil }
 func (l *memoryLedger) Identity() uuid.UUID                  { return l.identity }
 func (*memoryLedger) Features() driver.Features              { return driver.Features{Carries: true} }
 
-// Cancel deletes a row that carries a message of which the sender published no copy. There is no
-// verifier that could have staged it.
+// Cancel deletes the row of a carried message that the sender has not published. No verifier runs
+// that could have staged it.
 func (l *memoryLedger) Cancel(ctx context.Context, tx bridge.Tx, id uuid.UUID) (bool, error) {
 	if !l.rows.unpublished(id) {
 		return false, nil
@@ -58,7 +58,7 @@ func (l *memoryLedger) Record(ctx context.Context, tx bridge.Tx, entries []drive
 	return l.rows.add(l.identity, entries, !l.memory.has(entries[0].ID))
 }
 
-// realLedger is a ledger of a database that notes its records.
+// realLedger is a ledger of a database, and notes the records.
 type realLedger struct {
 	driver.Recorder
 	rows *rows

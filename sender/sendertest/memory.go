@@ -15,17 +15,17 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// A memory is a database that takes every statement and keeps one table: the IDs of the ledger. It
+// A memory is a database that accepts every statement and has one table: the IDs of the ledger. It
 // is the connector of Sender.DB.
 type memory struct {
 	mu        sync.Mutex
 	committed []uuid.UUID
 	open      map[*transaction]struct{}
-	lose      bool // the answer of the next COMMIT
-	commits   bool // that COMMIT
+	lose      bool // the answer of the next COMMIT is lost
+	commits   bool // whether that COMMIT commits
 }
 
-// A transaction has its changes in order, and how many there were at each savepoint.
+// A transaction has its changes in order, and the number of changes at each savepoint.
 type transaction struct {
 	changes    []change
 	savepoints []savepoint
@@ -60,7 +60,7 @@ func (m *memory) ids() []uuid.UUID {
 	return slices.Clone(m.committed)
 }
 
-// has tells whether a row is committed, or in an open transaction.
+// has reports whether a row is committed, or in an open transaction.
 func (m *memory) has(id uuid.UUID) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -72,7 +72,7 @@ func (m *memory) has(id uuid.UUID) bool {
 	return slices.Contains(m.committed, id)
 }
 
-// sees tells whether a row is there for tx. A row that another open transaction has changed is an
+// sees reports whether a row exists for tx. A row that another open transaction has changed is an
 // error: a database would wait for that transaction.
 func (m *memory) sees(tx *transaction, id uuid.UUID) (bool, error) {
 	if last, ok := tx.last(id); ok {
@@ -92,7 +92,7 @@ func (m *memory) loseCommit(committed bool) {
 	m.lose, m.commits = true, committed
 }
 
-// errLost is the answer of a COMMIT that gets lost.
+// errLost is the error of a COMMIT whose answer is lost.
 var errLost = fmt.Errorf("sendertest: connection lost: %w", io.ErrUnexpectedEOF)
 
 func (m *memory) end(tx *transaction, commit bool) error {
@@ -118,7 +118,7 @@ func (m *memory) end(tx *transaction, commit bool) error {
 	return nil
 }
 
-// execute changes the table of IDs as a statement says. Most statements change nothing.
+// execute applies a statement to the table of IDs. Most statements change nothing.
 func (m *memory) execute(tx *transaction, statement string, args []driver.NamedValue) (changed int, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -162,7 +162,7 @@ func (m *memory) execute(tx *transaction, statement string, args []driver.NamedV
 	return 0, fmt.Errorf("sendertest: there is no savepoint %s", name)
 }
 
-// savepointIn reads a statement that sets a savepoint (SAVE) or rolls back to one (ROLLBACK).
+// savepointIn recognizes a statement that sets a savepoint (SAVE) or rolls back to one (ROLLBACK).
 func savepointIn(statement string) (verb, name string) {
 	words := strings.Fields(strings.ToUpper(strings.TrimSuffix(strings.TrimSpace(statement), ";")))
 	words = slices.DeleteFunc(words, func(word string) bool {
@@ -216,7 +216,7 @@ func (c *conn) end(commit bool) error {
 	return c.memory.end(tx, commit)
 }
 
-// CheckNamedValue takes arguments of every type.
+// CheckNamedValue accepts arguments of every type.
 func (*conn) CheckNamedValue(*driver.NamedValue) error { return nil }
 
 func (c *conn) ExecContext(_ context.Context, statement string, args []driver.NamedValue) (driver.Result, error) {
@@ -241,7 +241,7 @@ func (s *stmt) Exec([]driver.Value) (driver.Result, error) {
 	return s.conn.ExecContext(context.Background(), s.statement, nil)
 }
 
-// A result is how many rows were changed.
+// A result is the number of changed rows.
 type result int64
 
 func (r result) LastInsertId() (int64, error) { return 1, nil }

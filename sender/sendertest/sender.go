@@ -17,7 +17,7 @@ import (
 )
 
 // A Sender is a *sender.Sender without a broker, and the test's view of it. Give the application
-// its field Sender. It is for any number of goroutines.
+// its field Sender. Any number of goroutines may use it.
 type Sender struct {
 	*sender.Sender
 	// DB is a database in memory, see the package comment. It is nil if On has made the Sender.
@@ -26,7 +26,7 @@ type Sender struct {
 	t         testing.TB
 	broker    *broker
 	rows      *rows
-	committed func() ([]uuid.UUID, error) // the committed ones of rows, in order
+	committed func() ([]uuid.UUID, error) // the committed IDs of rows, in order
 	memory    *memory                     // nil if On has made the Sender
 }
 
@@ -42,8 +42,8 @@ func New(t testing.TB, opts *sender.Options) *Sender {
 	return s
 }
 
-// On returns a Sender that records in a database of yours, through its ledger. The ledger's tables
-// must be there. opts may be nil. The Sender ends with the test.
+// On returns a Sender that records in your own database, through its ledger. The ledger's tables
+// must exist. opts may be nil. The Sender ends with the test.
 func On(t testing.TB, ledger driver.Ledger, opts *sender.Options) *Sender {
 	t.Helper()
 	rows := newRows()
@@ -58,7 +58,7 @@ func On(t testing.TB, ledger driver.Ledger, opts *sender.Options) *Sender {
 	return s
 }
 
-// patience bounds what the test waits for the database and at its end.
+// patience bounds the test's waits for the database and at its end.
 const patience = 10 * time.Second
 
 func start(t testing.TB, ledger driver.Recorder, rows *rows, opts *sender.Options) *Sender {
@@ -68,7 +68,7 @@ func start(t testing.TB, ledger driver.Recorder, rows *rows, opts *sender.Option
 	if s.Sender, err = sender.New(ledger, s.broker, opts); err != nil {
 		t.Fatalf("sendertest: %v", err)
 	}
-	t.Cleanup(func() { // so that no goroutine outlives the test
+	t.Cleanup(func() { // no goroutine outlives the test
 		s.broker.close()
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
@@ -79,11 +79,11 @@ func start(t testing.TB, ledger driver.Recorder, rows *rows, opts *sender.Option
 	return s
 }
 
-// Committed returns the messages whose transactions have committed and that were not cancelled since,
-// as their receivers see them: in the order of the commits, and for a Sender of On in the order in
-// which they were recorded. A delayed message has its NotBefore, and no time passes for it. Committed
-// fails the test if a transaction committed without its message, which the bridge would then have
-// lost, or if it cannot know the end of a transaction (see the package comment).
+// Committed returns the messages whose transactions have committed and that were not cancelled
+// since, as their receivers see them: in the order of the commits, and for a Sender of On in the
+// order in which they were recorded. A delayed message has its NotBefore, and no time passes for
+// it. Committed fails the test if a transaction committed without its message, which the bridge
+// would have lost, or if the end of a transaction is unknown (see the package comment).
 func (s *Sender) Committed() []bridge.Message {
 	s.t.Helper()
 	if s.memory != nil && s.rows.foreign() {
@@ -98,8 +98,8 @@ func (s *Sender) Committed() []bridge.Message {
 	})
 }
 
-// Recorded returns all messages that were recorded and are carried or staged, whatever became of
-// their transactions, in the order in which they were recorded.
+// Recorded returns all messages that were recorded and are carried or staged, whether or not their
+// transactions committed, in the order in which they were recorded.
 func (s *Sender) Recorded() []bridge.Message {
 	s.t.Helper()
 	return s.messages(s.rows.ids(), func(uuid.UUID) {})
@@ -127,9 +127,8 @@ func (s *Sender) messages(ids []uuid.UUID, absent func(uuid.UUID)) []bridge.Mess
 // an outage the sender may carry messages for one more second.
 func (s *Sender) FailPublish(err error) { s.broker.failWith(err) }
 
-// LoseCommit loses the answer of the next COMMIT on Sender.DB: the connection breaks. The
-// transaction has committed or not, as the argument says. From InTx the error is
-// sender.ErrCommitUnknown.
+// LoseCommit loses the answer of the next COMMIT on Sender.DB: the connection breaks. The argument
+// decides whether the transaction has committed. The error of InTx is sender.ErrCommitUnknown.
 func (s *Sender) LoseCommit(committed bool) {
 	s.t.Helper()
 	if s.memory == nil {
@@ -138,7 +137,7 @@ func (s *Sender) LoseCommit(committed bool) {
 	s.memory.loseCommit(committed)
 }
 
-// rows are the rows that were recorded, whatever became of them.
+// rows are the recorded rows, whether or not their transactions committed.
 type rows struct {
 	mu       sync.Mutex
 	order    []uuid.UUID
@@ -191,7 +190,7 @@ func (r *rows) carried(id uuid.UUID) (bridge.Message, bool) {
 	return message, ok
 }
 
-// unpublished tells whether the message is only in its row.
+// unpublished reports whether the message is only in its row.
 func (r *rows) unpublished(id uuid.UUID) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

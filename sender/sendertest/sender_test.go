@@ -26,7 +26,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// kinds are the senders of both kinds, each with the DB to send in. Everything is true of both.
+// kinds are the two kinds of senders, each with its DB. The tests hold for both.
 var kinds = map[string]func(t *testing.T, opts *sender.Options) (*sendertest.Sender, *sql.DB){
 	"in memory": func(t *testing.T, opts *sender.Options) (*sendertest.Sender, *sql.DB) {
 		s := sendertest.New(t, opts)
@@ -248,7 +248,7 @@ func TestALostCommitMayHaveCommitted(t *testing.T) {
 	}
 }
 
-// A tester notes that the test has failed.
+// A tester records that the test has failed.
 type tester struct {
 	testing.TB
 	failed string
@@ -297,7 +297,7 @@ func TestACommitAfterAFailureFailsTheTest(t *testing.T) {
 	}
 }
 
-// A foreignTx is a fake of the application's own.
+// A foreignTx is the application's own fake.
 type foreignTx struct{ statements []string }
 
 func (f *foreignTx) Exec(_ context.Context, statement string, args ...any) (int64, error) {
