@@ -263,7 +263,7 @@ func moveByShovel(ctx context.Context, w *world, p place) (*child, func() error,
 	return nil, stop, err
 }
 
-// bytes writes a size.
+// bytes formats a size.
 func bytes(n int) string {
 	if n >= 1<<10 && n%(1<<10) == 0 {
 		return fmt.Sprintf("%d KiB", n>>10)

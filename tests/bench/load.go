@@ -15,7 +15,7 @@ import (
 // An order is a command to the application's process.
 type order struct {
 	Window   time.Duration // 0: as long as it takes to begin Stop transactions
-	Workers  int           // concurrent transactions; with Rate the most there may be
+	Workers  int           // concurrent transactions; with Rate their limit
 	Rate     float64       // transactions begun per second, evenly spaced; 0: as many as the workers can
 	Messages int           // per transaction
 	Size     int           // of a message, in bytes

@@ -105,7 +105,7 @@ func relayMariaDB(ctx context.Context, p place, publisher *publisher, every time
 		n, err := relayBatchMariaDB(ctx, db, publisher)
 		const deadlock, lockTimeOut = 1213, 1205
 		if e := new(mysql.MySQLError); errors.As(err, &e) && (e.Number == deadlock || e.Number == lockTimeOut) {
-			return batch, nil // at once again
+			return batch, nil // poll again at once
 		}
 		return n, err
 	})

@@ -136,7 +136,7 @@ func pause(ctx context.Context, d time.Duration) error {
 // An outage is one contender's part of a fault.
 type outage struct {
 	session       *session
-	table         string // in which its messages wait
+	table         string // the table of its waiting messages
 	bytes, memory int    // of the table and of the application, when the broker is back
 
 	// Read these only when work has ended.

@@ -69,7 +69,7 @@ func setUpOutbox(ctx context.Context, p place, db *sql.DB) error {
 	return run(ctx, db, pick(p.MariaDB, createOutboxMariaDB, createOutbox))
 }
 
-// waking is how the application wakes the relay.
+// waking is the way in which the application wakes the relay.
 type waking int
 
 const (

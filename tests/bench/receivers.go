@@ -113,7 +113,7 @@ var (
 		name:   "twoqueue-handle",
 		what:   "idempotency's Guard.Handle in a Consumer",
 		silent: true,
-		ahead:  2 * fullLoad, // one that is not reported, and one that begins while the Consumer stops
+		ahead:  2 * fullLoad, // for each worker one that is not yet reported, and one that begins while the Consumer stops
 		setUp:  setUpInbox,
 		open: func(ctx context.Context, p place, b business) (application, error) {
 			guard, err := openGuard(ctx, b.db, 0)
@@ -167,7 +167,7 @@ var (
 		name:   "twoqueue-handle" + nativeSuffix,
 		what:   "pgxreceiver's Handle, in a transaction of pgx, in a Consumer",
 		silent: true,
-		ahead:  2 * fullLoad, // one that is not reported, and one that begins while the Consumer stops
+		ahead:  2 * fullLoad, // for each worker one that is not yet reported, and one that begins while the Consumer stops
 		pgx:    true,
 		setUp:  setUpInbox,
 		open: func(ctx context.Context, p place, b business) (application, error) {

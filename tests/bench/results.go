@@ -13,7 +13,7 @@ type results struct {
 	values  []result
 }
 
-// A result is the median of a metric, between the lowest and the highest round.
+// A result is the median of a metric, with its lowest and its highest round.
 type result struct {
 	scenario, what, contender, metric string
 	low, middle, high                 float64

@@ -25,7 +25,7 @@ func quantile(values []time.Duration, missing int, q float64) float64 {
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// perMessage is a processor time divided among messages, in µs.
+// perMessage returns a processor time divided by the number of messages, in µs.
 func perMessage(d time.Duration, messages int) float64 {
 	if messages == 0 {
 		return math.NaN()
