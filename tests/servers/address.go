@@ -37,7 +37,7 @@ type MariaDBAddress struct{ Port int }
 // local returns the address of a port on this machine. All servers listen only there.
 func local(port int) string { return fmt.Sprintf("127.0.0.1:%d", port) }
 
-// Addr is the host and port at which the server listens. It stays the same over a
+// Addr returns the host and port at which the server listens. It stays the same over a
 // restart.
 func (r RabbitMQAddress) Addr() string { return local(r.Port) }
 
@@ -147,7 +147,7 @@ func (r RabbitMQAddress) Queues(ctx context.Context, vhost, item string) (map[st
 	return queues, nil
 }
 
-// Addr is the host and port at which the server listens. It stays the same over a
+// Addr returns the host and port at which the server listens. It stays the same over a
 // restart.
 func (p PostgresAddress) Addr() string { return local(p.Port) }
 
@@ -159,7 +159,7 @@ func (p PostgresAddress) DatabaseURL(name string) string {
 	return fmt.Sprintf("postgres://postgres@%s/%s?sslmode=disable", p.Addr(), url.PathEscape(name))
 }
 
-// Addr is the host and port at which the server listens. It stays the same over a
+// Addr returns the host and port at which the server listens. It stays the same over a
 // restart.
 func (m MariaDBAddress) Addr() string { return local(m.Port) }
 

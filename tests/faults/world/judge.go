@@ -89,7 +89,7 @@ type Events struct {
 	Strays         map[string]Stray // published into the staging queue from outside, by name
 	Troubles       []Trouble        // the faults of the plan
 	Began          time.Time        // of the plan's first step
-	Finished       time.Time        // when everything was mended and the senders ended
+	Finished       time.Time        // when all faults had ended, just before the senders were stopped
 	NothingLost    bool             // the staging and waiting queues lose nothing: each copy is needless
 }
 
@@ -161,7 +161,7 @@ func Summary(violations []Violation) string {
 
 // Totals are the counts of a run.
 type Totals struct {
-	Committed   int // messages
+	Committed   int // committed messages
 	Delivered   int // committed messages that a receiver got
 	InOrder     int // delivered messages with an order key
 	Dead        int // committed messages in the dead queue, as intended
