@@ -14,9 +14,9 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// A broker's URL names several nodes. When the one in use freezes, senders and verifiers go on
-// over another, as soon as the heartbeats are missing. It takes new connections and says
-// nothing, which costs seconds.
+// A broker's URL names several nodes. The node in use freezes: it accepts new connections and
+// answers nothing. Senders and verifiers must switch to another node as soon as heartbeats are
+// missing, which takes seconds.
 func TestAFrozenNodeStopsNobodyForLong(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
@@ -35,7 +35,7 @@ func TestAFrozenNodeStopsNobodyForLong(t *testing.T) {
 		frozen.Vanish()
 		began := time.Now()
 		ids := map[string]bool{}
-		s.Eventually("a transaction with messages commits", func() bool { // the first ones find no confirm
+		s.Eventually("a transaction with messages commits", func() bool { // the first ones get no confirm
 			tx, err := s.DB.BeginTx(t.Context(), nil)
 			if err != nil {
 				t.Fatal(err)

@@ -7,9 +7,9 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// The waiting queue holds very many messages of a transaction that stays open, and behind
-// them one of another transaction. When this commits, its message comes when the queue has
-// come round. (How long a round takes is bounded in package verifier.)
+// The waiting queue holds very many messages of a transaction that stays open, and behind them a
+// message of another transaction. After the other one commits, its message is forwarded within a
+// round of the queue. (Package verifier's tests bound the duration of a round.)
 func TestAMessageBehindVeryManyOfAnOpenTransactionComesWithTheNextRound(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
@@ -44,7 +44,7 @@ func TestAMessageBehindVeryManyOfAnOpenTransactionComesWithTheNextRound(t *testi
 	}
 }
 
-// An asideObserver tells of the messages that were set aside.
+// asideObserver reports the messages that were set aside.
 type asideObserver chan string
 
 func (o asideObserver) Done(e verifier.Event) {

@@ -16,8 +16,8 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// What package bridge says that sender and verifier need of the broker, where the queues are
-// there already, is enough: to forward, drop, set aside and dead-letter.
+// If the queues exist, sender and verifier need only the broker rights that package bridge
+// documents: they suffice to forward, drop, set aside and dead-letter.
 func TestTheDocumentedRightsOfTheBrokerAreEnough(t *testing.T) {
 	t.Parallel()
 	for exchange, write := range map[string]string{"": `^amq\.default$`, "staging.stage": `^staging\.stage$`} {
@@ -74,7 +74,8 @@ func rightsAreEnough(t *testing.T, exchange, write string) {
 	}
 }
 
-// A sender whose login may write to the bridge's exchange only stages, and reaches no other queue.
+// A sender whose login may write only to the bridge's exchange can stage, and reaches no other
+// queue.
 func TestARightToTheExchangeReachesTheStagingQueuesOnly(t *testing.T) {
 	t.Parallel()
 	admin := servertest.Vhost(t)
@@ -107,8 +108,8 @@ func TestARightToTheExchangeReachesTheStagingQueuesOnly(t *testing.T) {
 	}
 }
 
-// Nothing is lost where the binding or the exchange is missing: the sender is told, and the
-// verifier's next session mends it.
+// If the binding or the exchange is missing, no message is lost: the sender gets an error, and
+// the verifier's next session declares them again.
 func TestAMissingBindingIsAnErrorOfTheSender(t *testing.T) {
 	t.Parallel()
 	s := stage.On(t, stage.Postgres, servertest.Vhost(t), bridge.Topology{Queue: "staging", Exchange: "staging.stage"})
@@ -141,7 +142,7 @@ func TestAMissingBindingIsAnErrorOfTheSender(t *testing.T) {
 	}
 }
 
-// A message whose target is the bridge's own exchange would go round.
+// A message whose target is the bridge's own exchange would be staged again and again.
 func TestTheExchangeIsNoTarget(t *testing.T) {
 	t.Parallel()
 	s := stage.On(t, stage.Postgres, servertest.Vhost(t), bridge.Topology{Queue: "staging", Exchange: "staging.stage"})

@@ -18,8 +18,8 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// lose commits carried messages, as a sender does whose publications get lost, or which published
-// none.
+// lose commits carried messages as a sender does whose publications are lost or, if unpublished
+// is set, that has published none.
 func lose(t *testing.T, s *stage.Stage, unpublished bool, messages ...bridge.Message) map[string]bool {
 	t.Helper()
 	return record(t, s, unpublished, true, messages...)
@@ -51,10 +51,10 @@ func record(t *testing.T, s *stage.Stage, unpublished, header bool, messages ...
 	return want
 }
 
-// carrying has all messages carried from now on.
+// carrying makes the stage's sender carry all messages from now on.
 func carrying(s *stage.Stage) { s.Sender = s.NewSender(sender.Options{Carry: sender.CarryAlways}) }
 
-// expectOnce waits for all messages, and that each has come once.
+// expectOnce waits for all messages and checks that each has come once.
 func expectOnce(t *testing.T, s *stage.Stage, queue string, ids map[string]bool) {
 	t.Helper()
 	seen := map[string]int{}
@@ -72,7 +72,7 @@ func expectOnce(t *testing.T, s *stage.Stage, queue string, ids map[string]bool)
 	}
 }
 
-// Nothing is left of these messages but their rows.
+// These messages exist only in their rows.
 func TestALostCarriedMessageArrives(t *testing.T) {
 	t.Parallel()
 	for _, database := range append(stage.Everywhere[:len(stage.Everywhere):len(stage.Everywhere)], stage.MariaDB) {
@@ -95,7 +95,7 @@ func TestALostCarriedMessageArrives(t *testing.T) {
 	}
 }
 
-// A purged queue loses nothing that is carried. What is plain in it is lost.
+// A purge of the queue loses plain messages and no carried ones.
 func TestAPurgedStagingQueueLosesNoCarriedMessage(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
@@ -105,7 +105,7 @@ func TestAPurgedStagingQueueLosesNoCarriedMessage(t *testing.T) {
 	for range 15 {
 		add(want, s.Commit(some(target, 100)...)...)
 	}
-	// A busy broker may confirm too late. Then the sender leaves messages to their rows.
+	// A busy broker may confirm too late. Then the sender leaves the messages to their rows.
 	published := func() bool { return s.Sender.Stats().Waiting == 0 }
 	s.Eventually("no publication is on its way", published)
 	purged, err := s.Channel.QueuePurge(s.Topology.Queue, false)
@@ -123,8 +123,8 @@ func TestAPurgedStagingQueueLosesNoCarriedMessage(t *testing.T) {
 	}
 }
 
-// passMarkers waits until markers have gone through the queues so many times: each time a lost
-// message arrives.
+// passMarkers waits until markers have passed through the queues this number of times: each time
+// a lost message arrives.
 func passMarkers(t *testing.T, s *stage.Stage, times int) (restaged int64) {
 	t.Helper()
 	queue := s.Queue(fmt.Sprint("markers of ", uuid.New()), nil)
@@ -135,7 +135,8 @@ func passMarkers(t *testing.T, s *stage.Stage, times int) (restaged int64) {
 	return int64(times)
 }
 
-// While a target is missing its messages go round, and their stage times move on.
+// While a target is missing, its messages circulate through the waiting queue, and their stage
+// times move on.
 func TestMessagesForAMissingTargetAreNotStagedAgain(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
@@ -147,7 +148,7 @@ func TestMessagesForAMissingTargetAreNotStagedAgain(t *testing.T) {
 	add(want, s.Commit(some("target", messages)...)...)
 	setAside := func() int64 { return first.Stats().SetAside + second.Stats().SetAside }
 	s.Eventually("they go round", func() bool { return setAside() > 2*messages })
-	markers := passMarkers(t, s, 4) // more than twice the time by which a stage time moves on at least
+	markers := passMarkers(t, s, 4) // more than twice the least time by which a stage time moves
 	target := s.Queue("target", nil)
 	expectOnce(t, s, target, want)
 	first.Stop()
@@ -157,7 +158,8 @@ func TestMessagesForAMissingTargetAreNotStagedAgain(t *testing.T) {
 	}
 }
 
-// Rows into which a migration has moved what an earlier release had parked, for a missing target.
+// An earlier release had parked messages for a missing target. A migration has moved them to
+// their rows.
 func TestMessagesThatWereParkedAreStagedOnce(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
@@ -176,7 +178,7 @@ func TestMessagesThatWereParkedAreStagedOnce(t *testing.T) {
 	}
 }
 
-// Messages wait in the staging queue for longer than until their stage time.
+// The messages stay in the staging queue beyond their stage time.
 func TestABacklogIsNotStagedAgain(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
@@ -205,7 +207,7 @@ func TestABacklogIsNotStagedAgain(t *testing.T) {
 	}
 }
 
-// A long transaction's messages are neither due nor touched before it ends.
+// While a transaction is open, its messages are neither due nor touched.
 func TestACarriedMessageOfALongTransactionIsForwardedOnce(t *testing.T) {
 	t.Parallel()
 	for _, database := range []stage.Database{stage.Postgres, stage.MariaDB} {
@@ -232,8 +234,8 @@ func TestACarriedMessageOfALongTransactionIsForwardedOnce(t *testing.T) {
 	}
 }
 
-// After an outage of the broker very many messages are only in their rows. New ones wait behind few of
-// them.
+// After an outage of the broker very many messages are only in their rows. A new message waits
+// behind few of them.
 func TestAFreshMessageOvertakesABacklogInTheLedger(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
@@ -249,7 +251,7 @@ func TestAFreshMessageOvertakesABacklogInTheLedger(t *testing.T) {
 	v := s.Verify(verifier.Options{})
 	s.Eventually("the backlog begins to come", func() bool { return s.Depth(target) > 0 })
 	began := time.Now()
-	var overtaken []int // by so many of the backlog each
+	var overtaken []int // messages of the backlog that were overtaken by each
 	for s.Depth(target) < messages*3/4 {
 		before := s.Depth(target)
 		id := s.Commit(stage.To(fresh, "fresh"))[0]

@@ -13,8 +13,8 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// Verifiers of two databases on one staging queue would put each other's messages into the dead
-// queue. The second one does not start while the first runs.
+// Verifiers of two databases on one staging queue would dead-letter each other's messages. The
+// second one refuses to start while the first runs.
 func TestAQueueOfAnotherLedgersVerifiersIsRefused(t *testing.T) {
 	t.Parallel()
 	vhost := servertest.Vhost(t)
@@ -35,8 +35,8 @@ func TestAQueueOfAnotherLedgersVerifiersIsRefused(t *testing.T) {
 			t.Fatal("it has begun")
 		}
 		err := <-ended
-		// The broker cuts its text: that names the other ledger only if virtual host and queue
-		// have short names.
+		// The broker truncates its text, which contains the other ledger only if virtual host and
+		// queue have short names.
 		if !errors.Is(err, bridge.ErrOtherLedger) || !strings.Contains(err.Error(), other.Ledger.Identity().String()) {
 			t.Errorf("Run returned %v", err)
 		}
@@ -44,7 +44,7 @@ func TestAQueueOfAnotherLedgersVerifiersIsRefused(t *testing.T) {
 	refused()
 	first.Stop()
 	refused() // the second one holds the queue
-	// The ledger queue needs no messages. If a client publishes some, nothing stops.
+	// The ledger queue needs no messages. If a client publishes some, no verifier stops.
 	queue := s.Queue("target", nil)
 	for range 100 {
 		if err := s.Channel.PublishWithContext(t.Context(), "", topology.LedgerQueue(), false, false, amqp.Publishing{Body: make([]byte, 100_000)}); err != nil {

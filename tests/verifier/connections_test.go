@@ -15,7 +15,7 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// limited gives the verifiers of a stage a login of their own with a limit of connections.
+// limited gives the stage's verifiers a login of their own with a limit of connections.
 func limited(t *testing.T, s *stage.Stage, connections int) {
 	t.Helper()
 	login := servertest.User(t, s.AMQP, ".*", ".*", ".*")
@@ -23,8 +23,8 @@ func limited(t *testing.T, s *stage.Stage, connections int) {
 	s.Broker = dial(t, login)
 }
 
-// behindValve gives the verifiers of a stage a login of their own, and connections that the test
-// can cut.
+// behindValve gives the stage's verifiers a login of their own, and connections that the test can
+// cut.
 func behindValve(t *testing.T, s *stage.Stage) (login string, valve *servertest.Valve) {
 	t.Helper()
 	login = servertest.User(t, s.AMQP, ".*", ".*", ".*")
@@ -33,8 +33,8 @@ func behindValve(t *testing.T, s *stage.Stage) (login string, valve *servertest.
 	return login, valve
 }
 
-// The verifier needs two connections, and a third for messages that it publishes alone. With
-// these it goes on: no session ends, and the messages for other targets come.
+// The verifier needs two connections, and a third for messages that it publishes alone. With two
+// or three it goes on: no session ends, and the messages for other targets are forwarded.
 func TestALimitOfConnectionsEndsNoSession(t *testing.T) {
 	t.Parallel()
 	for _, connections := range []int{2, 3} {
@@ -58,8 +58,8 @@ func TestALimitOfConnectionsEndsNoSession(t *testing.T) {
 	}
 }
 
-// RabbitMQ counts a connection for a moment after its end. So a restarted verifier may meet the
-// limit by connections that it has closed itself.
+// RabbitMQ counts a connection for a moment after it is closed. So a restarted verifier may reach
+// the limit because of connections that it has closed itself.
 func TestAStartWaitsForTheBrokersLimitOfConnections(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
@@ -94,8 +94,8 @@ func TestAStartWaitsForTheBrokersLimitOfConnections(t *testing.T) {
 	}
 }
 
-// Targets that do not confirm cost connections: with none left for their trials they wait, and
-// the others go on.
+// Each trial of a target that does not confirm takes a connection. If none is left, the trials
+// wait, and the other targets go on.
 func TestALimitOfConnectionsKeepsNobodyWaitingForAStuckTarget(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
@@ -134,7 +134,7 @@ func TestALimitOfConnectionsKeepsNobodyWaitingForAStuckTarget(t *testing.T) {
 	}
 }
 
-// A connection that only publishes can be replaced: nothing that was delivered comes again.
+// A connection that only publishes can be replaced: no delivered message comes again.
 func TestALostPublishingConnectionEndsNoSession(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
@@ -152,8 +152,8 @@ func TestALostPublishingConnectionEndsNoSession(t *testing.T) {
 	}
 }
 
-// Without a connection to publish over, nothing can be set aside. The messages go back to their
-// queue in time, the session lives, and says that it has no connection.
+// Without a publishing connection no message can be set aside. The messages are handed back in
+// time, the session lives, and its state reports that nothing can be published.
 func TestMessagesGoBackWhileNothingCanBePublished(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
@@ -180,7 +180,8 @@ func TestMessagesGoBackWhileNothingCanBePublished(t *testing.T) {
 	}
 }
 
-// The second session knows the culprit of the first, and its main channel is not closed by it.
+// The second session already holds the first one's unroutable target, so that its main channel
+// stays open.
 func TestTheNextSessionKnowsTheCulprit(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
@@ -209,8 +210,8 @@ func TestTheNextSessionKnowsTheCulprit(t *testing.T) {
 	}
 }
 
-// While a transaction is open, and with no time of its own to be set aside, its message keeps
-// no other waiting, however few a verifier holds.
+// While a transaction is open its message holds up no other, even if the verifier holds only one
+// message and Patience does not end the wait.
 func TestAPrefetchOfOneIsNotHeldUpByAnOpenTransaction(t *testing.T) {
 	t.Parallel()
 	for _, prefetch := range []int{1, 2} {

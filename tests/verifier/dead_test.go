@@ -26,8 +26,8 @@ func goodBatch(s *stage.Stage, queue string, n int) map[string]bool {
 	return ids
 }
 
-// expectAll takes messages from queue until each of ids has come; others than
-// these are an error, duplicates are not.
+// expectAll receives from queue until each of ids has come. Other messages are an error;
+// duplicates are not.
 func expectAll(t *testing.T, s *stage.Stage, queue string, ids map[string]bool) {
 	t.Helper()
 	deliveries, stop := s.Consume(queue)
@@ -75,7 +75,7 @@ func isDead(t *testing.T, d amqp.Delivery, reason, text string) {
 	}
 }
 
-// publish puts a message into the staging queue past the sender.
+// publish puts a message into the staging queue without a sender.
 func publish(t *testing.T, s *stage.Stage, p amqp.Publishing) {
 	t.Helper()
 	if err := s.Channel.PublishWithContext(t.Context(), "", s.Topology.Queue, true, false, p); err != nil {
@@ -83,8 +83,8 @@ func publish(t *testing.T, s *stage.Stage, p amqp.Publishing) {
 	}
 }
 
-// Each goes to the dead queue as it came, and says what is wrong with it. The good ones
-// beside it, in its group too, are judged.
+// Each malformed message goes to the dead queue unchanged, with its fault as reason. The good
+// messages beside it, also in its group, are judged.
 func TestMalformedGoesToTheDeadQueueAndStopsNobody(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
@@ -98,8 +98,8 @@ func TestMalformedGoesToTheDeadQueueAndStopsNobody(t *testing.T) {
 	cut := wire.Group(ledger, recordOf(t, s, ledger, named(queue, "")))
 	cut.Body = cut.Body[:len(cut.Body)-1]
 	publish(t, s, cut)
-	// Headers that no frame can carry; and small ones of which so many fit into a record, and
-	// into no frame with the dead queue's.
+	// One record has headers larger than a frame. Another has so many small headers that they fit
+	// into a record, but not into a frame together with the dead queue's headers.
 	huge := wire.EncodeRecord(amqp.Publishing{MessageId: uuid.NewString(), Headers: amqp.Table{"huge": strings.Repeat("x", 200_000)}})
 	headers := amqp.Table{wire.HeaderExchange: "", wire.HeaderRoutingKey: queue}
 	for i := range 9000 {
@@ -186,7 +186,7 @@ func TestUnroutableArrivesOnceItsQueueExists(t *testing.T) {
 	late := s.Commit(stage.To("late", "x"))
 	exchange := bridge.Message{Exchange: "late-exchange", RoutingKey: "k", Publishing: amqp.Publishing{Body: []byte("y")}}
 	lateExchange := s.Commit(exchange)
-	// Both have been tried, and wait in the waiting queue's lane.
+	// Both have been tried, and wait in the waiting queue.
 	s.Eventually("both are set aside", func() bool { return v.Stats().SetAside >= 2 })
 	expectAll(t, s, queue, goodBatch(s, queue, 100))
 	if err := s.Channel.ExchangeDeclare("late-exchange", "direct", true, false, false, false, nil); err != nil {
@@ -208,8 +208,8 @@ func TestUnroutableArrivesOnceItsQueueExists(t *testing.T) {
 	}
 }
 
-// The culprit of a closed channel is found, and hundreds of good messages beside it do
-// not wait for it.
+// The message that closes the channel is found. Hundreds of good messages beside it do not wait
+// for it.
 func TestMissingExchangeHoldsUpNobody(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
@@ -237,7 +237,7 @@ func TestMissingExchangeHoldsUpNobody(t *testing.T) {
 	}
 }
 
-// It closes the channel for them. They are found among many good ones.
+// The broker closes the channel because of them. They are found among many good messages.
 func TestWhatTheBrokerRefusesIsDeadLettered(t *testing.T) {
 	t.Parallel()
 	impostor := stage.To("target", "impostor")
@@ -260,7 +260,7 @@ func TestWhatTheBrokerRefusesIsDeadLettered(t *testing.T) {
 			ids := goodBatch(s, queue, 100)
 			id := s.Commit(test.bad)[0].String()
 			maps.Copy(ids, goodBatch(s, queue, 100))
-			// The verifier's login may write to the default exchange only.
+			// The verifier's login may write only to the default exchange.
 			s.Broker = dial(t, servertest.User(t, admin, "", "^amq.default$", ".*"))
 			v := s.Verify(verifier.Options{KeepUserID: true})
 			expectAll(t, s, queue, ids)
@@ -274,9 +274,9 @@ func TestWhatTheBrokerRefusesIsDeadLettered(t *testing.T) {
 	}
 }
 
-// Its own headers fit into a frame, but not beside the reason's: then the body is a record
-// of it. Nothing depends on the staging queue's dead-letter exchange, which may be missing
-// where the verifier has no right to declare the queue.
+// A message's headers fit into a frame, but not together with the reason: then the dead letter's
+// body is a record of the message. The verifier must not need the staging queue's dead-letter
+// exchange, which may be missing if the verifier has no right to declare the queue.
 func TestWhatDoesNotFitWithItsReasonIsDeadLetteredAsARecord(t *testing.T) {
 	t.Parallel()
 	admin := servertest.Vhost(t)
@@ -288,7 +288,7 @@ func TestWhatDoesNotFitWithItsReasonIsDeadLetteredAsARecord(t *testing.T) {
 	queue := s.Queue("target", nil)
 	s.Broker = dial(t, servertest.User(t, admin, "^$", ".*", ".*"))
 	publish(t, s, amqp.Publishing{MessageId: "huge", Headers: amqp.Table{"h": strings.Repeat("x", 130_950)}, Type: "t", Body: []byte("body")})
-	// Nobody has made this a record.
+	// This one looks like a record and is none.
 	publish(t, s, amqp.Publishing{MessageId: "forged", Headers: amqp.Table{wire.HeaderDeadRecord: "1"}, Body: []byte("body")})
 	ids := goodBatch(s, queue, 100)
 	v := s.Verify(verifier.Options{})
@@ -310,7 +310,7 @@ func TestWhatDoesNotFitWithItsReasonIsDeadLetteredAsARecord(t *testing.T) {
 	}
 }
 
-// fanOut makes a fanout exchange with a healthy queue and one that is full and refuses.
+// fanOut declares a fanout exchange with a healthy queue and one that is full and refuses.
 func fanOut(t *testing.T, s *stage.Stage) (exchange, healthy, full string) {
 	t.Helper()
 	exchange = "events"
@@ -338,8 +338,9 @@ func broadcast(s *stage.Stage, exchange string, n int) map[string]bool {
 	return ids
 }
 
-// A full queue behind an exchange nacks each message that the exchange's other queues take. They
-// get all of them at once, and no more copies than the bound. Then the messages are dead letters.
+// A full queue behind an exchange nacks each message that the exchange's other queues accept. The
+// other queues get each message at once, in no more copies than Options.Copies. Then the messages
+// are dead-lettered.
 func TestAFullQueueBehindAnExchangeKeepsNothingFromTheOthers(t *testing.T) {
 	t.Parallel()
 	const messages, copies = 40, 3
@@ -351,7 +352,7 @@ func TestAFullQueueBehindAnExchangeKeepsNothingFromTheOthers(t *testing.T) {
 	for _, d := range s.Receive(healthy, messages) {
 		came[d.MessageId]++
 	}
-	if len(came) < messages/2 { // copies come too, from a second after the first nack on
+	if len(came) < messages/2 { // copies come too, from a second after the first nack
 		t.Errorf("the first %d copies are of %d messages", messages, len(came))
 	}
 	for _, d := range s.Receive(s.Topology.DeadQueue(), messages) {
@@ -384,7 +385,7 @@ func TestAFullQueueBehindAnExchangeKeepsNothingFromTheOthers(t *testing.T) {
 	}
 }
 
-// When the queue has room again, the messages that wait for it come there.
+// When the queue has room again, it gets the messages that wait for it.
 func TestAQueueBehindAnExchangeIsTriedUntilItHasRoom(t *testing.T) {
 	t.Parallel()
 	const messages = 20
@@ -405,7 +406,7 @@ func TestAQueueBehindAnExchangeIsTriedUntilItHasRoom(t *testing.T) {
 	}
 }
 
-// A target queue that is full has no queues beside it: its messages wait, however long.
+// A full target queue has no queues beside it: its messages wait, however long.
 func TestAFullTargetQueueIsNoReasonForADeadLetter(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)

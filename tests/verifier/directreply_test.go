@@ -10,9 +10,9 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// RabbitMQ delivers a mandatory message to a direct reply-to and returns it too. A verifier that
-// believed the return sent it again and again. It goes to the dead queue at once, and to the
-// asker not at all.
+// RabbitMQ both delivers and returns a mandatory message to a direct reply-to. A verifier that
+// believed the return would send it again and again. So the message is dead-lettered at once, and
+// never sent to the asker.
 func TestADirectReplyToIsNoTarget(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
@@ -25,7 +25,7 @@ func TestADirectReplyToIsNoTarget(t *testing.T) {
 		t.Fatal(err)
 	}
 	to := s.Receive(questions, 1)[0].ReplyTo
-	// As an older sender, or another language's, would stage it.
+	// An older sender, or one in another language, would stage it so.
 	good := named(asker, "reply")
 	p, err := wire.Encode(good, s.Ledger.Identity())
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// A copy of the database, or an old primary that has come back, passes the proof, and has none of
-// the rows that were committed since. Its verifier reads the original's staging queue.
+// A copy of the database, or an old primary that has come back, passes the proof and lacks the
+// rows committed since. Its verifier reads the original's staging queue.
 func TestAVerifierOfACopyDropsNothing(t *testing.T) {
 	t.Parallel()
 	s, _, other := twins(t)
@@ -44,8 +44,8 @@ func TestAVerifierOfACopyDropsNothing(t *testing.T) {
 	s.Receive(target, most)
 }
 
-// A verifier on a copy takes part in staging again: it sends markers, and receives those of the
-// original's. It may send the messages of copied rows again, and loses nothing.
+// A verifier of a copy takes part in staging again: it sends markers, and receives markers of the
+// original's verifier. It may stage messages of copied rows again, and loses nothing.
 func TestVerifiersOfTwoCopiesLoseNoCarriedMessage(t *testing.T) {
 	t.Parallel()
 	s, _, other := twins(t)
@@ -93,7 +93,7 @@ func TestVerifiersOfTwoCopiesLoseNoCarriedMessage(t *testing.T) {
 	}
 }
 
-// copyRows copies the ledger's rows to another database, and returns how many that has.
+// copyRows copies the ledger's rows to another database, and returns their number.
 func copyRows(t *testing.T, from, to *sql.DB) (n int) {
 	t.Helper()
 	rows, err := from.QueryContext(t.Context(), `SELECT id::text, recorded_at, message, stage_at FROM bridge_ledger`)
@@ -116,7 +116,7 @@ func copyRows(t *testing.T, from, to *sql.DB) (n int) {
 	return n
 }
 
-// What the copy has is from before: it is forwarded, and shows nothing.
+// A copy has only older rows: their messages are forwarded, and are no evidence.
 func TestARowFromBeforeTheSessionIsNoEvidence(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
@@ -132,7 +132,7 @@ func TestARowFromBeforeTheSessionIsNoEvidence(t *testing.T) {
 	expectDropped(t, s, v, 1)
 }
 
-// A copy of the database has the carried rows of the original, and stages their messages.
+// A copy of the database has the original's carried rows and stages their messages too.
 func TestAMessageStagedAgainIsNoEvidence(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
@@ -149,8 +149,8 @@ func TestAMessageStagedAgainIsNoEvidence(t *testing.T) {
 	expectDropped(t, s, v, 1)
 }
 
-// More messages than a verifier may hold look rolled back. They go round by the waiting queue, and
-// the end of the verifier loses none of them.
+// More messages look rolled back than a verifier may hold. They circulate through the waiting
+// queue, and a stop of the verifier loses none.
 func TestManyMessagesWaitForEvidence(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
@@ -174,8 +174,8 @@ func TestManyMessagesWaitForEvidence(t *testing.T) {
 	expectDropped(t, s, v, most)
 }
 
-// A message with an order key that looks rolled back holds its key. The one behind it is the
-// evidence.
+// A message with an order key that looks rolled back holds its key. A message behind it, recorded
+// after the session began, is the evidence.
 func TestAnOrderedMessageWaitsForEvidence(t *testing.T) {
 	t.Parallel()
 	s := orderedStage(t, bridge.Topology{OrderedShards: 1})
@@ -202,7 +202,8 @@ func TestAnOrderedMessageWaitsForEvidence(t *testing.T) {
 	expectDropped(t, s, v, 1)
 }
 
-// expectWithheld waits until so many messages wait for evidence, and wants none dropped.
+// expectWithheld waits until this number of messages waits for evidence, and fails the test if
+// one is dropped.
 func expectWithheld(t *testing.T, s *stage.Stage, v *stage.Running, messages int) {
 	t.Helper()
 	s.Eventually("messages are withheld, or dropped", func() bool { return v.State().Withheld == messages || v.Stats().Dropped > 0 })
@@ -214,7 +215,7 @@ func expectWithheld(t *testing.T, s *stage.Stage, v *stage.Running, messages int
 	}
 }
 
-// expectDropped waits until so many messages are dropped.
+// expectDropped waits until this number of messages is dropped.
 func expectDropped(t *testing.T, s *stage.Stage, v *stage.Running, messages int64) {
 	t.Helper()
 	s.Eventually("messages are dropped", func() bool { return v.Stats().Dropped == messages })

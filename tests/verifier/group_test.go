@@ -16,7 +16,7 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// recordOf is a message's record in a group.
+// recordOf returns a message's record in a group.
 func recordOf(t *testing.T, s *stage.Stage, ledger uuid.UUID, m bridge.Message) []byte {
 	t.Helper()
 	staged, err := wire.Encode(m, ledger)
@@ -26,7 +26,7 @@ func recordOf(t *testing.T, s *stage.Stage, ledger uuid.UUID, m bridge.Message) 
 	return wire.EncodeRecord(staged)
 }
 
-// recorded begins a transaction that has recorded the message, past the sender.
+// recorded begins a transaction that records the message without a sender.
 func recorded(t *testing.T, s *stage.Stage, m bridge.Message) interface{ Commit() error } {
 	t.Helper()
 	tx, err := s.DB.BeginTx(t.Context(), nil)
@@ -46,7 +46,7 @@ func named(queue, body string) bridge.Message {
 	return m
 }
 
-// Rules 1, 3 and 8 hold for every member of a group by itself.
+// Rules 1, 3 and 8 hold for each message of a group separately.
 func TestEachMemberOfAGroupIsJudgedByItself(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
@@ -95,8 +95,8 @@ func TestEachMemberOfAGroupIsJudgedByItself(t *testing.T) {
 	}
 }
 
-// Rule 10: groups bring many messages with few deliveries, and a verifier takes no
-// more apart than it may hold.
+// Rule 10: a group brings many messages in one delivery. A verifier splits only as many groups as
+// it may hold messages.
 func TestMessagesInGroupsAreBounded(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
@@ -119,8 +119,8 @@ func TestMessagesInGroupsAreBounded(t *testing.T) {
 	}
 }
 
-// heldLedger counts the messages that were looked up and are not done. It forgets
-// none before there are enough. The proof's IDs are no messages.
+// heldLedger counts the messages that were looked up and are not done. It deletes no rows until
+// enough are held. The IDs of the proof do not count.
 type heldLedger struct {
 	driver.Ledger
 	of     map[string]bool
@@ -169,8 +169,8 @@ func (l *heldLedger) Done(e verifier.Event) {
 
 func (*heldLedger) SessionEnded(error) {}
 
-// An orderly stop hands back a group whole. A member that was set aside before must not be
-// there twice then.
+// A stop hands a group back whole. A message of it that was set aside before must not be there
+// twice.
 func TestAStopLeavesEachMessageOfAGroupOnce(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)

@@ -20,8 +20,8 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// A driver may wait for a database host that is gone whatever its context says, as
-// go-sql-driver does in COMMIT. What such a verifier holds must come back all the same.
+// A driver may wait for a lost database host whatever its context says, as go-sql-driver does in
+// COMMIT. Even so the verifier's messages must return to the queue.
 func TestADatabaseCallThatHangsHoldsNoMessages(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(*hungLedger, *stage.Running){
@@ -58,8 +58,8 @@ func TestADatabaseCallThatHangsHoldsNoMessages(t *testing.T) {
 	}
 }
 
-// hungLedger does not come back from the lookup of one ID, until it is released, and from
-// the settle of another only to fail.
+// hungLedger blocks the lookup of one ID until it is released, and the settle of another until it
+// is released or must fail.
 type hungLedger struct {
 	driver.Ledger
 	hangs, open                   uuid.UUID
@@ -87,8 +87,8 @@ func (l *hungLedger) Settle(ctx context.Context, id uuid.UUID, wait time.Duratio
 	return l.Ledger.Settle(ctx, id, wait)
 }
 
-// Rule 12 of package bridge, where the driver ignores the contexts of the side jobs' calls: messages
-// flow, sessions end, and of each job one call hangs, however many sessions there are.
+// Rule 12 of package bridge, with a driver that ignores the contexts of the side jobs' calls:
+// messages flow, sessions end, and one call of each job hangs, however many sessions there are.
 func TestASideJobThatHangsHoldsNoSessionUp(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
@@ -133,7 +133,7 @@ func TestASideJobThatHangsHoldsNoSessionUp(t *testing.T) {
 	}
 }
 
-// hungJobs does not come back from the calls of the side jobs.
+// hungJobs blocks the calls of the side jobs until it is released.
 type hungJobs struct {
 	driver.Ledger
 	looking, touching, sweeping, explaining atomic.Int32

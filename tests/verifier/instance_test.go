@@ -14,8 +14,8 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// twins is a stage on a PostgreSQL of its own, and a second primary with the same ledger, like a
-// primary that comes back after a failover, or a copy.
+// twins returns a stage on a PostgreSQL of its own, and a second primary with the same ledger, as
+// a copy is or a primary that comes back after a failover.
 func twins(t *testing.T) (s *stage.Stage, primary, other *servers.Postgres) {
 	t.Helper()
 	primary = servertest.StartPostgres(t, nil)
@@ -29,7 +29,7 @@ func twins(t *testing.T) (s *stage.Stage, primary, other *servers.Postgres) {
 	return s, primary, other
 }
 
-// through has the stage's verifiers reach the database by way of a valve.
+// through connects the stage's verifiers to the database through a valve.
 func through(t *testing.T, s *stage.Stage) *servertest.Valve {
 	t.Helper()
 	valve, address := servertest.Through(t, s.DatabaseURL)
@@ -56,7 +56,7 @@ func TestAnOutcomeOfAnotherServerIsNotBelieved(t *testing.T) {
 	valve.Lead(primary.Addr(), other.Addr()) // open connections stay open
 	const most = 40
 	var open []*sql.Tx
-	for i := range most { // each lets a lookup wait, on a connection of its own
+	for i := range most { // each makes a lookup wait, on a connection of its own
 		tx, _ := s.Begin(stage.To(target, fmt.Sprint(i)))
 		open = append(open, tx)
 	}

@@ -17,8 +17,8 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// Who holds such a lock may be an operator, or a client whose host is gone. Each message
-// comes, once, in one session, and the row goes when the lock does.
+// The lock may belong to an operator, or to a client whose host is lost. Each message is
+// forwarded once, in one session, and the row is deleted when the lock ends.
 func TestALockedRowHoldsUpNobody(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []stage.Database{stage.Postgres, stage.MariaDB} {
@@ -64,7 +64,7 @@ func TestALockedRowHoldsUpNobody(t *testing.T) {
 	}
 }
 
-// A DELETE that fails or hangs, if need be for ever, costs a row and no message.
+// A DELETE that fails or hangs, even for ever, leaves a row and loses no message.
 func TestADeleteThatFailsHoldsUpNobody(t *testing.T) {
 	t.Parallel()
 	released := make(chan struct{})
@@ -109,7 +109,8 @@ func TestADeleteThatFailsHoldsUpNobody(t *testing.T) {
 	}
 }
 
-// undeleting fails to delete rows of these IDs until it works. The proof's are no messages'.
+// undeleting fails to delete rows of these IDs until it works. The proof's IDs are not among
+// them.
 type undeleting struct {
 	driver.Ledger
 	of    map[string]bool
@@ -124,7 +125,7 @@ func (l *undeleting) Forget(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, 
 	return l.Ledger.Forget(ctx, ids)
 }
 
-// Whatever ends a session, delivered messages are acked before, and come no second time.
+// Whatever ends a session, forwarded messages are acked before, and are not forwarded again.
 func TestASessionThatFailsAcksWhatIsSafe(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
@@ -154,7 +155,7 @@ func TestASessionThatFailsAcksWhatIsSafe(t *testing.T) {
 	}
 }
 
-// failing deletes nothing while it hangs, and fails once to settle one ID.
+// failing deletes nothing while it hangs, and fails to settle one ID once.
 type failing struct {
 	driver.Ledger
 	hangs         atomic.Bool

@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) { servertest.Main(m) }
 
-// dial is for verifiers and senders that reach the broker in another way than the stage's.
+// dial connects verifiers and senders that do not use the stage's connection.
 func dial(t *testing.T, address string) *bridge.Broker {
 	t.Helper()
 	broker, err := bridge.Dial(t.Context(), address, &bridge.BrokerOptions{DialTimeout: stage.Patience, Logger: stage.Logger(t)})
@@ -23,7 +23,7 @@ func dial(t *testing.T, address string) *bridge.Broker {
 	return broker
 }
 
-// add adds the IDs of messages to those that are expected.
+// add adds IDs of expected messages to want.
 func add(want map[string]bool, ids ...uuid.UUID) {
 	for _, id := range ids {
 		want[id.String()] = true

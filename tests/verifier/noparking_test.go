@@ -14,8 +14,8 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// Version 4 of the ledger's tables moves parked messages to their rows. Their records are those of
-// plain messages, and may be older than the watermark of a sweep.
+// Version 4 of the ledger's tables moves parked messages to their rows. Their records equal
+// records of plain messages, and may be older than the watermark of a sweep.
 func TestAMessageThatWasParkedArrives(t *testing.T) {
 	t.Parallel()
 	for _, database := range []stage.Database{stage.Postgres, stage.MariaDB} {

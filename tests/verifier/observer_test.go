@@ -11,7 +11,7 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// An audience keeps what it hears.
+// audience keeps the events and errors that it observes.
 type audience struct {
 	mu       sync.Mutex
 	events   []verifier.Event

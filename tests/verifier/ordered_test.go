@@ -35,8 +35,8 @@ func inOrder(queue, key string, n int) bridge.Message {
 	return m
 }
 
-// countUp checks that the first copies of each key's messages count up by one, from 1 to n.
-// It returns the number of copies that came twice.
+// countUp checks that the first copies of each key's messages count up by one, from 1 to n. It
+// returns the number of further copies.
 func countUp(t *testing.T, deliveries []amqp.Delivery, keys []string, n int) (again int) {
 	t.Helper()
 	seen, last := map[string]bool{}, map[string]int{}
@@ -61,8 +61,8 @@ func countUp(t *testing.T, deliveries []amqp.Delivery, keys []string, n int) (ag
 	return again
 }
 
-// receiveFirsts receives until so many different messages have come, those that came before
-// included, and takes what comes twice too.
+// receiveFirsts receives until n different messages have come, including the ones in all. It
+// returns duplicates too.
 func receiveFirsts(t *testing.T, s *stage.Stage, queue string, n int, all ...amqp.Delivery) []amqp.Delivery {
 	t.Helper()
 	seen := map[string]bool{}
@@ -77,8 +77,8 @@ func receiveFirsts(t *testing.T, s *stage.Stage, queue string, n int, all ...amq
 	return all
 }
 
-// send has one writer for each key, whose transactions send one or two messages and hold no
-// lock: each begins when the last one has committed.
+// send has one writer for each key. Its transactions send one or two messages and hold no lock:
+// each begins after the last one has committed.
 func send(t *testing.T, s *stage.Stage, queue string, keys []string, n int) {
 	t.Helper()
 	var writers sync.WaitGroup
@@ -106,7 +106,7 @@ func send(t *testing.T, s *stage.Stage, queue string, keys []string, n int) {
 	writers.Wait()
 }
 
-// While a transaction is open its key waits, and no other.
+// An open transaction holds its own key and no other.
 func TestAnOpenTransactionHoldsItsKeyOnly(t *testing.T) {
 	t.Parallel()
 	s := orderedStage(t, bridge.Topology{OrderedShards: 1})
@@ -114,13 +114,13 @@ func TestAnOpenTransactionHoldsItsKeyOnly(t *testing.T) {
 	var log lines
 	v := s.Verify(verifier.Options{Patience: 100 * time.Millisecond, HandBack: 2 * time.Second, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	open, ids := s.Begin(inOrder(queue, "held", 1))
-	for i := 2; i <= 5; i++ { // of writers that do not wait for each other
+	for i := 2; i <= 5; i++ { // from writers that do not wait for each other
 		s.Commit(inOrder(queue, "held", i))
 	}
 	const others = 40
 	send(t, s, queue, []string{"other"}, others)
 	all := receiveFirsts(t, s, queue, others)
-	inTurn := func() { // nothing has overtaken the first of its key
+	inTurn := func() { // no message has overtaken the first of its key
 		t.Helper()
 		if n := s.Depth(queue); n > 0 {
 			all = append(all, s.Receive(queue, n)...)
@@ -132,7 +132,7 @@ func TestAnOpenTransactionHoldsItsKeyOnly(t *testing.T) {
 		keys := v.State().Keys
 		return len(keys) == 1 && keys[0].Key == "held" && keys[0].ID == ids[0].String() && keys[0].Messages == 4
 	})
-	// Held for longer than allowed, everything comes over another channel, in order.
+	// After the longest permitted hold, all messages come over another channel, in order.
 	s.Eventually("the queue is consumed over other channels", func() bool {
 		inTurn()
 		return len(log.with(anotherChannel)) >= 2
@@ -143,16 +143,17 @@ func TestAnOpenTransactionHoldsItsKeyOnly(t *testing.T) {
 	all = receiveFirsts(t, s, queue, others+5, all...)
 	countUp(t, all, []string{"held"}, 5)
 	again := countUp(t, all, []string{"other"}, others)
-	// What was under way when a channel was left comes again: one message of the other key each
-	// time, since no two are under way together. It is forwarded twice, or dropped as done.
+	// A message that is in flight when a channel is closed comes again. Of the other key this is
+	// one message each time, since one is in flight at a time. It is forwarded twice, or dropped
+	// as done.
 	got, left := v.Stats(), len(log.with(anotherChannel))
 	if got.Sessions != 1 || got.SetAside != 0 || again+int(got.Dropped) > left {
 		t.Errorf("%d channels were left, %d messages came twice, stats %+v", left, again, got)
 	}
 }
 
-// Each of two verifiers would get every second message, if both were given any. The first
-// message of the key is not known to be committed while the others are.
+// If both verifiers received messages, each would get every second one. The key's first message
+// is not known to be committed while the others are.
 func TestOneVerifierAtATimeGetsAnOrderedQueue(t *testing.T) {
 	t.Parallel()
 	for _, classic := range []bool{false, true} {
@@ -183,10 +184,10 @@ func TestOneVerifierAtATimeGetsAnOrderedQueue(t *testing.T) {
 	}
 }
 
-// anotherChannel is what the log says when a verifier has left a channel.
+// anotherChannel is the log message when a verifier has replaced a channel.
 const anotherChannel = "an ordered queue is consumed over a new channel"
 
-// A missing and a full target hold their keys, and no other.
+// A missing and a full target hold their keys, and no others.
 func TestATargetThatTakesNothingHoldsItsKeysOnly(t *testing.T) {
 	t.Parallel()
 	s := orderedStage(t, bridge.Topology{OrderedShards: 1})
@@ -259,7 +260,7 @@ func TestWithHoldKeysNothingIsForwardedPastWhatWouldBeDead(t *testing.T) {
 	}
 }
 
-// There is room for a few of the messages only, so that the rest comes again and again.
+// Only a few of the messages fit, so the others come again and again.
 func TestLargeMessagesKeepTheirOrderInLittleRoom(t *testing.T) {
 	t.Parallel()
 	s := orderedStage(t, bridge.Topology{OrderedShards: 1})
@@ -284,9 +285,9 @@ func TestLargeMessagesKeepTheirOrderInLittleRoom(t *testing.T) {
 	t.Logf("%d channels were left, and %d messages came twice", channels, again)
 }
 
-// The row of a message that holds its key is older than Options.SweepAge one day. The queue
-// looks empty to a verifier that is not its active consumer; RabbitMQ does not even count
-// the waiting consumers of a quorum queue.
+// One day the row of a message that holds its key is older than Options.SweepAge. To a verifier
+// that is not the queue's active consumer the queue looks empty; RabbitMQ does not even count the
+// waiting consumers of a quorum queue.
 func TestNoVerifierSweepsWhatAnotherHoldsForItsKey(t *testing.T) {
 	t.Parallel()
 	for _, classic := range []bool{false, true} {

@@ -21,8 +21,8 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// A start costs the most of all, so that all that changes a whole server share one. Each
-// has queues of its own, and leaves a server that takes its messages.
+// Starting a broker costs the most, so all tests that change a whole server share one. Each has
+// queues of its own, and leaves the server accepting its messages.
 func TestWithABrokerOfItsOwn(t *testing.T) {
 	t.Parallel()
 	broker := servertest.StartRabbitMQ(t, nil)
@@ -54,7 +54,7 @@ func TestWithABrokerOfItsOwn(t *testing.T) {
 	})
 }
 
-// A verifier stages all of these from their rows. The broker refuses some of them.
+// A verifier stages all of these messages from their rows. The broker refuses some.
 func testCarriedAndRefused(t *testing.T, broker *servers.RabbitMQ, limit func(bytes int)) {
 	limit(66_000)
 	s := stage.On(t, stage.Postgres, broker.URL(), bridge.Topology{Queue: "carried"})
@@ -77,15 +77,15 @@ func testCarriedAndRefused(t *testing.T, broker *servers.RabbitMQ, limit func(by
 	s.Eventually("all rows are gone", func() bool { return s.Rows() == 0 })
 }
 
-// A broker that takes less than it did when messages were staged, as after an upgrade
-// from 3.x to 4.x, refuses them at their targets, and in the verifier's own queues too.
-// They stay in the staging queue, with or without a dead-letter exchange, whatever has
-// become of their transactions.
+// A broker whose size limit has become smaller, as after an upgrade from 3.x to 4.x, refuses
+// staged messages at their targets and in the verifier's own queues. These messages stay in the
+// staging queue, with or without a dead-letter exchange, whatever the outcome of their
+// transactions.
 func testTooLarge(t *testing.T, broker *servers.RabbitMQ, limit func(bytes int)) {
 	s := stage.On(t, stage.Postgres, broker.URL(), bridge.Topology{Queue: "size"})
 	queue := s.Queue("size-target", nil)
 	ids := goodBatch(s, queue, 50)
-	// What is in flight beside a refused one comes twice: so each has a queue of its own.
+	// Messages in flight beside a refused one come twice, so each has a queue of its own.
 	largeQueue, smallQueue := s.Queue("large", nil), s.Queue("small", nil)
 	large := stage.To(largeQueue, strings.Repeat("x", 70_000))
 	largeIDs := map[string]bool{}
@@ -117,7 +117,7 @@ func testTooLarge(t *testing.T, broker *servers.RabbitMQ, limit func(bytes int))
 	s.Eventually("all are done", func() bool {
 		return s.Rows() == 0 && s.Depth(s.Topology.Queue) == 0 && v.State().Held == 0 && v.Stats().DeadLettered >= 2
 	})
-	// One that was refused just before may have gone to the dead queue just after.
+	// A message that was refused just before may have been dead-lettered just after.
 	dead := []string{"malformed", "large and malformed"}
 	missing := maps.Clone(largeIDs)
 	for _, id := range dead {
@@ -144,8 +144,8 @@ func testTooLarge(t *testing.T, broker *servers.RabbitMQ, limit func(bytes int))
 	}
 }
 
-// While the broker takes nothing from anybody, a message waits to be published. That
-// must keep no session from its end.
+// While the broker accepts no message, a message waits to be published. It must not keep the
+// session from ending.
 func testStopDuringAlarm(t *testing.T, server *servers.RabbitMQ) {
 	s := stage.On(t, stage.Postgres, server.URL(), bridge.Topology{Queue: "alarm"})
 	queue := s.Queue("alarm-target", nil)
@@ -182,7 +182,7 @@ func testStopDuringAlarm(t *testing.T, server *servers.RabbitMQ) {
 	s.Eventually("it tells that the broker takes nothing", func() bool { return v.State().Blocked != "" })
 	stop()
 	select {
-	case <-ended: // with two messages that are not through
+	case <-ended: // with two messages that are not done
 	case <-time.After(servertest.Patience):
 		t.Error("it does not stop")
 		servertest.Alarm(t, server, false)
@@ -190,7 +190,7 @@ func testStopDuringAlarm(t *testing.T, server *servers.RabbitMQ) {
 	}
 }
 
-// Nothing is forwarded, so the broker tells the alarm only to the connection that stages.
+// No message is forwarded, so the broker reports the alarm only to the connection that stages.
 func testAlarmWhileStaging(t *testing.T, server *servers.RabbitMQ) {
 	s := stage.On(t, stage.Postgres, server.URL(), bridge.Topology{Queue: "staging-alarm"})
 	queue := s.Queue("staging-alarm-target", nil)
@@ -210,9 +210,9 @@ const (
 	deliveryLimit   = 3
 )
 
-// However long a message waits, for its transaction or for its target, the broker
-// neither loses patience with the consumer nor counts its deliveries up to a limit:
-// what is set aside is a new message to it. The limit is three here, not a million.
+// However long a message waits, for its transaction or its target, neither the consumer timeout
+// nor the delivery limit is reached: a message that is set aside is new to the broker. The limit
+// is three here, not a million.
 func testWaitingForLong(t *testing.T, broker *servers.RabbitMQ, topology bridge.Topology) {
 	s := stage.On(t, stage.Postgres, broker.URL(), topology)
 	if !topology.Classic {
@@ -238,8 +238,8 @@ func testWaitingForLong(t *testing.T, broker *servers.RabbitMQ, topology bridge.
 	}
 	t.Logf("%d times set aside in %v", v.Stats().SetAside, time.Since(began))
 
-	// A verifier's end hands back, which may count (servertest.Features): once, or twice
-	// where it is given the message again before its channel ends.
+	// The end of a verifier hands back, which may count as a delivery (servertest.Features):
+	// once, or twice if the verifier gets the message again before its channel ends.
 	v.Stop()
 	var held []amqp.Delivery
 	there := 0
@@ -283,7 +283,7 @@ func testWaitingForLong(t *testing.T, broker *servers.RabbitMQ, topology bridge.
 	}
 }
 
-// limitIsReal shows that what is delivered too often does go to the dead queue.
+// limitIsReal shows that a message that is delivered too often is dead-lettered.
 func limitIsReal(t *testing.T, s *stage.Stage) {
 	t.Helper()
 	if err := s.Channel.PublishWithContext(t.Context(), "", s.Topology.Queue, false, false, amqp.Publishing{}); err != nil {
@@ -298,7 +298,7 @@ func limitIsReal(t *testing.T, s *stage.Stage) {
 		}
 		if ok {
 			deliveries++
-			if err := d.Reject(true); err != nil { // which counts on every release
+			if err := d.Reject(true); err != nil { // counts in every release
 				t.Fatal(err)
 			}
 		}
@@ -310,7 +310,7 @@ func limitIsReal(t *testing.T, s *stage.Stage) {
 	}
 }
 
-// The session starts anew, and loses nothing: the test above tests something.
+// The session restarts and loses nothing. So the timeout of the test before is real.
 func testConsumerTimeout(t *testing.T, broker *servers.RabbitMQ) {
 	s := stage.On(t, stage.Postgres, broker.URL(), bridge.Topology{Queue: "staging-held"})
 	queue := s.Queue("held-target", nil)

@@ -19,8 +19,8 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// The server opens no further connection than a few. The verifier goes on with these, in one
-// session: committed messages come beside many open transactions, each once.
+// The server refuses more than a few connections. The verifier goes on with these, in one
+// session: beside many open transactions, committed messages are forwarded, each once.
 func TestAServerThatOpensNoFurtherConnectionEndsNoSession(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
@@ -75,8 +75,8 @@ func TestAVerifierWaitsForItsConnections(t *testing.T) {
 	}
 }
 
-// limitedRole is a role whose connections the server limits. The stage's verifiers use it, and its
-// senders do not.
+// limitedRole is a role whose connections the server limits. The stage's verifiers use it, and
+// its senders do not.
 type limitedRole struct {
 	s    *stage.Stage
 	role string
@@ -119,7 +119,7 @@ func (l *limitedRole) execute(t *testing.T, statement string) {
 	}
 }
 
-// limit limits the connections to n; -1: not at all. The pool begins anew.
+// limit limits the connections to n; -1 removes the limit. The pool drops its idle connections.
 func (l *limitedRole) limit(t *testing.T, n int) {
 	t.Helper()
 	l.execute(t, fmt.Sprintf("ALTER ROLE %s CONNECTION LIMIT %d", l.role, n))
@@ -127,7 +127,7 @@ func (l *limitedRole) limit(t *testing.T, n int) {
 	l.db.SetMaxIdleConns((*verifier.Options)(nil).Connections())
 }
 
-// database/sql does not see how many connections a pgxpool allows.
+// database/sql cannot see the limit of a pgxpool.
 func TestAPgxPoolThatIsTooSmallIsRefused(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)

@@ -16,8 +16,8 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// The database restarts between Open and Run, and no idle connection of the pool has
-// heard of it: each fails at its first use, by an error that the driver may not repeat.
+// The database restarts between Open and Run, and the pool's idle connections do not notice. Each
+// fails at its first use, with an error after which the driver may not repeat the statement.
 func TestTheFirstSessionStartsOnAPoolOfBrokenConnections(t *testing.T) {
 	t.Parallel()
 	var valve *servertest.Valve
@@ -38,7 +38,8 @@ func TestTheFirstSessionStartsOnAPoolOfBrokenConnections(t *testing.T) {
 		if err != nil {
 			return nil, nil, err
 		}
-		// By default pgx asks a connection that was idle for a second; it may be unused for less.
+		// By default pgx pings a connection that was idle for a second. A connection may be idle
+		// for less.
 		db := stdlib.OpenDB(*config, stdlib.OptionShouldPing(func(context.Context, stdlib.ShouldPingParams) bool { return false }))
 		ledger, err := postgres.Open(ctx, db)
 		return db, ledger, err
@@ -54,7 +55,7 @@ func TestTheFirstSessionStartsOnAPoolOfBrokenConnections(t *testing.T) {
 			idle := (*verifier.Options)(nil).Connections()
 			s.DB.SetMaxIdleConns(idle)
 			useAtOnce(t, s.DB, idle)
-			valve.Forget() // each connection ends when something is sent over it
+			valve.Forget() // each connection ends when data is sent over it
 			if n := s.DB.Stats().Idle; n != idle {
 				t.Fatalf("%d connections are idle, must be %d, all broken", n, idle)
 			}

@@ -20,7 +20,7 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// guessingLedger says 'rolled back' when it does not know.
+// guessingLedger reports 'rolled back' when the outcome is unknown.
 type guessingLedger struct{ driver.Ledger }
 
 func (l guessingLedger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, driver.Instance, error) {
@@ -32,7 +32,7 @@ func (l guessingLedger) Settle(ctx context.Context, id uuid.UUID, wait time.Dura
 	return outcome, from, err
 }
 
-// unreadLedger is one whose watermark the login may not read, which only old messages need.
+// unreadLedger is a ledger whose watermark the login may not read. Only old messages need it.
 type unreadLedger struct{ driver.Ledger }
 
 func (unreadLedger) SweptBefore(context.Context) (time.Time, error) {
@@ -72,7 +72,7 @@ func refuses(t *testing.T, s *stage.Stage, ledger driver.Ledger, want error) {
 	}
 }
 
-// staleLedger says after a wait what was so before, as a statement does that reads a
+// staleLedger reports, after a wait, the state before the wait, as a statement does that reads a
 // snapshot from its own beginning.
 type staleLedger struct{ driver.Ledger }
 
@@ -91,7 +91,7 @@ func (l staleLedger) Settle(ctx context.Context, id uuid.UUID, wait time.Duratio
 func TestTheProofSeesWhatASettleSaysThatHasWaited(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
-	for range 5 { // it must not depend on who is first
+	for range 5 { // the result must not depend on timing
 		if _, err := driver.Prove(t.Context(), staleLedger{s.Ledger}); !errors.Is(err, bridge.ErrProof) {
 			t.Errorf("the proof says %v", err)
 		}
@@ -101,8 +101,8 @@ func TestTheProofSeesWhatASettleSaysThatHasWaited(t *testing.T) {
 	}
 }
 
-// A broker that falls silent while a session is opened is left when the verifier is to
-// end, and not only when the heartbeat fails, after three minutes here.
+// If a broker falls silent while a session is being opened, a stop of the verifier takes effect
+// at once, and not only when the heartbeat fails, after three minutes here.
 func TestASilentBrokerDoesNotKeepAStartingVerifier(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.SQLite)
@@ -139,7 +139,7 @@ func TestCutConnectionsStartANewSessionAndLoseNothing(t *testing.T) {
 		maps.Copy(ids, goodBatch(s, queue, 500))
 		sessions := v.Stats().Sessions
 		if round%2 == 0 {
-			valve.HoldReplies() // what is published now stays unconfirmed
+			valve.HoldReplies() // messages published now stay unconfirmed
 		}
 		valve.Cut()
 		valve.Release()
@@ -162,14 +162,14 @@ func TestKilledDatabaseConnectionsStartANewSessionAndLoseNothing(t *testing.T) {
 	add(ids, s.Commit(inOrder(queue, "key", 1))...)
 	held, _ := s.Begin(stage.To(queue, "the killed one is rolled back"))
 	sessions := v.Stats().Sessions
-	// A connection that is killed while it is idle is replaced without a word.
+	// An idle connection that is killed is replaced silently.
 	s.Eventually("a settle waits", func() bool {
 		var waiting int
 		err := s.DB.QueryRowContext(t.Context(), `SELECT count(*) FROM pg_stat_activity
 			WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&waiting)
 		return err == nil && waiting > 0
 	})
-	// The settle's connection first: a killed sender would end its wait.
+	// The settle's connection is killed first: killing the sender would end the settle's wait.
 	for _, which := range []string{`wait_event_type = 'Lock'`, `pid <> pg_backend_pid()`} {
 		if _, err := s.DB.ExecContext(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 			WHERE datname = current_database() AND `+which); err != nil {
@@ -232,8 +232,9 @@ func TestStopDrainsWhatIsJudgedAndHandsBackTheRest(t *testing.T) {
 	}
 }
 
-// keepingLedger is of an own table. Its rows stay, and their IDs are known to many: with one
-// of them whoever may write to the staging queue could send anything anywhere.
+// keepingLedger is a ledger of an own table. Its rows stay, and many programs know their IDs.
+// With such an ID a program that may write to the staging queue could send a message to any
+// target.
 type keepingLedger struct{ driver.Ledger }
 
 func (keepingLedger) Features() driver.Features { return driver.Features{KeepsRows: true} }
@@ -266,7 +267,7 @@ func TestNewRefusesWhatIsUnsafeOrCannotWorkAndLeavesThePoolAlone(t *testing.T) {
 	}
 }
 
-// useAtOnce has so many connections open at the same time, and gives them back.
+// useAtOnce opens n connections at the same time, and returns them to the pool.
 func useAtOnce(t *testing.T, db *sql.DB, n int) {
 	t.Helper()
 	conns := make([]*sql.Conn, n)

@@ -17,8 +17,8 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// Rule 12 of package bridge: whatever becomes of the side jobs, messages flow, in one
-// session. All of them fail, are tried again, and the log says so once of each.
+// Rule 12 of package bridge: whatever happens to the side jobs, messages flow, in one session.
+// All side jobs fail and are tried again, and the log reports each once.
 func TestMessagesDependOnNoSideJob(t *testing.T) {
 	t.Parallel()
 	for way, fail := range map[string]func(context.Context) error{
@@ -36,11 +36,11 @@ func TestMessagesDependOnNoSideJob(t *testing.T) {
 			s.Ledger = faulty
 			var log lines
 			options := verifier.Options{Watcher: faulty, ExplainAfter: 50 * time.Millisecond, Unroutable: stage.Patience, Logger: slog.New(slog.NewTextHandler(&log, nil))}
-			// How often each job fails soon. A sweep comes every ten minutes.
+			// How often each job fails within the test. A sweep runs every ten minutes.
 			failures := map[string]int{"stage": 2, "touch": 2, "sweep": 1, "explain": 3}
 			switch way {
 			case "panic":
-				options.Observer = faulty // which returns no errors, and must not block
+				options.Observer = faulty // it returns no errors, and must not block
 				failures["observe"] = 10
 			case "no answer":
 				failures = map[string]int{"stage": 1, "touch": 1, "sweep": 1, "explain": 1}

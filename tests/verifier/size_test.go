@@ -16,7 +16,7 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// A tellTale says that a line was logged.
+// tellTale reports that a message was logged.
 type tellTale struct {
 	slog.Handler
 	message string
@@ -35,10 +35,10 @@ func (h tellTale) Handle(ctx context.Context, r slog.Record) error {
 	return h.Handler.Handle(ctx, r)
 }
 
-// Memory is bounded in bytes too: of one transaction's large messages, far fewer than
-// the prefetch allows, a verifier keeps no more than MaxBytes, and the others pass. Messages
-// are large by their bodies, or by what becomes of their headers.
-// It does not run beside other tests: they share the heap.
+// Memory is bounded in bytes too. Of one transaction's large messages, far fewer than the
+// prefetch allows, a verifier keeps no more than MaxBytes, and other messages pass. Messages are
+// large by their bodies, or by their headers once decoded. This test does not run beside others,
+// since tests share the heap.
 func TestBytesAreBounded(t *testing.T) {
 	t.Run("bodies", func(t *testing.T) {
 		body := make([]byte, 512<<10)
@@ -94,8 +94,8 @@ func bytesAreBounded(t *testing.T, n int, publishing func(i int) amqp.Publishing
 	}
 }
 
-// heap is what stays alive on it. What is allocated during a collection counts as alive until
-// the next one, also what was read and let go.
+// heap returns the bytes that stay alive. Memory allocated during a collection counts as alive
+// until the next one, even if it is no longer used.
 func heap() int {
 	least := math.MaxInt
 	for range 3 {

@@ -14,7 +14,7 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// A watchedLedger tells of every lookup: of the waiting ones when they begin.
+// watchedLedger reports every lookup; it reports a waiting lookup when that begins.
 type watchedLedger struct {
 	driver.Ledger
 	settling chan settling
@@ -43,7 +43,7 @@ func (l *watchedLedger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.
 	return found, from, err
 }
 
-// tell does not wait: after 10,000 nobody asks any more.
+// tell does not block: after 10,000 lookups no test reads the channel any more.
 func tell[T any](c chan T, what T) {
 	select {
 	case c <- what:
@@ -51,7 +51,7 @@ func tell[T any](c chan T, what T) {
 	}
 }
 
-// await returns the next of what is told that is what it must be.
+// await returns the next value for which is returns true.
 func await[T any](t *testing.T, c chan T, what string, is func(T) bool) T {
 	t.Helper()
 	timeout := time.After(stage.Patience)
@@ -67,12 +67,12 @@ func await[T any](t *testing.T, c chan T, what string, is func(T) bool) T {
 	}
 }
 
-// toTheEnd tells a settle that waits for as long as the verifier may: of a message whose
-// transaction has been open for some time.
+// toTheEnd reports whether a settle waits for as long as the verifier may, as it does for a
+// message whose transaction has been open for some time.
 func toTheEnd(one settling) bool { return one.wait > stage.Patience/2 }
 
-// The only settler waits for minutes for a transaction that stays open: so a lookup must
-// find the messages of another one, which has been open for some time too.
+// The only settler waits for minutes for a transaction that stays open. So a lookup must find the
+// messages of another transaction, which has been open for some time too.
 func TestTheMessagesOfASlowTransactionNeedNoSettlerEach(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
@@ -105,7 +105,7 @@ func TestTheMessagesOfASlowTransactionNeedNoSettlerEach(t *testing.T) {
 	s.Receive(queue, 1)
 }
 
-// A settler that waits to the end does so for minutes here. Half of them must be left to
+// Here a settler that waits to the end waits for minutes. Half of the settlers must be left to
 // fresh messages.
 func TestAFreshMessageDoesNotWaitForSlowOnes(t *testing.T) {
 	t.Parallel()

@@ -16,8 +16,8 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// times keeps how long each message for a queue took, from its delivery until its row was
-// deleted.
+// times records, for each message to a queue, the time from its delivery to the deletion of its
+// row.
 type times struct {
 	queue string
 	mu    sync.Mutex
@@ -40,15 +40,15 @@ func (o *times) count() int {
 	return len(o.took)
 }
 
-// longest is the longest of the times from the first one on.
+// longest returns the longest of the times, from the one with index first on.
 func (o *times) longest(first int) time.Duration {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return slices.Max(o.took[first:])
 }
 
-// A queue that stops to confirm in the middle of a burst holds up nothing of the other
-// targets, for more messages than RabbitMQ's credit flow lets through behind it.
+// A queue that stops confirming in the middle of a burst holds up no other target, even for more
+// messages than RabbitMQ's credit flow lets pass behind it.
 func TestATargetThatNeverConfirmsHoldsUpItselfAlone(t *testing.T) {
 	t.Parallel()
 	const before, behind = 50, 600
@@ -56,7 +56,7 @@ func TestATargetThatNeverConfirmsHoldsUpItselfAlone(t *testing.T) {
 	stuck := s.Queue("stuck", amqp.Table{"x-queue-type": "quorum"})
 	other := s.Queue("other", nil)
 	seen := &times{queue: other}
-	// Whoever waited for a time-out would not be through in time.
+	// A message that waits for the timeout is not done in time.
 	v := s.Verify(verifier.Options{Observer: seen, ConfirmTimeout: 2 * stage.Patience})
 	stuckIDs, otherIDs := map[string]bool{}, map[string]bool{}
 	send := func(n int) {
@@ -69,10 +69,10 @@ func TestATargetThatNeverConfirmsHoldsUpItselfAlone(t *testing.T) {
 	}
 	send(before)
 	resume := servertest.SuspendQueues(t, s.AMQP, stuck)
-	send(behind) // whoever is in flight behind the first stuck one waits until its silence is noticed
+	send(behind) // messages in flight behind the first stuck one wait until its silence is noticed
 	if servertest.FeaturesOf(t, s.AMQP).NacksForSilentQueue {
 		s.Eventually("the target is held", func() bool { return len(v.State().Targets) == 1 })
-		send(1) // this one waits and is tried, also if the others were in flight before that
+		send(1) // this one waits and is tried, even if the others were in flight before
 		s.Eventually("the broker answers in place of the queue", func() bool {
 			held := v.State().Targets
 			return len(held) == 1 && held[0].Reason == verifier.Full
@@ -94,8 +94,8 @@ func TestATargetThatNeverConfirmsHoldsUpItselfAlone(t *testing.T) {
 	}
 }
 
-// More targets never confirm than are tried at the same time. Nobody else's first trial
-// waits for theirs.
+// More targets never confirm than are tried at the same time. The first trial of another target
+// does not wait for theirs.
 func TestTrialsOfStuckTargetsKeepNoOtherWaiting(t *testing.T) {
 	t.Parallel()
 	const trials = 4 // at the same time, over a connection each
@@ -129,7 +129,7 @@ func TestTrialsOfStuckTargetsKeepNoOtherWaiting(t *testing.T) {
 		expectAll(t, s, other, goodBatch(s, other, 10)) // they fall behind others
 		return len(v.State().Targets) == len(stuck)
 	})
-	sendAll() // the first ones may be in flight still
+	sendAll() // the first ones may still be in flight
 	s.Eventually("as many are tried as may be", func() bool { return connections.Load() >= before+trials })
 	began := time.Now()
 	s.Commit(bridge.Message{Exchange: "missing", RoutingKey: "k"})

@@ -21,14 +21,15 @@ func some(queue string, n int) []bridge.Message {
 	return messages
 }
 
-// What the sweep has taken wrongly is not dropped, and what is younger still is.
+// A message whose row the sweep has deleted wrongly is not dropped. A younger message without a
+// row is.
 func TestAnAbsentMessageOlderThanASweepIsNotDropped(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	queue := s.Queue("target", nil)
 	const old = 3 * time.Hour
 	ledger := s.Ledger.Identity()
-	// Its row has been there for hours, as its message, which lies in the queue unseen.
+	// Its row was committed hours ago. Its message has been in the queue since, unseen.
 	late := named(queue, "committed hours ago")
 	if err := recorded(t, s, late).Commit(); err != nil {
 		t.Fatal(err)
@@ -70,7 +71,7 @@ func TestAnAbsentMessageOlderThanASweepIsNotDropped(t *testing.T) {
 	s.Eventually("the younger ones are dropped", func() bool { return v.Stats().Dropped == 2 })
 }
 
-// The ordered queues too.
+// The ordered queues must be empty too.
 func TestOrphanRowsAreSweptWhenTheQueuesAreEmpty(t *testing.T) {
 	t.Parallel()
 	s := orderedStage(t, bridge.Topology{})
@@ -91,7 +92,7 @@ func TestOrphanRowsAreSweptWhenTheQueuesAreEmpty(t *testing.T) {
 	}
 }
 
-// A wrong drop could be found and undone.
+// An operator could find and undo a wrong drop.
 func TestWhatIsDroppedAsRolledBackCanBeSeen(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
@@ -112,7 +113,7 @@ func TestWhatIsDroppedAsRolledBackCanBeSeen(t *testing.T) {
 			t.Errorf("the copy cannot be staged again: %+v (%v)", again, err)
 		}
 	}
-	// Without the queue, dropping goes on.
+	// Without the audit queue, dropping goes on.
 	if _, err := s.Channel.QueueDelete(s.Topology.AuditQueue(), false, false, false); err != nil {
 		t.Fatal(err)
 	}

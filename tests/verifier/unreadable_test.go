@@ -13,7 +13,7 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// nestedLists is a list in a list in a list ...
+// nestedLists returns a list in a list in a list ...
 func nestedLists(depth int) any {
 	value := any("core")
 	for range depth {
@@ -22,9 +22,9 @@ func nestedLists(depth int) any {
 	return value
 }
 
-// A message that the AMQP library cannot read ended the connection of each verifier, in each
-// session, for good: nothing behind it was forwarded. It goes to the dead queue, whole, and
-// ends no session; from the ordered queues and the waiting queue too.
+// A message that the AMQP library cannot read would end the connection of every session, so that
+// no message behind it is forwarded. It is dead-lettered whole and ends no session, also from the
+// ordered queues and the waiting queue.
 func TestUnreadableHeadersStopNobody(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
@@ -41,7 +41,7 @@ func TestUnreadableHeadersStopNobody(t *testing.T) {
 			t.Fatal(err)
 		}
 		p.Headers["h"] = header
-		if header == nil { // about as many as fit into a frame
+		if header == nil { // about as large as fits into a frame
 			const frame, own, record, ledger = 131_072 - 10, 8 + 12, 4 + 4 + len("body"), 1 + len(wire.HeaderLedger) + 1 + 4 + 36
 			p.Headers["h"] = ""
 			p.Headers["h"] = strings.Repeat("x", frame-own-(len(wire.EncodeRecord(p))-record+ledger))
@@ -52,7 +52,7 @@ func TestUnreadableHeadersStopNobody(t *testing.T) {
 		}
 	}
 	for _, to := range []string{s.Topology.Queue, s.Topology.WaitingQueue(), s.Topology.OrderedQueues()[0]} {
-		publish(to, nil) // larger than a frame when the queue has added how often it was delivered
+		publish(to, nil) // exceeds a frame when the queue has added the delivery count
 		publish(to, nestedLists(40))
 		publish(to, make([]any, 8193))
 	}

@@ -1,5 +1,5 @@
-// Package verifier_test holds a running verifier against the rules of package bridge, on
-// real servers.
+// Package verifier_test checks a running verifier against the rules of package bridge, on real
+// servers.
 package verifier_test
 
 import (

@@ -16,8 +16,8 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// A transaction with far more messages than a verifier may hold stays open, and so
-// do many small ones: all others pass.
+// A transaction with far more messages than a verifier may hold stays open, and so do many small
+// ones. All other messages pass.
 func TestSlowTransactionsDelayTheirOwnMessagesOnly(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
@@ -34,7 +34,7 @@ func TestSlowTransactionsDelayTheirOwnMessagesOnly(t *testing.T) {
 	if n := s.Depth(slowQueue); n != 0 {
 		t.Fatalf("%d messages of open transactions at the target", n)
 	}
-	// The small ones end while the big one is still open, and pass it as well.
+	// The small ones end while the big one is still open, and pass it too.
 	for _, tx := range small {
 		if err := tx.Commit(); err != nil {
 			t.Fatal(err)
@@ -50,7 +50,7 @@ func TestSlowTransactionsDelayTheirOwnMessagesOnly(t *testing.T) {
 	}
 }
 
-// A lock time-out is not a verdict (rule 3 of package bridge).
+// A lock timeout is no outcome (rule 3 of package bridge).
 func TestTransactionOpenForManyLockTimeoutsIsNotDropped(t *testing.T) {
 	t.Parallel()
 	onAll(t, func(t *testing.T, s *stage.Stage) {
@@ -77,7 +77,7 @@ func TestTransactionOpenForManyLockTimeoutsIsNotDropped(t *testing.T) {
 	})
 }
 
-// countingLedger tells of every settle that found the transaction still open.
+// countingLedger reports every settle that found the transaction still open.
 type countingLedger struct {
 	driver.Ledger
 	stillOpen chan struct{}
@@ -101,7 +101,7 @@ func TestFullTargetHoldsUpItselfAlone(t *testing.T) {
 	full := s.Queue("full", amqp.Table{"x-max-length": 1, "x-overflow": "reject-publish"})
 	queue := s.Queue("target", nil)
 	v := s.Verify(verifier.Options{Prefetch: 100, Patience: 500 * time.Millisecond})
-	fullIDs := goodBatch(s, full, 400) // four times what a verifier may hold
+	fullIDs := goodBatch(s, full, 400) // four times as many as a verifier may hold
 	expectAll(t, s, queue, goodBatch(s, queue, 400))
 	if n := v.Stats(); n.DeadLettered != 0 || n.Sessions != 1 {
 		t.Errorf("stats %+v", n)
@@ -109,8 +109,8 @@ func TestFullTargetHoldsUpItselfAlone(t *testing.T) {
 	expectAll(t, s, full, fullIDs) // consuming makes room: all arrive
 }
 
-// Memory is bounded by counts: however much is staged, a verifier holds no more
-// than its prefetch of it. All the rest is left to others, who can take it.
+// Memory is bounded by counts: however many messages are staged, a verifier holds no more than
+// its prefetch. The rest stays available to other consumers.
 func TestUnackedMessagesAreBounded(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
@@ -150,7 +150,7 @@ func TestUnackedMessagesAreBounded(t *testing.T) {
 	expectAll(t, s, queue, ids)
 }
 
-// stuckLedger looks none of these IDs up until it is freed; the proof, which comes first,
+// stuckLedger blocks the lookup of these IDs until it is freed. The proof comes before and
 // passes.
 type stuckLedger struct {
 	driver.Ledger
