@@ -13,7 +13,7 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// blames expects that err is the PublishError of m.
+// blames checks that err is the PublishError of m.
 func blames(t *testing.T, err error, m bridge.Outgoing) {
 	t.Helper()
 	var failed *bridge.PublishError
@@ -60,7 +60,7 @@ func TestPublishSucceedsOnlyWhenAllAreInAQueue(t *testing.T) {
 	if refusal := bridge.Refusal(err); refusal == nil || refusal.Code != amqp.NotFound {
 		t.Errorf("refusal %v of %v", refusal, err)
 	}
-	// The refusal has ended the connection; whoever is hit by its end is told so.
+	// The refusal has ended the connection. Messages that its end hits get an error.
 	servertest.Eventually(t, "a message passes", func() bool {
 		err := broker.Publish(within(t, patience), outgoing("q", 1))
 		if err != nil && !bridge.Retryable(err) {
@@ -88,7 +88,7 @@ func TestARefusedLoginIsTold(t *testing.T) {
 		"foreign vhost": func(u *url.URL) { u.User = stranger.User },
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel() // RabbitMQ takes its time to refuse
+			t.Parallel() // RabbitMQ delays its refusal
 			address := *parsed
 			change(&address)
 			broker, err := bridge.Dial(t.Context(), address.String(), nil)
@@ -108,7 +108,7 @@ func TestARefusedLoginIsTold(t *testing.T) {
 	}
 }
 
-// A limit is reached for a while: while the old processes of a deployment still run.
+// A limit is reached for a while, as when the old processes of a deployment still run.
 func TestALimitOfConnectionsIsNoRefusedLogin(t *testing.T) {
 	t.Parallel()
 	for _, of := range []string{"vhost", "user"} {

@@ -10,7 +10,7 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// valved dials a vhost, which gets the queue q, through a valve, and has it connected.
+// valved declares the queue q in a vhost, and connects to the vhost through a valve.
 func valved(t *testing.T, vhost string) (*servertest.Valve, *bridge.Broker) {
 	t.Helper()
 	declare(t, vhost, "q", nil)
@@ -20,12 +20,12 @@ func valved(t *testing.T, vhost string) (*servertest.Valve, *bridge.Broker) {
 	return valve, broker
 }
 
-// away cuts the connection, and lets no other come about before the valve is released.
+// away cuts the connection, and prevents a new one until the valve is released.
 func away(t *testing.T, valve *servertest.Valve, broker *bridge.Broker) {
 	t.Helper()
 	valve.HoldReplies()
 	valve.Cut()
-	// What hits the dying connection is unconfirmed; after that there is none.
+	// A message on the dying connection is unconfirmed. After that there is no connection.
 	servertest.Eventually(t, "there is no connection", func() bool {
 		err := broker.Publish(within(t, 100*time.Millisecond), outgoing("q", 1))
 		if err == nil {
@@ -46,7 +46,7 @@ func TestPublishersWaitForTheConnection(t *testing.T) {
 	for range publishers {
 		go func() { results <- broker.Publish(ctx, outgoing("q", 10)) }()
 	}
-	fails(t, broker, outgoing("q", 1), 100*time.Millisecond, bridge.ErrUnavailable) // beside them
+	fails(t, broker, outgoing("q", 1), 100*time.Millisecond, bridge.ErrUnavailable) // while they wait
 	valve.Release()
 	for range publishers {
 		if err := servertest.Next(t, "a publisher returns", results); err != nil {
@@ -55,8 +55,8 @@ func TestPublishersWaitForTheConnection(t *testing.T) {
 	}
 }
 
-// Whoever meets a connection that has just died waits for the next one: with time
-// left, a cut costs only what was in flight.
+// A publisher that meets a dead connection waits for the next one: if there is time left, a cut
+// costs only the messages in flight.
 func TestACutCostsOnlyWhatWasInFlight(t *testing.T) {
 	t.Parallel()
 	valve, broker := valved(t, servertest.Vhost(t))
@@ -88,7 +88,7 @@ func TestACutCostsOnlyWhatWasInFlight(t *testing.T) {
 	running.Wait()
 }
 
-// What opens a channel gets no answer then.
+// The opening of a channel then gets no answer.
 func TestAConnectionThatFallsSilentAfterTheHandshakeHoldsNobodyUp(t *testing.T) {
 	t.Parallel()
 	const handshake = 3 // frames: start, tune, open

@@ -11,16 +11,17 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// A lost session is a failed delivery of everything that it held. RabbitMQ 4 allows a
-// quorum queue 20 of them unless its declaration says otherwise, and throws away what
-// exceeds that.
+// A lost session counts as a failed delivery of every message that it held. RabbitMQ 4 allows a
+// quorum queue 20 of them, unless its declaration has another limit, and removes a message that
+// exceeds the limit.
 func TestLostSessionsUseUpNoMessage(t *testing.T) {
 	t.Parallel()
 	const sessions = 30
 	s := stage.New(t, stage.Postgres)
 	ids := s.Commit(stage.To(s.Queue("target", nil), "body"))
 	queues := []string{s.Topology.Queue, s.Topology.WaitingQueue(), s.Topology.DeadQueue()}
-	// Beside them a queue that was declared without a limit, which tells what it gives up.
+	// For comparison there is a queue declared without a limit, which dead-letters the message at
+	// the default limit.
 	given := s.Queue("given.up", nil)
 	plain := s.Queue("plain", amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "", "x-dead-letter-routing-key": given})
 	for _, queue := range []string{queues[1], queues[2], plain} {
@@ -61,15 +62,15 @@ func TestLostSessionsUseUpNoMessage(t *testing.T) {
 		s.WaitDepth(plain, 1)
 	}
 
-	s.Receive(s.Topology.WaitingQueue(), 1) // a message of nobody's
+	s.Receive(s.Topology.WaitingQueue(), 1) // a message that belongs to no test
 	s.Verify(verifier.Options{})
 	if d := s.Receive("target", 1)[0]; d.MessageId != ids[0].String() || len(d.Headers) != 0 {
 		t.Errorf("message %s with headers %v", d.MessageId, d.Headers)
 	}
 }
 
-// Before RabbitMQ 4.3 a nack counts as a delivery. So a verifier that hands messages back
-// needs a large limit.
+// Before RabbitMQ 4.3 a nack counts as a delivery. So a verifier that hands messages back needs a
+// large limit.
 func TestANackCountsTowardsTheDeliveryLimitBefore43(t *testing.T) {
 	t.Parallel()
 	const limit = 3

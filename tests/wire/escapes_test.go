@@ -15,8 +15,8 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// unescaped stages m as a sender would that knows nothing of the escapes: with
-// the three required headers, and all properties in their own places.
+// unescaped returns m staged by a sender without escapes: with the three required headers, and
+// all properties unchanged.
 func unescaped(t *testing.T, s *stage.Stage, m bridge.Message) (bridge.Target, amqp.Publishing) {
 	t.Helper()
 	p := m.Publishing
@@ -33,7 +33,7 @@ func unescaped(t *testing.T, s *stage.Stage, m bridge.Message) (bridge.Target, a
 	return bridge.Target{RoutingKey: s.Topology.Queue}, p
 }
 
-// publish publishes one message and waits for its verdict.
+// publish publishes one message and waits for its confirm or error.
 func publish(t *testing.T, url string, to bridge.Target, p amqp.Publishing) error {
 	t.Helper()
 	verdict := make(chan error, 1)
@@ -54,7 +54,7 @@ func TestAMessageWithATTLShorterThanItsTransactionArrives(t *testing.T) {
 	defer stop()
 
 	tx, ids := s.Begin(m)
-	// Without the escape it expires, in a queue of the same kind, although it came later.
+	// Without the escape it expires in a queue of the same kind, although it was published later.
 	_, p := unescaped(t, s, m)
 	if err := publish(t, s.AMQP, bridge.Target{RoutingKey: s.Topology.WaitingQueue()}, p); err != nil {
 		t.Fatal(err)
@@ -67,7 +67,7 @@ func TestAMessageWithATTLShorterThanItsTransactionArrives(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Verify(verifier.Options{})
-	// The verifier puts the expiration back.
+	// The verifier restores the expiration.
 	if d := servertest.Next(t, "the message", arrived); d.MessageId != ids[0].String() || d.Expiration != ttl {
 		t.Errorf("message %s arrived with expiration %q", d.MessageId, d.Expiration)
 	}
@@ -86,7 +86,7 @@ func TestNoCopyLeavesBeforeTheCommit(t *testing.T) {
 	m.Publishing.Headers = amqp.Table{"CC": []any{"copy"}, "BCC": []any{"blind"}}
 	depths := func() [2]int { return [2]int{s.Depth("copy"), s.Depth("blind")} }
 
-	// Without the escape the copies are there at once.
+	// Without the escape the copies are delivered at once.
 	to, p := unescaped(t, s, m)
 	if err := publish(t, s.AMQP, to, p); err != nil {
 		t.Fatal(err)
@@ -113,7 +113,7 @@ func TestNoCopyLeavesBeforeTheCommit(t *testing.T) {
 			t.Errorf("%s: message %s with headers %v", queue, d.MessageId, d.Headers)
 		}
 	}
-	// Nor does one leave when there is no commit.
+	// Without a commit no copy is delivered either.
 	s.RollBack(m)
 	s.Eventually("it is dropped", func() bool { return v.Stats().Dropped > 0 })
 	if got := depths(); got != [2]int{} {
@@ -128,7 +128,7 @@ func TestAMessageWithAUserIDIsForwardedByAnotherUser(t *testing.T) {
 	m := stage.To(s.Queue("target", nil), "body")
 	m.Publishing.UserId = "guest" // the sender's login
 
-	// Without the escape the broker refuses what the other user forwards.
+	// Without the escape the broker refuses the message when the other user forwards it.
 	err := publish(t, other, m.Target(), m.Publishing)
 	if refusal := bridge.Refusal(err); refusal == nil || refusal.Code != amqp.PreconditionFailed {
 		t.Errorf("the broker takes a foreign user-id: %v", err)
@@ -144,7 +144,7 @@ func TestAMessageWithAUserIDIsForwardedByAnotherUser(t *testing.T) {
 	if err := staged.Nack(multiple, requeue); err != nil {
 		t.Fatal(err)
 	}
-	s.Broker = dial(t, other, nil) // the verifier's
+	s.Broker = dial(t, other, nil) // for the verifier
 	s.Verify(verifier.Options{})
 	if d := s.Receive("target", 1)[0]; d.MessageId != ids[0].String() || d.UserId != "" || len(d.Headers) != 0 {
 		t.Errorf("message %s with user-id %q and headers %v", d.MessageId, d.UserId, d.Headers)

@@ -1,5 +1,5 @@
-// Package wire_test holds package bridge against a real RabbitMQ: the escapes of
-// the wire format, the topology, and what a confirm is worth.
+// Package wire_test tests package bridge on a real RabbitMQ: the escapes of the wire format, the
+// topology, and confirms.
 package wire_test
 
 import (
@@ -69,7 +69,7 @@ func declare(t *testing.T, url, queue string, args amqp.Table) {
 	}
 }
 
-// depth is the number of messages that are ready in a queue.
+// depth returns the number of ready messages in a queue.
 func depth(t *testing.T, url, queue string) int {
 	t.Helper()
 	q, err := channel(t, url).QueueDeclarePassive(queue, true, false, false, false, nil)
@@ -79,7 +79,7 @@ func depth(t *testing.T, url, queue string) int {
 	return q.Messages
 }
 
-// outgoing makes persistent messages for a queue.
+// outgoing returns persistent messages for a queue.
 func outgoing(queue string, n int) []bridge.Outgoing {
 	messages := make([]bridge.Outgoing, n)
 	for i := range messages {
@@ -99,7 +99,7 @@ func within(t *testing.T, d time.Duration) context.Context {
 	return ctx
 }
 
-// publishes expects that the broker takes messages.
+// publishes checks that the broker confirms a message.
 func publishes(t *testing.T, broker *bridge.Broker, queue string) {
 	t.Helper()
 	if err := broker.Publish(within(t, patience), outgoing(queue, 1)); err != nil {
@@ -107,7 +107,7 @@ func publishes(t *testing.T, broker *bridge.Broker, queue string) {
 	}
 }
 
-// returns is what fn returns, which must not hang.
+// returns returns fn's result; fn must not hang.
 func returns(t *testing.T, what string, fn func() error) error {
 	t.Helper()
 	result := make(chan error, 1)
@@ -115,7 +115,7 @@ func returns(t *testing.T, what string, fn func() error) error {
 	return servertest.Next(t, what+" returns", result)
 }
 
-// await waits until all of a group are done.
+// await waits until a group is done.
 func await(t *testing.T, what string, group *sync.WaitGroup) {
 	t.Helper()
 	done := make(chan struct{})
@@ -123,8 +123,8 @@ func await(t *testing.T, what string, group *sync.WaitGroup) {
 	servertest.Next(t, what, done)
 }
 
-// fails expects that Publish fails with an error that is want. That it keeps its deadline to
-// the moment is shown in package bridge.
+// fails checks that Publish fails with the error want. Package bridge's tests check that it keeps
+// its deadline exactly.
 func fails(t *testing.T, broker *bridge.Broker, messages []bridge.Outgoing, deadline time.Duration, want error) error {
 	t.Helper()
 	ctx := within(t, deadline)

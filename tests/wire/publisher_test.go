@@ -16,7 +16,7 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// verdicts collects what a publisher reports.
+// verdicts checks the reports of a publisher.
 type verdicts struct {
 	t       *testing.T
 	ctx     context.Context
@@ -54,8 +54,8 @@ func publisher(t *testing.T, conn *bridge.Connection, inFlight int) *bridge.Publ
 	return p
 }
 
-// Some goroutines share a channel with many in flight; a few messages find
-// no queue, and exactly these are blamed, though the broker confirms them too.
+// Some goroutines share a channel with many messages in flight. A few messages find no queue, and
+// exactly these must be reported as returned, although the broker confirms them too.
 func TestExactlyTheReturnedMessageIsBlamed(t *testing.T) {
 	t.Parallel()
 	vhost := servertest.Vhost(t)
@@ -79,9 +79,9 @@ func TestExactlyTheReturnedMessageIsBlamed(t *testing.T) {
 	v.wait()
 }
 
-// A full queue refuses at once, a quorum queue confirms later; the broker's
-// multiple ack of the late ones then spans the refused ones. (The library's
-// NotifyPublish takes them for acked.)
+// A full queue nacks at once, and a quorum queue confirms later. The broker's multiple ack for
+// the late confirms then spans the nacked messages. (The library's NotifyPublish reports them as
+// acked.)
 func TestExactlyTheNackedMessageIsBlamed(t *testing.T) {
 	t.Parallel()
 	vhost := servertest.Vhost(t)
@@ -102,10 +102,10 @@ func TestExactlyTheNackedMessageIsBlamed(t *testing.T) {
 	}
 }
 
-// The library's reader waits five seconds for a listener that does not listen,
-// and then throws its news away. While a report blocks, all that is in flight must
-// find room: then the reader comes to the confirm of another channel at once, and
-// nothing is missing when the report goes on.
+// The library's reader waits five seconds for a listener that does not receive, and then discards
+// its notification. So while a report blocks, there must be room for the reports of all messages
+// in flight: the reader reaches the confirm of another channel at once, and no report is missing
+// when the blocked one returns.
 func TestABlockedReportLosesNothing(t *testing.T) {
 	t.Parallel()
 	const inFlight = 50
@@ -144,8 +144,8 @@ func TestABlockedReportLosesNothing(t *testing.T) {
 	v.wait()
 }
 
-// What was confirmed before the channel closed is confirmed, all else is
-// unconfirmed, with the broker's reason; each is reported once.
+// Messages that were confirmed before the channel closed are confirmed. All others are
+// unconfirmed, with the broker's reason. Each is reported once.
 func TestARefusalLeavesTheRestUnconfirmed(t *testing.T) {
 	t.Parallel()
 	vhost := servertest.Vhost(t)
@@ -210,8 +210,8 @@ func TestARefusalLeavesTheRestUnconfirmed(t *testing.T) {
 	}
 }
 
-// What the library or the broker would answer with the end of the connection is
-// refused before it is sent.
+// A message to which the library or the broker would react by closing the connection is refused
+// before it is sent.
 func TestWhatWouldEndTheConnectionIsNotSent(t *testing.T) {
 	t.Parallel()
 	vhost := servertest.Vhost(t)
@@ -240,7 +240,7 @@ func TestWhatWouldEndTheConnectionIsNotSent(t *testing.T) {
 	v.wait()
 }
 
-// The largest headers that are accepted do fit into a frame.
+// The largest headers that are accepted fit into a frame.
 func TestTheLargestHeadersGetThrough(t *testing.T) {
 	t.Parallel()
 	vhost := servertest.Vhost(t)
@@ -266,7 +266,7 @@ func TestTheLargestHeadersGetThrough(t *testing.T) {
 		}
 		return false
 	}
-	// The last one that is accepted is the largest of all: one byte more is refused.
+	// The largest accepted size is found: one byte more is refused.
 	if size := sort.Search(128<<10, refused); size < 120<<10 {
 		t.Errorf("only %d bytes are accepted", size-1)
 	}

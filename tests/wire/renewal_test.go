@@ -14,9 +14,9 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// In a cluster a channel can nack for as long as a node is away; a new one does not.
-// So nacks renew the channel, again and again, under the feet of those that publish,
-// and none of them may notice.
+// In a cluster a channel may nack for as long as a node is away, and a new channel does not. So
+// nacks make the publisher renew its channel, again and again, while goroutines publish. None of
+// them may notice.
 func TestNacksRenewTheChannelAndNobodyNotices(t *testing.T) {
 	t.Parallel()
 	vhost := servertest.Vhost(t)
@@ -54,7 +54,7 @@ func TestNacksRenewTheChannelAndNobodyNotices(t *testing.T) {
 				reported.Add(1)
 				err := p.Publish(ctx, bridge.Target{RoutingKey: queue}, amqp.Publishing{MessageId: fmt.Sprint(g, "-", i)}, func(err error) {
 					defer reported.Done()
-					// The last ones on a channel that is to be closed may stay without a word.
+					// The last messages on a channel that is being closed may stay unconfirmed.
 					if !errors.Is(err, want) && (want == nil || !errors.Is(err, bridge.ErrUnconfirmed)) {
 						t.Errorf("to %s: %v", queue, err)
 					}

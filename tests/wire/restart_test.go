@@ -16,8 +16,8 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// A start costs the most of all, so that all that changes, blocks or ends a server share one;
-// each leaves it to the next as that needs it.
+// Starting a broker costs the most, so all tests that change, block or end a server share one.
+// Each leaves it in the state that the next one needs.
 func TestABrokerThatIsBlockedOrEnds(t *testing.T) {
 	t.Parallel()
 	server := servertest.StartRabbitMQ(t, nil)
@@ -31,9 +31,9 @@ func TestABrokerThatIsBlockedOrEnds(t *testing.T) {
 	t.Run("killed, is found again with all that was confirmed", func(t *testing.T) { testKilledIsFoundAgain(t, server, "quorum") })
 }
 
-// Whoever holds a message for longer than the broker's consumer timeout loses it to
-// somebody else. What he says of it from then on must count for nothing, be the channel
-// closed or only the consumer cancelled.
+// A consumer that holds a message for longer than the broker's consumer timeout loses it to
+// another consumer. Its later acks must have no effect, whether the channel was closed or only
+// the consumer cancelled.
 func testLateAck(t *testing.T, server *servers.RabbitMQ) {
 	if err := server.SetConsumerTimeout(t.Context(), 2*time.Second); err != nil {
 		t.Fatal(err)
@@ -83,7 +83,7 @@ func testLateAck(t *testing.T, server *servers.RabbitMQ) {
 			t.Errorf("the channel after late acks: %v", err)
 		}
 	}
-	// The late acks can make a cancelled consumer one again, who is given messages that nobody
+	// The late acks may revive a cancelled consumer, which then gets messages that no program
 	// reads (seen on 4.3.6; rabbitmq-server, issue 17317). It ends with its channel.
 	_ = slow.Close()
 	if err := other.Close(); err != nil {
@@ -110,9 +110,10 @@ func testBlocked(t *testing.T, server *servers.RabbitMQ) {
 	const publishers = 2
 	waiting := make(chan error, publishers)
 	publish := func() { waiting <- broker.Publish(ctx, outgoing("q", 1)) }
-	go publish() // this one is sent; then the broker says that it reads no more
+	go publish() // this one is sent; then the broker reports that it reads no more
 	servertest.Eventually(t, "the broker says that it is blocked", func() bool {
-		// It says so to who publishes, and the alarm may come to the connection after the first.
+		// The broker reports this only to publishers, and the alarm may reach the connection
+		// after the first message.
 		_ = broker.Publish(within(t, 100*time.Millisecond), outgoing("q", 1))
 		return broker.Blocked() != ""
 	})
@@ -132,10 +133,11 @@ func testBlocked(t *testing.T, server *servers.RabbitMQ) {
 	}
 }
 
-// killed has the queue of the sender whose broker is killed.
+// killed is the topology of the sender whose broker is killed.
 var killed = bridge.Topology{Queue: "staging", Classic: true}
 
-// What was published is there again, also what a caller wanted to be transient if it is staged.
+// Confirmed messages are there after the restart. A staged message is there even if the caller
+// wanted it transient.
 func testKilledIsFoundAgain(t *testing.T, server *servers.RabbitMQ, queue string) {
 	s := stage.On(t, stage.SQLite, server.URL(), killed)
 	m := stage.To(s.Queue("target", nil), "body")
@@ -175,7 +177,7 @@ func testKilledIsFoundAgain(t *testing.T, server *servers.RabbitMQ, queue string
 	if n := depth(t, server.URL(), queue); n < 1001 {
 		t.Errorf("%d messages in the queue, 1001 were confirmed", n)
 	}
-	// Without the escape it is gone.
+	// The message without the escape is lost.
 	if n := depth(t, s.AMQP, "staging"); n != 1 {
 		t.Errorf("%d messages are staged still", n)
 	}

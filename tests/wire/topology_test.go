@@ -51,14 +51,14 @@ func TestDeclareMakesTheQueuesAndChecksThemAgain(t *testing.T) {
 				for queue, want := range map[string]amqp.Table{
 					"staging": test.staging, "staging.waiting": test.staging, "staging.dead": test.dead,
 				} {
-					declare(t, vhost, queue, want) // fails where it is another
+					declare(t, vhost, queue, want) // fails if an argument differs
 				}
 			}
 		})
 	}
 }
 
-// with is args with one more or another, or without it if value is nil.
+// with returns args with a changed or added argument, or without the argument if value is nil.
 func with(args amqp.Table, name string, value any) amqp.Table {
 	args = maps.Clone(args)
 	args[name] = value
@@ -125,8 +125,8 @@ func TestAQueueWithOtherArgumentsIsToldByTheArgument(t *testing.T) {
 	}
 }
 
-// RabbitMQ does not look at arguments that it does not know, and takes a missing
-// type for classic: neither is a danger.
+// RabbitMQ ignores arguments that it does not know, and treats a missing type as classic. Both
+// differences are harmless.
 func TestAQueueWithHarmlessDifferencesIsAccepted(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -134,7 +134,7 @@ func TestAQueueWithHarmlessDifferencesIsAccepted(t *testing.T) {
 		args     amqp.Table
 	}{
 		{bridge.Topology{Queue: "staging"}, with(quorumArgs, "x-owner", "shop")},
-		{bridge.Topology{Queue: "staging"}, with(quorumArgs, "x-consumer-timeout", int32(3600000))}, // 4.3 does look at it
+		{bridge.Topology{Queue: "staging"}, with(quorumArgs, "x-consumer-timeout", int32(3600000))}, // 4.3 does use it
 		{bridge.Topology{Queue: "staging", Classic: true}, with(classicArgs, "x-queue-type", nil)},
 	} {
 		vhost := servertest.Vhost(t)
