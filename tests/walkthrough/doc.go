@@ -1,3 +1,3 @@
-// Package walkthrough goes through cmd/bridgectl/WALKTHROUGH.md as a new user would: it
-// types every command, and holds what comes out against what the page shows.
+// Package walkthrough follows cmd/bridgectl/WALKTHROUGH.md as a new user would: it types every
+// command and compares the output with the page.
 package walkthrough

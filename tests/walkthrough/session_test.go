@@ -13,13 +13,13 @@ import (
 	"github.com/twoqueue/twoqueue/tests/program"
 )
 
-// A step is a command and what it shall print.
+// step is a command with the output that it must have.
 type step struct {
 	command string
-	output  []string // lines, in which … stands for anything
+	output  []string // lines, in which … stands for any text
 }
 
-// steps reads the console blocks of a text.
+// steps returns the steps in the console blocks of a text.
 func steps(text string) (all []step) {
 	inside := false
 	for line := range strings.Lines(text) {
@@ -40,8 +40,8 @@ func steps(text string) (all []step) {
 	return all
 }
 
-// shows tells whether an output has the lines that are shown, in their order. A line
-// that is just … stands for any number of lines.
+// shows reports whether an output has the step's lines, in their order. A line with only … stands
+// for any number of lines.
 func (s step) shows(output string) bool {
 	var pattern strings.Builder
 	pattern.WriteString(`^`)
@@ -60,11 +60,11 @@ func (s step) shows(output string) bool {
 	return regexp.MustCompile(pattern.String()).MatchString(output)
 }
 
-// A shell is one session of bash, in which what is exported and started stays.
+// shell is one session of bash: exported variables and started programs persist.
 type shell struct {
 	*program.Process
 	in   io.Writer
-	read int // how much of what it has written belongs to earlier commands
+	read int // length of the output that belongs to earlier commands
 }
 
 func startShell(t *testing.T, folder string, env []string) *shell {
@@ -78,7 +78,7 @@ func startShell(t *testing.T, folder string, env []string) *shell {
 	}
 	s := &shell{Process: program.StartCmd(t, cmd), in: in}
 	t.Cleanup(func() {
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) // also what was started in it
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) // also the programs that were started in it
 		s.Await()
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 	})
@@ -86,10 +86,10 @@ func startShell(t *testing.T, folder string, env []string) *shell {
 	return s
 }
 
-// ended is how the output of a command ends: with its exit code behind a mark.
+// ended matches the end of a command's output: the exit code after a mark.
 var ended = regexp.MustCompile(`\n@@@ (\d+)\n`)
 
-// run types a command and returns what it prints, with its exit code.
+// run types a command and returns its output and its exit code.
 func (s *shell) run(t *testing.T, command string) (output string, code int) {
 	t.Helper()
 	if _, err := fmt.Fprintf(s.in, "%s\necho \"\n@@@ $?\"\n", command); err != nil {

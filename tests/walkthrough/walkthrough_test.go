@@ -13,8 +13,8 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// looks are the commands that show what a program in the background has done. A reader types
-// them again. All others are typed once.
+// looks are the commands that show the work of a program in the background. A reader repeats them
+// until they show the output of the page. All other commands are typed once.
 var looks = regexp.MustCompile(`^(bridgectl status|bridgectl dead list|amqp-get .*|grep .* verifier\.log)$`)
 
 // stopped is the exit code of timeout when it has ended its command.
@@ -31,15 +31,15 @@ func TestTheWalkThroughGoesAsItIsWritten(t *testing.T) {
 	if len(all) < 10 {
 		t.Fatalf("the walk-through has %d commands", len(all))
 	}
-	// The tests' servers do not wait for the disk, and the doctor would say so.
+	// The tests' servers do not wait for the disk, and the doctor would report that.
 	database := servertest.StartPostgres(t, &servers.PostgresOptions{
 		Config: []string{"fsync = on", "full_page_writes = on", "synchronous_commit = on"}}).URL()
-	// Its URL ends behind the port, as the page's does: other tools read a slash otherwise.
+	// The URL ends after the port, as on the page: other tools read a slash differently.
 	broker := strings.TrimSuffix(servertest.StartRabbitMQ(t, nil).URL(), "/")
 	sh := startShell(t, checkout(t), append(program.Environment(), "NO_COLOR=1", "BRIDGE_HTTP_ADDR=127.0.0.1:0"))
 	for _, s := range all {
 		command := s.command
-		switch { // the reader has servers, and so have we
+		switch { // the reader has servers of her own, and so does the test
 		case strings.HasPrefix(command, "export BRIDGE_DATABASE_URL="):
 			command = "export BRIDGE_DATABASE_URL=" + quote(database)
 		case strings.HasPrefix(command, "export BRIDGE_AMQP_URL="):
@@ -66,7 +66,8 @@ func TestTheWalkThroughGoesAsItIsWritten(t *testing.T) {
 	}
 }
 
-// checkout is a copy of what the commands are made of, so that nothing is left here.
+// checkout returns a copy of the commands' sources, so that the walk-through leaves nothing in
+// this checkout.
 func checkout(t *testing.T) string {
 	t.Helper()
 	folder := t.TempDir()
