@@ -10,9 +10,10 @@ import (
 	"os"
 )
 
-// Take takes out of a URL's parameters those that name files: the authorities that may
-// have signed the server's certificate, our own certificate, and its key, each by the
-// name of its parameter. It returns nil if none is there.
+// Take removes from query the parameters that name PEM files, and returns the configuration that
+// the files make; nil if query has none of them. Its arguments are the names of the parameters for
+// the authorities that may have signed the server's certificate, for the client's own certificate,
+// and for its key.
 func Take(query url.Values, authorities, certificate, key string) (*tls.Config, error) {
 	ca, cert, own := query.Get(authorities), query.Get(certificate), query.Get(key)
 	for _, name := range []string{authorities, certificate, key} {
@@ -41,7 +42,7 @@ func Take(query url.Values, authorities, certificate, key string) (*tls.Config, 
 	return config, nil
 }
 
-// Authorities reads the certificates of authorities.
+// Authorities reads the certificates of authorities from a PEM file.
 func Authorities(file string) (*x509.CertPool, error) {
 	pem, err := os.ReadFile(file)
 	if err != nil {
