@@ -1,5 +1,5 @@
-// Package commandtest runs a command inside the tests of its own package, where none of its
-// servers answers. Package program below tests runs the real binaries.
+// Package commandtest runs a command inside the tests of the command's own package, without any
+// server. Package program below tests runs the real binaries.
 package commandtest
 
 import (
@@ -14,16 +14,16 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// A Command is run by its package's main function.
+// A Command is the function that a command's main runs.
 type Command func(ctx context.Context, args []string, stdout, stderr io.Writer) int
 
-// Environment has only these variables, each NAME=value, with a command's prefix until the
-// test ends.
+// Environment sets these variables, each NAME=value, and unsets all others with a command's prefix,
+// until the test ends.
 func Environment(t *testing.T, prefix string, env ...string) {
 	t.Helper()
 	for _, entry := range os.Environ() {
 		if name, _, _ := strings.Cut(entry, "="); strings.HasPrefix(name, prefix+"_") {
-			t.Setenv(name, "") // which restores it
+			t.Setenv(name, "") // restores the variable after the test
 			if err := os.Unsetenv(name); err != nil {
 				t.Fatal(err)
 			}
@@ -54,8 +54,8 @@ func Run(t *testing.T, run Command, args ...string) (code int, stdout, stderr st
 	return code, out.String(), errs.String()
 }
 
-// Refused is Run of a command that ends with this code, and with one line that says why. It
-// returns the line behind the command's name. None of the test's passwords, s3cret, may be in it.
+// Refused runs a command that must end with this code, and with one line that says why. It returns
+// the line after the command's name. The line must not have the tests' password, s3cret.
 func Refused(t *testing.T, run Command, command string, code int, args ...string) (why string) {
 	t.Helper()
 	got, stdout, line := Run(t, run, args...)
@@ -66,8 +66,9 @@ func Refused(t *testing.T, run Command, command string, code int, args ...string
 	return strings.TrimSuffix(why, "\n")
 }
 
-// Help holds the help of a command to lines that fit a terminal, of which one is the sample,
-// and to none of what is set. The list of variables is the configuration's, as ReadmeTable's is.
+// Help checks the help of a command. Its lines must fit a terminal, one of them must be sample, and
+// none may have a value of set. It does not check the list of variables, which is generated from
+// the configuration.
 func Help(t *testing.T, run Command, sample string, set ...string) {
 	t.Helper()
 	code, stdout, stderr := Run(t, run, "-help")
@@ -86,7 +87,7 @@ func Help(t *testing.T, run Command, sample string, set ...string) {
 	}
 }
 
-// ReadmeTable holds the table of variables in the README.md of a command to its configuration.
+// ReadmeTable checks that README.md has the table of variables of a command's configuration.
 func ReadmeTable(t *testing.T, prefix string, config any) {
 	t.Helper()
 	readme, err := os.ReadFile("README.md")

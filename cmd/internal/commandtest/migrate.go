@@ -13,7 +13,8 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// Listen listens at an address of this machine, until the test ends or clients should have come.
+// Listen listens at an address of this machine until the test ends. Accept fails after
+// servertest.Patience.
 func Listen(t *testing.T, address string) net.Listener {
 	t.Helper()
 	listener, err := net.Listen("tcp", address)
@@ -27,8 +28,8 @@ func Listen(t *testing.T, address string) net.Listener {
 	return listener
 }
 
-// Script makes a PostgreSQL of a listener that has nothing but an error for each client, one
-// after the other; "" is the end of the connection.
+// Script plays a PostgreSQL server that answers its clients, one after the other, with an error of
+// the next code. For the code "" it only closes the connection.
 func Script(listener net.Listener, codes ...string) {
 	go func() {
 		for _, code := range codes {
@@ -48,9 +49,9 @@ func Script(listener net.Listener, codes ...string) {
 	}()
 }
 
-// Migrates holds a command that makes tables to what a stack needs that starts everything at
-// once: it waits for the database of a variable, and tells so, but not for one that refuses the
-// login, which ends it with this code; and if it is stopped before, it has not succeeded.
+// Migrates checks a command that creates tables in a stack that starts everything at once. The
+// command must wait for the database of variable, and say so. A database that refuses the login must
+// end it with the code refused. An interrupted command must not succeed.
 func Migrates(t *testing.T, run Command, command, variable string, refused int, args ...string) {
 	t.Helper()
 	url := func(listener net.Listener) string {
