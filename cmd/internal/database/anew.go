@@ -11,14 +11,14 @@ import (
 	"github.com/jmoiron/sqlx"
 )
 
-// anew is a connector that reads the URL before it makes a connection: a password that was
-// rotated needs no restart.
+// anew is a connector that reads the URL before each connection, so a rotated password needs no
+// restart.
 type anew struct {
 	read func() string
 	make func(url string) (driver.Connector, error)
 
 	mu   sync.Mutex
-	url  string // that last is for
+	url  string // of last
 	last driver.Connector
 }
 
@@ -38,7 +38,7 @@ func (a *anew) Driver() driver.Driver {
 	return a.last.Driver()
 }
 
-// connector is the driver's for the URL as it is now.
+// connector returns the driver's connector for the present URL.
 func (a *anew) connector() (driver.Connector, error) {
 	url := a.read()
 	a.mu.Lock()
@@ -62,7 +62,7 @@ func scheme(url string) string {
 	return scheme
 }
 
-// connect makes a pool whose connections are made by a driver's connector, and the first of them.
+// connect returns a pool that makes its connections by a driver's connector. It makes the first.
 func connect(ctx context.Context, driverName string, read func() string, make func(url string) (driver.Connector, error), classify func(error) error) (*sqlx.DB, error) {
 	a := &anew{read: read, make: make}
 	if _, err := a.connector(); err != nil {

@@ -16,18 +16,19 @@ import (
 	mssql "github.com/microsoft/go-mssqldb"
 )
 
-// How long a server may take to start (the last attempt may end later), and how long to pause at most between two attempts.
-// Stacks start everything at once, on machines that are busy with it.
+// The time that a server may take to start (the last attempt may end later), the time of one
+// attempt, and the longest pause between two. Stacks start everything at once, and that keeps their
+// machines busy.
 const (
 	startPatience   = 2 * time.Minute
 	attemptPatience = 30 * time.Second
 	longestPause    = 5 * time.Second
 )
 
-// Await connects like Create, and waits for up to two minutes for a server that is not
-// there yet, or that says that it is starting. tell hears after each attempt what is missing.
-// An error that does not pass by itself, such as a wrong password, is returned at once. SQL
-// Server answers alike for a missing and a recovering database, so both are waited for.
+// Await connects like Create, and waits up to two minutes for a server that does not answer yet or
+// answers that it is starting. It calls tell with the error of each failed attempt. An error that
+// does not pass by itself, such as a wrong password, is returned at once. SQL Server gives the same
+// answer for a missing and for a recovering database, so Await waits for both.
 func Await(ctx context.Context, url string, tell func(missing error)) (*Database, error) {
 	return Schema("").Await(ctx, url, tell)
 }
@@ -49,8 +50,8 @@ func await(ctx context.Context, patience time.Duration, tell func(error), connec
 	return db, err
 }
 
-// mayStart tells whether an error is that of a server which does not answer yet, or which
-// answers that it is starting or has no connection to spare.
+// mayStart reports whether an error may pass by itself: a server does not answer yet, or answers
+// that it is starting or has no free connection.
 func mayStart(err error) bool {
 	var postgres *pgconn.PgError
 	var mysql *mysqldriver.MySQLError

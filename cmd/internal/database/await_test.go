@@ -13,7 +13,7 @@ import (
 func TestAServerThatStartsIsWaitedForAndAWrongPasswordIsNot(t *testing.T) {
 	first := commandtest.Listen(t, "127.0.0.1:0")
 	address := first.Addr().String()
-	first.Close() // nobody listens yet
+	first.Close() // no server listens yet
 	var missing []error
 	_, err := Await(t.Context(), "postgres://user:s3cret@"+address+"/db?sslmode=disable", func(err error) {
 		if missing = append(missing, err); len(missing) == 1 {

@@ -7,37 +7,39 @@
 //	azuresql://host?database=name&fedauth=ActiveDirectoryDefault
 //	sqlite:/path/to/file   (sqlite:file for a path from the working directory)
 //
-// TLS is chosen by the URL's parameters, which are the drivers' own but for MySQL's:
-// the first file has the authorities that may have signed the server's certificate,
-// the others are our own certificate and key, all in PEM. Each of these verifies the
-// server's certificate and that it is for the URL's host:
+// The URL's parameters choose TLS. They are the drivers' own, except MySQL's. The first file has
+// the authorities that may have signed the server's certificate; the others are the client's own
+// certificate and key. All are PEM. Each of these URLs makes the client verify the server's
+// certificate, and that it is for the URL's host:
 //
 //	postgres://...?sslmode=verify-full&sslrootcert=FILE&sslcert=FILE&sslkey=FILE
 //	mysql://...?ssl-ca=FILE&ssl-cert=FILE&ssl-key=FILE, or tls=true for the system's authorities
 //	sqlserver://...?certificate=FILE, or without it for the system's authorities
 //
-// Without them PostgreSQL is asked for TLS, but neither it nor its certificate is insisted on, and
-// MySQL is spoken to in the clear. Package transit refuses such URLs. SQL Server is spoken to by TLS
-// unless the URL has encrypt=disable, or encrypt=false, which encrypts the login alone and takes any
-// certificate. Azure SQL (*.database.windows.net) and logins by fedauth take TLS only.
+// Without these parameters a connection to PostgreSQL uses TLS if the server has it, and verifies no
+// certificate. A connection to MySQL uses no TLS. Package transit refuses such URLs. A connection to
+// SQL Server uses TLS unless the URL has encrypt=disable, or encrypt=false, which encrypts the login
+// alone and takes any certificate. Azure SQL (*.database.windows.net) and logins by fedauth take TLS
+// only.
 //
 // SQL Server's other parameters are go-mssqldb's:
 //
-//	sqlserver://user:password@host/INSTANCE    a named instance: SQL Server Browser tells its port (UDP
-//	                                           1434); with a port in the URL it is not asked
-//	fedauth=ActiveDirectoryDefault             a login of Microsoft Entra ID, or another of azuread's
+//	sqlserver://user:password@host/INSTANCE    a named instance; without a port in the URL, SQL Server
+//	                                           Browser reports the port (UDP 1434)
+//	fedauth=ActiveDirectoryDefault             a login of Microsoft Entra ID; package azuread lists
+//	                                           the other values
 //	authenticator=krb5                         Kerberos, by a keytab, a credential cache or a password:
 //	                                           krb5-configfile, krb5-realm, krb5-keytabfile, krb5-credcachefile
 //	multiSubnetFailover                        true by default: all addresses of an availability
 //	                                           group's listener are tried at once
 //
 // The host may be the listener of an availability group or of a failover group
-// (GROUP.database.windows.net). Do not give a failover group's read-only listener
-// (GROUP.secondary.database.windows.net): no lookup waits there, and Open refuses it.
+// (GROUP.database.windows.net). Do not use a failover group's read-only listener
+// (GROUP.secondary.database.windows.net): no lookup waits there, and Database.Ledger refuses it.
 //
-// The connection to a MySQL or SQL Server that says nothing for two minutes is dropped. Set
-// readTimeout (MySQL) or 'connection timeout' (SQL Server, in seconds) in the URL for another
-// time. A migration waits for as long as it takes.
+// A connection is dropped if MySQL or SQL Server does not answer for two minutes. The parameters
+// readTimeout (MySQL) and 'connection timeout' (SQL Server, in seconds) set another time. A
+// migration has no such limit.
 //
 // No error contains the URL or a password.
 package database
@@ -60,7 +62,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 )
 
-// Errors that answer a question; ask with errors.Is.
+// Errors for errors.Is.
 var (
 	// ErrURL: the URL is not one of the forms above; the text says why.
 	ErrURL = errors.New("not a database URL")
@@ -70,50 +72,51 @@ var (
 	ErrClear = errors.New("database takes no connection without TLS")
 	// ErrNoDatabase: the server has no database of this name.
 	ErrNoDatabase = errors.New("no such database")
-	// ErrUnreachable: nobody answers, or there is no such file.
+	// ErrUnreachable: no server answers, or the file does not exist.
 	ErrUnreachable = errors.New("database not reachable")
 )
 
 // patience bounds the first contact with a database.
 const patience = 10 * time.Second
 
-// A Database is a pool of connections with what its kind can do.
+// A Database is a pool of connections, with the operations of its kind of database.
 type Database struct {
 	*sqlx.DB
 	kind   kind
 	schema migrate.Schema // of the bridge's tables
 }
 
-// kind is all that the commands know of one kind of database.
+// kind has the functions for one kind of database.
 type kind struct {
 	dialect migrate.Dialect
-	// open makes a pool, and reads the URL before each connection; create says that a file may
-	// be made, and prepared.
+	// open returns a pool that reads the URL before each connection; SQLite's reads it once. create
+	// allows it to create and prepare a file.
 	open func(ctx context.Context, read func() string, create bool) (*sqlx.DB, error)
-	// in opens the tables of a schema, whose name is empty where there are no schemas.
+	// in returns the functions that open the tables of a schema. MySQL and SQLite have no schemas.
 	in func(schema migrate.Schema) openers
 	// inboxDiagnose examines a receiver's server.
 	inboxDiagnose func(ctx context.Context, db *sql.DB) ([]inspect.Finding, error)
-	// inClear is InClear's list, nil where there is no network; mendClear is what to change.
+	// inClear returns InClear's hosts; nil for a database without a network. mendClear is its fix.
 	inClear   func(url string) []string
 	mendClear string
 }
 
-// openers are the functions of a database's package.
+// openers has the functions of a database's package.
 type openers struct {
 	ledger   func(ctx context.Context, db *sql.DB) (*Ledger, error)
 	ownTable func(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*Ledger, error)
 	inbox    func(ctx context.Context, db *sql.DB) (driver.Inbox, error)
 }
 
-// inspector is what the inspectors of all databases are. SQLite's is no inspect.Watcher.
+// inspector has the interfaces that the inspectors of all databases implement. SQLite's is not an
+// inspect.Watcher.
 type inspector interface {
 	inspect.Diagnoser
 	inspect.CarriedReader
 	inspect.Advancer
 }
 
-// opens makes of a kind's own ledger, and of its inspector, what the commands know.
+// opens returns a function that opens a database's own ledger and its inspector as one Ledger.
 func opens[L driver.Ledger, I inspector](open func(context.Context, *sql.DB) (L, error), of func(L) I) func(context.Context, *sql.DB) (*Ledger, error) {
 	return func(ctx context.Context, db *sql.DB) (*Ledger, error) {
 		ledger, err := open(ctx, db)
@@ -137,7 +140,7 @@ func opensInbox[I driver.Inbox](open func(context.Context, *sql.DB) (I, error)) 
 	return func(ctx context.Context, db *sql.DB) (driver.Inbox, error) { return open(ctx, db) }
 }
 
-// kinds are the schemes of URLs.
+// kinds maps a URL's scheme to the kind of database.
 var kinds = map[string]kind{
 	"postgres":   postgresKind,
 	"postgresql": postgresKind,
@@ -147,21 +150,21 @@ var kinds = map[string]kind{
 	"sqlite":     sqliteKind,
 }
 
-// Open connects to a database that exists, and changes nothing in it.
+// Open connects to an existing database, and changes nothing in it.
 func Open(ctx context.Context, url string) (*Database, error) {
 	return open(ctx, always(url), false, patience)
 }
 
-// OpenAnew is Open for a program that runs for long: read returns the URL, and is asked before
-// each connection. The kind of database must stay the same.
+// OpenAnew is Open for a program that runs for long. It calls read for the URL before each
+// connection, but for SQLite only once. The kind of database must stay the same.
 func OpenAnew(ctx context.Context, read func() string) (*Database, error) {
 	return open(ctx, read, false, patience)
 }
 
 func always(url string) (read func() string) { return func() string { return url } }
 
-// Create connects like Open. A SQLite file is made if it is missing, and is put
-// into WAL mode, which the ledger requires.
+// Create connects like Open. It creates a missing SQLite file, and sets WAL mode, which the ledger
+// requires.
 func Create(ctx context.Context, url string) (*Database, error) {
 	return open(ctx, always(url), true, patience)
 }
@@ -180,15 +183,15 @@ func open(ctx context.Context, read func() string, create bool, patience time.Du
 	return &Database{DB: db, kind: kind}, nil
 }
 
-// Limit bounds the pool, and keeps open what has been opened.
+// Limit bounds the pool, and keeps idle connections open.
 func (d *Database) Limit(connections int) {
 	d.SetMaxOpenConns(connections)
 	d.SetMaxIdleConns(connections)
 }
 
-// InClear returns the hosts to which a URL lets connections be without TLS, or with a
-// certificate that nobody verifies, and what to change in it; none if it insists on both,
-// knows no network or is no URL of a database.
+// InClear returns the hosts to which a URL allows connections without TLS, or without a verified
+// certificate, and the fix for the URL. It returns no host if the URL requires both, uses no network
+// or is not a database URL.
 func InClear(url string) (hosts []string, mend string) {
 	kind := kinds[scheme(url)]
 	if kind.inClear == nil {
@@ -207,8 +210,8 @@ func (d *Database) MigrateInbox(ctx context.Context) error {
 	return d.schema.Inbox(ctx, d.DB.DB, d.kind.dialect)
 }
 
-// MigrateTables does the same for tables of the command's own, which the login's settings find, whatever
-// the schema is; see migrate.Tables.
+// MigrateTables does the same for the command's own tables. The login's settings choose their
+// schema, not d's; see migrate.Tables.
 func (d *Database) MigrateTables(ctx context.Context, files fs.FS, part string) error {
 	return migrate.Tables(ctx, d.DB.DB, d.kind.dialect, files, part)
 }
@@ -219,27 +222,27 @@ type Ledger struct {
 	inspect.Diagnoser
 	inspect.CarriedReader
 	inspect.Advancer
-	inspect.Watcher // nil: the database does not tell who holds a message up
+	inspect.Watcher // nil: the database does not report the sessions that hold a message up
 }
 
-// Ledger opens the ledger that is in the database.
+// Ledger opens the ledger in the database.
 func (d *Database) Ledger(ctx context.Context) (*Ledger, error) {
 	return d.kind.in(d.schema).ledger(ctx, d.DB.DB)
 }
 
-// DiagnoseInbox looks at what a receiver needs of its server.
+// DiagnoseInbox examines a receiver's requirements of its server.
 func (d *Database) DiagnoseInbox(ctx context.Context) ([]inspect.Finding, error) {
 	return d.kind.inboxDiagnose(ctx, d.DB.DB)
 }
 
-// Inbox opens the inbox that is in the database.
+// Inbox opens the inbox in the database.
 func (d *Database) Inbox(ctx context.Context) (driver.Inbox, error) {
 	return d.kind.in(d.schema).inbox(ctx, d.DB.DB)
 }
 
-// parse takes a URL apart. A special character that is not encoded makes part of the
-// password look like host, port, path, parameter or fragment, and drivers differ in
-// what they take for the host: nothing of such a URL may get into an error.
+// parse parses a URL. An unencoded special character makes part of the password look like host,
+// port, path, parameter or fragment, and drivers differ in the part that they take for the host. So
+// no error may contain any part of such a URL.
 func parse(address, form string) (*url.URL, error) {
 	parsed, err := url.Parse(address)
 	if err != nil || parsed.Hostname() == "" || parsed.Fragment != "" ||
@@ -249,7 +252,7 @@ func parse(address, form string) (*url.URL, error) {
 	return parsed, nil
 }
 
-// ping makes the first connection, or closes the pool.
+// ping makes the first connection. It closes the pool if that fails.
 func ping(ctx context.Context, db *sqlx.DB, classify func(error) error) (*sqlx.DB, error) {
 	if err := db.PingContext(ctx); err != nil {
 		_ = db.Close()

@@ -21,7 +21,7 @@ func TestBadURLs(t *testing.T) {
 		{"oracle://user:s3cret@host/db", database.ErrURL},
 		{"postgres:", database.ErrURL},
 		{"postgres:///db", database.ErrURL},
-		// Special characters in the password that are not encoded.
+		// Unencoded special characters in the password.
 		{"postgres://user:s3cret/x@host/db", database.ErrURL},
 		{"postgres://user:1/s3cret@host/db", database.ErrURL},
 		{"postgres://user:s3cret#x@host/db", database.ErrURL},

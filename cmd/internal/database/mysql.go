@@ -30,8 +30,8 @@ var mysqlKind = kind{
 	inClear: mysqlInClear, mendClear: "add tls=true, or ssl-ca=FILE",
 }
 
-// silence is how long MySQL or SQL Server may take for an answer, unless the URL says otherwise.
-// MySQL's driver ends COMMIT and ROLLBACK by nothing else. No statement of a worker takes as long.
+// silence is the time that MySQL or SQL Server may take for an answer, unless the URL sets another.
+// In MySQL's driver nothing else ends COMMIT and ROLLBACK. No statement of a worker takes as long.
 const silence = 2 * time.Minute
 
 func openMySQL(ctx context.Context, read func() string, create bool) (*sqlx.DB, error) {
@@ -40,7 +40,7 @@ func openMySQL(ctx context.Context, read func() string, create bool) (*sqlx.DB, 
 		if err != nil {
 			return nil, err
 		}
-		if create { // a migration takes its time
+		if create { // a migration may take any time
 			config.ReadTimeout = 0
 		}
 		connector, err := mysqldriver.NewConnector(config)
@@ -51,15 +51,15 @@ func openMySQL(ctx context.Context, read func() string, create bool) (*sqlx.DB, 
 	}, classifyMySQL)
 }
 
-// mysqlConfig makes of a URL what the driver wants; the URL's parameters are the
-// driver's own, and those that name the files for TLS.
+// mysqlConfig returns the driver's configuration for a URL. The URL's parameters are the driver's
+// own, and ssl-ca, ssl-cert and ssl-key, which name files.
 func mysqlConfig(address string) (*mysqldriver.Config, error) {
 	parsed, err := parse(address, "mysql://user:password@host:port/database")
 	if err != nil {
 		return nil, err
 	}
 	query := parsed.Query()
-	// MySQL's own programs call them so; the driver has none.
+	// MySQL's own programs have these parameters; the driver does not.
 	secure, err := certificates.Take(query, "ssl-ca", "ssl-cert", "ssl-key")
 	if err == nil && secure != nil && query.Has("tls") && query.Get("tls") != "true" {
 		err = errors.New("tls must be true beside ssl-ca and ssl-cert; remove it")
@@ -67,7 +67,7 @@ func mysqlConfig(address string) (*mysqldriver.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrURL, err)
 	}
-	// The parameters are checked by the driver, without anything secret beside them.
+	// The driver checks the parameters, in a DSN that has no secret.
 	config, err := mysqldriver.ParseDSN("/?" + query.Encode())
 	if err != nil {
 		return nil, fmt.Errorf("%w: one of its parameters is not understood", ErrURL)

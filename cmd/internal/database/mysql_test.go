@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// The driver's own tls=true knows no host when it reads the parameters.
+// When the driver reads tls=true, its DSN has no host yet.
 func TestTheCertificateOfMySQLIsForTheHostOfTheURL(t *testing.T) {
 	for _, address := range []string{"mysql://u:p@db.example/shop?tls=true", "mysql://u:p@db.example:3307/shop?tls=true"} {
 		config, err := mysqlConfig(address)
@@ -21,7 +21,7 @@ func TestTheCertificateOfMySQLIsForTheHostOfTheURL(t *testing.T) {
 	}
 }
 
-// The driver's COMMIT ends by nothing else when the host is gone.
+// If the host is gone, nothing else ends the driver's COMMIT.
 func TestAMySQLThatFallsSilentIsLeft(t *testing.T) {
 	for parameters, want := range map[string]time.Duration{"": silence, "?readTimeout=5m": 5 * time.Minute} {
 		if config, err := mysqlConfig("mysql://u:p@db.example/shop" + parameters); err != nil || config.ReadTimeout != want {

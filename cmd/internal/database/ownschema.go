@@ -8,8 +8,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 )
 
-// A Schema is the variable that names the schema of the bridge's tables; empty for the one that the
-// login's settings find. Databases that it opens look there, and make the tables there.
+// A Schema is a variable that names the schema of the bridge's tables. If it is empty, the login's
+// settings choose the schema. A database that it opens finds and creates the tables there.
 type Schema string
 
 // Check returns an error, which begins with the variable, if the database of the URL cannot have the
@@ -25,17 +25,17 @@ func (s Schema) Check(variable, url string) error {
 	return nil
 }
 
-// Open does what the function of this name does.
+// Open opens a database like the function Open, with this schema.
 func (s Schema) Open(ctx context.Context, url string) (*Database, error) {
 	return s.open(ctx, always(url), false, patience)
 }
 
-// OpenAnew does what the function of this name does.
+// OpenAnew opens a database like the function OpenAnew, with this schema.
 func (s Schema) OpenAnew(ctx context.Context, read func() string) (*Database, error) {
 	return s.open(ctx, read, false, patience)
 }
 
-// Await does what the function of this name does.
+// Await opens a database like the function Await, with this schema.
 func (s Schema) Await(ctx context.Context, url string, tell func(missing error)) (*Database, error) {
 	return await(ctx, startPatience, tell, func() (*Database, error) { return s.open(ctx, always(url), true, attemptPatience) })
 }
@@ -52,8 +52,8 @@ func (s Schema) open(ctx context.Context, read func() string, create bool, patie
 	return db, nil
 }
 
-// In returns a statement with the schema before the names of the bridge's tables. Rebind comes before:
-// the schema's name may hold a question mark.
+// In returns a statement with the schema before the names of the bridge's tables. Call Rebind first,
+// since the schema's name may have a question mark.
 func (d *Database) In(statement string) string { return d.schema.In(d.kind.dialect, statement) }
 
 // Usage returns the right on the schema that a login needs first, or "" (see migrate.Schema).

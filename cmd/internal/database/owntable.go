@@ -12,14 +12,15 @@ import (
 // ErrOwnTable: the table named by an OwnTable cannot be a ledger; the text says why.
 var ErrOwnTable = errors.New("own table not usable")
 
-// ownTableError says the same without saying it twice.
+// ownTableError makes an error match ErrOwnTable. It does not add ErrOwnTable's text, which would
+// repeat the error's own.
 type ownTableError struct{ error }
 
 func (e *ownTableError) Unwrap() error        { return e.error }
 func (e *ownTableError) Is(target error) bool { return target == ErrOwnTable }
 
-// An OwnTable is the variable that names a bridge.OwnTable, as TABLE.COLUMN or
-// SCHEMA.TABLE.COLUMN; empty for the ledger's own tables.
+// An OwnTable is a variable that names a bridge.OwnTable, as TABLE.COLUMN or SCHEMA.TABLE.COLUMN. An
+// empty one chooses the ledger's own tables.
 type OwnTable string
 
 // Decode reads the variable.
@@ -36,8 +37,8 @@ func (o OwnTable) own() bridge.OwnTable {
 	return bridge.OwnTable{Table: string(o[:last]), Column: strings.TrimPrefix(string(o[last:]), ".")}
 }
 
-// LedgerOn opens the ledger on a table of the application's own, or Ledger if own is
-// empty. canary is bridge.OwnTable's Canary. The error wraps ErrOwnTable if the table is at fault.
+// LedgerOn opens the ledger on the application's own table, or calls Ledger if own is empty. canary
+// is bridge.OwnTable's Canary. The error wraps ErrOwnTable if the table is at fault.
 func (d *Database) LedgerOn(ctx context.Context, own OwnTable, canary string) (*Ledger, error) {
 	if own == "" {
 		return d.Ledger(ctx)

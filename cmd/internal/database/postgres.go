@@ -61,7 +61,7 @@ func postgresInClear(address string) (hosts []string) {
 	if !verified(config.TLSConfig) {
 		hosts = append(hosts, config.Host)
 	}
-	for _, next := range config.Fallbacks { // the other hosts, and the same ones without TLS
+	for _, next := range config.Fallbacks { // the other hosts, and the same hosts without TLS
 		if !verified(next.TLSConfig) {
 			hosts = append(hosts, next.Host)
 		}
@@ -69,7 +69,7 @@ func postgresInClear(address string) (hosts []string) {
 	return hosts
 }
 
-// cause is a refused parameter without pgx's text around it, which has the URL in it.
+// cause returns why a parameter is refused, without pgx's text around it, which has the URL.
 func cause(err error) error {
 	if inner := errors.Unwrap(err); inner != nil {
 		return inner
@@ -93,8 +93,9 @@ func classifyPostgres(err error) error {
 	return fmt.Errorf("%w: %w", ErrUnreachable, err)
 }
 
-// attempts is pgx's error of several attempts, a line each behind the first line. By default it
-// tries TLS first, then without. That a server has no TLS is left out if another attempt tells more.
+// attempts is pgx's error of several attempts: a heading, then a line for each attempt. By default
+// pgx tries a connection with TLS first, then one without. Error omits the line of a server without
+// TLS if another attempt has another error.
 type attempts struct{ error }
 
 func (a *attempts) Unwrap() error { return a.error }

@@ -26,9 +26,9 @@ var sqliteKind = kind{
 	inboxDiagnose: sqliteinspect.DiagnoseInbox,
 }
 
-// sqliteSettings are what every connection needs: patience with other writers, and
-// the write lock from the start of a transaction, as one that has read cannot
-// always get it later. What the URL itself says comes after them and prevails.
+// sqliteSettings are the settings that every connection needs: patience with other writers, and the
+// write lock from the start of a transaction, since a transaction that has read cannot always get it
+// later. The URL's own settings come after them and prevail.
 const sqliteSettings = "_pragma=busy_timeout(60000)&_txlock=immediate"
 
 func openSQLite(ctx context.Context, read func() string, create bool) (*sqlx.DB, error) {
@@ -42,7 +42,7 @@ func openSQLite(ctx context.Context, read func() string, create bool) (*sqlx.DB,
 	if create {
 		dsn += "&mode=rwc&_pragma=journal_mode(wal)"
 	} else {
-		// SQLite would make the file, and says little when it may not.
+		// SQLite would create the file, or with mode=rw return an error that says little.
 		if _, err := os.Stat(path); err != nil {
 			return nil, fmt.Errorf("%w: sqlite file: %w", ErrUnreachable, reason(err))
 		}
@@ -63,7 +63,7 @@ func escape(path string) string {
 	return strings.NewReplacer("%", "%25", "?", "%3f", "#", "%23").Replace(path)
 }
 
-// reason is a file's error without its path.
+// reason returns a file's error without the path.
 func reason(err error) error {
 	var pathErr *fs.PathError
 	if errors.As(err, &pathErr) {

@@ -34,9 +34,9 @@ var sqlServerKind = kind{
 	inClear: sqlServerInClear, mendClear: "remove encrypt and TrustServerCertificate",
 }
 
-// openSQLServer takes sqlserver:// URLs as the driver does, but encrypts unless the URL says
-// otherwise. azuresql:// is the same. fedauth chooses a login of Microsoft Entra ID, and
-// authenticator=krb5 one of Kerberos.
+// openSQLServer takes sqlserver:// URLs as the driver does, but encrypts unless the URL sets
+// encrypt. azuresql:// means the same. fedauth chooses a login of Microsoft Entra ID, and
+// authenticator=krb5 a login of Kerberos.
 func openSQLServer(ctx context.Context, read func() string, create bool) (*sqlx.DB, error) {
 	return connect(ctx, "sqlserver", read, func(address string) (driver.Connector, error) {
 		return sqlServerConnector(address, create)
@@ -48,21 +48,21 @@ func sqlServerConnector(address string, create bool) (driver.Connector, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !create { // a migration takes its time
+	if !create { // a migration may take any time
 		boundSilence(parsed)
 	}
 	if intent, ok := parameter(parsed.Query(), "ApplicationIntent"); ok && strings.EqualFold(intent, "ReadOnly") {
 		return nil, fmt.Errorf("%w: ApplicationIntent=ReadOnly leads to a secondary, where no lookup waits; remove it", ErrURL)
 	}
-	// Without fedauth, azuread does what the driver does.
+	// Without fedauth, azuread's connector works like the driver's.
 	connector, err := azuread.NewConnector(parsed.String())
-	if err != nil { // the driver's words may have the URL in them
+	if err != nil { // the driver's error may contain the URL
 		return nil, fmt.Errorf("%w: one of its parameters is not understood", ErrURL)
 	}
 	return connector, nil
 }
 
-// sqlServerURL makes of a URL what the driver wants.
+// sqlServerURL returns a URL in the driver's form, encrypted by default.
 func sqlServerURL(address string) (*url.URL, error) {
 	parsed, err := parse(address, "sqlserver://user:password@host:port?database=name")
 	if err != nil {
@@ -83,7 +83,7 @@ func sqlServerURL(address string) (*url.URL, error) {
 	return parsed, nil
 }
 
-// inAzure tells whether a host is a server, or the listener of a failover group, of Azure SQL
+// inAzure reports whether a host is a server, or the listener of a failover group, of Azure SQL
 // Database in one of Microsoft's clouds.
 func inAzure(host string) bool {
 	for _, domain := range []string{".database.windows.net", ".database.usgovcloudapi.net", ".database.chinacloudapi.cn"} {
@@ -94,9 +94,9 @@ func inAzure(host string) bool {
 	return false
 }
 
-// boundSilence has the driver drop a connection when a server says nothing for as long as silence.
-// By default the driver waits without a bound, and after a failover that resets no connection only
-// TCP ends the wait, after about a quarter of an hour.
+// boundSilence makes the driver drop a connection if the server does not answer within silence,
+// unless the URL sets another time. By default the driver waits without a bound. After a failover
+// that resets no connection, only TCP ends that wait, after about a quarter of an hour.
 func boundSilence(address *url.URL) {
 	const name = "connection timeout"
 	query := address.Query()
@@ -119,7 +119,7 @@ func sqlServerInClear(address string) []string {
 	return []string{config.Host}
 }
 
-// parameter finds a parameter as the driver does, whatever its case.
+// parameter returns a parameter's value. Like the driver, it ignores the case of the name.
 func parameter(query url.Values, name string) (string, bool) {
 	for key, values := range query {
 		if strings.EqualFold(key, name) && len(values) > 0 {
@@ -129,9 +129,9 @@ func parameter(query url.Values, name string) (string, bool) {
 	return "", false
 }
 
-// The numbers of SQL Server's errors at a login. What may pass: the database recovers or is
-// offline (4060), the server starts (17187, 18401) or closes the connection (233), a replica has
-// not taken over yet (976, 978, 983), Azure moves the database or has no resources now (the rest;
+// The numbers of SQL Server's errors at a login. An error may pass if the database recovers or is
+// offline (4060), the server starts (17187, 18401) or closes the connection (233), a replica has not
+// taken over yet (976, 978, 983), or Azure moves the database or has no resources now (the rest;
 // 'Troubleshoot transient connection errors').
 const (
 	cannotOpenDatabase = 4060
@@ -140,14 +140,14 @@ const (
 
 var passingAtLogin = []int32{cannotOpenDatabase, 17187, 18401, 233, 976, 978, 983, 10928, 10929, 40197, 40501, 40613, 49918, 49919, 49920}
 
-// reports tells whether one of the errors in a server's answer has one of numbers. The number of
-// the answer itself is the last one, and the last one is 18456 whatever the reason was.
+// reports returns whether an error in a server's answer has one of numbers. The answer's own number
+// is the number of its last error, and that is 18456 for every reason.
 func reports(answer mssql.Error, numbers ...int32) bool {
 	all := append([]mssql.Error{answer}, answer.All...)
 	return slices.ContainsFunc(all, func(e mssql.Error) bool { return slices.Contains(numbers, e.Number) })
 }
 
-// noTLS is how the driver says so; the error has no type.
+// noTLS is the driver's text for a server without TLS; the error has no type.
 const noTLS = "server does not support encryption"
 
 func classifySQLServer(err error) error {

@@ -128,7 +128,7 @@ func TestSQLServerIsEncryptedUnlessTheURLRefuses(t *testing.T) {
 	}
 }
 
-// Such a server is none of today's, but the stand-in is one.
+// Today's servers all have TLS, but the stand-in has none.
 func TestAServerWithoutTLSIsNamed(t *testing.T) {
 	_, err := Open(t.Context(), strings.Replace(standIn(t).URL("master"), "&encrypt=disable", "", 1))
 	if !errors.Is(err, ErrURL) || !strings.Contains(err.Error(), "encrypt=disable") {
@@ -136,7 +136,7 @@ func TestAServerWithoutTLSIsNamed(t *testing.T) {
 	}
 }
 
-// A login of Microsoft Entra ID is chosen by fedauth alone, whatever the scheme.
+// fedauth alone chooses a login of Microsoft Entra ID, in both schemes.
 func TestFedauthWorksInBothSchemes(t *testing.T) {
 	for _, scheme := range []string{"sqlserver", "azuresql"} {
 		address := scheme + "://shop.database.windows.net?database=shop&FedAuth="
@@ -149,7 +149,7 @@ func TestFedauthWorksInBothSchemes(t *testing.T) {
 	}
 }
 
-// That Kerberos lets somebody in shows no test: there is no realm here.
+// No test logs in by Kerberos, since there is no realm here.
 func TestKerberosIsLinked(t *testing.T) {
 	address := standIn(t).URL("master") + "&authenticator=krb5&krb5-realm=R&krb5-configfile=/none"
 	if _, err := Open(t.Context(), address); err == nil || !strings.Contains(err.Error(), "load krb5 config") {
