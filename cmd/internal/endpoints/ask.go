@@ -11,12 +11,12 @@ import (
 	"time"
 )
 
-// askPatience is how long Ask waits for the answer; a probe may take half of it.
+// askPatience bounds Ask's wait for the answer. A probe may take half of it.
 const askPatience = 4 * time.Second
 
-// Ask asks a command that runs on this machine for one of its endpoints, such as
-// /readyz, by the address that it was told to listen on, and returns nil if the answer
-// is 200. It is the health check of containers that have no other program to ask.
+// Ask requests an endpoint, such as /readyz, of a command that runs on this machine and listens on
+// address. It returns nil if the answer is 200, else an error with the answer's text. It is the
+// health check of containers that have no other HTTP client.
 func Ask(ctx context.Context, address, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, askPatience)
 	defer cancel()
@@ -25,7 +25,7 @@ func Ask(ctx context.Context, address, path string) error {
 		return fmt.Errorf("ask %s: %w", path, err)
 	}
 	request.Close = true
-	response, err := new(http.Transport).RoundTrip(request) // by no proxy
+	response, err := new(http.Transport).RoundTrip(request) // without a proxy
 	if err != nil {
 		return fmt.Errorf("ask %s: %w", path, err)
 	}
@@ -41,7 +41,7 @@ func Ask(ctx context.Context, address, path string) error {
 	return errors.New(strings.TrimSpace(string(text)))
 }
 
-// near is where something that listens on address is reached from the same machine.
+// near returns the address at which this machine reaches a server that listens on address.
 func near(address string) string {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {

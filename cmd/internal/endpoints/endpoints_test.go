@@ -18,7 +18,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// Ask tells the answer of an endpoint that is not 200.
+// Ask returns the text of an answer that is not 200.
 func TestAskTellsWhatIsMissing(t *testing.T) {
 	server, err := endpoints.Listen(t.Context(), "127.0.0.1:0", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/ready" {
@@ -37,7 +37,7 @@ func TestAskTellsWhatIsMissing(t *testing.T) {
 	}
 }
 
-// A client that never ends its request does not keep the server from its end.
+// A client that never ends its request does not block Close.
 func TestCloseEndsEverything(t *testing.T) {
 	asked := make(chan struct{})
 	server, err := endpoints.Listen(t.Context(), "127.0.0.1:0", http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// profilePatience is how long a profile may take: it lasts as long as was asked for.
+// profilePatience bounds the time of a profile. The client chooses the time within this bound.
 const profilePatience = 10 * time.Minute
 
-// ListenProfiles starts to answer what go tool pprof asks, at /debug/pprof/. Whoever
-// reaches it can slow the command down, and reads its command line and its functions'
-// names; private says who does, see Private. It refuses requests that a browser makes for the
-// page of another site: these need no answer to slow the command down.
+// ListenProfiles starts a server for go tool pprof, at /debug/pprof/. A client that reaches it can
+// slow the command down, and read the command line and the names of functions. private limits the
+// clients, as probes.Private does. The server refuses a browser's requests for the page of another
+// site, which would slow the command down even if that page cannot read the answer.
 func ListenProfiles(ctx context.Context, address string, private func(http.Handler) http.Handler, logger *slog.Logger) (*Server, error) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
@@ -25,8 +25,8 @@ func ListenProfiles(ctx context.Context, address string, private func(http.Handl
 	return listen(ctx, address, private(ownPages(mux)), logger, profilePatience)
 }
 
-// ownPages refuses requests from pages of other origins, of which browsers tell by
-// Sec-Fetch-Site. Without this header the client is no browser, or an old one.
+// ownPages refuses requests from pages of other origins, which browsers mark with Sec-Fetch-Site. A
+// client without this header is not a browser, or an old one.
 func ownPages(page http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.Header.Get("Sec-Fetch-Site") {

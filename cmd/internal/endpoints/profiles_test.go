@@ -7,8 +7,8 @@ import (
 	"github.com/twoqueue/twoqueue/cmd/internal/endpoints"
 )
 
-// A page of another site, in the browser of somebody who may read the profiles, cannot start a
-// profile and so slow the command down.
+// A page of another site, in the browser of a user who may read the profiles, cannot start a profile
+// and so slow the command down.
 func TestProfilesAreNotForThePagesOfOtherSites(t *testing.T) {
 	private := func(page http.Handler) http.Handler { return page }
 	server, err := endpoints.ListenProfiles(t.Context(), "127.0.0.1:0", private, quiet)

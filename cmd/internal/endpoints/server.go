@@ -11,12 +11,11 @@ import (
 	"time"
 )
 
-// ErrAddress: the address cannot be listened on; another process has it, or it is not
+// ErrAddress: the command cannot listen on the address. Another process does, or the address is not
 // this machine's.
 var ErrAddress = errors.New("address not usable")
 
-// The times that a client has. An answer takes longer than patience only where it is
-// meant to, as a profile does.
+// The limits of a client. For a profile, profilePatience replaces answerPatience.
 const (
 	headerPatience = 5 * time.Second
 	answerPatience = 30 * time.Second
@@ -30,11 +29,11 @@ type Server struct {
 	address string
 	cancel  context.CancelFunc
 	ended   chan struct{}
-	err     error // once it has ended by itself
+	err     error // after it has ended by itself
 }
 
-// Listen starts to answer. What goes wrong later goes to logger. The requests'
-// contexts end with ctx or with Close. The error is ErrAddress.
+// Listen starts a server. It logs later failures to logger. The contexts of the requests end with
+// ctx or with Close. The error wraps ErrAddress.
 func Listen(ctx context.Context, address string, handler http.Handler, logger *slog.Logger) (*Server, error) {
 	return listen(ctx, address, handler, logger, answerPatience)
 }
@@ -66,10 +65,10 @@ func listen(ctx context.Context, address string, handler http.Handler, logger *s
 	return s, nil
 }
 
-// Address is where it listens, with the port that was chosen if 0 was asked for.
+// Address returns the server's address, with the chosen port if Listen was given port 0.
 func (s *Server) Address() string { return s.address }
 
-// Wait waits until ctx ends, or the server by itself; then it returns why.
+// Wait waits until ctx or the server ends. It returns an error if the server has ended by itself.
 func (s *Server) Wait(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -79,7 +78,7 @@ func (s *Server) Wait(ctx context.Context) error {
 	}
 }
 
-// Close ends the server with all its connections, also in the middle of an answer.
+// Close ends the server with all its connections, even in the middle of an answer.
 func (s *Server) Close() {
 	if s == nil {
 		return
@@ -89,7 +88,7 @@ func (s *Server) Close() {
 	<-s.ended
 }
 
-// lines logs what the HTTP server says about its clients; mostly that one has gone.
+// lines logs the HTTP server's messages about its clients. Most report that a client has gone.
 type lines struct{ logger *slog.Logger }
 
 func (l lines) Write(text []byte) (int, error) {
