@@ -1,6 +1,6 @@
-// Package environment reads a command's configuration from the environment: one
-// documented struct, in the form that envconfig takes, is all there is to declare.
-// Its errors are one line that names the variable and what to do.
+// Package environment reads a command's configuration from the environment. The command declares
+// one documented struct, in envconfig's form. Each error is one line that names the variable and
+// the fix.
 package environment
 
 import (
@@ -16,11 +16,11 @@ import (
 	"github.com/twoqueue/twoqueue/cmd/internal/terminal"
 )
 
-// Read fills config, a pointer to the struct, from the variables that start with
-// prefix and an underscore. A variable that the struct does not have is an error:
-// mistyped, it would be ignored otherwise. Those that start with one of the other
-// prefixes are not looked at, nor are those that Kubernetes sets for a Service whose name
-// starts with the prefix, such as EMAIL_GATEWAY_SERVICE_HOST and EMAIL_GATEWAY_PORT_80_TCP.
+// Read fills config, a pointer to the struct, from the variables that start with prefix and an
+// underscore. A variable that the struct does not have is an error, since it may be mistyped. Read
+// ignores variables that start with one of the other prefixes. It also ignores variables that
+// Kubernetes sets for a Service whose name starts with the prefix, such as
+// EMAIL_GATEWAY_SERVICE_HOST and EMAIL_GATEWAY_PORT_80_TCP.
 func Read(prefix string, config any, others ...string) error {
 	if err := refuseUnknown(prefix, config, others); err != nil {
 		return err
@@ -37,12 +37,12 @@ func process(prefix string, config any) error {
 	return err
 }
 
-// serviceForms matches what Kubernetes sets in each container for each Service
+// serviceForms matches the variables that Kubernetes sets in each container for each Service
 // (Kubernetes' documentation 'Service', 'Environment variables').
 var serviceForms = regexp.MustCompile(`^(.+?)_(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 
-// ofService tells whether a variable is one of those. They come together, so a mistyped
-// variable of ours that ends in _PORT is not taken for one.
+// ofService reports whether Kubernetes has set a variable for a Service. Each Service also has a
+// variable _SERVICE_HOST, so a mistyped variable of ours that ends in _PORT does not count.
 func ofService(name string) bool {
 	form := serviceForms.FindStringSubmatch(name)
 	if form == nil {
@@ -93,7 +93,7 @@ func Usage(w io.Writer, prefix string, config any, template string) error {
 	return envconfig.Usagef(prefix, config, w, template)
 }
 
-// width is that of lines on a terminal, at most.
+// width is the most characters of a line on a terminal.
 const width = 80
 
 // Help writes the variables with their defaults and meanings, in lines of at most 80
@@ -118,5 +118,5 @@ func Help(w io.Writer, prefix string, config any, head, tail string) {
 		}
 	}
 	text.WriteString(tail)
-	_, _ = io.WriteString(w, text.String()) // if nobody reads it, nobody misses it
+	_, _ = io.WriteString(w, text.String()) // an error would have no reader
 }

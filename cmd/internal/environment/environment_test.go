@@ -43,7 +43,7 @@ func TestReadTakesDefaultsAndValues(t *testing.T) {
 	}
 }
 
-// Who reads the log elsewhere than on a terminal is a program.
+// A program reads the log, unless it goes to a terminal.
 func TestTheLogIsJSONUnlessOnATerminal(t *testing.T) {
 	var c config
 	if err := environment.Read("SHOP", &c); err != nil {
@@ -146,7 +146,7 @@ func TestASecretComesFromOnePlace(t *testing.T) {
 		{"", file + "x", "", "SHOP_KEY_FILE: the file cannot be read: no such file or directory; name one that can"},
 		{"", filepath.Dir(file), "", "SHOP_KEY_FILE: the file cannot be read: is a directory"},
 		{"", empty, "", "SHOP_KEY_FILE: the file is empty"},
-		{"", "amqp://user:given@host/", "", "SHOP_KEY_FILE: the file cannot be read"}, // the secret in the place of its file
+		{"", "amqp://user:given@host/", "", "SHOP_KEY_FILE: the file cannot be read"}, // the secret instead of its file's name
 	} {
 		got := c.value
 		err := environment.Open(environment.Secret{Name: "SHOP_KEY", Value: &got, File: c.file})

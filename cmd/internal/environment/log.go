@@ -9,13 +9,13 @@ import (
 	"github.com/mattn/go-isatty"
 )
 
-// Log is what is logged, and how.
+// Log configures a log.
 type Log struct {
 	Level  level  `default:"info" desc:"debug, info, warn or error"`
 	Format format `default:"auto" desc:"text, json, or auto: text on a terminal and json elsewhere; always on standard error"`
 }
 
-// Logger makes it.
+// Logger returns a logger that writes to w.
 func (l Log) Logger(w io.Writer) *slog.Logger {
 	options := &slog.HandlerOptions{Level: slog.Level(l.Level)}
 	if l.Format == formatJSON || l.Format == formatAuto && !onTerminal(w) {

@@ -1,7 +1,7 @@
 package environment
 
-// nearest returns the name that needs the fewest changes of one character to
-// become text, if they are few enough for a slip of the hand.
+// nearest returns the name that needs the fewest changes of one character to become text, or "" if
+// they are too many for a typing error.
 func nearest(text string, names map[string]bool) string {
 	const slip = 3
 	best, least := "", slip+1
@@ -16,7 +16,7 @@ func nearest(text string, names map[string]bool) string {
 	return best
 }
 
-// distance is Levenshtein's.
+// distance returns the Levenshtein distance.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

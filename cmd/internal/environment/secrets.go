@@ -10,19 +10,19 @@ import (
 	"sync"
 )
 
-// A Secret is a variable for which a file may stand, as secrets are mounted.
+// A Secret is a variable whose value may be in a file instead, such as a mounted secret.
 type Secret struct {
 	Name  string  // of the variable
-	Value *string // what it says
-	File  string  // what its sibling with _FILE says: the file's name
-	// Check refuses a value, also one that is read again. Its error names the variable and what
-	// to do, and has no secret in it. Nil: all are taken.
+	Value *string // its value
+	File  string  // the value of the variable with _FILE at its end: the file's name
+	// Check refuses a value, even one that is read again. Its error names the variable and the fix,
+	// and has no secret. Nil: no value is refused.
 	Check func(value string) error
 }
 
-// Open replaces the values of those secrets that are in files by what the files hold,
-// without the line feed at the end. No error contains a value: a secret may have been
-// put into the wrong variable.
+// Open sets the values of the secrets that are in files to the files' content, without the line feed
+// at the end, and checks all values. No error contains a value, since a secret may be in the wrong
+// variable.
 func Open(secrets ...Secret) error {
 	for _, s := range secrets {
 		if err := s.open(); err != nil {
@@ -32,9 +32,9 @@ func Open(secrets ...Secret) error {
 	return nil
 }
 
-// Reader returns a function that reads the secret anew each time: from its file, if it stands in
-// one. While the file cannot be read, is empty or has a value that Check refuses, the function
-// returns the last one. Open must have been called.
+// Reader returns a function that reads the secret from its file, if it has one, at each call. While
+// the file cannot be read, is empty or has a value that Check refuses, the function returns the last
+// value. Call Open first.
 func (s Secret) Reader() func() string {
 	last := *s.Value
 	if s.File == "" {
@@ -53,7 +53,7 @@ func (s Secret) Reader() func() string {
 	}
 }
 
-// Again is Reader as bridge.BrokerOptions.URL takes it.
+// Again returns Reader's function in the form of bridge.BrokerOptions.URL.
 func (s Secret) Again() func(context.Context) (string, error) {
 	read := s.Reader()
 	return func(context.Context) (string, error) { return read(), nil }

@@ -6,9 +6,8 @@ import (
 	"strings"
 )
 
-// ReadShared is Read for a command that takes its variables out of another command's
-// environment: a variable that the struct does not have is the other one's, and is
-// left alone, unless it looks like a slip of the hand for one of the struct's.
+// ReadShared is Read for a command that shares another command's environment. It ignores a variable
+// that the struct does not have, unless the name looks like a typing error for a name of the struct.
 func ReadShared(prefix string, config any) error {
 	known, err := names(prefix, config)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// The types of variables. Each says in its error what it takes.
+// The types of variables. The error of each names the values that it takes.
 
 // A Count is a whole number from 1 to 65535.
 type Count int
@@ -27,7 +27,7 @@ func (c *Count) Decode(text string) error {
 	return nil
 }
 
-// Shards is how many ordered queues there are.
+// Shards is the number of ordered queues.
 type Shards int
 
 func (s *Shards) Decode(text string) error {
@@ -39,11 +39,11 @@ func (s *Shards) Decode(text string) error {
 	return nil
 }
 
-// Copies is how many messages a queue keeps: a whole number from 0 on.
+// Copies is the number of messages that a queue keeps: a whole number from 0 on.
 type Copies int
 
 func (c *Copies) Decode(text string) error {
-	const most = 1_000_000_000 // bridge.Topology's
+	const most = 1_000_000_000 // the limit of bridge.Topology
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 0 || n > most {
 		return fmt.Errorf("%q is not usable; give a whole number from 0 to %d, or unset it", text, most)
@@ -67,7 +67,7 @@ func (b *Bytes) Decode(text string) error {
 // A Span is a positive duration.
 type Span time.Duration
 
-// Duration is what the standard library calls it.
+// Duration returns the span as a time.Duration.
 func (s Span) Duration() time.Duration { return time.Duration(s) }
 
 func (s *Span) Decode(text string) error {
@@ -94,15 +94,14 @@ func (t *Truth) Decode(text string) error {
 // An Address is where a command listens, host:port, or None.
 type Address string
 
-// None is the address of what shall not be there.
+// None is the address of a server that must not run.
 const None = "none"
 
 func (a *Address) Decode(text string) error {
 	return a.decode(text, "", ":port for all of the machine's addresses")
 }
 
-// A Private Address is one at which others than this machine's have nothing to ask: without a
-// host it is 127.0.0.1.
+// A Private Address is meant for clients on this machine. Its default host is 127.0.0.1.
 type Private Address
 
 func (p *Private) Decode(text string) error {
