@@ -1,5 +1,4 @@
-// Package mend says what to do about the errors that end a command, and puts them into
-// one line.
+// Package mend adds the fix to an error that ends a command, and puts both into one line.
 package mend
 
 import (
@@ -19,7 +18,7 @@ import (
 	"github.com/twoqueue/twoqueue/cmd/internal/terminal"
 )
 
-// A Server is what an error comes from: the end of the variable that names it.
+// A Server is the server that an error comes from, by the end of the variable that names it.
 type Server string
 
 // The servers that all commands use.
@@ -33,12 +32,12 @@ var known = []struct {
 	server Server
 	mend   string
 }{
-	{bridge.ErrURL, Broker, ""}, // says it by itself
+	{bridge.ErrURL, Broker, ""}, // its text has the fix
 	{bridge.ErrCredentials, Broker, "correct user, password or virtual host"},
 	{bridge.ErrConnectionLimit, Broker, "end connections that nobody needs, or raise the limit of the user, the virtual host or the node"},
 	{bridge.ErrUnavailable, Broker, "see that the broker runs, and that host and port are right"},
 	{bridge.ErrBlocked, Broker, "free the broker's memory or disk"},
-	{database.ErrURL, Database, ""}, // says it by itself
+	{database.ErrURL, Database, ""}, // its text has the fix
 	{database.ErrCredentials, Database, "correct user or password, or the client's certificate"},
 	{database.ErrClear, Database, "add ssl-ca=FILE to the URL's parameters, or tls=true for the system's authorities"},
 	{database.ErrNoDatabase, Database, "correct the database's name in the URL, or create the database"},
@@ -53,15 +52,16 @@ var known = []struct {
 	{bridge.ErrProof, Database, "name the primary itself, without a proxy that changes how it locks"},
 }
 
-// NoRight is what to do where the broker refuses something to the login.
+// NoRight is the fix if the login lacks a right at the broker.
 const NoRight = "let the login read the queues, write to amq.default and to the targets' exchanges, and configure the queues; or make the queues with bridgectl topology declare and another login"
 
-// closedAtOnce: with TLS 1.3 a server refuses our certificate when we believe the handshake done,
-// and what we write then may take its reason away.
+// closedAtOnce is the fix if the server closes a new connection. With TLS 1.3 a server may refuse
+// the client's certificate after the client has ended the handshake. The client's next write may
+// then lose the server's reason.
 const closedAtOnce = "see that the server runs, and name in the URL the files of a certificate that the server takes, if it asks for one; its log says why it closed the connection"
 
-// Of tells which server an error comes from, "" if it does not say, and what to do, ""
-// if nobody knows or the error says it by itself.
+// Of returns the server that an error comes from, "" if that is unknown, and the fix, "" if none is
+// known or the error's text has it.
 func Of(err error) (from Server, mend string) {
 	for _, k := range known {
 		if errors.Is(err, k.err) {
@@ -72,7 +72,7 @@ func Of(err error) (from Server, mend string) {
 	var refusal *amqp.Error
 	switch {
 	case from != "":
-	case errors.As(err, new(*bridge.QueueMismatch)): // says what to do by itself
+	case errors.As(err, new(*bridge.QueueMismatch)): // its text has the fix
 		from = Broker
 	case errors.As(err, &refusal):
 		from = Broker
@@ -89,15 +89,15 @@ func Of(err error) (from Server, mend string) {
 	return from, mend
 }
 
-// Misuse tells whether what is in a variable is at fault, not the server: a URL that is
-// none, or that names a file which cannot be read.
+// Misuse reports whether a variable's value is at fault, not the server: it is not a usable URL, or
+// names a file that cannot be read.
 func Misuse(err error) bool {
 	from, _ := Of(err)
 	return errors.Is(err, bridge.ErrURL) || errors.Is(err, database.ErrURL) || from == Broker && errors.As(err, new(*fs.PathError))
 }
 
-// TLS is what to do about an error that comes from TLS or from the files that a URL
-// names for it, whichever server it is about; "" if it is none.
+// TLS returns the fix for an error that comes from TLS, or from the files that a URL names for TLS,
+// whatever the server; "" for another error.
 func TLS(err error) string {
 	switch {
 	case errors.As(err, new(tls.RecordHeaderError)):
@@ -112,8 +112,8 @@ func TLS(err error) string {
 	return ""
 }
 
-// Explain puts the variable of the server before an error, and what to do behind it, as
-// far as they are known. prefix is that of the command's variables.
+// Explain puts the variable of the server before an error, and the fix after it, if they are known.
+// prefix begins the names of the command's variables.
 func Explain(prefix string, err error) error {
 	from, mend := Of(err)
 	if from != "" {
@@ -122,15 +122,15 @@ func Explain(prefix string, err error) error {
 	return With(err, mend)
 }
 
-// Waiting writes, a line each, what a program waits for until the server of a variable is
-// there.
+// Waiting returns a function that writes a line with the error for which a program still waits for
+// the database of a variable.
 func Waiting(stderr io.Writer, program, variable string) (tell func(error)) {
 	return func(missing error) {
 		fmt.Fprintf(stderr, "%s: waiting for the database: %s: %s\n", program, variable, Line(missing.Error()))
 	}
 }
 
-// With puts what to do behind an error; "" is nothing.
+// With appends the fix to an error, unless it is "".
 func With(err error, mend string) error {
 	if mend == "" {
 		return err
@@ -138,9 +138,9 @@ func With(err error, mend string) error {
 	return fmt.Errorf("%w; %s", err, mend)
 }
 
-// Line joins a text's lines; one that comes again at once is left out. Drivers write
-// several, one for each attempt to connect. What a terminal would act on is taken out: a
-// server may have put it there.
+// Line joins the lines of a text; drivers write one for each attempt to connect. It omits a line
+// that repeats the line before. It replaces characters on which a terminal would act, since a server
+// may have sent them.
 func Line(text string) string {
 	lines := strings.Split(text, "\n")
 	for i := range lines {
@@ -149,6 +149,6 @@ func Line(text string) string {
 	return terminal.Plain(library.Replace(strings.TrimSpace(strings.Join(slices.Compact(lines), " "))))
 }
 
-// library has what errors tell a programmer to call. An operator has commands instead, which
-// stand behind such an error.
+// library replaces the functions that an error's text names for a programmer. The fix after the
+// error names the operator's command.
 var library = strings.NewReplacer("call migrate.Ledger or migrate.Inbox", "migrate", "call migrate.Ledger", "migrate", "call migrate.Inbox", "migrate")

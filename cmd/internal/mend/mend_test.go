@@ -53,7 +53,7 @@ func TestMisuseIsWhatTheVariableSays(t *testing.T) {
 		{fmt.Errorf("%w: %w", bridge.ErrUnavailable, missing), true},
 		{bridge.ErrUnavailable, false},
 		{database.ErrUnreachable, false},
-		{missing, false}, // of whatever file
+		{missing, false}, // the file of no server
 	} {
 		if got := mend.Misuse(fmt.Errorf("begin: %w", c.err)); got != c.want {
 			t.Errorf("%v: %t", c.err, got)
@@ -61,7 +61,7 @@ func TestMisuseIsWhatTheVariableSays(t *testing.T) {
 	}
 }
 
-// A server's words may be anybody's.
+// An attacker may have written a server's text.
 func TestALineIsOneAndHasNothingThatATerminalActsOn(t *testing.T) {
 	for text, want := range map[string]string{
 		"failed:\n\thost a\n\thost a\n host b \n":                           "failed: host a host b",
