@@ -1,4 +1,4 @@
-// Package program has what every command begins and ends with.
+// Package program has the start and the end that all commands share.
 package program
 
 import (
@@ -12,9 +12,9 @@ import (
 	"syscall"
 )
 
-// Main runs a command and ends the process with the code that it returns. With -version
-// alone it says which build this is instead. The context ends with SIGTERM or SIGINT; a
-// second one ends the process at once.
+// Main runs a command and ends the process with the code that run returns. With -version alone it
+// prints the version of the build instead. The context ends with SIGTERM or SIGINT; a second signal
+// ends the process at once.
 func Main(run func(ctx context.Context, args []string, stdout, stderr io.Writer) int) {
 	if len(os.Args) == 2 && strings.TrimLeft(os.Args[1], "-") == "version" && strings.HasPrefix(os.Args[1], "-") {
 		fmt.Println(filepath.Base(os.Args[0]), version())

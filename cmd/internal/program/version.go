@@ -6,8 +6,8 @@ import (
 	"runtime/debug"
 )
 
-// Release is this build's: the version of the module, from its tag or its revision; "(devel)"
-// for a build that knows neither, or "(unknown)".
+// Release returns the release of this build: the version of the module, from its tag or its
+// revision; "(devel)" for a build without both, or "(unknown)".
 func Release() string {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		return cmp.Or(info.Main.Version, "(unknown)")
@@ -15,10 +15,10 @@ func Release() string {
 	return "(unknown)"
 }
 
-// revision is given by the Dockerfile to the linker: the builder is sent no repository.
+// revision is set by the linker in the Dockerfile, where the builder has no repository.
 var revision string
 
-// version says of which release, of which revision of the source and by which Go a build is.
+// version returns the release, the source's revision and the Go version of this build.
 func version() string {
 	revision, changed, by := cmp.Or(revision, "unknown"), "", ""
 	if info, ok := debug.ReadBuildInfo(); ok {
