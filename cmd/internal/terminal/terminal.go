@@ -1,5 +1,5 @@
-// Package terminal writes what comes from messages and servers, where anybody may have put
-// it, so that a terminal shows it and does not act on it.
+// Package terminal writes text so that a terminal shows it and does not act on it. Text from
+// messages and servers needs this: an attacker may have written it.
 package terminal
 
 import (
@@ -13,8 +13,8 @@ import (
 	"unicode/utf8"
 )
 
-// Plain takes out of a text whatever a terminal would act on instead of showing it, and puts
-// it on one line.
+// Plain replaces the characters of a text on which a terminal would act instead of showing them, and
+// puts the text on one line.
 func Plain(text string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -27,8 +27,8 @@ func Plain(text string) string {
 	}, text)
 }
 
-// Wrap breaks text between words into lines of at most width characters, one line at
-// least. A longer word stands alone.
+// Wrap breaks text between words into lines of at most width characters. It returns at least one
+// line. A longer word is a line of its own.
 func Wrap(text string, width int) []string {
 	var lines []string
 	line := ""
@@ -46,9 +46,9 @@ func Wrap(text string, width int) []string {
 	return append(lines, line)
 }
 
-// JSON writes a value as indented JSON. Whatever Plain would take out is escaped:
-// encoding/json leaves DEL, the control characters from U+0080 on, one of which is what
-// ESC [ is, and those that turn the direction of a line as they are.
+// JSON writes a value as indented JSON, and escapes the characters that Plain replaces.
+// encoding/json alone does not escape DEL, the control characters from U+0080 on (U+009B works like
+// ESC [), and the characters that turn the direction of a line.
 func JSON(w io.Writer, value any) error {
 	var text bytes.Buffer
 	encoder := json.NewEncoder(&text)

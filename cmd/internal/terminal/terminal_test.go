@@ -8,9 +8,9 @@ import (
 	"unicode"
 )
 
-// all has each kind of character: ESC, DEL, U+009B (which is ESC [ in one), one that turns
-// the line, a line's end, a character that cannot be printed and needs two escapes, and
-// letters.
+// all has each kind of character: ESC, DEL, U+009B (which works like ESC [), one that turns the
+// direction of the line, the end of a line, a character that cannot be printed and needs two
+// escapes, and letters.
 const all = "a\x1b[31m\x7f\u0080\u009b31m\u202e\u2028\U000e0001\r\n\t é<b>日😀"
 
 func TestNothingThatATerminalActsOn(t *testing.T) {
