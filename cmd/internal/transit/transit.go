@@ -1,6 +1,5 @@
-// Package transit finds the connections to other machines that need not be encrypted, or
-// whose other end need not show who it is: whoever is on the way there can read and change
-// what goes over them.
+// Package transit finds URLs that allow connections to other machines without TLS, or without a
+// verified certificate. An attacker on the way can read and change the traffic of such a connection.
 package transit
 
 import (
@@ -15,24 +14,24 @@ import (
 	"github.com/twoqueue/twoqueue/cmd/internal/environment"
 )
 
-// An Exposure is such a connection.
+// An Exposure is a connection that need not use verified TLS.
 type Exposure struct {
 	Host string
-	Mend string // what to change in its URL
+	Mend string // the fix for its URL
 }
 
 func (e *Exposure) String() string {
 	return fmt.Sprintf("the URL lets the connection to %s be without TLS, or with a certificate that is not verified: everybody on the way can read and change what goes over it", e.Host)
 }
 
-// Database looks at a database's URL; nil if it insists on TLS with a verified certificate,
-// or stays on this machine.
+// Database examines a database's URL. It returns nil if the URL requires TLS with a verified
+// certificate, names this machine, or is not usable.
 func Database(address string) *Exposure {
 	hosts, mend := database.InClear(address)
 	return exposure(mend, hosts...)
 }
 
-// Broker looks at a broker's URL in the same way.
+// Broker examines a broker's URL in the same way.
 func Broker(address string) *Exposure {
 	uris, err := bridge.ParseURL(address)
 	if err != nil || uris[0].Scheme != "amqp" {
@@ -45,7 +44,7 @@ func Broker(address string) *Exposure {
 	return exposure("write amqps://", hosts...)
 }
 
-// HTTP looks at the URL of an API in the same way.
+// HTTP examines the URL of an API in the same way.
 func HTTP(address string) *Exposure {
 	parsed, err := url.Parse(address)
 	if err != nil || parsed.Scheme != "http" {
@@ -63,8 +62,8 @@ func exposure(mend string, hosts ...string) *Exposure {
 	return nil
 }
 
-// Local tells whether a host is this machine by itself: localhost, a loopback address,
-// or the folder of a socket.
+// Local reports whether a host's name alone means this machine: localhost, a loopback address, or the
+// folder of a socket.
 func Local(host string) bool {
 	if strings.EqualFold(host, "localhost") || strings.HasPrefix(host, "/") {
 		return true
@@ -73,12 +72,12 @@ func Local(host string) bool {
 	return err == nil && ip.Unmap().IsLoopback()
 }
 
-// Insecure is PREFIX_INSECURE, of which each command has one.
+// Insecure is the value of PREFIX_INSECURE. Each command has this variable.
 type Insecure = environment.Truth
 
 // Refuse returns a check of the URL in a variable, for environment.Secret. look is Database, Broker
 // or HTTP. The check fails if look finds an exposure, unless the operator has set PREFIX_INSECURE.
-// Its error names the host and both mends, and no more of the URL.
+// Its error names both fixes and the host, but no other part of the URL.
 func Refuse(insecure Insecure, variable string, look func(url string) *Exposure) func(url string) error {
 	prefix, _, _ := strings.Cut(variable, "_")
 	return func(url string) error {
@@ -89,8 +88,8 @@ func Refuse(insecure Insecure, variable string, look func(url string) *Exposure)
 	}
 }
 
-// Warn logs what a command finds at its start. The variables are prefix_DATABASE_URL and
-// prefix_AMQP_URL.
+// Warn logs the exposures of a command's URLs, at its start. The variables are prefix_DATABASE_URL
+// and prefix_AMQP_URL.
 func Warn(log *slog.Logger, prefix, databaseURL, amqpURL string) {
 	warn := func(variable string, found *Exposure) {
 		if found != nil {
