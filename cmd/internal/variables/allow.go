@@ -9,9 +9,9 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// An Allow is what a verifier.Options.Allow takes. Its text is EXCHANGE:KEY patterns with
-// commas between them; a queue is :NAME. A backslash before a colon, a comma or a backslash
-// takes away its meaning.
+// An Allow is a value for verifier.Options.Allow. Its text has EXCHANGE:KEY patterns with commas
+// between them; a queue is :NAME. A colon, a comma or a backslash with a backslash before it is an
+// ordinary character.
 type Allow []verifier.Allow
 
 // Decode implements envconfig.Decoder.
@@ -42,7 +42,7 @@ func Target(text string) (exchange, key string, ok bool) {
 	return meant.Replace(exchange), meant.Replace(key), ok
 }
 
-// TargetText is a target in the form that Target reads.
+// TargetText returns a target in the form that Target reads.
 func TargetText(exchange, key string) string {
 	return strings.ReplaceAll(escaped.Replace(exchange), ":", `\:`) + ":" + escaped.Replace(key)
 }

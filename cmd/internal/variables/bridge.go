@@ -1,6 +1,5 @@
-// Package variables has those BRIDGE_... variables that a verifier and bridgectl read
-// alike: which servers and queues there are, and what verifiers do with messages that an
-// operator must know of.
+// Package variables has the BRIDGE_... variables that verifiers and bridgectl share: the servers,
+// the queues, and the verifiers' options that an operator needs too.
 package variables
 
 import (
@@ -13,10 +12,10 @@ import (
 	"github.com/twoqueue/twoqueue/cmd/internal/transit"
 )
 
-// Prefix starts their names.
+// Prefix begins the names of these variables.
 const Prefix = "BRIDGE"
 
-// Bridge is part of a command's configuration.
+// Bridge is the part of a command's configuration that the commands share.
 type Bridge struct {
 	Database struct {
 		URL     string `desc:"the database that holds the ledger: postgres:// or mysql://user:password@host:port/database, sqlserver:// or azuresql://user:password@host:port?database=name, or sqlite:/path/to/file; required by a verifier"`
@@ -39,7 +38,7 @@ type Bridge struct {
 	HandBack      environment.Span   `split_words:"true" default:"10m" desc:"how long a verifier holds a message unacked; must be shorter than the broker's consumer timeout (30m unless changed)"`
 }
 
-// Open reads the files that stand for URLs, and checks the URLs and the names.
+// Open reads the URLs that are in files, and checks the URLs and the names.
 func (b *Bridge) Open() error {
 	database, broker := b.Secrets()
 	if err := environment.Open(database, broker); err != nil {
@@ -57,7 +56,7 @@ func (b *Bridge) Open() error {
 	return CheckQueue("BRIDGE_QUEUE", b.Queue)
 }
 
-// Secrets are the two URLs, with the files that they may stand in.
+// Secrets returns the two URLs, with the files that may have them.
 func (b *Bridge) Secrets() (database, broker environment.Secret) {
 	return environment.Secret{Name: "BRIDGE_DATABASE_URL", Value: &b.Database.URL, File: b.Database.URLFile,
 			Check: transit.Refuse(b.Insecure, "BRIDGE_DATABASE_URL", transit.Database)},
@@ -65,8 +64,8 @@ func (b *Bridge) Secrets() (database, broker environment.Secret) {
 			Check: transit.Refuse(b.Insecure, "BRIDGE_AMQP_URL", transit.Broker)}
 }
 
-// CheckQueue checks a staging queue's name, which leaves room for those beside it; from
-// is where it stands.
+// CheckQueue checks a staging queue's name, which must leave room for the names of the queues beside
+// it. from is the variable or the flag that has the name.
 func CheckQueue(from, name string) error {
 	if name == "" || len(name) > 200 {
 		return fmt.Errorf("%s: must have 1 to 200 bytes; name the staging queue or unset it", from)
@@ -74,7 +73,7 @@ func CheckQueue(from, name string) error {
 	return nil
 }
 
-// Topology is the staging queue and those beside it.
+// Topology returns the staging queue with the queues beside it.
 func (b *Bridge) Topology() bridge.Topology {
 	return bridge.Topology{Queue: b.Queue, Exchange: b.Exchange, Classic: bool(b.Classic), Audit: int(b.Audit), OrderedShards: int(b.OrderedShards)}
 }
