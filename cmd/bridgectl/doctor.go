@@ -189,7 +189,7 @@ func remedy(err error) string {
 	return cmp.Or(text, "see what the error says")
 }
 
-// examineTransit adds whether the traffic to a server can be read on the way.
+// examineTransit reports whether the traffic to a server can be read on the way.
 func (g *group) examineTransit(check, variable string, found *transit.Exposure) {
 	if found != nil {
 		g.warn(check, "in "+variable+", "+found.Mend, "%s", found)

@@ -29,7 +29,7 @@ type replayPlan struct {
 //
 // A message goes to its target, in the form that the receiver expects, and never back into the
 // staging queue. The row of a committed message is deleted as soon as the message is safe in the
-// dead queue, so a verifier would take it for rolled back and drop it.
+// dead queue, so a verifier would judge it rolled back and drop it.
 //
 // A message that is known to be committed may go. Either its row is in the ledger now, and even a
 // lookup that does not wait may believe a row (rule 3 of package bridge), or a verifier's verdict
