@@ -12,8 +12,8 @@ import (
 	"github.com/twoqueue/twoqueue/tests/stage"
 )
 
-// idlers are the databases whose connections a test can end: with a query for the own session, a
-// statement that ends a session, and a query that counts the sessions of an ID.
+// idlers are the databases whose connections a test can end: with a query for a connection's
+// session, a statement that ends a session, and a query that counts the sessions with its ID.
 var idlers = []struct {
 	stage.Database
 	session, kill, count string

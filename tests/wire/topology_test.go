@@ -125,8 +125,8 @@ func TestAQueueWithOtherArgumentsIsToldByTheArgument(t *testing.T) {
 	}
 }
 
-// RabbitMQ ignores arguments that it does not know, and treats a missing type as classic. Both
-// differences are harmless.
+// RabbitMQ ignores unknown arguments and treats a missing type as classic. Both differences are
+// harmless.
 func TestAQueueWithHarmlessDifferencesIsAccepted(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
