@@ -278,8 +278,8 @@ func (g *grants) brokerRights(role string) (brokerRight, bool) {
 	return brokerRight{}, false
 }
 
-// targets returns a pattern of the exchanges of BRIDGE_ALLOW, the default exchange, which leads to
-// the queues beside the staging queue, and more names. Without BRIDGE_ALLOW it matches every name.
+// targets returns a pattern that matches the exchanges of BRIDGE_ALLOW, the default exchange, which
+// leads to the queues beside the staging queue, and more. Without BRIDGE_ALLOW it matches any name.
 func (g *grants) targets(more []string) string {
 	if len(g.app.config.Allow) == 0 {
 		return ".*"

@@ -43,9 +43,9 @@ type management struct {
 	http     *http.Client
 }
 
-// newManagement takes http://user:password@host:port, with or without the API's path. The virtual
-// host comes from the AMQP URL, and so does the login if the address has none. No error contains
-// a user or a password.
+// newManagement takes http:// or https://user:password@host:port, with or without the API's path.
+// The virtual host comes from the AMQP URL, and so does the login if the address has none. No error
+// contains a user or a password.
 func newManagement(address, amqpURL string) (*management, error) {
 	base, err := url.Parse(address)
 	if err != nil || base.Hostname() == "" || base.Scheme != "http" && base.Scheme != "https" ||
@@ -193,7 +193,7 @@ func (l *looseMap) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// queue returns a queue of the virtual host, or errNotThere if it has none of this name.
+// queue returns a queue of the virtual host. The error wraps errNotThere if it has none of this name.
 func (m *management) queue(ctx context.Context, name string) (*managedQueue, error) {
 	q := new(managedQueue)
 	if err := m.get(ctx, q, "queues", m.vhost, name); err != nil {
