@@ -110,7 +110,7 @@
 //	                                      forwarded
 //	verifier: the ack, before DELETE      an orphan row, harmless; a carried message is
 //	                                      staged again: a duplicate (package verifier
-//	                                      never acks first)
+//	                                      acks first only if the DELETE is late or fails)
 //	database: a DELETE that has not       the row is back: an orphan; a carried message is
 //	reached the disk                      staged again: a duplicate
 //	receiver: its commit, before its ack  redelivered; its inbox knows the ID
