@@ -13,21 +13,21 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// Carried is an inspect.CarriedReader of a ledger by the statements of its database.
+// Carried implements inspect.CarriedReader by the statements of a database.
 type Carried struct {
 	Ledger driver.Ledger
 	tables.Watched
-	// Count and CountWaiting are statements whose one number is the number of rows, up to their parameter.
-	// Rows and Waiting return so many rows at most, and Row the one whose ID is its parameter, or
-	// nothing: id as text, recorded_ms and stage_ms in milliseconds since 1970, and bytes.
+	// Count and CountWaiting return one number, the number of rows, up to their parameter. Rows and
+	// Waiting return at most so many rows, and Row the row whose ID is its parameter, or nothing:
+	// id as text, recorded_ms and stage_ms in milliseconds since 1970, and bytes.
 	Count, Rows, Row, CountWaiting, Waiting string
 	// MakeDue makes the row of its parameter due, if its time has not come.
 	MakeDue string
 	// ID returns an ID as a parameter.
 	ID func(uuid.UUID) any
-	// Ask runs a statement so that it reads only committed rows. Nil: on the pool as it is.
+	// Ask runs a statement so that it reads only committed rows. Nil: directly on the pool.
 	Ask func(ctx context.Context, ask func(ctx context.Context, db sqlx.QueryerContext) error) error
-	// Change runs MakeDue so that it commits. Nil: on the pool as it is.
+	// Change runs MakeDue so that it commits. Nil: directly on the pool.
 	Change func(ctx context.Context, change func(ctx context.Context, db sqlx.ExecerContext) error) error
 }
 

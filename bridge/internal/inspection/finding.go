@@ -1,5 +1,5 @@
-// Package inspection is the common part of the inspectors of all databases: what surrounds a
-// Diagnose, and the wait of a Holders.
+// Package inspection is the common part of the inspectors of all databases: the findings of a
+// Diagnose, and the wait of Holders.
 package inspection
 
 import (
@@ -16,30 +16,30 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 )
 
-// Findings are what a Diagnose has found so far.
+// Findings are the findings of a Diagnose.
 type Findings []inspect.Finding
 
-// OK notes that it is well.
+// OK notes that the check is passed.
 func (f *Findings) OK(check, format string, args ...any) {
 	f.add(check, inspect.OK, "", format, args...)
 }
 
-// Warning notes what works, and costs something or may fail later.
+// Warning notes a setting that works, but costs something or may fail later.
 func (f *Findings) Warning(check, mend, format string, args ...any) {
 	f.add(check, inspect.Warning, mend, format, args...)
 }
 
-// Error notes what loses messages, or keeps everything from working.
+// Error notes a setting that loses messages, or stops everything.
 func (f *Findings) Error(check, mend, format string, args ...any) {
 	f.add(check, inspect.Error, mend, format, args...)
 }
 
-// Unknown notes that the login may not look, or that the server does not tell.
+// Unknown notes that the login may not look, or that the server does not show it.
 func (f *Findings) Unknown(check, mend string, err error) {
 	f.add(check, inspect.Unknown, mend, "%v", err)
 }
 
-// Expect notes good as well if it holds, and else bad at that level, with its mend.
+// Expect notes good as OK if the check holds, and otherwise bad at that level, with its remedy.
 func (f *Findings) Expect(check string, holds bool, good string, level inspect.Level, bad, mend string) {
 	if holds {
 		f.OK(check, "%s", good)
@@ -52,7 +52,7 @@ func (f *Findings) add(check string, level inspect.Level, mend, format string, a
 	*f = append(*f, inspect.Finding{Check: check, Level: level, Text: fmt.Sprintf(format, args...), Fix: mend})
 }
 
-// The checks that all databases have.
+// The checks of all databases.
 const (
 	checkLedger = "ledger"
 	checkPool   = "connection pool"
@@ -75,14 +75,14 @@ const (
 	CheckRows      = "rows in the ledger"
 )
 
-// needConnections is how many connections cmd/verifier wants with default options, and
-// so how many must be left.
+// needConnections is how many connections cmd/verifier uses with default options, and so how many
+// must be left.
 const needConnections = 27
 
 // LongOpen is how long a transaction may be open without a warning.
 const LongOpen = time.Hour
 
-// Ledger notes what Check says.
+// Ledger notes the result of Check.
 func (f *Findings) Ledger(ctx context.Context, ledger driver.Ledger) {
 	if err := ledger.Check(ctx); err != nil {
 		f.Error(checkLedger, "see the text; a verifier does not start before this is well", "%v", err)
@@ -94,14 +94,14 @@ func (f *Findings) Ledger(ctx context.Context, ledger driver.Ledger) {
 	}
 }
 
-// How far the clocks may be apart: a verifier's sweep allows for half an hour
-// ('The sweep' in package driver).
+// The tolerated differences between the clocks: a verifier's sweep allows for half an hour ('The
+// sweep' in package driver).
 const (
 	clockWarning = time.Second
 	clockError   = time.Minute
 )
 
-// Clock compares the database's clock, in milliseconds since 1970, with ours.
+// Clock compares the database's clock, in milliseconds since 1970, with this process's.
 func (f *Findings) Clock(ctx context.Context, db *sqlx.DB, query string) {
 	const mend = "set both clocks by NTP; a sweep of orphans relies on clocks that differ by less than 30 minutes"
 	before := time.Now()
@@ -113,8 +113,8 @@ func (f *Findings) Clock(ctx context.Context, db *sqlx.DB, query string) {
 	f.clock(time.UnixMilli(ms), before, time.Now(), mend)
 }
 
-// clock judges what was read between before and after: only what is outside of the two
-// is a difference.
+// clock judges a time that was read between before and after: a difference is only a time outside
+// of the two.
 func (f *Findings) clock(theirs, before, after time.Time, mend string) {
 	var difference time.Duration
 	switch {
@@ -134,7 +134,7 @@ func (f *Findings) clock(theirs, before, after time.Time, mend string) {
 	}
 }
 
-// What of a backlog is worth a warning.
+// The limits above which a backlog gets a warning.
 const (
 	orphanAge   = 7 * 24 * time.Hour
 	mostOrphans = 1000
@@ -143,7 +143,7 @@ const (
 	longDue     = 5 * time.Minute
 )
 
-// Backlog counts orphans, rows that carry messages, and those of them that are due or delayed.
+// Backlog counts orphans and carried rows, and the due and the delayed rows among these.
 func (f *Findings) Backlog(ctx context.Context, ledger driver.Ledger, carried inspect.CarriedReader) {
 	features := ledger.Features()
 	if features.Sweeps {
@@ -174,7 +174,8 @@ func (f *Findings) Backlog(ctx context.Context, ledger driver.Ledger, carried in
 	}
 }
 
-// delayed tells of messages that wait for their time, and of the first due row that no verifier has claimed.
+// delayed notes messages that wait for their time, and the first due row that no verifier has
+// claimed.
 func (f *Findings) delayed(ctx context.Context, carried inspect.CarriedReader, due []driver.DueRow, now time.Time) {
 	waiting := 0
 	next, err := carried.DelayedRows(ctx, 1)
@@ -195,7 +196,7 @@ func (f *Findings) delayed(ctx context.Context, carried inspect.CarriedReader, d
 	f.OK(checkDelay, "%s", text)
 }
 
-// due judges by the first row.
+// due judges by the first due row.
 func (f *Findings) due(all int, due []driver.DueRow, now time.Time) {
 	text := "rows hold messages: " + atLeast(max(all, len(due)), mostCarried)
 	if len(due) == 0 {
@@ -219,7 +220,7 @@ func atLeast(n, limit int) string {
 	return fmt.Sprint(n)
 }
 
-// Connections judges how many of the server's connections are left.
+// Connections judges the number of connections left at the server.
 func (f *Findings) Connections(left, limit int64) {
 	text := fmt.Sprintf("%d of %d", left, limit)
 	if left < needConnections {
@@ -243,13 +244,12 @@ func (f *Findings) Oldest(seconds sql.NullFloat64, among string) {
 	}
 }
 
-// cost says what missing rights cost.
+// cost is the consequence of missing rights.
 var cost = map[string]string{
 	CheckStage: ": a carried message whose staged copy is lost, or was never published, waits for a verifier that has this right",
 }
 
-// Missing judges rights by those that the login lacks, each in the words of GRANT. login is its
-// name in SQL.
+// Missing notes the missing rights, each in the words of GRANT. login is the login's name in SQL.
 func (f *Findings) Missing(check string, level inspect.Level, login string, missing []string) {
 	if len(missing) == 0 {
 		f.OK(check, "all there")
@@ -258,7 +258,7 @@ func (f *Findings) Missing(check string, level inspect.Level, login string, miss
 	f.add(check, level, grants(login, missing), "the login lacks %s%s", strings.Join(missing, ", "), cost[check])
 }
 
-// grants are the statements that give rights, a line for each table.
+// grants returns the statements that grant rights, a line for each table.
 func grants(login string, rights []string) string {
 	var tables, statements []string
 	names := make(map[string][]string)

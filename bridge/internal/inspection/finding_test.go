@@ -9,11 +9,11 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 )
 
-// Only what lies outside of the two readings of our own clock is a difference, however
-// long the question has taken.
+// A difference is only a time outside of the two readings of the process's clock, however long the
+// query took.
 func TestClockIsJudgedByWhatTheQuestionCannotExplain(t *testing.T) {
 	before := time.UnixMilli(1_000_000)
-	after := before.Add(10 * time.Minute) // a slow question
+	after := before.Add(10 * time.Minute) // a slow query
 	for _, c := range []struct {
 		theirs time.Time
 		want   inspect.Level
@@ -37,7 +37,7 @@ func TestClockIsJudgedByWhatTheQuestionCannotExplain(t *testing.T) {
 	}
 }
 
-// What is missing is granted by what the mend says, pasted as it is.
+// The remedy for missing rights is the statements that grant them, ready to paste.
 func TestMissingRightsAreStatements(t *testing.T) {
 	var f Findings
 	f.Missing(CheckStage, inspect.Warning, "verifier", []string{"SELECT ON bridge_watermark", "UPDATE ON bridge_watermark", "UPDATE (stage_at) ON bridge_ledger"})

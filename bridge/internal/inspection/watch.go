@@ -17,16 +17,16 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// A Watch is the Holders of inspect.Watcher: one session settles an ID, another asks the
-// server whom it waits for.
+// A Watch implements Holders of inspect.Watcher: one session settles an ID, another reads from the
+// server which sessions it waits for.
 type Watch struct {
 	tables.Watched
-	// Session tells the server's name of a session that is about to wait.
+	// Session returns the server's name of a session that is about to wait.
 	Session func(ctx context.Context, session sqlx.QueryerContext) (string, error)
-	// Look asks, on another connection, whom that session waits for.
+	// Look returns, over another connection, the sessions that this session waits for.
 	Look func(ctx context.Context, conn *sqlx.Conn, session string) ([]inspect.Holder, error)
-	// Cancel ends the settle's context once it is known whom it waits for, where a driver
-	// does that without harm to the session. Else it waits to its end.
+	// Cancel ends the settle's context once the holders are found, for a driver that does that
+	// without harm to the session. Otherwise the settle waits to its end.
 	Cancel bool
 	// Pause is how long to wait before the first look; the next pauses are longer.
 	Pause time.Duration
@@ -38,7 +38,7 @@ const WatchWait = time.Second
 // maxPauses is how many times Pause a pause is at most.
 const maxPauses = 8
 
-// Holders returns when the settle has returned, whatever happens.
+// Holders returns when the settle has returned, in any case.
 func (w Watch) Holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder, error) {
 	found, err := w.holders(ctx, id)
 	if err != nil {
@@ -47,7 +47,7 @@ func (w Watch) Holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder, err
 	return found, nil
 }
 
-// OpenTransactions is that of inspect.Watcher; list lists them.
+// OpenTransactions implements inspect.Watcher by list.
 func OpenTransactions(on tables.Watched, age time.Duration, limit int, list func() ([]inspect.Holder, error)) (found []inspect.Holder, err error) {
 	if err = tables.CheckAge(age, limit); err == nil {
 		found, err = list()
@@ -65,7 +65,7 @@ func (w Watch) holders(ctx context.Context, id uuid.UUID) (holders []inspect.Hol
 	settling, cancel := context.WithCancel(ctx)
 	defer cancel()
 	waiting, ended := context.WithCancel(ctx)
-	var session atomic.Pointer[string] // the last, where a settle is tried again
+	var session atomic.Pointer[string] // the last session, if a settle is tried again
 	began, result := make(chan struct{}), make(chan error, 1)
 	begin := sync.OnceFunc(func() { close(began) })
 	var outcome driver.Outcome
@@ -102,12 +102,12 @@ func (w Watch) holders(ctx context.Context, id uuid.UUID) (holders []inspect.Hol
 	}
 }
 
-// ErrNotLooked is the error of a Watch that has waited for somebody, and had no answer in
-// time for whom: no connection was free, or the server was slow to tell.
+// ErrNotLooked is the error of a Watch whose settle waited, but whose question for the holders had
+// no answer in time: no connection was free, or the server was slow.
 var ErrNotLooked = errors.New("no answer in time who is waited for")
 
-// look looks, while waiting has not ended, until it has found somebody. It has not looked
-// if waiting had ended when the first answer came: that may be about nobody.
+// look looks until it has found a holder, or until waiting has ended. looked is false if waiting
+// had ended when the first answer came: that answer may be empty for this reason.
 func (w Watch) look(ctx, waiting context.Context, session *atomic.Pointer[string], cancel func()) (holders []inspect.Holder, looked bool, err error) {
 	pause := time.NewTimer(w.Pause)
 	defer pause.Stop()
@@ -116,7 +116,7 @@ func (w Watch) look(ctx, waiting context.Context, session *atomic.Pointer[string
 		return nil, false, nil
 	case <-pause.C:
 	}
-	// While others have all the connections, no longer than the settle: it has one of them.
+	// If others have all the connections, wait no longer than the settle, which has one of them.
 	conn, err := w.DB.Connx(waiting)
 	if err != nil {
 		if waiting.Err() != nil {
@@ -130,7 +130,7 @@ func (w Watch) look(ctx, waiting context.Context, session *atomic.Pointer[string
 		if err != nil {
 			return nil, true, err
 		}
-		// If the settle has ended meanwhile, the answer may be about who has its session now.
+		// After the end of the settle the answer may be about another user of its session.
 		if len(holders) > 0 && waiting.Err() == nil {
 			if w.Cancel {
 				cancel()
@@ -147,8 +147,7 @@ func (w Watch) look(ctx, waiting context.Context, session *atomic.Pointer[string
 	return nil, looked, nil
 }
 
-// errOneConnection is the error of a Holders on a pool that cannot have a second
-// connection.
+// errOneConnection is the error of Holders on a pool that cannot have a second connection.
 var errOneConnection = errors.New("the pool may have one connection, must have two at least")
 
 // CheckPool returns an error unless the pool may have two connections.
@@ -159,7 +158,7 @@ func CheckPool(db *sqlx.DB) error {
 	return nil
 }
 
-// mostStatement is how much of a statement a Holder tells, in bytes.
+// mostStatement bounds the bytes of a statement in a Holder.
 const mostStatement = 1000
 
 // Cut returns the beginning of a statement.

@@ -1,8 +1,8 @@
 package limits
 
-// Width is how many bytes a value in the headers has, behind its type, as RabbitMQ and amqp091-go
-// write it. It is false for a type whose values tell their length themselves (S, x, F, A), and for
-// one that the library does not know.
+// Width returns how many bytes a value in the headers has, after its type, in the encoding of
+// RabbitMQ and amqp091-go. fixed is false for a type whose values contain their length (S, x, F,
+// A), and for a type that the library does not support.
 func Width(kind byte) (bytes uint64, fixed bool) {
 	switch kind {
 	case 'V':

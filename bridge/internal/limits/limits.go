@@ -1,5 +1,5 @@
-// Package limits knows what of a message AMQP 0-9-1 can carry. What it refuses would end
-// the channel or the connection, as amqp091-go writes it without a look.
+// Package limits checks that AMQP 0-9-1 can carry a message. A message that it refuses would end
+// the channel or the connection, since amqp091-go writes it unchecked.
 package limits
 
 import (
@@ -11,7 +11,7 @@ import (
 // MaxShort is the length of AMQP's short strings: names, keys, properties.
 const MaxShort = 255
 
-// Publishing checks what is to be published, the body aside.
+// Publishing checks a message except its body.
 func Publishing(exchange, routingKey string, p amqp.Publishing) error {
 	if err := shortStrings(exchange, routingKey, p); err != nil {
 		return err
@@ -41,11 +41,11 @@ func shortStrings(exchange, routingKey string, p amqp.Publishing) error {
 	return nil
 }
 
-// What amqp091-go reads of headers (maxFieldDepth and maxContainerElements in its read.go).
-// It writes more without complaint. A delivery with more ends the connection of its consumer,
-// each time it is delivered, unless package unreadable has replaced it.
+// The headers that amqp091-go can read (maxFieldDepth and maxContainerElements in its read.go). It
+// writes larger ones without an error. A delivery with larger ones ends the connection of its
+// consumer, at each delivery, unless package unreadable has replaced it.
 const (
-	// MaxDepth is how deep tables and lists may lie in the headers.
+	// MaxDepth is how deep tables and lists may be nested in the headers.
 	MaxDepth = 32
 	// MaxElements is how many elements each of them may have.
 	MaxElements = 8192
@@ -89,8 +89,7 @@ func checkContainer(elements, depth int) error {
 	return nil
 }
 
-// HeaderBytes is an upper bound of the size of the frame with headers and
-// properties.
+// HeaderBytes is an upper bound of the size of the frame with headers and properties.
 func HeaderBytes(p amqp.Publishing) int {
 	const fixed = 64 // the frame's own fields, numbers, and the lengths of strings
 	return fixed + tableBytes(p.Headers) + len(p.ContentType) + len(p.ContentEncoding) + len(p.CorrelationId) +

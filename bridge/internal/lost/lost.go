@@ -1,4 +1,4 @@
-// Package lost recognises the errors of a connection to a database that is no longer there.
+// Package lost recognises the errors of a lost connection to a database.
 package lost
 
 import (
@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// Is tells whether err says that the connection ended: by the other side, or somewhere between.
-// A time-out is not such an error, since the connection may be there.
+// Is reports whether err means that the connection ended: by the other side, or somewhere between.
+// A time-out is not such an error, since the connection may still exist.
 func Is(err error) bool {
 	for _, end := range []error{io.EOF, io.ErrUnexpectedEOF, driver.ErrBadConn, net.ErrClosed, syscall.ECONNRESET, syscall.ECONNABORTED, syscall.EPIPE} {
 		if errors.Is(err, end) {

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// The numbers of SQL Server's errors that packages of the bridge tell apart
-// ('Database engine events and errors').
+// The numbers of SQL Server's errors that packages of the bridge handle ('Database engine events
+// and errors').
 const (
 	NoObject        = 208  // there is no such table or view
 	Denied          = 229  // no right on the object
@@ -14,7 +14,7 @@ const (
 	NoDatabaseRight = 262  // no right in the database, such as CREATE TABLE or VIEW DATABASE STATE
 	NoPermission    = 297  // no right to a view of the server, after NoServerState
 	NoServerState   = 300  // no VIEW SERVER STATE
-	NotAllowed      = 371  // instead of NoPermission and NoServerState, from SQL Server 2022 on
+	NotAllowed      = 371  // in place of NoPermission and NoServerState, from SQL Server 2022 on
 	DeadlockVictim  = 1205 // the server has rolled the transaction back
 	LockTimeout     = 1222 // LOCK_TIMEOUT has ended a wait
 	UniqueIndex     = 2601 // duplicate key in a unique index
@@ -26,8 +26,8 @@ const (
 	ServerStops     = 6005 // SHUTDOWN is in progress
 	LogFull         = 9002
 
-	// Of Azure SQL Database: it moves, is busy, or is at a limit of its resources ('Troubleshoot
-	// transient connection errors').
+	// Azure SQL Database moves, is busy, or is at a limit of its resources ('Troubleshoot transient
+	// connection errors').
 	AzureMoved       = 40197
 	AzureBusy        = 40501
 	AzureUnavailable = 40613
@@ -35,8 +35,8 @@ const (
 	AzureFewWorkers  = 10929
 )
 
-// babelfishError is the number of Babelfish 4.3 for PostgreSQL's errors that have no number of
-// SQL Server's; the text tells them apart (measured on 4.3).
+// babelfishError is the number of Babelfish 4.3 for PostgreSQL's errors that have no number of SQL
+// Server's; the text distinguishes them (measured on 4.3).
 const babelfishError = 33557097
 
 func babelfishNumber(text string) int32 {
@@ -49,8 +49,8 @@ func babelfishNumber(text string) int32 {
 	return babelfishError
 }
 
-// Number returns the number of the server's error, or 0 if err is none. The driver's error has
-// the method. Babelfish's own number is translated where the meaning is known.
+// Number returns the number of the server's error, or 0 if err is none. The driver's error has the
+// method. Babelfish's own number is translated if its meaning is known.
 func Number(err error) int32 {
 	var e interface{ SQLErrorNumber() int32 }
 	if !errors.As(err, &e) {

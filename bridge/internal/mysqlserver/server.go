@@ -1,5 +1,5 @@
-// Package mysqlserver reads what a MySQL or MariaDB server answers, for packages mysql and
-// mysqlinspect.
+// Package mysqlserver reads the errors and variables of a MySQL or MariaDB server, for packages
+// mysql and mysqlinspect.
 package mysqlserver
 
 import (
@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// Number returns the number of a server's error, or 0. The driver's error has it
-// in a field and no method that tells it, and to name the driver's type would be to
-// import, and so to register, the driver: so the field is found by its name.
+// Number returns the number of a server's error, or 0. The driver's error has it in a field and no
+// method that returns it. To name the driver's type would mean to import, and so to register, the
+// driver: so the field is found by its name.
 func Number(err error) uint64 {
 	for ; err != nil; err = errors.Unwrap(err) {
 		value := reflect.Indirect(reflect.ValueOf(err))
@@ -25,5 +25,5 @@ func Number(err error) uint64 {
 	return 0
 }
 
-// Off tells whether that is the value of a variable that is off.
+// Off reports whether value means that a variable is off.
 func Off(value string) bool { return value == "0" || strings.EqualFold(value, "OFF") }

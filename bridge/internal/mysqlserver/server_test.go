@@ -12,8 +12,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/mysqlserver"
 )
 
-// The number is found by the name of a field, so a driver that renames it must fail
-// here.
+// The number is found by the name of a field: this test must fail if a driver renames it.
 func TestErrorsAreToldByTheDriversNumber(t *testing.T) {
 	type wrapper struct{ error }
 	for name, c := range map[string]struct {

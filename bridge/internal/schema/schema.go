@@ -1,7 +1,7 @@
 // Package schema puts the bridge's tables and functions into a schema of their own.
 //
-// All statements of the bridge are written with bare names, such as bridge_ledger. Name.In is the one
-// place that writes a schema before them.
+// All statements of the bridge are written with bare names, such as bridge_ledger. Only Name.In
+// writes a schema before them.
 package schema
 
 import (
@@ -14,22 +14,22 @@ import (
 	"unicode/utf8"
 )
 
-// A Name is the schema of the bridge's tables. The zero Name is none: the connection's own settings
+// A Name is the schema of the bridge's tables. The zero Name is none: the connection's settings
 // find the tables.
 type Name struct {
 	name     string
 	quoted   string    // with a full stop after it; empty for none
-	national string    // begins a literal that holds the name
-	known    *sync.Map // the answers of In
+	national string    // begins a literal that contains the name
+	known    *sync.Map // cache of In
 }
 
 // PostgreSQL returns a schema by its name in the catalogue, or the zero Name if name is empty.
 func PostgreSQL(name string) (Name, error) {
-	const most = 63 // the server cuts a longer one
+	const most = 63 // the server cuts off a longer name
 	if len(name) > most {
 		return Name{}, fmt.Errorf("schema %q is %d bytes long, must be at most %d", name, len(name), most)
 	}
-	if strings.Contains(name, `\`) { // which some settings give a meaning in literals
+	if strings.Contains(name, `\`) { // under some settings it is an escape in literals
 		return Name{}, fmt.Errorf("schema %q contains a backslash: rename the schema", name)
 	}
 	return of(name, `"`, `"`, "")
@@ -56,8 +56,8 @@ func of(name, opening, closing, national string) (Name, error) {
 }
 
 var (
-	// token matches the parts of a statement that In looks at. A name in quotes or in a comment stays,
-	// and one that has a schema already.
+	// token matches the parts of a statement that In checks. A name in quotes or in a comment
+	// stays, and so does a name with a schema.
 	token = regexp.MustCompile(`\bN'(?:[^']|'')*'|'(?:[^']|'')*'|"[^"]*"|\[(?:[^\]]|\]\])*\]|--[^\n]*|\.?\bbridge_\w+`)
 	name  = regexp.MustCompile(`\.?\bbridge_\w+`)
 )
@@ -69,9 +69,9 @@ var owned = map[string]bool{
 	"bridge_committed": true, "bridge_forget": true, "bridge_due": true, "bridge_claim": true, "bridge_touch": true,
 }
 
-// In returns a statement with the schema before the names of the bridge's tables and functions, also
-// in literals. It keeps its answers, so a statement must hold no values. The zero Name returns the
-// statement as it is.
+// In returns a statement with the schema before the names of the bridge's tables and functions,
+// also in literals. It caches its results, so a statement must contain no values. The zero Name
+// returns the statement unchanged.
 func (n Name) In(statement string) string {
 	if n.quoted == "" {
 		return statement
@@ -103,8 +103,8 @@ func (n Name) qualify(part string) string {
 	return literal
 }
 
-// Mend says what to do where the bridge's tables are not found. setting is what finds them without a
-// schema.
+// Mend returns the remedy for missing tables. setting is the setting that finds the tables without
+// a schema.
 func (n Name) Mend(setting string) string {
 	if n.quoted == "" {
 		return "call migrate.Ledger or migrate.Inbox, and see that " + setting + " is the same everywhere"
@@ -112,10 +112,10 @@ func (n Name) Mend(setting string) string {
 	return fmt.Sprintf("call migrate.Ledger or migrate.Inbox by way of migrate.Schema(%q), or correct the name", n.name)
 }
 
-// IsSet tells whether there is a schema.
+// IsSet reports whether there is a schema.
 func (n Name) IsSet() bool { return n.quoted != "" }
 
-// String returns the name as the catalogue spells it.
+// String returns the name in the catalogue's spelling.
 func (n Name) String() string { return n.name }
 
 // Quoted returns the name as an identifier.

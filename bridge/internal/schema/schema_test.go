@@ -27,7 +27,7 @@ func TestOnlyTheBridgesTablesAndFunctionsGetTheSchema(t *testing.T) {
 		{`[it]]'s].[bridge_ledger] [a'b]`, `[it]]'s].[bridge_ledger] [a'b]`, `[it]]'s].[bridge_ledger] [a'b]`},
 		{postgres.In(`'bridge_ledger' FROM bridge_ledger`), postgres.In(`'bridge_ledger' FROM bridge_ledger`), postgres.In(`'bridge_ledger' FROM bridge_ledger`)},
 	} {
-		for range 2 { // the second time from memory
+		for range 2 { // the second time from In's cache
 			if got := postgres.In(c.text); got != c.postgres {
 				t.Errorf("%s becomes %s, must become %s", c.text, got, c.postgres)
 			}

@@ -21,16 +21,16 @@ type Entities struct {
 	d EntityDialect
 }
 
-// NewEntities returns those of a database with this dialect.
+// NewEntities returns the Entities of a database with this dialect.
 func NewEntities(d EntityDialect) Entities { return Entities{d: d} }
 
-// An EntityDialect is what differs between databases about marks and kept messages.
+// An EntityDialect holds the differences between databases in marks and kept messages.
 type EntityDialect struct {
-	// Bind puts arguments into a statement, or beside it, as the driver takes them. They
-	// are texts, numbers and a message, in the order that is said of each statement.
+	// Bind puts arguments into a statement, or returns them beside it, as the driver takes them.
+	// They are texts, numbers and a message, in the order given for each statement.
 	Bind func(statement string, args ...any) (string, []any)
 
-	// LockMark is that of driver.Marks, and SetMark its statement. The texts have been
+	// LockMark implements driver.Marks, and SetMark executes its statement. The texts have been
 	// checked.
 	LockMark func(ctx context.Context, tx bridge.Tx, consumer, name string) (string, error)
 	SetMark  func(ctx context.Context, tx bridge.Tx, consumer, name, mark string) (changed int64, err error)
@@ -41,31 +41,32 @@ type EntityDialect struct {
 	Unkeep       string // consumer, entity, version
 	KeptEntities string // consumer, limit: entity, mark, lowest version, number of messages, age in seconds
 
-	// IsDuplicate tells whether Keep found the version there; nil where Keep then inserts
-	// nothing, and that is no error.
+	// IsDuplicate reports whether Keep found the version there; nil if Keep then inserts nothing
+	// and returns no error.
 	IsDuplicate func(error) bool
-	// Classify adds to an error what it means for the bridge. doing is what was being done.
+	// Classify adds the bridge's error, with the remedy, to the database's. doing is the action.
 	Classify func(err error, doing string) error
 }
 
-// What is being done with a mark, as errors say it.
+// The actions with a mark that errors name.
 const (
 	LockingMark = "lock mark"
 	SettingMark = "set mark"
 )
 
-// StandardEntities is the dialect of databases that have ON CONFLICT and RETURNING. It
-// takes the schema of the tables, sqlx's word for the placeholders, the database's expression for the time, and for
-// the whole seconds since the lowest kept_at of a group, and Dialect.Anew.
+// StandardEntities is the dialect of databases that have ON CONFLICT and RETURNING. Its parameters
+// are the schema of the tables, sqlx's constant for the placeholders, the database's expression for
+// the time, its expression for the whole seconds since the lowest kept_at of a group, and
+// Dialect.Anew.
 func StandardEntities(in schema.Name, bindType int, now, age, condition string, classify func(error) error) EntityDialect {
 	bind := func(statement string, args ...any) (string, []any) {
 		return in.In(anew(condition, sqlx.Rebind(bindType, statement))), args
 	}
 	return EntityDialect{
 		Bind: bind,
-		// The row is locked by an update that changes nothing. It is one statement, and the
-		// first of its transaction that reads: so at any isolation level the transaction
-		// sees what the one has left that had the lock before, or fails.
+		// An update that changes nothing locks the row. It is one statement, and the first of its
+		// transaction that reads: so at any isolation level the transaction sees the mark left by
+		// the lock's previous holder, or fails.
 		LockMark: func(ctx context.Context, tx bridge.Tx, consumer, name string) (mark string, err error) {
 			statement, args := bind(`INSERT INTO bridge_mark (consumer, name, mark) VALUES (?, ?, '')
 ON CONFLICT (consumer, name) DO UPDATE SET mark = bridge_mark.mark RETURNING mark`, consumer, name)
@@ -91,7 +92,7 @@ JOIN bridge_mark m ON m.consumer = k.consumer AND m.name = k.entity ORDER BY k.a
 	}
 }
 
-// LockMark locks the mark in tx, also where there is none yet.
+// LockMark locks the mark in tx, also if there is none yet.
 func (e Entities) LockMark(ctx context.Context, tx bridge.Tx, consumer, name string) (mark string, err error) {
 	if err = CheckName(consumer, name); err == nil {
 		mark, err = e.d.LockMark(ctx, tx, consumer, name)
@@ -149,7 +150,7 @@ func (e Entities) Unkeep(ctx context.Context, tx bridge.Tx, consumer, entity str
 	return e.wrap("delete kept message", err)
 }
 
-// KeptEntities reads all that is stored for consumer, but not the messages.
+// KeptEntities reads everything stored for consumer except the messages.
 func (e Entities) KeptEntities(ctx context.Context, tx bridge.Tx, consumer string, limit int) (all []driver.KeptEntity, err error) {
 	if err = CheckConsumer(consumer); err == nil {
 		all, err = e.keptEntities(ctx, tx, consumer, limit)
@@ -177,7 +178,7 @@ func (e Entities) keptEntities(ctx context.Context, tx bridge.Tx, consumer strin
 	return all, rows.Err()
 }
 
-// wrap says what was being done when err came about, if it did.
+// wrap adds to err, unless it is nil, the action that failed.
 func (e Entities) wrap(doing string, err error) error {
 	if err == nil {
 		return nil
@@ -213,9 +214,9 @@ func queryRow(ctx context.Context, tx bridge.Tx, statement string, args []any, i
 	return ReadRow(rows, into...)
 }
 
-// ReadRow reads the one row of a result, if there is one, and ends the result. It reads to
-// the end: if rows are closed before it, go-mssqldb may send an attention, which would reach
-// the caller's transaction.
+// ReadRow reads the one row of a result, if there is one, and closes the result. It reads to the
+// end: if rows are closed earlier, go-mssqldb may send an attention, which would reach the caller's
+// transaction.
 func ReadRow(rows bridge.Rows, into ...any) (found bool, err error) {
 	defer rows.Close()
 	for rows.Next() {
@@ -227,8 +228,8 @@ func ReadRow(rows bridge.Rows, into ...any) (found bool, err error) {
 	return found, rows.Err()
 }
 
-// oneRow returns err, or an error if the statement has not changed one row: the
-// mark was not locked in this transaction.
+// oneRow returns err, or an error if the statement has not changed one row: then this transaction
+// had not locked the mark.
 func oneRow(changed int64, err error) error {
 	if err == nil && changed != 1 {
 		err = fmt.Errorf("%d rows changed, must be 1: the mark is not locked", changed)

@@ -6,8 +6,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// NoFence is the driver.Fence of a database whose COMMIT fails if the transaction has ended
-// before.
+// NoFence is the driver.Fence of a database whose COMMIT fails if the transaction ended before.
 type NoFence struct{}
 
 // Enter does nothing.

@@ -10,8 +10,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// A commit that was seen before a write began is made durable by it. One that was seen during
-// the write may have come too late for it.
+// A write makes the commits durable that were seen before it began. A commit seen during the write
+// may have come too late for it.
 func TestOnlyAWriteThatBeginsAfterTheCallMakesDurable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, writes := NewFlush(), make(chan error)
@@ -60,8 +60,8 @@ func TestOnlyAWriteThatBeginsAfterTheCallMakesDurable(t *testing.T) {
 	})
 }
 
-// The write has the caller's context: a driver cancels a commit that waits for its standby
-// when the context ends, and PostgreSQL then says that it has committed. The standby may lack it.
+// The write has the caller's context: when it ends, a driver cancels a commit that waits for its
+// standby, and PostgreSQL then reports a commit. The standby may lack it.
 func TestAWriteWhoseContextEndsMakesNothingDurable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, first, second := NewFlush(), make(chan struct{}), make(chan struct{})
@@ -80,7 +80,7 @@ func TestAWriteWhoseContextEndsMakesNothingDurable(t *testing.T) {
 		}
 		gone, leave := context.WithCancel(t.Context())
 		call(t.Context(), first)
-		call(gone, second)        // writes next
+		call(gone, second)        // this one writes next
 		call(t.Context(), second) // and this one shares that write
 		close(first)
 		synctest.Wait()

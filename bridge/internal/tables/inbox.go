@@ -20,38 +20,38 @@ import (
 // maxError is how many characters of an error are kept.
 const maxError = 1000
 
-// A Dialect is how one database says what the statements of the inbox need.
+// A Dialect holds the words in which the databases' statements for the inbox differ.
 type Dialect struct {
 	Schema  schema.Name // of the inbox's tables
-	Bind    int         // sqlx's word for the placeholders
+	Bind    int         // sqlx's constant for the placeholders
 	Key     string      // the column bridge_inbox.key, quoted
-	Now     string      // the time, in whole milliseconds since 1970, the same throughout a statement
+	Now     string      // the time, in whole milliseconds since 1970, constant within a statement
 	Claimed string      // bridge_inbox.claimed_at in the same unit
 	Limit   string      // the end of a SELECT of at most ? rows
-	Bytes   bool        // consumers and keys are columns of bytes
-	Packing Packing     // of consumers, keys, messages, states, runs and errors; or empty
+	Bytes   bool        // columns for consumers and keys contain bytes
+	Packing Packing     // for consumers, keys, messages, states, runs and errors; or empty
 
-	// Seeking is the hint after a table's name with which a statement by key searches an
-	// index and never reads the table; empty where there is none.
+	// Seeking is the hint after a table's name that makes a statement by key search an index and
+	// never read the table; empty if there is none.
 	Seeking string
-	// State is a state as a parameter; empty is text(?).
+	// State is the expression for a state as a parameter; empty means text(?).
 	State string
 
-	Insert         string // what comes before an INSERT, and
-	OnConflict     string // what after it, so that a duplicate leaves the transaction usable
-	Claiming       string // the hint for a claim that nobody may take away until the transaction ends,
-	Beside         string // and that for its row, which Join reads after it;
-	Join           string // all three are empty where a statement reads one snapshot
+	Insert         string // precedes an INSERT, and
+	OnConflict     string // follows it, so that a duplicate leaves the transaction usable
+	Claiming       string // hint that keeps other transactions from deleting a claim until this one ends,
+	Beside         string // hint for reading the claim's row, and
+	Join           string // the join that reads it after the claim; all three are empty if a statement reads one snapshot
 	Taking, Locked string // the hint after a table's name, or the end of a SELECT, that locks its rows and skips locked ones
-	Overdue        string // the hint after the table's name in an UPDATE that finds rows by when they are due; or empty
+	Overdue        string // the hint after the table's name in an UPDATE that finds rows by their due time; or empty
 	Anew           string // see anew; or empty
-	Forgetting     string // the start of a DELETE from bridge_inbox i, up to its last condition, of the keys that take the place of $keys; or empty
+	Forgetting     string // the start of a DELETE from bridge_inbox i, up to its last condition, of the keys in place of $keys; or empty
 
-	IsDuplicate func(error) bool // tells an INSERT's error, where OnConflict does not avoid it; or nil
+	IsDuplicate func(error) bool // recognises the INSERT's error, if OnConflict does not avoid it; or nil
 	Classify    func(error) error
 }
 
-// An Inbox is the part of a driver.Inbox that is the same on every database.
+// An Inbox is the portable part of a driver.Inbox.
 type Inbox struct {
 	db                                                    *sql.DB
 	d                                                     Dialect
@@ -61,9 +61,9 @@ type Inbox struct {
 
 var ofConsumer = regexp.MustCompile(`\bconsumer = (\$\d+)`)
 
-// anew puts a condition after each on the consumer, which is the parameter ${1} in it. The
-// condition is always true, and keeps the server from reusing a plan that it has made for
-// another size of the table.
+// anew adds a condition after each condition on the consumer, whose parameter is ${1} in it. The
+// added condition is always true. It keeps the server from reusing a plan made for another size of
+// the table.
 func anew(condition, statement string) string {
 	if condition == "" {
 		return statement
@@ -73,7 +73,7 @@ func anew(condition, statement string) string {
 
 const (
 	pendingColumns = `message_key, state, run, attempts, since_ms, error, message`
-	// headColumns leave the message in the database: a page of large ones would fill the memory.
+	// headColumns leave out the message: a page of large messages would fill the memory.
 	headColumns = `message_key, state, run, attempts, since_ms, error, CASE WHEN message IS NULL THEN 0 ELSE 1 END AS has_message`
 )
 
@@ -118,7 +118,7 @@ WHERE consumer = bytes(?) AND $key > bytes(?) ORDER BY $key $limit`),
 	}
 }
 
-// deleteFrom begins a DELETE. Where there is a hint, it belongs to the FROM.
+// deleteFrom begins a DELETE. A hint belongs to the FROM.
 func deleteFrom(table, hint string) string {
 	if hint == "" {
 		return "DELETE FROM " + table
@@ -134,7 +134,7 @@ func update(table, hint, set string) string {
 	return "UPDATE t SET " + set + " FROM " + table + " t " + hint
 }
 
-// name is a consumer or a key as an argument.
+// name returns a consumer or a key as an argument.
 func (i Inbox) name(s string) any {
 	if i.d.Bytes {
 		return i.d.Packing.Bytes([]byte(s))
@@ -142,10 +142,10 @@ func (i Inbox) name(s string) any {
 	return s
 }
 
-// text is a state or a run as an argument.
+// text returns a state or a run as an argument.
 func (i Inbox) text(s string) any { return i.d.Packing.Text(s) }
 
-// message is a message as an argument, which keeps an empty one from being stored as one.
+// message returns a message as an argument; an empty one becomes NULL.
 func (i Inbox) message(message []byte) any {
 	if len(message) == 0 {
 		return []byte(nil)
@@ -162,7 +162,7 @@ func (i Inbox) On(db *sql.DB) Inbox {
 // DB implements driver.Inbox.
 func (i Inbox) DB() *sql.DB { return i.db }
 
-// execKey is exec of a statement on the row of a key, with a checked consumer and key.
+// execKey checks consumer and key, and calls exec for a statement on the key's row.
 func (i Inbox) execKey(ctx context.Context, tx bridge.Tx, doing, consumer, key, statement string, args ...any) (int64, error) {
 	if err := CheckKey(consumer, key); err != nil {
 		return 0, fmt.Errorf("%s: %w", doing, err)
@@ -321,11 +321,11 @@ func (i Inbox) Claimed(ctx context.Context, tx bridge.Tx, consumer, after string
 	return claims, wrap("read claims", err)
 }
 
-// forgetKeys is how many keys one statement has room for.
+// forgetKeys is how many keys fit into one statement.
 const forgetKeys = 100
 
-// Forget implements driver.Claims. A statement that is not full has its last key again
-// and again, so that there is only one text.
+// Forget implements driver.Claims. A statement that is not full repeats its last key, so that there
+// is only one text.
 func (i Inbox) Forget(ctx context.Context, tx bridge.Tx, consumer string, keys []string, age time.Duration) (forgotten int64, err error) {
 	if err := CheckKeys(consumer, keys); err != nil {
 		return 0, fmt.Errorf("forget claims: %w", err)
@@ -385,7 +385,7 @@ func wrap(doing string, err error) error {
 	return nil
 }
 
-// short makes of s what every database can store.
+// short returns s without the characters that some database cannot store, cut off after maxError.
 func short(s string) string {
 	s = strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", ""), "\uFFFD")
 	n := 0

@@ -17,8 +17,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/schema"
 )
 
-// A Ledger is the part of a ledger that is the same in all databases. A database's package
-// embeds it, and gives it its Verbs.
+// A Ledger is the portable part of a ledger. A database's package embeds it, and gives it its
+// Verbs.
 type Ledger struct {
 	NoFence
 	db       *sqlx.DB
@@ -26,36 +26,36 @@ type Ledger struct {
 	verbs    Verbs
 }
 
-// Verbs are what a database does in its own words. Their errors are the database's, as
-// they came.
+// Verbs are the parts of a ledger that each database implements. They return the database's errors
+// unchanged.
 type Verbs struct {
-	// Classify adds to an error what it means for the bridge. doing is one of the
+	// Classify adds the bridge's error, with the remedy, to the database's. doing is one of the
 	// constants below.
 	Classify func(err error, doing string) error
-	// Schema is, for an inspector, where the bridge's tables are.
+	// Schema is the schema of the bridge's tables, for an inspector.
 	Schema schema.Name
-	// Most is how many IDs one statement takes, Chunk or fewer.
+	// Most is how many IDs one statement takes, at most Chunk.
 	Most int
 	// Tick is the resolution of recorded_at.
 	Tick time.Duration
 
-	// Identity reads the identity, if the tables are there and as they must be.
+	// Identity reads the identity, and checks the tables.
 	Identity func(ctx context.Context) (uuid.UUID, error)
-	// Check tells whether the server is one by which a verifier may judge. It may be nil.
+	// Check returns nil if a verifier may judge by this server. It may be nil.
 	Check func(ctx context.Context) error
 
-	// Record inserts ids in tx if it has the identity. It returns how many rows it has inserted.
+	// Record inserts ids in tx if it has the identity. It returns the number of inserted rows.
 	Record func(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) (changed int64, err error)
-	// Carry inserts rows with messages, about a mebibyte of them, in tx if it has the identity. All
-	// get the same times. It returns how many rows it has inserted.
+	// Carry inserts rows with about a mebibyte of messages in tx, if it has the identity. All rows
+	// get the same times. It returns the number of inserted rows.
 	Carry func(ctx context.Context, tx bridge.Tx, stage Stage, messages []driver.Carried) (changed int64, err error)
 
-	// Cancel deletes the row of id in tx if its stage time is not after its recorded_at, and returns
-	// how many rows it has deleted.
+	// Cancel deletes the row of id in tx if its stage time is not after its recorded_at, and
+	// returns the number of deleted rows.
 	Cancel func(ctx context.Context, tx bridge.Tx, id uuid.UUID) (changed int64, err error)
 
-	// Due, Claim and Touch do the same as in driver.Ledger, for at most Most rows. Due returns one
-	// row at least if the identity is right, which has nulls if none is due.
+	// Due, Claim and Touch do the same as in driver.Ledger, for at most Most rows. Due returns at
+	// least one row if the identity is right, with nulls if no row is due.
 	Due   func(ctx context.Context, after driver.DueRow, limit int) ([]DueRow, error)
 	Claim func(ctx context.Context, rows []driver.DueRow) ([]driver.Carried, error)
 	Touch func(ctx context.Context, ids []uuid.UUID) error
@@ -63,36 +63,37 @@ type Verbs struct {
 	// Instance, Committed and Settle do the same as in driver.Ledger.
 	Instance  func(ctx context.Context, tx bridge.Tx) (driver.Instance, error)
 	Committed func(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, driver.Instance, error)
-	// If there is a began, it is called before the settle
-	// waits, with the session that is going to (not on SQLite, which tells of no session).
+	// Settle does the same as in driver.Ledger. It calls began, if that is not nil, with its
+	// session before it waits (not on SQLite, which has no sessions).
 	Settle Settle
-	// Table is, for an inspector, the table that is read, as it stands in a statement.
+	// Table is the table that is read, as written in a statement, for an inspector.
 	Table string
-	// Settles is, for an inspector, a part of the statement of a settle that may hold what
-	// others wait for, which no other statement has. It is empty where none does.
+	// Settles is a fragment that identifies settle statements in the server's session list, for an
+	// inspector; empty if a settle blocks no other transaction.
 	Settles string
 
 	// Recent does the same as in driver.Ledger.
 	Recent func(ctx context.Context, ids []uuid.UUID, age time.Duration) ([]uuid.UUID, driver.Instance, error)
 
-	// Forget deletes the rows of ids, and commits that at once. It returns the IDs whose rows
-	// another transaction has locked.
+	// Forget deletes the rows of ids, and commits that at once. It returns the IDs of rows locked
+	// by another transaction.
 	Forget func(ctx context.Context, ids []uuid.UUID) (left []uuid.UUID, err error)
 
-	// Orphans returns one row at least if the identity is right, which has nulls if there
-	// are no orphans.
+	// Orphans returns at least one row if the identity is right, with nulls if there are no
+	// orphans.
 	Orphans func(ctx context.Context, age time.Duration, limit int) ([]OrphanRow, error)
 	// Raise raises the watermark to before, unless it is higher.
 	Raise func(ctx context.Context, before time.Time) error
-	// Remove deletes the rows of ids that were recorded before that time and carry no message, but
-	// those that another transaction has locked, and returns which it has deleted.
+	// Remove deletes the rows of ids that were recorded before that time and carry no message,
+	// skips rows locked by another transaction, and returns the IDs of the deleted rows.
 	Remove func(ctx context.Context, ids []uuid.UUID, before time.Time) ([]uuid.UUID, error)
-	// SweptBefore reads the watermark, of the ledger that was opened and on a primary.
+	// SweptBefore reads the watermark of the opened ledger, on a primary.
 	SweptBefore func(ctx context.Context) (time.Time, error)
 }
 
-// A Stage says which times rows get: recorded_at is the database's present time, or NotBefore if that
-// is later. The stage time is the same, and driver.PublishedGrace later if the messages are published.
+// A Stage selects the times of rows: recorded_at is the database's present time, or NotBefore if
+// that is later. The stage time is the same, or driver.PublishedGrace later if the messages are
+// published.
 type Stage struct {
 	Published bool
 	NotBefore time.Time // whole milliseconds, UTC, 1970 or later
@@ -101,7 +102,7 @@ type Stage struct {
 // A Settle waits for the transaction of id.
 type Settle func(ctx context.Context, id uuid.UUID, wait time.Duration, began func(session sqlx.QueryerContext) error) (driver.Outcome, driver.Instance, error)
 
-// What is being done, as errors say it.
+// The actions that errors name.
 const (
 	Opening          = "open ledger"
 	Checking         = "check ledger"
@@ -120,13 +121,13 @@ const (
 	ReadingWatermark = "read the watermark"
 )
 
-// An OrphanRow is a row of a list of orphans.
+// An OrphanRow is a row in a list of orphans.
 type OrphanRow struct {
 	ID         uuid.NullUUID
 	RecordedAt sql.NullTime `db:"recorded_at"`
 }
 
-// A DueRow is a row of a list of due rows. Now is the database's time.
+// A DueRow is a row in a list of due rows. Now is the database's time.
 type DueRow struct {
 	Now        time.Time
 	ID         uuid.NullUUID
@@ -149,24 +150,24 @@ func With(l *Ledger, verbs Verbs) Ledger { return Ledger{db: l.db, identity: l.i
 // Identity returns the UUID that was made with the ledger's tables.
 func (l *Ledger) Identity() uuid.UUID { return l.identity }
 
-// DB returns the pool that Open was given.
+// DB returns the pool that was passed to Open.
 func (l *Ledger) DB() *sql.DB { return l.db.DB }
 
-// Features are all.
+// Features returns all features.
 func (*Ledger) Features() driver.Features {
 	return driver.Features{Carries: true, Sweeps: true}
 }
 
-// ProofLedger is nil: the ledger itself is proven.
+// ProofLedger returns nil: the ledger itself is proven.
 func (*Ledger) ProofLedger() driver.Ledger { return nil }
 
-// FallBack knows no second way to wait.
+// FallBack returns false: there is no second way to wait.
 func (*Ledger) FallBack(error) bool { return false }
 
-// FellBack is nil.
+// FellBack returns nil.
 func (*Ledger) FellBack() error { return nil }
 
-// Check looks at the tables and at the server.
+// Check checks the tables and the server.
 func (l *Ledger) Check(ctx context.Context) error {
 	identity, err := l.verbs.Identity(ctx)
 	if err == nil && identity != l.identity {
@@ -178,9 +179,9 @@ func (l *Ledger) Check(ctx context.Context) error {
 	return l.wrap(Checking, err)
 }
 
-// Record inserts the rows without messages with one statement per Most of them or fewer, and
-// those with messages as Carry does, about a mebibyte at once. If it fails, tx holds some of the
-// rows or none.
+// Record inserts the rows without messages with one statement per Most rows or fewer, and the rows
+// with messages by Carry, about a mebibyte at once. If it fails, tx contains some of the rows or
+// none.
 func (l *Ledger) Record(ctx context.Context, tx bridge.Tx, entries []driver.Entry) error {
 	plain, carried := apart(entries)
 	if len(plain) > 0 {
@@ -203,7 +204,7 @@ type carriage struct {
 	messages []driver.Carried
 }
 
-// apart divides entries by what their rows hold, and carried ones by their times.
+// apart separates plain entries from carried ones, and groups the carried ones by their times.
 func apart(entries []driver.Entry) (plain []uuid.UUID, carried []carriage) {
 	places := make(map[Stage]int)
 	for _, e := range entries {
@@ -245,7 +246,7 @@ func (l *Ledger) carry(ctx context.Context, tx bridge.Tx, stage Stage, messages 
 	return nil
 }
 
-// Cancel compares the row's two times, which no Claim and no Touch leaves in that order.
+// Cancel compares the row's two times. After a Claim or a Touch the stage time is later.
 func (l *Ledger) Cancel(ctx context.Context, tx bridge.Tx, id uuid.UUID) (bool, error) {
 	changed, err := l.verbs.Cancel(ctx, tx, id)
 	if err != nil {
@@ -254,11 +255,10 @@ func (l *Ledger) Cancel(ctx context.Context, tx bridge.Tx, id uuid.UUID) (bool, 
 	return changed > 0, nil
 }
 
-// carryBytes is how many bytes of messages one statement carries at most, unless one message is
-// larger.
+// carryBytes bounds the bytes of messages in one statement, unless one message is larger.
 const carryBytes = 1 << 20
 
-// byBytes divides messages into chunks of at most carryBytes, or one larger message, and of at most
+// byBytes splits messages into chunks of at most carryBytes, or one larger message, and of at most
 // most messages.
 func byBytes(messages []driver.Carried, most int) iter.Seq[[]driver.Carried] {
 	return func(yield func([]driver.Carried) bool) {
@@ -305,7 +305,7 @@ func (l *Ledger) Claim(ctx context.Context, rows []driver.DueRow) ([]driver.Carr
 	return messages, l.wrap(Claiming, err)
 }
 
-// Touch changes as many rows at once as one statement takes.
+// Touch changes the rows of one statement at once.
 func (l *Ledger) Touch(ctx context.Context, ids []uuid.UUID) error {
 	for chunk := range slices.Chunk(ids, l.verbs.Most) {
 		if err := l.verbs.Touch(ctx, chunk); err != nil {
@@ -315,7 +315,7 @@ func (l *Ledger) Touch(ctx context.Context, ids []uuid.UUID) error {
 	return nil
 }
 
-// expectChanged returns err, or OtherLedger unless n rows were changed, as they are if the
+// expectChanged returns err, or OtherLedger unless n rows were changed, which they are if the
 // statement has found the identity.
 func (l *Ledger) expectChanged(changed int64, n int, err error) error {
 	if err == nil && int(changed) != n {
@@ -336,13 +336,13 @@ func (l *Ledger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, d
 	return found, from, nil
 }
 
-// Instance asks in tx.
+// Instance reads the instance in tx.
 func (l *Ledger) Instance(ctx context.Context, tx bridge.Tx) (driver.Instance, error) {
 	from, err := l.verbs.Instance(ctx, tx)
 	return from, l.wrap(Naming, err)
 }
 
-// Settle waits as the database's package says.
+// Settle waits as described in the database's package.
 func (l *Ledger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, driver.Instance, error) {
 	outcome, from, err := l.verbs.Settle(ctx, id, wait, nil)
 	if err != nil {
@@ -366,8 +366,8 @@ func (l *Ledger) Recent(ctx context.Context, ids []uuid.UUID, age time.Duration)
 	return found, from, nil
 }
 
-// Forget deletes the rows of ids, as many per statement as it takes, each of which is
-// committed at once. After an error or a crash some may be gone and some still there.
+// Forget deletes the rows of ids. Each statement takes at most Most, and is committed at once.
+// After an error or a crash some rows may be gone and some still there.
 func (l *Ledger) Forget(ctx context.Context, ids []uuid.UUID) (left []uuid.UUID, err error) {
 	for chunk := range slices.Chunk(ids, l.verbs.Most) {
 		locked, err := l.verbs.Forget(ctx, chunk)
@@ -385,7 +385,7 @@ func (l *Ledger) Orphans(ctx context.Context, age time.Duration, limit int) ([]d
 	return found, l.wrap(ListingOrphans, err)
 }
 
-// Sweep deletes by key, as many rows per transaction as one statement takes.
+// Sweep deletes by key, one statement's rows per transaction.
 func (l *Ledger) Sweep(ctx context.Context, age time.Duration, limit int) ([]driver.Orphan, error) {
 	sweep := Sweep{List: l.orphans, Raise: l.verbs.Raise, Remove: l.verbs.Remove, Tick: l.verbs.Tick, Most: l.verbs.Most}
 	swept, err := sweep.Run(ctx, age, limit)
@@ -421,7 +421,7 @@ func (l *Ledger) orphans(ctx context.Context, age time.Duration, limit int) ([]d
 	return found, nil
 }
 
-// wrap says what was being done when err came about, if it did.
+// wrap adds to err, unless it is nil, the action that failed.
 func (l *Ledger) wrap(doing string, err error) error {
 	if err == nil {
 		return nil
@@ -429,7 +429,7 @@ func (l *Ledger) wrap(doing string, err error) error {
 	return fmt.Errorf("%s: %w", doing, l.verbs.Classify(err, doing))
 }
 
-// Unsupported is the error of a verb that the features deny.
+// Unsupported returns the error of a verb that the features deny.
 func Unsupported(doing, what string) error {
 	return fmt.Errorf("%s: %s cannot: %w", doing, what, errors.ErrUnsupported)
 }

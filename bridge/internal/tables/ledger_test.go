@@ -11,7 +11,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// The last release that parked messages made version 2, so it must not work with this one.
+// The last release that parked messages made version 2, so it must refuse the tables of this
+// release.
 func TestTheReleaseThatParkedRefusesTablesWithoutParking(t *testing.T) {
 	const parked = 2
 	if err := checkVersion("ledger", ledgerVersion, parked); !errors.Is(err, bridge.ErrLaterSchema) {

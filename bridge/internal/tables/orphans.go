@@ -11,15 +11,15 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// A Sweep is the Sweep of driver.Ledger, of three steps that differ between
-// databases. Each is committed before the next one begins.
+// A Sweep implements Sweep of driver.Ledger in three steps that differ between databases. Each step
+// is committed before the next one begins.
 type Sweep struct {
 	// List is Orphans.
 	List func(ctx context.Context, age time.Duration, limit int) ([]driver.Orphan, error)
 	// Raise raises the watermark to before, unless it is higher.
 	Raise func(ctx context.Context, before time.Time) error
-	// Remove deletes the rows of ids that were recorded before that time and carry no message, but
-	// those that another transaction has locked, and returns which it has deleted.
+	// Remove deletes the rows of ids that were recorded before that time and carry no message,
+	// skips rows locked by another transaction, and returns the IDs of the deleted rows.
 	Remove func(ctx context.Context, ids []uuid.UUID, before time.Time) ([]uuid.UUID, error)
 	// Tick is the resolution of recorded_at.
 	Tick time.Duration
@@ -27,8 +27,8 @@ type Sweep struct {
 	Most int
 }
 
-// Run lists, raises and removes. Remove asks for the age and the message again: a row that List has
-// found may be gone, and its ID recorded once more.
+// Run lists, raises and removes. Remove checks the age and the message again: a row found by List
+// may be gone, and its ID recorded once more.
 func (s Sweep) Run(ctx context.Context, age time.Duration, limit int) (swept []driver.Orphan, err error) {
 	if age < driver.MinSweepAge {
 		return nil, fmt.Errorf("age is %v, must be %v at least", age, driver.MinSweepAge)
@@ -63,7 +63,7 @@ func (s Sweep) Run(ctx context.Context, age time.Duration, limit int) (swept []d
 	return swept, nil
 }
 
-// CheckAge returns an error for an age that a list of orphans cannot have.
+// CheckAge returns an error if a list of orphans cannot have this age or limit.
 func CheckAge(age time.Duration, limit int) error {
 	switch {
 	case age < 0:

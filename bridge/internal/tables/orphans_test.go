@@ -13,7 +13,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// A sweep that fails in the middle returns the rows that are gone, and the watermark covers it.
+// A sweep that fails in the middle returns the removed rows, and the watermark covers them.
 func TestSweepReturnsWhatItHasRemoved(t *testing.T) {
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	orphans := make([]driver.Orphan, tables.Chunk+1)

@@ -16,8 +16,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// Names returns the schema, which may be "", the table and the column of own, or
-// an error if these cannot be names.
+// Names returns the schema, which may be "", the table and the column of own, or an error if these
+// cannot be names.
 func Names(own bridge.OwnTable) (schema, table, column string, err error) {
 	if own.Canary != "" && !strings.Contains(own.Canary, "$id") {
 		return "", "", "", errors.New("the canary has no $id, where the ID is to stand")
@@ -47,8 +47,8 @@ func checkName(what, name string) error {
 	return nil
 }
 
-// Quote returns name as a quoted identifier, in which nothing but a doubled mark
-// means anything. mark is the database's: a double quote, a backtick, or ].
+// Quote returns name as a quoted identifier, in which only a doubled mark has a meaning. mark is
+// the database's: a double quote, a backtick, or ].
 func Quote(name, mark string) string {
 	opening := mark
 	if mark == "]" {
@@ -57,16 +57,16 @@ func Quote(name, mark string) string {
 	return opening + strings.ReplaceAll(name, mark, mark+mark) + mark
 }
 
-// ownIdentity is the identity of a ledger on an own table in the database whose
-// tables have this identity; table and column are quoted, the table with its schema.
-// It is a UUIDv5, so that all who open the same table get the same one.
+// ownIdentity returns the identity of a ledger on an own table in the database whose tables have
+// this identity; table and column are quoted, the table with its schema. It is a UUIDv5, so that
+// all programs that open the same table get the same one.
 func ownIdentity(database uuid.UUID, table, column string) uuid.UUID {
 	return uuid.NewSHA1(database, []byte(table+"."+column))
 }
 
-// expectRows runs query, which returns one row of two numbers: whether the
-// identity is in the transaction's database, and how many of the n IDs have a row.
-// Errors of the database come back as they are.
+// expectRows runs query, which returns one row of two numbers: whether the identity is in the
+// transaction's database, and how many of the n IDs have a row. It returns the database's errors
+// unchanged.
 func expectRows(ctx context.Context, tx bridge.Tx, identity uuid.UUID, n int, query string, args ...any) error {
 	var own, found int
 	_, err := queryRow(ctx, tx, query, args, &own, &found)
@@ -81,8 +81,8 @@ func expectRows(ctx context.Context, tx bridge.Tx, identity uuid.UUID, n int, qu
 	return nil
 }
 
-// An OwnLedger is what the ledgers on own tables have in common: a ledger of the same
-// database that reads another table than bridge_ledger, and leaves it as it is.
+// An OwnLedger is the portable part of the ledgers on own tables: a ledger that reads a table of
+// the application's in the same database, and does not change it.
 type OwnLedger struct {
 	*Ledger  // reads the own table
 	identity uuid.UUID
@@ -90,28 +90,28 @@ type OwnLedger struct {
 	verbs    OwnVerbs
 }
 
-// OwnVerbs are what a database does in its own words with an own table.
+// OwnVerbs are the parts of a ledger on an own table that each database implements.
 type OwnVerbs struct {
 	// Rows is a query for expectRows.
 	Rows func(ids []uuid.UUID) (query string, args []any)
 	// Most is how many IDs Rows takes; 0 if it takes any number.
 	Most int
-	// Check looks at the table again.
+	// Check checks the table again.
 	Check func(ctx context.Context) error
-	// Canary is bridge.OwnTable's.
+	// Canary is OwnTable.Canary.
 	Canary string
 }
 
-// NewOwnLedger takes the ledger that reads the own table, which has these names, quoted, and
-// the ledger on bridge_ledger that waits by the same means.
+// NewOwnLedger returns the ledger on an own table. reads is a ledger that reads the table with
+// these quoted names, proof the ledger on bridge_ledger that waits by the same means.
 func NewOwnLedger(reads *Ledger, table, column string, proof driver.Ledger, verbs OwnVerbs) OwnLedger {
 	return OwnLedger{reads, ownIdentity(reads.identity, table, column), proof, verbs}
 }
 
-// Identity is one of the table's own (see bridge.OwnTable).
+// Identity returns an identity of the table's own (see bridge.OwnTable).
 func (o OwnLedger) Identity() uuid.UUID { return o.identity }
 
-// Record shows that tx has a row for each of the entries, and changes nothing.
+// Record checks that tx has a row for each of the entries, and changes nothing.
 func (o OwnLedger) Record(ctx context.Context, tx bridge.Tx, entries []driver.Entry) error {
 	ids, carried := apart(entries)
 	if len(carried) > 0 {
@@ -126,7 +126,7 @@ func (o OwnLedger) Record(ctx context.Context, tx bridge.Tx, entries []driver.En
 	return nil
 }
 
-// Check looks at the own table as well.
+// Check checks the own table as well.
 func (o OwnLedger) Check(ctx context.Context) error {
 	if err := o.Ledger.Check(ctx); err != nil {
 		return err
@@ -134,11 +134,11 @@ func (o OwnLedger) Check(ctx context.Context) error {
 	return o.Ledger.wrap("check own table", o.verbs.Check(ctx))
 }
 
-// Features deny whatever would change rows of the table.
+// Features denies every verb that would change rows of the table.
 func (OwnLedger) Features() driver.Features { return driver.Features{KeepsRows: true} }
 
-// ProofLedger returns the ledger on bridge_ledger. If a canary is allowed, that ledger's own
-// ProofLedger writes it.
+// ProofLedger returns the ledger on bridge_ledger. If there is a Canary, the ProofLedger of that
+// ledger writes it.
 func (o OwnLedger) ProofLedger() driver.Ledger {
 	if o.verbs.Canary == "" {
 		return o.proof
@@ -156,7 +156,7 @@ func (p provenBeside) ProofLedger() driver.Ledger { return p.beside }
 // A canaryLedger inserts the rows that it records.
 type canaryLedger struct{ OwnLedger }
 
-// Record inserts a row for each of the entries, and reads it in the same transaction: a row that is hidden
+// Record inserts a row for each of the entries, and reads it in the same transaction: a row hidden
 // from this login would look rolled back.
 func (c canaryLedger) Record(ctx context.Context, tx bridge.Tx, entries []driver.Entry) error {
 	for _, e := range entries {

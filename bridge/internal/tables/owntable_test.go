@@ -41,8 +41,8 @@ func TestACanaryHasAnID(t *testing.T) {
 	}
 }
 
-// What is between the marks, read as the databases read it, is the name and nothing
-// else, and the last mark ends it.
+// A database reads the characters between the marks as the name and nothing else, and the last mark
+// ends it.
 func FuzzQuoteHoldsAnyName(f *testing.F) {
 	for _, name := range []string{"orders", `"`, `""`, "`", "]", "]]", "[", `a"; DROP TABLE b; --`, `\`, `\"`, "'", "", "\x00", "ü\n"} {
 		f.Add(name)

@@ -2,15 +2,15 @@ package tables
 
 import "regexp"
 
-// A Packing brings bytes and texts of all lengths into parameters of a few, for a server
-// that keeps a plan for each length of a parameter.
+// A Packing puts bytes and texts of all lengths into parameters of a few lengths, for a server that
+// keeps a plan for each length of a parameter.
 type Packing struct {
-	Bytes func(b []byte) []byte // of nil, nil
+	Bytes func(b []byte) []byte // nil for nil
 	Text  func(s string) string
-	Error func(s string) string // of an error's text, in any characters; nil: Text
+	Error func(s string) string // packs an error's text, in any characters; nil: Text
 
-	// BytesOut, TextOut and ErrorOut are the expressions that take out of the parameter $1 what
-	// was packed in it. Without Error, ErrorOut does not count.
+	// BytesOut, TextOut and ErrorOut are the expressions that unpack the parameter $1. Without
+	// Error, ErrorOut does not count.
 	BytesOut, TextOut, ErrorOut string
 }
 
@@ -34,8 +34,8 @@ var (
 	packedError = regexp.MustCompile(`\berror\(([^()]+)\)`)
 )
 
-// Unpack puts the expressions into a statement in which bytes(…), text(…) and error(…) stand
-// around the packed parameters.
+// Unpack replaces bytes(…), text(…) and error(…) around the packed parameters of a statement by the
+// expressions that unpack them.
 func (p Packing) Unpack(statement string) string {
 	statement = packedBytes.ReplaceAllString(statement, p.BytesOut)
 	statement = packedText.ReplaceAllString(statement, p.TextOut)

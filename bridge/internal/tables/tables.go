@@ -1,6 +1,5 @@
-// Package tables is the common part of the ledgers and inboxes of all databases. A database's
-// package embeds Ledger, Inbox and Entities, and gives them its Verbs, Dialect and
-// EntityDialect.
+// Package tables is the portable part of the ledgers and inboxes of all databases. A database's
+// package embeds Ledger, Inbox and Entities, and gives them its Verbs, Dialect and EntityDialect.
 package tables
 
 import (
@@ -18,26 +17,25 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/schema"
 )
 
-// The versions of the schema that this release makes: the last of the migrations. Package
-// migrate has the rule for whoever adds one.
+// The versions of the schema that this release makes: the last of the migrations. The comment of
+// package migrate has the rule for a new one.
 const (
 	ledgerVersion = 4
 	inboxVersion  = 3
 )
 
-// ahead is how many versions the tables may be ahead of a release, so that they can be
-// migrated while programs of the release before run and start.
+// ahead is how many versions the tables may be ahead of a release, so that they can be migrated
+// while programs of the previous release run and start.
 const ahead = 1
 
-// Chunk is how many rows or IDs one statement takes at most, so that no lock is held for
-// long.
+// Chunk bounds the rows or IDs of one statement, so that no lock is held for long.
 const Chunk = 1000
 
-// maxKey is the length that any database can index, in bytes.
+// maxKey is the longest key that every database can index, in bytes.
 const maxKey = 255
 
-// ReadIdentity returns the ledger's identity after a check of its version. Errors
-// of the database come back as they are.
+// ReadIdentity returns the ledger's identity after a check of its version. It returns the
+// database's errors unchanged.
 func ReadIdentity(ctx context.Context, db *sqlx.DB, in schema.Name) (uuid.UUID, error) {
 	var row struct {
 		Identity uuid.UUID
@@ -64,8 +62,8 @@ func CheckInbox(ctx context.Context, db *sqlx.DB, in schema.Name) error {
 	return CheckInboxVersion(version.Int64)
 }
 
-// CheckLedgerVersion returns an error if this release cannot work with the version of the
-// ledger that was found, 0 being none.
+// CheckLedgerVersion returns an error if this release cannot work with this version of the ledger,
+// 0 being none.
 func CheckLedgerVersion(found int64) error { return checkVersion("ledger", found, ledgerVersion) }
 
 // CheckInboxVersion does the same for the inbox.
@@ -86,13 +84,13 @@ func checkVersion(part string, found, known int64) error {
 	return nil
 }
 
-// OtherLedger is the error of a statement that has not found the identity.
+// OtherLedger returns the error of a statement that has not found the identity.
 func OtherLedger(identity uuid.UUID) error {
 	return fmt.Errorf("%w: not %s", bridge.ErrOtherLedger, identity)
 }
 
-// ExpectChanged returns OtherLedger unless the statement has changed n rows, as it does
-// if it has found the identity.
+// ExpectChanged returns OtherLedger unless the statement has changed n rows, which it does if it
+// has found the identity.
 func ExpectChanged[N int | int64](changed N, n int, identity uuid.UUID) error {
 	if int(changed) != n {
 		return OtherLedger(identity)
@@ -100,8 +98,8 @@ func ExpectChanged[N int | int64](changed N, n int, identity uuid.UUID) error {
 	return nil
 }
 
-// Found returns the IDs of a lookup, of which one row at least says that the identity
-// is right; that one is without an ID if nothing was found.
+// Found returns the IDs of a lookup. At least one row proves that the identity is right; it has no
+// ID if nothing was found.
 func Found(rows []uuid.NullUUID, identity uuid.UUID) ([]uuid.UUID, error) {
 	if len(rows) == 0 {
 		return nil, OtherLedger(identity)
@@ -124,7 +122,7 @@ func Changed(result sql.Result, err error) (int, error) {
 	return int(n), err
 }
 
-// NotNil is message as a parameter: drivers take nil for NULL.
+// NotNil returns message as a parameter: drivers send nil as NULL.
 func NotNil(message []byte) []byte {
 	if message == nil {
 		return []byte{}
@@ -145,12 +143,12 @@ func CheckClaim(consumer string, keys []string) error {
 	return nil
 }
 
-// claimParts is into how many parts ClaimParts divides keys.
+// claimParts is the number of parts into which ClaimParts splits keys.
 const claimParts = 5
 
 // ClaimParts claims keys on a server whose INSERT fails as a whole if one of its keys is claimed,
-// and leaves the transaction usable. insert inserts up to most keys, or tells that one is claimed.
-// Then those keys are inserted in fewer at a time.
+// and leaves the transaction usable. insert inserts up to most keys, or reports that one is
+// claimed. Then fewer of those keys are inserted at a time.
 func ClaimParts(keys []string, most int, insert func(keys []string) (duplicate bool, err error)) (fresh []string, err error) {
 	for part := range slices.Chunk(keys, most) {
 		duplicate, err := insert(part)
@@ -170,7 +168,7 @@ func ClaimParts(keys []string, most int, insert func(keys []string) (duplicate b
 	return fresh, nil
 }
 
-// ReadClaimed reads the keys that a statement has claimed, and returns them in ascending order.
+// ReadClaimed reads the keys claimed by a statement, and returns them in ascending order.
 func ReadClaimed(ctx context.Context, tx bridge.Tx, statement string, args ...any) (fresh []string, err error) {
 	err = query(ctx, tx, statement, args, func(rows bridge.Rows) error {
 		var key string
@@ -182,7 +180,7 @@ func ReadClaimed(ctx context.Context, tx bridge.Tx, statement string, args ...an
 	return fresh, err
 }
 
-// CheckKey returns an error if consumer or key cannot stand in every inbox.
+// CheckKey returns an error if some inbox cannot store consumer or key.
 func CheckKey(consumer, key string) error {
 	if err := CheckConsumer(consumer); err != nil {
 		return err
@@ -214,9 +212,9 @@ func CheckName(consumer, name string) error {
 // CheckMark does the same for a mark.
 func CheckMark(mark string) error { return checkText("mark", mark) }
 
-// checkText refuses what some database cannot keep or tell from another text. PostgreSQL
-// stores no NUL; SQL Server compares bytes as if the shorter went on in NULs, so that
-// "k\x00" would be a duplicate of "k".
+// checkText refuses a text that some database cannot store or distinguish from another. PostgreSQL
+// stores no NUL; SQL Server compares bytes as if NULs followed the shorter text, so that "k\x00"
+// would be a duplicate of "k".
 func checkText(what, text string) error {
 	if text == "" || len(text) > maxKey {
 		return fmt.Errorf("%s is %d bytes long, must be 1 to %d", what, len(text), maxKey)

@@ -9,12 +9,12 @@ import (
 	"github.com/jmoiron/sqlx"
 )
 
-// longestMargin is kept of a context's deadline at most.
+// longestMargin bounds the margin before a context's deadline.
 const longestMargin = time.Second
 
-// Wait returns for how many units the server may wait: wait, rounded up, but no
-// longer than to somewhat before ctx's deadline, as a deadline that passes while
-// the server waits costs the connection. It is one unit at least.
+// Wait returns for how many units the server may wait: wait, rounded up, but it ends somewhat
+// before ctx's deadline, since a deadline that passes while the server waits costs the connection.
+// It is at least one unit.
 func Wait(ctx context.Context, wait, unit time.Duration) int64 {
 	n := (max(wait, 0) + unit - 1) / unit
 	if deadline, ok := ctx.Deadline(); ok {
@@ -25,8 +25,8 @@ func Wait(ctx context.Context, wait, unit time.Duration) int64 {
 	return int64(max(1, n))
 }
 
-// OnConnection runs fn on one connection. If fn fails, it is not known what state the
-// connection is in: so it is not used again, and its end is a rollback.
+// OnConnection runs fn on one connection. If fn fails, the state of the connection is unknown: it
+// is not used again, and its end is a rollback.
 func OnConnection(ctx context.Context, db *sqlx.DB, fn func(conn *sqlx.Conn) error) error {
 	conn, err := db.Connx(ctx)
 	if err != nil {

@@ -6,8 +6,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/schema"
 )
 
-// Watched is what the inspector of a database, which is a package of its own, knows of a
-// ledger beside the verbs of driver.Ledger. The fields are those of Verbs.
+// Watched holds the parts of a ledger that the inspector of its database, a package of its own,
+// needs beside driver.Ledger. The fields are the fields of Verbs.
 type Watched struct {
 	DB             *sqlx.DB
 	Schema         schema.Name
@@ -16,7 +16,7 @@ type Watched struct {
 	Classify       func(error) error
 }
 
-// WatchedOf returns what is known of l.
+// WatchedOf returns these parts of l.
 func WatchedOf(l *Ledger) Watched {
 	classify := func(err error) error { return l.verbs.Classify(err, Settling) }
 	return Watched{DB: l.db, Schema: l.verbs.Schema, Settle: l.verbs.Settle, Table: l.verbs.Table, Settles: l.verbs.Settles, Classify: classify}

@@ -1,10 +1,10 @@
-// Package unreadable tells whether amqp091-go can read the content header of a message, and
-// turns a message with another one into a record that it can read.
+// Package unreadable checks whether amqp091-go can read the content header of a message, and turns
+// a message that it cannot read into a record that it can.
 //
-// The library ends the connection at a content header that it cannot read: with tables that lie
-// too deep in each other, with too many elements in one, with a field type that it does not
-// know, or larger than a frame. RabbitMQ takes and delivers such messages. It delivers them
-// again after each lost connection, so that one of them stops all consumers of its queue.
+// The library ends the connection at a content header that it cannot read: with tables nested too
+// deep, with too many elements in one, with an unknown field type, or larger than a frame. RabbitMQ
+// accepts and delivers such messages. It delivers them again after each lost connection, so that
+// one of them stops all consumers of its queue.
 package unreadable
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/limits"
 )
 
-// The headers of a record. Package wire describes both.
+// The headers of a record. Package wire describes them.
 const (
 	Header       = "x-bridge-unreadable"    // why the content header cannot be read
 	IDHeader     = "x-bridge-unreadable-id" // the message ID, if it can be read
@@ -29,17 +29,17 @@ const (
 	headerFrame = 2
 	bodyFrame   = 3
 	frameEnd    = 0xCE
-	frameBytes  = 8         // of a frame beside its payload
+	frameBytes  = 8         // of a frame without its payload
 	fixed       = 12        // of a content header before its properties: class, weight, size of the body
 	chunk       = 128 << 10 // size of a frame if there is no limit
 )
 
-// Check tells why the library cannot read a content header, the payload of its frame, and the
-// message ID if it can be read. Nil: the library can read it. maxFrame is the largest frame that
-// it reads, 0 for any.
+// Check returns why the library cannot read a content header, given the payload of its frame, and
+// the message ID if it can be read. Nil: the library can read it. maxFrame is the largest frame
+// that the library reads, 0 for any.
 func Check(payload []byte, maxFrame int) (id string, why error) {
 	if len(payload) < fixed {
-		return "", nil // no content header; the library says so
+		return "", nil // no content header; the library reports that
 	}
 	r := reader{b: payload[fixed:]}
 	id = r.properties()
@@ -55,9 +55,9 @@ func Check(payload []byte, maxFrame int) (id string, why error) {
 	return id, fmt.Errorf("headers and properties of message %s cannot be read: %w", strconv.QuoteToASCII(id), r.err)
 }
 
-// AppendRecord appends the frames of a content header that can be read, and of the first part
-// of a body. With the frames of the message's own body behind them they make a message whose
-// body is the record of the message. It returns the size of the first part beside them.
+// AppendRecord appends the frames of a readable content header, and of the first part of a body.
+// Followed by the frames of the message's own body they are a message whose body is the record of
+// the message. part is the size of the first part.
 func AppendRecord(frames []byte, channel [2]byte, payload []byte, maxFrame int, id string, why error) (_ []byte, part int) {
 	order := binary.BigEndian
 	properties, size := payload[fixed:], order.Uint64(payload[4:])
@@ -95,8 +95,8 @@ func appendFrame(b []byte, kind byte, channel [2]byte, payload []byte) []byte {
 	return append(append(b, payload...), frameEnd)
 }
 
-// A reader reads as the library does, and keeps nothing. It refuses some that the library
-// takes: a value that is cut off where its list ends.
+// A reader parses as the library does, and keeps nothing. It refuses one thing that the library
+// accepts: a value cut off at the end of its list.
 type reader struct {
 	b   []byte
 	err error
@@ -131,8 +131,8 @@ func (r *reader) number(n uint64) (value uint64) {
 func (r *reader) short() []byte { return r.take(r.number(1)) }
 func (r *reader) long() []byte  { return r.take(r.number(4)) }
 
-// properties reads all, and returns the message ID as far as it can be read. Bytes behind
-// the properties are passed over, as the library does.
+// properties parses all properties, and returns the message ID if it can be read. It skips bytes
+// after the properties, as the library does.
 func (r *reader) properties() (id string) {
 	const short, headers, octet, timestamp, messageID = 's', 'h', 'o', 't', 'i'
 	flags := r.number(2)
@@ -162,7 +162,7 @@ func (r *reader) properties() (id string) {
 	return id
 }
 
-// fields reads what lies in a table, whose fields have names, or in a list.
+// fields parses the content of a table, whose fields have names, or of a list.
 func (r *reader) fields(names bool, depth int) {
 	if depth > limits.MaxDepth {
 		r.fail(fmt.Errorf("tables and lists lie more than %d deep in each other", limits.MaxDepth))
