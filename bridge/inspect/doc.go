@@ -1,6 +1,7 @@
-// Package inspect is what operators ask of a database: whether its settings are right, whose
-// open transaction a message waits for, which rows carry messages, and which of these are delayed. Packages postgresinspect,
-// mysqlinspect, sqlserverinspect and sqliteinspect answer. The command bridgectl asks them, and so
-// does the worker, for its log and its status page. No answer decides about a message. An
-// application that sends or receives links none of these packages.
+// Package inspect has the interfaces for operators' questions to a database: whether its settings
+// are right, whose open transaction a message waits for, which rows carry messages, and which of
+// these are delayed. Packages postgresinspect, mysqlinspect, sqlserverinspect and sqliteinspect
+// implement them. The command bridgectl uses them, and so does the worker, for its log and its
+// status page. No answer decides about a message. An application that sends or receives links none
+// of these packages.
 package inspect

@@ -31,7 +31,7 @@ FROM bridge_ledger l`
 
 	delayedRows = carriedColumns + ` FORCE INDEX (bridge_ledger_stage_at) WHERE l.stage_at > UTC_TIMESTAMP(6) AND l.stage_at <= l.recorded_at ORDER BY l.stage_at, l.id LIMIT ?`
 
-	// A server reads UTC_TIMESTAMP once for a statement.
+	// A server reads UTC_TIMESTAMP once per statement.
 	advance = `UPDATE bridge_ledger SET recorded_at = UTC_TIMESTAMP(6), stage_at = UTC_TIMESTAMP(6)
 WHERE id = UNHEX(?) AND stage_at <= recorded_at AND stage_at > UTC_TIMESTAMP(6)`
 )

@@ -16,7 +16,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/mysqlserver"
 )
 
-// What is asked of the server, and of the login.
+// The queries about the server, and about the login.
 const (
 	clock = `SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000 AS SIGNED)`
 
@@ -25,13 +25,13 @@ const (
 'binlog_storage_engine', 'wsrep_on', 'group_replication_single_primary_mode', 'group_replication_group_name', 'performance_schema',
 'innodb_doublewrite', 'rpl_semi_sync_master_enabled', 'rpl_semi_sync_master_wait_point', 'rpl_semi_sync_source_enabled', 'rpl_semi_sync_source_wait_point')`
 
-	// These the session has of its own.
+	// Variables of which the session has values of its own.
 	session = `SHOW SESSION VARIABLES WHERE Variable_name IN ('tx_isolation', 'transaction_isolation', 'wait_timeout',
 'max_statement_time', 'max_execution_time', 'max_allowed_packet', 'max_user_connections', 'group_replication_consistency')`
 
 	status = `SHOW GLOBAL STATUS WHERE Variable_name = 'Threads_connected'`
 
-	// Of a name@host the last @ is the one between the two.
+	// In name@host the last @ separates the two, since a name may contain one.
 	login = `SELECT CONCAT(QUOTE(LEFT(u, CHAR_LENGTH(u) - CHAR_LENGTH(SUBSTRING_INDEX(u, '@', -1)) - 1)), '@', QUOTE(SUBSTRING_INDEX(u, '@', -1)))
 FROM (SELECT CURRENT_USER() AS u) me`
 
@@ -44,11 +44,11 @@ FROM information_schema.innodb_trx b LEFT JOIN information_schema.processlist p 
 WHERE b.trx_mysql_thread_id <> CONNECTION_ID() AND (b.trx_mysql_thread_id = 0 OR p.db = DATABASE())`
 )
 
-// A right, and a statement that only who has it may have explained. Nothing is run.
+// A right, and a statement that only a login with that right may EXPLAIN. Nothing is run.
 type right struct{ name, explain string }
 
 var (
-	// The proof of an own table puts its canaries into bridge_ledger.
+	// The proof of an own table writes its canaries into bridge_ledger.
 	ownTableRights = []right{
 		{"SELECT ON bridge_ledger", `SELECT id FROM bridge_ledger WHERE id = ''`},
 		{"INSERT ON bridge_ledger", `INSERT INTO bridge_ledger (id) VALUES ('')`},
@@ -91,8 +91,8 @@ func (i *Inspector) Diagnose(ctx context.Context) ([]inspect.Finding, error) {
 	return d.Findings, ctx.Err()
 }
 
-// DiagnoseInbox looks at what the database of a receiver needs of its server ('Requirements' in
-// package mysql). db stays the caller's.
+// DiagnoseInbox checks the server of a receiver's database ('Requirements' in package mysql). db
+// stays the caller's.
 func DiagnoseInbox(ctx context.Context, db *sql.DB) ([]inspect.Finding, error) {
 	d := diagnosis{db: sqlx.NewDb(db, "mysql"), variables: make(map[string]string)}
 	if err := d.read(ctx); err != nil {
@@ -109,7 +109,7 @@ type diagnosis struct {
 	inspection.Findings
 	db        *sqlx.DB
 	keeps     bool              // an own table: nothing is carried or swept
-	variables map[string]string // by their names in lower case
+	variables map[string]string // by lower-case names
 }
 
 func (d *diagnosis) read(ctx context.Context) error {
@@ -128,13 +128,13 @@ func (d *diagnosis) read(ctx context.Context) error {
 	return nil
 }
 
-// isOn tells whether the server has the variable, and has it on.
+// isOn reports whether the server has the variable, and has it on.
 func (d *diagnosis) isOn(name string) bool {
 	value, known := d.variables[name]
 	return known && !mysqlserver.Off(value)
 }
 
-// number is a variable's number, 0 if there is none.
+// number returns a variable's number, 0 if there is none.
 func (d *diagnosis) number(name string) int64 {
 	n, _ := strconv.ParseInt(d.variables[name], 10, 64)
 	return n
@@ -175,8 +175,8 @@ func (d *diagnosis) server() {
 		"turn it off, or see that no sender goes on after an error")
 }
 
-// semiSync judges when others see a commit that waits for a replica. MySQL's newer plugins call
-// the primary a source.
+// semiSync judges when others see a commit that waits for a replica. MySQL's newer plugins call the
+// primary a source.
 func (d *diagnosis) semiSync() {
 	for _, role := range []string{"master", "source"} {
 		name := "rpl_semi_sync_" + role + "_wait_point"
@@ -188,7 +188,7 @@ func (d *diagnosis) semiSync() {
 	}
 }
 
-// supported tells whether the version is one that the package is made for.
+// supported reports whether the package supports the version.
 func supported(version string) bool {
 	var major, minor, patch int
 	if _, err := fmt.Sscanf(version, "%d.%d.%d", &major, &minor, &patch); err != nil {
@@ -201,7 +201,8 @@ func supported(version string) bool {
 	return slices.Compare(found, oldest) >= 0
 }
 
-// durability is about what a crash can undo, once a message has been forwarded or acked.
+// durability judges whether a crash can undo a transaction after its message has been forwarded or
+// acked.
 func (d *diagnosis) durability(done string) {
 	flush := d.variables["innodb_flush_log_at_trx_commit"]
 	// MariaDB's 3 is safer than 1.
@@ -214,7 +215,7 @@ func (d *diagnosis) durability(done string) {
 
 const checkLog = "binary log"
 
-// waitsForLog tells whether a commit is on the disk before others see it ('Durability' in package
+// waitsForLog reports whether a commit is on the disk before others see it ('Durability' in package
 // mysql).
 func (d *diagnosis) waitsForLog() bool {
 	return d.isOn("log_bin") && d.variables["sync_binlog"] == "1" && d.variables["binlog_storage_engine"] == ""
@@ -307,7 +308,7 @@ func (d *diagnosis) rights(ctx context.Context) error {
 			switch mysqlserver.Number(err) {
 			case missingTableRight, missingColumnRight:
 				missing = append(missing, r.name)
-			case noSuchTable: // Check says it
+			case noSuchTable: // Check reports that
 			default:
 				if err != nil && ctx.Err() != nil {
 					return err
@@ -331,7 +332,7 @@ func (d *diagnosis) transactions(ctx context.Context) error {
 		return err
 	}
 	d.Oldest(seconds, "the sessions of this database")
-	if !isMariaDB(d.variables["version"]) { // on MariaDB information_schema tells
+	if !isMariaDB(d.variables["version"]) { // on MariaDB information_schema has it
 		_, err = d.db.ExecContext(ctx, "EXPLAIN SELECT 1 FROM performance_schema.data_lock_waits")
 	}
 	switch n := mysqlserver.Number(err); {

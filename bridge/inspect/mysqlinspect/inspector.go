@@ -1,5 +1,5 @@
-// Package mysqlinspect asks a MySQL or MariaDB database what operators want to
-// know. Package mysql names the rights that this takes.
+// Package mysqlinspect implements package inspect for MySQL and MariaDB. Package mysql lists the
+// rights that it needs.
 //
 //	inspector := mysqlinspect.New(ledger)
 //	findings, err := inspector.Diagnose(ctx)
@@ -15,10 +15,10 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/mysql"
 )
 
-// An Inspector asks about a ledger. It implements inspect.Diagnoser, inspect.Watcher,
+// An Inspector inspects a ledger. It implements inspect.Diagnoser, inspect.Watcher,
 // inspect.CarriedReader and inspect.Advancer.
 type Inspector struct {
-	ledger driver.Ledger // that is in use
+	ledger driver.Ledger // the inspected ledger
 	on     tables.Watched
 }
 
@@ -34,8 +34,8 @@ func New(ledger *mysql.Ledger) *Inspector {
 	return &Inspector{ledger, tables.WatchedOf(&ledger.Ledger)}
 }
 
-// NewOwnTable returns the inspector of a ledger on a table of the application's own. Its
-// Diagnose leaves out carried messages and orphans: there are none.
+// NewOwnTable returns the inspector of a ledger on a table of the application's own. Its Diagnose
+// leaves out carried messages and orphans: there are none.
 func NewOwnTable(ledger *mysql.OwnLedger) *Inspector {
 	return &Inspector{ledger, tables.WatchedOf(ledger.Ledger)}
 }

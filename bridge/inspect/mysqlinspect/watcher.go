@@ -18,7 +18,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/mysqlserver"
 )
 
-// The errors that say that something may not be seen, or is not there, by number.
+// The numbers of errors for something that is hidden or missing.
 const (
 	unknownTable       = 1109
 	missingTableRight  = 1142
@@ -27,15 +27,15 @@ const (
 	missingRight       = 1227
 )
 
-// A transaction without a session is a prepared one (XA) whose session has ended.
-// trx_started is by the server's own time zone, whatever the session's is.
+// A transaction without a session is a prepared one (XA) whose session has ended. trx_started is in
+// the server's own time zone, whatever the session's.
 const (
 	transaction = `b.trx_mysql_thread_id AS session, b.trx_state AS trx_state,
 CAST(CONVERT_TZ(b.trx_started, 'SYSTEM', '+00:00') AS CHAR) AS since, COALESCE(p.user, '') AS login,
 COALESCE(p.host, '') AS host, COALESCE(p.command, '') AS command, COALESCE(p.info, '') AS info`
 
-	// %[1]s the session that waits, %[2]s the ID, as in its statement: InnoDB may
-	// show what was the case some tenths of a second ago.
+	// %[1]s is the waiting session, %[2]s the ID, as in its statement: InnoDB may show the state of
+	// some tenths of a second ago.
 	holdersMariaDB = `SELECT DISTINCT ` + transaction + ` FROM information_schema.innodb_lock_waits w
 JOIN information_schema.innodb_trx r ON r.trx_id = w.requesting_trx_id
 JOIN information_schema.innodb_trx b ON b.trx_id = w.blocking_trx_id
@@ -48,15 +48,15 @@ JOIN information_schema.innodb_trx b ON b.trx_id = w.blocking_engine_transaction
 LEFT JOIN information_schema.processlist p ON p.id = b.trx_mysql_thread_id
 WHERE r.trx_mysql_thread_id = %[1]s AND LOCATE('%[2]s', r.trx_query) > 0`
 
-	// A session that records has our database as its default: the name of the ledger
-	// stands without one.
+	// A session that records has this database as its default: its statements name the ledger
+	// without a database.
 	openTransactions = `SELECT ` + transaction + ` FROM information_schema.innodb_trx b
 LEFT JOIN information_schema.processlist p ON p.id = b.trx_mysql_thread_id
 WHERE b.trx_rows_modified > 0 AND b.trx_mysql_thread_id <> CONNECTION_ID() AND (b.trx_mysql_thread_id = 0 OR p.db = DATABASE())
 AND CONVERT_TZ(b.trx_started, 'SYSTEM', '+00:00') <= UTC_TIMESTAMP(6) - INTERVAL %d MICROSECOND
 ORDER BY since LIMIT %d`
 
-	// Only with performance_schema, which MariaDB has off as it comes.
+	// This works only with performance_schema, which is off by default on MariaDB.
 	programs = `SELECT processlist_id AS session, attr_value AS text FROM performance_schema.session_account_connect_attrs
 WHERE attr_name = 'program_name' AND processlist_id IN (%[1]s)`
 	allPrograms = `SELECT processlist_id AS session, attr_value AS text FROM performance_schema.session_connect_attrs
@@ -66,12 +66,12 @@ JOIN performance_schema.events_statements_current s ON s.thread_id = t.thread_id
 WHERE t.processlist_id IN (%[1]s) AND s.sql_text IS NOT NULL ORDER BY s.event_id`
 )
 
-// lookPause is the first pause between two looks at who is waited for. InnoDB renews
-// what it shows only when nobody has looked for a tenth of a second.
+// lookPause is the first pause between two looks at the holders. InnoDB renews its view only after
+// a tenth of a second without a look.
 const lookPause = 150 * time.Millisecond
 
-// Holders settles the ID, and asks InnoDB for whom the settle waits. Without the right PROCESS
-// it returns none. It always takes the whole wait, a second or two.
+// Holders settles the ID, and reads from InnoDB the transactions that the settle waits for. Without
+// the right PROCESS it returns none. It always takes the whole wait, a second or two.
 func (i *Inspector) Holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder, error) {
 	var version string
 	return inspection.Watch{
@@ -91,10 +91,9 @@ func (i *Inspector) Holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder
 	}.Holders(ctx, id)
 }
 
-// OpenTransactions lists the transactions of sessions in this database that have changed some
-// row of any table: InnoDB does not tell which table. InnoDB's answer is a tenth of a second
-// old, and older while somebody asks more often than that. Without the right PROCESS it returns
-// none.
+// OpenTransactions lists the transactions of sessions in this database that have changed a row of
+// any table: InnoDB does not show which table. InnoDB's view is a tenth of a second old, and older
+// while other clients read it more often than that. Without the right PROCESS it returns none.
 func (i *Inspector) OpenTransactions(ctx context.Context, age time.Duration, limit int) ([]inspect.Holder, error) {
 	return inspection.OpenTransactions(i.on, age, limit, func() ([]inspect.Holder, error) {
 		return list(ctx, i.on.DB, fmt.Sprintf(openTransactions, age.Microseconds(), limit))
@@ -103,7 +102,7 @@ func (i *Inspector) OpenTransactions(ctx context.Context, age time.Duration, lim
 
 func isMariaDB(version string) bool { return strings.Contains(version, "MariaDB") }
 
-// list reads holders, and what performance_schema knows of them.
+// list reads holders, and their details in performance_schema.
 func list(ctx context.Context, q sqlx.QueryerContext, query string) ([]inspect.Holder, error) {
 	var rows []struct {
 		Session             int64
@@ -150,8 +149,8 @@ func list(ctx context.Context, q sqlx.QueryerContext, query string) ([]inspect.H
 	return found, nil
 }
 
-// state is what the session does, in the server's words, and whether its transaction
-// waits itself.
+// state returns the session's state, in the server's words, and whether its transaction waits
+// itself.
 func state(transaction, command string, session int64) string {
 	switch {
 	case session == 0:
@@ -165,8 +164,8 @@ func state(transaction, command string, session int64) string {
 	}
 }
 
-// texts reads a text for each of the sessions that has one. That the server has no
-// performance_schema, or does not show it to the login, is no error.
+// texts reads the texts of the sessions that have one. It is no error if the server has no
+// performance_schema, or hides it from the login.
 func texts(ctx context.Context, q sqlx.QueryerContext, query string, sessions []string) (map[int64]string, error) {
 	var rows []struct {
 		Session int64

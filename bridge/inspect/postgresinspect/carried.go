@@ -20,12 +20,13 @@ FROM bridge_ledger`
 	carriedRows = carriedColumns + ` WHERE stage_at IS NOT NULL ORDER BY stage_at, bridge_ledger.id LIMIT $1::int`
 	carriedRow  = carriedColumns + ` WHERE id = $1::text::uuid AND stage_at IS NOT NULL`
 
-	// The ORDER BY has the planner read the index.
+	// The ORDER BY makes the planner read the index.
 	countDelayed = `SELECT count(*) FROM (SELECT FROM bridge_ledger WHERE stage_at > now() AND stage_at <= recorded_at ORDER BY stage_at LIMIT $1::int) AS delayed`
 
 	delayedRows = carriedColumns + ` WHERE stage_at > now() AND stage_at <= recorded_at ORDER BY stage_at, bridge_ledger.id LIMIT $1::int`
 
-	// After a transaction that was open meanwhile the condition is evaluated anew, with the same t.
+	// If a transaction was open meanwhile, the server evaluates the condition anew, with the same
+	// t.
 	advance = `UPDATE bridge_ledger SET recorded_at = t, stage_at = t FROM clock_timestamp() AS t
 WHERE id = $1::text::uuid AND stage_at <= recorded_at AND stage_at > t`
 )

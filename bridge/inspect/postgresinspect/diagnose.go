@@ -14,8 +14,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/schema"
 )
 
-// What is asked of the server. A setting is the session's, that is the login's; a time
-// among them is in milliseconds, and one that the release does not know is missing.
+// The queries about the server. A setting is the session's, and so the login's; a time among them
+// is in milliseconds, and a setting that the release lacks is missing.
 const (
 	clock = `SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint`
 
@@ -35,14 +35,14 @@ const (
 	'idle_in_transaction_session_timeout', 'lock_timeout', 'max_connections', 'superuser_reserved_connections',
 	'reserved_connections', 'track_activities', 'track_activity_query_size', 'autovacuum')`
 
-	// Roles, the databases they do it in, and what they set.
+	// Roles, their databases, and the relaxed setting.
 	relaxed = `SELECT coalesce(r.rolname, 'all roles') || coalesce(' in database ' || d.datname, '') || ' (' || c.setting || ')' AS who
 FROM pg_db_role_setting s CROSS JOIN unnest(s.setconfig) AS c(setting)
 LEFT JOIN pg_roles r ON r.oid = s.setrole LEFT JOIN pg_database d ON d.oid = s.setdatabase
 WHERE lower(c.setting) IN ('synchronous_commit=off', 'synchronous_commit=false', 'synchronous_commit=no', 'synchronous_commit=0')
 AND (s.setdatabase = 0 OR d.datname = current_database()) AND (s.setrole = 0 OR r.rolname <> current_user) ORDER BY who`
 
-	// Those whose nodes all take writes.
+	// Extensions with which all nodes take writes.
 	multimaster = `SELECT coalesce(string_agg(extname, ', '), '') FROM pg_extension WHERE extname IN ('bdr', 'spock')`
 
 	bridgeTables = `SELECT c.relname AS name, c.relpersistence <> 'p' AS unlogged, row_security_active(c.oid) AS row_security,
@@ -61,25 +61,24 @@ WHERE NOT coalesce(CASE WHEN w.name = 'EXECUTE' THEN has_function_privilege(to_r
 	OR w.name = 'UPDATE' AND has_any_column_privilege(to_regclass(w.relation)::oid, 'UPDATE') END, false)`
 )
 
-// The rights that package postgres names, as values of the statement above.
+// The rights in the documentation of package postgres, as values of the statement above.
 var (
 	verifierRights = `('bridge_ledger', 'SELECT'), ('bridge_ledger', 'INSERT'), ('bridge_ledger', 'DELETE'),
 	('bridge_identity', 'SELECT'), ('bridge_ledger_version', 'SELECT'), ('bridge_watermark', 'SELECT'),
 	('FUNCTION bridge_committed(uuid[])', 'EXECUTE'), ('FUNCTION bridge_forget(uuid[])', 'EXECUTE')`
-	// The proof of an own table puts its canaries into bridge_ledger, and looks them up
-	// without a function.
+	// The proof of an own table writes its canaries into bridge_ledger, and looks them up without a
+	// function.
 	ownTableRights = `('bridge_ledger', 'SELECT'), ('bridge_ledger', 'INSERT'), ('bridge_ledger', 'DELETE'),
 	('bridge_identity', 'SELECT'), ('bridge_ledger_version', 'SELECT'), ('FUNCTION bridge_forget(uuid[])', 'EXECUTE')`
 	stageRights = `('bridge_ledger', 'UPDATE (stage_at)'), ('FUNCTION bridge_due(timestamptz,uuid,int)', 'EXECUTE'),
 	('FUNCTION bridge_claim(uuid[],timestamptz[])', 'EXECUTE'), ('FUNCTION bridge_touch(uuid[])', 'EXECUTE')`
-	// The sweep locks rows, which takes UPDATE on a column.
+	// The sweep locks rows, which needs UPDATE on a column.
 	sweepRights = `('bridge_ledger', 'UPDATE (stage_at)'), ('bridge_watermark', 'UPDATE')`
 )
 
 const (
 	minVersion = 130000
-	// manyDead is how many dead rows are worth a warning, if they are many times the
-	// live ones.
+	// manyDead is how many dead rows get a warning, if they are many times the live ones.
 	manyDead     = 100_000
 	deadPerLive  = 10
 	minQuerySize = 512
@@ -88,7 +87,7 @@ const (
 	serializable = "serializable"
 )
 
-// Diagnose looks at the server, at the login's settings and at the bridge's tables.
+// Diagnose checks the server, the login's settings and the bridge's tables.
 func (i *Inspector) Diagnose(ctx context.Context) ([]inspect.Finding, error) {
 	d := diagnosis{db: i.on.DB, schema: i.on.Schema, keeps: i.ledger.Features().KeepsRows}
 	d.Ledger(ctx, i.ledger)
@@ -102,7 +101,7 @@ func (i *Inspector) Diagnose(ctx context.Context) ([]inspect.Finding, error) {
 	return d.Findings, ctx.Err()
 }
 
-// DiagnoseInbox looks at the durability of a receiver's commits, by the settings of db's login
+// DiagnoseInbox checks the durability of a receiver's commits, by the settings of db's login
 // ('Requirements' in package postgres). db stays the caller's.
 func DiagnoseInbox(ctx context.Context, db *sql.DB) ([]inspect.Finding, error) {
 	d := diagnosis{db: sqlx.NewDb(db, "postgres")}
@@ -116,7 +115,7 @@ func DiagnoseInbox(ctx context.Context, db *sql.DB) ([]inspect.Finding, error) {
 	return d.Findings, nil
 }
 
-// A commitment says whose commits must be durable, and why.
+// A commitment names the role whose commits must be durable, and the reason.
 type commitment struct{ role, done, mend string }
 
 var (
@@ -132,10 +131,10 @@ type diagnosis struct {
 	settings map[string]string
 }
 
-// on tells whether a setting is on, or as good as that.
+// on reports whether a setting is on, or anything except off.
 func (d *diagnosis) on(name string) bool { return d.settings[name] != "off" }
 
-// number is a setting's number, 0 if there is none.
+// number returns a setting's number, 0 if there is none.
 func (d *diagnosis) number(name string) (n int64) {
 	_, _ = fmt.Sscan(d.settings[name], &n)
 	return n

@@ -1,5 +1,5 @@
-// Package postgresinspect asks a PostgreSQL database what operators want to
-// know. Package postgres names the rights that this takes.
+// Package postgresinspect implements package inspect for PostgreSQL. Package postgres lists the
+// rights that it needs.
 //
 //	inspector := postgresinspect.New(ledger)
 //	findings, err := inspector.Diagnose(ctx)
@@ -15,10 +15,10 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 )
 
-// An Inspector asks about a ledger. It implements inspect.Diagnoser, inspect.Watcher,
+// An Inspector inspects a ledger. It implements inspect.Diagnoser, inspect.Watcher,
 // inspect.CarriedReader and inspect.Advancer.
 type Inspector struct {
-	ledger driver.Ledger // that is in use
+	ledger driver.Ledger // the inspected ledger
 	on     tables.Watched
 }
 

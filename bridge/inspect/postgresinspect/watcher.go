@@ -15,11 +15,11 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/inspection"
 )
 
-// Prepared transactions (two-phase commit) belong to no session. Each has a lock on
-// its own number, and whatever else it has locked has the same virtualtransaction.
+// Prepared transactions (two-phase commit) belong to no session. Each has a lock on its own number,
+// and all its other locks have the same virtualtransaction.
 const (
-	// The time-outs come before the statement that waits, so that they also bound the
-	// wait for a table's lock.
+	// The time-outs are set before the statement that waits, so that they also bound the wait for a
+	// table's lock.
 	patient = `SELECT pg_backend_pid(), set_config('lock_timeout', $1::text, true), set_config('idle_in_transaction_session_timeout', '10s', true)`
 
 	activity = `a.pid::text AS session, coalesce(pg_get_userbyid(a.usesysid), '') AS login, coalesce(a.application_name, '') AS program,
@@ -29,11 +29,11 @@ const (
 	prepared = `'prepared ' || p.gid AS session, p.owner AS login, '' AS program, '' AS host, 'prepared' AS state,
 	p.prepared AS since, '' AS statement, '' AS waits_for`
 
-	// The view pg_stat_activity would make a row of each session, to find one.
+	// The view pg_stat_activity would make a row of each session to find one.
 	holders = `SELECT ` + activity + ` FROM (SELECT DISTINCT unnest(pg_blocking_pids($1::text::int)) AS pid) b, pg_stat_get_activity(b.pid) a`
 
-	// pg_blocking_pids has 0 for a prepared transaction. Only then pg_locks is read, which
-	// copies all locks and holds up everybody's locking meanwhile (documentation of pg_locks).
+	// pg_blocking_pids has 0 for a prepared transaction. pg_locks is read only then: it copies all
+	// locks, and blocks all locking meanwhile (documentation of pg_locks).
 	byPrepared = `SELECT 0 = ANY (pg_blocking_pids($1::text::int))`
 
 	preparedHolders = `WITH waited AS MATERIALIZED (SELECT * FROM pg_locks WHERE pid = $1::text::int AND NOT granted)
@@ -60,13 +60,13 @@ WHERE p.prepared <= clock_timestamp() - $2::text::interval
 ORDER BY since LIMIT $3::text::int`
 )
 
-// lookPause is the first pause between two looks at who is waited for.
+// lookPause is the first pause between two looks at the holders.
 const lookPause = 5 * time.Millisecond
 
-// Holders settles the ID, and asks pg_blocking_pids for whom the settle waits. It takes a
-// second, unless the holder's transaction ends sooner. (pg_cancel_backend could hit whoever has
-// the settle's connection next.) A login that is not in pg_read_all_stats sees only process ID,
-// login and program of other roles' sessions.
+// Holders settles the ID, and reads from pg_blocking_pids the sessions that the settle waits for.
+// It takes a second, unless the holder's transaction ends sooner. (pg_cancel_backend could hit the
+// next user of the settle's connection.) A login that is not in pg_read_all_stats sees only process
+// ID, login and program of other roles' sessions.
 func (i *Inspector) Holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder, error) {
 	return inspection.Watch{
 		Watched: i.on,
@@ -79,7 +79,7 @@ func (i *Inspector) Holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder
 	}.Holders(ctx, id)
 }
 
-// look lists whom the session waits for.
+// look lists the sessions that the session waits for.
 func (i *Inspector) look(ctx context.Context, conn *sqlx.Conn, session string) ([]inspect.Holder, error) {
 	found, err := i.list(ctx, conn, holders, session)
 	if err != nil {
@@ -93,10 +93,9 @@ func (i *Inspector) look(ctx context.Context, conn *sqlx.Conn, session string) (
 	return append(found, more...), err
 }
 
-// OpenTransactions lists the transactions that hold a lock for writing on the table, a Forget
-// and a waiting settle among them. On an own table it lists any that have written there. If the
-// login is not in pg_read_all_stats it leaves out those of other roles, since it cannot see
-// their age.
+// OpenTransactions lists the transactions that hold a lock for writing on the table, a Forget and a
+// waiting settle among them. On an own table it lists all that have written there. A login that is
+// not in pg_read_all_stats does not get other roles' transactions, since it cannot see their age.
 func (i *Inspector) OpenTransactions(ctx context.Context, age time.Duration, limit int) ([]inspect.Holder, error) {
 	return inspection.OpenTransactions(i.on, age, limit, func() ([]inspect.Holder, error) {
 		found, err := i.list(ctx, i.on.DB, openTransactions, i.on.Table, fmt.Sprintf("%d microseconds", age.Microseconds()), strconv.Itoa(limit))
@@ -111,8 +110,8 @@ func (i *Inspector) OpenTransactions(ctx context.Context, age time.Duration, lim
 	})
 }
 
-// list reads holders, but for sessions that settle: these hold a row for a moment,
-// and only once there is nobody else.
+// list reads holders, without sessions that settle: these hold a row for a moment, and only after
+// all other holders.
 func (i *Inspector) list(ctx context.Context, q sqlx.QueryerContext, query string, args ...any) ([]inspect.Holder, error) {
 	var rows []struct {
 		Session, Login, Program, Host, State, Statement string

@@ -25,7 +25,7 @@ FROM bridge_ledger`
 	countDelayed = `SELECT count(*) FROM (SELECT 1 FROM bridge_ledger` + delayed + `)`
 	delayedRows  = carriedColumns + delayed
 
-	// SQLite reads its clock once for a row.
+	// SQLite reads its clock once per row.
 	advance = `UPDATE bridge_ledger SET recorded_at = (` + now + ` + 999) / 1000, stage_at = ` + now + `
 WHERE id = ? AND stage_at <= recorded_at * 1000 AND stage_at > ` + now
 )

@@ -26,7 +26,7 @@ const (
 	shortBusy = 1000
 )
 
-// Diagnose looks at the file and at one of the pool's connections. It assumes that the others
+// Diagnose checks the file and one of the pool's connections. It assumes that the other connections
 // have the same pragmas.
 func (i *Inspector) Diagnose(ctx context.Context) ([]inspect.Finding, error) {
 	var d inspection.Findings
@@ -43,7 +43,7 @@ func (i *Inspector) Diagnose(ctx context.Context) ([]inspect.Finding, error) {
 	if err := i.on.DB.GetContext(ctx, &p, pragmas); err != nil {
 		return d, fmt.Errorf("diagnose: %w", i.on.Classify(err))
 	}
-	d.OK(inspection.CheckVersion, "%s", p.Version) // a release too old could not have read the tables
+	d.OK(inspection.CheckVersion, "%s", p.Version) // a release that is too old could not have read the tables
 	d.Expect("journal", p.Journal == "wal", "wal", inspect.Error, "journal_mode is "+p.Journal+": readers and writers wait for each other",
 		"run PRAGMA journal_mode = wal once")
 	durability(&d, p.Synchronous, "forwarded", "senders")
@@ -69,8 +69,8 @@ func (i *Inspector) Diagnose(ctx context.Context) ([]inspect.Finding, error) {
 	return d, ctx.Err()
 }
 
-// DiagnoseInbox looks at the durability of a receiver's commits, at one of the pool's
-// connections. It assumes that the others have the same pragmas. db stays the caller's.
+// DiagnoseInbox checks the durability of a receiver's commits, at one of the pool's connections. It
+// assumes that the other connections have the same pragmas. db stays the caller's.
 func DiagnoseInbox(ctx context.Context, db *sql.DB) ([]inspect.Finding, error) {
 	var d inspection.Findings
 	var level int

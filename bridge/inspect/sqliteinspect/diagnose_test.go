@@ -41,7 +41,7 @@ func TestAHealthyFileIsWell(t *testing.T) {
 	ledgertest.ReadsCarried(t, ledger, sqliteinspect.New(ledger))
 }
 
-// Each of these is found by its check.
+// Each case is found by its check.
 func TestDiagnose(t *testing.T) {
 	for name, c := range map[string]struct {
 		options    string // of the connection

@@ -5,8 +5,7 @@ import (
 	"syscall"
 )
 
-// The numbers of file systems that may lie on another machine: linux/magic.h and
-// statfs(2).
+// The numbers of file systems that may be on another machine: linux/magic.h and statfs(2).
 var networkTypes = map[uint32]string{
 	0x6969:     "NFS",
 	0x517B:     "SMB",
@@ -20,8 +19,8 @@ var networkTypes = map[uint32]string{
 	0x7461636F: "OCFS2",
 }
 
-// onNetwork names the network file system that a file is on, "" if it is on none that
-// is known. An empty file name is a database in memory.
+// onNetwork returns the name of a file's network file system, "" if the file is on no known one. An
+// empty file name is a database in memory.
 func onNetwork(file string) (string, error) {
 	if file == "" {
 		return "", nil
@@ -30,5 +29,5 @@ func onNetwork(file string) (string, error) {
 	if err := syscall.Statfs(file, &s); err != nil {
 		return "", fmt.Errorf("look at the file system: %w", err)
 	}
-	return networkTypes[uint32(s.Type)], nil // its size differs between architectures
+	return networkTypes[uint32(s.Type)], nil // the size of Type differs between architectures
 }

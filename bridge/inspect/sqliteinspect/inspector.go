@@ -1,5 +1,5 @@
-// Package sqliteinspect asks a SQLite file what operators want to know. It cannot say who holds
-// a message up: SQLite does not tell which connection has the file's lock.
+// Package sqliteinspect implements package inspect for SQLite. It cannot find the holders of a row:
+// SQLite does not show which connection has the file's lock.
 //
 //	findings, err := sqliteinspect.New(ledger).Diagnose(ctx)
 //
@@ -13,9 +13,9 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/sqlite"
 )
 
-// An Inspector asks about a ledger. It implements inspect.Diagnoser and inspect.CarriedReader.
+// An Inspector inspects a ledger. It implements inspect.Diagnoser and inspect.CarriedReader.
 type Inspector struct {
-	ledger driver.Ledger // that is in use
+	ledger driver.Ledger // the inspected ledger
 	on     tables.Watched
 }
 

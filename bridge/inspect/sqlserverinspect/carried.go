@@ -11,7 +11,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
 )
 
-// The rows that carry messages. The statements pass over rows that are locked.
+// The rows that carry messages. The statements skip locked rows.
 const (
 	countCarried = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 SET LOCK_TIMEOUT 1000;
@@ -44,7 +44,7 @@ SELECT count(*) FROM (
 SET LOCK_TIMEOUT 1000;
 SELECT TOP (@p1) ` + carriedColumns + delayed + ` ORDER BY l.stage_at, l.id`
 
-	// The hints are those of the statement that cancels. Only the UPDATE may count.
+	// The hints are the same as in the statement that cancels. Only the UPDATE may count.
 	advance = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 SET NOCOUNT ON;
 DECLARE @now datetime2(3) = sysutcdatetime();

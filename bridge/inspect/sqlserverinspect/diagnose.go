@@ -14,7 +14,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
 )
 
-// What is asked of the server. Properties that it does not know are null.
+// The queries about the server. Properties that it lacks are null.
 const (
 	clock = `SELECT DATEDIFF_BIG(millisecond, '19700101', SYSUTCDATETIME())`
 
@@ -32,12 +32,13 @@ const (
 	COALESCE((SELECT CAST(t.is_merge_published AS int) + CAST(t.is_sync_tran_subscribed AS int) FROM sys.tables t WHERE t.object_id = OBJECT_ID(@p1)), 0) AS merged
 FROM sys.databases d WHERE ` + mssql.ThisDatabase
 
-	// These tables are there where something is published. 0x1: peer-to-peer
-	// ('syspublications', 'sysarticles').
+	// These tables exist if something is published. 0x1: peer-to-peer ('syspublications',
+	// 'sysarticles').
 	peers = `SELECT count(*) FROM dbo.syspublications p JOIN dbo.sysarticles a ON a.pubid = p.pubid
 WHERE a.objid = OBJECT_ID(@p1) AND p.options & 1 = 1`
 
-	// Who may not see other sessions sees only its own, and gets no error ('sys.dm_exec_sessions').
+	// A login that may not see other sessions sees only its own, and gets no error
+	// ('sys.dm_exec_sessions').
 	sessionSeen = `SELECT count(*) FROM sys.dm_exec_sessions WHERE session_id = @p1`
 
 	login = `SELECT QUOTENAME(USER_NAME())`
@@ -46,9 +47,9 @@ WHERE a.objid = OBJECT_ID(@p1) AND p.options & 1 = 1`
 WHERE COALESCE(HAS_PERMS_BY_NAME(w.relation, 'OBJECT', w.name), 0) = 0`
 )
 
-// The rights that the package's documentation names, as values of the statement above.
+// The rights in the package's documentation, as values of the statement above.
 const (
-	// The proof of an own table puts its canaries into bridge_ledger.
+	// The proof of an own table writes its canaries into bridge_ledger.
 	ownTableNeeds = `('bridge_ledger', 'SELECT'), ('bridge_ledger', 'INSERT'), ('bridge_ledger', 'DELETE'), ('bridge_identity', 'SELECT'), ('bridge_ledger_version', 'SELECT')`
 	verifierNeeds = ownTableNeeds + `, ('bridge_watermark', 'SELECT')`
 	stageNeeds    = `('bridge_ledger', 'UPDATE')`
@@ -81,7 +82,7 @@ type diagnosis struct {
 	azure, babelfish bool
 }
 
-// properties are the answer to serverState.
+// properties is the result of serverState.
 type properties struct {
 	mssql.Server
 	Updateability sql.NullString
@@ -125,7 +126,7 @@ func (d *diagnosis) server(ctx context.Context) error {
 	return nil
 }
 
-// DiagnoseInbox looks at the durability of a receiver's commits ('Requirements' in package
+// DiagnoseInbox checks the durability of a receiver's commits ('Requirements' in package
 // sqlserver). db stays the caller's.
 func DiagnoseInbox(ctx context.Context, db *sql.DB) ([]inspect.Finding, error) {
 	var p properties
@@ -151,7 +152,7 @@ func durability(d *inspection.Findings, p properties, done string) {
 		"ALTER DATABASE CURRENT SET DELAYED_DURABILITY = "+mssql.Durable)
 }
 
-// primaries judges whether other servers write to the table, and send the rows here.
+// primaries judges whether other servers write to the table, and send the rows to this one.
 func (d *diagnosis) primaries(p properties, peers int, err error) {
 	const check = "more than one primary"
 	const mend = "take the bridge's tables out of the replication, or keep to one server all that writes to the database"
@@ -214,14 +215,14 @@ func (d *diagnosis) rights(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, part := range parts { // only now: try may have begun anew
+	for _, part := range parts { // only now, since Try may have run this function twice
 		d.Missing(part.check, part.level, name, part.missing)
 	}
 	return nil
 }
 
-// oldest tries whether the login may see other sessions, instead of inferring it from its
-// rights: these differ between versions and, on Azure, between service tiers.
+// oldest tries whether the login may see other sessions, instead of inferring it from its rights:
+// these differ between versions and, on Azure, between service tiers.
 func (d *diagnosis) oldest(ctx context.Context) error {
 	const among = "the transactions that have the table locked for a change"
 	found, err := d.list(ctx, d.on.DB, openTransactions, d.on.Table, int64(0), int64(1))
@@ -233,7 +234,7 @@ func (d *diagnosis) oldest(ctx context.Context) error {
 		if d.azure {
 			mend = "GRANT VIEW DATABASE STATE TO the verifier's user; on Basic, S0 and S1 and in elastic pools its login must be a member of ##MS_ServerStateReader##"
 		}
-		if d.babelfish { // it has no such right to grant
+		if d.babelfish { // no right to grant
 			mend = "look at pg_locks and pg_stat_activity over Babelfish's PostgreSQL port"
 		}
 		d.Warning(inspection.CheckWatch, mend, "the login may not see other sessions: no holder can be told")
@@ -252,10 +253,10 @@ func (d *diagnosis) oldest(ctx context.Context) error {
 	return nil
 }
 
-// seesSessions returns errUnseen unless one of our sessions sees another.
+// seesSessions returns errUnseen unless one of the pool's sessions sees another.
 func (d *diagnosis) seesSessions(ctx context.Context) error {
 	if err := inspection.CheckPool(d.on.DB); err != nil {
-		return nil // Ledger has told it
+		return nil // Ledger has reported it
 	}
 	other, err := d.on.DB.Connx(ctx)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package sqlserverinspect asks a SQL Server database what operators want to
-// know. Package sqlserver names the rights that this takes.
+// Package sqlserverinspect implements package inspect for SQL Server. Package sqlserver lists the
+// rights that it needs.
 //
 //	inspector := sqlserverinspect.New(ledger)
 //	findings, err := inspector.Diagnose(ctx)
@@ -15,10 +15,10 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
 )
 
-// An Inspector asks about a ledger. It implements inspect.Diagnoser, inspect.Watcher,
+// An Inspector inspects a ledger. It implements inspect.Diagnoser, inspect.Watcher,
 // inspect.CarriedReader and inspect.Advancer.
 type Inspector struct {
-	ledger driver.Ledger // that is in use
+	ledger driver.Ledger // the inspected ledger
 	on     tables.Watched
 }
 

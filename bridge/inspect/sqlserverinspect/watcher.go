@@ -17,9 +17,9 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
 )
 
-// The views show other sessions only to who has the right to (see package
-// sqlserver). Times there are by the server's own time zone. A
-// session without a transaction of its own in the views is waited for all the same.
+// The views show other sessions only to logins with the right to see them (see package sqlserver).
+// Times there are in the server's own time zone. A settle also waits for a session without a
+// transaction of its own in the views.
 const (
 	session = `COALESCE(s.login_name, '') AS login, COALESCE(s.program_name, '') AS program,
 	COALESCE(s.host_name, '') AS host, COALESCE(s.status, '') AS status,
@@ -33,14 +33,14 @@ LEFT JOIN sys.dm_exec_requests r ON r.session_id = h.session
 LEFT JOIN sys.dm_exec_connections c ON c.session_id = h.session AND c.parent_connection_id IS NULL
 OUTER APPLY sys.dm_exec_sql_text(c.most_recent_sql_handle) t`
 
-	// blocking_session_id is not always a session ('sys.dm_exec_requests'): -4 and -5 are
-	// waits for a latch, whose owner is not known. Nobody holds the row then.
+	// blocking_session_id is not always a session ('sys.dm_exec_requests'): -4 and -5 are waits for
+	// a latch, whose owner is unknown. Then no session holds the row.
 	holders = `SELECT h.session AS session, ` + session + `
 FROM (SELECT DISTINCT CAST(blocking_session_id AS int) AS session FROM sys.dm_exec_requests WHERE session_id = @p1 AND blocking_session_id NOT IN (0, -4, -5)) h
 ` + whatItDoes + `
 ORDER BY since, session`
 
-	// Whoever changes a row has its table locked with an intent to.
+	// A transaction that changes a row has an intent lock on its table.
 	openTransactions = `SELECT TOP (@p3) h.session AS session, ` + session + `
 FROM (SELECT DISTINCT request_session_id AS session FROM sys.dm_tran_locks
 	WHERE resource_type = 'OBJECT' AND resource_database_id = DB_ID() AND resource_associated_entity_id = OBJECT_ID(@p1)
@@ -50,16 +50,16 @@ WHERE h.session <> @@SPID AND a.transaction_begin_time <= DATEADD(second, -@p2, 
 ORDER BY since, session`
 )
 
-// lookPause is the first pause between two looks at who is waited for.
+// lookPause is the first pause between two looks at the holders.
 const lookPause = 10 * time.Millisecond
 
-// Holders settles the ID, and asks the server for whom the settle waits. A login that may not
-// see other sessions gets none.
+// Holders settles the ID, and reads from the server the sessions that the settle waits for. A login
+// that may not see other sessions gets none.
 func (i *Inspector) Holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder, error) {
 	return seen(ctx, func(ctx context.Context) ([]inspect.Holder, error) { return i.watch().Holders(ctx, id) })
 }
 
-// seen runs a question, and returns nothing if the login may not see other sessions.
+// seen calls ask, and returns nothing if the login may not see other sessions.
 func seen(ctx context.Context, ask func(ctx context.Context) ([]inspect.Holder, error)) (found []inspect.Holder, err error) {
 	err = mssql.Try(ctx, func(ctx context.Context) (err error) {
 		found, err = ask(ctx)
@@ -91,8 +91,8 @@ func (i *Inspector) watch() inspection.Watch {
 	}
 }
 
-// OpenTransactions lists the transactions that have locked the table to change rows. Ages are
-// in whole seconds. A login that may not see other sessions gets none.
+// OpenTransactions lists the transactions that have locked the table to change rows. Ages are in
+// whole seconds. A login that may not see other sessions gets none.
 func (i *Inspector) OpenTransactions(ctx context.Context, age time.Duration, limit int) ([]inspect.Holder, error) {
 	return seen(ctx, func(ctx context.Context) ([]inspect.Holder, error) {
 		return inspection.OpenTransactions(i.on, age, limit, func() ([]inspect.Holder, error) {
@@ -101,8 +101,8 @@ func (i *Inspector) OpenTransactions(ctx context.Context, age time.Duration, lim
 	})
 }
 
-// list reads holders. It returns errUnseen if the server does not show the views to the
-// login, or has none.
+// list reads holders. It returns errUnseen if the server hides the views from the login, or has
+// none.
 func (i *Inspector) list(ctx context.Context, q sqlx.QueryerContext, query string, args ...any) ([]inspect.Holder, error) {
 	var rows []struct {
 		Session              int64
@@ -120,8 +120,8 @@ func (i *Inspector) list(ctx context.Context, q sqlx.QueryerContext, query strin
 	}
 	found := make([]inspect.Holder, 0, len(rows))
 	for n, r := range rows {
-		// A session may have several transactions, of MARS. One that settles by INSERT
-		// holds the row for a moment, and only once there is nobody else.
+		// A session may have several transactions, of MARS. A session that settles by INSERT holds
+		// the row for a moment, and only after all other holders.
 		if n > 0 && r.Session == rows[n-1].Session || i.on.Settles != "" && strings.Contains(r.Statement, i.on.Settles) {
 			continue
 		}
@@ -145,13 +145,12 @@ func (i *Inspector) list(ctx context.Context, q sqlx.QueryerContext, query strin
 	return found, nil
 }
 
-// noSession are those that hold locks and are no session, in the words of
-// 'sys.dm_exec_requests'.
+// noSession are the holders of locks that are no session, in the words of 'sys.dm_exec_requests'.
 var noSession = map[int64]string{-2: "orphaned distributed transaction", -3: "deferred recovery transaction"}
 
 var errUnseen = errors.New("the login may not see other sessions")
 
-// mayNotLook tells whether the server refuses to show its views, or has none.
+// mayNotLook reports whether the server hides its views, or has none.
 func mayNotLook(err error) bool {
 	switch mssql.Number(err) {
 	case mssql.NoObject, mssql.Denied, mssql.NoDatabaseRight, mssql.NoPermission, mssql.NoServerState, mssql.NotAllowed:
