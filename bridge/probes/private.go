@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// Private lets page answer only to requests for localhost, a loopback address or one of hosts. A
-// foreign site may let its own name lead here, and so read the page in the browser of somebody
-// who may see it. setting is where the hosts are set, for the answer to all other requests.
+// Private serves page only to requests for localhost, a loopback address or one of hosts. Otherwise
+// a foreign site could point its own name here, and read the page in the browser of a user with
+// access. setting names the setting of hosts, for the answer to all other requests.
 func Private(page http.Handler, hosts []string, setting string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked := hostname(r.Host)
@@ -23,13 +23,13 @@ func Private(page http.Handler, hosts []string, setting string) http.Handler {
 	})
 }
 
-// local tells whether a host is this machine.
+// local reports whether a host is this machine.
 func local(host string) bool {
 	ip, err := netip.ParseAddr(host)
 	return strings.EqualFold(host, "localhost") || err == nil && ip.Unmap().IsLoopback()
 }
 
-// same compares two hosts: addresses by what they mean, names without regard to case.
+// same compares two hosts: addresses by value, names without regard to case.
 func same(a, b string) bool {
 	one, err := netip.ParseAddr(a)
 	if err != nil {
@@ -39,7 +39,7 @@ func same(a, b string) bool {
 	return err == nil && one.Unmap() == other.Unmap()
 }
 
-// hostname is a host without its port, and without the brackets of IPv6.
+// hostname returns a host without its port, and without the brackets of IPv6.
 func hostname(address string) string {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {

@@ -16,21 +16,21 @@ const (
 	// askPatience is how long a probe may take, scrapePatience a scrape.
 	askPatience    = 2 * time.Second
 	scrapePatience = 15 * time.Second
-	// freshness is how long the answer of a probe is given again: there is no login, so
-	// that everybody could have the servers asked.
+	// freshness is how long a probe's result is used again. There is no login: without it any
+	// client could make the program query its servers at will.
 	freshness = time.Second
 )
 
 // Probes are the endpoints of one program, or of a part of it.
 type Probes struct {
-	// Ready returns nil if the program does its work, else the missing parts, in words that
-	// everybody may read; several errors by errors.Join. Its context ends after 2 s, and it must
-	// return then. It is asked once a second at most, by one at a time.
+	// Ready returns nil if the program does its work, else the missing parts, in words that every
+	// client may read; several errors by errors.Join. Its context ends after 2 s, and it must
+	// return then. It is called once a second at most, one call at a time.
 	Ready func(context.Context) error
 	// Notes returns lines that follow the ok of /readyz: facts that do not make it fail.
 	// Nil: none.
 	Notes func() []string
-	// Metrics has the metrics.
+	// Metrics gathers the metrics.
 	Metrics prometheus.Gatherer
 }
 
@@ -68,7 +68,7 @@ func say(w http.ResponseWriter, code int, text string) {
 	fmt.Fprintln(w, text)
 }
 
-// recent gives an answer again while it is fresh.
+// recent returns a result again while it is fresh.
 type recent struct {
 	ask func(context.Context) error
 
@@ -83,7 +83,7 @@ func (a *recent) get(ctx context.Context) error {
 	if time.Since(a.at) < freshness {
 		return a.err
 	}
-	// Not bound to the client that asks: the answer is for the next one too.
+	// The context does not end with the client's: the result is for the next client too.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askPatience)
 	defer cancel()
 	a.err, a.at = a.ask(ctx), time.Now()

@@ -15,7 +15,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/probes"
 )
 
-// The program is asked once a second at most, and probes get the last answer meanwhile.
+// The program's Ready is called once a second at most, and probes get the last result meanwhile.
 func TestProbesSayWhatIsMissing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var missing error
