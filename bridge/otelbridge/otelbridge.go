@@ -1,4 +1,4 @@
-// Package otelbridge has the words of OpenTelemetry that packages otelsender, otelverifier and
+// Package otelbridge has the OpenTelemetry helpers that packages otelsender, otelverifier and
 // otelhandler share. Applications use these three.
 package otelbridge
 
@@ -20,7 +20,7 @@ func (h Headers) Get(key string) string {
 	switch value := h[key].(type) {
 	case string:
 		return value
-	case []byte: // some clients' strings
+	case []byte: // some clients send strings so
 		return string(value)
 	}
 	return ""
@@ -38,14 +38,14 @@ func (h Headers) Keys() []string {
 	return keys
 }
 
-// Destination returns a target in the words of the conventions for RabbitMQ: exchange:key, or one of
-// the two if the other is empty.
+// Destination returns a target by the conventions for RabbitMQ: exchange:key, or one of the two if
+// the other is empty.
 func Destination(to bridge.Target) string {
 	name := to.Exchange + ":" + to.RoutingKey
 	return readable(strings.Trim(name, ":"))
 }
 
-// Attributes describe one message that goes to a target or comes from it.
+// Attributes returns the attributes of one message to or from a target.
 func Attributes(to bridge.Target, messageID string) []attribute.KeyValue {
 	return []attribute.KeyValue{
 		semconv.MessagingSystemRabbitMQ,
