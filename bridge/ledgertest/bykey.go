@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// A server chooses how to read a table by the statistics that it has of it, and would
-// rather read the whole of a small one. So statements by key are sent to tables of
-// several sizes, under statistics that were gathered at several, beside rows that other
-// transactions have open: a statement that reads those as well waits for them.
+// phases: a server chooses by its statistics how to read a table, and prefers to read a small one
+// whole. So statements by key are sent to tables of several sizes, under statistics gathered at
+// several sizes, beside rows of open transactions: a statement that reads those rows as well waits
+// for them.
 func (k *keyed) phases() []phase {
 	largest, few := full, []int{0, 1, 5}
 	growing := append(few, full)
@@ -26,37 +26,37 @@ func (k *keyed) phases() []phase {
 }
 
 type phase struct {
-	statistics int   // how many rows there were when they were gathered
-	rows       []int // how many there are then, in this order
+	statistics int   // the number of rows when they were gathered
+	rows       []int // the numbers of rows after that, in this order
 }
 
 // full is how many rows a full table has.
 const full = 1000
 
-// keptPlans is after how many executions a server may keep the plan of a statement
-// (PostgreSQL: five). What it keeps was made for an empty table.
+// keptPlans is the number of executions after which a server may keep the plan of a statement
+// (PostgreSQL: five). The kept plan was made for an empty table.
 const keptPlans = 6
 
-// A keyed is some tables, and the statements that reach their rows by key.
+// A keyed is a set of tables, with statements that find their rows by key.
 type keyed struct {
 	Harness
-	db     *sql.DB // of one connection, of which Scanned tells, and which keeps plans
+	db     *sql.DB // has one connection, whose reads Scanned counts, and which keeps plans
 	others *sql.DB
 	tables []string
 
-	// large is the size at which Scanned is asked. To read a smaller table through for a
-	// handful of keys may be right: PostgreSQL has 1,000 rows of a ledger in eight pages,
-	// 1,000 keys of an inbox in eleven. Under the statistics of one row it takes the index
-	// to cost as much as twelve (seen with EXPLAIN).
+	// large is the size from which Scanned counts. To read a whole smaller table for a few keys may
+	// be right: PostgreSQL has 1,000 rows of a ledger in eight pages, 1,000 keys of an inbox in
+	// eleven. Under the statistics of one row it expects the index to cost as much as twelve (seen
+	// with EXPLAIN).
 	large int
 
 	have  int
-	add   func(t *testing.T, n int) // adds so many rows to each table
+	add   func(t *testing.T, n int) // adds that many rows to each table
 	empty func(t *testing.T)        // removes all rows
 
-	// steps returns statements, for which it may prepare rows.
+	// steps returns statements, and may prepare rows for them.
 	steps func(t *testing.T) []step
-	// open begins transactions that hold other rows than those of the steps.
+	// open begins transactions that hold rows other than the steps' rows.
 	open func(t *testing.T) []*sql.Tx
 }
 
@@ -64,7 +64,7 @@ type keyed struct {
 type step struct {
 	what  string
 	do    func(ctx context.Context) error
-	whole int // how many whole tables it may read
+	whole int // how many whole tables the step may read
 }
 
 func (k *keyed) run(t *testing.T) {
@@ -106,13 +106,13 @@ func (k *keyed) gather(t *testing.T) {
 	}
 }
 
-// mayWait is how many rounds a step may wait in. A statement that reads rows of others waits
-// for them each time. InnoDB may hold up an insert as well whose place is beside a locked row:
-// at REPEATABLE READ a row that is the first of its page is locked with the gap before it. That
-// comes and goes with the pages, which change while deleted rows are removed.
+// mayWait is in how many rounds a step may wait. A statement that reads rows of others waits for
+// them each time. InnoDB may also block an insert next to a locked row: at REPEATABLE READ a row
+// that is the first of its page is locked with the gap before it. That depends on the pages, which
+// change while deleted rows are removed.
 const mayWait = 2
 
-// rounds takes all steps, and takes them again if one has waited.
+// rounds runs all steps, and runs them again if one has waited.
 func (k *keyed) rounds(t *testing.T) {
 	t.Helper()
 	waited := k.round(t)
@@ -126,9 +126,9 @@ func (k *keyed) rounds(t *testing.T) {
 	}
 }
 
-// round takes all steps beside one open transaction, which ends when they are done, and
-// returns those that have waited for it. One that waits is let go on by the end of the
-// transaction, and the next step gets another.
+// round runs all steps beside one open transaction, which ends when they are done, and returns the
+// steps that have waited for it. If a step waits, the transaction ends, and the next step gets
+// another one.
 func (k *keyed) round(t *testing.T) (waited []string) {
 	t.Helper()
 	steps := k.steps(t)
@@ -170,7 +170,7 @@ func end(t *testing.T, open []*sql.Tx) {
 	}
 }
 
-// scanned is Harness.Scanned where that says something.
+// scanned calls Harness.Scanned if its result is meaningful.
 func (k *keyed) scanned(t *testing.T) (n int) {
 	t.Helper()
 	if k.Scanned == nil || k.have < k.large {
@@ -181,18 +181,18 @@ func (k *keyed) scanned(t *testing.T) (n int) {
 	return n
 }
 
-// lasting is for how long the server must say that somebody waits for a lock. What
-// waits for an open transaction does so until that ends.
+// lasting is for how long the server must report a session that waits for a lock. A statement that
+// waits for an open transaction waits until its end.
 const lasting = 2 * time.Second
 
-// await returns what comes from done, or that it does not come: the server says that it
-// waits for a lock, or, where it does not tell, it has not come for long.
+// await returns the error from done, or that the statement waits: the server reports a wait for a
+// lock, or, if it reports none, done has returned nothing for long.
 func (k *keyed) await(t *testing.T, done <-chan reply[struct{}]) (err error, waits bool) {
 	t.Helper()
 	limit := time.After(wait)
 	tick := time.NewTicker(lasting / 20)
 	defer tick.Stop()
-	var since time.Time // when it was first seen waiting
+	var since time.Time // when the wait was first seen
 	for {
 		select {
 		case r := <-done:
@@ -217,7 +217,7 @@ func (k *keyed) await(t *testing.T, done <-chan reply[struct{}]) (err error, wai
 	}
 }
 
-// oneConnection is a pool of its own with one connection.
+// oneConnection returns a pool with one connection.
 func oneConnection(connect func() *sql.DB) *sql.DB {
 	db := connect()
 	db.SetMaxOpenConns(1)

@@ -42,7 +42,7 @@ func (b *keyedInbox) empty(t *testing.T) {
 // byKey is the consumer.
 const byKey = "by key"
 
-// add adds to each table a row for each of n keys.
+// add adds a row for each of n keys to each table.
 func (b *keyedInbox) add(t *testing.T, n int) {
 	t.Helper()
 	ctx := t.Context()
@@ -67,12 +67,12 @@ func (b *keyedInbox) add(t *testing.T, n int) {
 	}), "add rows")
 }
 
-// Keys that stand before and after all others, and two with committed rows that are the
-// open transactions' all the same.
+// The first and the last of all keys, and two keys with committed rows that the open transactions
+// lock.
 const first, last, forgotten, taken = "!", "~", "forgotten", "taken"
 
-// open has a row before all others in each table and one after them, of the same
-// consumer; one of the same key of another consumer; and rows that it has locked.
+// open begins transactions that hold a row before all others and one after them in each table, and
+// have locked the rows of forgotten and taken.
 func (b *keyedInbox) open(t *testing.T) []*sql.Tx {
 	t.Helper()
 	ctx := t.Context()
@@ -116,7 +116,7 @@ func (b *keyedInbox) steps(t *testing.T) (steps []step) {
 		}
 		whole := 0
 		if v.Name == "forget" {
-			whole = 1 // it has room for so many keys that to read this table through may be right
+			whole = 1 // for so many keys, to read this whole table may be right
 		}
 		steps = append(steps, step{v.Name, func(ctx context.Context) error {
 			return within(ctx, b.one, func(tx *sql.Tx) error { return v.Do(ctx, b.in(tx)) })

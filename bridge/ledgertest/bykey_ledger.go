@@ -45,7 +45,7 @@ func (l *keyedLedger) empty(t *testing.T) {
 		table = l.named("bridge_ledger")
 	}
 	if table == "" {
-		return // its rows stay
+		return // the application's rows stay
 	}
 	_, err := l.db.ExecContext(t.Context(), "DELETE FROM "+table)
 	check(t, err, "empty "+table)
@@ -66,7 +66,7 @@ func (l *keyedLedger) add(t *testing.T, n int) {
 	}
 }
 
-// put records, with the rows where these are the application's.
+// put records IDs. On an own table it inserts the rows first.
 func (l *keyedLedger) put(ctx context.Context, tx bridge.Tx, ids ...uuid.UUID) error {
 	if l.Insert != nil {
 		if err := l.Insert(ctx, tx, ids); err != nil {
@@ -76,7 +76,7 @@ func (l *keyedLedger) put(ctx context.Context, tx bridge.Tx, ids ...uuid.UUID) e
 	return l.ledger.Record(ctx, tx, driver.Plain(ids...))
 }
 
-// open has a row before all others, and one after them.
+// open begins a transaction with a row before all others, and one after them.
 func (l *keyedLedger) open(t *testing.T) []*sql.Tx {
 	t.Helper()
 	tx := begin(t, l.sender.DB())
@@ -125,7 +125,7 @@ func (l *keyedLedger) steps(t *testing.T) []step {
 	return slices.Concat(steps, l.carriedSteps(), l.sideSteps())
 }
 
-// carriedSteps are the steps of rows with messages. As many are left.
+// carriedSteps returns the steps of rows with messages. They leave as many rows as before.
 func (l *keyedLedger) carriedSteps() []step {
 	one, some := newUnpublished(1), newUnpublished(4)
 	record := func(entries []driver.Entry) func(context.Context) error {
@@ -180,7 +180,7 @@ func (l *keyedLedger) carriedSteps() []step {
 	}
 }
 
-// sideSteps are those of orphans.
+// sideSteps returns the steps of orphans.
 func (l *keyedLedger) sideSteps() []step {
 	orphans := newIDs(2)
 	makeOrphans := func(ctx context.Context) error {
@@ -197,7 +197,7 @@ func (l *keyedLedger) sideSteps() []step {
 		})
 	}
 	return []step{
-		// bridge_ledger has a plain and a carried row for each row that is counted.
+		// bridge_ledger has a plain and a carried row for each counted row.
 		{what: "sweep", whole: 2, do: func(ctx context.Context) error {
 			if err := makeOrphans(ctx); err != nil {
 				return err

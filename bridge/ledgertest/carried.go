@@ -20,8 +20,8 @@ import (
 // tick is the coarsest resolution of recorded_at.
 const tick = time.Second
 
-// runCarried shows that the ledger keeps every promise of Due, Claim and Touch, and of Record for
-// entries with messages, or, on an own table, that they are denied. Each test begins without rows.
+// runCarried tests every promise of Due, Claim and Touch, and of Record for entries with messages,
+// or, on an own table, that they are denied. Each test begins without rows.
 func runCarried(t *testing.T, d *database) {
 	if f := d.ledger.Features(); f.Carries == f.KeepsRows || f.KeepsRows != (d.Insert != nil) {
 		t.Fatalf("the features are %+v", f)
@@ -87,7 +87,7 @@ func testOwnTableCarriesNothing(t *testing.T, d *database) {
 // empty removes all rows.
 func (c *carrying) empty(t *testing.T) { c.sweeping().empty(t) }
 
-// newCarried returns entries whose messages are published.
+// newCarried returns entries for published messages.
 func newCarried(n int) []driver.Entry {
 	entries := driver.Plain(newIDs(n)...)
 	for i := range entries {
@@ -134,7 +134,7 @@ func (c *carrying) commit(t *testing.T, entries ...driver.Entry) {
 	check(t, tx.Commit(), "commit")
 }
 
-// unpublished commits so many messages that are due at once, and returns them and their rows.
+// unpublished commits n messages that are due at once, and returns their entries and rows.
 func (c *carrying) unpublished(t *testing.T, n int) ([]driver.Entry, []driver.DueRow) {
 	t.Helper()
 	entries := newUnpublished(n)
@@ -150,7 +150,7 @@ func (c *carrying) due(t *testing.T) ([]driver.DueRow, time.Time) {
 	return rows, now
 }
 
-// expectDue fails unless just the rows of want are due. It returns these.
+// expectDue fails unless exactly the rows of want are due, and returns these.
 func (c *carrying) expectDue(t *testing.T, want ...uuid.UUID) []driver.DueRow {
 	t.Helper()
 	rows, _ := c.due(t)
@@ -158,7 +158,7 @@ func (c *carrying) expectDue(t *testing.T, want ...uuid.UUID) []driver.DueRow {
 	return rows
 }
 
-// expectIDs fails unless got and want are the same, in any order.
+// expectIDs fails unless got and want are equal, in any order.
 func expectIDs(t *testing.T, what string, got, want []uuid.UUID) {
 	t.Helper()
 	if len(got) != len(want) {
@@ -178,7 +178,7 @@ func (c *carrying) claim(t *testing.T, rows []driver.DueRow) []driver.Carried {
 	return messages
 }
 
-// expectMessages fails unless messages are those of entries.
+// expectMessages fails unless messages are the messages of entries.
 func expectMessages(t *testing.T, messages []driver.Carried, entries ...driver.Entry) {
 	t.Helper()
 	byID := make(map[uuid.UUID][]byte)
@@ -195,7 +195,7 @@ func expectMessages(t *testing.T, messages []driver.Carried, entries ...driver.E
 	}
 }
 
-// makeOlder makes the rows of ids older, or all.
+// makeOlder makes the rows of ids older, or all rows.
 func (c *carrying) makeOlder(t *testing.T, ids ...uuid.UUID) {
 	t.Helper()
 	if len(ids) == 0 {
@@ -207,8 +207,8 @@ func (c *carrying) makeOlder(t *testing.T, ids ...uuid.UUID) {
 	}
 }
 
-// row returns the row of a carried message, due or not. It makes the row older, which the result
-// does not show.
+// row returns the row of a carried message, due or not. It makes the row older; the result has the
+// times from before.
 func (c *carrying) row(t *testing.T, id uuid.UUID) driver.DueRow {
 	t.Helper()
 	c.makeOlder(t, id)
@@ -223,7 +223,7 @@ func (c *carrying) row(t *testing.T, id uuid.UUID) driver.DueRow {
 	panic("unreachable")
 }
 
-// between fails unless at is between two instants, by the ticks of a ledger.
+// between fails unless at is between two times, give or take a tick.
 func between(t *testing.T, what string, at, from, to time.Time) {
 	t.Helper()
 	if at.Before(from.Add(-tick)) || at.After(to.Add(tick)) {
@@ -253,7 +253,7 @@ func testCarriedBytes(t *testing.T, c *carrying) {
 	expectMessages(t, c.claim(t, rows), entries...)
 	c.expectDue(t)
 
-	// One message in a transaction is the most frequent.
+	// Most transactions have one message.
 	for _, e := range append(entries, newCarried(2)...) {
 		e.ID = newID()
 		c.commit(t, e)
@@ -435,7 +435,7 @@ func testDelayed(t *testing.T, c *carrying) {
 		}
 	}
 
-	// The age by which a claim moves the stage time begins when the message was due first.
+	// A claim moves the stage time by the time since the message was first due.
 	expectMessages(t, c.claim(t, []driver.DueRow{due}), entries[1])
 	_, now = c.due(t)
 	if r := c.row(t, due.ID); r.Unpublished() || r.StageAt.After(now.Add(max(driver.StageAgainAfter, now.Sub(soon))+tick)) {
@@ -587,7 +587,7 @@ func testCancelOpen(t *testing.T, c *carrying) {
 	expectMessages(t, back, entries[0])
 }
 
-// In each of two transactions a message is cancelled that was delivered, and another one is sent.
+// testCancelGone: each of two transactions cancels a delivered message, and sends another one.
 func testCancelGone(t *testing.T, c *carrying) {
 	c.skipWithOneWriter(t)
 	first, second := begin(t, c.sender.DB()), begin(t, c.sender.DB())
@@ -639,7 +639,7 @@ func testDueInOrder(t *testing.T, c *carrying) {
 	}
 }
 
-// Rows of one transaction, or of one Touch, may have the same stage time.
+// testDuePages: rows of one transaction, or of one Touch, may have the same stage time.
 func testDuePages(t *testing.T, c *carrying) {
 	entries := slices.Concat(newUnpublished(1200), newCarried(30))
 	c.commit(t, entries...)
@@ -667,7 +667,7 @@ func testDuePages(t *testing.T, c *carrying) {
 	}
 }
 
-// The times are the database's, which may differ from ours.
+// testStageTimes: the times are the database's, which may differ from this process's.
 func testStageTimes(t *testing.T, c *carrying) {
 	claim := func(r driver.DueRow) {
 		if n := len(c.claim(t, []driver.DueRow{r})); n != 1 {
@@ -690,7 +690,7 @@ func testStageTimes(t *testing.T, c *carrying) {
 			_, after := c.due(t)
 			c.expectDue(t)
 			if age := after.Sub(row.RecordedAt); !old && age > later {
-				later = age // a slow machine
+				later = age // on a slow machine
 			}
 			moved := c.row(t, entry.ID)
 			between(t, "the stage time after a "+name, moved.StageAt, before.Add(later), after.Add(later))
@@ -704,7 +704,7 @@ func testStageTimes(t *testing.T, c *carrying) {
 
 func testClaimOutdated(t *testing.T, c *carrying) {
 	entries, rows := c.unpublished(t, 6)
-	slices.SortFunc(rows, func(a, b driver.DueRow) int { return bytes.Compare(a.ID[:], b.ID[:]) }) // as the entries
+	slices.SortFunc(rows, func(a, b driver.DueRow) int { return bytes.Compare(a.ID[:], b.ID[:]) }) // in the order of the entries
 	check(t, c.ledger.Touch(t.Context(), idsOfEntries(entries[0:2])), "touch")
 	expectMessages(t, c.claim(t, rows[2:4]), entries[2:4]...)
 	c.forget(t, entries[4].ID)
@@ -714,7 +714,7 @@ func testClaimOutdated(t *testing.T, c *carrying) {
 	expectMessages(t, c.claim(t, []driver.DueRow{missing}))
 	expectMessages(t, c.claim(t, nil))
 
-	// When its new stage time has come, a row can be claimed again.
+	// A row can be claimed again when its new stage time has come.
 	c.makeOlder(t)
 	left := slices.Concat(entries[:4], entries[5:])
 	expectMessages(t, c.claim(t, c.expectDue(t, idsOfEntries(left)...)), left...)
@@ -801,7 +801,7 @@ func testClaimLocked(t *testing.T, c *carrying) {
 	slices.SortFunc(rows, func(a, b driver.DueRow) int { return bytes.Compare(a.ID[:], b.ID[:]) })
 	tx := c.lockedRow(t, entries[1].ID)
 	free := slices.Concat(entries[:1], entries[2:])
-	if c.OneWriter { // who writes has all rows
+	if c.OneWriter { // a writer has locked all rows
 		free = nil
 	}
 	c.promptly(t, func() {
@@ -836,8 +836,8 @@ func testSweepCarried(t *testing.T, c *carrying) {
 	c.expectCommitted(t, idsOfEntries(carried), idsOfEntries(carried)...)
 }
 
-// Rows that are due are claimed, touched and forgotten at once, by several, in any order, while
-// others are recorded.
+// testCarriedStress: due rows are claimed, touched and forgotten at the same time, by several
+// workers, in any order, while others are recorded.
 func testCarriedStress(t *testing.T, c *carrying) {
 	const rounds, perRound, workers = 10, 20, 3
 	var all []driver.Entry

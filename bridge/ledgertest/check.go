@@ -18,7 +18,7 @@ func check(t *testing.T, err error, doing string) {
 	}
 }
 
-// expectDenied fails unless err is that of a verb that the features deny.
+// expectDenied fails unless err is the error of a denied verb.
 func expectDenied(t *testing.T, verb string, err error) {
 	t.Helper()
 	if !errors.Is(err, errors.ErrUnsupported) {
@@ -26,14 +26,13 @@ func expectDenied(t *testing.T, verb string, err error) {
 	}
 }
 
-// eventually polls a state of which there is no signal.
+// eventually polls a state for which there is no signal.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	eventuallySaying(t, time.Millisecond, func() string { return "still not true: " + what }, holds)
 }
 
-// eventuallySaying is eventually, which says at its end how things are then, and pauses between
-// two looks.
+// eventuallySaying is eventually with a pause between two looks; its failure reports how.
 func eventuallySaying(t *testing.T, pause time.Duration, how func() string, holds func() bool) {
 	t.Helper()
 	limit := time.After(wait)
@@ -48,13 +47,13 @@ func eventuallySaying(t *testing.T, pause time.Duration, how func() string, hold
 	}
 }
 
-// A reply is what a call has returned.
+// A reply holds the results of a call.
 type reply[R any] struct {
 	value R
 	err   error
 }
 
-// beside calls do beside the test.
+// beside calls do in a goroutine.
 func beside[R any](do func() (R, error)) <-chan reply[R] {
 	done := make(chan reply[R], 1)
 	go func() {
@@ -64,7 +63,7 @@ func beside[R any](do func() (R, error)) <-chan reply[R] {
 	return done
 }
 
-// next waits for the return of a call. One that never returns fails the test.
+// next waits for the return of a call. A call that never returns fails the test.
 func next[R any](t *testing.T, doing string, done <-chan reply[R]) (R, error) {
 	t.Helper()
 	select {
@@ -76,15 +75,14 @@ func next[R any](t *testing.T, doing string, done <-chan reply[R]) (R, error) {
 	}
 }
 
-// bounded is t's context with a limit, for what must not wait: if it does, it fails.
+// bounded returns t's context with a limit, for calls that must not wait: a waiting call fails.
 func bounded(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), wait)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// begin begins a transaction that is rolled back when t ends, if it has not ended
-// before.
+// begin begins a transaction that is rolled back at the end of t, unless it has ended before.
 func begin(t *testing.T, db *sql.DB) *sql.Tx {
 	t.Helper()
 	tx, err := db.BeginTx(t.Context(), nil)

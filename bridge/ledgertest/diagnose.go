@@ -17,8 +17,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 )
 
-// Well fails on any finding that is not ok, but for those of these checks, on one that is not
-// whole or is told twice, and on too few.
+// Well fails on a finding that is not ok, unless its check is in but; on an incomplete or repeated
+// finding; and on fewer than 8 findings.
 func Well(t *testing.T, of inspect.Diagnoser, but ...string) {
 	t.Helper()
 	findings, err := of.Diagnose(t.Context())
@@ -40,11 +40,12 @@ func Well(t *testing.T, of inspect.Diagnoser, but ...string) {
 	}
 }
 
-// statisticsPause is longer than InnoDB leaves its tables of transactions and locks as they are:
-// it renews them only if nobody has read them for 100 ms.
+// statisticsPause is longer than InnoDB's refresh of its tables of transactions and locks: it
+// renews them only after 100 ms without a reader.
 const statisticsPause = 200 * time.Millisecond
 
-// Finds waits until the check finds it so: what a server is told it may do a moment later.
+// Finds waits for a finding of the check with that level and text: a server may apply a change a
+// moment later.
 func Finds(t *testing.T, of inspect.Diagnoser, what string, level inspect.Level, says string) {
 	t.Helper()
 	var found inspect.Finding
@@ -64,14 +65,14 @@ func Finds(t *testing.T, of inspect.Diagnoser, what string, level inspect.Level,
 	}
 }
 
-// A CarriedInspector is what operators use of a ledger's carried rows.
+// A CarriedInspector is the interface for operators to a ledger's carried rows.
 type CarriedInspector interface {
 	inspect.CarriedReader
 	inspect.Advancer
 }
 
-// ReadsCarried shows that a CarriedReader of the ledger sees the rows that carry messages, and only
-// committed ones, whether they are due or not; which of them wait for their time; and that Advance
+// ReadsCarried tests that a CarriedReader of the ledger sees the rows that carry messages, and only
+// committed ones, due or not; that it knows which of them wait for their time; and that Advance
 // makes one of these due. The ledger must be empty.
 func ReadsCarried(t *testing.T, ledger driver.Ledger, of CarriedInspector) {
 	t.Helper()
@@ -149,7 +150,7 @@ func ReadsCarried(t *testing.T, ledger driver.Ledger, of CarriedInspector) {
 	publishesBeforeItsTime(t, ledger, of)
 }
 
-// delayedBy commits messages that are delayed by an hour and so many more.
+// delayedBy commits a message for each of hours, delayed by that many hours and about one more.
 func delayedBy(t *testing.T, ledger driver.Ledger, hours ...int) []driver.Entry {
 	t.Helper()
 	_, now, err := ledger.Due(t.Context(), driver.DueRow{}, 1)
@@ -164,8 +165,8 @@ func delayedBy(t *testing.T, ledger driver.Ledger, hours ...int) []driver.Entry 
 	return entries
 }
 
-// readsDelayed shows that delayed messages are counted and listed until their time has come or a copy
-// was published, and no others.
+// readsDelayed tests that delayed messages are counted and listed until their time has come or a
+// copy was published, and no others.
 func readsDelayed(t *testing.T, ledger driver.Ledger, of CarriedInspector) {
 	t.Helper()
 	expect := func(limit int, want ...driver.Entry) {
@@ -198,7 +199,7 @@ func readsDelayed(t *testing.T, ledger driver.Ledger, of CarriedInspector) {
 	expect(10)
 }
 
-// publishesBeforeItsTime shows that a Cancel takes no message back that was claimed or touched at a time
+// publishesBeforeItsTime tests that Cancel deletes no row that was claimed or touched at a time
 // before its record, as after a step of the database's clock.
 func publishesBeforeItsTime(t *testing.T, ledger driver.Ledger, of CarriedInspector) {
 	t.Helper()
@@ -222,8 +223,8 @@ func publishesBeforeItsTime(t *testing.T, ledger driver.Ledger, of CarriedInspec
 	check(t, err, "forget")
 }
 
-// advances shows what Advance does to one row: it is due at once and unpublished still, so a Cancel
-// takes it back, and after a Claim it does not.
+// advances tests Advance on one row: the row is due at once and still unpublished, so a Cancel
+// deletes it, but not after a Claim.
 func advances(t *testing.T, ledger driver.Ledger, of CarriedInspector) {
 	t.Helper()
 	advance := func(id uuid.UUID, want bool) {
@@ -293,7 +294,7 @@ func advances(t *testing.T, ledger driver.Ledger, of CarriedInspector) {
 	check(t, err, "forget")
 }
 
-// advancesOrCancels has messages advanced, cancelled and claimed at once: each one is claimed or
+// advancesOrCancels advances, cancels and claims messages at the same time: each one is claimed or
 // cancelled, and never both, in either order.
 func advancesOrCancels(t *testing.T, ledger driver.Ledger, of CarriedInspector) {
 	t.Helper()

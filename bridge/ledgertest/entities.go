@@ -10,8 +10,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// runEntities shows that the inbox of h keeps every promise of driver.Keeper. The
-// inbox's tables are in db.
+// runEntities tests every promise of driver.Keeper on the inbox of h. The inbox's tables are in db.
 func runEntities(t *testing.T, h Harness, db *sql.DB, inbox driver.Inbox) {
 	run(t, h, &entities{h, inbox, db}, []test[*entities]{
 		{"a mark is empty until it is set, and then what was set last", testMark},
@@ -39,8 +38,8 @@ type entities struct {
 
 func newName() string { return newID().String() }
 
-// mark locks a mark in a transaction of its own, sets it unless to is empty, and
-// commits. It returns what the mark was.
+// mark locks a mark in a transaction of its own, sets it unless to is empty, and commits. It
+// returns the mark before.
 func (e *entities) mark(t *testing.T, consumer, name, to string) string {
 	t.Helper()
 	tx := begin(t, e.db)
@@ -134,8 +133,8 @@ func testMarkWaits(t *testing.T, e *entities) {
 	}
 }
 
-// whileOneWaits calls end when a second transaction waits for the mark, and then
-// then with that transaction and what it has got.
+// whileOneWaits calls end when a second transaction waits for the mark, and then calls then with
+// that transaction and the mark that it has read.
 func (e *entities) whileOneWaits(t *testing.T, name string, end func(), then func(second *sql.Tx, mark string)) {
 	t.Helper()
 	second := begin(t, e.db)
@@ -148,7 +147,7 @@ func (e *entities) whileOneWaits(t *testing.T, name string, end func(), then fun
 	check(t, second.Commit(), "commit")
 }
 
-// testMarkCounts: deadlocks and failures to serialise are the caller's to repeat.
+// testMarkCounts: the caller must repeat deadlocks and failures to serialise.
 func testMarkCounts(t *testing.T, e *entities) {
 	const counters, each = 8, 5
 	name := newName()

@@ -2,7 +2,7 @@ package ledgertest
 
 import "testing"
 
-// testFence: also after a rollback to a savepoint of the caller's.
+// testFence: the fence must also hold after a rollback to a savepoint of the caller's.
 func testFence(t *testing.T, box *inbox) {
 	tx := begin(t, box.db)
 	check(t, box.Enter(t.Context(), box.in(tx)), "enter")

@@ -13,10 +13,10 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 )
 
-// A Harness is how the suite reaches one kind of database.
+// A Harness connects the suite to one kind of database.
 type Harness struct {
-	// Create makes an empty database that lasts until t ends. What it returns
-	// opens a new pool on it, independent of the others; the suite closes it.
+	// Create makes an empty database that lasts until t ends. connect opens a new, independent pool
+	// on it; the suite closes the pool.
 	Create func(t testing.TB) (connect func() (*sql.DB, error))
 
 	// Migrate and Open are the package's functions for the ledger, and
@@ -26,29 +26,29 @@ type Harness struct {
 	MigrateInbox func(ctx context.Context, db *sql.DB) error
 	OpenInbox    func(ctx context.Context, db *sql.DB) (driver.Inbox, error)
 
-	// Begun are statements that leave what a Migrate leaves that dies before its first version,
-	// which all others then begin at once. Nil: another test shows what follows.
+	// Begun are statements that leave the state of a Migrate that died before its first version.
+	// All other migrators then begin with it at once. Nil: another test covers that.
 	Begun []string
 
-	// In returns a statement with the schema of the bridge's tables before their names; Copy and the
-	// other statements below have it already. Nil: the tables are found without it.
+	// In returns a statement with the schema of the bridge's tables before their names; Copy and
+	// the other statements below contain it already. Nil: the tables are found without it.
 	In func(statement string) string
 
-	// Watch opens the ledger as Open does, and also returns its watcher. Nil: the database does
-	// not tell who holds a message up.
+	// Watch opens the ledger as Open does, and also returns its watcher. Nil: the database does not
+	// show the holders of a row.
 	Watch func(ctx context.Context, db *sql.DB) (driver.Ledger, inspect.Watcher, error)
 
-	// Further: another suite runs on the same kind of database, and this one uses other
-	// settings. It then leaves out the checks of identity and version, which need a database of
-	// their own and are the same under any settings.
+	// Further: another suite runs on the same kind of database, and this one uses other settings.
+	// It then leaves out the checks of identity and version, which need a database of their own and
+	// do not depend on the settings.
 	Further bool
 
-	// Driver: another suite runs on the same server, and this one uses another driver, or a
-	// pooler. It then runs only tests that depend on these: what goes to the server and comes
-	// back, its errors, and the end of a wait.
+	// Driver: another suite runs on the same server, and this one uses another driver, or a pooler.
+	// It then runs only tests that depend on these: values to and from the server, its errors, and
+	// the end of a wait.
 	Driver bool
 
-	// Tx makes a bridge.Tx of a transaction that the suite has begun. Nil: bridge.SQL does.
+	// Tx makes a bridge.Tx from a transaction of the suite. Nil: bridge.SQL does.
 	Tx func(tx *sql.Tx) bridge.Tx
 
 	// Insert is for a ledger on an own table: it inserts rows with these IDs, as the
@@ -63,15 +63,15 @@ type Harness struct {
 	// server makes its plans; empty if there is none.
 	Gather string
 
-	// Scanned returns how many rows the one connection of db has read so far without using
-	// their keys, by going through tables and indexes. A few more or less mean nothing. Nil:
-	// the database does not tell, or a pooler gives another connection for each statement.
+	// Scanned returns how many rows the one connection of db has read so far without their keys, by
+	// scans of tables and indexes. A few more or less do not matter. Nil: the database does not
+	// show it, or a pooler uses another connection for each statement.
 	Scanned func(ctx context.Context, db *sql.DB) (int, error)
 
 	// Savepoint and RollbackTo make a savepoint and return to it.
 	Savepoint, RollbackTo string
 
-	// Literal is an ID as written in a statement.
+	// Literal returns an ID as written in a statement.
 	Literal func(id uuid.UUID) string
 
 	// Older is a statement that makes all rows of bridge_ledger two hours older: it moves
@@ -82,44 +82,43 @@ type Harness struct {
 	// Further or Driver is set.
 	Copy string
 
-	// Uncarry are statements that take from the ledger's tables what version 3 has added. They are
-	// required unless Further or Driver is set.
+	// Uncarry are statements that remove the additions of version 3 from the ledger's tables. They
+	// are required unless Further or Driver is set.
 	Uncarry []string
 
 	// RefuseDelete are statements after which no row of bridge_ledger can be deleted.
 	RefuseDelete []string
 
-	// Overlap: two TakePendings at once may take the same message.
+	// Overlap: two concurrent TakePendings may take the same message.
 	Overlap bool
 
-	// OneWriter: a transaction that has written keeps all others from writing and
-	// from settling until it ends.
+	// OneWriter: a transaction that has written keeps all others from writing and from settling
+	// until it ends.
 	OneWriter bool
 
-	// Waiting is a query for the number of sessions of the database that wait for
-	// a lock; empty if the database does not tell.
+	// Waiting is a query for the number of the database's sessions that wait for a lock; empty if
+	// the database does not show it.
 	Waiting string
 
-	// SessionID is a query for the name of our session; empty if it has none, or if a pooler
-	// may change it between two statements.
+	// SessionID is a query for the name of the connection's session; empty if it has none, or if a
+	// pooler may change it between two statements.
 	SessionID string
 
-	// Program is what the connections call themselves, as Holders returns it; empty if it
-	// cannot.
+	// Program is the connections' own name, as Holders returns it; empty if they cannot have one.
 	Program string
 
 	// Clock is a query for the database's clock, in milliseconds since 1970; it is not
 	// needed without a Watch.
 	Clock string
 
-	// Kill ends the connection of tx on the server, by way of admin. Nil: that is impossible.
+	// Kill ends the connection of tx on the server, through admin. Nil: that is impossible.
 	Kill func(ctx context.Context, admin *sql.DB, tx *sql.Tx) error
 
-	// KillSession ends the session of that name, which SessionID gave.
+	// KillSession ends the session with that name, from SessionID.
 	KillSession func(ctx context.Context, admin *sql.DB, session string) error
 }
 
-// in is tx as the ledger and the inbox are given it.
+// in returns tx as an argument for the ledger and the inbox.
 func (h Harness) in(tx *sql.Tx) bridge.Tx {
 	if h.Tx != nil {
 		return h.Tx(tx)
@@ -127,7 +126,7 @@ func (h Harness) in(tx *sql.Tx) bridge.Tx {
 	return bridge.SQL(tx)
 }
 
-// named is a statement of the suite's own as the database takes it.
+// named returns one of the suite's own statements with the schema in it.
 func (h Harness) named(statement string) string {
 	if h.In != nil {
 		return h.In(statement)
@@ -135,19 +134,19 @@ func (h Harness) named(statement string) string {
 	return statement
 }
 
-// wait is the bound that the suite gives to a Settle that should end by a signal,
-// and prompt the time within which it must end then. They are far apart, so that
-// a slow machine fails no test and a wait for the time-out fails.
+// wait bounds a Settle in the suite that should end by a signal, and prompt is the time within
+// which it must then end. They are far apart, so that a slow machine fails no test and a wait until
+// the time-out does.
 const (
 	wait   = 2 * time.Minute
 	prompt = wait / 4
 )
 
-// short is a bound that a Settle is meant to reach.
+// short is a bound that a Settle should reach.
 const short = 200 * time.Millisecond
 
-// A database is a new database with the ledger in it, and two pools: the sender's
-// and the verifier's.
+// A database is a new database with the ledger in it, and two pools: the sender's and the
+// verifier's.
 type database struct {
 	Harness
 	connect func() *sql.DB
@@ -163,7 +162,7 @@ func (h Harness) newDatabase(t *testing.T) *database {
 	return d
 }
 
-// create makes an empty database, and returns what connects to it.
+// create makes an empty database, and returns a function that connects to it.
 func (h Harness) create(t *testing.T) (connect func() *sql.DB) {
 	t.Helper()
 	open := h.Create(t)
@@ -186,8 +185,8 @@ func (d *database) open(t *testing.T) driver.Ledger {
 	return ledger
 }
 
-// begin begins one of the sender's transactions and records ids in it. It is
-// rolled back when t ends, if it has not ended before.
+// begin begins one of the sender's transactions and records ids in it. It is rolled back at the end
+// of t, unless it has ended before.
 func (d *database) begin(t *testing.T, ids ...uuid.UUID) *sql.Tx {
 	t.Helper()
 	tx := begin(t, d.sender.DB())
@@ -195,7 +194,7 @@ func (d *database) begin(t *testing.T, ids ...uuid.UUID) *sql.Tx {
 	return tx
 }
 
-// record records ids in tx, with their rows where these are the application's.
+// record records ids in tx. On an own table it inserts their rows first.
 func (d *database) record(t *testing.T, tx bridge.Tx, ids []uuid.UUID) error {
 	t.Helper()
 	if d.Insert != nil {
@@ -218,8 +217,8 @@ func (d *database) rollBack(t *testing.T, ids ...uuid.UUID) {
 	check(t, d.begin(t, ids...).Rollback(), "roll back")
 }
 
-// waiting returns when n settles wait. Where the database does not tell, it is
-// when they have their connections.
+// waiting returns when n settles wait. If the database does not show that, it returns when they
+// have their connections.
 func (d *database) waiting(t *testing.T, n int) {
 	t.Helper()
 	if d.Waiting == "" {
@@ -251,7 +250,7 @@ func (d *database) expectSettled(t *testing.T, id uuid.UUID, want driver.Outcome
 	}
 }
 
-// expectCommitted fails unless the non-waiting lookup finds just want of asked.
+// expectCommitted fails unless the non-waiting lookup of asked finds exactly want.
 func (d *database) expectCommitted(t *testing.T, asked []uuid.UUID, want ...uuid.UUID) {
 	t.Helper()
 	found, _, err := d.ledger.Committed(bounded(t), asked)
@@ -266,7 +265,7 @@ func (d *database) expectCommitted(t *testing.T, asked []uuid.UUID, want ...uuid
 	}
 }
 
-// expectIdle fails unless the verifier's pool gets all its connections back.
+// expectIdle fails unless all connections return to the verifier's pool.
 func (d *database) expectIdle(t *testing.T) {
 	t.Helper()
 	eventually(t, "no connection is in use", func() bool { return d.ledger.DB().Stats().InUse == 0 })

@@ -13,7 +13,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// RunInbox tests that the inbox of h keeps every promise of driver.Inbox.
+// RunInbox tests every promise of driver.Inbox on the inbox of h.
 func RunInbox(t *testing.T, h Harness) {
 	connect := h.create(t)
 	box := &inbox{Harness: h, connect: connect, db: connect()}
@@ -64,7 +64,7 @@ type inbox struct {
 	db      *sql.DB
 }
 
-// alone does one thing in a transaction of its own, commits, and returns what it has given.
+// alone calls do in a transaction of its own, commits, and returns its result.
 func alone[R any](t *testing.T, i *inbox, doing string, do func(tx bridge.Tx) (R, error)) R {
 	t.Helper()
 	tx := begin(t, i.db)
@@ -139,8 +139,8 @@ func testClaimWaits(t *testing.T, i *inbox) {
 	}
 }
 
-// A database may compare bytes as if the shorter value went on in NULs, or be unable to
-// store one: with such a key, one could not be told from another's.
+// testNames: a database may compare bytes as if NULs followed the shorter value, or be unable to
+// store a NUL. Then it could not distinguish two such keys.
 func testNames(t *testing.T, i *inbox) {
 	long := newName() + strings.Repeat("ä", 109) + "x" // 255 bytes
 	consumer, good := newName(), pending(driver.Ready, newName())

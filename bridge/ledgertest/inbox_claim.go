@@ -26,8 +26,8 @@ func expectFresh(t *testing.T, fresh, want []string) {
 	}
 }
 
-// someKeys returns n keys that ascend: more than one statement of any database takes. Each has
-// characters that an array's text, a string and a pattern use.
+// someKeys returns n ascending keys: more than one statement of any database takes. Each has
+// characters with a meaning in an array's text, a string and a pattern.
 func someKeys(n int) []string {
 	prefix, keys := newID().String(), make([]string, n)
 	for i := range keys {

@@ -12,7 +12,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// These are the rules of driver.PendingMessages and of Unclaim.
+// The promises of driver.PendingMessages and of Unclaim.
 var (
 	pendingTestsOfDriver = []test[*inbox]{
 		{"an unclaimed key may be claimed again", testUnclaim},
@@ -89,7 +89,7 @@ func testUnclaim(t *testing.T, i *inbox) {
 	key := newID().String()
 	expectClaimed(t, i.claim(t, "a", key), true)
 	expectClaimed(t, i.claim(t, "b", key), true)
-	for range 2 { // the second has nothing to do
+	for range 2 { // the second one has nothing to do
 		i.inTx(t, func(tx *sql.Tx) { check(t, i.Unclaim(t.Context(), i.in(tx), "a", key), "unclaim") })
 	}
 	expectClaimed(t, i.claim(t, "b", key), false)
@@ -159,8 +159,8 @@ func testLookUp(t *testing.T, i *inbox) {
 	expectPending(t, p, full)
 }
 
-// While one transaction takes claim and row away, another must see both or neither: a
-// claim alone would mean that the message is done.
+// testLookUpAtOneMoment: while one transaction deletes claim and row, another must see both or
+// neither: a claim alone would mean that the message is done.
 func testLookUpAtOneMoment(t *testing.T, i *inbox) {
 	if i.OneWriter {
 		t.Skip("a read is of one moment here, whatever it reads")
@@ -182,7 +182,7 @@ func testLookUpAtOneMoment(t *testing.T, i *inbox) {
 		}
 		check(t, steps[0](), "take away the first")
 		done := i.lookUpBeside(t, key)
-		// Where the two wait for each other the server ends one of them.
+		// If the two wait for each other the server ends one of them.
 		if steps[1]() == nil {
 			check(t, tx.Commit(), "commit")
 		} else {
@@ -194,7 +194,7 @@ func testLookUpAtOneMoment(t *testing.T, i *inbox) {
 	}
 }
 
-// The other way round: whoever claims a key makes its row in the same transaction.
+// testLookUpWhileClaimed is the opposite: one transaction claims a key and makes its row.
 func testLookUpWhileClaimed(t *testing.T, i *inbox) {
 	if i.OneWriter {
 		t.Skip("a read is of one moment here, whatever it reads")
@@ -211,7 +211,7 @@ func testLookUpWhileClaimed(t *testing.T, i *inbox) {
 	}
 }
 
-// lookUpBeside looks a key up beside the test, and returns when that waits for a lock, or
+// lookUpBeside looks a key up in a goroutine, and returns when the look-up waits for a lock, or
 // need not. The reply is whether the key is claimed and has no row.
 func (i *inbox) lookUpBeside(t *testing.T, key string) <-chan reply[bool] {
 	t.Helper()
@@ -260,7 +260,7 @@ func testRun(t *testing.T, i *inbox) {
 	_, p = i.lookUp(t, "a", key)
 	expectPending(t, p, next)
 	i.inTx(t, func(tx *sql.Tx) {
-		// What stays as it is counts as changed too.
+		// An unchanged row counts as changed too.
 		changed, err := i.ChangePending(t.Context(), i.in(tx), "a", "run 2", next, -time.Hour)
 		check(t, err, "change")
 		expect(t, "changed to the same", changed, true)

@@ -8,7 +8,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// purgeTests are the rules of driver.Claims.
+// purgeTests are the promises of driver.Claims.
 var purgeTests = []test[*inbox]{
 	{"claims are read in the order of keys, page by page, with their age", testClaimed},
 	{"of the claims that are named those are forgotten that are older than an age", testForgetClaims},
@@ -52,7 +52,7 @@ func testForgetClaims(t *testing.T, i *inbox) {
 		i.claim(t, consumer+"'", key)
 	}
 	expect(t, "number of claims that are an hour old", i.forget(t, consumer, time.Hour, "a", "b", "c", "d", "e"), 0)
-	// Every age is more than a minute less than none.
+	// Every age is greater than minus a minute.
 	expect(t, "number of old claims", i.forget(t, consumer, -time.Minute, "b", "c", "d", "none"), 3)
 	expect(t, "number of old claims left", i.forget(t, consumer, -time.Minute, "b", "c", "d", "none"), 0)
 	expectClaimed(t, i.claim(t, consumer, "a"), false)

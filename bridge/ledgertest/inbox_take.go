@@ -61,7 +61,7 @@ func testTakePendingBeside(t *testing.T, i *inbox) {
 	for n, key := range keys {
 		i.add(t, consumer, pending(driver.Ready, key), -time.Hour+time.Duration(n)*time.Minute)
 	}
-	for _, key := range keys { // all in transactions that stay open
+	for _, key := range keys { // all in open transactions
 		p, err := i.TakePending(bounded(t), i.in(begin(t, i.db)), consumer, driver.Ready)
 		check(t, err, "take")
 		expectPending(t, p, pending(driver.Ready, key))
@@ -149,7 +149,7 @@ func (i *inbox) counts(t *testing.T, consumer string) map[driver.State]int64 {
 	return alone(t, i, "count", func(tx bridge.Tx) (map[driver.State]int64, error) { return i.CountPending(t.Context(), tx, consumer) })
 }
 
-// expectPages reads page by page, and fails unless all the pages together are want.
+// expectPages reads page by page, and fails unless all pages together are want.
 func expectPages(t *testing.T, want []string, read func(after string, limit int) (page []string)) {
 	t.Helper()
 	const limit = 2

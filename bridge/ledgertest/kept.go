@@ -34,7 +34,7 @@ func (e *entities) locked(t *testing.T, consumer, entity string, fn func(tx *sql
 	check(t, tx.Commit(), "commit")
 }
 
-// expectFirst fails unless the first kept message is this one, and so many are kept.
+// expectFirst fails unless this is the first kept message, and that many are kept.
 func (e *entities) expectFirst(t *testing.T, tx *sql.Tx, consumer, entity string, kept int, version int64, message []byte) {
 	t.Helper()
 	gotVersion, gotMessage, err := e.FirstKept(t.Context(), e.in(tx), consumer, entity)
@@ -82,7 +82,7 @@ func testKeepTwice(t *testing.T, e *entities) {
 		if fresh {
 			t.Error("one version is kept twice")
 		}
-		e.expectFirst(t, tx, "a", entity, 1, 5, []byte("one")) // and tx goes on
+		e.expectFirst(t, tx, "a", entity, 1, 5, []byte("one")) // and tx stays usable
 	})
 }
 
@@ -148,7 +148,7 @@ func testKeptEntities(t *testing.T, e *entities) {
 	for _, name := range []string{names[1], names[0]} {
 		e.keep(t, consumer, name, map[int64][]byte{30: []byte("m"), 20: []byte("m")})
 	}
-	e.mark(t, consumer, names[2], "9") // nothing is kept of it
+	e.mark(t, consumer, names[2], "9") // no message of it is kept
 	e.keep(t, "another consumer", names[2], map[int64][]byte{1: []byte("m")})
 
 	all := list(10)

@@ -7,14 +7,14 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// A test is of what X is.
+// A test checks one promise of X.
 type test[X any] struct {
 	name string
 	run  func(*testing.T, X)
 }
 
-// run runs the tests in which a driver has a part, and, unless h is of a driver only, those
-// that are the server's. After each it calls after.
+// run runs the tests that depend on a driver, and, unless h is for a driver only, the tests that
+// depend on the server. After each test it calls after.
 func run[X any](t *testing.T, h Harness, x X, ofDriver, ofServer []test[X], after func(t *testing.T)) {
 	t.Helper()
 	tests := ofDriver
@@ -29,8 +29,8 @@ func run[X any](t *testing.T, h Harness, x X, ofDriver, ofServer []test[X], afte
 	}
 }
 
-// Run tests that the ledger of h keeps every promise of driver.Ledger, that it denies what its
-// features deny, and that its watcher keeps every promise of inspect.Watcher.
+// Run tests every promise of driver.Ledger on the ledger of h, that the ledger denies the verbs
+// that its features deny, and every promise of inspect.Watcher on its watcher.
 func Run(t *testing.T, h Harness) {
 	d := h.newDatabase(t)
 	run(t, h, d, []test[*database]{
@@ -77,7 +77,7 @@ func Run(t *testing.T, h Harness) {
 	}
 }
 
-// runAlone runs what has a database of its own.
+// runAlone runs the tests that need a database of their own.
 func runAlone(t *testing.T, h Harness) {
 	t.Run("many migrators at once make one identity, and none works before them", func(t *testing.T) { testMigrators(t, h, nil) })
 	if h.Begun != nil {

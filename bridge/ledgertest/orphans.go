@@ -11,16 +11,15 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// older is by how much Harness.Older makes rows older, and oldAge an age that they
-// have then and others have not.
+// older is by how much Harness.Older makes rows older. oldAge is an age that only these rows have
+// then.
 const (
 	older  = 2 * time.Hour
 	oldAge = older / 2
 )
 
-// runSweep shows that the ledger keeps every promise of Orphans, Sweep and
-// SweptBefore, or, on an own table, that they are denied. Each test begins without rows,
-// and with the watermark of those before it.
+// runSweep tests every promise of Orphans, Sweep and SweptBefore, or, on an own table, that they
+// are denied. Each test begins without rows, and with the watermark of earlier tests.
 func runSweep(t *testing.T, d *database) {
 	if sweeps := d.ledger.Features().Sweeps; sweeps == (d.Insert != nil) {
 		t.Fatalf("the features say that the ledger sweeps: %t", sweeps)
@@ -114,7 +113,7 @@ func (s *sweeping) watermark(t *testing.T) time.Time {
 	return before
 }
 
-// near fails unless two instants differ by less than any machine is slow.
+// near fails unless two times differ by less than any machine's delay.
 func near(t *testing.T, what string, got, want time.Time) {
 	t.Helper()
 	if d := got.Sub(want); d.Abs() > older/4 {
@@ -224,7 +223,7 @@ func testWatermarkFirst(t *testing.T, h Harness) {
 	}
 }
 
-// The row is old when its transaction commits, and so is taken only afterwards.
+// testSweepOpen: the row is old when its transaction commits, and so is removed only afterwards.
 func testSweepOpen(t *testing.T, s *sweeping) {
 	if s.OneWriter {
 		t.Skip("there are no two writers")

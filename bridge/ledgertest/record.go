@@ -13,7 +13,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// many is several times as many as go into one statement.
+// many is several times the IDs of one statement.
 const many = 2500
 
 func testLookup(t *testing.T, d *database) {
@@ -107,8 +107,8 @@ func testDuplicateOfOpen(t *testing.T, d *database) {
 	check(t, second.Rollback(), "roll back")
 }
 
-// isDuplicate tells whether err is the refusal of a duplicate. Where the application
-// inserts the rows, it is the database's, in the words of the driver.
+// isDuplicate reports whether err refuses a duplicate. If the application inserts the rows, it is
+// the driver's error.
 func (d *database) isDuplicate(err error) bool {
 	if d.Insert != nil {
 		return err != nil
@@ -138,13 +138,13 @@ func testNoIDs(t *testing.T, d *database) {
 	d.forget(t)
 }
 
-// forget fails unless the ledger has left no row.
+// forget fails unless Forget has left no row.
 func (d *database) forget(t *testing.T, ids ...uuid.UUID) {
 	t.Helper()
 	d.expectLeft(t, ids)
 }
 
-// expectLeft forgets ids, and expects those whose rows are left.
+// expectLeft forgets ids, and expects that the rows of want are left.
 func (d *database) expectLeft(t *testing.T, ids []uuid.UUID, want ...uuid.UUID) {
 	t.Helper()
 	left, err := d.ledger.Forget(bounded(t), ids)
@@ -170,7 +170,7 @@ func testForgetLocked(t *testing.T, d *database) {
 		tx := d.lockedRow(t, locked)
 		asked := append(newIDs(1), ids...)
 		start := time.Now()
-		if d.OneWriter { // who writes has all rows
+		if d.OneWriter { // a writer has locked all rows
 			d.expectLeft(t, asked, asked...)
 			check(t, tx.Rollback(), "roll back")
 			d.forget(t, ids...)
@@ -192,8 +192,8 @@ func testForgetLocked(t *testing.T, d *database) {
 	}
 }
 
-// lockedRow begins a transaction that deletes the row of an ID, as a Forget does, and
-// has it locked until it ends.
+// lockedRow begins a transaction that deletes the row of an ID, as a Forget does, and holds the
+// lock until it ends.
 func (d *database) lockedRow(t *testing.T, id uuid.UUID) *sql.Tx {
 	t.Helper()
 	tx := begin(t, d.sender.DB())

@@ -51,7 +51,7 @@ func testMigrators(t *testing.T, h Harness, begun []string) {
 	}
 }
 
-// raise makes the tables of a part those of the next version.
+// raise notes the next version for the tables of a part.
 func (h Harness) raise(t *testing.T, db *sql.DB, part string) {
 	t.Helper()
 	table := h.named("bridge_" + part + "_version")
@@ -60,7 +60,7 @@ func (h Harness) raise(t *testing.T, db *sql.DB, part string) {
 	check(t, err, "make it a later version")
 }
 
-// At first as the next release leaves it, while programs of this one run and start.
+// testLaterSchema begins with the next release's version, while programs of this one run and start.
 func testLaterSchema(t *testing.T, h Harness) {
 	d := h.newDatabase(t)
 	db := d.sender.DB()
@@ -109,8 +109,8 @@ func testOtherDatabase(t *testing.T, h Harness) {
 	second.expectCommitted(t, []uuid.UUID{id})
 }
 
-// As where a pool has come to a copy of the database that got an identity of its own.
-// testOtherIdentity: after the statement it is not the ledger any more that was opened.
+// testOtherIdentity: after the statement the database has another ledger than the opened one, as if
+// the pool had come to a copy of the database with an identity of its own.
 func testOtherIdentity(t *testing.T, h Harness, statement string) {
 	d := h.newDatabase(t)
 	committed, unknown := newID(), newID()
@@ -154,7 +154,7 @@ func testOtherIdentity(t *testing.T, h Harness, statement string) {
 	refused("the watermark, which would be a verdict", before.IsZero(), err)
 }
 
-// As the first release leaves it.
+// testEarlierSchema begins with the first release's version.
 func testEarlierSchema(t *testing.T, h Harness) {
 	d := h.newDatabase(t)
 	id := newID()

@@ -12,7 +12,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// settle is the outcome alone.
+// settle returns the outcome alone.
 func settle(ctx context.Context, ledger driver.Ledger, id uuid.UUID, wait time.Duration) (driver.Outcome, error) {
 	outcome, _, err := ledger.Settle(ctx, id, wait)
 	return outcome, err
@@ -54,10 +54,10 @@ func testSettleTells(t *testing.T, d *database, want driver.Outcome, end func(*s
 	d.expectSettled(t, id, want)
 }
 
-// expectStillOpen fails unless a short settle waits to its end, and knows nothing.
+// expectStillOpen fails unless a short settle waits to its end, and returns StillOpen.
 func expectStillOpen(t *testing.T, d *database, id uuid.UUID) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), prompt) // for one that has no bound
+	ctx, cancel := context.WithTimeout(t.Context(), prompt) // for a settle that has no bound
 	defer cancel()
 	start := time.Now()
 	outcome, _, err := d.ledger.Settle(ctx, id, short)
@@ -150,12 +150,12 @@ func testSettleCancelled(t *testing.T, d *database) {
 	d.expectCommitted(t, []uuid.UUID{id})
 	check(t, tx.Rollback(), "roll back")
 	d.expectSettled(t, id, driver.RolledBack)
-	d.commit(t, id) // nothing that the cancelled settle left is in its way
+	d.commit(t, id) // the cancelled settle left nothing that blocks this
 	d.expectSettled(t, id, driver.Committed)
 }
 
-// deadline is one that a Settle with a longer wait must keep, also where the server
-// counts in seconds.
+// deadline is a deadline that a Settle with a longer wait must keep, even if the server counts in
+// seconds.
 const deadline = 3 * time.Second
 
 func testSettleDeadline(t *testing.T, d *database) {

@@ -10,15 +10,15 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// A Verb is one of an inbox's, with all that it is given.
+// A Verb is one verb of an inbox, with all its arguments.
 type Verb struct {
 	Name  string
-	ByKey bool // it is given the message's key; else the consumer alone
-	want  any  // what it returns; nil: anything
+	ByKey bool // it takes the message's key; else the consumer alone
+	want  any  // the expected result; nil: any
 	do    func(ctx context.Context, tx bridge.Tx) (any, error)
 }
 
-// Do does it. What it returns must be what it should be.
+// Do executes the verb. Its result must be the expected one.
 func (v Verb) Do(ctx context.Context, tx bridge.Tx) error {
 	got, err := v.do(ctx, tx)
 	if err == nil && v.want != nil && !reflect.DeepEqual(got, v.want) {
@@ -30,8 +30,8 @@ func (v Verb) Do(ctx context.Context, tx bridge.Tx) error {
 	return nil
 }
 
-// Verbs are all verbs of an inbox, for a message that is new to it, in an order in which
-// each finds what it needs: in one transaction, or each in one of its own that commits.
+// Verbs returns all verbs of an inbox, for a message that is new to it, in an order in which each
+// finds the rows that it needs: in one transaction, or each in one of its own that commits.
 func Verbs(inbox driver.Inbox, consumer string, p driver.Pending) []Verb {
 	bare, key, run := p, p.Key, p.Run
 	bare.Message, p.Stored = nil, true

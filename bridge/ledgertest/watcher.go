@@ -16,7 +16,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/inspection"
 )
 
-// runWatch shows that who watches the ledger keeps every promise of inspect.Watcher.
+// runWatch tests every promise of inspect.Watcher on the ledger's watcher.
 func runWatch(t *testing.T, d *database) {
 	w := &watching{database: d}
 	w.watcher, w.watched = w.watch(t)
@@ -34,7 +34,7 @@ func runWatch(t *testing.T, d *database) {
 	})
 }
 
-// A watching is a database that tells who holds a message up.
+// A watching is a database that shows the holders of a row.
 type watching struct {
 	*database
 	watcher inspect.Watcher
@@ -52,7 +52,7 @@ func (w *watching) watch(t *testing.T) (inspect.Watcher, *sql.DB) {
 // An opened is an open transaction that has recorded IDs.
 type opened struct {
 	*sql.Tx
-	session       string // "" if it is not known
+	session       string // "" if unknown
 	before, after time.Time
 }
 
@@ -67,8 +67,7 @@ func (w *watching) opened(t *testing.T, ids ...uuid.UUID) opened {
 	return o
 }
 
-// end rolls back. Not every driver waits for a rollback that the end of a test's context
-// brings about.
+// end rolls back. Not every driver waits for the rollback at the end of a test's context.
 func (w *watching) end(t *testing.T, tx opened) {
 	t.Helper()
 	check(t, tx.Rollback(), "roll back")
@@ -115,8 +114,8 @@ func (w *watching) holders(t *testing.T, id uuid.UUID) []inspect.Holder {
 	return found
 }
 
-// ask asks for holders. A slow machine may not see them in time, which is an error of its
-// own, and no answer.
+// ask calls Holders. A slow machine may not see the holders in time; that is an error of its own,
+// and tried again.
 func (w *watching) ask(t *testing.T, id uuid.UUID) (found []inspect.Holder, err error) {
 	for range 10 {
 		if found, err = w.watcher.Holders(bounded(t), id); !errors.Is(err, inspection.ErrNotLooked) {
@@ -151,11 +150,11 @@ func testHolders(t *testing.T, w *watching) {
 		w.expectNoHolder(t, id)
 		w.expectSettled(t, id, driver.RolledBack)
 	}
-	w.commit(t, b) // nothing is in its way
+	w.commit(t, b) // nothing blocks it
 	w.expectSettled(t, b, driver.Committed)
 }
 
-// testHoldersCostNoConnection asks on two connections, which must be the same afterwards.
+// testHoldersCostNoConnection calls Holders on two connections, which must be the same afterwards.
 func testHoldersCostNoConnection(t *testing.T, w *watching) {
 	if w.SessionID == "" {
 		t.Skip("the session has no name")
@@ -163,7 +162,7 @@ func testHoldersCostNoConnection(t *testing.T, w *watching) {
 	watcher, db := w.watch(t)
 	db.SetMaxOpenConns(2)
 	db.SetMaxIdleConns(2)
-	defer db.SetMaxIdleConns(0) // it may be a part of another pool, which waits for them
+	defer db.SetMaxIdleConns(0) // db may be a part of another pool, which waits for them
 	sessions := func() (names []string) {
 		for _, tx := range []*sql.Tx{begin(t, db), begin(t, db)} {
 			var name string
@@ -178,7 +177,7 @@ func testHoldersCostNoConnection(t *testing.T, w *watching) {
 	id := newID()
 	tx := w.opened(t, id)
 	asking := &watching{database: w.database, watcher: watcher}
-	for range 3 { // each takes a second where the settle waits to its end
+	for range 3 { // each takes a second if the settle waits to its end
 		asking.expectHolder(t, asking.holders(t, id), tx)
 	}
 	w.end(t, tx)
@@ -232,8 +231,8 @@ func (w *watching) listed(t *testing.T, age time.Duration, limit int) []inspect.
 	return found
 }
 
-// lookEvery is how long the suite leaves a database alone between two looks: there are
-// some that renew what they tell only then.
+// lookEvery is how long the suite leaves a database alone between two looks: some databases renew
+// their views only then.
 const lookEvery = 200 * time.Millisecond
 
 // becomes lists until there are n.
@@ -255,7 +254,7 @@ func (w *watching) becomes(t *testing.T, n int, age time.Duration, limit int) []
 }
 
 func testOpenTransactions(t *testing.T, w *watching) {
-	w.becomes(t, 0, 0, 10) // what other tests have begun is rolled back
+	w.becomes(t, 0, 0, 10) // other tests' transactions are rolled back
 	idle := begin(t, w.sender.DB())
 	var rows int // it has read, and written nothing
 	check(t, idle.QueryRowContext(t.Context(), w.named("SELECT count(*) FROM bridge_ledger")).Scan(&rows), "read")
@@ -264,7 +263,7 @@ func testOpenTransactions(t *testing.T, w *watching) {
 	if found := w.listed(t, time.Hour, 10); len(found) > 0 {
 		t.Errorf("above an hour: %+v", found)
 	}
-	w.becomes(t, 1, 2*time.Second, 10) // some databases know the time to the second
+	w.becomes(t, 1, 2*time.Second, 10) // some databases have the time to the second
 	second := w.opened(t, newID())
 	found := w.becomes(t, 2, 0, 10)
 	if !slices.IsSortedFunc(found, func(a, b inspect.Holder) int { return a.Since.Compare(b.Since) }) {
@@ -287,7 +286,7 @@ func testOpenTransactionsRefused(t *testing.T, w *watching) {
 			t.Errorf("a limit of %d is no error", limit)
 		}
 	}
-	// Without a second connection nobody can be asked: that is no answer.
+	// Without a second connection Holders cannot ask: that is no answer.
 	id := newID()
 	tx := w.opened(t, id)
 	narrow, db := w.watch(t)
