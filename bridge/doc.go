@@ -13,8 +13,8 @@
 //
 // The other chapters:
 //
-//   - [github.com/twoqueue/twoqueue/sender]: sending, and the answer to each error
-//   - [github.com/twoqueue/twoqueue/verifier]: the way of a message after it was sent
+//   - [github.com/twoqueue/twoqueue/sender]: how to send, and the remedy for each error
+//   - [github.com/twoqueue/twoqueue/verifier]: the path of a message after it was sent
 //   - [github.com/twoqueue/twoqueue/idempotency]: how to handle each message once
 //   - [github.com/twoqueue/twoqueue/bridge/migrate]: the tables
 //   - [github.com/twoqueue/twoqueue/bridge/postgres],
@@ -113,7 +113,7 @@
 //	                                      acks first only if the DELETE is late or fails)
 //	database: a DELETE that has not       the row is back: an orphan; a carried message is
 //	reached the disk                      staged again: a duplicate
-//	receiver: its commit, before its ack  redelivered; its inbox knows the ID
+//	receiver: its commit, before its ack  redelivered; its inbox has the ID
 //
 // # Rules
 //
@@ -128,9 +128,9 @@
 //     is an error, and the transaction must roll back. RabbitMQ returns an unroutable message and
 //     then confirms it all the same, so a confirm alone proves nothing. Messages with an order key
 //     are never carried: a later message would overtake one that got lost.
-//  3. Only a lookup that waits on locks, on the primary, may say 'rolled back'. If a lookup
-//     does not wait, times out or fails, a missing row proves nothing. A row that it does find
-//     may be believed.
+//  3. Only a lookup that waits on locks, on the primary, may return 'rolled back'. If a lookup
+//     does not wait, times out or fails, a missing row proves nothing. A row that it finds may be
+//     believed.
 //  4. Forwarded means confirmed and not returned. Until then the row and the staged
 //     message stay. Then they may go, in any order.
 //  5. A verifier proves on the live database that its lookup waits, in every session, before it
@@ -138,21 +138,21 @@
 //  6. A message is judged only by its own ledger, whose identity it carries. In any other
 //     database its row is missing, which would look like a rollback. A copy of the database, and
 //     an old primary that comes back, have the original's identity, and a pool may open a
-//     connection to either at any time. So (a) each outcome names the server instance that gave
-//     it, and a session believes outcomes of the instance that its proof covered only; any other
-//     ends it, with both named. And (b) 'rolled back' needs evidence that this instance is where
-//     the senders commit: a session drops nothing until it has found committed, by a message that
-//     no verifier has staged again, a row recorded after the session began (by the database's
-//     clock; canaries do not count; an own table, which has no such time, by the message's staging
-//     time and a margin). Until then messages that look rolled back wait in the queues, and log,
-//     metric and readiness say so.
+//     connection to either at any time. So (a) each outcome names the server instance that gave it.
+//     A session believes only outcomes of the instance of its proof; an outcome of any other ends
+//     the session, with both named. And (b) 'rolled back' needs evidence that the senders commit on
+//     this instance. A session drops nothing until it has found a committed row that was recorded
+//     after the session began (by the database's clock; canaries do not count), for a message that
+//     no verifier has staged again. An own table has no such time: there the message's staging time
+//     and a margin decide. Until then messages that look rolled back wait in the queues, and log,
+//     metric and readiness report that.
 //  7. A delivery tag never outlives its channel. After any error of a channel or connection all
 //     work begins anew on another. A Connection does not recover by itself.
-//  8. Nothing is lost for being strange, and nothing strange stops the others. A message that
-//     is malformed, foreign, not allowed or refused goes to the dead queue, confirmed, with the
-//     reason. Only then is it acked. A publish that closes its channel must not do so for ever.
-//     A target that is full or missing delays its own messages only.
-//  9. One slow transaction delays only its own messages, and those behind them with the same
+//  8. No strange message is lost, and none stops the others. A message that is malformed, foreign,
+//     not allowed or refused goes to the dead queue, confirmed, with the reason. Only then is it
+//     acked. A message whose publish closes the channel must not be published again and again. A
+//     target that is full or missing delays its own messages only.
+//  9. One slow transaction delays only its own messages, and the messages behind them with the same
 //     order key. If a verifier holds as many messages of an ordered queue as it may, that whole
 //     queue waits.
 //  10. Memory is bounded by configured counts, of messages and of bytes, whatever the
@@ -192,8 +192,8 @@
 //     cluster_partition_handling = pause_minority does that. From 4.3 on this setting has no
 //     effect (RabbitMQ's guide 'Clustering and Network Partitions'), and the clients of such a
 //     node hear nothing until the partition ends (measured on 4.3.6). There the load balancer
-//     must take the node out. Without either, no message is lost, but the work of that node's
-//     clients stands still.
+//     must take the node out. Without either, no message is lost, but that node's clients stop
+//     working.
 //   - An allow-list of targets: the verifier publishes on behalf of every login that may write to
 //     the staging queue.
 package bridge

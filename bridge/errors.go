@@ -9,7 +9,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// Errors that answer a question; ask with errors.Is.
+// The errors of this module. Compare with errors.Is.
 var (
 	// ErrDuplicateID: a committed transaction has put this ID into the ledger, or one call got it
 	// twice. Roll back; another attempt with the same ID fails until that message is forwarded and
@@ -93,7 +93,7 @@ var (
 
 	// ErrUnchecked: the login has no right to configure a queue, so the broker does not compare
 	// its arguments. If the login has no right to the queue at all, RabbitMQ 4.3 does not even
-	// say whether it exists. A queue with other arguments may lose messages: if a quorum queue
+	// tell whether it exists. A queue with other arguments may lose messages: if a quorum queue
 	// has no x-delivery-limit, RabbitMQ 4 drops a message that 20 lost sessions have held.
 	ErrUnchecked = errors.New("its arguments are unchecked: the login has no right to configure it")
 
@@ -108,8 +108,8 @@ var (
 	ErrUnconfirmed = errors.New("message not confirmed")
 )
 
-// A PublishError says which message failed and why. Find it with errors.As. Err wraps one of
-// ErrReturned, ErrNacked, ErrUnconfirmed, ErrBlocked, ErrUnavailable and ErrInvalidMessage.
+// A PublishError names the message that failed, and the reason. Find it with errors.As. Err wraps
+// one of ErrReturned, ErrNacked, ErrUnconfirmed, ErrBlocked, ErrUnavailable and ErrInvalidMessage.
 type PublishError struct {
 	ID     uuid.UUID
 	Target Target // where it was published to; the staging queue, if a sender returns it

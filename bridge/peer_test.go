@@ -14,7 +14,7 @@ import (
 )
 
 // A peerConn is a connection on the side of a peer. The peer speaks enough AMQP for a Broker to
-// publish, and opens everything it is asked to open.
+// publish, and grants every open.
 type peerConn struct {
 	net.Conn
 	writing sync.Mutex
@@ -101,7 +101,7 @@ func (c *peerConn) serve(on func(peerMessage) bool) {
 	}
 }
 
-// say sends a method. An error does not matter: then the client has gone.
+// say sends a method. Its error does not matter: then the client has gone.
 func (c *peerConn) say(channel uint16, m method) {
 	const methodFrame = 1
 	frame := binary.BigEndian.AppendUint16([]byte{methodFrame}, channel)
@@ -166,7 +166,7 @@ func (p *peer) broker(t *testing.T, opts BrokerOptions) *Broker {
 type script struct {
 	confirms int    // how many messages it confirms
 	blocks   string // its reason for taking nothing after the first message
-	reads    int    // after so many messages it reads nothing more; 0: it reads on
+	reads    int    // the number of messages after which it stops reading; 0: none
 }
 
 // peer returns a peer that follows the script; without a script, nil.

@@ -300,8 +300,8 @@ func exists(conn *Connection, name string, refusal error) error {
 	}
 }
 
-// A QueueMismatch says that a queue exists with wrong properties. Delete the queue when it is
-// empty, or name another one.
+// A QueueMismatch is the error for a queue that exists with wrong properties. Delete the queue when
+// it is empty, or name another one.
 type QueueMismatch struct {
 	Queue    string
 	Property string // the argument or property, such as x-message-ttl

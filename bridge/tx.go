@@ -43,7 +43,7 @@ type SQLTx interface {
 // of other libraries contain such a transaction (tests/orm runs each of these lines):
 //
 //	sqlc   bridge.SQL(tx)                                      the tx that WithTx is given
-//	bun    bridge.SQL(tx.Tx)                                   tx itself compiles and fails: its Exec knows no $1
+//	bun    bridge.SQL(tx.Tx)                                   tx itself compiles and fails: its Exec has no $1
 //	GORM   bridge.SQL(tx.Statement.ConnPool.(bridge.SQLTx))    it panics outside of a transaction
 //	ent    bridge.SQL(tx)                                      with its feature sql/execquery
 //	pgx    pgxbridge.Tx(tx)

@@ -4,7 +4,7 @@
 //
 // # The whole seam
 //
-//	interface            who calls it               its methods
+//	interface            callers                    methods
 //	Recorder             sender                     Fence, and Identity, Features, Record,
 //	                                                Cancel
 //	Fence                InTx, Handle and its like  Enter, Leave

@@ -293,7 +293,7 @@ func withOpenCanary(ctx context.Context, p *Proven, canary uuid.UUID, fn func(ct
 	defer func() {
 		late.Stop()
 		if err != nil && errors.Is(context.Cause(ctx), errCanaryLate) {
-			err = fmt.Errorf("%w: %v", errCanaryLate, err) // this says nothing about the lookup, whose transaction was ended
+			err = fmt.Errorf("%w: %v", errCanaryLate, err) // no verdict on the lookup, whose transaction was ended
 		}
 	}()
 	from, err := p.ledger.Instance(ctx, bridge.SQL(tx))

@@ -72,8 +72,8 @@ type CarriedInspector interface {
 }
 
 // ReadsCarried tests that a CarriedReader of the ledger sees the rows that carry messages, and only
-// committed ones, due or not; that it knows which of them wait for their time; and that Advance
-// makes one of these due. The ledger must be empty.
+// committed ones, due or not; that it lists the rows that wait for their time; and that
+// Advance makes one of these due. The ledger must be empty.
 func ReadsCarried(t *testing.T, ledger driver.Ledger, of CarriedInspector) {
 	t.Helper()
 	record := func(entries ...driver.Entry) *sql.Tx {

@@ -51,8 +51,8 @@ type Harness struct {
 	// Tx makes a bridge.Tx from a transaction of the suite. Nil: bridge.SQL does.
 	Tx func(tx *sql.Tx) bridge.Tx
 
-	// Insert is for a ledger on an own table: it inserts rows with these IDs, as the
-	// application would; Create makes the table. Nil: Record inserts.
+	// Insert makes this a suite for a ledger on an own table: it inserts rows with these IDs, as
+	// the application would; Create makes the table. Nil: Record inserts.
 	Insert func(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error
 
 	// Table is that table's name as written in a statement, so that the suite can empty it. It

@@ -144,7 +144,7 @@
 //	            also UPDATE (stage_at, claimed_by) on bridge_ledger
 //	bridgectl delayed now
 //	            also UPDATE (recorded_at) on bridge_ledger
-//	who sweeps  a verifier's rights, and UPDATE on bridge_watermark
+//	sweeper     a verifier's rights, and UPDATE on bridge_watermark
 //	receiver    SELECT on bridge_inbox_version, and
 //	  Handle    INSERT on bridge_inbox; also SELECT and DELETE, to purge old keys, unless
 //	            Options.Retention is negative
@@ -154,7 +154,7 @@
 //	  Latest, Ordered, HighWater
 //	            SELECT, INSERT and UPDATE on bridge_mark; for Ordered also SELECT, INSERT and
 //	            DELETE on bridge_kept
-//	who migrates  SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, DROP and INDEX on the database
+//	migrator      SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, DROP and INDEX on the database
 //
 // To see the holders of a row (package mysqlinspect) a verifier needs PROCESS. On MySQL, Holders
 // also needs SELECT on performance_schema.*. Without these rights there is no answer. The program,

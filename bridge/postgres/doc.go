@@ -121,7 +121,7 @@
 //	            bridge_touch
 //	bridgectl delayed now
 //	            also UPDATE (recorded_at) on bridge_ledger
-//	who sweeps  also UPDATE on bridge_watermark and UPDATE (stage_at) on bridge_ledger, which
+//	sweeper     also UPDATE on bridge_watermark and UPDATE (stage_at) on bridge_ledger, which
 //	            FOR UPDATE needs
 //	receiver    SELECT on bridge_inbox_version, and
 //	  Handle    INSERT on bridge_inbox; also SELECT and DELETE, to purge old keys, unless
@@ -132,7 +132,7 @@
 //	  Latest, Ordered, HighWater
 //	            SELECT, INSERT and UPDATE on bridge_mark; for Ordered also SELECT, INSERT and
 //	            DELETE on bridge_kept
-//	who migrates  CREATE on the schema, and ownership of existing tables. In a database made
+//	migrator      CREATE on the schema, and ownership of existing tables. In a database made
 //	            by PostgreSQL 15 or newer only its owner has that right on the schema public.
 //
 // To see the holders of a row (package postgresinspect) a verifier needs no further right. But

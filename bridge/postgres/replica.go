@@ -10,13 +10,13 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// With synchronous replication a commit is shown to others when the standby has it, with one
+// With synchronous replication a commit becomes visible to others when the standby has it, with one
 // exception: if something ends the committing session's wait (its client's context, a cancellation,
-// a restart of the server), the commit stands and is shown, and a failover undoes it. So a row
-// that was found counts as committed once a commit of our own, which begins later, has waited for
-// the standby: the standby receives the log in its order.
+// a restart of the server), the commit stays and becomes visible, and a failover undoes it. So a
+// row that was found counts as committed once a later commit of the bridge's own has waited for the
+// standby: the standby receives the log in its order.
 
-// emit is the smallest write: it leaves nothing but a record in the log.
+// emit is the smallest write: it leaves only a record in the log.
 const emit = `WITH emitted AS MATERIALIZED (SELECT pg_logical_emit_message(true, 'twoqueue', ''::text))
 SELECT ` + server + ` FROM emitted`
 

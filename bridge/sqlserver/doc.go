@@ -162,7 +162,7 @@
 //	  to cancel SELECT and DELETE on bridge_ledger (migrate.Canceller)
 //	verifier    a sender's rights, SELECT, UPDATE and DELETE on bridge_ledger, SELECT on
 //	            bridge_watermark
-//	who sweeps  a verifier's rights, and UPDATE on bridge_watermark
+//	sweeper     a verifier's rights, and UPDATE on bridge_watermark
 //	receiver    SELECT on bridge_inbox_version, and
 //	  Handle    INSERT on bridge_inbox; also SELECT and DELETE, to purge old keys, unless
 //	            Options.Retention is negative

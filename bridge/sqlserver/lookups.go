@@ -32,7 +32,7 @@ LEFT JOIN ($asked INNER LOOP JOIN $table l WITH ($reading) ON l.$column = asked.
 WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)` + keepPlan
 
 	// With READ_COMMITTED_SNAPSHOT, a SELECT reads the rows committed when it began. Without it,
-	// READPAST skips locked rows; no document tells whether it skips a row that optimized locking
+	// READPAST skips locked rows; no document states whether it skips a row that optimized locking
 	// protects by its transaction's ID.
 	readingVersions = "FORCESEEK"
 	readingPast     = "READCOMMITTEDLOCK, READPAST, ROWLOCK, FORCESEEK"

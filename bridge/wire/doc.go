@@ -21,7 +21,7 @@
 //	recorded_at  the database's present time
 //	stage_at     when a verifier stages the message, if the row is still there. If the
 //	             sender stages the message too, recorded_at plus a second. Otherwise
-//	             equal to recorded_at, which tells verifiers that no copy exists
+//	             equal to recorded_at, which means that no copy exists
 //
 // A delayed message is not staged by its sender. Both recorded_at and stage_at are its due time, or
 // the database's present time if that is later. On SQLite recorded_at is rounded up to the second.
