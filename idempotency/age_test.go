@@ -14,7 +14,7 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/internal/receivertest"
 )
 
-// uuidFrom is the nth UUIDv7 of a message that was made so long ago.
+// uuidFrom returns the nth UUIDv7 of a message with a given age.
 func uuidFrom(age time.Duration, n uint32) string {
 	id := uuid.UUID{6: 0x70, 8: 0x80}
 	ms := time.Now().Add(-age).UnixMilli()
@@ -27,13 +27,13 @@ func uuidFrom(age time.Duration, n uint32) string {
 
 const day = 24 * time.Hour
 
-// claimed puts a claim in the inbox as it was made so long ago.
+// claimed inserts a claim with a given age into the inbox.
 func (r *receiver) claimed(key string, age time.Duration) {
 	r.T.Helper()
 	r.Exec(`INSERT INTO bridge_inbox (consumer, key, claimed_at) VALUES ('shop', ?, unixepoch() - ?)`, key, int64(age/time.Second))
 }
 
-// newPurged is a receiver whose database is fast, and not durable.
+// newPurged returns a receiver whose database is fast, and not durable.
 func newPurged(t *testing.T, retention time.Duration) *receiver {
 	t.Helper()
 	r := newReceiver(t, idempotency.Options{Retention: retention})
@@ -74,8 +74,8 @@ func TestAPurgeForgetsWhatIsOldAndNothingElse(t *testing.T) {
 	}
 }
 
-// Nobody calls Purge: who handles messages purges as well, and faster than it claims. If it
-// cannot, the deliveries are handled all the same.
+// Handling messages purges without calls of Purge, and faster than it claims. If the purge fails,
+// the deliveries are still handled.
 func TestHandlingPurges(t *testing.T) {
 	t.Parallel()
 	for name, failure := range map[string]error{"all that is old": nil, "nothing while it fails": receivertest.ErrNetwork} {

@@ -14,16 +14,16 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
 )
 
-// togetherMost is how often a batch is tried whose handler meets a deadlock or its like. Then it
-// is taken apart, for one of its messages may be the cause.
+// togetherMost is how often a batch is tried as a whole if its handler meets a deadlock or a
+// similar error. Then its messages are handled alone, because one of them may be the cause.
 const togetherMost = 3
 
 const (
-	// slowAttempt is how long an attempt may hold up the other messages of its batch. Another
-	// receiver may have claimed the key of one of them, and hang.
+	// slowAttempt is how long an attempt may delay the other messages of its batch. Another receiver
+	// may have claimed the key of one message, and hang.
 	slowAttempt = 10 * time.Second
 
-	// togetherPart is the part of Options.Hold that an attempt at a whole batch may take. The rest is
+	// togetherPart is the divisor of Options.Hold for an attempt at a whole batch. The rest of Hold is
 	// for the messages alone.
 	togetherPart = 4
 )
@@ -31,37 +31,37 @@ const (
 var errTogetherTooLong = errors.New("an attempt at the whole batch took longer than a quarter of Options.Hold")
 
 // HandleBatch is Handle of several deliveries in one transaction. It claims their keys with one
-// statement, runs fn once for all messages whose key is new, commits, and acks all of them. So
-// they share the round trips, the commit and, in a batch consumer, the ack. [NewBatchConsumer]
-// gathers batches. fn may write the rows of all messages with one statement: most of what a batch
-// saves.
+// statement, runs fn once for all messages whose key is new, commits, and acks all of them. So they
+// share the round trips, the commit and, in a batch consumer, the ack. [NewBatchConsumer] gathers
+// batches. fn may write the rows of all messages with one statement, which saves most.
 //
 // fn handles the messages of fresh, which are in the order of ds, through tx. A copy of a message
 // in the same batch is left out, as a duplicate. If fn returns an error or panics, or the database
-// refuses the commit, the transaction is rolled back and the batch is taken apart: each message
-// is handled alone, with a slice of length one and a transaction of its own, as by Handle. So fn
-// may run several times for a message. Only the message that fails is retried and dead-lettered;
-// its pauses hold up no other message of the batch. One attempt runs at a time, and the next one
-// begins after 10 seconds if it has not ended. A message whose key cannot be used, or is too old,
-// and one that comes from a retry queue, is handled alone from the start. In a Consumer with one
-// worker the messages keep their order, and a message waits for the pauses of the one
-// before it.
+// refuses the commit, the transaction is rolled back and the batch is split: each message is
+// handled alone, with a slice of length one and a separate transaction, as by Handle. So fn may run
+// several times for a message. Only the message that fails is retried and dead-lettered; its pauses
+// delay no other message of the batch. One attempt runs at a time, and the next one begins after 10
+// seconds if it has not ended. A message whose key cannot be used, or is too old, and one that
+// comes from a retry queue, is handled alone from the start. In a Consumer with one worker the
+// messages keep their order, and a message waits for the pauses of the previous one.
 //
 // A failed attempt at a batch counts against no message: in it Attempt is 0. If the database is
-// away, or ends the transaction because of a deadlock, the batch is tried again as a whole. An
-// attempt at the batch may take a quarter of Options.Hold; then fn's context ends. If it fails after
-// more than 10 seconds, or the database refuses the claims three times, the batch is taken apart too. So a message whose claim hangs, or whose
-// handling ends only with its context, stops no other message. If fn ignores its context for ever, the
-// whole batch waits for it, in this process.
+// unavailable, or ends the transaction because of a deadlock, the batch is tried again as a whole.
+// An attempt at the batch may take a quarter of Options.Hold; then fn's context ends. The batch is
+// also split if such an attempt fails after more than 10 seconds, or if the database refuses the
+// claims three times. So a message whose claim hangs, or whose handling ends only with its context,
+// stops no other message. If fn ignores its context for ever, the whole batch waits for it, in this
+// process.
 //
-// The keys are claimed in their order, whatever the order of ds, so that two batches with some of
-// the same messages wait for each other one way: the second batch waits until the first has ended,
-// and handles the messages that are then left.
+// The keys are claimed in sorted order, whatever the order of ds, so two batches with some of the
+// same messages cannot deadlock: the second batch waits until the first has ended, and handles the
+// messages that are then left.
 //
-// ctx and the errors are as with Handle; the error joins those of the messages. When HandleBatch
-// returns, the broker was told about each delivery of ds, except for those left unacked. All
-// deliveries must come from one channel. ds must not be changed meanwhile. It bounds the memory:
-// HandleBatch keeps a key for each, and if the batch is taken apart, a goroutine.
+// ctx and the errors are as with Handle; the error joins the errors of the messages. When
+// HandleBatch returns, the broker was told about each delivery of ds, except for the ones left
+// unacked. All deliveries must come from one channel. ds must not be changed meanwhile. Its length
+// bounds the memory: HandleBatch keeps a key for each delivery, and if the batch is split, a
+// goroutine.
 func (g *Guard) HandleBatch(ctx context.Context, db *sql.DB, ds []amqp.Delivery, fn func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error) error {
 	if db == nil || fn == nil {
 		panic("idempotency: HandleBatch needs a database and a function")
@@ -88,7 +88,7 @@ func handleBatch[T engine.Transaction](ctx context.Context, g *engine.Keys, db *
 	b := &batch[T]{keys: g, begin: begin, fn: fn, limit: limit, turn: make(chan struct{}, 1)}
 	together, alone := b.sortOut(ds)
 	untold := ds
-	defer func() { // the goroutine ends in the handler
+	defer func() { // runs if the handler ends the goroutine
 		for _, d := range untold {
 			g.Log.Error("message not handled", "message_id", d.MessageId, "error", g.Unfinished(ctx, d, engine.ErrGone))
 		}
@@ -106,8 +106,8 @@ type batch[T engine.Transaction] struct {
 	keys  *engine.Keys
 	begin func(ctx context.Context) (T, error)
 	fn    func(ctx context.Context, tx T, fresh []amqp.Delivery) error
-	limit time.Time     // ds may be kept until then
-	turn  chan struct{} // of the one attempt at a message alone that runs, for slowAttempt at most
+	limit time.Time     // ds may be held until then
+	turn  chan struct{} // of the one attempt at a single message that runs, for slowAttempt at most
 }
 
 // A keyed is a delivery with its key.
@@ -123,7 +123,7 @@ func (b *batch[T]) sortOut(ds []amqp.Delivery) (together []keyed, alone []amqp.D
 		if err == nil {
 			err = b.keys.JudgeAge(key)
 		}
-		// A message that has failed before would take this batch apart too.
+		// A message that has failed before would make this batch fail too.
 		if failed, retries := b.keys.Retried(d); err != nil || failed > 0 || retries > 0 {
 			alone = append(alone, d)
 			continue
@@ -133,8 +133,8 @@ func (b *batch[T]) sortOut(ds []amqp.Delivery) (together []keyed, alone []amqp.D
 	return together, alone
 }
 
-// tryTogether handles deliveries in one transaction and tells the broker, or tells that each is to
-// be handled alone.
+// tryTogether handles deliveries in one transaction and tells the broker, or reports that each is
+// to be handled alone.
 func (b *batch[T]) tryTogether(parent context.Context, ds []keyed) (result error, apart bool) {
 	if len(ds) == 0 {
 		return nil, false
@@ -143,7 +143,7 @@ func (b *batch[T]) tryTogether(parent context.Context, ds []keyed) (result error
 	caller, ctx, cancel := g.Hold(parent, b.limit)
 	defer cancel()
 	if caller.Err() != nil {
-		return nil, true // where each is left
+		return nil, true // handleAlone leaves each unacked
 	}
 	delays := g.Opts.ShortDelays()
 	for tries := 1; ; tries++ {
@@ -152,7 +152,7 @@ func (b *batch[T]) tryTogether(parent context.Context, ds []keyed) (result error
 		if err == nil {
 			return b.settle(ds, fresh), false
 		}
-		if caller.Err() != nil { // which may be why the attempt failed
+		if caller.Err() != nil { // the caller's end may be why the attempt failed
 			reason := fmt.Errorf("%w: %w", context.Cause(caller), err)
 			var all []error
 			for _, d := range ds {
@@ -170,15 +170,16 @@ func (b *batch[T]) tryTogether(parent context.Context, ds []keyed) (result error
 	}
 }
 
-// A refusedClaim is the error of a claim that the database refused, and the connection still
+// A refusedClaim is the error of a claim that the database refused on a connection that still
 // answers. One of the keys may be the cause: a text that the database cannot encode.
 type refusedClaim struct{ err error }
 
 func (e *refusedClaim) Error() string { return e.err.Error() }
 func (e *refusedClaim) Unwrap() error { return e.err }
 
-// blames tells whether one of the messages may be to blame for err. It may be if the connection
-// was dead after the handler had run: a statement too large for the server does that each time.
+// blames reports whether one of the messages may have caused err. That is possible if the
+// connection was dead after the handler had run: a statement too large for the server has this
+// effect each time.
 func (b *batch[T]) blames(err error, tries int) bool {
 	if engine.IsLost(err) {
 		return true
@@ -189,7 +190,7 @@ func (b *batch[T]) blames(err error, tries int) bool {
 	return engine.IsFailure(err) && (b.keys.Counts(err) || engine.IsLater(err) || tries >= togetherMost)
 }
 
-// attemptWithin is attempt, which must end within a time.
+// attemptWithin is attempt with a time limit.
 func (b *batch[T]) attemptWithin(ctx context.Context, most time.Duration, ds []keyed) (fresh map[string]bool, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, most, errTogetherTooLong)
 	defer cancel()
@@ -197,7 +198,7 @@ func (b *batch[T]) attemptWithin(ctx context.Context, most time.Duration, ds []k
 }
 
 // attempt claims the keys of ds and runs the handler for the new ones, in one transaction. It
-// returns the keys that were new.
+// returns the new keys.
 func (b *batch[T]) attempt(ctx context.Context, ds []keyed) (fresh map[string]bool, err error) {
 	g := b.keys
 	keys := make([]string, len(ds))
@@ -250,7 +251,7 @@ func (b *batch[T]) settle(ds []keyed, fresh map[string]bool) error {
 		g.Forget(d.MessageId)
 		if fresh[d.key] {
 			g.Count.Of(engine.Handled).Add(1)
-			fresh[d.key] = false // the next one is a copy
+			fresh[d.key] = false // a second delivery with this key is a copy
 		} else {
 			g.Count.Of(engine.Duplicate).Add(1)
 		}
@@ -258,8 +259,9 @@ func (b *batch[T]) settle(ds []keyed, fresh map[string]bool) error {
 	return g.AckAll(all)
 }
 
-// handleAlone handles each delivery as Handle does. The pauses of all run at once, and the
-// attempts one at a time. Where no message may overtake another, so do the pauses.
+// handleAlone handles each delivery as Handle does. Attempts run one at a time, and the pauses of
+// all deliveries run in parallel. If no message may overtake another, the pauses run one at a time
+// too.
 func (b *batch[T]) handleAlone(ctx context.Context, ds []amqp.Delivery) error {
 	if len(ds) == 0 {
 		return nil
@@ -297,7 +299,7 @@ func (b *batch[T]) deliver(ctx, caller context.Context, d amqp.Delivery) error {
 		pass := sync.OnceFunc(func() { <-b.turn })
 		defer pass()
 		defer time.AfterFunc(slowAttempt, pass).Stop()
-		err = g.Contain("transaction", d.MessageId, func() (err error) { // in a goroutine of its own a panic would end the process
+		err = g.Contain("transaction", d.MessageId, func() (err error) { // in a new goroutine a panic would end the process
 			ended, err = attempt(ctx, g, b.begin, key, func(ctx context.Context, tx T) error { return b.fn(ctx, tx, []amqp.Delivery{d}) })
 			return err
 		})

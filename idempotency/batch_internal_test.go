@@ -22,7 +22,7 @@ type noAcks struct{ amqp.Acknowledger }
 
 func (noAcks) Nack(uint64, bool, bool) error { return nil }
 
-// A message alone is handled in a goroutine of its own, where a panic would end the process.
+// A message alone is handled in a separate goroutine, where a panic would end the process.
 func TestAPanicOutsideOfTheHandlerOfABatchIsAFailedAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		keys, err := engine.NewKeys(noInbox{}, "receiver", engine.Options{HandBack: true, Logger: slog.New(slog.DiscardHandler)})

@@ -69,7 +69,7 @@ func TestABatchHandlesEachNewMessageOnceInOneTransaction(t *testing.T) {
 	r.wantStats(idempotency.Stats{Handled: 4, Duplicates: 4})
 }
 
-// The poison is tried as often as Options say and dead-lettered, and each other message is
+// The poison is tried as often as Options allow and dead-lettered, and each other message is
 // handled before the poison's pauses have ended.
 func TestABatchThatFailsIsTakenApartAndThePoisonAloneIsDeadLettered(t *testing.T) {
 	for name, fail := range map[string]func(){"error": func() {}, "panic": func() { panic("poison") }} {
@@ -172,7 +172,7 @@ func TestABatchWhoseConnectionDiesIsHandledOnceAllTheSame(t *testing.T) {
 				r := newReceiver(t, idempotency.Options{Attempts: 1, DeadLetterExchange: true})
 				if c.commit != nil {
 					r.Faults.OnCommit = func(commit func() error) error {
-						r.Faults.OnCommit = nil // the connection is made anew, as it was before
+						r.Faults.OnCommit = nil // a new connection works again
 						return c.commit(commit)
 					}
 				}
@@ -242,7 +242,7 @@ func TestABatchThatOutlastsHoldIsHandedBack(t *testing.T) {
 	})
 }
 
-// The whole of Hold counts from the call, also for messages that are handled alone.
+// The whole of Hold counts from the call, even for messages that are handled alone.
 func TestAMessageOfABatchIsHeldNoLongerThanHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReceiver(t, idempotency.Options{Attempts: 1000, MinDelay: time.Minute, MaxDelay: time.Minute, Hold: time.Hour, DeadLetterExchange: true})
@@ -287,7 +287,7 @@ func TestAMessageWhoseAttemptHangsDelaysTheOthersOfItsBatchAndStopsNone(t *testi
 	})
 }
 
-// With one worker the order of the queue is kept, also past a message that fails at first.
+// With one worker the order of the queue is kept, even if a message fails at first.
 func TestABatchOfOneWorkerThatIsTakenApartKeepsItsOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReceiver(t, idempotency.Options{DeadLetterExchange: true})
@@ -310,7 +310,7 @@ func TestABatchOfOneWorkerThatIsTakenApartKeepsItsOrder(t *testing.T) {
 	})
 }
 
-// A handler that hangs alone lets the others of its batch go on.
+// While one message's handler hangs, the other messages of its batch are handled.
 func TestAnAttemptAloneThatHangsKeepsItsTurnNoLongerThanTenSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReceiver(t, idempotency.Options{DeadLetterExchange: true, Hold: time.Hour})
@@ -332,7 +332,7 @@ func TestAnAttemptAloneThatHangsKeepsItsTurnNoLongerThanTenSeconds(t *testing.T)
 	})
 }
 
-// A key that the database cannot store stops its own message only.
+// A key that the database cannot store stops only its own message.
 func TestAClaimThatTheDatabaseRefusesStopsNoOtherMessageOfItsBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReceiver(t, idempotency.Options{DeadLetterExchange: true, Hold: time.Hour})

@@ -91,8 +91,8 @@ func TestRetryLaterWaitsAsLongAsItSays(t *testing.T) {
 	})
 }
 
-// A dependency that restarts empties no queue into the dead queue. One that fails for good keeps
-// a message for minutes, within Options.Hold.
+// While a dependency restarts, messages do not go to the dead queue. If it fails for good, a
+// message is kept for minutes, within Options.Hold.
 func TestByDefaultAFailingHandlerIsRetriedForMinutes(t *testing.T) {
 	for away, want := range map[time.Duration]idempotency.Stats{
 		100 * time.Second: {Handled: 1},
@@ -122,7 +122,7 @@ func TestByDefaultAFailingHandlerIsRetriedForMinutes(t *testing.T) {
 	}
 }
 
-// A handler that takes so long that Hold ends before its last attempt fails for good all the same.
+// A handler that takes so long that Hold ends before its last attempt still fails for good.
 func TestFailuresAreRememberedWhenAMessageIsHandedBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReceiver(t, idempotency.Options{Attempts: 5, MinDelay: time.Second, MaxDelay: time.Second, Hold: time.Minute, DeadLetterExchange: true})

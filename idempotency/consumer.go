@@ -16,7 +16,7 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
 )
 
-// A Consumer takes messages from a queue and hands each to a handler, several at once:
+// A Consumer takes messages from a queue and passes each to a handler, several at once:
 //
 //	consumer, err := idempotency.NewConsumer(broker, "emails", func(ctx context.Context, d amqp.Delivery) error {
 //		return guard.Handle(ctx, db, d, func(ctx context.Context, tx *sql.Tx) error {
@@ -30,50 +30,51 @@ import (
 //	return consumer.Run(ctx)
 //
 // The handler calls a strategy: Guard.Handle or HandleTx, AtMostOnce or Accept of package pending,
-// or a Handle of package versions. The strategy acks, retries and dead-letters; the Consumer
-// logs the error that the handler returns. A handler without a strategy acks or rejects d itself.
-// If the handler returns, panics or ends its goroutine, and d is neither acked nor rejected, the
-// Consumer hands d back after a second.
+// or a Handle of package versions. The strategy acks, retries and dead-letters; the Consumer logs
+// the error that the handler returns. A handler without a strategy acks or rejects d itself. If the
+// handler returns, panics or ends its goroutine, and d is neither acked nor rejected, the Consumer
+// hands d back after a second.
 //
 // # Sessions
 //
-// The Consumer uses one connection of its own with one channel. If either is lost, or the broker
-// ends the consumer (its queue was deleted, a message was held for too long), the Consumer closes
-// both and connects again, with growing pauses. Messages that were delivered and not acked come
-// again. Handlers that run then may finish; their acks fail (ErrNotAcked).
+// The Consumer has a separate connection with one channel. If either is lost, or the broker ends
+// the consumer (its queue was deleted, a message was held for too long), the Consumer closes both
+// and connects again, with growing pauses. Messages that were delivered and not acked come again.
+// Handlers that run then may finish; their acks fail (ErrNotAcked).
 //
 // A message that comes again while its handler still runs in this process waits for that handler.
 // So a handler that never returns keeps one worker, however often the broker delivers its message.
 //
 // # Order
 //
-// Messages are handled in parallel and in no order, unless ConsumerOptions.Key is set or Workers
-// is 1. Then the order of the queue is kept, per key or for all messages, if the queue has
-// x-single-active-consumer. A requeued message could be overtaken, so where a message must go
-// back, the Consumer closes the channel instead, which returns all unacked messages in their
-// order. For the same reason messages are retried in place, and not in retry queues (Options.Queues).
-// A versions.HighWater needs Workers 1. With one worker Key changes no order.
+// Messages are handled in parallel and in no order, unless ConsumerOptions.Key is set or Workers is
+// 1. Then the order of the queue is kept, per key or for all messages, if the queue has
+// x-single-active-consumer. A requeued message could be overtaken. So if a message must go back,
+// the Consumer closes the channel instead, which returns all unacked messages in their order. For
+// the same reason messages are retried in place, and not in retry queues (Options.Queues). A
+// versions.HighWater needs Workers 1. With one worker Key changes no order.
 //
 // # Acks
 //
-// While more than Workers deliveries are at hand, acks wait for others for up to 5 ms, or until they
-// are a quarter of the prefetch. The broker then gets one for many. If the process dies or the
-// connection is lost, the messages come again whose acks were waiting: as after any lost ack, they are
-// duplicates. No call returns ErrNotAcked for them, and Stats.NotAcked does not count them.
+// While the Consumer has more than Workers deliveries, acks wait for others for up to 5 ms, or
+// until they are a quarter of the prefetch. The broker then gets one ack for many messages. If the
+// process dies or the connection is lost, messages whose acks were waiting come again, and are
+// duplicates, as after any lost ack. No call returns ErrNotAcked for them, and Stats.NotAcked does
+// not count them.
 //
-// # To stop
+// # Shutdown
 //
 // When Run's context ends, no further handler starts, and a strategy begins no further attempt.
-// The attempts that run have ConsumerOptions.Drain to finish (Options.Drain does not count in a
-// Consumer); then the context of the handlers ends. The end of the connection returns everything
-// else to the queue. Nothing is requeued before.
+// Running attempts have ConsumerOptions.Drain to finish (Options.Drain does not count in a
+// Consumer); then the context of the handlers ends. The end of the connection returns all other
+// messages to the queue. No message is requeued before that.
 type Consumer struct {
 	broker *bridge.Broker
 	queue  string
 	handle func(ctx context.Context, ds []amqp.Delivery) error
 	opts   ConsumerOptions
 	log    *slog.Logger
-	batch  int // messages that a handler gets at most
+	batch  int // largest number of messages for one handler
 	room   *room
 	jobs   *schedule
 	runs   atomic.Bool
@@ -87,36 +88,37 @@ type Consumer struct {
 type ConsumerOptions struct {
 	// Workers is how many handlers run at once, over all sessions. Without Options.Queues, a message
 	// that fails keeps its worker for all its attempts (see Options.Attempts). Give the database as
-	// many idle connections: a sql.DB keeps two unless SetMaxIdleConns says otherwise, and connects
-	// anew for the others. Default 10.
+	// many idle connections: a sql.DB keeps two unless SetMaxIdleConns changes that, and opens the
+	// others again each time. Default 10.
 	Workers int
 
 	// Key returns a message's key: an order's number, an account. Messages with the same key are
-	// handled one after the other, in the order of the queue. Messages with different keys, and
-	// all with the key "" but copies of one message, are handled in parallel. A message that fails holds up its key until it
-	// is dead-lettered. If Key panics, the message has the key "". Default: none.
+	// handled one after the other, in the order of the queue. Messages with different keys are handled
+	// in parallel, and so are messages with the key "", except copies of one message. A message that
+	// fails delays its key until it is dead-lettered. If Key panics, the message has the key "".
+	// Default: none.
 	Key func(d amqp.Delivery) string
 
-	// Prefetch is how many messages the broker delivers before they are acked. Messages without a
-	// free worker wait here, while the broker's consumer timeout runs (30 minutes unless changed).
-	// At least Workers, and in a batch consumer times the size of a batch. Default: four times that
-	// (at most 65,535), so that the workers do not wait for the broker, nor for one busy key. Options.Hold's default
+	// Prefetch is how many messages the broker delivers before they are acked. Messages without a free
+	// worker wait here, while the broker's consumer timeout runs (30 minutes unless changed). At least
+	// Workers, in a batch consumer times the size of a batch. Default: four times that (at most
+	// 65,535), so the workers do not wait for the broker, nor for one busy key. Options.Hold's default
 	// is short enough for it. With a Key, many failing messages of one key may together reach the
 	// timeout; then the session ends, and they come again.
 	Prefetch int
 
-	// MaxBytes bounds the memory of the messages that are held, in bytes. Messages without room
-	// go back to the queue when half of it is free. A larger message is held alone. The messages of
-	// a handler that has run for a minute no longer count, so that one that hangs keeps no other
-	// message out: up to Workers of them, or batches, may be held beside. The messages that wait for
-	// its Key do count. If they need more than half of MaxBytes, others may wait with them until the
-	// broker's consumer timeout ends the session. Default 64 MiB.
+	// MaxBytes bounds the memory of the held messages, in bytes. Messages without room go back to the
+	// queue when half of it is free. A larger message is held alone. The messages of a handler that
+	// has run for a minute no longer count, so a handler that hangs keeps no other message out: the
+	// messages of up to Workers handlers may be held in addition. Messages that wait for such a
+	// handler's Key do count. If they need more than half of MaxBytes, others may wait with them until
+	// the broker's consumer timeout ends the session. Default 64 MiB.
 	MaxBytes int
 
-	// Drain is how long handlers may go on after Run's context has ended, or their session. Then
-	// their context ends too. Run waits up to 5 seconds more for them to return. The process must
-	// be given that time to stop: Kubernetes gives 30 s, Docker 10 s, unless told otherwise.
-	// Default 20 seconds.
+	// Drain is how long handlers may go on after Run's context or their session has ended. Then their
+	// context ends too. Run waits up to 5 seconds more for them to return. The process needs at least
+	// this time to stop: Kubernetes gives 30 s, Docker 10 s, unless configured otherwise. Default 20
+	// seconds.
 	Drain time.Duration
 
 	// Logger gets a line for the begin and the end of each session, and for each error of a
@@ -124,7 +126,7 @@ type ConsumerOptions struct {
 	Logger *slog.Logger
 }
 
-// maxPrefetch is the most that AMQP's 16 bits say; 0 would be unlimited.
+// maxPrefetch is the largest value of AMQP's 16 bits; 0 would be unlimited.
 const maxPrefetch = 1<<16 - 1
 
 func (o *ConsumerOptions) withDefaults(batch int) (ConsumerOptions, error) {
@@ -160,12 +162,12 @@ func (o *ConsumerOptions) withDefaults(batch int) (ConsumerOptions, error) {
 	return filled, nil
 }
 
-// ordered tells whether a message that goes back must not be overtaken.
+// ordered reports whether a message that goes back must not be overtaken.
 func (o *ConsumerOptions) ordered() bool { return o.Workers == 1 || o.Key != nil }
 
-// NewConsumer returns a Consumer of a queue, which must exist when Run begins to consume. broker
-// is asked for a connection of the Consumer's own. NewConsumer connects to nothing; its error
-// names the argument or option that is wrong.
+// NewConsumer returns a Consumer of a queue, which must exist when Run begins to consume. The
+// Consumer opens a separate connection through broker. NewConsumer itself does not connect; its
+// error names the wrong argument or option.
 //
 // handle is called for each delivery, by up to ConsumerOptions.Workers goroutines at once. Its
 // context ends ConsumerOptions.Drain after Run's. d must not be used after handle has returned.
@@ -177,16 +179,16 @@ func NewConsumer(broker *bridge.Broker, queue string, handle func(ctx context.Co
 }
 
 // NewBatchConsumer is NewConsumer with a handler of up to batch deliveries at once, such as a call
-// of [Guard.HandleBatch]. A free worker takes the waiting messages, up to batch, and never waits for more:
-// so batches are of one message while the queue is empty, and grow while all workers are busy. With
-// fewer Workers they grow earlier; 2 is usually enough. With more than one worker, messages with the
-// same key (see ConsumerOptions.Key) and copies of one message are in different batches. A batch
-// keeps its worker until the handler returns, and the key of each message until the message is
-// acked or rejected.
+// of [Guard.HandleBatch]. A free worker takes the waiting messages, up to batch, and never waits
+// for more: so batches are of one message while the queue is empty, and grow while all workers are
+// busy. With fewer Workers they grow earlier; 2 is usually enough. With more than one worker,
+// messages with the same key (see ConsumerOptions.Key) and copies of one message are in different
+// batches. A batch keeps its worker until the handler returns, and the key of each message until
+// the message is acked or rejected.
 //
-// The Consumer knows which of its deliveries are settled. HandleBatch in it acks a whole batch with
-// one word to the broker if no earlier delivery is open, and otherwise the messages behind that one
-// by one.
+// The Consumer records which of its deliveries are settled. HandleBatch acks a whole batch with one
+// multiple ack if no earlier delivery is open; otherwise it acks the messages behind that delivery
+// one by one.
 func NewBatchConsumer(broker *bridge.Broker, queue string, batch int, handle func(ctx context.Context, ds []amqp.Delivery) error, opts *ConsumerOptions) (*Consumer, error) {
 	switch {
 	case handle == nil:
@@ -225,9 +227,9 @@ const (
 	longestRedial = 10 * time.Second
 )
 
-// Run consumes until ctx ends, and drains. It then returns nil, or an error that is ErrNotDrained
-// if handlers still run. Otherwise it returns only if the broker refuses the login before it was
-// ever taken; the error is bridge.ErrCredentials. Whatever else fails, Run logs it and tries
+// Run consumes until ctx ends, and drains. Then it returns nil, or an error that wraps
+// ErrNotDrained if handlers still run. Otherwise it returns only if the broker refuses the login in
+// the first session; the error is bridge.ErrCredentials. Run logs any other failure and tries
 // again: the broker may come back, and a missing queue may be declared. A Consumer runs once at a
 // time.
 func (c *Consumer) Run(ctx context.Context) error {
@@ -243,7 +245,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 		reached, err := c.session(ctx, patience)
 		c.disconnected(err)
 		if ctx.Err() != nil {
-			return c.drain(patience, nil, nil) // handlers of earlier sessions, too
+			return c.drain(patience, nil, nil) // handlers of earlier sessions too
 		}
 		if admitted = admitted || reached >= loggedIn; !admitted && errors.Is(err, bridge.ErrCredentials) {
 			return fmt.Errorf("consume %q: %w", c.queue, err)
@@ -257,8 +259,8 @@ func (c *Consumer) Run(ctx context.Context) error {
 	}
 }
 
-// drain waits until no handler runs, and returns ErrNotDrained if patience ends before. It
-// receives deliveries meanwhile, which stay unacked.
+// drain waits until no handler runs, and returns ErrNotDrained if patience ends before. Meanwhile
+// it receives deliveries, which stay unacked.
 func (c *Consumer) drain(patience context.Context, deliveries <-chan amqp.Delivery, received func(amqp.Delivery)) error {
 	for {
 		running, _ := c.jobs.state()
@@ -269,7 +271,7 @@ func (c *Consumer) drain(patience context.Context, deliveries <-chan amqp.Delive
 		case <-c.jobs.ended:
 		case d, open := <-deliveries:
 			if !open {
-				deliveries = nil // the handlers may finish all the same
+				deliveries = nil // the handlers may still finish
 				continue
 			}
 			received(d)
@@ -283,10 +285,10 @@ func (c *Consumer) drain(patience context.Context, deliveries <-chan amqp.Delive
 type ConsumerState struct {
 	Consuming bool      // the broker delivers to it
 	Since     time.Time // when Consuming last changed; zero before the first session
-	Err       error     // why it is not consuming: how the last session ended, or could not begin
+	Err       error     // why it is not consuming: the error that ended the last session or kept it from beginning
 
-	Running int       // handlers that run
-	Oldest  time.Time // when the one of these that has run for longest began; zero if there is none
+	Running int       // running handlers
+	Oldest  time.Time // when the longest-running of these began; zero if there is none
 }
 
 // State returns the present state: for readiness, and to find a handler that hangs.

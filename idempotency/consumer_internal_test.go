@@ -22,7 +22,7 @@ func TestAMessageWhoseKeyPanicsHasNoKey(t *testing.T) {
 	}
 }
 
-// A copy of a message waits for the handler of the one before, which may hang.
+// A copy of a message waits for the handler of the previous one, which may hang.
 func TestCopiesOfAMessageWithoutAKeyWaitForEachOther(t *testing.T) {
 	c := &Consumer{opts: ConsumerOptions{Workers: 2, Key: func(amqp.Delivery) string { return "" }}}
 	if key := c.key(amqp.Delivery{MessageId: "m1"}); key != "m1" {
@@ -30,7 +30,7 @@ func TestCopiesOfAMessageWithoutAKeyWaitForEachOther(t *testing.T) {
 	}
 }
 
-// A message of another key does not pass one that waits for its key.
+// A message of another key does not overtake a message that waits for its key.
 func TestOneWorkerKeepsTheOrderOfAllMessagesWhateverTheirKeys(t *testing.T) {
 	c := &Consumer{opts: ConsumerOptions{Workers: 1, Key: func(d amqp.Delivery) string { return string(d.Body) }}}
 	session := &consumerSession{Session: engine.Session{Stopping: t.Context()}}

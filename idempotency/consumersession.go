@@ -16,7 +16,7 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
 )
 
-// How far a session came.
+// The stages that a session reaches.
 const (
 	notConnected = iota
 	loggedIn
@@ -24,18 +24,19 @@ const (
 )
 
 const (
-	// readAhead is how many bytes of bodies the connection reads before they are received.
+	// readAhead bounds the bytes of bodies that the connection reads before they are received.
 	readAhead = 1 << 20
 
 	// lastAnswer bounds the wait for the broker's answer at the end of a session.
 	lastAnswer = 2 * time.Second
 
-	// longRun is after how long the messages of a handler no longer count as held. Otherwise one that
-	// hangs, with more than half of ConsumerOptions.MaxBytes, would keep all later messages out.
+	// longRun is the time after which the messages of a handler no longer count as held. Otherwise a
+	// handler that hangs, with more than half of ConsumerOptions.MaxBytes, would keep all later
+	// messages out.
 	longRun = time.Minute
 
 	// unsettledPause is the pause before a delivery that its handler has not settled goes back.
-	// Without it the delivery would go round at the broker's speed.
+	// Without it the delivery would come again at the broker's speed.
 	unsettledPause = time.Second
 )
 
@@ -44,19 +45,19 @@ var (
 	errCancelled = errors.New("the broker has ended the consumer: its queue was deleted or has moved, or a message was held for longer than the consumer timeout")
 )
 
-// A consumerSession is one connection with one channel. When Stopping has ended, none of its
-// deliveries is begun, and none of its handlers begins another attempt.
+// A consumerSession is one connection with one channel. After Stopping has ended, no handler starts
+// for its deliveries, and no running handler begins another attempt.
 type consumerSession struct {
 	engine.Session
 	channel  *amqp.Channel
 	open     *openDeliveries
-	end      context.CancelCauseFunc // ends Stopping, and with it the session
-	handling context.Context         // the handlers'; ends ConsumerOptions.Drain after Stopping
+	end      context.CancelCauseFunc // ends Stopping, and so the session
+	handling context.Context         // the context of the handlers; ends ConsumerOptions.Drain after Stopping
 }
 
 func (s *consumerSession) over() bool { return s.Stopping.Err() != nil }
 
-// session consumes over one connection, until that or ctx ends. In the latter case it drains.
+// session consumes over one connection until the connection or ctx ends. If ctx ends, it drains.
 func (c *Consumer) session(ctx, patience context.Context) (reached int, err error) {
 	conn, err := c.broker.Connect(ctx)
 	if err != nil {
@@ -72,7 +73,7 @@ func (c *Consumer) session(ctx, patience context.Context) (reached int, err erro
 	s := &consumerSession{channel: channel, open: newOpenDeliveries(channel.Ack, c.opts.Workers, c.opts.Prefetch), Session: engine.Session{Ordered: c.opts.ordered(), OneByOne: c.opts.Workers == 1}}
 	s.Stopping, s.end = context.WithCancelCause(ctx)
 	handling, cancel := engine.Outliving(s.Stopping, c.opts.Drain)
-	context.AfterFunc(handling, cancel) // its timer; handlers may outlive the session
+	context.AfterFunc(handling, cancel) // stops its timer; handlers may outlive the session
 	s.handling = engine.WithSession(handling, &s.Session)
 
 	c.connected()
@@ -86,7 +87,7 @@ func (c *Consumer) session(ctx, patience context.Context) (reached int, err erro
 			}
 		case <-flush:
 			flush = nil
-			_ = s.open.flush() // or the end of the channel returns the messages
+			_ = s.open.flush() // if it fails, the end of the channel returns the messages
 		case d, open := <-deliveries:
 			if open {
 				conn.Received(d)
@@ -95,7 +96,7 @@ func (c *Consumer) session(ctx, patience context.Context) (reached int, err erro
 			}
 			err = ended(conn, refusals)
 			s.end(err)
-			_ = s.open.flush() // the channel is open if only the consumer was ended
+			_ = s.open.flush() // if only the consumer has ended, the channel is still open
 			c.jobs.prune()
 			hangUp(conn, deliveries, func() {
 				if errors.Is(err, errCancelled) {
@@ -104,7 +105,7 @@ func (c *Consumer) session(ctx, patience context.Context) (reached int, err erro
 			})
 			return consuming, err
 		case <-s.Stopping.Done():
-			_ = s.open.flush() // later acks do not wait
+			_ = s.open.flush() // later acks do not wait for others
 			c.jobs.prune()
 			err := context.Cause(s.Stopping)
 			inTime := true
@@ -124,7 +125,7 @@ func (c *Consumer) session(ctx, patience context.Context) (reached int, err erro
 
 // open begins to consume.
 func (c *Consumer) open(ctx context.Context, conn *bridge.Connection) (*amqp.Channel, <-chan amqp.Delivery, error) {
-	defer context.AfterFunc(ctx, conn.Close)() // the library's channels know no contexts
+	defer context.AfterFunc(ctx, conn.Close)() // the AMQP library's channels take no context
 	channel, err := conn.Channel()
 	if err != nil {
 		return nil, nil, err
@@ -146,8 +147,8 @@ func (c *Consumer) open(ctx context.Context, conn *bridge.Connection) (*amqp.Cha
 	return channel, deliveries, nil
 }
 
-// ended says why the deliveries have ended. The library tells the reason of the channel's or the
-// connection's end before it ends them.
+// ended returns why the deliveries have ended. The library reports the reason of the channel's or
+// the connection's end before it ends them.
 func ended(conn *bridge.Connection, refusals <-chan *amqp.Error) error {
 	select {
 	case reason := <-refusals:
@@ -162,16 +163,16 @@ func ended(conn *bridge.Connection, refusals <-chan *amqp.Error) error {
 	return errCancelled
 }
 
-// lastQuestion returns when the broker has read all acks, or after lastAnswer. Acks just before a
-// channel's end may be lost otherwise; and after dozens of acks one by one some may be lost all the same
+// lastQuestion returns when the broker has read all acks, or after lastAnswer. Without it acks just
+// before a channel's end may be lost; after dozens of single acks some may be lost nevertheless
 // (both measured on RabbitMQ 3.10).
 func lastQuestion(conn *bridge.Connection, channel *amqp.Channel) {
 	defer time.AfterFunc(lastAnswer, conn.Close).Stop()
 	_ = channel.Qos(1, 0, false)
 }
 
-// hangUp closes the connection after a last question. The broker's answers come behind
-// deliveries, which are received meanwhile and stay unacked.
+// hangUp calls ask and closes the connection. The broker's answers arrive behind deliveries, so
+// hangUp receives these meanwhile. They stay unacked.
 func hangUp(conn *bridge.Connection, deliveries <-chan amqp.Delivery, ask func()) {
 	closed := make(chan struct{})
 	go func() {
@@ -211,11 +212,11 @@ func (c *Consumer) take(s *consumerSession, d amqp.Delivery) {
 	c.jobs.add(j)
 }
 
-// key returns the key of d's turn: d waits for earlier messages with the same key. Where the order
-// does not matter, and without a key, it waits for an earlier delivery of the same message only.
+// key returns the key of d's turn: d waits for earlier messages with the same key. Without a key,
+// or if the order does not matter, d waits only for an earlier delivery of the same message.
 func (c *Consumer) key(d amqp.Delivery) (key string) {
 	switch {
-	case c.opts.Workers == 1: // a turn of its own would let messages of other keys pass
+	case c.opts.Workers == 1: // separate turns would let messages of other keys pass
 		return ""
 	case c.opts.Key == nil:
 		return d.MessageId
@@ -232,7 +233,7 @@ func (c *Consumer) key(d amqp.Delivery) (key string) {
 	return key
 }
 
-// run lets the handler handle deliveries, and sees to it that they are settled.
+// run calls the handler, and makes sure that the deliveries are settled.
 func (c *Consumer) run(jobs []*job) {
 	defer c.jobs.finish(jobs)
 	defer time.AfterFunc(longRun, func() {
@@ -243,7 +244,7 @@ func (c *Consumer) run(jobs []*job) {
 	session, id := jobs[0].session, jobs[0].delivery.MessageId
 	returned := false
 	defer func() {
-		if !returned { // a panic, or runtime.Goexit
+		if !returned { // after a panic, or runtime.Goexit
 			var reason any = "runtime.Goexit"
 			if v := recover(); v != nil {
 				reason = v
@@ -280,20 +281,20 @@ func (c *Consumer) settle(jobs []*job) {
 		return
 	}
 	for _, j := range open {
-		_ = j.delivery.Nack(false, true) // or the end of the channel does it
+		_ = j.delivery.Nack(false, true) // otherwise the end of the channel returns it
 	}
 }
 
-// A settlement is the Acknowledger of one delivery. It knows whether the delivery was settled.
-// In an ordered session it ends the channel in place of a requeue, after which a message could be
-// overtaken.
+// A settlement is the Acknowledger of one delivery. It records whether the delivery was settled. In
+// an ordered session it ends the channel instead of requeueing, because other messages could
+// overtake a requeued one.
 type settlement struct {
 	session *consumerSession
 	done    atomic.Bool
-	passKey func() // of a batch: its worker goes on with the other messages; otherwise nil
+	passKey func() // in a batch consumer: releases the delivery's key before the worker ends; otherwise nil
 }
 
-// ended passes on the key of a delivery that the broker was told to remove.
+// ended releases the key of a delivery that was acked or rejected.
 func (s *settlement) ended(err error) error {
 	if err == nil && s.passKey != nil {
 		s.passKey()
@@ -338,8 +339,8 @@ func (s *settlement) Reject(tag uint64, requeue bool) error {
 	return s.ended(s.session.open.settle(tag, false, func() error { return s.session.channel.Reject(tag, false) }))
 }
 
-// requeue requeues nothing once the session is over: the broker would deliver it here again. The
-// end of the connection returns it.
+// requeue does nothing once the session is over, because the broker would deliver the message here
+// again. The end of the connection returns it.
 func (s *settlement) requeue(tag uint64, multiple bool) error {
 	s.done.Store(true)
 	switch {
@@ -358,5 +359,5 @@ func (s *settlement) Close() error {
 	return nil
 }
 
-// IsClosed tells whether nothing more of the session may be handled.
+// IsClosed reports whether no further delivery of the session may be handled.
 func (s *settlement) IsClosed() bool { return s.session.over() || s.session.channel.IsClosed() }

@@ -15,7 +15,7 @@ import (
 func TestAFailingDatabaseDoesNotCountAgainstTheMessage(t *testing.T) {
 	for name, c := range map[string]struct {
 		fail func(r *receiver)
-		dies int // how often the handler's connection does
+		dies int // how often the handler's connection dies
 		want idempotency.Stats
 	}{
 		"no connection": {func(r *receiver) {
@@ -67,7 +67,7 @@ func TestADatabaseThatStaysAwayHandsTheMessageBack(t *testing.T) {
 		}
 		wantHandedBack(t, r, err, receivertest.ErrNetwork)
 		r.wantStats(idempotency.Stats{HandedBack: 1})
-		// An hour of pauses of 10 s, give or take a half each.
+		// An hour of pauses of 10 s, each varied by up to a half.
 		if tries := 1<<30 - int(r.Inbox.Failures.Load()); tries < 240 || tries > 480 {
 			t.Errorf("tried %d times in an hour", tries)
 		}

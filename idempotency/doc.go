@@ -25,15 +25,16 @@
 //	gets changes of an entity that need their order    versions.Ordered            a version per entity; early events
 //	gets messages in the order of growing keys         versions.HighWater          a key per source
 //
-// If an outside service takes an idempotency key, as many payment services do, pass it the message
-// ID, and use Handle: a repetition does no harm. A consumer name belongs to one strategy. No sender
-// and no verifier of this module is needed: any message with an ID will do.
+// If an outside service accepts an idempotency key, as many payment services do, pass it the
+// message ID, and use Handle: a repetition does no harm. A consumer name belongs to one strategy.
+// The package also works without a sender and a verifier of this module: any message with an ID
+// will do.
 //
-// # What a Guard does
+// # How a Guard works
 //
-// A verifier that dies between the broker's confirm and its own bookkeeping forwards a message
-// again. A receiver that dies between its commit and its ack gets a message again. All copies have
-// the same message ID.
+// A verifier that dies between the broker's confirm and its DELETE forwards a message again. A
+// receiver that dies between its commit and its ack gets a message again. All copies have the same
+// message ID.
 //
 // A [Guard] claims that ID as a key: it inserts a row with the consumer name and the key into the
 // inbox, in the transaction of the handler. Claim and effects commit together or not at all, and
@@ -46,12 +47,12 @@
 //
 // Only effects in the transaction happen exactly once. An effect outside of it may be repeated.
 //
-// [Guard.Handle] begins and commits the transaction, and package pgxreceiver one of pgx. If you
-// begin and commit yourself, with any library, use [Guard.HandleTx]. A handler that answers sends
+// [Guard.Handle] begins and commits the transaction; package pgxreceiver does so with pgx. If you
+// begin and commit yourself, with any library, use [Guard.HandleTx]. A handler that replies sends
 // its [Reply] with sender.SendTx in the same transaction. [Guard.HandleBatch] handles many messages
 // in one transaction, with one statement for all claims, one commit and one ack.
 //
-// # What becomes of a delivery
+// # Outcomes of a delivery
 //
 // Each call of a strategy has one of these outcomes, counted in [Stats]:
 //
@@ -67,26 +68,30 @@
 //	               returns it to the queue
 //
 // If an ack does not reach the broker, the outcome stands and the error is [ErrNotAcked]: the
-// message comes again, as a duplicate. A Consumer logs these errors and goes on. A call whose
-// goroutine ends in the handler (runtime.Goexit) hands the message back.
+// message comes again, as a duplicate. A Consumer logs these errors and goes on. If the goroutine
+// of a call ends in the handler (runtime.Goexit), the message is handed back.
 //
 // # Who is to blame for a failed attempt
 //
-// The handler is, if it returns an error or panics, or if the database refuses the commit, and the
-// connection still answers afterwards. Such an attempt counts. After Options.Attempts of them the
-// message is dead-lettered. The broker or the database is to blame, and the attempt does not count,
+// The handler is to blame if it returns an error or panics, or if the database refuses the commit,
+// and the connection still answers afterwards. Such an attempt counts. After Options.Attempts of
+// them the message is dead-lettered. The broker or the database is to blame, and the attempt does
+// not count, in these cases:
 //
-//   - if the handler returns an error of package bridge that says so: the broker is away, blocks or
-//     does not confirm, a queue is full or missing, a login is refused, a commit is unknown;
-//   - if it returns an error of the database that says so: a deadlock, a failed serialization, a lock
-//     wait that the server ended, a server that stops or lacks a resource (Transient of driver.Marks);
-//   - if it returns [RetryLater], for anything else that no message causes;
-//   - if no transaction can be begun, the claim fails, or the connection is dead after the attempt;
-//   - if Options.Hold has ended.
+//   - the handler returns an error of package bridge for which the message is not the cause: the
+//     broker is unavailable, blocks or does not confirm, a queue is full or missing, a login is
+//     refused, a commit is unknown
+//   - the handler returns an error of the database for which the message is not the cause: a
+//     deadlock, a failed serialization, a lock wait that the server ended, a server that stops or
+//     lacks a resource (Transient of driver.Marks)
+//   - the handler returns [RetryLater], for any other cause outside of the message
+//   - no transaction can be begun, the claim fails, or the connection is dead after the attempt
+//   - Options.Hold has ended
 //
 // After RetryLater the message waits as RetryLater says. Otherwise the Guard tries again in place,
-// with pauses of at most 10 seconds, until Options.Hold ends, and hands the message back. A message whose handler loses the connection each time, by a statement
-// too large for the server for example, looks like that too: it goes round until the queue's
+// with pauses of at most 10 seconds, until Options.Hold ends, and hands the message back. If a
+// message's handler loses the connection each time, for example by a statement too large for the
+// server, the database also seems to be to blame: the message comes again until the queue's
 // delivery limit ends it. Stats.HandedBack then grows, and FailedAttempts does not.
 //
 // A message whose key (Options.Key; by default its ID) is empty, longer than 255 bytes, not UTF-8, or
@@ -94,81 +99,85 @@
 //
 // # Retry queues
 //
-// [DeclareReceiver] declares a receiver's queue, retry queues with fixed delays, and a dead queue. A
-// message whose attempt failed is published to a retry queue, confirmed, and then acked: it keeps no
-// worker. After the delay the broker moves it to the end of the queue, at least once. 13 attempts
-// take more than 18 minutes. Their number travels in the header x-bridge-attempts, which no
-// redelivery resets; [Attempt] tells it to the handler. If the process dies between the confirm and
-// the ack, the message and its copy are both in the queues, and the second is a duplicate.
+// [DeclareReceiver] declares a receiver's queue, retry queues with fixed delays, and a dead queue.
+// A message whose attempt failed is published to a retry queue, confirmed, and then acked, so it
+// keeps no worker. After the delay the broker moves it to the end of the queue, at least once. 13
+// attempts take more than 18 minutes. Their number travels in the header x-bridge-attempts, which
+// no redelivery resets; [Attempt] returns it to the handler. If the process dies between the
+// confirm and the ack, the message and its copy are both in the queues, and the second is a
+// duplicate.
 //
 // Expiration, user-id, CC and BCC would act in a retry queue, so they travel in other headers. A
-// Consumer restores all but the user-id before the handler sees the message. A loop of your own must
-// call wire.Restored of package bridge/wire first. The broker's own headers, such as x-death, are lost.
+// Consumer restores all but the user-id before the handler sees the message. Your own loop must
+// call wire.Restored of package bridge/wire first. The broker's own headers, such as x-death, are
+// lost.
 //
-// A message is retried in place, which keeps its worker, if
+// A message is retried in place, which keeps its worker, in these cases:
 //
-//   - the attempt did not count, except by RetryLater: all messages would go round otherwise;
+//   - the attempt did not count (except after RetryLater), because otherwise all messages would
+//     circulate through the retry queues
 //   - later messages would overtake: in a Consumer with a Key or one worker, with
-//     ReceiverOptions.SingleActiveConsumer, and by versions.Ordered and versions.HighWater;
-//   - no retry queue takes the copy, which one line a minute says in the log;
-//   - there are no retry queues. Then 13 attempts take about four minutes, and less than six.
+//     ReceiverOptions.SingleActiveConsumer, and with versions.Ordered and versions.HighWater
+//   - no retry queue takes the copy, which the log reports once a minute
+//   - there are no retry queues: then 13 attempts take about four minutes, and less than six
 //
 // # Where dead-lettered messages go
 //
 // With Options.Queues, to the queue QUEUE.dead, confirmed, with the reason and the number of
-// attempts. bridgectl dead list, show and replay work on them; a replay sends a message back to the
-// receiver's queue with its attempts begun anew. Messages that the broker moves there, at the
-// delivery limit, are shown and replayed too. Options.DeadLetter is for another place.
+// attempts. bridgectl dead list, show and replay handle them; a replay sends a message back to the
+// receiver's queue and resets its attempts. They also show and replay messages that the broker
+// moves there at the delivery limit. Options.DeadLetter stores messages elsewhere.
 //
 // With Options.DeadLetterExchange the Guard rejects the message and the broker moves it. On a queue
 // without a dead-letter exchange the message is lost, which the Guard cannot see. By default the
-// broker awaits no confirm either: the message is lost if the dead queue is missing, full or without
-// a leader. Only a quorum queue does better, with all of x-dead-letter-exchange (and a binding or
-// x-dead-letter-routing-key), x-dead-letter-strategy at-least-once and x-overflow reject-publish.
-// bridgectl doctor --receiver QUEUE looks at them. DeclareReceiver sets them.
+// broker awaits no confirm either: the message is lost if the dead queue is missing, full or
+// without a leader. Only a quorum queue avoids this, with all of x-dead-letter-exchange (and a
+// binding or x-dead-letter-routing-key), x-dead-letter-strategy at-least-once and x-overflow
+// reject-publish. bridgectl doctor --receiver QUEUE checks them. DeclareReceiver sets them.
 //
-// # What the queue must be like
+// # Requirements of the queue
 //
-// A quorum queue counts redeliveries, and beyond its delivery limit it dead-letters the message, or
+// A quorum queue counts redeliveries. Beyond its delivery limit it dead-letters the message, or
 // drops it without a dead-letter exchange. The limit (20 from RabbitMQ 4.0 on unless set) stops a
-// message whose handling kills the process, which no code in the process can. But each end of a
-// channel counts for all unacked messages, and before RabbitMQ 4.3 each hand-back does. So
+// message whose handling kills the process, which no code in the process can do. But each end of a
+// channel counts for all unacked messages, and before RabbitMQ 4.3 each hand-back does too. So
 // DeclareReceiver sets 100: enough for a hundred deployments or crashes while a message waits, and
 // for eight hours without the database. If messages must outlast more, set
 // ReceiverOptions.DeliveryLimit up to 1,000,000.
 //
 // Declare queues before they are used, not with the first message. RabbitMQ writes the place of a
 // quorum queue's log to the disk some moments after the declaration. A broker that is killed before
-// makes a new, empty log: confirmed messages are gone (measured on 3.10.8; rabbitmq-server, issue 15725).
+// that makes a new, empty log: confirmed messages are gone (measured on 3.10.8; rabbitmq-server,
+// issue 15725).
 //
 // # Keys and their age
 //
 // The key is the message ID, unless Options.Key returns another, such as an order's number, for
-// senders that may send an order again under a new ID. Keys are kept for Options.Retention. The Guard
-// deletes older ones as it goes, up to 500 for every 200 messages, along the primary key;
-// [Guard.Purge] works off a backlog.
+// senders that may send an order again under a new ID. Keys are kept for Options.Retention. The
+// Guard deletes older ones as it handles messages, up to 500 for every 200 messages, along the
+// primary key; [Guard.Purge] deletes a backlog.
 //
-// A UUIDv7 or ULID tells when it was made. If that is longer ago than the retention, a key that is
-// not in the inbox may have been deleted from it, so the message is dead-lettered with [ErrTooOld].
-// Keys live an hour longer, so that clocks may differ by that much. Any other key tells nothing: after
-// the retention a copy is handled again, as new. Choose a retention beyond which no copy can come,
-// also from a dead queue, or a negative one, which keeps keys for ever.
+// A UUIDv7 or ULID contains its time. If it is older than the retention, its key may have been
+// deleted from the inbox, so the message is dead-lettered with [ErrTooOld]. Keys are kept an hour
+// longer, so that clocks may differ by that much. Any other key has no time: after the retention a
+// copy is handled again, as new. Choose a retention beyond which no copy can come, not even from a
+// dead queue, or a negative one, which keeps keys for ever.
 //
-// # To stop
+// # Shutdown
 //
-// End the context of Consumer.Run. Attempts in progress have ConsumerOptions.Drain to finish. All
-// other messages stay unacked, and the end of the connection returns them. Nothing is requeued: a
-// requeued message comes again at once, to the receiver that stops, and a quorum queue drops it at its
-// delivery limit (measured with a limit of 20: ten of ten messages were gone within 3 seconds).
+// End the context of Consumer.Run. Running attempts have ConsumerOptions.Drain to finish. All other
+// messages stay unacked, and the end of the connection returns them. No message is requeued: a
+// requeued message comes again at once, to the receiver that stops, and a quorum queue drops it at
+// its delivery limit (measured with a limit of 20: ten of ten messages were gone within 3 seconds).
 //
-// # A loop of your own
+// # Your own loop
 //
-// In the place of a Consumer, consume with manual acks on a channel that the client library does not
-// recover by itself: after a recovery an ack with an old tag may ack another message. End the loop
-// when ctx ends, then close the channel. Prefetch, divided by the goroutines that call Handle, times
-// Options.Hold must stay below the broker's consumer timeout. Close the channel when its deliveries
-// end (rabbitmq-server, issue 17317).
+// Instead of using a Consumer, you may consume with manual acks on a channel that the client
+// library does not recover by itself: after a recovery an ack with an old tag may ack another
+// message. End the loop when ctx ends, then close the channel. Prefetch, divided by the goroutines
+// that call Handle, times Options.Hold must stay below the broker's consumer timeout. Close the
+// channel when its deliveries end (rabbitmq-server, issue 17317).
 //
-// Package otelhandler goes on with the sender's trace, package metrics is a Prometheus collector, and
+// Package otelhandler continues the sender's trace, package metrics is a Prometheus collector, and
 // package idempotencytest makes deliveries for unit tests.
 package idempotency

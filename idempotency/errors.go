@@ -2,18 +2,18 @@ package idempotency
 
 import "github.com/twoqueue/twoqueue/idempotency/internal/engine"
 
-// Errors that answer a question; ask with errors.Is.
+// Errors of the calls; test for them with errors.Is.
 var (
-	// ErrHandedBack: the message is in the queue again and will be delivered again. Its
-	// handling is not committed, or it is unknown whether it is. The error also wraps its cause,
-	// context.Canceled for example.
+	// ErrHandedBack: the message is in the queue again and will be delivered again. Its handling is
+	// not committed, or it is unknown whether it is. The error also wraps its cause, for example
+	// context.Canceled.
 	ErrHandedBack = engine.ErrHandedBack
 
-	// ErrLeftUnacked: the context of the call was cancelled, or had ended before, so the message
-	// is neither acked nor requeued. Close its channel: then the broker delivers it again. (A
-	// requeued message would come again at once, to a receiver that stops, and a quorum queue
-	// would dead-letter or drop it at its delivery limit.) The handling is not committed, or it is
-	// unknown whether it is. The error also wraps its cause, context.Canceled for example.
+	// ErrLeftUnacked: the context of the call was cancelled, or had ended before, so the message is
+	// neither acked nor requeued. Close its channel: then the broker delivers it again. (A requeued
+	// message would come again at once, to a receiver that stops, and a quorum queue would dead-letter
+	// or drop it at its delivery limit.) The handling is not committed, or it is unknown whether it
+	// is. The error also wraps its cause, for example context.Canceled.
 	ErrLeftUnacked = engine.ErrLeftUnacked
 
 	// ErrNotAcked: the message is done, but the ack did not reach the broker, usually because

@@ -17,7 +17,8 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency"
 )
 
-// Up to 100 messages share a transaction, and their rows one statement. If one of them cannot be handled, it is retried alone.
+// Up to 100 messages share a transaction, and one statement inserts their rows. If one of them
+// cannot be handled, it is retried alone.
 func ExampleNewBatchConsumer() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()

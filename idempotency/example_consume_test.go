@@ -17,7 +17,7 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency"
 )
 
-// A whole receiver: it stores each e-mail of a queue once, until SIGTERM stops it.
+// A complete receiver: it stores each e-mail of a queue once, until SIGTERM stops it.
 func Example_consume() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()

@@ -17,10 +17,10 @@ import (
 	"github.com/twoqueue/twoqueue/sender"
 )
 
-// A bank is asked for payments, and answers. One transaction makes the payment, sends the reply
-// and records that the request is handled. The shop sent the request by a sender of its own,
-// with ReplyTo and CorrelationId in its Publishing, and handles the reply by a Guard of its
-// own. The bank's database has both a ledger and an inbox.
+// A bank gets requests for payments, and replies. One transaction makes the payment, sends the
+// reply and records that the request is handled. The shop sent the request by its own sender, with
+// ReplyTo and CorrelationId in its Publishing, and handles the reply by its own Guard. The bank's
+// database has both a ledger and an inbox.
 func Example_requestAndReply() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
@@ -68,12 +68,12 @@ type bank struct {
 	sender *sender.Sender
 }
 
-// answer answers a request once.
+// answer replies to a request once.
 func (b *bank) answer(ctx context.Context, request amqp.Delivery) error {
 	return b.guard.Handle(ctx, b.db, request, func(ctx context.Context, tx *sql.Tx) error { return b.pay(ctx, tx, request) })
 }
 
-// pay handles a request; all that it does is in tx.
+// pay handles a request, entirely in tx.
 func (b *bank) pay(ctx context.Context, tx *sql.Tx, request amqp.Delivery) error {
 	if _, err := tx.ExecContext(ctx, `INSERT INTO payments (about) VALUES ($1)`, request.CorrelationId); err != nil {
 		return err

@@ -63,8 +63,7 @@ func Example() {
 	// 1 handled, 1 duplicate
 }
 
-// deliveries stands in for the channel that Consume (with manual acks) of an
-// amqp.Channel returns.
+// deliveries replaces the channel that Consume (with manual acks) of an amqp.Channel returns.
 func deliveries() <-chan amqp.Delivery {
 	order := amqp.Delivery{
 		Acknowledger: printer{},

@@ -13,8 +13,8 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/internal/receivertest"
 )
 
-// A function of the receiver's may end its goroutine, as FailNow of a test does. The call does
-// not return, but has come to its end all the same.
+// A function of the receiver may end its goroutine, like FailNow of a test. The call does not
+// return, but its delivery ends.
 func TestADeliveryWhoseGoroutineEndsIsHandedBack(t *testing.T) {
 	for name, c := range map[string]struct {
 		opts   idempotency.Options

@@ -11,19 +11,19 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
 )
 
-// A Guard handles each message once for one consumer. It is safe for concurrent use. No goroutine
-// of it outlives a call. In memory it keeps its counters, the position of its purge, and the failed
+// A Guard handles each message once for one consumer. It is safe for concurrent use. Its goroutines
+// end with their call. In memory it keeps its counters, the position of its purge, and the failed
 // attempts of up to 10,000 messages that it has handed back.
 type Guard struct {
 	keys *engine.Keys
 }
 
-// New returns a Guard that claims keys in inbox in the name of consumer. All processes that
-// share the work must use the same name. Consumers that each must see every message (two
-// services with a queue each, on one database) must use different names. The name is stored
-// with every key: a new name forgets which messages were handled. It has 1 to 255 bytes of UTF-8.
-// opts must say what happens to a message that cannot be handled. New asks no database. Its
-// error names the argument or option that is wrong.
+// New returns a Guard that claims keys in inbox in the name of consumer. All processes that share
+// the work must use the same name. Consumers that each must see every message (two services with a
+// queue each, on one database) must use different names. The name is stored with every key: under a
+// new name all messages are new. It has 1 to 255 bytes of UTF-8. opts must decide about messages
+// that cannot be handled. New does not query the database. Its error names the wrong argument or
+// option.
 func New(inbox driver.Inbox, consumer string, opts *Options) (*Guard, error) {
 	if opts == nil {
 		opts = new(Options)
@@ -35,23 +35,24 @@ func New(inbox driver.Inbox, consumer string, opts *Options) (*Guard, error) {
 	return &Guard{keys}, nil
 }
 
-// Handle runs fn once per key (the message ID, unless Options.Key says otherwise). fn and the
-// claim of the key are in one transaction on db; Handle acks d after the commit. The inbox's
-// tables must be in db.
+// Handle runs fn once per key (the message ID, unless Options.Key returns another). fn and the
+// claim of the key are in one transaction on db; Handle acks d after the commit. The inbox's tables
+// must be in db.
 //
-// fn does its work through tx, with the context it is given. It must not commit or roll back
-// tx: then the attempt fails, and after a commit the next one is a duplicate. It must not ack
-// or reject d. It may run several times per delivery, each time in a fresh transaction after
-// the earlier one was rolled back; only one commits. A panic in it counts as an error. fn's
-// context ends Options.Drain after ctx, or with Options.Hold. Then the transaction is rolled back
-// at once; Handle waits for fn to return.
+// fn does its work through tx, with its context. It must not commit or roll back tx: then the
+// attempt fails, and after a commit the next one is a duplicate. It must not ack or reject d. It
+// may run several times per delivery, each time in a fresh transaction after the earlier one was
+// rolled back; only one commits. A panic in it counts as an error. fn's context ends Options.Drain
+// after ctx, or with Options.Hold. Then the transaction is rolled back at once; Handle waits for fn
+// to return.
 //
-// ctx is the receiver's: it ends when the receiver stops. Handle returns nil when the message is
-// handled, a duplicate, or dead-lettered. Otherwise the error is ErrHandedBack, ErrLeftUnacked if
-// ctx was cancelled or had ended before, or ErrNotAcked if only the ack failed. Handle blocks for
-// the retries and pauses of this delivery, at most for Options.Hold and for as long as fn ignores
-// its context; on MySQL and MariaDB also for as long as a COMMIT gets no answer (readTimeout, see
-// package mysql). A crash at any moment loses nothing: see the package comment.
+// ctx is the receiver's context: it ends when the receiver stops. Handle returns nil when the
+// message is handled, a duplicate, or dead-lettered. Otherwise the error is ErrHandedBack,
+// ErrLeftUnacked if ctx was cancelled or had ended before, or ErrNotAcked if only the ack failed.
+// Handle blocks for the retries and pauses of this delivery, at most for Options.Hold and for as
+// long as fn ignores its context; on MySQL and MariaDB also for as long as a COMMIT gets no answer
+// (readTimeout, see package mysql). A crash at any moment loses no message: see the package
+// comment.
 func (g *Guard) Handle(ctx context.Context, db *sql.DB, d amqp.Delivery, fn func(ctx context.Context, tx *sql.Tx) error) error {
 	if db == nil || fn == nil {
 		panic("idempotency: Handle needs a database and a function")
@@ -59,17 +60,16 @@ func (g *Guard) Handle(ctx context.Context, db *sql.DB, d amqp.Delivery, fn func
 	return handleIn(ctx, g.keys, db, engine.BeginOn(db), d, func(ctx context.Context, tx *engine.SQLTransaction) error { return fn(ctx, tx.SQL) })
 }
 
-// Purge forgets the keys of this consumer that are older than Options.Retention, in one pass
-// over all of them, and returns their number. It is for a backlog, for example after
-// Options.Retention was shortened. Handle, HandleBatch and HandleTx purge as they go,
-// one step for every 200 messages.
+// Purge deletes the keys of this consumer that are older than Options.Retention, in one pass over
+// all of them, and returns their number. It is for a backlog, for example after Options.Retention
+// was shortened. Handle, HandleBatch and HandleTx purge too, one step for every 200 messages.
 //
 // The pass goes through the keys in the order of the primary key, in steps of up to 500. Each step
 // has short transactions that lock only the old claims which they delete. After each step Purge
-// rests, so that it works a fifth of the time. It skips keys that tell their age (see
+// pauses, so that it works a fifth of the time. It skips keys that contain their time (see
 // Options.Retention) and are new enough; it reads all others. A crash or an error leaves whole
-// steps. When ctx ends, the error wraps its cause. With a negative Retention, which keeps keys
-// for ever, Purge does nothing.
+// steps. When ctx ends, the error wraps its cause. With a negative Retention, which keeps keys for
+// ever, Purge does nothing.
 func (g *Guard) Purge(ctx context.Context, db *sql.DB) (forgotten int64, err error) {
 	return g.keys.Purge(ctx, db)
 }

@@ -36,7 +36,7 @@ func TestWhatBecomesOfADeliveryWhoseHandlerFails(t *testing.T) {
 	for name, c := range map[string]struct {
 		attempts int
 		ends     func(ctx context.Context, tx *sql.Tx, run int) error // after it has placed an order
-		pauses   time.Duration                                        // each is varied by up to a half
+		pauses   time.Duration                                        // pauses between attempts, each varied by up to a half
 		said     string
 		rows     int
 		stats    idempotency.Stats
@@ -136,7 +136,7 @@ func TestAMessageThatCannotBeDeadLetteredIsHandedBackAfterAPause(t *testing.T) {
 	}
 }
 
-// ways are those in which a Guard takes a delivery that it must not handle.
+// ways are the functions by which a Guard takes a delivery that it must not handle.
 var ways = map[string]func(r *receiver, d amqp.Delivery) error{
 	"Handle": func(r *receiver, d amqp.Delivery) error {
 		return r.guard.Handle(r.T.Context(), r.DB, d, receivertest.MustNotRun(r.T))
@@ -184,7 +184,7 @@ func TestWhatCannotBeHandledOnceIsDeadLetteredWithTheReason(t *testing.T) {
 	r.wantStats(idempotency.Stats{DeadLettered: dead})
 
 	known := uuidFrom(100*day, 1)
-	r.claimed(known, 100*day) // not purged yet: it can be judged
+	r.claimed(known, 100*day) // not purged yet, so it can be judged
 	for _, handle := range ways {
 		receivertest.Must(t, handle(r, r.Delivery(known)))
 	}
@@ -237,7 +237,7 @@ func TestAKeyFunctionNamesTheMessage(t *testing.T) {
 	r.wantStats(idempotency.Stats{Handled: 2, Duplicates: 1, DeadLettered: 4})
 }
 
-// A Connection delivers a record in the place of a message that cannot be read.
+// A Connection delivers a record in place of a message that cannot be read.
 func TestAnUnreadableMessageReachesNeitherKeyNorHandler(t *testing.T) {
 	fails := func(amqp.Delivery) (string, error) { t.Error("Options.Key was called"); return "key", nil }
 	var reasons []string

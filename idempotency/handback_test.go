@@ -15,8 +15,8 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/internal/receivertest"
 )
 
-// A receiver that stops leaves its messages to the end of the channel. One that goes on hands
-// them back.
+// A receiver that stops leaves its messages to the end of the channel. A receiver that goes on
+// hands them back.
 func TestShutdownAndTooLongAHoldAreNoFailedAttempt(t *testing.T) {
 	for name, c := range map[string]struct {
 		stopped bool // before the attempt
@@ -103,7 +103,7 @@ func TestADeadlineOfTheCallerHandsBack(t *testing.T) {
 	})
 }
 
-// A stop lets the attempt in progress finish, in Options.Drain.
+// At a stop the running attempt may finish, within Options.Drain.
 func TestAStopLetsTheAttemptInProgressFinish(t *testing.T) {
 	const drain = time.Minute
 	for name, c := range map[string]struct {
@@ -153,7 +153,8 @@ func wantHandedBack(t *testing.T, r *receiver, err, cause error) {
 	r.WantRows(0, 0)
 }
 
-// The outcome stands although the broker did not hear of it, and the redelivery does not repeat it.
+// The outcome stands although the broker did not get it, and the redelivery does not repeat the
+// effects.
 func TestAnAckOrARejectionThatIsLost(t *testing.T) {
 	for name, c := range map[string]struct {
 		opts  idempotency.Options

@@ -14,14 +14,14 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
 )
 
-// A Claim claims the delivery's key in a transaction of the caller, and tells whether the key
-// is fresh. If it is not, the message was handled before: do nothing more in tx, and return
-// nil. If another open transaction has claimed the key, Claim waits until that one ends. After
-// an error, roll back and return the error. Claim may be called again in another transaction.
-// fn itself must call it, not another goroutine.
+// A Claim claims the delivery's key in a transaction of the caller, and reports whether the key is
+// fresh. If it is not, the message was handled before: do nothing more in tx, and return nil. If
+// another open transaction has claimed the key, Claim waits until that one ends. After an error,
+// roll back and return the error. Claim may be called again in another transaction. fn itself must
+// call it, not another goroutine.
 type Claim func(ctx context.Context, tx bridge.Tx) (fresh bool, err error)
 
-// lookLimit bounds the look at a claim from outside of its transaction.
+// lookLimit bounds the check of a claim from outside of its transaction.
 const lookLimit = 10 * time.Second
 
 var (
@@ -29,8 +29,7 @@ var (
 	errNotCommitted = errors.New("the handler has returned nil, and its claim is not committed: commit before you return")
 )
 
-// HandleTx is Handle in a transaction that the caller begins and commits, by whatever
-// library:
+// HandleTx is Handle in a transaction that the caller begins and commits, with any library:
 //
 //	err := guard.HandleTx(ctx, d, func(ctx context.Context, claim idempotency.Claim) error {
 //		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
@@ -42,18 +41,18 @@ var (
 //		})
 //	})
 //
-// fn must claim before it does anything else in the transaction, do all its work there, and
-// return nil only after the commit. It must not ack or reject d. When fn has returned, HandleTx
-// looks from another connection of the inbox's DB whether the claim is committed. If so, it
-// acks d. If fn forgets the commit, or leaves the transaction open, the attempt fails. If fn
-// returns an error although its claim is committed, because the answer to the COMMIT was lost,
-// the message counts as handled.
+// fn must claim before it does anything else in the transaction, do all its work there, and return
+// nil only after the commit. It must not ack or reject d. When fn has returned, HandleTx checks
+// from another connection of the inbox's DB whether the claim is committed. If so, it acks d. If fn
+// forgets the commit, or leaves the transaction open, the attempt fails. If fn returns an error
+// although its claim is committed, because the answer to the COMMIT was lost, the message counts as
+// handled.
 //
 // With pgx, package pgxreceiver needs no second connection.
 //
-// Attempts, errors, pauses and Options.Hold are as with Handle. A failed attempt counts against
-// the handler, unless the claim itself fails or the database does not answer afterwards. A
-// crash at any moment loses nothing.
+// Attempts, errors, pauses and Options.Hold are as with Handle. A failed attempt counts against the
+// handler, unless the claim itself fails or the database does not answer afterwards. A crash at any
+// moment loses no message.
 func (g *Guard) HandleTx(ctx context.Context, d amqp.Delivery, fn func(ctx context.Context, claim Claim) error) error {
 	if fn == nil {
 		panic("idempotency: HandleTx needs a function")
@@ -68,7 +67,7 @@ func (g *Guard) HandleTx(ctx context.Context, d amqp.Delivery, fn func(ctx conte
 	})
 }
 
-// attemptTx lets fn claim key and do its work, and sees that it has committed.
+// attemptTx lets fn claim key and do its work, and checks that it has committed.
 func (g *Guard) attemptTx(ctx context.Context, key string, fn func(context.Context, Claim) error) (engine.Outcome, error) {
 	var claimed, fresh bool
 	var claimError error
@@ -88,7 +87,7 @@ func (g *Guard) attemptTx(ctx context.Context, key string, fn func(context.Conte
 	switch {
 	case lookError != nil:
 		return engine.Unfinished, errors.Join(err, lookError)
-	case committed && fresh: // whatever fn has returned: the answer to its COMMIT may be lost
+	case committed && fresh: // in spite of an error of fn: the answer to its COMMIT may be lost
 		return engine.Handled, nil
 	case committed:
 		return engine.Duplicate, nil
@@ -98,8 +97,8 @@ func (g *Guard) attemptTx(ctx context.Context, key string, fn func(context.Conte
 	return engine.Unfinished, engine.Failure(errNotCommitted)
 }
 
-// committed tells whether a committed transaction has claimed key. It claims the key itself,
-// which waits for who has it open, and takes that back.
+// committed reports whether a committed transaction has claimed key. It claims the key itself,
+// which waits for an open transaction that has claimed it, and rolls back.
 func (g *Guard) committed(parent context.Context, key string) (bool, error) {
 	ctx, cancel := context.WithTimeout(parent, lookLimit)
 	defer cancel()
@@ -114,7 +113,7 @@ func (g *Guard) committed(parent context.Context, key string) (bool, error) {
 	defer tx.Rollback()
 	absent, err := g.keys.Inbox.Claim(ctx, bridge.SQL(tx), g.keys.Consumer, []string{key})
 	if ctx.Err() != nil && parent.Err() == nil {
-		return false, engine.Failure(errNotCommitted) // somebody still has it open
+		return false, engine.Failure(errNotCommitted) // another transaction still has it open
 	}
 	if err != nil {
 		return false, fmt.Errorf("look at the claim: %w", err)

@@ -12,8 +12,7 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/internal/receivertest"
 )
 
-// inOwnTx claims the key and places an order in a transaction of the caller's, which ends as
-// end says.
+// inOwnTx claims the key and places an order in a transaction of the caller, which end ends.
 func (r *receiver) inOwnTx(ctx context.Context, claim idempotency.Claim, end func(tx *sql.Tx) error) error {
 	tx, err := r.DB.BeginTx(ctx, nil)
 	if err != nil {
@@ -29,8 +28,8 @@ func (r *receiver) inOwnTx(ctx context.Context, claim idempotency.Claim, end fun
 	return end(tx)
 }
 
-// A commit whose answer was lost is found by a look at the claim, and not repeated; what the
-// caller has rolled back is; and a claim that is not fresh ends the delivery.
+// If a commit's answer was lost, the check of the claim finds it, and it is not repeated. A
+// rolled-back attempt is repeated. A claim that is not fresh ends the delivery.
 func TestInTheCallersTransactionAMessageIsHandledOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReceiver(t, idempotency.Options{DeadLetterExchange: true})
@@ -52,7 +51,7 @@ func TestInTheCallersTransactionAMessageIsHandledOnce(t *testing.T) {
 	})
 }
 
-// What the caller must keep: to claim, to commit, and to do so before it returns.
+// The caller must claim, and must commit before it returns.
 func TestWhatIsNotCommittedIsNotAcked(t *testing.T) {
 	for name, fn := range map[string]func(r *receiver, ctx context.Context, claim idempotency.Claim) error{
 		"without a claim": func(*receiver, context.Context, idempotency.Claim) error { return nil },
@@ -61,7 +60,7 @@ func TestWhatIsNotCommittedIsNotAcked(t *testing.T) {
 		},
 		"with the transaction still open": func(r *receiver, ctx context.Context, claim idempotency.Claim) error {
 			return r.inOwnTx(ctx, claim, func(tx *sql.Tx) error {
-				r.Inbox.OnClaim = func(ctx context.Context) error { // the look waits, as on a server
+				r.Inbox.OnClaim = func(ctx context.Context) error { // the check waits, as on a server
 					<-ctx.Done()
 					return errors.Join(ctx.Err(), tx.Rollback())
 				}

@@ -7,24 +7,24 @@ import (
 	"time"
 )
 
-// openDeliveries are the deliveries of a session whose end the broker does not know, so that a
-// multiple ack never settles another one. Whatever tells the broker about a delivery does so here,
-// one after the other: a delivery that is settled twice would end the channel. The prefetch bounds
-// their number.
+// openDeliveries are the deliveries of a session that the broker still holds unacked, so that a
+// multiple ack never settles another delivery. All calls that settle a delivery go through
+// openDeliveries, one after the other: a delivery that is settled twice would end the channel. The
+// prefetch bounds their number.
 //
-// Acks gather while enough deliveries are at hand: each word to the broker is work for the queue. An
-// ack that gets lost with the process costs a redelivery, as one that the broker has not read.
+// Acks gather while there are enough deliveries, because each ack is work for the queue. An ack
+// that gets lost with the process costs a redelivery, like an ack that the broker has not read.
 type openDeliveries struct {
 	ack      func(tag uint64, multiple bool) error
-	enough   int           // acks gather while more deliveries than these are not acked
-	most     int           // so many acks do not wait for more
+	enough   int           // acks gather while more deliveries than this are not acked
+	most     int           // this many acks do not wait for more
 	gathered chan struct{} // an ack waits: flush is to be called within ackPause
 
-	telling sync.Mutex // held while the broker is told, which may take long
+	telling sync.Mutex // held during calls to the broker, which may take long
 
 	mu    sync.Mutex
 	all   []openDelivery // in the order of their tags
-	acked int            // of these
+	acked int            // number of acked ones among them
 }
 
 // ackPause is how long an ack may wait for others.
@@ -33,7 +33,7 @@ const ackPause = 5 * time.Millisecond
 type openDelivery struct {
 	tag     uint64
 	settled *settlement
-	acked   bool // and the broker has not been told
+	acked   bool // acked here, but the broker does not know yet
 }
 
 func newOpenDeliveries(ack func(tag uint64, multiple bool) error, workers, prefetch int) *openDeliveries {
@@ -50,7 +50,7 @@ func (o *openDeliveries) add(tag uint64, settled *settlement) {
 func (o *openDeliveries) settle(tag uint64, multiple bool, tell func() error) error {
 	o.telling.Lock()
 	defer o.telling.Unlock()
-	for _, acked := range o.remove(tag, multiple) { // tell must not settle them in another way
+	for _, acked := range o.remove(tag, multiple) { // tell must not settle these in another way
 		if err := o.ack(acked, false); err != nil {
 			return err
 		}
@@ -85,13 +85,13 @@ func (o *openDeliveries) find(tag uint64) (at int, found bool) {
 	return slices.BinarySearchFunc(o.all, tag, func(d openDelivery, tag uint64) int { return cmp.Compare(d.tag, tag) })
 }
 
-// ackOne acks a delivery, now or together with others. Once the session is over, it is now: the
-// session has called flush for the last time.
+// ackOne acks a delivery, now or together with others. Once the session is over it acks now,
+// because the session has called flush for the last time.
 func (o *openDeliveries) ackOne(tag uint64, over func() bool) error {
 	settled, gather := o.mark(tag)
 	switch {
 	case settled == nil:
-		return o.ack(tag, false) // the broker says why not
+		return o.ack(tag, false) // the broker returns the error
 	case !gather || over():
 		return o.flush()
 	}
@@ -102,7 +102,7 @@ func (o *openDeliveries) ackOne(tag uint64, over func() bool) error {
 	return nil
 }
 
-// mark notes an ack, and tells whether it may wait. The delivery is nil if it is not open.
+// mark notes an ack, and reports whether it may wait. The delivery is nil if it is not open.
 func (o *openDeliveries) mark(tag uint64) (settled *settlement, gather bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -127,8 +127,8 @@ func (o *openDeliveries) ackBatch(tags []uint64) (all []*settlement, err error) 
 	return all, o.flush()
 }
 
-// flush tells the broker of all acks: with one multiple ack those before the first delivery that
-// stays open, and the others one by one.
+// flush sends all acks to the broker: one multiple ack for the deliveries before the first that
+// stays open, and single acks for the others.
 func (o *openDeliveries) flush() error {
 	o.telling.Lock()
 	defer o.telling.Unlock()
@@ -150,7 +150,8 @@ func (o *openDeliveries) tellAll() error {
 	return nil
 }
 
-// take removes the acked deliveries, and returns how many of them are before all that stay open.
+// take removes the acked deliveries, and returns how many of them are before the first that stays
+// open.
 func (o *openDeliveries) take() (tags []uint64, before int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

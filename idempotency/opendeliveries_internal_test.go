@@ -36,7 +36,7 @@ func TestABatchIsAckedWithOneWordUpToTheFirstOpenDelivery(t *testing.T) {
 	}
 }
 
-// A nack of many ends no message that was acked, and the acks that remain are told.
+// A nack of many deliveries ends none that was acked, and the broker gets the remaining acks.
 func TestANackOfManyLeavesGatheredAcksAcks(t *testing.T) {
 	var said []string
 	open := newOpenDeliveries(func(tag uint64, multiple bool) error {

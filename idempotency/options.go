@@ -8,74 +8,72 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// Options say how a Guard retries, and what happens to a message that it gives up: exactly one
-// of Queues, DeadLetterExchange, DeadLetter and HandBack is required. The zero value of each other
+// Options define how a Guard retries, and where a message goes that it gives up: exactly one of
+// Queues, DeadLetterExchange, DeadLetter and HandBack is required. The zero value of each other
 // field means its default. New returns an error that names an invalid field.
 type Options struct {
-	// Key returns the key of a message, which only copies of it share, such as the number of an
-	// order. A key has 1 to 255 bytes of UTF-8 without a NUL byte. If Key returns an error or
-	// an unusable key, or panics, the message is dead-lettered with the reason. Default: the
-	// message ID.
+	// Key returns the key of a message, which only copies of it share, such as the number of an order.
+	// A key has 1 to 255 bytes of UTF-8 without a NUL byte. If Key returns an error or an unusable
+	// key, or panics, the message is dead-lettered with the reason. Default: the message ID.
 	Key func(d amqp.Delivery) (string, error)
 
-	// Retention is how long the keys of handled messages are kept, at least. It must exceed the
-	// time in which a copy of a message can still come: from queues, from the dead queue, from
-	// a backup. If a key tells its age (a UUIDv7 as RFC 9562 writes it, a ULID in capitals) and
-	// is older, its message is not handled as new, but dead-lettered with the reason ErrTooOld.
-	// A copy with any other key would be handled again. At least an hour. Default 30 days;
-	// negative: for ever.
+	// Retention is how long the keys of handled messages are kept, at least. It must exceed the time
+	// in which a copy of a message can still come: from queues, from the dead queue, from a backup. If
+	// a key contains its time (a UUIDv7 in the text form of RFC 9562, a ULID in capitals) and is
+	// older, its message is not handled as new, but dead-lettered with the reason ErrTooOld. A copy
+	// with any other key would be handled again. At least an hour. Default 30 days; negative: for
+	// ever.
 	Retention time.Duration
 
-	// Attempts is how often the handler may fail before the message is dead-lettered. An attempt
-	// that the broker or the database has made fail does not count, nor one that returns
-	// RetryLater; see 'Who is to blame' in the package comment. With Queues the count travels with
-	// the message. Otherwise a process counts for itself, and forgets the count if it ends. Default 13; 1 means no retry. If no retry can help, the handler returns
-	// backoff.Permanent(err), of github.com/cenkalti/backoff/v5.
+	// Attempts is how often the handler may fail before the message is dead-lettered. An attempt that
+	// the broker or the database has made fail does not count, nor one that returns RetryLater; see
+	// 'Who is to blame' in the package comment. With Queues the count travels with the message.
+	// Otherwise each process counts separately, and its count ends with it. Default 13; 1 means no
+	// retry. If no retry can help, the handler returns backoff.Permanent(err), of
+	// github.com/cenkalti/backoff/v5.
 	Attempts int
 
 	// MinDelay is the pause after the first failed attempt that is retried in place. It doubles with
 	// each further one up to MaxDelay, and is varied at random by up to a half. The delivery is held
 	// meanwhile. MaxDelay is also the pause before a message that can be neither handled nor
 	// dead-lettered is handed back. Defaults 100 ms and 1 minute: 13 attempts take about four minutes,
-	// longer than a dependency takes to restart, and less than six, the default of Hold. They keep
-	// one goroutine and one place in the prefetch: start more of them than messages fail at once, or
-	// lower Attempts.
+	// longer than a dependency takes to restart, and less than six, the default of Hold. They occupy
+	// one goroutine and one place in the prefetch: start more goroutines than messages fail at once,
+	// or lower Attempts.
 	MinDelay time.Duration
 	MaxDelay time.Duration
 
-	// Hold is how long a delivery may be kept, over all its attempts and pauses;
-	// then the handler's context ends and the message is handed back. It must
-	// exceed the handler's longest run, and stay below the broker's consumer
-	// timeout (30 minutes unless changed), after which the broker gives the message to
-	// another consumer and closes the channel with everything on it, or on RabbitMQ 4.3
-	// cancels the consumer and ignores a late ack without a word. The broker's time also counts
-	// the wait for a free worker: with a Consumer's default prefetch, at most three times as long again. Default
-	// 6 minutes.
+	// Hold is how long a delivery may be kept, over all its attempts and pauses; then the handler's
+	// context ends and the message is handed back. It must exceed the handler's longest run, and stay
+	// below the broker's consumer timeout (30 minutes unless changed). After that the broker gives the
+	// message to another consumer and closes the channel with all its deliveries, or on RabbitMQ 4.3
+	// cancels the consumer and silently ignores a late ack. The broker's time also includes the wait
+	// for a free worker: with a Consumer's default prefetch, at most three times as long again.
+	// Default 6 minutes.
 	Hold time.Duration
 
-	// Drain is how long the attempt in progress may go on after the context of Handle has ended.
-	// Then the attempt's context ends too, and the attempt is rolled back. So a stop lets a
-	// handler finish that takes no longer. The process must be given more time to stop than this:
-	// Docker gives 10 s, Kubernetes 30 s, unless told otherwise. In a
-	// Consumer, ConsumerOptions.Drain counts instead. Default 5 seconds; negative: not at all.
+	// Drain is how long the running attempt may go on after the context of Handle has ended. Then the
+	// attempt's context ends too, and the attempt is rolled back. So at a stop a handler that takes no
+	// longer can finish. The process needs more time than this to stop: Docker gives 10 s, Kubernetes
+	// 30 s, unless configured otherwise. In a Consumer, ConsumerOptions.Drain counts instead. Default
+	// 5 seconds; negative: not at all.
 	Drain time.Duration
 
-	// Queues are the queues that DeclareReceiver has declared. A message whose attempt failed waits
-	// in one of the retry queues, and holds up no other message. A message that is given up goes
-	// to the dead queue. See 'Retry queues' in the package comment.
+	// Queues are the queues that DeclareReceiver has declared. A message whose attempt failed waits in
+	// one of the retry queues, and delays no other message. A message that is given up goes to the
+	// dead queue. See 'Retry queues' in the package comment.
 	Queues *Queues
 
-	// DeadLetterExchange declares that the queue has a dead-letter exchange and
-	// that something is bound to it. Failed messages are then rejected, and the
-	// broker moves them there. On a queue without one they would be lost. By default they may be
-	// lost on the way, too: see 'Where dead-lettered messages go' in the package comment. The
-	// reason is in the log only.
+	// DeadLetterExchange states that the queue has a dead-letter exchange and that a queue is bound to
+	// it. Failed messages are then rejected, and the broker moves them there. On a queue without a
+	// dead-letter exchange they would be lost. By default they may be lost on the way, too: see 'Where
+	// dead-lettered messages go' in the package comment. The reason is in the log only.
 	DeadLetterExchange bool
 
-	// DeadLetter stores a failed message with the reason: in a dead queue (DeadQueue), in a table,
-	// or by a confirmed publish of yours. If it returns nil the Guard acks the message; after an error
-	// or a panic it hands the message back. The function must not ack or reject d itself. After a crash or a lost ack a
-	// stored message comes again, so it may be stored twice, or be handled after all.
+	// DeadLetter stores a failed message with the reason: in a dead queue (DeadQueue), in a table, or
+	// by your own confirmed publish. If it returns nil the Guard acks the message; after an error or a
+	// panic it hands the message back. The function must not ack or reject d itself. After a crash or
+	// a lost ack a stored message comes again, so it may be stored twice, or be handled after all.
 	DeadLetter func(ctx context.Context, d amqp.Delivery, reason error) error
 
 	// HandBack hands a failed message back after MaxDelay, again and again, until a handler

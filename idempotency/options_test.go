@@ -41,7 +41,8 @@ func TestMisuseIsRefusedByTheNameOfTheField(t *testing.T) {
 	}
 }
 
-// Where a message goes that can never be handled depends on the queue, which only the caller knows.
+// The place of a message that can never be handled depends on the queue, so the caller must choose
+// it.
 func TestWhatBecomesOfAPoisonMessageMustBeChosen(t *testing.T) {
 	_, err := idempotency.New(noInbox{}, "shop", nil)
 	for _, choice := range []string{"Queues,", "DeadLetterExchange", "DeadLetter,", "HandBack"} {

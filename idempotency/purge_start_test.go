@@ -13,8 +13,8 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/internal/receivertest"
 )
 
-// Keys that tell no age, of which most are new, and those that are old are anywhere. No process
-// lives for longer than one step of the purge takes; together they come to all of them.
+// Keys contain no time, most are new, and the old ones are anywhere among them. Each process ends
+// after one step of the purge; together they reach all old keys.
 func TestProcessesThatAreRestartedOftenForgetWhatIsOld(t *testing.T) {
 	t.Parallel()
 	for name, byOrder := range map[string]bool{"by message ID": false, "by Options.Key": true} {
@@ -36,7 +36,7 @@ func TestProcessesThatAreRestartedOftenForgetWhatIsOld(t *testing.T) {
 			for run := range restarts {
 				guard := r.newGuard("shop", opts)
 				for n := range messages {
-					id := fmt.Sprintf("%s, line %d", key(run*keys/restarts), n) // as random keys, spread over all
+					id := fmt.Sprintf("%s, line %d", key(run*keys/restarts), n) // like random keys, spread over all
 					d := r.Delivery(id)
 					if byOrder {
 						d.MessageId, d.Body = "m", []byte(id)
@@ -51,7 +51,7 @@ func TestProcessesThatAreRestartedOftenForgetWhatIsOld(t *testing.T) {
 	}
 }
 
-// Keys that grow begin with the old ones: these are found there, however short a process lives.
+// Growing keys begin with the old ones, so even a short-lived process finds these.
 func TestAProcessThatIsRestartedOftenFindsWhatIsOldWhereKeysGrow(t *testing.T) {
 	t.Parallel()
 	for name, key := range map[string]func(age time.Duration, n uint32) string{

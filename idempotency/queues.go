@@ -17,21 +17,21 @@ import (
 // ReceiverOptions are the options of DeclareReceiver. Nil and the zero value of each field mean
 // their defaults.
 type ReceiverOptions struct {
-	// RetryDelays are the delays of the retry queues, growing, in whole milliseconds: the k-th
-	// failure of a message waits for the k-th delay, and further failures for the last one. Default
-	// 1 s, 5 s, 30 s and 2 minutes: with the default Options.Attempts a message is dead-lettered
-	// after more than 18 minutes. An empty list that is not nil: no retry queues.
+	// RetryDelays are the delays of the retry queues, growing, in whole milliseconds: after its k-th
+	// failure a message waits for the k-th delay, after further failures for the last one. Default 1
+	// s, 5 s, 30 s and 2 minutes: with the default Options.Attempts a message is dead-lettered after
+	// more than 18 minutes. An empty list that is not nil: no retry queues.
 	RetryDelays []time.Duration
 
 	// SingleActiveConsumer gives the queue x-single-active-consumer, so that one consumer at a time
-	// gets messages, in their order. A message in a retry queue would be overtaken. So there are no
-	// retry queues then, and messages are retried in place.
+	// gets messages, in their order. Later messages would overtake a message in a retry queue. So
+	// there are no retry queues then, and messages are retried in place.
 	SingleActiveConsumer bool
 
 	// DeliveryLimit is how often the queue may take a message back from a consumer that did not ack
-	// it. Beyond that, the broker moves the message to the dead queue. So a message that ends the
-	// process each time goes round no longer. See 'What the queue must be like' in the package
-	// comment for the messages that others bring to the limit. At most 1,000,000. Default 100.
+	// it. Beyond that, the broker moves the message to the dead queue, so a message that ends the
+	// process each time comes no more. Other unacked messages count too: see 'Requirements of the
+	// queue' in the package comment. At most 1,000,000. Default 100.
 	DeliveryLimit int
 
 	// Logger gets a warning if messages must be retried in place because no retry queue takes
@@ -65,9 +65,9 @@ const (
 	maxRetryDelays = 16
 	longestRetry   = 24 * time.Hour
 
-	// Each stop, crash or lost connection of a receiver brings what it had not acked one closer to
-	// the limit, and before RabbitMQ 4.3 so does each hand-back: one per Options.Hold while the
-	// database is away. A hundred last for more than eight hours of that.
+	// Each stop, crash or lost connection of a receiver brings its unacked messages one closer to the
+	// limit, and before RabbitMQ 4.3 so does each hand-back: one per Options.Hold while the database
+	// is unavailable. A hundred last for more than eight hours of that.
 	defaultDeliveryLimit = 100
 	maxDeliveryLimit     = 1_000_000
 )
@@ -89,24 +89,24 @@ func (o *ReceiverOptions) validate() error {
 	return nil
 }
 
-// Queues are a receiver's queue, its retry queues and its dead queue, for Options.Queues. They
-// may be used by any number of goroutines.
+// Queues are a receiver's queue, its retry queues and its dead queue, for Options.Queues. Any
+// number of goroutines may use them.
 type Queues = engine.Queues
 
-// DeclareReceiver declares the queue of a receiver, and beside it
+// DeclareReceiver declares the queue of a receiver, and with it
 //
 //	QUEUE.retry.1s …  a message whose attempt failed waits here, and comes back to QUEUE
 //	QUEUE.dead        for messages that are given up
 //
 // All are quorum queues, with the arguments that ReceiverQueues lists: the broker moves messages
-// between them at least once. Queues that exist are checked. If one has other arguments,
-// the error is a *bridge.QueueMismatch, which names the queue and the argument. A login without
-// the right to configure them gets a warning in the broker's log, and uses them as they are. The
-// effect of policies is not seen; bridgectl doctor --receiver QUEUE looks at it.
+// between them at least once. Existing queues are checked. If one has other arguments, the error is
+// a *bridge.QueueMismatch, which names the queue and the argument. A login without the right to
+// configure them uses them unchecked, with a warning in the broker's log. Policies are not checked;
+// bridgectl doctor --receiver QUEUE shows their effect.
 //
 // The login needs the rights to configure the queues, to write to the default exchange, and to read
-// QUEUE and the retry queues: bridgectl grants receiver --declares prints them. Publishing uses broker, which must stay
-// open. Without a connection the error is bridge.ErrUnavailable.
+// QUEUE and the retry queues: bridgectl grants receiver --declares prints them. Publishing uses
+// broker, which must stay open. Without a connection the error is bridge.ErrUnavailable.
 func DeclareReceiver(ctx context.Context, broker *bridge.Broker, queue string, opts *ReceiverOptions) (*Queues, error) {
 	filled := opts.withDefaults()
 	switch err := filled.validate(); {
@@ -146,14 +146,14 @@ func ReceiverQueues(queue string, opts *ReceiverOptions) []bridge.Queue {
 	return queues
 }
 
-// DeadQueue returns a function for Options.DeadLetter, for receivers whose queues DeclareReceiver has
-// not declared. It publishes a message to the queue dead of broker, with the reason and the number of
-// attempts, and waits for the confirm for up to 30 seconds. So no message is lost on the way, as one
-// may be on the broker's own way (see Options.DeadLetterExchange). With Options.Queues a Guard does the
-// same. bridgectl dead list, show and replay work on such messages: a replay sends one to queue, the
-// receiver's own, with its attempts begun anew. If the message's own headers leave no room for the
-// reason, it is published as a record (wire.DeadRecord). The queue dead must exist, and broker's
-// login must have the right to write to the default exchange.
+// DeadQueue returns a function for Options.DeadLetter, for receivers whose queues DeclareReceiver
+// has not declared. It publishes a message to the queue dead of broker, with the reason and the
+// number of attempts, and waits for the confirm for up to 30 seconds. So no message is lost on the
+// way, as is possible when the broker moves it (see Options.DeadLetterExchange). With
+// Options.Queues a Guard does the same. bridgectl dead list, show and replay handle such messages:
+// a replay sends one to queue, the receiver's queue, and resets its attempts. If the message's own
+// headers leave no room for the reason, it is published as a record (wire.DeadRecord). The queue
+// dead must exist, and broker's login must have the right to write to the default exchange.
 func DeadQueue(broker *bridge.Broker, dead, queue string) func(ctx context.Context, d amqp.Delivery, reason error) error {
 	return engine.DeadQueue(broker, dead, queue)
 }

@@ -9,17 +9,17 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// Reply makes p the answer to request. Its target is the queue that the request names in its
-// reply-to. Its correlation ID is that of the request, or the request's message ID if it has
-// none. Everything else in p stays.
+// Reply turns p into the reply to request. Its target is the queue in the request's reply-to. Its
+// correlation ID is the request's correlation ID, or the request's message ID if it has none.
+// Everything else in p stays.
 //
-// Send it with sender.SendTx in the transaction of the handler. Then the request is handled and
-// its reply sent, or neither, and a request that comes twice is answered once. The asker needs
-// a Guard of its own, since a reply may be delivered twice.
+// Send it with sender.SendTx in the transaction of the handler. Then the request is handled and its
+// reply sent, or neither, and a request that comes twice gets one reply. The requester needs its
+// own Guard, since a reply may be delivered twice.
 //
 // If the request has no reply-to, or a direct reply-to (amq.rabbitmq.reply-to), the error is
-// permanent: the Guard dead-letters the request if the handler returns it. A direct reply-to is
-// no queue, and the broker does not say whether the reply arrived. The asker chooses the reply-to;
+// permanent: the Guard dead-letters the request if the handler returns it. A direct reply-to is no
+// queue, and the broker does not say whether the reply arrived. The requester chooses the reply-to;
 // a verifier forwards only to the targets on its allow-list.
 func Reply(request amqp.Delivery, p amqp.Publishing) (bridge.Message, error) {
 	if request.ReplyTo == "" {

@@ -37,7 +37,7 @@ func TestADirectReplyToIsRefused(t *testing.T) {
 	}
 }
 
-// A reply goes where the request says, and tells what it is about. Send it in the
+// A reply goes to the request's reply-to, with the request's correlation ID. Send it in the
 // transaction that handles the request: see the example of the package.
 func ExampleReply() {
 	request := amqp.Delivery{ReplyTo: "replies to the shop", CorrelationId: "order 17"}

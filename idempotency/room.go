@@ -9,11 +9,12 @@ import (
 )
 
 // A room bounds the memory of the messages that a Consumer holds (rule 10 of package bridge). A
-// message without room loses its content and stays unacked. It goes back to its queue when half
-// of the room is free, and so comes again; in an ordered consumer the channel is closed then. Until
+// message without room loses its content and stays unacked. It goes back to its queue when half of
+// the room is free, and so comes again; in an ordered consumer the channel is closed then. Until
 // then every later message loses its content too: otherwise small messages would keep the room
-// full, and overtake. A message that is larger than the room is held alone. A handler that runs for long
-// gives its room back, so that one that hangs does not keep the others out (Consumer.run).
+// full, and overtake. A message that is larger than the room is held alone. The messages of a
+// handler that runs for long give their room back, so a handler that hangs does not keep others out
+// (Consumer.run).
 type room struct {
 	most int
 
@@ -22,8 +23,8 @@ type room struct {
 	back []amqp.Delivery // without content, to be handed back
 }
 
-// take makes room for a delivery, and returns a function that gives the room back once. Without room
-// it returns nil, and the caller drops the delivery.
+// take reserves room for a delivery, and returns a function that gives the room back once. Without
+// room it returns nil, and the caller drops the delivery.
 func (r *room) take(d amqp.Delivery) (leave func()) {
 	size := wire.Held(d)
 	r.mu.Lock()
@@ -45,6 +46,6 @@ func (r *room) leave(size int) {
 	}
 	r.mu.Unlock()
 	for _, d := range back {
-		_ = d.Nack(false, true) // or the end of its channel has done it
+		_ = d.Nack(false, true) // if its channel has ended, that has returned it
 	}
 }

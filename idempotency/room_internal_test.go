@@ -14,7 +14,7 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
 )
 
-// A nacker notes which deliveries went back.
+// A nacker records which deliveries went back.
 type nacker struct{ back []uint64 }
 
 func (*nacker) Ack(uint64, bool) error    { return nil }

@@ -13,9 +13,9 @@ type job struct {
 	session  *consumerSession
 	delivery amqp.Delivery
 	settled  *settlement
-	key      string // jobs with the same one run one after the other; "" for no such
-	leave    func() // gives back the room that the delivery takes
-	passed   bool   // the key has gone to the next job, or is about to
+	key      string // jobs with the same key run one after the other; "" for none
+	leave    func() // gives back the delivery's room
+	passed   bool   // the next job has the key, or gets it now
 	began    time.Time
 }
 
@@ -25,13 +25,13 @@ type job struct {
 // dropped. The prefetch bounds their number.
 type schedule struct {
 	workers int
-	most    int           // jobs that one worker takes at once
-	run     func([]*job)  // in a goroutine of its own, with jobs of one session; it calls finish
+	most    int           // most jobs that one worker takes at once
+	run     func([]*job)  // runs jobs of one session in a new goroutine, and calls finish
 	ended   chan struct{} // a worker is free
 
 	mu      sync.Mutex
-	ready   []*job            // they have their key, and wait for a worker
-	behind  map[string][]*job // they wait for their key, which is taken if it is in here
+	ready   []*job            // jobs that have their key, and wait for a worker
+	behind  map[string][]*job // jobs that wait for their key; the keys in the map are taken
 	running map[*job]struct{} // the first job of each worker
 }
 
@@ -70,7 +70,7 @@ func (s *schedule) finish(jobs []*job) {
 	}
 }
 
-// settled passes on the key of a job of a batch, which is done although its worker goes on.
+// settled releases the key of a job in a batch that is acked or rejected while its worker goes on.
 func (s *schedule) settled(j *job) {
 	s.change(func() []*job {
 		s.passOnce(j)
@@ -94,12 +94,12 @@ func (s *schedule) prune() {
 	})
 }
 
-// change changes the schedule, starts jobs, and gives back the room of the jobs that have ended.
+// change changes the schedule, starts jobs, and gives back the room of ended jobs.
 func (s *schedule) change(change func() []*job) {
 	s.mu.Lock()
 	gone := append(change(), s.start()...)
 	s.mu.Unlock()
-	for _, j := range gone { // which may ask the network
+	for _, j := range gone { // leave may use the network
 		j.leave()
 	}
 }
@@ -132,7 +132,7 @@ func (s *schedule) start() (dropped []*job) {
 	return dropped
 }
 
-// passOnce gives the key of a job to the next one that waits for it.
+// passOnce passes the key of a job to the next one that waits for it.
 func (s *schedule) passOnce(j *job) {
 	if j.key == "" || j.passed {
 		return
@@ -148,7 +148,7 @@ func (s *schedule) passOnce(j *job) {
 	s.behind[key] = waiting[1:]
 }
 
-// state returns how many workers run, and when the first of them began.
+// state returns how many workers run, and when the longest-running of them began.
 func (s *schedule) state() (running int, oldest time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

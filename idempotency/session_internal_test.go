@@ -6,7 +6,7 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
 )
 
-// InSessionOfOneWorker returns a context as the handlers of a Consumer with one worker have it.
+// InSessionOfOneWorker returns a context like a handler's in a Consumer with one worker.
 func InSessionOfOneWorker(ctx context.Context) context.Context {
 	return engine.WithSession(ctx, &engine.Session{Ordered: true, OneByOne: true, Stopping: ctx})
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
 )
 
-// A Transaction is a transaction that a Guard begins and ends, and the connection under it. It
-// joins a Guard to a database library other than database/sql; package pgxreceiver has the one
-// of pgx. After Commit or Rollback only Ping and Close are called.
+// A Transaction is a transaction that a Guard begins and ends, with its connection. It connects a
+// Guard to a database library other than database/sql; package pgxreceiver has one for pgx. After
+// Commit or Rollback only Ping and Close are called.
 type Transaction interface {
 	bridge.Tx
 
@@ -23,16 +23,16 @@ type Transaction interface {
 	// Rollback rolls back. It is also called after Commit, and then does nothing.
 	Rollback()
 
-	// Ping tells whether the connection still answers: if so, a failure is the handler's; if
-	// not, the database's, and a commit that failed may have happened.
+	// Ping reports whether the connection still answers: if so, a failure is the handler's; if not,
+	// the database's, and a commit that failed may have happened.
 	Ping(ctx context.Context) error
 
 	// Close returns the connection to its pool.
 	Close()
 }
 
-// HandleIn is Guard.Handle in a transaction of any library. begin begins one, on a connection of
-// its own, on the database that has the inbox's tables. An error of begin counts against no
+// HandleIn is Guard.Handle in a transaction of any library. begin begins one, on a separate
+// connection, on the database that has the inbox's tables. An error of begin counts against no
 // message. The purge uses the inbox's DB.
 func HandleIn[T Transaction](ctx context.Context, g *Guard, begin func(ctx context.Context) (T, error), d amqp.Delivery, fn func(ctx context.Context, tx T) error) error {
 	if begin == nil || fn == nil {

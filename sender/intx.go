@@ -128,7 +128,6 @@ func (tx *Tx) Stage(ctx context.Context, msgs ...bridge.Message) ([]uuid.UUID, e
 //
 // Messages of Send are staged after fn has returned, so a rollback to a savepoint does not undo a
 // Send (see Tx.Send).
-// Send (see Tx.Send).
 func (s *Sender) InTx(ctx context.Context, db *sql.DB, opts *sql.TxOptions, fn func(tx *Tx) error) error {
 	var sqlTx *sql.Tx
 	err := driver.Begin(ctx, db, func() (err error) {

@@ -122,7 +122,6 @@ func (s *Sender) SendTx(ctx context.Context, tx bridge.Tx, msgs ...bridge.Messag
 //
 // After an error the caller must roll back. On a ledger of an own table the error wraps
 // errors.ErrUnsupported.
-// errors.ErrUnsupported.
 func (s *Sender) Cancel(ctx context.Context, tx bridge.Tx, id uuid.UUID) (bool, error) {
 	return s.ledger.Cancel(ctx, tx, id)
 }

@@ -1,4 +1,4 @@
-// Package idempotencytest makes deliveries by hand, to test handlers without a broker.
+// Package idempotencytest makes deliveries, to test handlers without a broker.
 //
 //	d := idempotencytest.New(bridge.Message{RoutingKey: "emails", Publishing: amqp.Publishing{Body: []byte("two apples")}})
 //	if err := sendEmail(t.Context(), d.Delivery); err != nil { // which calls guard.Handle
@@ -8,8 +8,8 @@
 //		t.Errorf("the message is %s", d.Outcome())
 //	}
 //
-// The Guard is a real one on a database of yours; the example has one on SQLite, in a file. Give the
-// messages of package sendertest to New to test both ends together.
+// The Guard is a real one on your own database; the example uses SQLite in a file. To test sender
+// and receiver together, pass the messages of package sendertest to New.
 //
 // A Guard that retries pauses between its attempts: set Options.Attempts or Options.MinDelay in a
 // test of failures.
@@ -25,7 +25,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// An Outcome says what became of a delivery.
+// An Outcome is the end of a delivery.
 type Outcome string
 
 // The outcomes.
@@ -36,15 +36,15 @@ const (
 	DeadLettered Outcome = "dead-lettered" // rejected for good: it goes to the dead-letter exchange, if there is one
 )
 
-// A Delivery is a message as a broker delivers it. Give the handler its field Delivery. It is for any
-// number of goroutines.
+// A Delivery is a message as a broker delivers it. Give the handler its field Delivery. Any number
+// of goroutines may use it.
 type Delivery struct {
 	amqp.Delivery
 	settled *settled
 }
 
 // New returns the first delivery of m, as a verifier has forwarded it. A message without an ID gets
-// one. To take it away again, empty the field MessageId.
+// one. For a delivery without an ID, empty the field MessageId afterwards.
 func New(m bridge.Message) *Delivery {
 	p := m.Publishing
 	if m.ID == uuid.Nil && p.MessageId == "" {
@@ -75,7 +75,7 @@ func deliver(d amqp.Delivery) *Delivery {
 	return &Delivery{d, s}
 }
 
-// Outcome returns the delivery's end, if it has one yet.
+// Outcome returns the delivery's end; Unsettled if it has none yet.
 func (d *Delivery) Outcome() Outcome {
 	d.settled.mu.Lock()
 	defer d.settled.mu.Unlock()
@@ -109,10 +109,10 @@ func (s *settled) Reject(_ uint64, requeue bool) error {
 	return s.settle(DeadLettered)
 }
 
-// Close returns the delivery with its channel, as versions.HighWater does where the order matters.
+// Close returns the delivery with its channel, as versions.HighWater does to keep the order.
 func (s *settled) Close() error { return s.settle(HandedBack) }
 
-// IsClosed tells whether the channel has ended.
+// IsClosed reports whether the channel has ended.
 func (s *settled) IsClosed() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

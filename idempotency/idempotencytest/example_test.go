@@ -33,7 +33,7 @@ func (m *mailer) handle(ctx context.Context, d amqp.Delivery) error {
 	})
 }
 
-// newMailer returns a mailer on a SQLite file, which gives up at the first failure.
+// newMailer returns a mailer on a SQLite file, which dead-letters a message at the first failure.
 func newMailer(t *testing.T) *mailer {
 	t.Helper()
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "mailer.db")+"?_pragma=journal_mode(wal)&_pragma=busy_timeout(5000)")

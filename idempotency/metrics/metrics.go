@@ -25,8 +25,8 @@
 // The last two are absent while the inbox does not answer.
 //
 // Alert on pending messages that are doubtful or failed: they wait for an operator (bridgectl
-// pending list). A started message whose process died is started until the receiver, or an operator,
-// looks: so alert on the age of started ones, too.
+// pending list). If the process of a started message died, the message stays started until the
+// receiver or an operator checks it: so alert on the age of started ones, too.
 package metrics
 
 import (
@@ -47,21 +47,20 @@ import (
 // A Strategy counts deliveries: a Guard of package idempotency or pending, or a strategy of package versions.
 type Strategy interface{ Stats() idempotency.Stats }
 
-// A Receiver is the collector of one receiver. Its methods may be called by any number of
-// goroutines.
+// A Receiver is the collector of one receiver. Any number of goroutines may call its methods.
 type Receiver struct {
 	name     string
 	strategy Strategy
-	pending  *pending // nil: not counted
+	pending  *pending // nil: pending messages are not counted
 	consumer atomic.Pointer[idempotency.Consumer]
 	handled  prometheus.Histogram
 }
 
 var _ prometheus.Collector = (*Receiver)(nil)
 
-// New returns the collector of the receiver with a consumer name. inbox is where its pending
-// messages are; nil for a strategy that has none. The inbox is asked once in ten seconds at most,
-// and changed by no scrape.
+// New returns the collector of the receiver with a consumer name. inbox contains its pending
+// messages; nil for a strategy without any. The collector queries the inbox at most once in ten
+// seconds, and never changes it.
 func New(consumer string, strategy Strategy, inbox driver.Inbox) *Receiver {
 	r := &Receiver{
 		name:     consumer,
@@ -79,8 +78,8 @@ func New(consumer string, strategy Strategy, inbox driver.Inbox) *Receiver {
 	return r
 }
 
-// Handler returns a handler for idempotency.NewConsumer that measures how long handle takes. It
-// suits a pending.Effect, too.
+// Handler returns a handler for idempotency.NewConsumer that measures the duration of handle. It
+// also accepts a pending.Effect.
 func (r *Receiver) Handler(handle func(ctx context.Context, d amqp.Delivery) error) func(ctx context.Context, d amqp.Delivery) error {
 	return func(ctx context.Context, d amqp.Delivery) error {
 		began := time.Now()
@@ -89,8 +88,8 @@ func (r *Receiver) Handler(handle func(ctx context.Context, d amqp.Delivery) err
 	}
 }
 
-// BatchHandler is Handler for idempotency.NewBatchConsumer. Each delivery of a batch counts with the
-// time of the batch.
+// BatchHandler is Handler for idempotency.NewBatchConsumer. Each delivery of a batch counts with
+// the duration of the batch.
 func (r *Receiver) BatchHandler(handle func(ctx context.Context, ds []amqp.Delivery) error) func(ctx context.Context, ds []amqp.Delivery) error {
 	return func(ctx context.Context, ds []amqp.Delivery) error {
 		began := time.Now()
@@ -163,7 +162,7 @@ func (r *Receiver) Collect(values chan<- prometheus.Metric) {
 	}
 	found, err := r.pending.get()
 	if err != nil {
-		return // an error would take the program's other metrics from the scrape
+		return // an error would fail the whole scrape, with the program's other metrics
 	}
 	for _, state := range states {
 		send(pendings, prometheus.GaugeValue, float64(found.counts[state]), string(state))
@@ -171,7 +170,7 @@ func (r *Receiver) Collect(values chan<- prometheus.Metric) {
 	}
 }
 
-// seconds are since 1970; 0 for the zero time.
+// seconds returns the seconds since 1970; 0 for the zero time.
 func seconds(t time.Time) float64 {
 	if t.IsZero() {
 		return 0
@@ -179,7 +178,7 @@ func seconds(t time.Time) float64 {
 	return float64(t.UnixMilli()) / 1000
 }
 
-// age is the time since t; 0 for the zero time, and where the database's clock is ahead.
+// age returns the time since t; 0 for the zero time, and if the database's clock is ahead.
 func age(t time.Time) float64 {
 	if t.IsZero() {
 		return 0
@@ -189,29 +188,29 @@ func age(t time.Time) float64 {
 
 var states = []driver.State{driver.Started, driver.Doubtful, driver.Ready, driver.Failed}
 
-// pending counts in the inbox, where the pending messages of all processes are.
+// pending counts the pending messages of all processes, in the inbox.
 type pending struct {
 	inbox    driver.Inbox
 	consumer string
 
 	mu    sync.Mutex
-	at    time.Time // of the latest look
+	at    time.Time // of the latest query
 	found counted
 	err   error
 }
 
-// counted is what the inbox has answered.
+// counted is the answer of the inbox.
 type counted struct {
 	counts map[driver.State]int64
 	oldest map[driver.State]time.Time
 }
 
 const (
-	// askEvery is how long an answer is given again.
+	// askEvery is how long an answer is used again.
 	askEvery = 10 * time.Second
 	// askPatience is how long a scrape may wait for the database.
 	askPatience = 2 * time.Second
-	// mostAged is how many messages of a state are looked at for the oldest.
+	// mostAged is how many messages of a state are read to find the oldest.
 	mostAged = 1000
 )
 

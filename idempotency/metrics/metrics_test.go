@@ -26,7 +26,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// An error would take the metrics of the whole program from the scrape: promhttp.Handler answers 500.
+// An error would fail the scrape for the whole program: promhttp.Handler answers 500.
 func TestAnInboxThatDoesNotAnswerTakesNoOtherMetricFromTheScrape(t *testing.T) {
 	db, err := sql.Open("sqlite", filepath.Join(t.TempDir(), "inbox.db"))
 	must(t, err)
@@ -49,7 +49,7 @@ func TestAnInboxThatDoesNotAnswerTakesNoOtherMetricFromTheScrape(t *testing.T) {
 			outcomes = len(family.GetMetric())
 		}
 	}
-	if outcomes != 9 { // as idempotency.Stats has them
+	if outcomes != 9 { // the number of outcomes in idempotency.Stats
 		t.Errorf("%d outcomes are told", outcomes)
 	}
 }

@@ -1,13 +1,14 @@
-// Package otelhandler makes OpenTelemetry spans of a receiver's handler, which go on with the trace
+// Package otelhandler makes OpenTelemetry spans for a receiver's handler, which continue the trace
 // of the sender:
 //
 //	consumer, err := idempotency.NewConsumer(broker, "emails", otelhandler.Wrap(nil, "emails", handle), nil)
 //
-// WrapBatch does so for idempotency.NewBatchConsumer. The span 'process emails' covers all attempts at a message, with the COMMIT and the ack. Its parent
-// is the span in the message's headers (traceparent, tracestate). The handler's context has it: so
-// messages that the handler sends with package otelsender belong to the same trace.
+// WrapBatch does the same for idempotency.NewBatchConsumer. The span 'process emails' covers all
+// attempts at a message, with the COMMIT and the ack. Its parent is the span in the message's
+// headers (traceparent, tracestate). The handler's context contains the span, so messages that the
+// handler sends with package otelsender belong to the same trace.
 //
-// It uses OpenTelemetry's API only. Package otelsender is for senders.
+// The package uses OpenTelemetry's API only. Package otelsender is for senders.
 package otelhandler
 
 import (
@@ -24,8 +25,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/otelbridge"
 )
 
-// Wrap returns handle with a span around each call. queue is the one that the messages come from.
-// provider may be nil: OpenTelemetry's global one. If handle returns an error, which says that the
+// Wrap returns handle with a span around each call. queue is the queue of the messages. A nil
+// provider means OpenTelemetry's global one. If handle returns an error, which means that the
 // message comes again, the span has it too.
 func Wrap(provider trace.TracerProvider, queue string, handle func(context.Context, amqp.Delivery) error) func(context.Context, amqp.Delivery) error {
 	tracer, from := tracerOf(provider), otelbridge.Destination(bridge.Target{RoutingKey: queue})

@@ -18,13 +18,13 @@ import (
 // errLeaseLost: another worker has taken the message since, or it was marked done.
 var errLeaseLost = errors.New("another worker has the message")
 
-// Accept stores d in the inbox, once for each key, and acks it; Work handles it later. The
-// inbox's tables must be in db. After a crash before the commit nothing is stored, and the
-// redelivery is accepted as new. After a later crash the redelivery is a duplicate.
+// Accept stores d in the inbox, once for each key, and acks it; Work handles it later. The inbox's
+// tables must be in db. After a crash before the commit nothing is stored, and the redelivery is
+// accepted as new. After a later crash the redelivery is a duplicate.
 //
-// It is for messages that take longer than a queue should hold them, or that must be kept with
-// their error when they fail. The queue empties as fast as the database stores. Accept returns
-// what Handle does.
+// Use it for messages that take longer than a queue should hold them, or that must be kept with
+// their error when they fail. The queue empties as fast as the database stores. Accept has the
+// results of Handle.
 func (g *Guard) Accept(ctx context.Context, db *sql.DB, d amqp.Delivery) error {
 	if db == nil {
 		panic("pending: Accept needs a database")
@@ -59,30 +59,28 @@ func (g *Guard) Accept(ctx context.Context, db *sql.DB, d amqp.Delivery) error {
 	})
 }
 
-// A Handler handles a stored message. It does its work through tx, with the context it is
-// given, and must not commit or roll back tx. d is the message as it was delivered; it cannot
-// be acked.
+// A Handler handles a stored message. It does its work through tx, with its context, and must not
+// commit or roll back tx. d is the message as it was delivered; it cannot be acked.
 type Handler func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error
 
-// Work handles the messages that Accept has stored, until ctx ends, and then returns
-// nil. Any number of goroutines and processes may work side by side; each message is
-// handled by one of them, in about the order in which they were accepted.
+// Work handles the messages that Accept has stored, until ctx ends, and then returns nil. Any
+// number of goroutines and processes may work in parallel; each message is handled by one of them,
+// in about the order in which they were accepted.
 //
-// A worker takes a message by a lease, which is committed before fn begins. By the database's
-// clock the lease is Options.Lease and a quarter long. Then the worker runs fn in a transaction
-// that first deletes the message's row. So fn's effects and the deletion commit together, and a
-// worker that has lost its lease commits neither:
+// A worker takes a message by a lease, which is committed before fn begins. By the database's clock
+// the lease is Options.Lease and a quarter long. Then the worker runs fn in a transaction that
+// first deletes the message's row. So fn's effects and the deletion commit together, and a worker
+// that has lost its lease commits neither:
 //
-//   - if a worker dies before its commit, it has done nothing, and another one takes the
-//     message when the lease has run out;
+//   - if a worker dies before its commit, it has done nothing, and another one takes the message
+//     when the lease is over;
 //   - if a worker dies after its commit, the message is handled and its row gone.
 //
 // An error or a panic of fn is a failed attempt. The message is tried again after a pause that
-// grows from Options.MinDelay to Options.MaxDelay. After Options.Attempts, or
-// backoff.Permanent, it is Failed, with its error, and waits for an operator (List, Retry,
-// MarkDone). An attempt that failed because of the database or the end of ctx does not count.
-// An attempt in which the process died counts, so a message that kills its workers ends as
-// Failed too.
+// grows from Options.MinDelay to Options.MaxDelay. After Options.Attempts, or backoff.Permanent, it
+// is Failed, with its error, and waits for an operator (List, Retry, MarkDone). An attempt that
+// failed because of the database or the end of ctx does not count. An attempt in which the process
+// died counts, so a message that kills its workers ends as Failed too.
 //
 // When ctx ends, Work begins no other message. The current attempt may go on for Options.Drain.
 // Then it is rolled back, and another worker may take its message.
@@ -104,8 +102,8 @@ func (g *Guard) Work(ctx context.Context, db *sql.DB, fn Handler) error {
 	})
 }
 
-// lease takes the message that has been due for longest, nil if there is none. One that
-// has used up its attempts without a word is failed instead.
+// lease takes the message that has been due for longest, or returns nil if there is none. A message
+// whose attempts all ended without a result is failed instead.
 func (g *Guard) lease(ctx context.Context, db *sql.DB) (mine *driver.Pending, err error) {
 	err = engine.InOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) error {
 		mine, err = g.keys.Inbox.TakePending(ctx, tx, g.keys.Consumer, driver.Ready)
@@ -128,7 +126,7 @@ func (g *Guard) lease(ctx context.Context, db *sql.DB) (mine *driver.Pending, er
 	return mine, nil
 }
 
-// work makes one attempt at a message that is leased.
+// work makes one attempt at a leased message.
 func (g *Guard) work(ctx context.Context, db *sql.DB, taken time.Time, mine driver.Pending, fn Handler) error {
 	d, err := engine.DecodeMessage(mine.Message)
 	if err != nil {
@@ -158,8 +156,8 @@ func (g *Guard) work(ctx context.Context, db *sql.DB, taken time.Time, mine driv
 		g.keys.Log.Warn("message not handled", "message_id", mine.Key, "error", err)
 		return nil
 	}
-	// What has happened is recorded however slow the database is: a worker that has
-	// taken the message since is not disturbed by it.
+	// The result is recorded however slow the database is. If another worker has taken the message
+	// since, the record changes nothing.
 	recording, cancel := engine.Outliving(ctx, g.opts.Lease/4)
 	defer cancel()
 	if leased.Err() != nil && ctx.Err() == nil {

@@ -27,7 +27,7 @@ func (r *receiver) accept(ids ...string) {
 	}
 }
 
-// until runs several at once until what they must come to is true.
+// until runs several calls in parallel until done is true.
 func (r *receiver) until(what string, done func(counts map[pending.State]int64) bool, several int, run func(ctx context.Context) error) {
 	r.T.Helper()
 	ctx, stop := context.WithCancel(r.T.Context())
@@ -63,7 +63,7 @@ func placeStored(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
 	return receivertest.PlaceOrder(d.MessageId)(ctx, tx)
 }
 
-// quick is for tests in which Work shall not pause.
+// quick is for tests in which Work does not pause.
 var quick = pending.Options{Poll: time.Millisecond, MinDelay: time.Millisecond, MaxDelay: time.Millisecond}
 
 func TestAnAcceptedMessageIsStoredBeforeTheAckAndADuplicateEndsThere(t *testing.T) {
@@ -75,7 +75,7 @@ func TestAnAcceptedMessageIsStoredBeforeTheAckAndADuplicateEndsThere(t *testing.
 	r.accept("m1")
 	r.Channel.OnAck = nil
 	r.WantSaid("ack 1", "ack 2")
-	d.Acknowledger, d.DeliveryTag = nil, 0 // what belongs to this one delivery
+	d.Acknowledger, d.DeliveryTag = nil, 0 // the fields of this one delivery
 	if p := r.pending(pending.Ready); p.Key != "m1" || !p.Stored || p.Attempts != 0 || !reflect.DeepEqual(p.Delivery, d) {
 		t.Errorf("pending is %+v", p)
 	}
@@ -122,8 +122,8 @@ func TestAttemptsAtAStoredMessageAreBoundedAndItsErrorIsKept(t *testing.T) {
 	}
 }
 
-// A message whose worker dies is another's once its lease is over. One that kills its workers
-// each time ends as failed.
+// Another worker takes a message whose worker dies, after its lease. A message that kills its
+// workers each time ends as failed.
 func TestAMessageWhoseWorkerDies(t *testing.T) {
 	for attempts, want := range map[int]int{1: 1, 2: 2} {
 		opts := quick
@@ -155,30 +155,29 @@ func TestAMessageWhoseWorkerDies(t *testing.T) {
 	}
 }
 
-// The lease has run out and another has taken the message: what the first one did
-// must not be committed.
+// The lease is over and another worker has taken the message: the effects of the first one must not
+// be committed.
 func TestAWorkerThatHasLostItsLeaseCommitsNothing(t *testing.T) {
 	r := newReceiver(t, quick)
 	r.accept("m1")
-	r.Inbox.OnRemove = func() { // after the lease, before the fence
+	r.Inbox.OnRemove = func() { // after the lease was taken, before the row is deleted
 		r.Exec(`UPDATE bridge_inbox_pending SET run = 'another', state = 'failed'`)
 	}
 	r.work(1, placeStored, "the log tells", func(map[pending.State]int64) bool {
 		return strings.Contains(r.Log.String(), "another worker has the message")
 	})
 	r.WantRows(0, 1)
-	r.pending(pending.Failed) // as the other one has left it
+	r.pending(pending.Failed) // the state that the other worker has written
 }
 
-// And the reason must not be lost because it takes longer to write down than the lease has
-// room for.
+// The reason must be recorded too, even if that takes longer than the lease.
 func TestAHandlerThatOutlastsItsLeaseHasFailedHoweverSlowTheDatabaseIs(t *testing.T) {
 	t.Parallel()
 	opts := quick
 	opts.Lease, opts.Attempts = time.Second, 1
 	r := newReceiver(t, opts)
 	r.accept("m1")
-	r.DB.SetMaxIdleConns(0) // each transaction connects
+	r.DB.SetMaxIdleConns(0) // each transaction opens a connection
 	var slow atomic.Bool
 	r.Faults.OnConnect = func() error {
 		if slow.Load() {
@@ -190,7 +189,7 @@ func TestAHandlerThatOutlastsItsLeaseHasFailedHoweverSlowTheDatabaseIs(t *testin
 		receivertest.Must(t, placeStored(ctx, tx, d))
 		<-ctx.Done()
 		slow.Store(true)
-		return nil // and does not even say so
+		return nil // the handler returns no error
 	}, "it is failed", allFailed)
 	if p := r.pending(pending.Failed); !strings.Contains(p.Error, "Options.Lease") {
 		t.Errorf("pending is %+v", p)
@@ -219,7 +218,7 @@ func TestAShutdownFreesTheMessageAndIsNoFailedAttempt(t *testing.T) {
 	r.WantRows(1, 1)
 }
 
-// Nor is a commit repeated whose answer was lost.
+// A commit whose answer was lost is not repeated either.
 func TestAFailingDatabaseDoesNotCountAgainstAStoredMessage(t *testing.T) {
 	opts := quick
 	opts.Attempts = 1
@@ -258,7 +257,7 @@ func TestWorkWakesForWhatItsOwnProcessAccepts(t *testing.T) {
 	r.WantRows(1, 1)
 }
 
-// In the store of messages the pause is due by the database's clock.
+// For stored messages the pause is measured by the database's clock.
 func TestWhatIsRetriedLaterCountsNotAgainstAStoredMessage(t *testing.T) {
 	opts := quick
 	opts.Attempts = 1
@@ -275,7 +274,7 @@ func TestWhatIsRetriedLaterCountsNotAgainstAStoredMessage(t *testing.T) {
 	r.wantStats(idempotency.Stats{Kept: 1, Handled: 1})
 }
 
-// A stop lets the attempt in progress finish, in Options.Drain.
+// At a stop the running attempt may finish, within Options.Drain.
 func TestAStopLetsWorkFinishItsAttempt(t *testing.T) {
 	const drain = time.Minute
 	for name, c := range map[string]struct {

@@ -15,12 +15,12 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
 )
 
-// An Effect is done outside of the database: an e-mail, a payment. What it returns decides what
-// happens to the message:
+// An Effect happens outside of the database: an e-mail, a payment. Its result decides about the
+// message:
 //
-//	nil             it was done
-//	NotDone(err)    it certainly was not, and nothing of it can still come
-//	another error   it is unknown: the message is doubtful. So it is after a panic
+//	nil             the effect was done
+//	NotDone(err)    the effect certainly was not done, and can no longer happen
+//	another error   it is unknown: the message is doubtful, as after a panic
 //
 // It must end when ctx does. Options.EffectTimeout ends ctx; a shutdown does not.
 type Effect func(ctx context.Context, d amqp.Delivery) error
@@ -30,8 +30,8 @@ type notDoneError struct{ err error }
 func (e *notDoneError) Error() string { return e.err.Error() }
 func (e *notDoneError) Unwrap() error { return e.err }
 
-// NotDone marks the error of an effect that certainly was not done: the connection was refused,
-// the server said no. The effect may then be tried again. If no retry can help, return
+// NotDone marks the error of an effect that certainly was not done: the connection was refused, or
+// the server rejected the request. The effect may then be tried again. If no retry can help, return
 // NotDone(backoff.Permanent(err)).
 func NotDone(err error) error {
 	if err == nil {
@@ -42,34 +42,35 @@ func NotDone(err error) error {
 
 var errEffectTimeout = errors.New("effect ran for longer than Options.EffectTimeout")
 
-// AtMostOnce runs effect at most once for each key, whatever crashes, and acks d. The inbox's
-// tables must be in db. It takes three steps:
+// AtMostOnce runs effect at most once for each key, at any crash, and acks d. The inbox's tables
+// must be in db. It takes three steps:
 //
 //  1. claim the key and write a row that says 'started'; commit
 //  2. run the effect
 //  3. delete the row, which means 'done'; commit; then ack
 //
-// If the process dies before the commit of step 1, it has done nothing, and the redelivery
-// starts anew. If it dies between the two commits, it leaves the row. The redelivery finds the
-// row, does not repeat the effect, stores the message in the row and acks. If it dies after the
+// If the process dies before the commit of step 1, it has done nothing, and the redelivery starts
+// anew. If it dies between the two commits, it leaves the row. The redelivery finds the row, does
+// not repeat the effect, stores the message in the row and acks. If the process dies after the
 // commit of step 3, it leaves a claim without a row, and the redelivery is a duplicate.
 //
 // If step 1 takes longer than Options.EffectTimeout, step 2 is not begun: the message is tried
-// again. A started row is doubtful if its effect has not ended after twice Options.EffectTimeout, or
-// has returned neither nil nor NotDone. Doubtful messages wait, with their content, for an
-// operator (List, MarkDone, Retry) or for Options.FindOut. A worker that was only slow
-// resolves the doubt itself when it ends. An effect that was NotDone leaves no row. It is tried
-// again as a handler is, Options.Attempts times. Then the message is dead-lettered, and handled
-// as new if it is put back.
+// again. A started row becomes doubtful if its effect has not ended after twice
+// Options.EffectTimeout, or has returned neither nil nor NotDone. Doubtful messages wait, with
+// their content, for an operator (List, MarkDone, Retry) or for Options.FindOut. A worker that was
+// only slow resolves the doubt itself when it ends. An effect that was NotDone leaves no row. It is
+// retried like a handler, Options.Attempts times. Then the message is dead-lettered, and handled as
+// new if it is put back.
 //
 // AtMostOnce returns nil when the message is done, a duplicate, doubtful, kept (for Resume), or
 // dead-lettered. Otherwise the error is ErrHandedBack, ErrLeftUnacked or ErrNotAcked, as with
 // Handle. When ctx ends, an effect that has begun is not interrupted, and its result is recorded:
-// to stop, wait until AtMostOnce returns. A Consumer waits for ConsumerOptions.Drain. If the database does not answer until Options.Hold ends, the message is
-// handed back, and its row stays 'started'.
+// to stop, wait until AtMostOnce returns. A Consumer waits for ConsumerOptions.Drain. If the
+// database does not answer until Options.Hold ends, the message is handed back, and its row stays
+// 'started'.
 //
-// A key claimed by Handle is a duplicate here, and the other way round; a consumer
-// should use one of AtMostOnce, Handle and Accept for all its messages.
+// A key claimed by Handle is a duplicate here, and vice versa; a consumer should use one of
+// AtMostOnce, Handle and Accept for all its messages.
 func (g *Guard) AtMostOnce(ctx context.Context, db *sql.DB, d amqp.Delivery, effect Effect) error {
 	if db == nil || effect == nil {
 		panic("pending: AtMostOnce needs a database and an effect")
@@ -86,7 +87,7 @@ func (g *Guard) AtMostOnce(ctx context.Context, db *sql.DB, d amqp.Delivery, eff
 		}
 		mine := driver.Pending{Key: key, State: driver.Started, Run: uuid.NewString(), Attempts: 1}
 		ended, started := engine.Unfinished, time.Now()
-		until, cancel, _ := engine.UntilStop(ctx) // nothing has begun yet
+		until, cancel, _ := engine.UntilStop(ctx) // the effect has not begun yet
 		defer cancel()
 		err = g.recordUntil(until, ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
 			ended, err = g.start(ctx, tx, &mine, message)
@@ -100,15 +101,15 @@ func (g *Guard) AtMostOnce(ctx context.Context, db *sql.DB, d amqp.Delivery, eff
 	})
 }
 
-// start makes mine the row of its key, or tells how the delivery ends without one. It
-// may run again after a commit whose answer was lost.
+// start makes mine the row of its key, or returns how the delivery ends without one. It may run
+// again after a commit whose answer was lost.
 func (g *Guard) start(ctx context.Context, tx bridge.Tx, mine *driver.Pending, message []byte) (engine.Outcome, error) {
 	fresh, err := g.keys.Claim(ctx, tx, mine.Key)
 	if err != nil {
 		return engine.Unfinished, err
 	}
 	if fresh {
-		// Without a claim there may still be a row, if the claim has been purged.
+		// Without a claim a row may still exist, if the claim has been purged.
 		added, err := g.keys.Inbox.AddPending(ctx, tx, g.keys.Consumer, *mine, 2*g.opts.EffectTimeout)
 		if added || err != nil {
 			return engine.Unfinished, err
@@ -121,7 +122,7 @@ func (g *Guard) start(ctx context.Context, tx bridge.Tx, mine *driver.Pending, m
 	case found == nil && claimed:
 		return engine.Duplicate, nil
 	case found == nil:
-		return engine.Unfinished, errAgain // released since our claim was refused
+		return engine.Unfinished, errAgain // the row was released since the claim was refused
 	case found.Run == mine.Run:
 		return engine.Unfinished, nil
 	case found.State == driver.Ready:
@@ -140,19 +141,19 @@ func (g *Guard) start(ctx context.Context, tx bridge.Tx, mine *driver.Pending, m
 	return engine.Doubtful, err
 }
 
-// errNotBegun is why an effect was not begun.
+// errNotBegun: the effect was not begun, because the inbox answered too late.
 var errNotBegun = errors.New("the inbox answered so late that Options.EffectTimeout is over")
 
-// perform runs the effect of a started message, and records how it has ended. notDone is the ending if
-// the effect certainly was not done.
+// perform runs the effect of a started message, and records its end. notDone is the ending if the
+// effect certainly was not done.
 //
 // started is a time before the row was written. The database counts from the row's time, and the
-// commit may have been answered long after that: another may have been told to run the effect.
+// commit may have been answered long after that: meanwhile another worker may have been allowed to
+// run the effect.
 func (g *Guard) perform(ctx context.Context, db *sql.DB, started time.Time, mine driver.Pending, effect Effect, d amqp.Delivery, notDone ending) (engine.Outcome, error) {
 	failure := g.runEffect(context.WithoutCancel(ctx), started, mine.Key, effect, d)
 
-	// What has happened is recorded also if the caller wants to stop, or the effect has
-	// outlasted everything.
+	// The result is recorded even if the caller wants to stop, or the effect has exceeded all limits.
 	limit := time.Now().Add(g.keys.Opts.ShortDelay())
 	if held, _ := ctx.Deadline(); held.After(limit) {
 		limit = held
@@ -171,7 +172,7 @@ func (g *Guard) perform(ctx context.Context, db *sql.DB, started time.Time, mine
 
 // runEffect runs the effect, unless its time is over.
 func (g *Guard) runEffect(ctx context.Context, started time.Time, key string, effect Effect, d amqp.Delivery) error {
-	// While a machine is suspended only the clock on the wall goes on, as the database's does.
+	// While a machine is suspended only the wall clock goes on, like the database's.
 	now := time.Now()
 	if took := max(now.Sub(started), now.Round(0).Sub(started.Round(0))); took >= g.opts.EffectTimeout {
 		return NotDone(engine.RetryLater(errNotBegun, 0))

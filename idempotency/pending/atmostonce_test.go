@@ -19,13 +19,13 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/pending"
 )
 
-// A mailbox counts e-mails, as the world outside does.
+// A mailbox counts e-mails, like an outside system.
 type mailbox struct {
 	mu   sync.Mutex
 	sent []string
 }
 
-// send returns an effect that sends an e-mail and then says so or fails.
+// send returns an effect that sends an e-mail and then succeeds or fails.
 func (m *mailbox) send(errs ...error) pending.Effect {
 	return func(_ context.Context, d amqp.Delivery) error {
 		m.mu.Lock()
@@ -56,7 +56,7 @@ func (r *receiver) once(effect pending.Effect) {
 	receivertest.Must(r.T, r.guard.AtMostOnce(r.T.Context(), r.DB, r.Delivery("m1"), effect))
 }
 
-// pending returns the only pending message, which must be in this state.
+// pending returns the only pending message, and checks its state.
 func (r *receiver) pending(state pending.State) pending.Message {
 	r.T.Helper()
 	counts, err := r.guard.Count(r.T.Context(), r.DB)
@@ -76,7 +76,7 @@ func (r *receiver) wantNothingPending() {
 	}
 }
 
-// patience bounds every wait; it only says how late a failure is told.
+// patience bounds every wait; a failure is reported after it.
 const patience = 3 * time.Minute
 
 func (r *receiver) eventually(what string, holds func() bool) {
@@ -156,7 +156,7 @@ func TestAnEffectThatWasNotDoneIsTriedAgainAndThenDeadLettered(t *testing.T) {
 			r.WantRows(0, 0)
 			r.wantNothingPending()
 
-			r.once(m.send(notDone)) // as put back from the dead queue
+			r.once(m.send(notDone)) // put back from the dead queue
 			r.WantSaid("reject 1", "ack 2")
 			r.WantRows(0, 1)
 			r.wantNothingPending()
@@ -176,7 +176,7 @@ func TestARedeliveryDuringTheEffectIsKeptAndTheWorkerResolvesIt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r, m := newReceiver(t, pending.Options{Poll: time.Millisecond, MinDelay: time.Millisecond}), &mailbox{}
 			r.once(func(ctx context.Context, d amqp.Delivery) error {
-				r.once(m.send()) // the channel has been lost meanwhile
+				r.once(m.send()) // the channel was lost meanwhile
 				m.want(t)
 				if p := r.pending(pending.Started); !p.Stored {
 					t.Error("acked, and not stored")
@@ -197,8 +197,8 @@ func TestARedeliveryDuringTheEffectIsKeptAndTheWorkerResolvesIt(t *testing.T) {
 	}
 }
 
-// Also that an effect was not done must be in the inbox before it is known: the package comment
-// says so. Nothing is repeated meanwhile, and the message is stored for who finds out.
+// The inbox must also record that an effect was not done, as the package comment says. Until then
+// the effect is not repeated, and the message is stored for the operator.
 func TestADatabaseThatGoesAwayBehindTheEffectLeavesTheMessageDoubtful(t *testing.T) {
 	for name, c := range map[string]struct {
 		ends error
@@ -241,7 +241,7 @@ func TestADatabaseThatGoesAwayBehindTheEffectLeavesTheMessageDoubtful(t *testing
 
 func TestACommitOfAnEffectsStartOrEndMayFail(t *testing.T) {
 	for name, fault := range map[string]func(n int, commit func() error) error{
-		// The start is committed and nobody is told: the same worker must know it for its own.
+		// The start is committed without an answer: the same worker must recognize it as its own.
 		"the answer to the start is lost": func(n int, commit func() error) error {
 			if n == 1 {
 				return errors.Join(commit(), receivertest.ErrNetwork)
@@ -318,7 +318,7 @@ func TestAnEffectThatOutlastsAShutdownAndItsDeliveryIsRecordedAllTheSame(t *test
 	}
 }
 
-// An effect may end its goroutine, as FailNow of a test does.
+// An effect may end its goroutine, like FailNow of a test.
 func TestAnEffectThatEndsItsGoroutineHandsTheMessageBack(t *testing.T) {
 	r := newReceiver(t, pending.Options{})
 	var consumer sync.WaitGroup

@@ -20,8 +20,8 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/pending"
 )
 
-// An e-mail must not be sent twice. Nobody knows whether this one was sent. An operator looks
-// into the mail server's log, and lets it be sent again.
+// An e-mail must not be sent twice. It is unknown whether this one was sent. An operator looks into
+// the mail server's log, and lets it be sent again.
 func ExampleGuard_AtMostOnce() {
 	ctx := context.Background()
 	db, inbox, closeDB := openShop(ctx)
@@ -39,7 +39,7 @@ func ExampleGuard_AtMostOnce() {
 		return answer
 	}
 	first := idempotencytest.New(order)
-	for _, d := range []*idempotencytest.Delivery{first, first.Again()} { // a Consumer delivers them otherwise
+	for _, d := range []*idempotencytest.Delivery{first, first.Again()} { // a Consumer would deliver them
 		if err := guard.AtMostOnce(ctx, db, d.Delivery, send); err != nil {
 			log.Print(err) // the message comes again
 		}
@@ -59,7 +59,7 @@ func ExampleGuard_AtMostOnce() {
 
 	ctx, stop := context.WithCancel(ctx)
 	_ = guard.Resume(ctx, db, func(ctx context.Context, d amqp.Delivery) error {
-		defer stop() // a service runs it all its life
+		defer stop() // a service runs it without end
 		return send(ctx, d)
 	})
 	// Output:
@@ -70,8 +70,7 @@ func ExampleGuard_AtMostOnce() {
 	// send two apples
 }
 
-// A report takes long. The message is stored and acked at once, and the report made
-// by a worker.
+// A report takes long. The message is stored and acked at once, and a worker makes the report.
 func ExampleGuard_Work() {
 	ctx := context.Background()
 	db, inbox, closeDB := openShop(ctx)
@@ -82,7 +81,7 @@ func ExampleGuard_Work() {
 		log.Fatal(err)
 	}
 	first := idempotencytest.New(order)
-	for _, d := range []*idempotencytest.Delivery{first, first.Again()} { // a Consumer delivers them otherwise
+	for _, d := range []*idempotencytest.Delivery{first, first.Again()} { // a Consumer would deliver them
 		if err := guard.Accept(ctx, db, d.Delivery); err != nil {
 			log.Print(err) // the message comes again
 		}
@@ -97,7 +96,7 @@ func ExampleGuard_Work() {
 		}
 		_, err := tx.ExecContext(ctx, `INSERT INTO orders (body) VALUES (?)`, d.Body)
 		fmt.Printf("report on %s at attempt %d\n", d.Body, attempts)
-		time.AfterFunc(100*time.Millisecond, stop) // a service works all its life
+		time.AfterFunc(100*time.Millisecond, stop) // a service works without end
 		return err
 	})
 	if err != nil {

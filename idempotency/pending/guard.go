@@ -15,15 +15,16 @@ import (
 
 // A Guard handles each message of one consumer by [Guard.AtMostOnce], or by [Guard.Accept] and
 // [Guard.Work]. A consumer should use one of the two for all its messages. A Guard is safe for
-// concurrent use, and starts no goroutines. In memory it keeps as much as an idempotency.Guard.
+// concurrent use, and starts no goroutines. In memory it keeps the same data as an
+// idempotency.Guard.
 type Guard struct {
 	keys  *engine.Keys
 	opts  Options
-	added chan struct{} // work for those who poll
+	added chan struct{} // signals new work to await
 }
 
-// New returns a Guard that claims keys in inbox in the name of consumer. The rules for the name and
-// opts are those of idempotency.New.
+// New returns a Guard that claims keys in inbox in the name of consumer. Name and opts follow the rules
+// of idempotency.New.
 func New(inbox driver.Inbox, consumer string, opts *Options) (*Guard, error) {
 	keys, filled, err := newKeys(inbox, consumer, opts)
 	if err != nil {
@@ -32,16 +33,16 @@ func New(inbox driver.Inbox, consumer string, opts *Options) (*Guard, error) {
 	return &Guard{keys: keys, opts: filled, added: make(chan struct{}, 1)}, nil
 }
 
-// Purge does what idempotency.Guard.Purge does. AtMostOnce and Accept purge as they go.
+// Purge is idempotency.Guard.Purge. AtMostOnce and Accept purge too.
 func (g *Guard) Purge(ctx context.Context, db *sql.DB) (forgotten int64, err error) {
 	return g.keys.Purge(ctx, db)
 }
 
-// Stats returns the counts so far. Work and Resume count the messages that they end once more, as
-// Handled, Kept or Doubtful.
+// Stats returns the counts so far. Messages that Work and Resume end count once more, as Handled,
+// Kept or Doubtful.
 func (g *Guard) Stats() idempotency.Stats { return idempotency.Stats(g.keys.Stats()) }
 
-// storable returns d as it is stored, or a refusal.
+// storable returns the stored form of d, or a refusal.
 func (g *Guard) storable(d amqp.Delivery) ([]byte, error) {
 	message, err := wire.EncodeDelivery(d)
 	if err == nil && len(message) > g.opts.MaxStored {

@@ -60,7 +60,7 @@ func TestWhatCannotBeHandledOnceIsDeadLetteredWithTheReason(t *testing.T) {
 	r.wantNothingPending()
 	r.wantStats(idempotency.Stats{DeadLettered: dead})
 
-	r.Exec(`INSERT INTO bridge_inbox (consumer, key, claimed_at) VALUES ('shop', ?, 0)`, old.String()) // not purged yet: it can be judged
+	r.Exec(`INSERT INTO bridge_inbox (consumer, key, claimed_at) VALUES ('shop', ?, 0)`, old.String()) // not purged yet, so it can be judged
 	for _, handle := range ways {
 		receivertest.Must(t, handle(r.Delivery(old.String())))
 	}

@@ -13,24 +13,23 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
 )
 
-// Options say how a Guard retries, and what happens to a message that it gives up: exactly one
-// of Queues, DeadLetterExchange, DeadLetter and HandBack is required. The zero value of each other
+// Options define how a Guard retries, and where a message goes that it gives up: exactly one of
+// Queues, DeadLetterExchange, DeadLetter and HandBack is required. The zero value of each other
 // field means its default. New returns an error that names an invalid field.
 type Options struct {
-	// EffectTimeout is how long an effect of AtMostOnce may take, from before its row is written;
-	// then its context ends. If the database confirms the row only after this time, the effect is
-	// not begun. After twice this time without a result it is doubtful. It must be below Hold. A delivery
-	// is kept for the sum of both at most, and of 10 seconds to record the end; so the broker's consumer
-	// timeout must be longer. A stop leaves an effect in doubt that outlives the process: let
+	// EffectTimeout is how long an effect of AtMostOnce may take, from before its row is written; then
+	// its context ends. If the database confirms the row only after this time, the effect is not
+	// begun. After twice this time without a result it is doubtful. It must be below Hold. A delivery
+	// is kept at most for the sum of both, and 10 seconds to record the end; so the broker's consumer
+	// timeout must be longer. If an effect outlives the process at a stop, it is in doubt: let
 	// ConsumerOptions.Drain be longer than EffectTimeout. Default 1 minute, or half of Hold if that is
 	// less.
 	EffectTimeout time.Duration
 
-	// FindOut tells Resume of a doubtful message whether its effect was done, where the
-	// world outside can be asked. It is called again after 10 seconds, or MaxDelay if that is
-	// less, for as long as the verdict is Unknown or there is an error. It must not say NotDoneYet while the
-	// effect may still come. It must end: Resume does nothing else meanwhile. Default
-	// nil: an operator decides.
+	// FindOut finds out for Resume whether a doubtful message's effect was done, if the outside system
+	// can be asked. It is called again after 10 seconds, or MaxDelay if that is less, for as long as
+	// the verdict is Unknown or there is an error. It must not return NotDoneYet while the effect may
+	// still come. It must end: Resume does nothing else meanwhile. Default nil: an operator decides.
 	FindOut func(ctx context.Context, m Message) (Verdict, error)
 
 	// Lease is how long a worker of Work may take for one attempt. Then its handler's context
@@ -38,23 +37,23 @@ type Options struct {
 	// second. Default 1 minute.
 	Lease time.Duration
 
-	// Poll is how often Work and Resume look for messages while there are none. A message that
-	// another process has added may wait so long. Default 1 second.
+	// Poll is how often Work and Resume look for messages while there are none. A message that another
+	// process has added may wait this long. Default 1 second.
 	Poll time.Duration
 
-	// MaxStored is how many bytes a message that AtMostOnce or Accept may have to store may
-	// have, headers included. A larger one is dead-lettered before anything is done. Default 15
-	// MiB, which MariaDB takes by default.
+	// MaxStored is the largest message, in bytes with its headers, that AtMostOnce or Accept may have
+	// to store. A larger one is dead-lettered before the effect begins. Default 15 MiB, which MariaDB
+	// accepts by default.
 	MaxStored int
 
-	// These are as in idempotency.Options, where they are explained. Work and Resume count attempts
-	// in the database, and make a message Failed after the last one.
+	// These fields are explained in idempotency.Options. Work and Resume count attempts in the
+	// database, and make a message Failed after the last one.
 	Key                func(d amqp.Delivery) (string, error)                          // default: the message ID
 	Retention          time.Duration                                                  // of keys; default 30 days
 	Attempts           int                                                            // failures before a message is given up; default 13
 	MinDelay           time.Duration                                                  // pause after the first failure; doubles with each further one; default 100 ms
 	MaxDelay           time.Duration                                                  // the longest pause; default 1 minute
-	Hold               time.Duration                                                  // how long a delivery is kept before an effect begins, or to store it; default 6 minutes
+	Hold               time.Duration                                                  // how long a delivery is held before an effect begins, or to store it; default 6 minutes
 	Drain              time.Duration                                                  // how long an attempt of Work may go on after its context has ended; default 5 seconds
 	Queues             *idempotency.Queues                                            // of idempotency.DeclareReceiver
 	DeadLetterExchange bool                                                           // the queue has one: reject messages

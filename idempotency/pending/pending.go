@@ -26,7 +26,7 @@ const (
 	Failed   = driver.Failed   // given up by Work, or by Resume
 )
 
-// ErrNotPending: the key is not pending, or another has just changed it. Look again.
+// ErrNotPending: the key is not pending, or its row has just changed. Look again.
 var ErrNotPending = errors.New("message is not pending")
 
 // ErrUnderWay: the message's effect may be under way. Wait until it ends or is doubtful.
@@ -34,16 +34,16 @@ var ErrUnderWay = errors.New("message is being handled")
 
 var errUnreadable = backoff.Permanent(errors.New("stored message cannot be read"))
 
-// A Message is one whose key is claimed and which is not done.
+// A Message is a message whose key is claimed and which is not done.
 type Message struct {
 	Key      string
 	State    State
-	Attempts int       // how often it was begun
+	Attempts int       // number of attempts that have begun
 	Since    time.Time // of its first claim, by the database's clock, to the millisecond
 	Error    string    // why the latest attempt failed, or why the message is doubtful
 
-	// Stored tells whether the inbox has the message. If not, the message is still in its
-	// queue: its process died, and the redelivery is yet to come.
+	// Stored reports whether the inbox has the message. If not, the message is still in its queue: its
+	// process died, and the redelivery is yet to come.
 	Stored   bool
 	Delivery amqp.Delivery // as it was delivered; it cannot be acked
 }
@@ -58,9 +58,9 @@ func newMessage(p driver.Pending) (Message, error) {
 	return m, err
 }
 
-// List returns up to limit messages in a state, in the order of their keys, beginning after
-// a given key; "" is before all. It holds all of these messages in memory. First it makes overdue
-// started messages doubtful, as Count, MarkDone, Retry and Resume do.
+// List returns up to limit messages in a state, in the order of their keys, after a given key; ""
+// is before all. It holds all of these messages in memory. First it makes overdue started messages
+// doubtful, as Count, MarkDone, Retry and Resume do.
 func (g *Guard) List(ctx context.Context, db *sql.DB, state State, after string, limit int) ([]Message, error) {
 	var found []driver.Pending
 	err := engine.InOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
@@ -84,7 +84,7 @@ func (g *Guard) List(ctx context.Context, db *sql.DB, state State, after string,
 	return pending, nil
 }
 
-// fetch reads the messages of the rows that have one. A row that has gone meanwhile stays without.
+// fetch reads the stored messages of rows. A row that has gone meanwhile gets none.
 func (g *Guard) fetch(ctx context.Context, tx bridge.Tx, found []driver.Pending) error {
 	for i, p := range found {
 		if !p.Stored {
@@ -101,7 +101,7 @@ func (g *Guard) fetch(ctx context.Context, tx bridge.Tx, found []driver.Pending)
 	return nil
 }
 
-// Count tells how many messages are in each state: a metric to watch.
+// Count returns the number of messages in each state: a metric to watch.
 func (g *Guard) Count(ctx context.Context, db *sql.DB) (map[State]int64, error) {
 	var counts map[State]int64
 	err := engine.InOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
@@ -117,15 +117,15 @@ func (g *Guard) Count(ctx context.Context, db *sql.DB) (map[State]int64, error) 
 	return counts, nil
 }
 
-// MarkDone says that a doubtful message's effect was done, or that nothing remains to be done
-// for a failed or ready one. Its copies are duplicates from then on. If the message is in no
-// such state, MarkDone returns ErrNotPending or ErrUnderWay.
+// MarkDone records that a doubtful message's effect was done, or that nothing remains to be done
+// for a failed or ready one. Its copies are duplicates from then on. If the message is in no such
+// state, MarkDone returns ErrNotPending or ErrUnderWay.
 func (g *Guard) MarkDone(ctx context.Context, db *sql.DB, key string) error {
 	return wrapKey("mark done message", key, g.decide(ctx, db, key, done))
 }
 
-// Retry says that a doubtful message's effect was not done, or that a failed message is to be
-// tried again. Resume or Work will do it, with all of Options.Attempts. If the message is in no
+// Retry records that a doubtful message's effect was not done, or that a failed message is to be
+// tried again. Resume or Work then tries it, with all of Options.Attempts. If the message is in no
 // such state, Retry returns ErrNotPending or ErrUnderWay.
 func (g *Guard) Retry(ctx context.Context, db *sql.DB, key string) error {
 	return wrapKey("retry message", key, g.decide(ctx, db, key, again))

@@ -7,9 +7,8 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
 )
 
-// poll calls one until ctx ends, then returns nil. While one finds nothing to do it is
-// called every Options.Poll, or when this process adds something; after an error, with
-// growing pauses.
+// poll calls one until ctx ends, then returns nil. While one finds no work, it is called every
+// Options.Poll, or when this process adds work; after an error, with growing pauses.
 func (g *Guard) poll(ctx context.Context, one func(ctx context.Context) (found bool, err error)) error {
 	delays := g.keys.Opts.ShortDelays()
 	for ctx.Err() == nil {
@@ -42,7 +41,7 @@ func (g *Guard) await(ctx context.Context) {
 	}
 }
 
-// signal wakes one of those who await.
+// signal wakes one call of await.
 func (g *Guard) signal() {
 	select {
 	case g.added <- struct{}{}:

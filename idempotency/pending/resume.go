@@ -13,29 +13,29 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
 )
 
-// A Verdict is what Options.FindOut has found out.
+// A Verdict is the result of Options.FindOut.
 type Verdict int
 
 const (
 	Unknown    Verdict = iota // ask again later
 	Done                      // the effect was done
-	NotDoneYet                // it was not, and nothing of it can still come
+	NotDoneYet                // the effect was not done, and can no longer happen
 )
 
-// Resume works off what AtMostOnce has left in the inbox, until ctx ends, and then returns nil.
-// It runs effect for the messages that are to be tried again (see Retry), and asks
-// Options.FindOut about the doubtful ones. Run it beside the consumers, in one process or in
-// several; each message is taken by one of them. An effect that is NotDone is tried again with
-// pauses, Options.Attempts times in all. Then the message is Failed, and waits for an operator.
-// Resume looks for work every Options.Poll.
+// Resume handles the messages that AtMostOnce has left in the inbox, until ctx ends, and then
+// returns nil. It runs effect for the messages that are to be tried again (see Retry), and calls
+// Options.FindOut for the doubtful ones. Run it beside the consumers, in one process or in several;
+// each message is taken by one of them. An effect that is NotDone is tried again with pauses,
+// Options.Attempts times in all. Then the message is Failed, and waits for an operator. Resume
+// looks for work every Options.Poll.
 //
-// Resume starts a message as AtMostOnce does: a crash leaves it started, and then doubtful.
-// When ctx ends, an effect that has begun may finish.
+// Resume starts a message as AtMostOnce does: a crash leaves it started, and then doubtful. When
+// ctx ends, an effect that has begun may finish.
 func (g *Guard) Resume(ctx context.Context, db *sql.DB, effect Effect) error {
 	if db == nil || effect == nil {
 		panic("pending: Resume needs a database and an effect")
 	}
-	// Messages that are ready do not wait for the pauses after a question that has failed.
+	// Ready messages do not wait for the pauses after a failed question.
 	delays, nextQuestion := g.keys.Opts.ShortDelays(), time.Time{}
 	return g.poll(ctx, func(ctx context.Context) (bool, error) {
 		asked := false
@@ -54,7 +54,7 @@ func (g *Guard) Resume(ctx context.Context, db *sql.DB, effect Effect) error {
 	})
 }
 
-// resume runs the effect of one message that is ready, and tells whether there was one.
+// resume runs the effect of one ready message, and reports whether there was one.
 func (g *Guard) resume(ctx context.Context, db *sql.DB, effect Effect) (bool, error) {
 	var mine *driver.Pending
 	started := time.Now()
@@ -85,8 +85,7 @@ func (g *Guard) resume(ctx context.Context, db *sql.DB, effect Effect) (bool, er
 	return true, err
 }
 
-// ask asks about one doubtful message, and tells whether there was one to be asked
-// about.
+// ask calls FindOut for one doubtful message, and reports whether there was one.
 func (g *Guard) ask(ctx context.Context, db *sql.DB) (bool, error) {
 	var found *driver.Pending
 	err := engine.InOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
@@ -96,7 +95,7 @@ func (g *Guard) ask(ctx context.Context, db *sql.DB) (bool, error) {
 		if found, err = g.keys.Inbox.TakePending(ctx, tx, g.keys.Consumer, driver.Doubtful); err != nil || found == nil {
 			return err
 		}
-		// The run stays: who has it may still tell how the effect ended.
+		// The run stays, so that its worker may still record how the effect ended.
 		return sure(g.keys.Inbox.ChangePending(ctx, tx, g.keys.Consumer, found.Run, *found, g.keys.Opts.ShortDelay()))
 	})
 	if err != nil || found == nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/pending"
 )
 
-// The world outside cannot be asked about what is doubtful. What an operator has decided to
-// try again does not wait for that, nor for the growing pauses between the questions.
+// The outside system cannot be asked about doubtful messages. A message that an operator retries
+// does not wait for that, nor for the growing pauses between the questions.
 func TestWhatCannotBeFoundOutHoldsUpNoReadyMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
@@ -44,7 +44,7 @@ func TestWhatCannotBeFoundOutHoldsUpNoReadyMessage(t *testing.T) {
 		}
 		stop()
 		receivertest.Must(t, <-ended)
-		// After 0, 100, 200 and 400 ms, give or take a half each.
+		// After 0, 100, 200 and 400 ms, each varied by up to a half.
 		if asked == 0 || asked > 5 {
 			t.Errorf("asked %d times in a second, without pauses", asked)
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/pending"
 )
 
-// resume lets Resume run until it has nothing left to do.
+// resume runs Resume until it has no work left.
 func (r *receiver) resume(effect pending.Effect) {
 	r.T.Helper()
 	r.until("nothing is ready or started", func(counts map[pending.State]int64) bool {
@@ -21,7 +21,7 @@ func (r *receiver) resume(effect pending.Effect) {
 	}, 1, func(ctx context.Context) error { return r.guard.Resume(ctx, r.DB, effect) })
 }
 
-// started leaves m1 as a process does that dies in the effect.
+// started leaves m1 like a process that dies in the effect.
 func (r *receiver) started() {
 	r.T.Helper()
 	var worker sync.WaitGroup
@@ -35,7 +35,7 @@ func (r *receiver) started() {
 	worker.Wait()
 }
 
-// overdue lets the time pass in which a started message may be heard of.
+// overdue makes started messages overdue.
 func (r *receiver) overdue() {
 	r.T.Helper()
 	r.Exec(`UPDATE bridge_inbox_pending SET due_ms = 0`)
@@ -157,7 +157,7 @@ func TestAResumedMessageWhoseProcessDiesIsDoubtfulAgain(t *testing.T) {
 	}
 }
 
-// The body that an effect gets is its own: what it writes into it is not stored.
+// An effect gets its own copy of the body: its changes to it are not stored.
 func TestAnEffectDoesNotChangeWhatIsStored(t *testing.T) {
 	r := newReceiver(t, pending.Options{})
 	d := r.Delivery("m1")

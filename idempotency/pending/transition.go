@@ -14,11 +14,11 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
 )
 
-// An ending is how a run of a pending message ends, or a doubt about it.
+// An ending is the end of a run of a pending message, or a doubt about it.
 //
-//	done         the row goes
-//	released     the row and the claim go, and the delivery is tried again; if another delivery has
-//	             attached the message to the row, and was acked, the row is ready after a pause
+//	done         the row is deleted
+//	released     the row and the claim are deleted, and the delivery is tried again; if another delivery
+//	             has attached the message to the row, and was acked, the row is ready after a pause
 //	unclear      the row is doubtful, with the message
 //	failed       the row is ready after a pause; after the last attempt it is failed
 //	interrupted  the row is ready at once, and the attempt does not count
@@ -30,19 +30,19 @@ const (
 	released                  // of AtMostOnce: its effect certainly was not done
 	unclear                   // it is unknown whether its effect was done
 	failed                    // of Work and Resume: an attempt failed
-	interrupted               // of Work: no message is to blame for the failure
+	interrupted               // of Work: the message is not to blame for the failure
 	again                     // an operator, or FindOut, says that its effect was not done
 )
 
-// A change is the next state of a row, which only the run that has the row can write.
+// A change is the next state of a row. Only the run of the row can write it.
 type change struct {
-	remove  bool           // the row goes
-	unclaim bool           // the row goes with its claim, if no message is attached
+	remove  bool           // delete the row
+	unclaim bool           // delete the row with its claim, if no message is attached
 	next    driver.Pending // otherwise
-	due     time.Duration  // from now, by the database's clock
+	due     time.Duration  // pause from now, by the database's clock
 }
 
-// transition returns the change of mine by an ending. It is the only place that knows them.
+// transition returns the change of mine for an ending. All transitions are defined here.
 func (g *Guard) transition(mine driver.Pending, how ending, cause error) change {
 	c := change{next: driver.Pending{Key: mine.Key, State: driver.Ready, Run: uuid.NewString(), Attempts: mine.Attempts, Error: mine.Error}}
 	if cause != nil {
@@ -55,7 +55,7 @@ func (g *Guard) transition(mine driver.Pending, how ending, cause error) change 
 		c.unclaim, c.due = true, g.keys.Opts.Delay(mine.Attempts)
 	case unclear:
 		c.next.State, c.next.Message = driver.Doubtful, mine.Message
-		c.next.Run = mine.Run // which may still tell how its effect ended
+		c.next.Run = mine.Run // the run may still record how its effect ended
 	case failed:
 		if g.keys.Counts(cause) {
 			c.due = g.keys.Opts.Delay(mine.Attempts)
@@ -74,7 +74,8 @@ func (g *Guard) transition(mine driver.Pending, how ending, cause error) change 
 	return c
 }
 
-// write writes a change of mine. It tells whether the row was still of that run, and whether it stays.
+// write writes a change of mine. It reports whether the row still belonged to that run, and whether
+// it stays.
 func (g *Guard) write(ctx context.Context, tx bridge.Tx, mine driver.Pending, c change) (found, stays bool, err error) {
 	inbox, consumer := g.keys.Inbox, g.keys.Consumer
 	if c.remove {
@@ -94,8 +95,8 @@ func (g *Guard) write(ctx context.Context, tx bridge.Tx, mine driver.Pending, c 
 	return found, found, err
 }
 
-// end records how a run of mine has ended, and tries again until ctx ends. It returns the end of
-// the delivery.
+// end records the end of a run of mine, and retries until ctx ends. It returns the outcome of the
+// delivery.
 func (g *Guard) end(ctx context.Context, db *sql.DB, mine driver.Pending, how ending, cause error) (engine.Outcome, error) {
 	c := g.transition(mine, how, cause)
 	switch {
@@ -132,7 +133,7 @@ func (g *Guard) end(ctx context.Context, db *sql.DB, mine driver.Pending, how en
 	}
 }
 
-// resolve ends a message that no run has, unless its row has changed since it was found.
+// resolve ends a message that no run has, unless its row has changed since it was read.
 func (g *Guard) resolve(ctx context.Context, db *sql.DB, mine driver.Pending, how ending) error {
 	var found bool
 	err := engine.InOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
@@ -148,13 +149,13 @@ func (g *Guard) resolve(ctx context.Context, db *sql.DB, mine driver.Pending, ho
 	return err
 }
 
-// record commits the changes that fn writes, and tries again until it has or ctx ends. fn may run
-// again after a commit whose answer was lost.
+// record commits the changes of fn, and retries until it succeeds or ctx ends. fn may run again
+// after a commit whose answer was lost.
 func (g *Guard) record(ctx context.Context, db *sql.DB, fn func(ctx context.Context, tx bridge.Tx) error) error {
 	return g.recordUntil(ctx, ctx, db, fn)
 }
 
-// recordUntil is record that does not try again after until has ended.
+// recordUntil is record without retries after until has ended.
 func (g *Guard) recordUntil(until, ctx context.Context, db *sql.DB, fn func(ctx context.Context, tx bridge.Tx) error) error {
 	delays := g.keys.Opts.ShortDelays()
 	for {
@@ -173,10 +174,10 @@ func (g *Guard) recordUntil(until, ctx context.Context, db *sql.DB, fn func(ctx 
 	}
 }
 
-// errAgain ends a transaction if another one came between two of its statements.
+// errAgain ends a transaction if another one committed between two of its statements.
 var errAgain = errors.New("the message's row has changed meanwhile")
 
-// sure makes an error of a change that found another row than it was meant for.
+// sure returns an error if a change found another row than expected.
 func sure(changed bool, err error) error {
 	if err == nil && !changed {
 		return errAgain

@@ -11,8 +11,8 @@
 //		})
 //	}, nil)
 //
-// It begins and commits the transaction, and the BEGIN travels with the claim of the key. So
-// a message costs two round trips beside the handler's statements, and one connection.
-// idempotency.Guard.HandleTx, in a transaction of your own, looks from a second connection whether
-// it was committed. All else is as in package idempotency: attempts, errors, acks, dead letters.
+// Handle begins and commits the transaction, and the BEGIN travels with the claim of the key. So a
+// message costs two round trips in addition to the handler's statements, and one connection.
+// idempotency.Guard.HandleTx, in your own transaction, checks from a second connection whether it
+// was committed. Attempts, errors, acks and dead letters are as in package idempotency.
 package pgxreceiver

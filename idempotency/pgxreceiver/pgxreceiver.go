@@ -54,14 +54,14 @@ type transaction struct {
 
 var _ idempotency.Transaction = (*transaction)(nil)
 
-// begin sends the BEGIN with a statement, whose result is the next one of the batch.
+// begin sends the BEGIN together with a statement, whose result is the next one of the batch.
 func (t *transaction) begin(ctx context.Context, statement string, args []any) (pgx.BatchResults, error) {
 	batch := new(pgx.Batch)
 	batch.BeginTx(t.options)
 	batch.Queue(statement, args...)
 	results := t.conn.SendBatch(ctx, batch)
 	t.tx = results.Tx()
-	if _, err := results.Exec(); err != nil { // of the BEGIN
+	if _, err := results.Exec(); err != nil { // the result of the BEGIN
 		return nil, errors.Join(err, results.Close())
 	}
 	return results, nil
@@ -102,7 +102,7 @@ type firstRows struct {
 
 func (r firstRows) Close() {
 	r.Rows.Close()
-	_ = r.results.Close() // the rows have the error
+	_ = r.results.Close() // the rows have returned the error
 }
 
 var errInUse = errors.New("the handler has left rows or batch results open: close them before you return")
@@ -128,16 +128,16 @@ func (t *transaction) Rollback() {
 	t.busy()
 	ctx, cancel := context.WithTimeout(context.Background(), rollbackLimit)
 	defer cancel()
-	_ = t.tx.Rollback(ctx) // pgx closes the connection if that fails
+	_ = t.tx.Rollback(ctx) // if it fails, pgx closes the connection
 }
 
-// busy tells whether the handler has left the connection in use, and remembers it.
+// busy reports whether the handler has left the connection in use, and remembers it.
 func (t *transaction) busy() bool {
 	t.inUse = t.inUse || t.conn.Conn().PgConn().IsBusy()
 	return t.inUse
 }
 
-// Ping blames the handler for a connection that it has left in use.
+// Ping returns nil if the handler has left the connection in use, so that the handler is to blame.
 func (t *transaction) Ping(ctx context.Context) error {
 	if t.inUse {
 		return nil

@@ -12,18 +12,18 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
 )
 
-// What Latest, Ordered and HighWater have in common.
+// The common part of Latest, Ordered and HighWater.
 
-// A VersionFunc tells which entity an event is about, and which version of the entity
-// it brings. It must tell the same of every copy of a message.
+// A VersionFunc returns the entity of an event, and the version of the entity in it. It must return
+// the same values for every copy of a message.
 //
 // Each consumer name has its own entities. An entity's name has 1 to 255 bytes of UTF-8. If one
-// consumer handles several kinds of entities, it includes the kind: "customer/17". The version
-// is not negative. If the function returns an error or an invalid value, or panics, the message
-// is dead-lettered with that reason.
+// consumer handles several kinds of entities, it includes the kind: "customer/17". The version is
+// not negative. If the function returns an error or an invalid value, or panics, the message is
+// dead-lettered with that reason.
 type VersionFunc func(d amqp.Delivery) (entity string, version int64, err error)
 
-// versionOf asks of. Its error is a refusal.
+// versionOf calls of. Its error is a refusal.
 func versionOf(e *engine.Engine, d amqp.Delivery, of VersionFunc) (entity string, version int64, err error) {
 	if err := engine.Readable(d); err != nil {
 		return "", 0, err
@@ -47,8 +47,7 @@ func versionOf(e *engine.Engine, d amqp.Delivery, of VersionFunc) (entity string
 // none is before every version.
 const none = -1
 
-// lockVersion locks the entity's mark and returns the version in it, or before if
-// there is none yet.
+// lockVersion locks the entity's mark and returns its version, or before if there is no mark yet.
 func lockVersion(ctx context.Context, tx bridge.Tx, marks driver.Marks, consumer, entity string, before int64) (int64, error) {
 	mark, err := marks.LockMark(ctx, tx, consumer, entity)
 	if err != nil || mark == "" {

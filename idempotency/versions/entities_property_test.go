@@ -19,8 +19,8 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/versions"
 )
 
-// A world is a queue, and a receiver that may fail in every way that a receiver can:
-// what is not acked is delivered again.
+// A world is a queue, and a receiver with every kind of failure: unacked messages are delivered
+// again.
 type world struct {
 	*receiver
 	strategy
@@ -28,9 +28,8 @@ type world struct {
 	faults bool
 }
 
-// checkEach lets all happen to a queue that rapid likes, and then delivers what is left
-// without a fault. Only events of inOrder come in their order. check looks at what was
-// handled of each entity.
+// checkEach applies random faults to a queue, and then delivers the remaining events without a
+// fault. Only inOrder events come in their order. check gets the handled events of each entity.
 func checkEach(t *testing.T, strategy string, inOrder bool, draw func(t *rapid.T, entity string) (events []string),
 	check func(t *rapid.T, w *world, entity string, events, handled []string)) {
 	r := newReceiver(t)
@@ -38,7 +37,7 @@ func checkEach(t *testing.T, strategy string, inOrder bool, draw func(t *rapid.T
 		if _, err := r.DB.ExecContext(context.Background(), `DELETE FROM orders; DELETE FROM bridge_kept`); err != nil {
 			t.Fatal(err)
 		}
-		w := &world{receiver: r, faults: true, strategy: r.strategies(uuid.NewString(), // a consumer without a memory
+		w := &world{receiver: r, faults: true, strategy: r.strategies(uuid.NewString(), // a consumer without earlier rows
 			versions.Options{Attempts: 2, MinDelay: 1, MaxDelay: 1, Hold: 5 * time.Second, DeadLetterExchange: true})[strategy]}
 		all := make(map[string][]string)
 		for _, entity := range []string{"a", "b"} {
@@ -68,14 +67,14 @@ func checkEach(t *testing.T, strategy string, inOrder bool, draw func(t *rapid.T
 	})
 }
 
-// said is the last word to the broker.
+// said records the last call to the broker.
 type said struct {
 	amqp.Acknowledger
 	acked, requeued bool
 }
 
-// deliver delivers the event at a place of the queue, with a fault that rapid draws.
-// The event stays in the queue if it is not acked.
+// deliver delivers the event at a place of the queue, with a random fault. The event stays in the
+// queue if it is not acked.
 func (w *world) deliver(t *rapid.T, place int) {
 	event := w.queue[place]
 	fault := "none"
@@ -122,7 +121,7 @@ func (w *world) deliver(t *rapid.T, place int) {
 		return errors.Join(placeEvent(ctx, tx, event), trouble())
 	})
 	switch {
-	case fault == "no ack" && word.acked: // the channel was closed: it comes again
+	case fault == "no ack" && word.acked: // the channel was closed, so it comes again
 	case word.acked && err == nil:
 		w.queue = slices.Delete(w.queue, place, place+1)
 	case word.requeued && errors.Is(err, idempotency.ErrHandedBack):
@@ -153,8 +152,8 @@ func (w *world) handledOf(entity string) (versions []string) {
 	return versions
 }
 
-// Whatever order and however often: each event takes effect once at most, in the
-// order of versions, and the last effect is that of the highest version.
+// In any order and with any repetition: each event takes effect at most once, in the order of
+// versions, and the last effect is the highest version's.
 func TestLatestEndsWithTheLatestWhateverHappens(t *testing.T) {
 	t.Parallel()
 	checkEach(t, "Latest", false, func(t *rapid.T, entity string) []string {
@@ -169,8 +168,8 @@ func TestLatestEndsWithTheLatestWhateverHappens(t *testing.T) {
 	})
 }
 
-// Whatever order and however often: each event takes effect once, in the order of
-// versions, and nothing stays behind.
+// In any order and with any repetition: each event takes effect once, in the order of versions, and
+// no event stays kept.
 func TestOrderedHandlesAllInOrderWhateverHappens(t *testing.T) {
 	t.Parallel()
 	checkEach(t, "Ordered", false, func(t *rapid.T, entity string) (versions []string) {
@@ -194,7 +193,7 @@ func TestOrderedHandlesAllInOrderWhateverHappens(t *testing.T) {
 	})
 }
 
-// In order, and however often: each message takes effect once.
+// In order, with any repetition: each message takes effect once.
 func TestHighWaterHandlesEachOnceWhateverHappensInOrder(t *testing.T) {
 	t.Parallel()
 	checkEach(t, "HighWater", true, func(t *rapid.T, source string) (keys []string) {

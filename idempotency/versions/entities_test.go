@@ -16,16 +16,16 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/versions"
 )
 
-// What is the same for the strategies that keep marks. An event's text is its entity
-// and its version or key, with a colon between them.
+// The common part of the strategies that keep marks. An event's text is its entity and its version
+// or key, with a colon between them.
 
-// A strategy handles events by one of them.
+// A strategy has the Handle and the Stats of one of them.
 type strategy struct {
 	handle func(ctx context.Context, db *sql.DB, d amqp.Delivery, fn versions.EventFunc) error
 	stats  func() idempotency.Stats
 }
 
-// strategies makes one of each for a consumer, whose names are made of the given one.
+// strategies makes one of each, with consumer names that begin with the given one.
 func (r *receiver) strategies(consumer string, opts versions.Options) map[string]strategy {
 	r.T.Helper()
 	opts.HandBack = opts.DeadLetter == nil && !opts.DeadLetterExchange
@@ -54,7 +54,7 @@ func placeEvent(ctx context.Context, tx *sql.Tx, event amqp.Delivery) error {
 	return receivertest.PlaceOrder(string(event.Body))(ctx, tx)
 }
 
-// event is a delivery of an event, under a tag of its own.
+// event returns a delivery of an event, with a new tag.
 func (r *receiver) event(text string) amqp.Delivery {
 	d := r.Delivery("id of " + text)
 	d.Body = []byte(text)
@@ -78,7 +78,7 @@ func (c *closing) Close() error {
 
 func (c *closing) IsClosed() bool { return c.closed }
 
-// orderTexts returns what is in the table of orders, in the order of insertion.
+// orderTexts returns the texts in the table of orders, in the order of insertion.
 func (r *receiver) orderTexts() string {
 	r.T.Helper()
 	rows, err := r.DB.QueryContext(context.Background(), `SELECT id FROM orders ORDER BY rowid`)
@@ -101,7 +101,7 @@ func (r *receiver) wantOrders(want string) {
 	}
 }
 
-// In an order that is not that of their versions or keys, and with copies.
+// In another order than by version or key, and with copies.
 func TestAStrategyHandlesOnlyWhatIsAboveItsMark(t *testing.T) {
 	for _, c := range []struct {
 		strategy, events, handled string
@@ -111,7 +111,8 @@ func TestAStrategyHandlesOnlyWhatIsAboveItsMark(t *testing.T) {
 			idempotency.Stats{Handled: 5, Stale: 4}},
 		{"HighWater", "a:0009 a:0010 b:x a:0010 a:0009 a:0100 b:y b:z b:y", "a:0009 a:0010 b:x a:0100 b:y b:z",
 			idempotency.Stats{Handled: 6, Duplicates: 3}},
-		// The price of keeping only the mark, as the comment of HighWater says: what comes late.
+		// The price of keeping only the mark, as HighWater's comment says: a late message counts as a
+		// duplicate.
 		{"HighWater", "a:1 b:1 a:3 a:2", "a:1 b:1 a:3", idempotency.Stats{Handled: 3, Duplicates: 1}},
 	} {
 		r := newReceiver(t)
@@ -190,8 +191,8 @@ func TestAMarkOfAnotherStrategyIsAnErrorAndLosesNothing(t *testing.T) {
 	})
 }
 
-// What is handed back comes again, and what was delivered after it on the same channel
-// must not go before it.
+// A message that is handed back comes again. Later deliveries of the same channel must not be
+// handled before it.
 func TestHighWaterHandlesNothingOfAChannelOnWhichItHandedSomethingBack(t *testing.T) {
 	r := newReceiver(t)
 	highWater, err := versions.NewHighWater(r.Inbox, "shop", receivertest.KeyOf, handBack)

@@ -16,7 +16,7 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/versions"
 )
 
-// exampleEvent stands in for a delivery of an event of a customer.
+// exampleEvent returns a delivery of an event of a customer.
 func exampleEvent(version int64, body string) amqp.Delivery {
 	return amqp.Delivery{Acknowledger: silent{}, Headers: amqp.Table{"customer": "17", "version": version}, Body: []byte(body)}
 }
@@ -27,7 +27,7 @@ func (silent) Ack(uint64, bool) error { return nil }
 func (silent) Close() error           { return nil }
 func (silent) IsClosed() bool         { return false }
 
-// customerVersion reads what the sender has put in two headers.
+// customerVersion reads the sender's two headers.
 func customerVersion(d amqp.Delivery) (entity string, version int64, err error) {
 	customer, _ := d.Headers["customer"].(string)
 	version, ok := d.Headers["version"].(int64)
@@ -37,7 +37,7 @@ func customerVersion(d amqp.Delivery) (entity string, version int64, err error) 
 	return "customer/" + customer, version, nil
 }
 
-// Of a customer's addresses only the latest matters.
+// Only the latest of a customer's addresses matters.
 func ExampleLatest() {
 	db, inbox, closeDB := openShop(context.Background())
 	defer closeDB()
@@ -49,7 +49,7 @@ func ExampleLatest() {
 		exampleEvent(1, "1 Mill Lane"), exampleEvent(3, "7 High Street"), exampleEvent(2, "4 Park Road"), exampleEvent(3, "7 High Street"),
 	} {
 		err := latest.Handle(context.Background(), db, d, func(ctx context.Context, tx *sql.Tx) error {
-			fmt.Println("moves to", string(d.Body)) // and by tx to the table of customers
+			fmt.Println("moves to", string(d.Body)) // with tx into the table of customers
 			return nil
 		})
 		if err != nil {
@@ -63,7 +63,7 @@ func ExampleLatest() {
 	// 2 stale
 }
 
-// What is booked on an account builds on what was booked before.
+// Each booking on an account builds on the previous one.
 func ExampleOrdered() {
 	db, inbox, closeDB := openShop(context.Background())
 	defer closeDB()
@@ -73,10 +73,10 @@ func ExampleOrdered() {
 	}
 	ctx := context.Background()
 	book := func(ctx context.Context, tx *sql.Tx, event amqp.Delivery) error {
-		fmt.Println("book", string(event.Body)) // by tx
+		fmt.Println("book", string(event.Body)) // with tx
 		return nil
 	}
-	// Beside the consumers: go ordered.Watch(ctx, db, book)
+	// Run beside the consumers: go ordered.Watch(ctx, db, book)
 	for _, d := range []amqp.Delivery{exampleEvent(2, "+30"), exampleEvent(4, "-5"), exampleEvent(1, "+100"), exampleEvent(2, "+30")} {
 		if err := ordered.Handle(ctx, db, d, book); err != nil {
 			log.Print(err) // the message comes again
@@ -95,7 +95,7 @@ func ExampleOrdered() {
 	// customer/17 waits for version 3
 }
 
-// A meter numbers its readings, and sends the next when the last has arrived.
+// A meter numbers its readings, and sends the next one when the last has arrived.
 func ExampleHighWater() {
 	db, inbox, closeDB := openShop(context.Background())
 	defer closeDB()
@@ -109,7 +109,7 @@ func ExampleHighWater() {
 	for _, id := range []string{"9", "10", "10", "11"} {
 		d := amqp.Delivery{Acknowledger: silent{}, AppId: "meter 4", MessageId: id}
 		err := highWater.Handle(context.Background(), db, d, func(ctx context.Context, tx *sql.Tx) error {
-			fmt.Println("reading", d.MessageId) // by tx
+			fmt.Println("reading", d.MessageId) // with tx
 			return nil
 		})
 		if err != nil {

@@ -14,16 +14,16 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
 )
 
-// A KeyFunc tells which source a message comes from, and its key. It must tell the
-// same of every copy of a message.
+// A KeyFunc returns the source of a message, and its key. It must return the same values for every
+// copy of a message.
 //
 // Each consumer name has its own sources. Source and key have 1 to 255 bytes of UTF-8 each. If
 // the function returns an error or an invalid value, or panics, the message is dead-lettered
 // with that reason.
 //
-// Keys are compared byte by byte, and all keys of a source must have the same length. So the
-// usual texts of UUIDv7s and ULIDs are in order (if the case of letters never varies). Numbers
-// are in order if they are padded with zeros:
+// Keys are compared byte by byte, and all keys of a source must have the same length. So the usual
+// texts of UUIDv7s and ULIDs are in order (if the case of letters never varies). Numbers are in
+// order if they are padded with zeros:
 //
 //	key := fmt.Sprintf("%020d", n)
 //
@@ -32,25 +32,25 @@ import (
 type KeyFunc func(d amqp.Delivery) (source, key string, err error)
 
 // A HighWater handles a message only if its key is higher than all keys of its source that were
-// handled before. However many messages pass, it keeps one row for each source, with the
-// highest key. There is nothing to purge, and no duplicate is too old to be recognised.
+// handled before. It keeps one row for each source, with the highest key, however many messages
+// pass. There is nothing to purge, and no duplicate is too old to be recognized.
 //
 // # Only in order
 //
-// It is right only if the messages of a source come in the order of their keys. A message that
-// comes after one with a higher key is taken for a duplicate: it is acked and NOT handled, and
-// nothing reports it. Use it only if all of this is true:
+// It is correct only if the messages of a source come in the order of their keys. A message that
+// comes after one with a higher key is treated as a duplicate: it is acked and NOT handled, and no
+// error or log line reports it. Use it only if all of this is true:
 //
-//   - The source makes growing keys and publishes in their order, on one connection
-//     and one channel, with no two senders for one source. A UUIDv7 grows only within
-//     the process that makes it.
-//   - Nothing on the way changes the order. The bridge's verifier may: messages that have
-//     committed overtake those that are still open, or that a target refuses for the moment. So
-//     behind a verifier a source must have only one message under way: it sends the next when
-//     it knows that the last has arrived, by a reply for example. Otherwise use an idempotency.Guard, or
-//     Ordered if there are version numbers without holes.
-//   - One consumer takes all messages of a source: the queue has x-single-active-consumer, or
-//     the consumer is exclusive. It calls Handle for one message after the other, as they come.
+//   - The source makes growing keys and publishes in their order, on one connection and one
+//     channel, with no two senders for one source. A UUIDv7 grows only within the process that
+//     makes it.
+//   - The order does not change on the way. The bridge's verifier may change it: committed messages
+//     overtake messages whose transactions are still open, and messages that a target refuses for
+//     the moment. So behind a verifier a source must have only one message under way: it sends the
+//     next when it knows that the last has arrived, by a reply for example. Otherwise use an
+//     idempotency.Guard, or Ordered if there are version numbers without holes.
+//   - One consumer takes all messages of a source: the queue has x-single-active-consumer, or the
+//     consumer is exclusive. It calls Handle for one message after the other, as they come.
 //   - A dead-lettered message is not put back in the queue: the mark has passed it meanwhile.
 //     Handle it in another way.
 //
@@ -58,13 +58,13 @@ type KeyFunc func(d amqp.Delivery) (source, key string, err error)
 //
 // # It closes channels
 //
-// A message that is requeued by a nack may be overtaken by those behind it (measured on
-// RabbitMQ 3.10: always, if more than one is unacked, or if a quorum queue has no delivery
-// limit). When a channel is closed, its messages go back in their order. So where an idempotency.Guard would
-// requeue a message, a HighWater closes the channel, and handles nothing else that this channel
-// has delivered. A Consumer, which must have one worker, then consumes anew. A loop of your own
-// ends, as it does when the connection is lost: open a channel and consume anew. With a prefetch
-// of 1 the fewest messages are delivered again.
+// Messages behind a message that is requeued by a nack may overtake it (measured on RabbitMQ 3.10:
+// always, if more than one is unacked, or if a quorum queue has no delivery limit). When a channel
+// is closed, its messages go back in their order. So a HighWater closes the channel when an
+// idempotency.Guard would requeue a message, and handles no further delivery of this channel. A
+// Consumer, which must have one worker, then consumes again on a new channel. Your own loop ends,
+// as it does when the connection is lost: open a channel and consume again. With a prefetch of 1
+// the fewest messages are delivered again.
 type HighWater struct {
 	engine *engine.Engine
 	marks  driver.Marks
@@ -72,8 +72,8 @@ type HighWater struct {
 }
 
 // NewHighWater returns a HighWater that keeps its keys in marks, in the name of consumer. Every
-// inbox of this module is a driver.Marks. The rules for the name and opts are those of idempotency.New; a
-// name must not be shared with another strategy.
+// inbox of this module is a driver.Marks. Name and opts follow the rules of idempotency.New; a name
+// must not be shared with another strategy.
 func NewHighWater(marks driver.Marks, consumer string, keyOf KeyFunc, opts *Options) (*HighWater, error) {
 	switch {
 	case marks == nil:
@@ -89,15 +89,15 @@ func NewHighWater(marks driver.Marks, consumer string, keyOf KeyFunc, opts *Opti
 	return &HighWater{e, marks, keyOf}, nil
 }
 
-// Handle runs fn if d's key is higher than the mark of its source. fn and the new mark are in
-// one transaction on db; Handle acks d after the commit. Any other message is acked and counted
-// in Stats.Duplicates.
+// Handle runs fn if d's key is higher than the mark of its source. fn and the new mark are in one
+// transaction on db; Handle acks d after the commit. Any other message is acked and counted in
+// Stats.Duplicates.
 //
-// Two messages of one source are handled one after the other, in whatever process: the second
-// waits for the end of the first one's transaction. fn, errors and failures are as with
-// idempotency.Guard.Handle, except that d is handed back by closing its channel. If the channel is closed
-// already, d is handed back at once. d must come from an *amqp.Channel, or have an Acknowledger
-// that closes like one.
+// Two messages of one source are handled one after the other, in any process: the second waits for
+// the end of the first one's transaction. fn, errors and failures are as with
+// idempotency.Guard.Handle, except that d is handed back by closing its channel. If the channel is
+// closed already, d is handed back at once. d must come from an *amqp.Channel, or have an
+// Acknowledger that closes like one.
 //
 // After a crash before the commit nothing has happened, and the message comes again. After a
 // crash between the commit and the ack it also comes again, as a duplicate.
@@ -108,7 +108,7 @@ func (h *HighWater) Handle(ctx context.Context, db *sql.DB, d amqp.Delivery, fn 
 	if channel, ok := d.Acknowledger.(engine.Closable); !ok {
 		panic("versions: HighWater needs deliveries of a channel that can be closed")
 	} else if channel.IsClosed() {
-		return h.engine.HandBack(d, amqp.ErrClosed) // a message before d may have been handed back with the channel
+		return h.engine.HandBack(d, amqp.ErrClosed) // an earlier message may have been handed back with the channel
 	}
 	return h.engine.Deliver(ctx, d, func(ctx context.Context) (engine.Outcome, error) {
 		source, key, err := h.read(d)

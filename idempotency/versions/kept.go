@@ -15,9 +15,9 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
 )
 
-// The steps within one transaction of an Ordered, all but lock after it.
+// The steps within one transaction of an Ordered. All except lock run after lock.
 
-// lock locks the entity and returns the version that was handled last.
+// lock locks the entity and returns the last handled version.
 func (o *Ordered) lock(ctx context.Context, tx bridge.Tx, entity string) (int64, error) {
 	return lockVersion(ctx, tx, o.keeper, o.engine.Consumer, entity, *o.opts.Start-1)
 }
@@ -50,8 +50,8 @@ func (o *Ordered) keep(ctx context.Context, tx bridge.Tx, d amqp.Delivery, entit
 	return engine.Kept, nil
 }
 
-// advance makes version the last one, takes it out of the store if it was kept, and
-// tells whether the next is there.
+// advance makes version the last one, deletes it from the store if it was kept, and reports whether
+// the next one is kept.
 func (o *Ordered) advance(ctx context.Context, tx bridge.Tx, entity string, version int64) (due bool, err error) {
 	if err := setVersion(ctx, tx, o.keeper, o.engine.Consumer, entity, version); err != nil {
 		return false, err
@@ -69,7 +69,7 @@ func (o *Ordered) advance(ctx context.Context, tx bridge.Tx, entity string, vers
 	return first-1 == version, nil
 }
 
-// isDue tells whether the version after last is kept.
+// isDue reports whether the version after last is kept.
 func (o *Ordered) isDue(ctx context.Context, tx bridge.Tx, entity string, last int64) (bool, error) {
 	first, message, err := o.keeper.FirstKept(ctx, tx, o.engine.Consumer, entity)
 	return message != nil && first-1 == last, err
@@ -78,14 +78,14 @@ func (o *Ordered) isDue(ctx context.Context, tx bridge.Tx, entity string, last i
 // A Gap is an entity with kept events.
 type Gap struct {
 	Entity  string
-	Missing int64         // the version that the entity waits for
-	First   int64         // the lowest version that is kept; if it is Missing, its handling fails, or is about to begin
-	Kept    int           // how many events are kept
+	Missing int64         // the entity waits for this version
+	First   int64         // the lowest kept version; if it is Missing, its handling fails, or is about to begin
+	Kept    int           // number of kept events
 	Age     time.Duration // since the oldest of them was kept, in whole seconds
 }
 
-// Gaps returns at most limit entities with kept events, those that have waited longest first.
-// It reads all rows that are kept for the consumer, without the messages.
+// Gaps returns at most limit entities with kept events, the longest waiting first. It reads all
+// kept rows of the consumer, without the messages.
 func (o *Ordered) Gaps(ctx context.Context, db *sql.DB, limit int) ([]Gap, error) {
 	var entities []driver.KeptEntity
 	_, err := o.engine.InTx(ctx, db, func(ctx context.Context, tx *sql.Tx) (_ engine.Outcome, err error) {
@@ -111,18 +111,17 @@ func (o *Ordered) Gaps(ctx context.Context, db *sql.DB, limit int) ([]Gap, error
 // ErrNotWaiting: the version was handled or skipped before.
 var ErrNotWaiting = errors.New("the entity does not wait for this version")
 
-// Skip gives up all versions of an entity up to and including through. The entity goes on with
-// the next one. It is for an operator who knows that these versions will not come, or that a
-// consumer begins after them. If one comes later all the same, it is acked as a duplicate.
+// Skip gives up all versions of an entity up to and including through. The entity goes on with the
+// next one. An operator uses it if these versions will not come, or if a consumer begins after
+// them. If one of them comes later, it is acked as a duplicate.
 //
 // If events of these versions are kept, Skip calls instead for each of them, in order, in the
-// transaction that takes them out of the store. instead may put them elsewhere, or handle them
-// in another way. If it fails, nothing is skipped. If it is nil and there are such events, Skip
-// fails.
+// transaction that deletes them from the store. instead may store them elsewhere, or handle them in
+// another way. If it fails, nothing is skipped. If it is nil and there are such events, Skip fails.
 //
-// The kept events that are then due are handled with the entity's next delivery, or by Watch.
-// If the entity does not wait for through, the error is ErrNotWaiting. A repeated Skip returns
-// it too, if the first one had committed.
+// Kept events that are due after that are handled with the entity's next delivery, or by Watch. If
+// the entity does not wait for through, the error is ErrNotWaiting. A repeated Skip also returns
+// it, if the first one had committed.
 func (o *Ordered) Skip(ctx context.Context, db *sql.DB, entity string, through int64, instead EventFunc) error {
 	var last int64
 	_, err := o.engine.InTx(ctx, db, func(ctx context.Context, tx *sql.Tx) (_ engine.Outcome, err error) {

@@ -14,21 +14,21 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
 )
 
-// A Latest handles an event only if no later one of its entity has been handled. It keeps one
-// row for each entity, with the version that was handled last.
+// A Latest handles an event only if no later one of its entity has been handled. It keeps one row
+// for each entity, with the last handled version.
 //
-// Use it if every event carries the whole state of its entity, so that the latest event
-// replaces the others: a price, an address, a document to be indexed. The messages may come in
-// any order, and twice. Any number of consumers may share the work. The handler may see gaps:
-// versions that were overtaken are never handled.
+// Use it if every event carries the whole state of its entity, so that the latest event replaces
+// the others: a price, an address, a document to be indexed. The messages may come in any order,
+// and twice. Any number of consumers may share the work. The handler may see gaps: versions that
+// were overtaken are never handled.
 //
-// Do not use it if an event is a change to be added to those before (a booking, a quantity): a
-// change that is overtaken would be lost. Use Ordered for those if the order matters, and else
-// an idempotency.Guard.
+// Do not use it if an event is a change to be added to earlier ones (a booking, a quantity): a
+// change that is overtaken would be lost. For such events use Ordered if the order matters,
+// otherwise an idempotency.Guard.
 //
 // One event with a version that is far too high makes all later ones of its entity stale. So let
-// the VersionFunc refuse a version that cannot be: the event is dead-lettered with that reason, and
-// the entity goes on. Without that, Reset undoes it. Stats.Stale grows meanwhile.
+// the VersionFunc refuse an impossible version: the event is dead-lettered with that reason, and
+// the entity goes on. Without that, Stats.Stale grows until a Reset.
 //
 // The rows stay. If an entity is gone for good, its row may be deleted from bridge_mark when no
 // copy of its events can be under way any more.
@@ -38,9 +38,9 @@ type Latest struct {
 	versionOf VersionFunc
 }
 
-// NewLatest returns a Latest that keeps its versions in marks, in the name of consumer. Every
-// inbox of this module is a driver.Marks. The rules for the name and opts are those of idempotency.New; a
-// name must not be shared with another strategy.
+// NewLatest returns a Latest that keeps its versions in marks, in the name of consumer. Every inbox
+// of this module is a driver.Marks. Name and opts follow the rules of idempotency.New; a name must
+// not be shared with another strategy.
 func NewLatest(marks driver.Marks, consumer string, versionOf VersionFunc, opts *Options) (*Latest, error) {
 	switch {
 	case marks == nil:
@@ -55,16 +55,16 @@ func NewLatest(marks driver.Marks, consumer string, versionOf VersionFunc, opts 
 	return &Latest{e, marks, versionOf}, nil
 }
 
-// Handle runs fn if d is newer than all events of its entity that have been handled. fn and the new version
-// are in one transaction on db; Handle acks d after the commit. An event that is not newer is
-// acked, and counted in Stats.Stale.
+// Handle runs fn if d is newer than all handled events of its entity. fn and the new version are in
+// one transaction on db; Handle acks d after the commit. An event that is not newer is acked, and
+// counted in Stats.Stale.
 //
-// If two events of one entity come at the same moment, the second waits for the end of the
-// first one's transaction, and is judged then. fn, errors and failures are as with
+// If two events of one entity come at the same moment, the second waits for the end of the first
+// one's transaction, and is then judged. fn, errors and failures are as with
 // idempotency.Guard.Handle.
 //
-// After a crash before the commit nothing has happened, and the event comes again. After a
-// crash between the commit and the ack it also comes again, and is stale.
+// After a crash before the commit nothing has happened, and the event comes again. After a crash
+// between the commit and the ack it also comes again, and is stale.
 func (l *Latest) Handle(ctx context.Context, db *sql.DB, d amqp.Delivery, fn func(ctx context.Context, tx *sql.Tx) error) error {
 	if db == nil || fn == nil {
 		panic("versions: Handle needs a database and a function")

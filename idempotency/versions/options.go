@@ -12,19 +12,19 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
 )
 
-// Options say how a strategy retries, and what happens to a message that it gives up: exactly one
-// of Queues, DeadLetterExchange, DeadLetter and HandBack is required. The zero value of each other
-// field means its default. Each field is the one of idempotency.Options, where it is explained.
+// Options define how a strategy retries, and where a message goes that it gives up: exactly one of
+// Queues, DeadLetterExchange, DeadLetter and HandBack is required. The zero value of each other
+// field means its default. The fields are explained in idempotency.Options.
 type Options struct {
 	Attempts int           // failures before a message is dead-lettered; default 13
 	MinDelay time.Duration // pause after the first failure; doubles with each further one; default 100 ms
 	MaxDelay time.Duration // the longest pause; default 1 minute
-	Hold     time.Duration // how long a delivery is kept at most; default 6 minutes
+	Hold     time.Duration // how long a delivery is held at most; default 6 minutes
 	Drain    time.Duration // how long an attempt may go on after its context has ended; default 5 seconds
 
 	// Queues are the queues that idempotency.DeclareReceiver has declared. Latest uses their retry
-	// queues. Ordered and HighWater, whose later messages would overtake, retry in place, and use
-	// the dead queue only.
+	// queues. With Ordered and HighWater later messages would overtake, so they retry in place, and
+	// use the dead queue only.
 	Queues *idempotency.Queues
 
 	DeadLetterExchange bool                                                           // the queue has one: reject messages

@@ -17,46 +17,46 @@ import (
 )
 
 // An Ordered handles the events of each entity once, strictly in the order of their versions:
-// version n only when n-1 is handled. An event that comes too early is kept in the database,
-// acked, and handled when its turn comes.
+// version n only after n-1. An event that comes too early is kept in the database, acked, and
+// handled when its turn comes.
 //
-// Use it if every event is a change that builds on the one before, and each entity counts its
-// changes without a hole: the lines of an account, the steps of an order. The messages may come
-// in any order, and twice. Any number of consumers may share the work.
+// Use it if every event is a change that builds on the previous one, and each entity counts its
+// changes without a hole: the lines of an account, the steps of an order. The messages may come in
+// any order, and twice. Any number of consumers may share the work.
 //
 // Do not use it if versions may be missing. A sequence of the database leaves a hole at every
-// rollback; count in the entity's row instead. If each event carries the whole state, use
-// Latest, which does not wait for anything.
+// rollback; count in the entity's row instead. If each event carries the whole state, use Latest,
+// which waits for no version.
 //
 // # The first version
 //
-// The first version of an entity without a row is OrderedOptions.Start, 1 unless set. If a
-// consumer is added later and does not get the events from the beginning, tell it by Skip where
-// each entity stands; otherwise it keeps and waits.
+// The first version of an entity without a row is OrderedOptions.Start, 1 unless set. If a consumer
+// is added later and does not get the events from the beginning, call Skip with the present version
+// of each entity; otherwise it keeps their events and waits.
 //
 // # Gaps
 //
-// A version may be missing because it was dead-lettered, by this consumer or by the verifier,
-// or because it was never sent. It stops its entity and no other. Gaps lists the entities that wait; Watch
-// reports entities that have waited for longer than OrderedOptions.GapAge. Put the missing event back in
-// the queue, or go on without it by Skip.
+// A version may be missing because it was dead-lettered, by this consumer or by the verifier, or
+// because it was never sent. It stops its entity and no other. Gaps lists the waiting entities;
+// Watch reports entities that have waited for longer than OrderedOptions.GapAge. Put the missing
+// event back in the queue, or go on without it by Skip.
 //
 // # A kept event that fails
 //
-// It is not dead-lettered: there is no delivery to reject any more. It stays where it
-// is, its entity waits for it as for a missing one (Gaps then shows a Missing that is
-// equal to First), and it is tried again once with every delivery for that entity and
-// every round of Watch. Each failure is logged. Where the connection is dead after its
-// handler, the database may be to blame: a delivery tries again, and takes it for a
-// failure of the event when that was so three times in a row.
+// A kept event is not dead-lettered, because there is no delivery to reject any more. It stays in
+// the store, its entity waits for it as for a missing one (Gaps then shows a Missing that is equal
+// to First), and it is tried again once with every delivery for that entity and every round of
+// Watch. Each failure is logged. If the connection is dead after its handler, the database may be
+// to blame: a delivery tries again, and counts a failure of the event after three such attempts in
+// a row.
 //
 // # At a crash
 //
-// Every event is unacked in the queue, or kept, or handled. Keeping an event is one
-// transaction. Handling it is another, together with the mark, the handler's effects and the
-// deletion from the store. So nothing is lost and nothing handled twice. Between the handling
-// of version n and that of a kept n+1, the delivery of n is not acked yet. After a crash there
-// it comes again, is recognised as a duplicate, and n+1 is handled.
+// Every event is unacked in the queue, or kept, or handled. Keeping an event is one transaction.
+// Handling it is another, together with the mark, the handler's effects and the deletion from the
+// store. So no event is lost or handled twice. Between the handling of version n and of a kept n+1,
+// the delivery of n is not acked yet. After a crash there it comes again, is recognized as a
+// duplicate, and n+1 is handled.
 type Ordered struct {
 	engine    *engine.Engine
 	keeper    driver.Keeper
@@ -80,8 +80,8 @@ type OrderedOptions struct {
 	// that comes early is dead-lettered. Default 256 KiB.
 	MaxKeptBytes int
 
-	// GapAge is how long an event may be kept before Watch reports that its entity waits. It is
-	// also how often Watch looks. Default 1 minute.
+	// GapAge is how long an event may be kept before Watch reports that its entity waits. It is also
+	// the interval of Watch. Default 1 minute.
 	GapAge time.Duration
 }
 
@@ -116,8 +116,8 @@ func (o *OrderedOptions) withDefaults() (OrderedOptions, error) {
 }
 
 // NewOrdered returns an Ordered that keeps its versions and events in keeper, in the name of
-// consumer. Every inbox of this module is a driver.Keeper. The rules for the name and opts are
-// those of idempotency.New; a name must not be shared with another strategy.
+// consumer. Every inbox of this module is a driver.Keeper. Name and opts follow the rules of
+// idempotency.New; a name must not be shared with another strategy.
 func NewOrdered(keeper driver.Keeper, consumer string, versionOf VersionFunc, opts *OrderedOptions) (*Ordered, error) {
 	switch {
 	case keeper == nil:
@@ -133,24 +133,24 @@ func NewOrdered(keeper driver.Keeper, consumer string, versionOf VersionFunc, op
 	if err != nil {
 		return nil, fmt.Errorf("new ordered: %w", err)
 	}
-	e.InPlace = true // else all later events of the entity would be kept meanwhile
+	e.InPlace = true // otherwise all later events of the entity would be kept meanwhile
 	return &Ordered{engine: e, keeper: keeper, versionOf: versionOf, opts: filled}, nil
 }
 
-// An EventFunc handles an event: the current delivery, or one that was kept, which has the
-// whole message and can be neither acked nor rejected. Otherwise it is like fn of idempotency.Guard.Handle.
+// An EventFunc handles an event: the current delivery, or a kept one, which has the whole message
+// and can be neither acked nor rejected. Otherwise it is like fn of idempotency.Guard.Handle.
 type EventFunc func(ctx context.Context, tx *sql.Tx, event amqp.Delivery) error
 
-// lostEnough is after how many connections lost in a row a kept event has failed. Where
-// the database was to blame after all, nothing is lost: the event is tried again later.
+// lostEnough is the number of connections lost in a row after which a kept event counts as failed.
+// If the database was to blame, no harm is done: the event is tried again later.
 const lostEnough = 3
 
 // Handle handles d if its turn has come, and then the kept events that follow it, each in a
-// transaction of its own on db; or keeps d. Then it acks d. An event that was handled or kept
+// separate transaction on db; or it keeps d. Then it acks d. An event that was handled or kept
 // before is acked and counted in Stats.Duplicates.
 //
-// If two events of one entity come at the same moment, the second waits for the end of the
-// first one's transaction, and is judged then. Errors and failures are as with idempotency.Guard.Handle,
+// If two events of one entity come at the same moment, the second waits for the end of the first
+// one's transaction, and is then judged. Errors and failures are as with idempotency.Guard.Handle,
 // except for kept events (see Ordered).
 func (o *Ordered) Handle(ctx context.Context, db *sql.DB, d amqp.Delivery, fn EventFunc) error {
 	if db == nil || fn == nil {
@@ -178,15 +178,15 @@ func (o *Ordered) Handle(ctx context.Context, db *sql.DB, d amqp.Delivery, fn Ev
 				o.engine.Count.FailedAttempts.Add(1)
 				o.engine.Log.Error("kept event failed, its entity waits", "entity", entity, "error", err)
 			case err != nil:
-				return engine.Unfinished, err // d is done with; only the rest is tried again
+				return engine.Unfinished, err // d is done; only the kept events are tried again
 			}
 		}
 		return ended, nil
 	})
 }
 
-// arrive handles d, or keeps it, or finds that neither is to be done; and tells
-// whether an event is kept whose turn has come now.
+// arrive handles d, or keeps it, or does neither for a duplicate. It reports whether the next event
+// is kept.
 func (o *Ordered) arrive(ctx context.Context, db *sql.DB, d amqp.Delivery, entity string, version int64, fn EventFunc) (ended engine.Outcome, due bool, err error) {
 	ended, err = o.engine.InTx(ctx, db, func(ctx context.Context, tx *sql.Tx) (engine.Outcome, error) {
 		last, err := o.lock(ctx, bridge.SQL(tx), entity)
@@ -211,8 +211,8 @@ func (o *Ordered) arrive(ctx context.Context, db *sql.DB, d amqp.Delivery, entit
 	return ended, due, err
 }
 
-// catchUp handles the kept events of an entity whose turn has come. An event that
-// fails ends it without an error.
+// catchUp handles the kept events of an entity whose turn has come. It ends at an event that fails,
+// without an error.
 func (o *Ordered) catchUp(ctx context.Context, db *sql.DB, entity string, fn EventFunc) error {
 	for due := true; due; {
 		var version int64
@@ -228,7 +228,7 @@ func (o *Ordered) catchUp(ctx context.Context, db *sql.DB, entity string, fn Eve
 				return engine.Unfinished, err
 			}
 			if message == nil || version-1 != last {
-				due = false // another consumer has done it
+				due = false // another consumer has handled it
 				return engine.Duplicate, nil
 			}
 			if event, err = engine.DecodeMessage(message); err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/versions"
 )
 
-// Such as a statement larger than the server takes. The deliveries of its entity, which are
-// handled or kept themselves, take up no consumer for as long as they may be held.
+// For example a statement larger than the server accepts. Other deliveries of its entity are
+// handled or kept themselves, and do not occupy a consumer until Hold ends.
 func TestAKeptEventThatLosesItsConnectionEachTimeStopsItsEntityOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newOrdered(t, versions.OrderedOptions{Options: versions.Options{Hold: time.Hour, MaxDelay: time.Minute}})
@@ -44,12 +44,12 @@ func TestAKeptEventThatLosesItsConnectionEachTimeStopsItsEntityOnly(t *testing.T
 			t.Errorf("the log is\n%s", log)
 		}
 		kills = false
-		receivertest.Must(t, r.Handle(t.Context(), r.DB, r.event("a:1"), handler)) // also a duplicate goes on
+		receivertest.Must(t, r.Handle(t.Context(), r.DB, r.event("a:1"), handler)) // a duplicate also continues with kept events
 		r.wantOrders("a:1 b:1 a:2 a:3")
 	})
 }
 
-// A shutdown is nobody's failure: the delivery comes again, and goes on with what is kept.
+// A shutdown is no failure: the delivery comes again, and continues with the kept events.
 func TestAShutdownWhileAKeptEventIsHandledLeavesTheDeliveryUnacked(t *testing.T) {
 	r := newOrdered(t, versions.OrderedOptions{Options: versions.Options{MinDelay: 1, MaxDelay: 1, Drain: -1}})
 	r.take("a:2")

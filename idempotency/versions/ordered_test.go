@@ -19,8 +19,7 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/versions"
 )
 
-// An orderedReceiver is a receiver whose events are handled in order; each stores its
-// text.
+// An orderedReceiver is a receiver whose events are handled in order; each stores its text.
 type orderedReceiver struct {
 	*receiver
 	*versions.Ordered
@@ -77,7 +76,7 @@ func TestTheFirstVersionIsAsConfiguredAndTheGreatestIsNoEnd(t *testing.T) {
 		r.take(second)
 		r.wantGaps(versions.Gap{Entity: "a", Missing: start, First: start + 1, Kept: 1})
 		if start > 0 {
-			r.take(fmt.Sprint("a:", start-1)) // before the first: nothing to do
+			r.take(fmt.Sprint("a:", start-1)) // before the first version: a duplicate
 		}
 		r.take(first, second)
 		r.wantOrders(first + " " + second)
@@ -97,7 +96,7 @@ func TestWhatIsKeptIsBounded(t *testing.T) {
 	if reason == nil || !strings.Contains(reason.Error(), "2 events of it are kept already") {
 		t.Errorf("dead-lettered for %v", reason)
 	}
-	r.take("a:3") // a copy is none more
+	r.take("a:3") // a copy does not count as another one
 	large := r.event("b:2")
 	large.Headers = amqp.Table{"pad": strings.Repeat("x", 1000)}
 	receivertest.Must(t, r.Handle(t.Context(), r.DB, large, r.handler))
@@ -115,19 +114,19 @@ func TestAKeptEventThatFailsStopsItsEntityAndIsTriedAgain(t *testing.T) {
 	r.take("a:2", "a:3", "a:1", "b:1")
 	r.wantOrders("a:1 b:1")
 	r.wantGaps(versions.Gap{Entity: "a", Missing: 2, First: 2, Kept: 2})
-	r.take("a:4") // one more attempt
+	r.take("a:4") // triggers one more attempt
 	r.wantOrders("a:1 b:1")
 	if log := r.Log.String(); strings.Count(log, "kept event failed") != 2 || !strings.Contains(log, `message_id="id of a:2"`) {
 		t.Errorf("the log is\n%s", log)
 	}
 	delete(r.fail, "a:2")
-	r.take("a:1") // also a duplicate goes on
+	r.take("a:1") // a duplicate also continues with kept events
 	r.wantOrders("a:1 b:1 a:2 a:3 a:4")
 	receivertest.WantStats(t, r.Ordered.Stats(), idempotency.Stats{Handled: 2, Kept: 3, Released: 3, Duplicates: 1, FailedAttempts: 2})
 }
 
-// The delivery of version n is not acked before what it has released is handled, or
-// has failed; a database that is away is waited for.
+// The delivery of version n is not acked before the events that it has released are handled or have
+// failed. If the database is unavailable, the delivery waits.
 func TestADatabaseThatGoesAwayBetweenTwoEventsLosesNeither(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newOrdered(t, versions.OrderedOptions{Options: versions.Options{Attempts: 1, DeadLetterExchange: true, Hold: time.Minute}})
@@ -160,8 +159,8 @@ func TestADatabaseThatGoesAwayBetweenTwoEventsLosesNeither(t *testing.T) {
 	})
 }
 
-// Between the handling of an event and that of a kept one, another consumer may have
-// handled the kept one.
+// Between the handling of an event and of a kept one, another consumer may have handled the kept
+// one.
 func TestAKeptEventThatAnotherHasHandledIsNotHandledAgainNorTheNextTooEarly(t *testing.T) {
 	for _, kept := range []string{"a:2", "a:2 a:4"} {
 		r := newOrdered(t, versions.OrderedOptions{})
@@ -169,7 +168,7 @@ func TestAKeptEventThatAnotherHasHandledIsNotHandledAgainNorTheNextTooEarly(t *t
 		r.Faults.OnCommit = func(commit func() error) error {
 			r.Faults.OnCommit = nil
 			err := commit() // of a:1
-			r.take("a:1")   // the other consumer gets a copy, and goes on with a:2
+			r.take("a:1")   // the other consumer gets a copy, and handles a:2
 			return err
 		}
 		r.take("a:1")
@@ -186,7 +185,7 @@ func TestSkipGivesUpWhatDoesNotCome(t *testing.T) {
 		}
 	}
 	receivertest.Must(t, r.Skip(t.Context(), r.DB, "a", 2, nil))
-	r.take("a:2") // comes all the same
+	r.take("a:2") // it comes nevertheless
 	r.wantOrders("a:1 a:3")
 	r.wantGaps()
 

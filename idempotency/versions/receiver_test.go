@@ -19,5 +19,5 @@ func newReceiver(t *testing.T) *receiver {
 	return &receiver{receivertest.New(t)}
 }
 
-// handBack are the options of a test in which nothing is dead-lettered.
+// handBack are the options of a test that dead-letters no message.
 var handBack = &versions.Options{HandBack: true}

@@ -9,12 +9,12 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
 )
 
-// Reset sets the version of an entity that was handled last, to any version from -1 (none) on: the
-// next event that is handled is one above it. It is for an operator, after an event with a version
-// that was far too high has made all later ones stale. Events that were acked as stale meanwhile do
-// not come again: have the sender send the entity's state anew.
+// Reset sets the last handled version of an entity, to any version from -1 (none) on: the next
+// handled event is one above it. An operator uses it after an event with a version that was far too
+// high has made all later ones stale. Events that were acked as stale meanwhile do not come again:
+// have the sender send the entity's state again.
 //
-// This does the same in SQL; on SQL Server, CAST each text AS varbinary(255):
+// The same in SQL; on SQL Server, CAST each text AS varbinary(255):
 //
 //	UPDATE bridge_mark SET mark = '41' WHERE consumer = 'shipping' AND name = 'customer/17'
 func (l *Latest) Reset(ctx context.Context, db *sql.DB, entity string, version int64) error {
@@ -35,10 +35,10 @@ func (l *Latest) Reset(ctx context.Context, db *sql.DB, entity string, version i
 	return nil
 }
 
-// Reset sets the key of a source that was handled last, which may differ in length from the one
-// before. It is for an operator, after a message with a key that was far too high: all later ones
-// are taken for duplicates. These were acked and do not come again; have the source send them anew.
-// Latest.Reset shows the statement for it.
+// Reset sets the last handled key of a source, which may differ in length from the previous one. An
+// operator uses it after a message with a key that was far too high: all later ones were treated as
+// duplicates. These were acked and do not come again; have the source send them again. Latest.Reset
+// shows the SQL statement.
 func (h *HighWater) Reset(ctx context.Context, db *sql.DB, source, key string) error {
 	var before string
 	err := engine.InOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {

@@ -44,7 +44,7 @@ func TestAResetLetsAnEntityGoOn(t *testing.T) {
 	receivertest.WantStats(t, highWater.Stats(), idempotency.Stats{Handled: 3, Duplicates: 1})
 }
 
-// A version function that knows the bounds of its versions has such an event dead-lettered.
+// A version function that checks the bounds of its versions can have such an event dead-lettered.
 func TestAVersionFunctionMayRefuseAVersionThatCannotBe(t *testing.T) {
 	r := newReceiver(t)
 	latest, err := versions.NewLatest(r.Inbox, "latest", func(d amqp.Delivery) (string, int64, error) {

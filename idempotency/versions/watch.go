@@ -8,18 +8,17 @@ import (
 	"time"
 )
 
-// watched is how many entities a round of Watch looks at.
+// watched bounds the entities that a round of Watch looks at.
 const watched = 1000
 
-// Watch looks every OrderedOptions.GapAge at the kept events, until ctx ends. It handles
-// by fn the events that are due, as after a Skip or where a kept event had failed; and it logs a
-// warning, once, for each entity that has waited for longer than GapAge for a version
-// that is not there. The thousand entities that have waited longest are looked at. What is
-// due is handled for Options.Hold at most in each round, and the next round begins with the
-// entity behind the one at which that time was over: so an entity whose handling fails or
-// hangs holds up no other of these for good.
+// Watch checks the kept events every OrderedOptions.GapAge, until ctx ends. It handles with fn the
+// events that are due, for example after a Skip or when a kept event had failed. It logs a warning,
+// once, for each entity that has waited for longer than GapAge for a missing version. It checks the
+// thousand entities that have waited longest. In each round it handles due events for Options.Hold
+// at most, and the next round begins behind the entity at which that time was over: so an entity
+// whose handling fails or hangs does not delay the others for good.
 //
-// Run it beside the consumers, in one of the processes that share the work or in each. Each one
+// Run it beside the consumers, in one of the processes that share the work or in each. Each process
 // logs.
 func (o *Ordered) Watch(ctx context.Context, db *sql.DB, fn EventFunc) {
 	if db == nil || fn == nil {
@@ -38,17 +37,17 @@ func (o *Ordered) Watch(ctx context.Context, db *sql.DB, fn EventFunc) {
 	}
 }
 
-// OldGaps returns how many entities had waited for longer than OrderedOptions.GapAge when Watch
-// last looked; a thousand means a thousand or more.
+// OldGaps returns how many entities had waited for longer than OrderedOptions.GapAge at the last
+// check of Watch; a thousand means a thousand or more.
 func (o *Ordered) OldGaps() int { return int(o.oldGaps.Load()) }
 
-// A watch is what one round leaves for the next.
+// A watch is the state that one round leaves for the next.
 type watch struct {
-	reported map[string]int64 // entities whose gaps have been logged, with the version that was missing
+	reported map[string]int64 // entities whose gaps have been logged, with the missing version
 	after    string           // the entity at which the time was over
 }
 
-// round looks once.
+// round checks once.
 func (o *Ordered) round(ctx context.Context, db *sql.DB, fn EventFunc, w *watch) {
 	held, cancel := context.WithTimeout(ctx, o.engine.Opts.Hold)
 	defer cancel()
@@ -73,14 +72,14 @@ func (o *Ordered) round(ctx context.Context, db *sql.DB, fn EventFunc, w *watch)
 	w.after = o.catchUpAll(held, db, behind(gaps, w.after), fn)
 }
 
-// behind puts those first that stand behind an entity.
+// behind moves the gaps behind an entity to the front.
 func behind(gaps []Gap, entity string) []Gap {
 	first := 1 + slices.IndexFunc(gaps, func(gap Gap) bool { return gap.Entity == entity })
 	return slices.Concat(gaps[first:], gaps[:first])
 }
 
-// catchUpAll handles what is due of each entity, until ctx ends: then it returns the entity
-// that it was at. One that fails holds up no other, unless the database is away.
+// catchUpAll handles the due events of each entity until ctx ends: then it returns the current
+// entity. An entity that fails delays no other, unless the database is unavailable.
 func (o *Ordered) catchUpAll(ctx context.Context, db *sql.DB, gaps []Gap, fn EventFunc) (at string) {
 	for _, gap := range gaps {
 		if gap.Missing != gap.First {

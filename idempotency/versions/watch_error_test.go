@@ -14,8 +14,8 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/versions"
 )
 
-// The entity that has waited longest comes first in each round. Whatever its handler does,
-// the others are caught up with, reported and counted.
+// The longest waiting entity comes first in each round. Whatever its handler does, the others are
+// caught up, reported and counted.
 func TestAnEntityThatCannotBeCaughtUpWithHoldsUpNoOther(t *testing.T) {
 	for name, trouble := range map[string]func(ctx context.Context, r *orderedReceiver) error{
 		"its handler loses the connection each time": func(_ context.Context, r *orderedReceiver) error {
@@ -61,7 +61,7 @@ func TestAnEntityThatCannotBeCaughtUpWithHoldsUpNoOther(t *testing.T) {
 	}
 }
 
-// Where the database is away, a round ends with the first entity that shows it.
+// If the database is unavailable, a round ends with the first entity that shows it.
 func TestARoundOfWatchEndsWhereTheDatabaseIsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newOrdered(t, versions.OrderedOptions{GapAge: time.Minute})

@@ -36,8 +36,7 @@ type Transaction struct {
 // server says that it has rolled back.
 //
 // If the first statement is a SendBatch, or an Exec with arguments, the BEGIN travels with it and
-// costs no round trip.
-// and costs no round trip. Send and Stage are as in sender.Tx.
+// costs no round trip. Send and Stage are as in sender.Tx.
 func InTx(ctx context.Context, s *sender.Sender, pool *pgxpool.Pool, options pgx.TxOptions, fn func(tx *Transaction) error) error {
 	conn, err := pool.Acquire(ctx)
 	if err != nil {

@@ -15,16 +15,15 @@ import (
 // message was handled.
 var ErrTooOld = errors.New("too old to judge")
 
-// purgeMargin is for how much longer than Options.Retention keys are kept, so that a
-// key which one process still takes for new enough is never purged by another: their
-// clocks may differ by that much.
+// purgeMargin is how much longer than Options.Retention keys are kept. Clocks of processes may
+// differ by that much, so that no process purges a key that another still treats as new enough.
 const purgeMargin = time.Hour
 
-// credible is the earliest time that a key is believed to tell: what looks earlier is
-// a key of another kind, or of a sender without a clock.
+// credible is the earliest credible time in a key: an earlier one is a key of another kind, or of a
+// sender without a clock.
 var credible = time.Date(2015, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// JudgeAge returns a refusal if key, which is not in the inbox, may have been there.
+// JudgeAge returns a refusal if key, which is not in the inbox, may have been purged from it.
 func (e *Keys) JudgeAge(key string) error {
 	if e.Opts.Retention < 0 {
 		return nil
@@ -40,8 +39,7 @@ func (e *Keys) JudgeAge(key string) error {
 	return nil
 }
 
-// A keyKind is a way to write a time first in a key, so that keys are in the order of
-// their times.
+// A keyKind is a format that begins with a time, so that keys are in the order of their times.
 type keyKind int
 
 const (
@@ -50,13 +48,13 @@ const (
 	ulid
 )
 
-// keyTime returns when a key was made, if it tells; the zero time otherwise.
+// keyTime returns when a key was made, or the zero time if it does not contain that.
 func keyTime(key string) (time.Time, keyKind) {
 	made, kind := time.Time{}, noTime
 	switch len(key) {
 	case 36:
 		id, err := uuid.Parse(key)
-		// Capitals would not be in the order of time among small letters.
+		// Capitals would not sort by time among small letters.
 		if err == nil && id.Version() == 7 && id.String() == key {
 			kind = uuidV7
 			made = wire.MadeAt(id)
@@ -82,11 +80,11 @@ func keyTime(key string) (time.Time, keyKind) {
 
 const (
 	crockford = "0123456789ABCDEFGHJKMNPQRSTVWXYZ" // the digits of a ULID
-	ulidTime  = 10                                 // how many of them are the time
+	ulidTime  = 10                                 // the number of digits that are the time
 )
 
-// firstKey returns a key before all keys of a kind that were made at t or later, and
-// after all of those that were made earlier.
+// firstKey returns a key that sorts before all keys of a kind made at t or later, and after all
+// earlier ones.
 func firstKey(kind keyKind, t time.Time) string {
 	ms := t.UnixMilli()
 	if kind == uuidV7 {

@@ -69,8 +69,8 @@ func TestFirstKeyIsBetweenWhatIsBeforeAndWhatIsNot(t *testing.T) {
 	})
 }
 
-// Whatever the clocks of two receivers say, within an hour of each other: what one
-// forgets the other does not take for new.
+// If the clocks of two receivers differ by less than an hour, a key that one of them purges is not
+// new for the other.
 func TestNothingIsForgottenThatIsStillTakenForNew(t *testing.T) {
 	now := time.Now()
 	rapid.Check(t, func(t *rapid.T) {

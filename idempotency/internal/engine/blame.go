@@ -19,7 +19,7 @@ type laterError struct {
 func (e *laterError) Error() string { return e.err.Error() }
 func (e *laterError) Unwrap() error { return e.err }
 
-// IsLater tells whether err is of RetryLater.
+// IsLater reports whether err is an error of RetryLater.
 func IsLater(err error) bool { return errors.As(err, new(*laterError)) }
 
 // RetryLater is idempotency.RetryLater.
@@ -30,9 +30,9 @@ func RetryLater(err error, after time.Duration) error {
 	return &laterError{err, after}
 }
 
-// Counts tells whether an attempt that the handler has ended with err counts against the message.
-// It does not if the broker or the database is to blame for it, or the deployment: then the other
-// messages would fail too, and a queue would be emptied into the dead queue.
+// Counts reports whether an attempt that the handler has ended with err counts against the message.
+// It does not if the broker, the database or the deployment is to blame: then the other messages
+// would fail too, and the whole queue would go to the dead queue.
 func (e *Engine) Counts(err error) bool {
 	if Permanent(err) {
 		return true
@@ -41,7 +41,7 @@ func (e *Engine) Counts(err error) bool {
 		return false
 	}
 	if refusal := bridge.Refusal(err); refusal != nil {
-		// Anything else may be the fault of this message's reply: too large, for example.
+		// Any other refusal may be due to this message's reply: too large, for example.
 		return refusal.Code != amqp.AccessRefused && refusal.Code != amqp.NotFound
 	}
 	for _, excuse := range []error{
@@ -56,7 +56,7 @@ func (e *Engine) Counts(err error) bool {
 	return true
 }
 
-// After returns the pause before the next attempt, after one that does not count.
+// After returns the pause after an attempt that does not count.
 func After(err error, otherwise func() time.Duration) time.Duration {
 	if later := new(laterError); errors.As(err, &later) && later.after > 0 {
 		return later.after

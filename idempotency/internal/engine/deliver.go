@@ -11,29 +11,29 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// An Outcome is how a delivery ended that is to be acked.
+// An Outcome is the end of a delivery that is to be acked.
 type Outcome int
 
 // The outcomes.
 const (
 	Unfinished Outcome = iota
 	Handled            // the handler's effects are committed
-	Duplicate          // they were committed before
-	Stale              // later ones were committed before
+	Duplicate          // its effects were committed before
+	Stale              // later effects were committed before
 	Kept               // the message is stored, to be handled when its turn comes
 	Doubtful           // the message is stored, and it is unknown whether its effect was done
 )
 
-// ErrGone is why a delivery is handed back whose call does not return.
+// ErrGone: the attempt's goroutine exited without returning, so the delivery is handed back.
 var ErrGone = errors.New("the goroutine has ended in the attempt, by runtime.Goexit or a panic outside of the handler")
 
-// Deliver makes attempts at d until one of them ends it, and tells the broker; so it does
-// when the goroutine ends first.
+// Deliver makes attempts at d until one of them ends it, and tells the broker. It also tells the
+// broker if the goroutine ends first.
 func (e *Engine) Deliver(ctx context.Context, d amqp.Delivery, attempt func(ctx context.Context) (Outcome, error)) error {
 	return e.DeliverUntil(ctx, time.Now().Add(e.Opts.Hold), d, attempt)
 }
 
-// DeliverUntil is Deliver of a delivery that may be kept until limit.
+// DeliverUntil is Deliver of a delivery that may be held until limit.
 func (e *Engine) DeliverUntil(ctx context.Context, limit time.Time, d amqp.Delivery, attempt func(ctx context.Context) (Outcome, error)) error {
 	ended := false
 	defer func() {
@@ -46,8 +46,8 @@ func (e *Engine) DeliverUntil(ctx context.Context, limit time.Time, d amqp.Deliv
 	return err
 }
 
-// tryToEnd makes attempts at d, with growing pauses, until one of them ends it, or it
-// is given up, or it has been held for too long, or the caller stops; and tells the broker.
+// tryToEnd makes attempts at d, with growing pauses, until one of them ends it, or it is given up,
+// or limit is reached, or the caller stops; and tells the broker.
 func (e *Engine) tryToEnd(caller context.Context, limit time.Time, d amqp.Delivery, attempt func(ctx context.Context) (Outcome, error)) (result error) {
 	caller, ctx, cancel := e.Hold(caller, limit)
 	defer cancel()
@@ -75,7 +75,7 @@ func (e *Engine) tryToEnd(caller context.Context, limit time.Time, d amqp.Delive
 		if IsRefusal(err) {
 			return e.giveUp(caller, WithAttempt(ctx, failed, true), d, err)
 		}
-		if caller.Err() != nil { // which may be why the attempt failed
+		if caller.Err() != nil { // the caller's end may be why the attempt failed
 			return e.Unfinished(caller, d, fmt.Errorf("%w: %w", context.Cause(caller), err))
 		}
 		var delay time.Duration
@@ -99,7 +99,7 @@ func (e *Engine) tryToEnd(caller context.Context, limit time.Time, d amqp.Delive
 				e.Count.RetriedLater.Add(1)
 				return e.Ack(d)
 			}
-			copied = errors.Is(failure, bridge.ErrUnconfirmed) // each further try might leave another copy
+			copied = errors.Is(failure, bridge.ErrUnconfirmed) // each further try might publish another copy
 		}
 		e.Log.Warn("attempt failed, trying again", "message_id", d.MessageId,
 			"failed", failed, "of", e.Opts.Attempts, "delay", delay, "error", err)
@@ -109,9 +109,9 @@ func (e *Engine) tryToEnd(caller context.Context, limit time.Time, d amqp.Delive
 	}
 }
 
-// Hold returns the two contexts of a delivery that is kept until limit. No attempt begins and no pause goes
-// on after caller has ended; the attempt in progress has ctx, which ends Options.Drain later, or as
-// the Consumer says. Both end at limit.
+// Hold returns the two contexts of a delivery that is held until limit. After caller has ended, no
+// attempt begins and no pause continues. The running attempt has ctx, which ends Options.Drain
+// later, or with the context of the Consumer's handlers. Both end at limit.
 func (e *Engine) Hold(parent context.Context, limit time.Time) (caller, ctx context.Context, cancel func()) {
 	until, cancelUntil, inConsumer := UntilStop(parent)
 	caller, cancelCaller := context.WithDeadlineCause(until, limit, ErrHeldTooLong)

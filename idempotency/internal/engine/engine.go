@@ -1,7 +1,7 @@
-// Package engine is the machinery that packages idempotency, idempotency/pending and
-// idempotency/versions share. An Engine makes attempts at a delivery until one of them ends it, and
-// tells the broker. A Keys is an Engine that claims keys in an inbox. The strategies say only what
-// one attempt does.
+// Package engine is the common part of packages idempotency, idempotency/pending and
+// idempotency/versions. An Engine makes attempts at a delivery until one of them ends it, and tells
+// the broker. A Keys is an Engine that claims keys in an inbox. The strategies define a single
+// attempt.
 package engine
 
 import (
@@ -15,14 +15,14 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// maxKey is the longest consumer name and key, in bytes: the limit of a message
-// ID in AMQP, and of the inbox.
+// maxKey is the longest consumer name and key, in bytes: the limit of a message ID in AMQP, and of
+// the inbox.
 const maxKey = 255
 
-// ErrHeldTooLong is the cause with which a delivery's context ends after Options.Hold.
+// ErrHeldTooLong is the cause of a context that Options.Hold has ended.
 var ErrHeldTooLong = errors.New("delivery held for longer than Options.Hold")
 
-// An Engine brings deliveries to their end for one consumer. It is safe for concurrent use, and
+// An Engine makes attempts at deliveries for one consumer. It is safe for concurrent use, and
 // starts no goroutines. In memory it keeps its counters and the failed attempts of up to 10,000
 // messages that it has handed back.
 type Engine struct {
@@ -31,14 +31,14 @@ type Engine struct {
 	Log      *slog.Logger
 	Count    Counters
 
-	InOrder bool // closes the channel in place of a requeue, after which a message could be overtaken
+	InOrder bool // closes the channel instead of requeueing, because a requeued message could be overtaken
 	InPlace bool // uses no retry queues
 
 	marks    driver.Marks
 	failures failures
 }
 
-// New returns an Engine. Its error names the argument or option that is wrong.
+// New returns an Engine. Its error names the wrong argument or option.
 func New(marks driver.Marks, consumer string, opts Options) (*Engine, error) {
 	if err := CheckKey(consumer); err != nil {
 		return nil, fmt.Errorf("consumer name %w", err)
@@ -50,7 +50,7 @@ func New(marks driver.Marks, consumer string, opts Options) (*Engine, error) {
 	return &Engine{Consumer: consumer, Opts: opts, Log: opts.Logger.With("consumer", consumer), marks: marks}, nil
 }
 
-// CheckKey says why s cannot be a key in every inbox.
+// CheckKey returns an error if s cannot be a key in every inbox.
 func CheckKey(s string) error {
 	switch {
 	case s == "":

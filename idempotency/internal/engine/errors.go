@@ -6,26 +6,26 @@ import (
 	"github.com/cenkalti/backoff/v5"
 )
 
-// A handlerError is a failed attempt that counts. Every other error of an
-// attempt is the database's.
+// A handlerError is an attempt that failed in the handler. Every other error of an attempt is the
+// database's.
 type handlerError struct{ err error }
 
 func (e *handlerError) Error() string { return e.err.Error() }
 func (e *handlerError) Unwrap() error { return e.err }
 
-// Failure makes err one of an attempt that counts, if Counts says so.
+// Failure marks err as the handler's. The attempt then counts, if Counts returns true.
 func Failure(err error) error { return &handlerError{err} }
 
-// IsFailure tells whether the handler has made the attempt fail.
+// IsFailure reports whether the handler has made the attempt fail.
 func IsFailure(err error) bool { return errors.As(err, new(*handlerError)) }
 
-// A lostError is that of an attempt whose connection was dead after the handler had run.
+// A lostError is the error of an attempt whose connection was dead after the handler had run.
 type lostError struct{ err error }
 
 func (e *lostError) Error() string { return e.err.Error() }
 func (e *lostError) Unwrap() error { return e.err }
 
-// IsLost tells whether the connection was dead after the handler had run.
+// IsLost reports whether the connection was dead after the handler had run.
 func IsLost(err error) bool { return errors.As(err, new(*lostError)) }
 
 // A refusal is an error that no further attempt can change: the message is dead-lettered.
@@ -34,11 +34,11 @@ type refusal struct{ err error }
 func (r *refusal) Error() string { return r.err.Error() }
 func (r *refusal) Unwrap() error { return r.err }
 
-// Refusal makes err one that no further attempt can change.
+// Refusal marks err as one that no further attempt can change.
 func Refusal(err error) error { return &refusal{err} }
 
-// IsRefusal tells whether no further attempt can change err.
+// IsRefusal reports whether no further attempt can change err.
 func IsRefusal(err error) bool { return errors.As(err, new(*refusal)) }
 
-// Permanent tells whether a handler says that no retry can help.
+// Permanent reports whether the handler has marked err as one that no retry can change.
 func Permanent(err error) bool { return errors.As(err, new(*backoff.PermanentError)) }

@@ -2,17 +2,17 @@ package engine
 
 import "sync"
 
-// maxFailures is how many messages an Engine remembers the failed attempts of.
+// maxFailures bounds the messages whose failed attempts an Engine remembers.
 const maxFailures = 10_000
 
-// A failures remembers how often messages failed that were handed back before their last attempt,
-// because Options.Hold ended: else a handler that takes long would fail for ever.
+// A failures counts the failed attempts of messages that were handed back before their last attempt
+// because Options.Hold ended. Otherwise a handler that takes long would fail for ever.
 type failures struct {
 	mu    sync.Mutex
 	count map[string]int // by message ID
 }
 
-// take returns and forgets the count of a message.
+// take removes and returns the count of a message.
 func (f *failures) take(id string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -21,7 +21,7 @@ func (f *failures) take(id string) int {
 	return n
 }
 
-// put remembers the count of a message. If there are too many, it forgets another.
+// put stores the count of a message. If there are too many, it removes another.
 func (f *failures) put(id string, n int) {
 	if id == "" || n == 0 {
 		return
@@ -40,5 +40,5 @@ func (f *failures) put(id string, n int) {
 	f.count[id] = n
 }
 
-// Forget forgets the failed attempts of a message that is done.
+// Forget removes the count of a message that is done.
 func (e *Engine) Forget(id string) { e.failures.take(id) }

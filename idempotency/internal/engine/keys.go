@@ -12,7 +12,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
-// A Keys is an Engine that claims keys in an inbox, and forgets the old ones. In memory it also
+// A Keys is an Engine that claims keys in an inbox, and purges the old ones. In memory it also
 // keeps the position of its purge.
 type Keys struct {
 	*Engine
@@ -21,7 +21,7 @@ type Keys struct {
 	purge purge
 }
 
-// NewKeys returns a Keys. Its error names the argument or option that is wrong.
+// NewKeys returns a Keys. Its error names the wrong argument or option.
 func NewKeys(inbox driver.Inbox, consumer string, opts Options) (*Keys, error) {
 	if inbox == nil {
 		return nil, errors.New("inbox is nil")
@@ -57,12 +57,12 @@ func (e *Keys) Key(d amqp.Delivery) (key string, err error) {
 	return key, nil
 }
 
-// Readable returns a Refusal if d stands for a message whose headers could not be read.
+// Readable returns a Refusal if d is the record of a message whose headers could not be read.
 func Readable(d amqp.Delivery) error {
 	if !wire.Unreadable(d) {
 		return nil
 	}
-	_, err := wire.Parse(d) // says why
+	_, err := wire.Parse(d) // returns the reason
 	return Refusal(fmt.Errorf("message cannot be read: %w", err))
 }
 

@@ -9,8 +9,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
-// DecodeMessage returns a delivery that has all of a stored message and nothing of its
-// way: Redelivered is false, and to ack it is an error.
+// DecodeMessage returns the delivery of a stored message without the state of its channel:
+// Redelivered is false, and acking it is an error.
 func DecodeMessage(stored []byte) (amqp.Delivery, error) {
 	d, err := wire.ReadDelivery(bytes.Clone(stored)) // a handler may write into the body
 	if err != nil {

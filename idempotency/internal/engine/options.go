@@ -11,8 +11,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// Options are idempotency.Options, where they are explained. Both have the same fields, so that the
-// one can be converted to the other.
+// Options are idempotency.Options, which has the comments. Both have the same fields, so that one
+// can be converted to the other.
 type Options struct {
 	Key                func(d amqp.Delivery) (string, error)
 	Retention          time.Duration
@@ -92,7 +92,7 @@ func (o *Options) delays() *backoff.ExponentialBackOff {
 	}
 }
 
-// ShortDelay bounds the pauses after a failure that no message is to blame for: it ends for all
+// ShortDelay bounds the pauses after a failure without a message as its cause: it ends for all
 // messages at once.
 func (o *Options) ShortDelay() time.Duration { return min(o.MaxDelay, 10*time.Second) }
 
@@ -103,7 +103,7 @@ func (o *Options) ShortDelays() *backoff.ExponentialBackOff {
 	return delays
 }
 
-// Delay is the pause after so many failed attempts.
+// Delay returns the pause after a number of failed attempts.
 func (o *Options) Delay(attempts int) (delay time.Duration) {
 	delays := o.delays()
 	const enough = 64 // doublings reach every MaxDelay

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Pause waits, and tells whether it did so to the end.
+// Pause waits, and reports whether it waited to the end.
 func Pause(ctx context.Context, delay time.Duration) bool {
 	timer := time.NewTimer(delay)
 	defer timer.Stop()
@@ -18,7 +18,7 @@ func Pause(ctx context.Context, delay time.Duration) bool {
 	}
 }
 
-// Outliving returns a context that ends a while after ctx.
+// Outliving returns a context that ends a grace period after ctx.
 func Outliving(ctx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
 	longer, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	end := func() { cancel(context.Cause(ctx)) }

@@ -15,32 +15,32 @@ import (
 )
 
 const (
-	// purgeBatch is how many claims one step of a purge looks at, and so deletes, at
-	// most: few enough to take some milliseconds.
+	// purgeBatch is how many claims one step of a purge reads, and so deletes at most: few enough to
+	// take some milliseconds.
 	purgeBatch = 500
 
-	// purgeLook is how many claims a step looks at first. Often they already tell that all are
-	// young. PostgreSQL finds so few by the index also before it has statistics of the table.
+	// purgeLook is how many claims a step reads first. Often these show already that all are young.
+	// PostgreSQL finds that few by the index even before it has statistics of the table.
 	purgeLook = 8
 
-	// purgeEvery is after how many claims of its own a Keys makes such a step: less
-	// than purgeBatch, so that the purge gains on the claims.
+	// purgeEvery is the number of new claims after which a Keys makes a step: less than purgeBatch, so
+	// that the purge is faster than the claims.
 	purgeEvery = 200
 
-	// purgeRest is how many times as long as a step of it Purge rests after it, so that
-	// claims find the database mostly theirs.
+	// purgeRest times the duration of a step is the pause after it in Purge, so that the database is
+	// mostly free for claims.
 	purgeRest = 4
 
-	// purgeAhead is how far ahead the clocks of senders are believed to be.
+	// purgeAhead is the largest assumed lead of the senders' clocks.
 	purgeAhead = 24 * time.Hour
 )
 
-// A purge is how far the steps of a Keys have come.
+// A purge is the position of the steps of a Keys.
 type purge struct {
 	mu     sync.Mutex
-	begun  bool   // the first step has been made
+	begun  bool   // the first step is done
 	claims int    // since the last step
-	after  string // the key that the next step begins after
+	after  string // the next step begins after this key
 }
 
 // Purge is idempotency.Guard.Purge.
@@ -53,7 +53,7 @@ func (e *Keys) Purge(ctx context.Context, db *sql.DB) (forgotten int64, err erro
 		n, next, err := e.purgeStep(ctx, db, after)
 		forgotten += n
 		switch {
-		case err != nil && ctx.Err() != nil: // err may be the broken connection's
+		case err != nil && ctx.Err() != nil: // err may be the error of the broken connection
 			return forgotten, fmt.Errorf("purge inbox: %w: %w", context.Cause(ctx), err)
 		case err != nil:
 			return forgotten, fmt.Errorf("purge inbox: %w", err)
@@ -68,8 +68,8 @@ func (e *Keys) Purge(ctx context.Context, db *sql.DB) (forgotten int64, err erro
 }
 
 // PurgeSome makes a step of the purge for every purgeEvery messages, unless another goroutine is
-// at it. It is for after the acks of ds, when nothing waits for it but the next message, and
-// takes no longer than ten seconds, or Options.MaxDelay if that is less.
+// purging. It runs after the acks of ds, when only the next message waits for it, and takes at most
+// ten seconds, or Options.MaxDelay if that is less.
 func (e *Keys) PurgeSome(ctx context.Context, db *sql.DB, ds ...amqp.Delivery) {
 	if e.Opts.Retention < 0 || !e.purge.mu.TryLock() {
 		return
@@ -85,12 +85,12 @@ func (e *Keys) PurgeSome(ctx context.Context, db *sql.DB, ds ...amqp.Delivery) {
 	}
 }
 
-// purgeNext makes a step of the purge, and tells whether the database allowed it.
+// purgeNext makes a step of the purge, and reports whether it succeeded.
 func (e *Keys) purgeNext(ctx context.Context, db *sql.DB, d amqp.Delivery) bool {
 	_, next, err := e.purgeStep(ctx, db, e.purge.after)
 	if err == nil && !e.purge.begun {
-		// The walk goes on at a key of this process. So processes that end before their
-		// walk does together come to all keys, if new keys are spread over all.
+		// The walk continues at a key of this process. So processes that end before their walk does reach
+		// all keys together, if new keys are spread over all.
 		e.purge.begun = true
 		key, _ := e.Key(d)
 		_, next, err = e.purgeStep(ctx, db, key)
@@ -105,8 +105,8 @@ func (e *Keys) purgeNext(ctx context.Context, db *sql.DB, d amqp.Delivery) bool 
 	return true
 }
 
-// purgeStep looks at the claims after a key, and returns the one that the next step
-// begins after; "" after the last.
+// purgeStep reads the claims after a key, deletes the old ones, and returns the key after which the
+// next step begins; "" after the last.
 func (e *Keys) purgeStep(ctx context.Context, db *sql.DB, after string) (forgotten int64, next string, err error) {
 	now, keep := time.Now(), e.Opts.Retention+purgeMargin
 	most := purgeLook
@@ -134,7 +134,7 @@ func (e *Keys) purgeStep(ctx context.Context, db *sql.DB, after string) (forgott
 	}
 	next = claims[len(claims)-1].Key
 	if kind := allYoung(claims, now, keep); kind != noTime {
-		// All that follow of this kind are younger still.
+		// All later keys of this kind are younger still.
 		next = max(next, firstKey(kind, now.Add(purgeAhead)))
 	}
 	return forgotten, next, nil
@@ -149,11 +149,11 @@ func (e *Keys) claimed(ctx context.Context, db *sql.DB, after string, most int) 
 	return claims, err
 }
 
-// oldKeys returns the keys that may be forgotten: nobody takes them for new any more,
-// also where the sender's clock was ahead.
+// oldKeys returns the keys that may be purged: no process treats them as new any more, even if the
+// sender's clock was ahead.
 func oldKeys(claims []driver.Claimed, now time.Time, keep time.Duration) (old []string) {
 	for _, c := range claims {
-		made, _ := keyTime(c.Key) // long ago, if the key does not tell
+		made, _ := keyTime(c.Key) // zero, so long ago, if the key contains no time
 		if c.Age > keep && now.Sub(made) > keep {
 			old = append(old, c.Key)
 		}
@@ -161,7 +161,7 @@ func oldKeys(claims []driver.Claimed, now time.Time, keep time.Duration) (old []
 	return old
 }
 
-// allYoung returns the kind of the keys if all are of one, and none of them is old.
+// allYoung returns the kind of the keys if all have the same kind, and none of them is old.
 func allYoung(claims []driver.Claimed, now time.Time, keep time.Duration) keyKind {
 	_, first := keyTime(claims[0].Key)
 	for _, c := range claims {

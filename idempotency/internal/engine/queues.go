@@ -47,7 +47,7 @@ func DeadQueueOf(queue string) string { return queue + ".dead" }
 // publishLimit bounds the wait for a confirm. The delivery is held meanwhile.
 const publishLimit = 30 * time.Second
 
-// publish returns nil when the broker has the message in that queue.
+// publish returns nil when the broker has confirmed the message in that queue.
 func publish(ctx context.Context, broker Publisher, queue string, message amqp.Publishing) error {
 	ctx, cancel := context.WithTimeout(ctx, publishLimit)
 	defer cancel()

@@ -27,9 +27,9 @@ func Attempt(ctx context.Context) (number int, last bool) {
 	return a.number, a.last
 }
 
-// Retried returns how many attempts at d have failed, and how often it was in a retry queue. Only
-// a receiver with retry queues believes the headers that say so. A message always has one attempt
-// left, whatever its headers say.
+// Retried returns how many attempts at d have failed, and how often it was in a retry queue. Only a
+// receiver with retry queues trusts the headers with these numbers. A message always has one
+// attempt left, whatever its headers contain.
 func (e *Engine) Retried(d amqp.Delivery) (failed, retries int) {
 	if e.Opts.Queues == nil {
 		return 0, 0
@@ -38,9 +38,9 @@ func (e *Engine) Retried(d amqp.Delivery) (failed, retries int) {
 	return min(failed, e.Opts.Attempts-1), retries
 }
 
-// retryQueue returns the retry queue in which a message waits for its next attempt. It is false if
-// the message must be retried in place: the failure is not its own, as all messages would go
-// round then, or its order counts.
+// retryQueue returns the retry queue in which a message waits for its next attempt. It returns
+// false if the message must be retried in place: the message is not the cause of the failure, so
+// all messages would circulate, or its order matters.
 func (e *Engine) retryQueue(ctx context.Context, err error, counted bool, failed, retries int) (RetryQueue, bool) {
 	later := new(laterError)
 	asked := errors.As(err, &later)

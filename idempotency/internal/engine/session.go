@@ -7,11 +7,11 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// A Session is a session of a Consumer. When Stopping has ended, none of its handlers begins another
-// attempt.
+// A Session is a session of a Consumer. After Stopping has ended, none of its handlers begins
+// another attempt.
 type Session struct {
 	Ordered  bool // a message that goes back must not be overtaken
-	OneByOne bool // nor may any message be, whatever its key
+	OneByOne bool // no message may be overtaken, whatever its key
 	Stopping context.Context
 }
 
@@ -22,14 +22,14 @@ func WithSession(ctx context.Context, s *Session) context.Context {
 	return context.WithValue(ctx, sessionKey{}, s)
 }
 
-// SessionOf returns the session of the Consumer from which a handler's context comes, or nil.
+// SessionOf returns the Consumer's session of a handler's context, or nil.
 func SessionOf(ctx context.Context) *Session {
 	s, _ := ctx.Value(sessionKey{}).(*Session)
 	return s
 }
 
-// UntilStop returns a context that ends with ctx and, if ctx comes from a Consumer, as soon as
-// the Consumer stops or its session ends.
+// UntilStop returns a context that ends with ctx and, in a Consumer, as soon as the Consumer stops
+// or its session ends.
 func UntilStop(ctx context.Context) (_ context.Context, cancel context.CancelFunc, inConsumer bool) {
 	session := SessionOf(ctx)
 	if session == nil {
@@ -37,7 +37,7 @@ func UntilStop(ctx context.Context) (_ context.Context, cancel context.CancelFun
 	}
 	stopping := session.Stopping
 	until, end := context.WithCancelCause(ctx)
-	if stopping.Err() != nil { // AfterFunc would tell it a moment later
+	if stopping.Err() != nil { // AfterFunc would end it a moment later
 		end(context.Cause(stopping))
 	}
 	stop := context.AfterFunc(stopping, func() { end(context.Cause(stopping)) })
@@ -50,7 +50,7 @@ type Closable interface {
 	IsClosed() bool
 }
 
-// closeChannel gives back all that d's channel has delivered and was not acked.
+// closeChannel returns all unacked deliveries of d's channel.
 func closeChannel(d amqp.Delivery) error {
 	err := d.Acknowledger.(Closable).Close()
 	if errors.Is(err, amqp.ErrClosed) {

@@ -8,7 +8,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// The errors of a delivery that is not done, or not acked. Package idempotency explains them.
+// The errors of a delivery that is not done, or not acked. Package idempotency has their comments.
 var (
 	ErrHandedBack  = errors.New("handed back to the queue")
 	ErrLeftUnacked = errors.New("left unacked until its channel is closed")
@@ -24,8 +24,8 @@ func (e *Engine) Ack(d amqp.Delivery) error {
 	return nil
 }
 
-// A BatchAcknowledger knows which deliveries of its channel are not settled. AckBatch acks those
-// with these tags, with as few words as it can.
+// A BatchAcknowledger tracks which deliveries of its channel are not settled. AckBatch acks the
+// deliveries with these tags, with as few acks as it can.
 type BatchAcknowledger interface {
 	AckBatch(tags []uint64) error
 }
@@ -50,9 +50,8 @@ func (e *Engine) AckAll(ds []amqp.Delivery) error {
 	return errors.Join(all...)
 }
 
-// giveUp brings a message that is not to be attempted again to where it is safe.
-// If there is no such place, or it cannot be reached, the message is handed back
-// after a pause, so that it does not go round as fast as the broker can deliver.
+// giveUp dead-letters a message that is not to be attempted again. If that is not possible, the
+// message is handed back after a pause, so that it does not come again at the broker's speed.
 func (e *Engine) giveUp(caller, ctx context.Context, d amqp.Delivery, reason error) error {
 	err := e.deadLetter(ctx, d, reason)
 	if err != nil && !errors.Is(err, ErrNotAcked) {
@@ -95,7 +94,7 @@ func (e *Engine) deadLetter(ctx context.Context, d amqp.Delivery, reason error) 
 
 // Unfinished ends a delivery that is neither done nor given up. If caller was cancelled, the
 // receiver stops and closes the channel. If caller has ended by a deadline, its own or
-// Options.Hold, the receiver may go on: the message must not keep its place in the prefetch.
+// Options.Hold, the receiver may go on: then the message must not keep its place in the prefetch.
 func (e *Engine) Unfinished(caller context.Context, d amqp.Delivery, reason error) error {
 	if errors.Is(caller.Err(), context.Canceled) {
 		return e.leave(d, reason)
@@ -103,8 +102,8 @@ func (e *Engine) Unfinished(caller context.Context, d amqp.Delivery, reason erro
 	return e.HandBack(d, reason)
 }
 
-// leave tells the broker nothing: the end of the channel returns d. Where the order matters,
-// the channel is closed at once, so that no later message of it is handled.
+// leave does not tell the broker: the end of the channel returns d. If the order matters, it closes
+// the channel at once, so that no later message of the channel is handled.
 func (e *Engine) leave(d amqp.Delivery, reason error) error {
 	if e.InOrder {
 		return e.HandBack(d, reason)
@@ -113,10 +112,9 @@ func (e *Engine) leave(d amqp.Delivery, reason error) error {
 	return fmt.Errorf("handle message %q: %w: %w", d.MessageId, ErrLeftUnacked, reason)
 }
 
-// HandBack requeues d with a nack, which unlike a reject does not bring the
-// message closer to the delivery limit of a queue on RabbitMQ 4.3. If the nack
-// fails the channel is closed, and the broker requeues the message by itself.
-// Where the order matters, the channel is closed in any case.
+// HandBack requeues d with a nack, which unlike a reject does not count towards the delivery limit
+// of a queue on RabbitMQ 4.3. If the nack fails the channel is closed, and the broker requeues the
+// message by itself. If the order matters, HandBack closes the channel instead.
 func (e *Engine) HandBack(d amqp.Delivery, reason error) error {
 	e.Count.HandedBack.Add(1)
 	requeue := func() error { return d.Nack(false, true) }

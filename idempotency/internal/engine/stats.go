@@ -2,7 +2,7 @@ package engine
 
 import "sync/atomic"
 
-// Stats are idempotency.Stats. Both have the same fields, so that the one can be converted to the
+// Stats are idempotency.Stats. Both have the same fields, so that one can be converted to the
 // other.
 type Stats struct {
 	Handled, Duplicates, Stale, Kept, Doubtful, DeadLettered, HandedBack, LeftUnacked, RetriedLater, Released, FailedAttempts, NotAcked, Purged, PurgePasses uint64
@@ -13,7 +13,7 @@ type Counters struct {
 	Handled, Duplicates, Stale, Kept, Doubtful, DeadLettered, HandedBack, LeftUnacked, RetriedLater, Released, FailedAttempts, NotAcked, Purged, PurgePasses atomic.Uint64
 }
 
-// Of returns the counter of a delivery's end.
+// Of returns the counter of an outcome.
 func (c *Counters) Of(ended Outcome) *atomic.Uint64 {
 	switch ended {
 	case Handled:

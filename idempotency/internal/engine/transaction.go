@@ -21,15 +21,15 @@ type Transaction interface {
 
 // InTransaction runs work in a transaction, which it commits if a message is handled or kept.
 //
-// The transaction keeps its connection throughout, so that afterwards that very connection can
-// be asked whether it still answers.
+// The transaction keeps its connection throughout, so that afterwards a ping shows whether this
+// connection still answers.
 func InTransaction[T Transaction](ctx context.Context, e *Engine, begin func(ctx context.Context) (T, error), work func(ctx context.Context, tx T) (Outcome, error)) (Outcome, error) {
 	tx, err := begin(ctx)
 	if err != nil {
 		return Unfinished, err
 	}
 	defer tx.Close()
-	defer tx.Rollback() // without effect after a commit
+	defer tx.Rollback() // no effect after a commit
 	if err := e.marks.Enter(ctx, tx); err != nil {
 		return Unfinished, fmt.Errorf("begin transaction: %w", err)
 	}
@@ -49,8 +49,8 @@ func InTransaction[T Transaction](ctx context.Context, e *Engine, begin func(ctx
 	case err != nil:
 		return Unfinished, fmt.Errorf("commit: %w", err)
 	}
-	// A handler that has seen the context end is told nothing else by the commit, which may not
-	// have seen it yet.
+	// If the handler has seen the context end, the commit must fail too, although it may not have seen
+	// the end yet.
 	if err := ctx.Err(); err != nil {
 		return Unfinished, fmt.Errorf("commit: %w", err)
 	}
@@ -63,7 +63,7 @@ func InTransaction[T Transaction](ctx context.Context, e *Engine, begin func(ctx
 	return ended, nil
 }
 
-// blame makes err the handler's if tx's connection still answers, and a lostError otherwise.
+// blame marks err as the handler's if tx's connection still answers, and as a lostError otherwise.
 func blame(ctx context.Context, tx Transaction, err error) error {
 	if tx.Ping(ctx) != nil {
 		return &lostError{err}
@@ -71,7 +71,7 @@ func blame(ctx context.Context, tx Transaction, err error) error {
 	return Failure(err)
 }
 
-// InTx is InTransaction of database/sql.
+// InTx is InTransaction with database/sql.
 func (e *Engine) InTx(ctx context.Context, db *sql.DB, work func(ctx context.Context, tx *sql.Tx) (Outcome, error)) (Outcome, error) {
 	return InTransaction(ctx, e, BeginOn(db), func(ctx context.Context, tx *SQLTransaction) (Outcome, error) { return work(ctx, tx.SQL) })
 }
@@ -122,7 +122,7 @@ func InOwnTx(ctx context.Context, db *sql.DB, fn func(ctx context.Context, tx br
 	if err != nil {
 		return fmt.Errorf("begin transaction: %w", err)
 	}
-	defer tx.Rollback() // without effect after a commit
+	defer tx.Rollback() // no effect after a commit
 	if err := fn(ctx, bridge.SQL(tx)); err != nil {
 		return err
 	}

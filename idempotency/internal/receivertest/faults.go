@@ -14,20 +14,20 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/sqlite"
 )
 
-// ErrNetwork is the error of a connection that is lost, ErrRefused one of a statement.
+// ErrNetwork is the error of a lost connection, ErrRefused the error of a refused statement.
 var (
 	ErrNetwork = errors.New("connection reset by peer")
 	ErrRefused = errors.New("character has no equivalent in the database's encoding")
 )
 
-// A Database is a sqldriver.Connector over SQLite whose connections can be
-// made to fail as a server's do.
+// A Database is a sqldriver.Connector over SQLite whose connections can be made to fail like a
+// server's.
 type Database struct {
 	dsn   string
 	under sqldriver.Driver
 
-	OnConnect func() error                    // before a connection is made
-	OnCommit  func(commit func() error) error // in place of a commit; an error kills the connection
+	OnConnect func() error                    // before a connection opens
+	OnCommit  func(commit func() error) error // replaces a commit; an error kills the connection
 
 	mu   sync.Mutex
 	open []*faultyConn
@@ -60,7 +60,7 @@ func (f *Database) Connect(context.Context) (sqldriver.Conn, error) {
 	return faulty, nil
 }
 
-// KillAll is what a failover looks like to the client: every connection is gone.
+// KillAll simulates a failover: every connection is lost.
 func (f *Database) KillAll() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -125,7 +125,7 @@ func (tx faultyTx) Commit() error {
 	}
 	err := tx.conn.of.OnCommit(tx.Tx.Commit)
 	if err != nil {
-		_ = tx.Tx.Rollback() // the server does that when a connection breaks
+		_ = tx.Tx.Rollback() // a server does that when a connection breaks
 		tx.conn.dead.Store(true)
 	}
 	return err
@@ -142,13 +142,13 @@ func (tx faultyTx) Rollback() error {
 // An Inbox fails its first claims and locks of marks.
 type Inbox struct {
 	*sqlite.Inbox
-	Failures atomic.Int32                    // how many are still to fail
-	OnClaim  func(ctx context.Context) error // in place of a claim
-	OnRemove func()                          // before a pending message is removed
+	Failures atomic.Int32                    // how many calls are still to fail
+	OnClaim  func(ctx context.Context) error // replaces a claim
+	OnRemove func()                          // called before a pending message is removed
 	Refused  string                          // the database refuses claims with this key, and still answers
 	Held     string                          // another transaction has claimed this key, and does not end
 
-	FailClaimed error // of the purge's reads
+	FailClaimed error // the error of the purge's reads
 }
 
 func (i *Inbox) Claimed(ctx context.Context, tx bridge.Tx, consumer, after string, limit int) ([]driver.Claimed, error) {

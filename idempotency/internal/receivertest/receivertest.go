@@ -1,5 +1,5 @@
 // Package receivertest is a receiver for the tests of the strategies: a database (SQLite) whose
-// connections can be made to fail, the record of the words to the broker, and a log.
+// connections can be made to fail, a record of the calls to the broker, and a log.
 package receivertest
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/sqlite"
 )
 
-// A Receiver is all of a service but its strategy.
+// A Receiver is a service without its strategy.
 type Receiver struct {
 	T       *testing.T
 	DB      *sql.DB
@@ -46,7 +46,7 @@ func New(t *testing.T) *Receiver {
 	r := &Receiver{T: t, DB: sql.OpenDB(faults), Faults: faults, Channel: &Channel{}, Log: &Logbook{}}
 	t.Cleanup(func() { r.DB.Close() })
 	Must(t, migrate.Inbox(t.Context(), r.DB, migrate.SQLite))
-	r.Exec(`CREATE TABLE orders (id TEXT)`) // no unique index: what is done twice shall show
+	r.Exec(`CREATE TABLE orders (id TEXT)`) // no unique index, so that a repeated insert shows
 	inbox, err := sqlite.OpenInbox(t.Context(), r.DB)
 	Must(t, err)
 	r.Inbox = &Inbox{Inbox: inbox}
@@ -63,7 +63,7 @@ func (r *Receiver) Exec(query string, args ...any) {
 	}
 }
 
-// Delivery is a delivery of the message with this ID, under a tag of its own.
+// Delivery returns a delivery of the message with this ID, with a new tag.
 func (r *Receiver) Delivery(id string) amqp.Delivery {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -114,7 +114,7 @@ func (r *Receiver) WantSaid(want ...string) {
 	}
 }
 
-// A Channel records what it is told. With Err set it is a closed one.
+// A Channel records the calls on it. With Err set it is closed.
 type Channel struct {
 	OnAck func()
 	Err   error
@@ -141,7 +141,7 @@ func (c *Channel) Nack(tag uint64, multiple, requeue bool) error {
 
 func (c *Channel) Reject(tag uint64, requeue bool) error { panic("nack, not reject") }
 
-// Say records a word to the broker.
+// Say records a call to the broker.
 func (c *Channel) Say(what string, tag uint64, multiple bool) error {
 	if multiple {
 		panic("a guard speaks for one delivery only")
@@ -161,7 +161,7 @@ func (c *Channel) Heard() []string {
 	return slices.Clone(c.said)
 }
 
-// A Logbook is a log that may be read while it is written.
+// A Logbook is a log that may be read while a logger writes it.
 type Logbook struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -179,7 +179,7 @@ func (l *Logbook) String() string {
 	return l.text.String()
 }
 
-// Goexit ends the goroutine, as the process does that dies.
+// Goexit ends the goroutine, like a process that dies.
 func Goexit() { runtime.Goexit() }
 
 // KeyOf reads a key from a body as "entity:key".
@@ -213,7 +213,7 @@ func Failing(context.Context, *sql.Tx) error { return ErrHandler }
 // Failures is how often a database fails: more often than a handler may.
 const Failures = 8
 
-// FailingTimes returns a function that fails so often.
+// FailingTimes returns a function that fails n times.
 func FailingTimes(n int) func() error {
 	return func() error {
 		if n--; n >= 0 {
