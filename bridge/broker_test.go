@@ -78,7 +78,7 @@ func peer(t *testing.T, words string) string {
 	return fmt.Sprintf("amqp://login:%s@%s/virtual-one", password, listener.Addr())
 }
 
-// Each peer is no broker that answers.
+// In no case is there a broker that answers.
 func TestNoBrokerIsUnavailable(t *testing.T) {
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
@@ -161,7 +161,7 @@ func TestAPublishErrorNamesMessageAndTarget(t *testing.T) {
 	}
 }
 
-// No other attempt helps after the caller's own end.
+// Another attempt does not help if the caller itself has ended this one.
 func TestWhatTheCallerHasEndedIsNotRetryable(t *testing.T) {
 	broker, err := bridge.NewBroker("amqp://login:"+password+"@127.0.0.1:1/", &bridge.BrokerOptions{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {

@@ -41,8 +41,8 @@ var inbox = tables.NewInbox(tables.Dialect{
 	Classify:    classify,
 })
 
-// A parameter is text to the server, which converts it if character_set_connection differs from
-// character_set_client: see carried.go. So bytes are sent as ASCII.
+// packing sends bytes as ASCII. A parameter is text to the server, which converts it if
+// character_set_connection differs from character_set_client: see carried.go.
 var packing = tables.Packing{
 	Bytes: func(b []byte) []byte {
 		if b == nil {

@@ -17,7 +17,7 @@ import (
 // now never changes within a statement, so the planner can search an index for it.
 const now = `(extract(epoch FROM statement_timestamp()) * 1000)::bigint`
 
-// The tables of an inbox also begin empty or small: see neverKept.
+// anew is neverKept for the tables of an inbox, which also begin empty or small.
 const anew = `CASE WHEN ${1} IS NULL THEN ` + neverKept + ` ELSE true END`
 
 func inboxIn(in schema.Name) tables.Inbox {

@@ -12,7 +12,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// A unique index counts if it is on the column alone, on all rows, and checked immediately.
+// findColumn reads the catalogue. A unique index counts if it is on the column alone, on all rows,
+// and checked immediately.
 const findColumn = `SELECT n.nspname AS schema, c.relname AS name, c.relkind IN ('r', 'p') AS is_table, c.relpersistence = 'p' AS logged,
 	row_security_active(c.oid) AS row_security, a.attnum IS NOT NULL AS has_column,
 	coalesce(format_type(a.atttypid, a.atttypmod), '') AS type,

@@ -14,7 +14,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// Whether the identity is right, and the number of rows found.
+// rows reads whether the identity is right, and the number of rows found.
 const rows = `SELECT count(*) > 0, count(l.%[2]s) FROM bridge_identity i, json_each(?) ids
 LEFT JOIN %[1]s l ON l.%[2]s = ids.value WHERE i.identity = ?`
 
@@ -51,8 +51,8 @@ func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*OwnLed
 	})}, nil
 }
 
-// A unique index counts if it is on the column alone and on all rows. The primary key is among the
-// indexes, as it is text.
+// findColumn reads the catalogue. A unique index counts if it is on the column alone and on all
+// rows. The primary key is among the indexes, as it is text.
 const findColumn = `SELECT c.name, upper(c.type) AS type, EXISTS (
 	SELECT 1 FROM pragma_index_list(t.name) x WHERE x."unique" = 1 AND x.partial = 0
 	AND (SELECT count(*) FROM pragma_index_info(x.name)) = 1 AND (SELECT k.name FROM pragma_index_info(x.name) k) = c.name

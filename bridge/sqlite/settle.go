@@ -12,9 +12,9 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// BEGIN IMMEDIATE alone proves nothing: on a file that is open for reading only, SQLite grants it
-// as a read transaction while another process writes. Only a write proves that no other writer is
-// left. The ID written is a new one, so no other transaction waits for it.
+// settle is a write, since BEGIN IMMEDIATE alone proves nothing: on a file that is open for reading
+// only, SQLite grants it as a read transaction while another process writes. Only a write proves
+// that no other writer is left. The ID written is a new one, so no other transaction waits for it.
 const settle = `INSERT INTO bridge_ledger (id) VALUES (?)`
 
 // slice bounds one wait inside SQLite. Drivers differ in whether a cancelled context ends that

@@ -12,8 +12,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// The number of unique indexes on a column c of sys.columns alone and on all rows. Columns that are
-// only included do not count.
+// uniqueKeys is the number of unique indexes on a column c of sys.columns alone and on all rows.
+// Columns that are only included do not count.
 const uniqueKeys = `(SELECT count(*) FROM sys.indexes x
 	WHERE x.object_id = c.object_id AND x.is_unique = 1 AND x.has_filter = 0 AND x.is_disabled = 0
 	AND (SELECT max(k.column_id) FROM sys.index_columns k

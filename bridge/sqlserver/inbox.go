@@ -15,9 +15,9 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// A statement that claims up to so many keys: few sizes, so that the server keeps few plans. @p2 is
-// the number of keys that count. With XACT_ABORT ON a duplicate would end the caller's transaction.
-// The server reverts the SET at the end of the text.
+// claim holds a statement for each number of keys that it claims at most: few sizes, so that the
+// server keeps few plans. @p2 is the number of keys that count. With XACT_ABORT ON a duplicate
+// would end the caller's transaction. The server reverts the SET at the end of the text.
 var claim = map[int]string{1: claiming(1), 10: claiming(10), 100: claiming(100)}
 
 func claiming(room int) string {
@@ -37,8 +37,9 @@ const (
 	pendingRights   = "SELECT, DELETE ON bridge_inbox, and SELECT, INSERT, UPDATE, DELETE ON bridge_inbox_pending"
 )
 
-// FORCESEEK is in the FROM clause, where a target may have it: an optimizer that has seen a small
-// table may otherwise choose to read all of it, and wait for the locks of others ('Table hints').
+// inboxIn returns the statements of an inbox. FORCESEEK is in the FROM clause, where a target may
+// have it: an optimizer that has seen a small table may otherwise choose to read all of it, and
+// wait for the locks of others ('Table hints').
 //
 // A look must not combine a present claim with a row as of the statement's start, as
 // READ_COMMITTED_SNAPSHOT would: a key that is claimed without a row is done. So it reads first the

@@ -14,8 +14,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// Whether the identity is right, and the number of rows found: rows that tx has inserted and
-// committed rows, at every isolation level.
+// rows reads whether the identity is right, and the number of rows found: rows that tx has inserted
+// and committed rows, at every isolation level.
 const rows = `SELECT (SELECT count(*) FROM bridge_identity WHERE [identity] = CAST(@p3 AS uniqueidentifier)) AS own,
 	(SELECT count(*) FROM $asked INNER LOOP JOIN $table l WITH (READCOMMITTEDLOCK, ROWLOCK, FORCESEEK) ON l.$column = asked.id) AS found` + keepPlan
 
@@ -81,7 +81,7 @@ func (s Schema) OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTabl
 	})}, nil
 }
 
-// The catalogue shows a login only the objects to which it has some right.
+// findColumn reads the catalogue, which shows a login only the objects to which it has some right.
 const findColumn = `SELECT SCHEMA_NAME(o.schema_id) AS in_schema, o.name AS in_table, o.type_desc AS kind,
 	COALESCE(OBJECTPROPERTY(o.object_id, 'TableIsMemoryOptimized'), 0) AS in_memory,
 	c.name AS name, TYPE_NAME(c.system_type_id) AS type,

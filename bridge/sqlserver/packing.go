@@ -8,11 +8,12 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// The driver declares a parameter with its length, and the server keeps a plan for each declaration
-// ('sp_executesql'). So bytes follow their length, a text precedes a full stop, and the statement
-// cuts off the filling: by a function of the parameter alone, which a seek accepts like the
-// parameter. The length has the bytes of a number converted to binary ('binary and varbinary'). LEN
-// does not count the spaces at the end, and counts characters as LEFT does in any collation.
+// packing limits the lengths of parameters. The driver declares a parameter with its length, and
+// the server keeps a plan for each declaration ('sp_executesql'). So bytes follow their length, a
+// text precedes a full stop, and the statement cuts off the filling: by a function of the parameter
+// alone, which a seek accepts like the parameter. The length has the bytes of a number converted to
+// binary ('binary and varbinary'). LEN does not count the spaces at the end, and counts characters
+// as LEFT does in any collation.
 var packing = tables.Packing{
 	Bytes:    packBytes,
 	Text:     packText,

@@ -5,7 +5,8 @@ import (
 	"syscall"
 )
 
-// The numbers of file systems that may be on another machine: linux/magic.h and statfs(2).
+// networkTypes are the numbers of file systems that may be on another machine: linux/magic.h and
+// statfs(2).
 var networkTypes = map[uint32]string{
 	0x6969:     "NFS",
 	0x517B:     "SMB",
