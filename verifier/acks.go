@@ -143,8 +143,8 @@ func (a *acks) sendLast() error {
 	return nil
 }
 
-// awaitRead waits until the broker has read the acks. The broker's answer arrives behind deliveries, so
-// awaitRead does not hold mu, which took needs.
+// awaitRead waits until the broker has read the acks. The broker's answer arrives behind deliveries,
+// so awaitRead does not hold mu, which took needs.
 func (a *acks) awaitRead() error {
 	if err := a.ch.Qos(1, 0, false); err != nil {
 		return fmt.Errorf("ack the last: %w", err)

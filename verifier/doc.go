@@ -76,8 +76,8 @@
 // no settler. When these places are full, further messages circulate through the waiting queue.
 // While no committed message comes they circulate ever more slowly, up to 30 s each round. Withheld
 // messages with an order key hold their key. If a verifier holds 500 messages of one ordered queue,
-// that queue stops until messages of other queues bring evidence. With evidence, all are settled again.
-// State.Withheld counts them. The log reports them after Options.ExplainAfter, and again when
+// that queue stops until messages of other queues bring evidence. With evidence, all are settled
+// again. State.Withheld counts them. The log reports them after Options.ExplainAfter, and again when
 // evidence comes. If no sender commits, they simply wait.
 //
 // # Messages in order
@@ -314,10 +314,10 @@
 // idle connections, proves again that the database makes a lookup wait (driver.Prove), and
 // connects. A pooled database connection that dies while it is idle is replaced without a new
 // session. That is safe because every outcome carries the ledger's identity and names the server
-// that gave it. If another server gives an outcome than the proof covers, such as an old primary
-// that has come back, or a copy, the session ends with an error that names both
-// (bridge.ErrOtherInstance), closes the pool's idle connections, and starts anew. While connections
-// lead to both servers, the pauses between sessions grow, up to 30 s.
+// that gave it. If an outcome comes from another server than the proof covers, such as an old
+// primary that has come back, or a copy, the session ends with an error that names both
+// (bridge.ErrOtherInstance). The verifier closes the pool's idle connections and starts a new
+// session. While connections lead to both servers, the pauses between sessions grow, up to 30 s.
 //
 // When the context of Run ends, the verifier takes at most Options.Drain to finish the messages
 // that it has judged, and hands back the rest. If a judged message is not finished by then, Run

@@ -45,7 +45,7 @@ const (
 // redelivery, whose row is absent and which is dropped. The other order leaves an orphan row.
 //
 // A row that cannot be deleted now (locked, or the database does not answer) delays no message: its
-// message is acked all the same, and the forgetter retries the row. If the message were handed back
+// message is acked nevertheless, and the forgetter retries the row. If the message were handed back
 // instead, it would be forwarded again; if it were held, it would fill the prefetch.
 func (s *session) forget(ctx context.Context) error {
 	for {

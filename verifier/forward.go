@@ -247,7 +247,7 @@ func (f *forwarder) reconnectLater(ctx context.Context, pauseFor time.Duration, 
 	}
 	f.tellDisconnected(err)
 	f.log.Warn("no connection to publish over", "error", err, "retry_in", pauseFor)
-	f.giveUpOldest(time.Now()) // at a limit, its connection may be the one too many
+	f.giveUpOldest(time.Now()) // at a limit of connections, the oldest channel's may be one too many
 	pause(ctx, pauseFor)
 	f.ready.wake()
 }

@@ -94,8 +94,8 @@ func (c *mainChannel) forget(a *attempt) bool {
 	return c.remove(a)
 }
 
-// confirmed is forget for an attempt with a result. Unless the result is
-// ErrUnconfirmed, it comes from the broker.
+// confirmed is forget for an attempt with a result. Unless the result is ErrUnconfirmed, it comes
+// from the broker.
 func (c *mainChannel) confirmed(a *attempt, err error) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

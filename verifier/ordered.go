@@ -26,8 +26,8 @@ type shard struct {
 // orderedPrefetch is how many messages of each ordered queue a verifier holds at once. It must be
 // the same for all verifiers. A quorum queue puts the messages that a consumer gives back into a
 // separate list (returns in RabbitMQ's rabbit_fifo), which it delivers first. If the next
-// consumer's prefetch is smaller, the rest of the list is overtaken by the messages that that
-// consumer gives back.
+// consumer's prefetch is smaller, messages that this consumer gives back overtake the rest of the
+// list.
 const orderedPrefetch = 500
 
 func (s *session) openShard(queue string, maxBytes int) (*shard, error) {

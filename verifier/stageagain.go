@@ -115,7 +115,7 @@ type stager struct {
 	reach      time.Duration // how long before the present it continues after the next slow place
 	at         time.Time     // the database's time of the last look
 	looked     time.Time     // our time of it
-	found      bool          // a row was due, at any time
+	found      bool          // a row has been due at least once
 	anew       bool          // publishing was blocked: rows that were seen before no longer count
 	sent       time.Time     // when the last marker was sent
 	wait       time.Duration
