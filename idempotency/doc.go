@@ -157,11 +157,11 @@
 // Guard deletes older ones as it handles messages, up to 500 for every 200 messages, along the
 // primary key; [Guard.Purge] deletes a backlog.
 //
-// A UUIDv7 or ULID contains its time. If it is older than the retention, its key may have been
-// deleted from the inbox, so the message is dead-lettered with [ErrTooOld]. Keys are kept an hour
-// longer, so that clocks may differ by that much. Any other key has no time: after the retention a
-// copy is handled again, as new. Choose a retention beyond which no copy can come, not even from a
-// dead queue, or a negative one, which keeps keys for ever.
+// A UUIDv7 or ULID contains the time when it was made. If that was longer ago than the retention,
+// the key may have been deleted from the inbox, so the message is dead-lettered with [ErrTooOld].
+// Keys are kept an hour longer, so that clocks may differ by that much. Any other key has no time:
+// after the retention a copy is handled again, as new. Choose a retention beyond which no copy can
+// come, not even from a dead queue, or a negative one, which keeps keys for ever.
 //
 // # Shutdown
 //

@@ -21,7 +21,7 @@ type Guard struct {
 // New returns a Guard that claims keys in inbox in the name of consumer. All processes that share
 // the work must use the same name. Consumers that each must see every message (two services with a
 // queue each, on one database) must use different names. The name is stored with every key: under a
-// new name all messages are new. It has 1 to 255 bytes of UTF-8. opts must decide about messages
+// new name all messages are new. It has 1 to 255 bytes of UTF-8. opts must say where a message goes
 // that cannot be handled. New does not query the database. Its error names the wrong argument or
 // option.
 func New(inbox driver.Inbox, consumer string, opts *Options) (*Guard, error) {
@@ -39,7 +39,7 @@ func New(inbox driver.Inbox, consumer string, opts *Options) (*Guard, error) {
 // claim of the key are in one transaction on db; Handle acks d after the commit. The inbox's tables
 // must be in db.
 //
-// fn does its work through tx, with its context. It must not commit or roll back tx: then the
+// fn does its work through tx, with the given context. It must not commit or roll back tx: then the
 // attempt fails, and after a commit the next one is a duplicate. It must not ack or reject d. It
 // may run several times per delivery, each time in a fresh transaction after the earlier one was
 // rolled back; only one commits. A panic in it counts as an error. fn's context ends Options.Drain

@@ -59,8 +59,8 @@ func (g *Guard) Accept(ctx context.Context, db *sql.DB, d amqp.Delivery) error {
 	})
 }
 
-// A Handler handles a stored message. It does its work through tx, with its context, and must not
-// commit or roll back tx. d is the message as it was delivered; it cannot be acked.
+// A Handler handles a stored message. It does its work through tx, with the given context, and must
+// not commit or roll back tx. d is the message as it was delivered; it cannot be acked.
 type Handler func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error
 
 // Work handles the messages that Accept has stored, until ctx ends, and then returns nil. Any

@@ -23,8 +23,8 @@ type Guard struct {
 	added chan struct{} // signals new work to await
 }
 
-// New returns a Guard that claims keys in inbox in the name of consumer. Name and opts follow the rules
-// of idempotency.New.
+// New returns a Guard that claims keys in inbox in the name of consumer. Name and opts follow the
+// rules of idempotency.New.
 func New(inbox driver.Inbox, consumer string, opts *Options) (*Guard, error) {
 	keys, filled, err := newKeys(inbox, consumer, opts)
 	if err != nil {
