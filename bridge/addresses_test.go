@@ -125,7 +125,7 @@ func TestAFrozenNodeCostsSeconds(t *testing.T) {
 	})
 }
 
-func TestWhenNoAddressTakesUsAllAreNamed(t *testing.T) {
+func TestAllAddressesAreNamedWhenNoneConnects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const timeout = 9 * time.Second
 		c, b := newCluster(t, BrokerOptions{DialTimeout: timeout})

@@ -127,7 +127,7 @@ func TestWrongOptionsAreNamed(t *testing.T) {
 	}
 }
 
-func TestOnlyWhatMayPassByItselfIsRetryable(t *testing.T) {
+func TestOnlyATemporaryErrorIsRetryable(t *testing.T) {
 	for err, want := range map[error]bool{
 		bridge.ErrUnavailable: true, bridge.ErrBlocked: true, bridge.ErrNacked: true, bridge.ErrUnconfirmed: true, bridge.ErrNotBegun: true,
 		bridge.ErrReturned: false, bridge.ErrInvalidMessage: false, bridge.ErrCredentials: false,
@@ -162,7 +162,7 @@ func TestAPublishErrorNamesMessageAndTarget(t *testing.T) {
 }
 
 // Another attempt does not help if the caller itself has ended this one.
-func TestWhatTheCallerHasEndedIsNotRetryable(t *testing.T) {
+func TestACallThatItsCallerHasEndedIsNotRetryable(t *testing.T) {
 	broker, err := bridge.NewBroker("amqp://login:"+password+"@127.0.0.1:1/", &bridge.BrokerOptions{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)

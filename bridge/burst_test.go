@@ -92,7 +92,7 @@ func (c *busyConn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func TestWhatIsWrittenDuringABurstGoesOutWithOneCall(t *testing.T) {
+func TestWritesDuringABurstGoOutWithOneCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		near, _ := net.Pipe()
 		busy := &busyConn{Conn: near, writes: make(chan int), proceed: make(chan struct{})}

@@ -113,7 +113,7 @@ func TestPublishEndsWithItsCaller(t *testing.T) {
 	}
 }
 
-func TestCloseEndsWhatIsUnderWayAndWaitsForNoSilentPeer(t *testing.T) {
+func TestCloseEndsPublishesInProgressAndWaitsForNoSilentPeer(t *testing.T) {
 	for name, test := range map[string]struct {
 		peer *script
 		took time.Duration

@@ -14,7 +14,7 @@ import (
 )
 
 // An outage is logged when it begins and when it ends, and rarely in between.
-func TestTheLogTellsOncePerMinuteThatThereIsNoConnection(t *testing.T) {
+func TestAMissingConnectionIsLoggedOncePerMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		peer := newScriptedPeer(t)
 		b := peer.broker(t, BrokerOptions{})

@@ -64,7 +64,7 @@ func TestABodyIsGarbageWhenItsCallerHasGone(t *testing.T) {
 }
 
 // A refused message ends its own channel only: messages over another channel go on.
-func TestARefusedMessageCostsNobodyTheConnection(t *testing.T) {
+func TestARefusedMessageEndsNoConnection(t *testing.T) {
 	peer := newScriptedPeer(t)
 	b := peer.broker(t, BrokerOptions{Channels: 2})
 	good := publish(b, "good")

@@ -65,7 +65,7 @@ func (b *sendingBroker) expect(t *testing.T, when string, read int) {
 	}
 }
 
-func TestAConnectionReadsOnlySoFarAheadOfWhoReceives(t *testing.T) {
+func TestAConnectionReadsABoundedAmountAheadOfItsReceiver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const size = 400
 		b := newSendingBroker(t, 1000, make([]byte, size))

@@ -42,7 +42,7 @@ func newPurged(t *testing.T, retention time.Duration) *receiver {
 	return r
 }
 
-func TestAPurgeForgetsWhatIsOldAndNothingElse(t *testing.T) {
+func TestAPurgeForgetsOldKeysOnly(t *testing.T) {
 	t.Parallel()
 	r := newPurged(t, 10*day)
 	const old, young = 1300, 700

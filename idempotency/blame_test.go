@@ -93,7 +93,7 @@ func TestRetryLaterWaitsAsLongAsItSays(t *testing.T) {
 
 // While a dependency restarts, messages do not go to the dead queue. If it fails for good, a
 // message is kept for minutes, within Options.Hold.
-func TestByDefaultAFailingHandlerIsRetriedForMinutes(t *testing.T) {
+func TestAFailingHandlerIsRetriedForMinutesByDefault(t *testing.T) {
 	for away, want := range map[time.Duration]idempotency.Stats{
 		100 * time.Second: {Handled: 1},
 		time.Hour:         {DeadLettered: 1},

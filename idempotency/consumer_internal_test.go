@@ -31,7 +31,7 @@ func TestCopiesOfAMessageWithoutAKeyWaitForEachOther(t *testing.T) {
 }
 
 // A message of another key does not overtake a message that waits for its key.
-func TestOneWorkerKeepsTheOrderOfAllMessagesWhateverTheirKeys(t *testing.T) {
+func TestOneWorkerKeepsTheOrderOfAllKeys(t *testing.T) {
 	c := &Consumer{opts: ConsumerOptions{Workers: 1, Key: func(d amqp.Delivery) string { return string(d.Body) }}}
 	session := &consumerSession{Session: engine.Session{Stopping: t.Context()}}
 	added, ended := make(chan struct{}), make(chan string, 3)

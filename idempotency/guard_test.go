@@ -32,7 +32,7 @@ func TestEachConsumerHandlesAMessageOnceAndAcksItAfterTheCommit(t *testing.T) {
 }
 
 // Whatever a handler does, the claim and its effects are committed together or not at all.
-func TestWhatBecomesOfADeliveryWhoseHandlerFails(t *testing.T) {
+func TestTheOutcomeOfADeliveryWhoseHandlerFails(t *testing.T) {
 	for name, c := range map[string]struct {
 		attempts int
 		ends     func(ctx context.Context, tx *sql.Tx, run int) error // after it has placed an order
@@ -154,7 +154,7 @@ var ways = map[string]func(r *receiver, d amqp.Delivery) error{
 	},
 }
 
-func TestWhatCannotBeHandledOnceIsDeadLetteredWithTheReason(t *testing.T) {
+func TestAMessageThatCannotBeHandledOnceIsDeadLetteredWithTheReason(t *testing.T) {
 	var reason error
 	r := newReceiver(t, idempotency.Options{Retention: 10 * day,
 		DeadLetter: func(_ context.Context, _ amqp.Delivery, why error) error {
@@ -191,7 +191,7 @@ func TestWhatCannotBeHandledOnceIsDeadLetteredWithTheReason(t *testing.T) {
 	r.wantStats(idempotency.Stats{DeadLettered: dead, Duplicates: 3})
 }
 
-func TestWhatCanBeHandledOnceIsHandled(t *testing.T) {
+func TestAMessageWithAUsableKeyIsHandledOnce(t *testing.T) {
 	for name, c := range map[string]struct {
 		key       string
 		retention time.Duration

@@ -30,7 +30,7 @@ func (r *receiver) inOwnTx(ctx context.Context, claim idempotency.Claim, end fun
 
 // If a commit's answer was lost, the check of the claim finds it, and it is not repeated. A
 // rolled-back attempt is repeated. A claim that is not fresh ends the delivery.
-func TestInTheCallersTransactionAMessageIsHandledOnce(t *testing.T) {
+func TestAMessageIsHandledOnceInTheCallersTransaction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReceiver(t, idempotency.Options{DeadLetterExchange: true})
 		runs := 0
@@ -52,7 +52,7 @@ func TestInTheCallersTransactionAMessageIsHandledOnce(t *testing.T) {
 }
 
 // The caller must claim, and must commit before it returns.
-func TestWhatIsNotCommittedIsNotAcked(t *testing.T) {
+func TestADeliveryThatIsNotCommittedIsNotAcked(t *testing.T) {
 	for name, fn := range map[string]func(r *receiver, ctx context.Context, claim idempotency.Claim) error{
 		"without a claim": func(*receiver, context.Context, idempotency.Claim) error { return nil },
 		"without a commit": func(r *receiver, ctx context.Context, claim idempotency.Claim) error {

@@ -43,7 +43,7 @@ func TestMisuseIsRefusedByTheNameOfTheField(t *testing.T) {
 
 // The place of a message that can never be handled depends on the queue, so the caller must choose
 // it.
-func TestWhatBecomesOfAPoisonMessageMustBeChosen(t *testing.T) {
+func TestTheFateOfAPoisonMessageMustBeChosen(t *testing.T) {
 	_, err := idempotency.New(noInbox{}, "shop", nil)
 	for _, choice := range []string{"Queues,", "DeadLetterExchange", "DeadLetter,", "HandBack"} {
 		if err == nil || !strings.Contains(err.Error(), choice) {

@@ -15,7 +15,7 @@ import (
 
 // Keys contain no time, most are new, and the old ones are anywhere among them. Each process ends
 // after one step of the purge; together they reach all old keys.
-func TestProcessesThatAreRestartedOftenForgetWhatIsOld(t *testing.T) {
+func TestProcessesThatAreRestartedOftenForgetOldKeys(t *testing.T) {
 	t.Parallel()
 	for name, byOrder := range map[string]bool{"by message ID": false, "by Options.Key": true} {
 		t.Run(name, func(t *testing.T) {
@@ -52,7 +52,7 @@ func TestProcessesThatAreRestartedOftenForgetWhatIsOld(t *testing.T) {
 }
 
 // Growing keys begin with the old ones, so even a short-lived process finds these.
-func TestAProcessThatIsRestartedOftenFindsWhatIsOldWhereKeysGrow(t *testing.T) {
+func TestAProcessThatIsRestartedOftenFindsOldKeysWhereKeysGrow(t *testing.T) {
 	t.Parallel()
 	for name, key := range map[string]func(age time.Duration, n uint32) string{
 		"UUIDs": uuidFrom,

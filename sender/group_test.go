@@ -110,7 +110,7 @@ func underWay(s *Sender) int {
 }
 
 // Transactions that stage early, roll back and never wait hold a bounded amount.
-func TestWhatNobodyWaitsForIsBounded(t *testing.T) {
+func TestUnawaitedEarlyStagingIsBounded(t *testing.T) {
 	for _, group := range []int{1, 0} { // alone, or in groups
 		synctest.Test(t, func(t *testing.T) {
 			s, _ := newSender(t, Options{Timeout: time.Hour, GroupMessages: group}, &slowBroker{takes: 2 * time.Hour}, nil)
@@ -155,7 +155,7 @@ func TestALargeMessageIsStagedEarlyToo(t *testing.T) {
 // The transaction's time in other statements does not count: a confirm that came in time is in
 // time. A confirm that did not come in time is late, however late Wait is called. It does not
 // matter that the context of StageTx has ended since.
-func TestTheTimeoutIsThatOfTheStaging(t *testing.T) {
+func TestTheTimeoutCoversTheStagingOnly(t *testing.T) {
 	for size, m := range ofSize {
 		synctest.Test(t, func(t *testing.T) {
 			b := &slowBroker{takes: 4 * time.Second}
@@ -191,7 +191,7 @@ func TestTheTimeoutIsThatOfTheStaging(t *testing.T) {
 }
 
 // A loop that retries while bridge.Retryable returns true ends when its own context is cancelled.
-func TestWhoGivesUpHearsWhyAndTakesNobodyWithIt(t *testing.T) {
+func TestACallerThatGivesUpGetsItsReasonAndFailsNoOther(t *testing.T) {
 	gone := errors.New("the customer is gone")
 	for size, m := range ofSize {
 		synctest.Test(t, func(t *testing.T) {
@@ -222,7 +222,7 @@ func TestWhoGivesUpHearsWhyAndTakesNobodyWithIt(t *testing.T) {
 	}
 }
 
-func TestWhoGivesUpOnABrokerThatBlocksHearsItsReason(t *testing.T) {
+func TestACallerThatGivesUpOnABlockingBrokerGetsTheBrokersReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := newSender(t, Options{}, &slowBroker{takes: 2 * time.Second, blocked: "low on memory"}, nil)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -290,7 +290,7 @@ func TestTheClockOfAShipmentStartsWhenItIsShipped(t *testing.T) {
 }
 
 // When StageTx has returned, the caller may change the messages.
-func TestWhatIsOnItsWayIsACopy(t *testing.T) {
+func TestStageTxCopiesItsMessages(t *testing.T) {
 	for size, m := range ofSize {
 		synctest.Test(t, func(t *testing.T) {
 			b := &slowBroker{takes: time.Second}
@@ -314,7 +314,7 @@ func TestWhatIsOnItsWayIsACopy(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeStagedTouchesNothing(t *testing.T) {
+func TestAnInvalidMessageOfABatchRecordsNothing(t *testing.T) {
 	s, ledger := newSender(t, Options{}, nil, nil)
 	large, noTarget, keyed := []bridge.Message{small, small, small}, []bridge.Message{small, {}, small}, []bridge.Message{withKey}
 	large[1].Publishing.Body = make([]byte, 16<<20+1)

@@ -62,7 +62,7 @@ func begun(t *testing.T, s *stager, cargos ...cargo) []*shipment {
 
 // While one is under way several gather that do not fit into one group. A failure concerns only its
 // own transactions, and each gets its confirm when it comes.
-func TestWhatGathersInOrderIsConfirmedGroupByGroup(t *testing.T) {
+func TestGatheredOrderedMessagesAreConfirmedGroupByGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &slowBroker{takes: 200 * time.Millisecond, fails: "message3"}
 		start := time.Now()
@@ -81,7 +81,7 @@ func TestWhatGathersInOrderIsConfirmedGroupByGroup(t *testing.T) {
 	})
 }
 
-func TestWhatFitsIntoAGroupTravelsTogetherInOrder(t *testing.T) {
+func TestOrderedMessagesThatFitIntoAGroupTravelTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &slowBroker{takes: 200 * time.Millisecond}
 		var cargos []cargo
@@ -120,7 +120,7 @@ func TestEachGroupOfATransactionHasTheTimeout(t *testing.T) {
 }
 
 // A broker that confirms nothing must not make callers wait for one timeout after the other.
-func TestWhoeverWaitsInOrderWaitsForTwiceTheTimeoutAtMost(t *testing.T) {
+func TestAnOrderedCallWaitsForTwiceTheTimeoutAtMost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &slowBroker{takes: time.Hour}
 		start := time.Now()
@@ -137,7 +137,7 @@ func TestWhoeverWaitsInOrderWaitsForTwiceTheTimeoutAtMost(t *testing.T) {
 }
 
 // A call of Stage must not overtake earlier messages of the transaction with its key.
-func TestWhatWasSentWithAKeyIsStagedBeforeWhatIsStagedWithIt(t *testing.T) {
+func TestSentMessagesOfAKeyAreStagedBeforeLaterStagedOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := new(slowBroker)
 		s, _ := newSender(t, Options{OrderedShards: 1}, b, b)

@@ -38,7 +38,7 @@ func TestALargeTransactionMakesNoOtherWaitForAllOfIt(t *testing.T) {
 }
 
 // Small cargos join the rest of a large one if they fit into its group.
-func TestWhatIsLeftOfALargeTransactionTakesOthersAlong(t *testing.T) {
+func TestTheRestOfALargeTransactionSharesItsGroupWithOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := taking()
 		s := orderedStager(b)

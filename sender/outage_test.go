@@ -85,7 +85,7 @@ func sends(t *testing.T, s *Sender, want time.Duration, fails bool, m ...bridge.
 
 // The transaction that finds the outage fails. Later ones commit: their rows carry the messages,
 // until a probe is confirmed.
-func TestInAnOutageEveryMessageIsCarried(t *testing.T) {
+func TestEveryMessageIsCarriedInAnOutage(t *testing.T) {
 	for _, opts := range []Options{{Carry: CarrySmall}, {Carry: CarryOnOutage}, {Carry: CarryOnOutage, GroupMessages: 1}} {
 		for _, m := range []bridge.Message{large, text("small")} {
 			if opts.Carry == CarrySmall && len(m.Publishing.Body) < 100 {
@@ -355,7 +355,7 @@ func TestALateConfirmIsNoOutageForMessagesWithAKey(t *testing.T) {
 }
 
 // A refusal of a large message does not stop the publication of small ones.
-func TestARefusalOfOneTransactionIsNotThatOfOthers(t *testing.T) {
+func TestARefusalOfOneTransactionConcernsNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, ledger, _ := outsider(t, Options{}, new(brokenBroker))
 		s.stager.broker = &brokenBroker{answer: failing(&amqp.Error{Code: amqp.PreconditionFailed, Server: true, Recover: true})}

@@ -61,7 +61,7 @@ func TestAStageThatDoesNotReturnLosesNothing(t *testing.T) {
 }
 
 // When Send has returned, the caller may change the messages.
-func TestWhatWasSentIsACopy(t *testing.T) {
+func TestSendCopiesItsMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := new(slowBroker)
 		s, _ := newSender(t, Options{GroupMessages: 1}, b, nil)

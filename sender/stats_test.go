@@ -10,7 +10,7 @@ import (
 )
 
 // A carried message counts as waiting until it is confirmed, and an outage lasts until it ends.
-func TestStatsTellWhatWaitsAndSinceWhen(t *testing.T) {
+func TestStatsCountWaitingMessagesAndDateTheOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := &slowBroker{takes: time.Minute}
 		s, _, _ := outsider(t, Options{}, broker)

@@ -64,7 +64,7 @@ func deliver(b *brokerAcks, n int) *acks {
 
 // The broker's answer arrives behind deliveries, and a connection stops reading when no goroutine
 // receives them.
-func TestTheLastAnswerIsNotAwaitedByWhoReceives(t *testing.T) {
+func TestTheReceiverDoesNotWaitForTheLastAnswer(t *testing.T) {
 	for name, end := range map[string]func(*acks) error{"finish": (*acks).finish, "leave": (*acks).leave} {
 		t.Run(name, func(t *testing.T) {
 			b := &brokerAcks{t: t}
@@ -85,7 +85,7 @@ func TestTheLastAnswerIsNotAwaitedByWhoReceives(t *testing.T) {
 
 // In whatever order messages are done, only these are acked, all of them in the end, and no tag
 // twice.
-func TestOnlyWhatIsDoneIsAckedAndAllOfItInTheEnd(t *testing.T) {
+func TestOnlyDoneMessagesAreAckedAndAllOfThemInTheEnd(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const n = 40
 		b := &brokerAcks{t: t}
@@ -137,7 +137,7 @@ func TestManyAcksTravelAsOne(t *testing.T) {
 	}
 }
 
-func TestWhatIsStuckBehindAGapIsAckedSinglyAtTheSecondLook(t *testing.T) {
+func TestMessagesBehindAGapAreAckedSinglyAtTheSecondLook(t *testing.T) {
 	b := &brokerAcks{t: t}
 	a := deliver(b, 3)
 	a.done(2, 3) // 1 waits for its transaction
@@ -164,7 +164,7 @@ func TestWhatIsStuckBehindAGapIsAckedSinglyAtTheSecondLook(t *testing.T) {
 
 // A dead letter that cannot be placed keeps its tag unacked while any number of others pass: memory
 // grows with the number of unacked deliveries, not with the number of deliveries.
-func TestAMessageThatStaysKeepsNoRecordOfThoseThatPass(t *testing.T) {
+func TestAMessageThatStaysKeepsNoRecordOfLaterOnes(t *testing.T) {
 	const rounds, prefetch = 1000, 100
 	b := &brokerAcks{t: t}
 	a := newAcks(b)

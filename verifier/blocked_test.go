@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestTheLogTellsOnceThatTheBrokerTakesNothingAndOnceThatItDoes(t *testing.T) {
+func TestABlockedBrokerIsLoggedOnceAndItsReleaseOnce(t *testing.T) {
 	var log bytes.Buffer
 	f := &forwarder{log: slog.New(slog.NewTextHandler(&log, nil))}
 	for _, reason := range []string{"", "low on memory", "low on memory", "", ""} {

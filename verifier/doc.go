@@ -336,16 +336,16 @@
 //	a target that nacks                        its messages, their keys      TestFullTargetHoldsUpItselfAlone
 //	one full queue behind an exchange          that queue; given up after    TestAFullQueueBehindAnExchangeKeepsNothingFromTheOthers
 //	                                           Options.Copies
-//	a target that is missing                   the same; after Unroutable    TestMissingExchangeHoldsUpNobody,
+//	a target that is missing                   the same; after Unroutable    TestAMissingExchangeHoldsUpNoOtherTarget,
 //	                                           none                          TestUnroutableArrivesOnceItsQueueExists
 //	a target that never confirms               its messages; the others for  TestATargetThatNeverConfirmsHoldsUpItselfAlone
 //	                                           a second, or ConfirmTimeout once
-//	a publish that the broker refuses          itself (dead queue)           TestWhatTheBrokerRefusesIsDeadLettered
-//	a malformed or foreign message             itself (dead queue)           TestMalformedGoesToTheDeadQueueAndStopsNobody
-//	headers that cannot be read                itself                        TestUnreadableHeadersStopNobody
+//	a publish that the broker refuses          itself (dead queue)           TestAMessageThatTheBrokerRefusesIsDeadLettered
+//	a malformed or foreign message             itself (dead queue)           TestAMalformedMessageIsDeadLetteredAndOthersGoOn
+//	headers that cannot be read                itself                        TestUnreadableHeadersEndNoSession
 //	a message larger than the broker takes     itself, its key               –
-//	a locked row of a delivered message        no message; its row stays     TestALockedRowHoldsUpNobody
-//	a DELETE that fails or hangs               no message; the rows stay;    TestADeleteThatFailsHoldsUpNobody
+//	a locked row of a delivered message        no message; its row stays     TestALockedRowHoldsUpNoOtherMessage
+//	a DELETE that fails or hangs               no message; the rows stay;    TestADeleteThatFailsHoldsUpNoMessage
 //	                                           once all for a second
 //	a verifier whose host vanishes             its messages, until the       tests/ledger: TestAVanishedClientLeavesNoLockInMariaDB
 //	                                           broker's heartbeat fails
@@ -359,7 +359,7 @@
 //	very many messages that are only in        new ones, for a moment        TestAFreshMessageOvertakesABacklogInTheLedger
 //	their rows
 //	a lookup or settle that fails, or a        the session, which is         TestKilledDatabaseConnectionsStartANewSessionAndLoseNothing,
-//	question for evidence                      started again                 TestASessionThatFailsAcksWhatIsSafe
+//	question for evidence                      started again                 TestASessionThatFailsAcksForwardedMessages
 //	a lookup that hangs for 30 s               the session                   –
 //	a driver that ignores its context          this verifier; others get     TestADatabaseCallThatHangsHoldsNoMessages
 //	                                           its messages

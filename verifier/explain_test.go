@@ -124,7 +124,7 @@ func TestATransactionIsNamedWhenItsTimeHasComeAndWhenItIsOver(t *testing.T) {
 	})
 }
 
-func TestTheLogLeavesOutWhatTheLoginDoesNotSee(t *testing.T) {
+func TestTheLogLeavesOutFactsThatTheLoginDoesNotSee(t *testing.T) {
 	since := time.Now()
 	for _, c := range []struct {
 		holder inspect.Holder

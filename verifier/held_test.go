@@ -30,7 +30,7 @@ func heap() int {
 
 // The bytes that count as held are about the heap's bytes, however small the parts of a message
 // are: the bound of memory depends on it.
-func TestHeldIsWhatTheHeapHas(t *testing.T) {
+func TestHeldIsTheSizeInTheHeap(t *testing.T) {
 	ledger := uuid.New()
 	countless := func(n int, value any) amqp.Table {
 		headers := amqp.Table{}
@@ -94,7 +94,7 @@ func with(headers amqp.Table) amqp.Table {
 
 // The messages of many groups, small on the wire and large when decoded, fill the lane's room.
 // Further deliveries rest.
-func TestALaneCountsWhatAGroupBecomes(t *testing.T) {
+func TestALaneCountsTheDecodedSizeOfAGroup(t *testing.T) {
 	headers := amqp.Table{}
 	for i := range 500 {
 		headers[fmt.Sprintf("%03x", i)] = nil

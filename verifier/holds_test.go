@@ -243,7 +243,7 @@ func TestUnroutableIsGivenUpOnlyAfterAnAttempt(t *testing.T) {
 	}
 }
 
-func TestWhatIsBoundForTheDeadQueueIsNeverGivenUp(t *testing.T) {
+func TestADeadLetterIsNeverGivenUp(t *testing.T) {
 	h := newTickedHolds(time.Nanosecond)
 	p := publicationsTo("staging.dead", 1)[0]
 	p.course = deadLetter
@@ -256,7 +256,7 @@ func TestWhatIsBoundForTheDeadQueueIsNeverGivenUp(t *testing.T) {
 
 // The time of a missing target begins when it was found missing, even if it was held for another
 // reason before.
-func TestWhoWaitedForAnotherReasonIsNotGivenUpWhenTheTargetTurnsOutToBeMissing(t *testing.T) {
+func TestTheTimeOfAMissingTargetBeginsWhenItIsFoundMissing(t *testing.T) {
 	h, _ := heldFor(time.Minute, Full, 2)
 	h.tick(later())
 	h.failed(h.again[0], Missing, problem{})
@@ -376,7 +376,7 @@ func TestTheTimeOfATargetBeginsAnewWhenItWasThere(t *testing.T) {
 	}
 }
 
-func TestTheLogSaysWhatBecomesOfAMissingTarget(t *testing.T) {
+func TestTheLogDatesTheDeadLettersOfAMissingTarget(t *testing.T) {
 	for reason, want := range map[HoldReason]string{
 		Missing: `reason=unroutable text="the queue does not exist" mend="declare the queue, or send to another one" message_id="" dead_letter_after=1m0s`,
 		Full:    `reason=full text="the queue does not exist" mend="declare the queue, or send to another one" message_id=""` + "\n",

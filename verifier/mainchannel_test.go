@@ -35,7 +35,7 @@ func TestATargetIsBehindWhenOthersOfLaterAreConfirmed(t *testing.T) {
 }
 
 // RabbitMQ's credit flow can stop all confirms of a connection within less than that time.
-func TestASilencedBurstTellsWhoIsBehindAndWhatWasNotRead(t *testing.T) {
+func TestASilencedBurstShowsTheTargetsBehindAndTheUnreadMessages(t *testing.T) {
 	const patience = time.Minute
 	now := time.Now()
 	c, attempts := flight(now, map[string]time.Duration{"stuck": behindAfter / 2, "first": behindAfter / 4, "next": 0})
@@ -63,7 +63,7 @@ func TestASilencedBurstTellsWhoIsBehindAndWhatWasNotRead(t *testing.T) {
 }
 
 // If a channel has no confirms, it is unknown which publications the broker has read.
-func TestWithoutAConfirmNothingIsUnread(t *testing.T) {
+func TestNothingIsUnreadWithoutAConfirm(t *testing.T) {
 	now := time.Now()
 	c, _ := flight(now, map[string]time.Duration{"one": 2 * behindAfter, "other": behindAfter})
 	if out := c.unread(now.Add(5 * behindAfter)); len(out) > 0 {
@@ -71,7 +71,7 @@ func TestWithoutAConfirmNothingIsUnread(t *testing.T) {
 	}
 }
 
-func TestWhatIsGivenUpIsNobodysAnyMore(t *testing.T) {
+func TestALateConfirmOfAGivenUpPublicationDoesNotCount(t *testing.T) {
 	const patience = time.Minute
 	now := time.Now()
 	c, attempts := flight(now, map[string]time.Duration{"old": 2 * patience, "young": 0})

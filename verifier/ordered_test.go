@@ -80,7 +80,7 @@ func TestDeadLettersOfALaneThatIsLeftAreForgotten(t *testing.T) {
 }
 
 // While the broker blocks publishing, messages stay in the forwarder, but lanes are left.
-func TestWhatALaneThatIsLeftHasNotPublishedIsForgotten(t *testing.T) {
+func TestUnpublishedMessagesOfALaneThatIsLeftAreForgotten(t *testing.T) {
 	s := &session{holds: testHolds(time.Minute), room: newWaitingRoom(1), shards: []*shard{nil}}
 	s.forwarder = &forwarder{holds: s.holds, ready: newGatherer[*publication](), careful: newGatherer[*publication](), stuck: newGatherer[*publication]()}
 	var last *publication

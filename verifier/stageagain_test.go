@@ -354,7 +354,7 @@ func TestNothingIsStagedAgainWithoutAMarker(t *testing.T) {
 
 // When a marker comes from the waiting queue, rows are staged again that were seen long enough
 // before its look.
-func TestWhatAMarkerShows(t *testing.T) {
+func TestAMarkerStagesAgainOnlyRowsSeenBeforeItsLook(t *testing.T) {
 	for name, c := range map[string]struct {
 		prepare func(s *session, w *carryingWorld, id uuid.UUID) (marker amqp.Publishing)
 		staged  bool
@@ -597,7 +597,7 @@ func TestAMarkerWaitsForTheMessagesBeforeIt(t *testing.T) {
 }
 
 // No copy of such a message can exist.
-func TestWhatWasNeverPublishedIsStagedAtOnce(t *testing.T) {
+func TestAMessageNeverPublishedIsStagedAtOnce(t *testing.T) {
 	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
 		const rows = 1234
 		w.commits(rows, false, nil)
@@ -859,7 +859,7 @@ func TestASlowWalkThroughAllRowsHidesNoRow(t *testing.T) {
 }
 
 // Rows are read page by page, and rows that are gone are forgotten.
-func TestCandidatesAreThoseOfTheLedger(t *testing.T) {
+func TestCandidatesAreTheRowsOfTheLedger(t *testing.T) {
 	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
 		var ids []uuid.UUID
 		for range 100 {

@@ -82,7 +82,7 @@ func TestALostMessageAmidABacklogWaitsForNoLook(t *testing.T) {
 }
 
 // While no message leaves the staging queue, few more are staged.
-func TestNoMoreIsStagedThanLeaves(t *testing.T) {
+func TestNoMoreMessagesAreStagedThanLeave(t *testing.T) {
 	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
 		ids := w.commits(10*stagedLimit, false, nil)
 		s := w.verifier()

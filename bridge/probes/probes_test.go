@@ -16,7 +16,7 @@ import (
 )
 
 // The program's Ready is called once a second at most, and probes get the last result meanwhile.
-func TestProbesSayWhatIsMissing(t *testing.T) {
+func TestProbesReportTheMissingPart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var missing error
 		var asked atomic.Int64

@@ -16,7 +16,7 @@ import (
 )
 
 // Inboxes hold these bytes: the format must never change.
-func TestTheFormatOfAStoredDeliveryIsWhatItAlwaysWas(t *testing.T) {
+func TestTheFormatOfAStoredDeliveryHasNotChanged(t *testing.T) {
 	d := amqp.Delivery{
 		Exchange:   "orders",
 		RoutingKey: "order.placed",
@@ -69,7 +69,7 @@ func TestEveryDeliveryIsStoredAsItIs(t *testing.T) {
 	})
 }
 
-func TestWhatIsNoStoredDeliveryIsMalformed(t *testing.T) {
+func TestBytesOfNoStoredDeliveryAreMalformed(t *testing.T) {
 	good, err := wire.EncodeDelivery(amqp.Delivery{Exchange: "e", MessageId: "id", Body: []byte("body")})
 	if err != nil {
 		t.Fatal(err)

@@ -18,7 +18,7 @@ import (
 
 // Senders in other languages may write these bytes, and databases hold them: the format must never
 // change.
-func TestTheFormatOfRecordsIsWhatItAlwaysWas(t *testing.T) {
+func TestTheFormatOfRecordsHasNotChanged(t *testing.T) {
 	got := wire.EncodeRecord(amqp.Publishing{
 		Headers:      amqp.Table{"x-bridge-ledger": "left out", "k": "v"},
 		ContentType:  "text/plain",
@@ -45,7 +45,7 @@ func TestTheFormatOfRecordsIsWhatItAlwaysWas(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoGroupIsItsOwnOnlyMember(t *testing.T) {
+func TestASingleMessageIsItsOwnOnlyMember(t *testing.T) {
 	staged, err := wire.Encode(fullMessage(), someLedger)
 	if err != nil {
 		t.Fatal(err)

@@ -7,7 +7,7 @@ import (
 )
 
 // The memory that a verifier needs for a message in addition to its bytes, on a machine of 64 bits
-// (measured with Go 1.26: TestHeldIsWhatTheHeapHas in package verifier).
+// (measured with Go 1.26: TestHeldIsTheSizeInTheHeap in package verifier).
 const (
 	messageHeld = 2 << 10 // a message without headers, decoded and parsed, with its entries in lists
 	tableHeld   = 320     // a table or a list in the headers, with room for its first fields

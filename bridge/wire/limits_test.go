@@ -63,7 +63,7 @@ func TestTheNumberOfHeadersIsBounded(t *testing.T) {
 // The AMQP library writes such headers, but a delivery with them ends the connection of every
 // consumer, such as a verifier, each time. So they are neither sent nor stored. Headers that
 // amqp091-go can read are both.
-func TestWhatNoConsumerCouldReadIsNeitherSentNorStored(t *testing.T) {
+func TestHeadersThatNoConsumerCanReadAreNeitherSentNorStored(t *testing.T) {
 	list := func(n int) []any { return slices.Repeat([]any{"x"}, n) }
 	deep := any("bottom")
 	for range 32 {

@@ -49,7 +49,7 @@ func delivered(p amqp.Publishing) amqp.Delivery {
 }
 
 // Senders in other languages write these names in this form: both must never change.
-func TestTheWireFormatIsWhatItAlwaysWas(t *testing.T) {
+func TestTheWireFormatHasNotChanged(t *testing.T) {
 	got, err := wire.Encode(fullMessage(), someLedger)
 	if err != nil {
 		t.Fatal(err)
@@ -276,7 +276,7 @@ func TestAMalformedStagedMessageIsRefused(t *testing.T) {
 }
 
 // Senders in other languages choose the queue in the same way: it must never change.
-func TestTheOrderedQueueOfAKeyIsWhatItAlwaysWas(t *testing.T) {
+func TestTheOrderedQueueOfAKeyHasNotChanged(t *testing.T) {
 	for _, test := range []struct {
 		key    string
 		shards int
@@ -327,7 +327,7 @@ func TestTheTimeOfStagingSurvivesBeingStagedAgain(t *testing.T) {
 	}
 }
 
-func TestTheTimeOfAnIDIsThatOfAUUIDv7(t *testing.T) {
+func TestTheTimeOfAnIDIsTheUUIDv7Time(t *testing.T) {
 	before := time.Now().Truncate(time.Millisecond)
 	if at := wire.MadeAt(uuid.Must(uuid.NewV7())); at.Before(before) || at.After(time.Now()) {
 		t.Errorf("made at %v, is %v", at, time.Now())

@@ -186,7 +186,7 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-func TestWhatServersAndMessagesSayCannotActOnATerminal(t *testing.T) {
+func TestTextsOfServersAndMessagesCannotActOnATerminal(t *testing.T) {
 	var text strings.Builder
 	d := newDiagnosis([]group{{Name: "x\x1b[2J", Findings: []inspect.Finding{
 		{Check: "c\a", Level: inspect.Error, Text: "t\x1b]0;title\a\nnext", Fix: "m\u009b"},
@@ -200,7 +200,7 @@ func TestWhatServersAndMessagesSayCannotActOnATerminal(t *testing.T) {
 	}
 }
 
-func TestWhoLacksARightIsToldWhichToGrant(t *testing.T) {
+func TestAMissingRightIsReportedWithItsGrant(t *testing.T) {
 	for _, err := range []error{&pgconn.PgError{Code: "42501"}, &mysql.MySQLError{Number: 1142}, mssql.Error{Number: 229}} {
 		g := new(group)
 		g.refused("schema", new(database.Database), migrate.LedgerPart, fmt.Errorf("read: %w", err))

@@ -105,7 +105,7 @@ func TestGrantsNameTheSchemaOfEachPart(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrongIsOneLineAndItsCode(t *testing.T) {
+func TestEachErrorIsOneLineAndItsExitCode(t *testing.T) {
 	for _, c := range []struct {
 		args, env string
 		code      int
@@ -219,7 +219,7 @@ func TestHelpAndCompletionNeedNoEnvironment(t *testing.T) {
 }
 
 // The database part of the doctor needs only a file with the ledger's tables.
-func TestTheDoctorAndTheStatusShowWhatIsThereAndWhatIsAway(t *testing.T) {
+func TestTheDoctorAndTheStatusShowPresentAndMissingParts(t *testing.T) {
 	file := []string{"BRIDGE_DATABASE_URL=sqlite:" + filepath.Join(t.TempDir(), "ledger.db")}
 	if code, stdout, _ := called(t, file, "doctor", "database"); code != exitUnwell || !strings.Contains(stdout, "error    connection") {
 		t.Errorf("without a file: exit code %d\n%s", code, stdout)
@@ -262,7 +262,7 @@ func TestTheDoctorAndTheStatusShowWhatIsThereAndWhatIsAway(t *testing.T) {
 }
 
 // If the login may not see an answer, the output says so instead of 'none'.
-func TestWhatIsNotSeenIsSaid(t *testing.T) {
+func TestUnseenFactsAreReportedAsUnknown(t *testing.T) {
 	held := func(held *int64) string { return (&messageFacts{Queues: map[string]int{}, Held: held}).onWayText() }
 	shown := func(v view) string {
 		var text strings.Builder

@@ -8,7 +8,7 @@ import (
 	"github.com/twoqueue/twoqueue/cmd/internal/commandtest"
 )
 
-func TestWhatCannotBePlayedIsOneLineAndLeavesNothing(t *testing.T) {
+func TestARunThatCannotStartIsOneLineAndLeavesNothing(t *testing.T) {
 	for _, c := range []struct {
 		arg, name, value string
 		code             int

@@ -17,7 +17,7 @@ import (
 )
 
 // The gateway contacts each server only if the servers in the lines above let it start.
-func TestAServerThatDoesNotLetItStartIsNamedWithWhatToDo(t *testing.T) {
+func TestAServerThatPreventsTheStartIsNamedWithARemedy(t *testing.T) {
 	minimal(t)
 	folder := t.TempDir()
 	file := func(name string, content []byte) string {
@@ -63,7 +63,7 @@ func TestAServerThatDoesNotLetItStartIsNamedWithWhatToDo(t *testing.T) {
 }
 
 // These errors occur only once the broker has answered.
-func TestWhatEndsItIsExplained(t *testing.T) {
+func TestAnErrorThatEndsTheGatewayIsExplained(t *testing.T) {
 	for _, c := range []struct {
 		err            error
 		variable, mend string

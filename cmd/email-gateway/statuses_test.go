@@ -78,7 +78,7 @@ func TestARunThatIsOverdueCannotSpeakForALaterOne(t *testing.T) {
 }
 
 // A bad message with the ID of an e-mail that was sent, or may be, changes nothing.
-func TestTheDeadQueueDoesNotSpeakForWhatWasSent(t *testing.T) {
+func TestADeadLetterDoesNotChangeTheStatusOfASentEmail(t *testing.T) {
 	for _, was := range []status{sent, sending, doubtful} {
 		s, _ := newStatuses(t)
 		s.mustBegin(t, 1)
@@ -94,7 +94,7 @@ func TestTheDeadQueueDoesNotSpeakForWhatWasSent(t *testing.T) {
 }
 
 // A key that is claimed and not pending was sent. In any other state the inbox proves nothing.
-func TestOnlyWhatTheInboxIsDoneWithIsSettled(t *testing.T) {
+func TestOnlyEmailsThatTheInboxHasFinishedAreSettled(t *testing.T) {
 	for _, c := range []struct {
 		was              status
 		claimed, pending bool
@@ -237,7 +237,7 @@ func TestAScrapeCountsOnly(t *testing.T) {
 }
 
 // A retry releases an e-mail only if the inbox has it as doubtful or failed.
-func TestARetryReleasesOnlyWhatIsDoubtfulOrFailed(t *testing.T) {
+func TestARetryReleasesOnlyDoubtfulAndFailedEmails(t *testing.T) {
 	for state, want := range map[driver.State]status{driver.Doubtful: retrying, driver.Failed: retrying, driver.Started: doubtful, driver.Ready: doubtful} {
 		s, _ := newStatuses(t)
 		s.mustBegin(t, 1)

@@ -161,7 +161,7 @@ func TestTheAllowListIsRequired(t *testing.T) {
 	}
 }
 
-func TestAServerThatCannotBeUsedIsNamedWithWhatToDo(t *testing.T) {
+func TestAnUnusableServerIsNamedWithARemedy(t *testing.T) {
 	ledger, empty := migrated(t), filepath.Join(t.TempDir(), "empty.db")
 	if err := os.WriteFile(empty, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -206,7 +206,7 @@ func TestAServerThatCannotBeUsedIsNamedWithWhatToDo(t *testing.T) {
 
 // In a URL whose password is not percent-encoded, a part of the password may look like a host,
 // port, path, parameter or fragment.
-func TestNoPasswordOfAnUnencodedURLIsTold(t *testing.T) {
+func TestNoPasswordOfAnUnencodedURLIsPrinted(t *testing.T) {
 	ledger := migrated(t)
 	t.Setenv("BRIDGE_HTTP_ADDR", "none")
 	t.Setenv("BRIDGE_LOG_LEVEL", "debug")

@@ -56,7 +56,7 @@ func TestCausesAndExitCodes(t *testing.T) {
 	}
 }
 
-func TestTheLogOfASessionThatEndsSaysWhatToDo(t *testing.T) {
+func TestTheLogOfAnEndedSessionNamesTheRemedy(t *testing.T) {
 	for _, c := range []struct {
 		message string
 		err     error

@@ -149,7 +149,7 @@ func TestNoNameStopsTheTraces(t *testing.T) {
 	}
 }
 
-func TestThereAreNoTracesUnlessSomebodyWantsThem(t *testing.T) {
+func TestThereAreNoTracesUnlessConfigured(t *testing.T) {
 	for name, value := range map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "", "OTEL_SDK_DISABLED": "true", "OTEL_TRACES_EXPORTER": "none"} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")

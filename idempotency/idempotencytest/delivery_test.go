@@ -17,7 +17,7 @@ import (
 )
 
 // The first outcome counts: a second one would end the channel.
-func TestADeliveryTellsItsOutcome(t *testing.T) {
+func TestADeliveryReportsItsOutcome(t *testing.T) {
 	for want, settle := range map[idempotencytest.Outcome]func(amqp.Delivery) error{
 		idempotencytest.Unsettled:    func(amqp.Delivery) error { return nil },
 		idempotencytest.Acked:        func(d amqp.Delivery) error { return d.Ack(false) },

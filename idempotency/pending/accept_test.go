@@ -244,7 +244,7 @@ func TestAFailingDatabaseDoesNotCountAgainstAStoredMessage(t *testing.T) {
 	r.WantRows(1, 1)
 }
 
-func TestWorkWakesForWhatItsOwnProcessAccepts(t *testing.T) {
+func TestWorkWakesForAMessageThatItsOwnProcessAccepts(t *testing.T) {
 	opts := quick
 	opts.Poll = time.Hour
 	r := newReceiver(t, opts)
@@ -258,7 +258,7 @@ func TestWorkWakesForWhatItsOwnProcessAccepts(t *testing.T) {
 }
 
 // For stored messages the pause is measured by the database's clock.
-func TestWhatIsRetriedLaterCountsNotAgainstAStoredMessage(t *testing.T) {
+func TestRetryLaterDoesNotCountAgainstAStoredMessage(t *testing.T) {
 	opts := quick
 	opts.Attempts = 1
 	r := newReceiver(t, opts)

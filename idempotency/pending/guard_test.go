@@ -15,7 +15,7 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/pending"
 )
 
-func TestWhatCannotBeHandledOnceIsDeadLetteredWithTheReason(t *testing.T) {
+func TestAMessageThatCannotBeHandledOnceIsDeadLetteredWithTheReason(t *testing.T) {
 	var reason error
 	r := newReceiver(t, pending.Options{Retention: 24 * time.Hour, MaxStored: 400,
 		DeadLetter: func(_ context.Context, _ amqp.Delivery, why error) error {

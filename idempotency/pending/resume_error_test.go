@@ -16,7 +16,7 @@ import (
 
 // The outside system cannot be asked about doubtful messages. A message that an operator retries
 // does not wait for that, nor for the growing pauses between the questions.
-func TestWhatCannotBeFoundOutHoldsUpNoReadyMessage(t *testing.T) {
+func TestADoubtThatCannotBeResolvedHoldsUpNoReadyMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
 		r, m := newReceiver(t, pending.Options{FindOut: func(context.Context, pending.Message) (pending.Verdict, error) {

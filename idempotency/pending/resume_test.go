@@ -158,7 +158,7 @@ func TestAResumedMessageWhoseProcessDiesIsDoubtfulAgain(t *testing.T) {
 }
 
 // An effect gets its own copy of the body: its changes to it are not stored.
-func TestAnEffectDoesNotChangeWhatIsStored(t *testing.T) {
+func TestAnEffectDoesNotChangeTheStoredMessage(t *testing.T) {
 	r := newReceiver(t, pending.Options{})
 	d := r.Delivery("m1")
 	d.Body = []byte("body")

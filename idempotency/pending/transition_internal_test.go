@@ -17,7 +17,7 @@ type steadyInbox struct{ driver.Inbox }
 func (steadyInbox) Transient(error) bool { return false }
 
 // Each ending of a run leads to one state. Only a doubt keeps the run, which may still end it.
-func TestWhereEachEndingOfARunLeads(t *testing.T) {
+func TestEachEndingOfARunLeadsToOneState(t *testing.T) {
 	g, err := New(steadyInbox{}, "mailer", &Options{HandBack: true, Attempts: 3, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)

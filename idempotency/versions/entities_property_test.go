@@ -154,7 +154,7 @@ func (w *world) handledOf(entity string) (versions []string) {
 
 // In any order and with any repetition: each event takes effect at most once, in the order of
 // versions, and the last effect is the highest version's.
-func TestLatestEndsWithTheLatestWhateverHappens(t *testing.T) {
+func TestLatestEndsWithTheLatestHoweverEventsArrive(t *testing.T) {
 	t.Parallel()
 	checkEach(t, "Latest", false, func(t *rapid.T, entity string) []string {
 		return rapid.SliceOfN(rapid.StringMatching("[0-9]"), 0, 6).Draw(t, "versions of "+entity)
@@ -170,7 +170,7 @@ func TestLatestEndsWithTheLatestWhateverHappens(t *testing.T) {
 
 // In any order and with any repetition: each event takes effect once, in the order of versions, and
 // no event stays kept.
-func TestOrderedHandlesAllInOrderWhateverHappens(t *testing.T) {
+func TestOrderedHandlesAllInOrderHoweverEventsArrive(t *testing.T) {
 	t.Parallel()
 	checkEach(t, "Ordered", false, func(t *rapid.T, entity string) (versions []string) {
 		for version := range rapid.IntRange(0, 7).Draw(t, "events of "+entity) {
@@ -194,7 +194,7 @@ func TestOrderedHandlesAllInOrderWhateverHappens(t *testing.T) {
 }
 
 // In order, with any repetition: each message takes effect once.
-func TestHighWaterHandlesEachOnceWhateverHappensInOrder(t *testing.T) {
+func TestHighWaterHandlesEachOnceHoweverOftenItArrives(t *testing.T) {
 	t.Parallel()
 	checkEach(t, "HighWater", true, func(t *rapid.T, source string) (keys []string) {
 		key := 0

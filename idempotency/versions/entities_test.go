@@ -102,7 +102,7 @@ func (r *receiver) wantOrders(want string) {
 }
 
 // In another order than by version or key, and with copies.
-func TestAStrategyHandlesOnlyWhatIsAboveItsMark(t *testing.T) {
+func TestAStrategyHandlesOnlyEventsAboveItsMark(t *testing.T) {
 	for _, c := range []struct {
 		strategy, events, handled string
 		stats                     idempotency.Stats

@@ -84,7 +84,7 @@ func TestTheFirstVersionIsAsConfiguredAndTheGreatestIsNoEnd(t *testing.T) {
 	}
 }
 
-func TestWhatIsKeptIsBounded(t *testing.T) {
+func TestKeptEventsAreBounded(t *testing.T) {
 	var reason error
 	r := newOrdered(t, versions.OrderedOptions{MaxKept: 2, MaxKeptBytes: 1000, Options: versions.Options{
 		DeadLetter: func(_ context.Context, _ amqp.Delivery, why error) error { reason = why; return nil }}})
@@ -176,7 +176,7 @@ func TestAKeptEventThatAnotherHasHandledIsNotHandledAgainNorTheNextTooEarly(t *t
 	}
 }
 
-func TestSkipGivesUpWhatDoesNotCome(t *testing.T) {
+func TestSkipGivesUpVersionsThatDoNotCome(t *testing.T) {
 	r := newOrdered(t, versions.OrderedOptions{})
 	r.take("a:1", "a:3")
 	for _, through := range []int64{0, 1} {
@@ -197,7 +197,7 @@ func TestSkipGivesUpWhatDoesNotCome(t *testing.T) {
 	}
 }
 
-func TestSkipHandsOverWhatIsKept(t *testing.T) {
+func TestSkipHandsOverKeptEvents(t *testing.T) {
 	r := newOrdered(t, versions.OrderedOptions{})
 	r.fail["a:2"] = receivertest.ErrHandler
 	r.take("a:2", "a:4", "a:6", "a:1")
@@ -222,7 +222,7 @@ func TestSkipHandsOverWhatIsKept(t *testing.T) {
 	r.wantGaps(versions.Gap{Entity: "a", Missing: 5, First: 6, Kept: 1})
 }
 
-func TestWatchReportsAGapOnceAndHandlesWhatIsDue(t *testing.T) {
+func TestWatchReportsAGapOnceAndHandlesDueEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newOrdered(t, versions.OrderedOptions{GapAge: time.Minute})
 		r.fail["b:2"] = receivertest.ErrHandler

@@ -98,7 +98,7 @@ func execute(t *testing.T, tx *sql.Tx, statement string) {
 	}
 }
 
-func TestWhatCommitsIsListedAndWhatRollsBackIsNot(t *testing.T) {
+func TestOnlyCommittedMessagesAreListed(t *testing.T) {
 	eachKind(t, func(t *testing.T, s *sendertest.Sender, db *sql.DB) {
 		ctx := t.Context()
 		tx := begin(t, db)
@@ -167,7 +167,7 @@ func TestARollbackToASavepointTakesMessagesBack(t *testing.T) {
 	})
 }
 
-func TestWhatCanNeverBeSentIsRefusedAsInProduction(t *testing.T) {
+func TestAnInvalidMessageIsRefusedAsInProduction(t *testing.T) {
 	eachKind(t, func(t *testing.T, s *sendertest.Sender, db *sql.DB) {
 		tx := begin(t, db)
 		if _, err := s.SendTx(t.Context(), bridge.SQL(tx), bridge.Message{}); !errors.Is(err, bridge.ErrInvalidMessage) {
@@ -181,7 +181,7 @@ func TestWhatCanNeverBeSentIsRefusedAsInProduction(t *testing.T) {
 	})
 }
 
-func TestAnOutageFailsOnlyWhatIsNotCarried(t *testing.T) {
+func TestAnOutageFailsOnlyMessagesThatAreNotCarried(t *testing.T) {
 	eachKind(t, func(t *testing.T, s *sendertest.Sender, db *sql.DB) {
 		s.FailPublish(sendertest.ErrOut)
 		var failed []string
@@ -306,7 +306,7 @@ func (f *foreignTx) Exec(_ context.Context, statement string, args ...any) (int6
 }
 func (f *foreignTx) Query(context.Context, string, ...any) (bridge.Rows, error) { return nil, nil }
 
-func TestAFakeOfOnesOwnRecordsAndTellsNothingOfItsEnd(t *testing.T) {
+func TestAnOwnFakeTransactionIsRecordedAndItsOutcomeUnknown(t *testing.T) {
 	got := failure(t, func(inner testing.TB) {
 		s := sendertest.New(inner, nil)
 		var tx foreignTx

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 // The test runs every scenario, every contender and every kind of place with a few messages each.
 // If a contender loses messages or sends messages of rolled-back transactions, the comparison is
 // worthless, so world.compare returns an error.
-func TestEveryContenderDeliversWhatWasCommittedAndNothingElse(t *testing.T) {
+func TestEveryContenderDeliversExactlyTheCommittedMessages(t *testing.T) {
 	w, err := newWorld(t.Context(), config{
 		rounds: 1, window: 50 * time.Millisecond, warmUp: 10 * time.Millisecond, patience: time.Minute,
 		backlog: 1000, inbox: 20_000, test: true, only: regexp.MustCompile(""),

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-func TestWhatGoesOverTheNetworkArrivesWholeAndLate(t *testing.T) {
+func TestBytesOverTheNetworkArriveWholeAndLate(t *testing.T) {
 	server, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

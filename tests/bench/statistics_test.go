@@ -72,7 +72,7 @@ func TestReportShowsMediansSpreadAndRatios(t *testing.T) {
 }
 
 // The picture in a folder shows the values of the folder's table.
-func TestThePictureIsThatOfTheResults(t *testing.T) {
+func TestThePictureShowsTheResults(t *testing.T) {
 	for _, of := range []string{".", "carried"} {
 		t.Run(of, func(t *testing.T) { testPicture(t, of) })
 	}

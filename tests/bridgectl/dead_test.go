@@ -156,7 +156,7 @@ func TestTheDeadCommandsThatLookRemoveNothing(t *testing.T) {
 }
 
 // Every second message is discarded. All others stay, and no discarded message comes back.
-func TestDeadDiscardRemovesWhatIsChosenAndNothingElse(t *testing.T) {
+func TestDeadDiscardRemovesTheChosenMessagesOnly(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, stage.SQLite)
 	const half = 100

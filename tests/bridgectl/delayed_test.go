@@ -15,7 +15,7 @@ import (
 
 // An operator sees delayed messages with list, status, message and doctor, cancels one, and has
 // one staged at once.
-func TestDelayedMessagesAreListedCancelledAndHadStagedAtOnce(t *testing.T) {
+func TestDelayedMessagesAreListedCancelledAndStagedAtOnce(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, stage.Postgres)
 	queue := s.Queue("target", nil)

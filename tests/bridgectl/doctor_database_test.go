@@ -10,7 +10,7 @@ import (
 )
 
 // Each database's own tests check the findings of its Diagnose.
-func TestTheDoctorFindsWhatIsWrongWithADatabase(t *testing.T) {
+func TestTheDoctorFindsTheFaultsOfADatabase(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name  string

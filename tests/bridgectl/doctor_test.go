@@ -46,7 +46,7 @@ func TestAHealthyBrokerIsAllWell(t *testing.T) {
 	d.expect(t, "verifiers", inspect.OK, "twoqueue has 1 consumer; 0 messages are ready there")
 }
 
-func TestTheDoctorFindsWhatIsWrongWithABroker(t *testing.T) {
+func TestTheDoctorFindsTheFaultsOfABroker(t *testing.T) {
 	t.Parallel()
 	for _, c := range misfits {
 		t.Run(c.name, func(t *testing.T) {
@@ -230,7 +230,7 @@ func TestTheDoctorSeesAnAlarm(t *testing.T) {
 }
 
 // Without counts the tool reports no number instead of 0: a verifier may hold messages.
-func TestWhatABrokerDoesNotCountIsNotKnown(t *testing.T) {
+func TestCountsThatABrokerDoesNotKeepAreUnknown(t *testing.T) {
 	t.Parallel()
 	server := servertest.StartRabbitMQ(t, &servers.RabbitMQOptions{Plugins: []string{"rabbitmq_management"}, Config: "management_agent.disable_metrics_collector = true"})
 	t.Cleanup(server.Kill)

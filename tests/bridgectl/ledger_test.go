@@ -19,7 +19,7 @@ import (
 )
 
 // carried list stages no message and moves no stage time.
-func TestCarriedListShowsWhatIsDue(t *testing.T) {
+func TestCarriedListShowsTheDueMessages(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []stage.Database{stage.Postgres, stage.SQLite} {
 		t.Run(kind.Name, func(t *testing.T) {
@@ -177,7 +177,7 @@ type messageFacts struct {
 	Next    string
 }
 
-func TestMessageTellsWhereAMessageIs(t *testing.T) {
+func TestMessageShowsWhereAMessageIs(t *testing.T) {
 	t.Parallel()
 	s := sceneOn(t, stage.On(t, stage.Postgres, servertest.Vhost(t), bridge.Topology{Queue: "staging", Audit: 10}))
 	target := s.Queue("target", nil)

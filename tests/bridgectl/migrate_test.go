@@ -84,7 +84,7 @@ func (b *tool) status() (ledger, inbox schema) {
 // The script of migrate print does the same as migrate up: afterwards status reports current
 // tables, up changes nothing, and the doctor's proof passes. A second run of the script changes
 // nothing either.
-func TestWhatMigratePrintsMakesTheTables(t *testing.T) {
+func TestThePrintedMigrationMakesTheTables(t *testing.T) {
 	t.Parallel()
 	for kind, database := range databases {
 		t.Run(kind, func(t *testing.T) {
@@ -140,7 +140,7 @@ func TestMigratePrintGoesOnFromAVersion(t *testing.T) {
 }
 
 // This release works with tables of the next version and refuses later ones.
-func TestMigrateTellsTablesOfLaterReleases(t *testing.T) {
+func TestMigrateReportsTablesOfLaterReleases(t *testing.T) {
 	t.Parallel()
 	address, run := databases["sqlite"](t)
 	b := withEnv(t, "BRIDGE_DATABASE_URL="+address)

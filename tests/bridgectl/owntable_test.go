@@ -15,7 +15,7 @@ import (
 )
 
 // For a message of an own table the tool looks only into that table.
-func TestWithAnOwnTableTheToolAsksThatTable(t *testing.T) {
+func TestTheToolAsksTheOwnTable(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, stage.Postgres)
 	target := s.Queue("target", nil)

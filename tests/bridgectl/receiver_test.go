@@ -364,7 +364,7 @@ func TestADecisionWaitsForTheWorkerThatHandlesTheMessage(t *testing.T) {
 }
 
 // A hanging handler does not hang the command.
-func TestADecisionTellsWhenAWorkerDoesNotEnd(t *testing.T) {
+func TestADecisionReportsAWorkerThatDoesNotEnd(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"postgres", "mysql"} {
 		t.Run(kind, func(t *testing.T) {

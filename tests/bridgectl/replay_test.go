@@ -13,7 +13,7 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-func TestReplaySendsWhatIsCommittedAndNothingThatMayHaveBeenRolledBack(t *testing.T) {
+func TestReplaySendsCommittedMessagesOnly(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, stage.SQLite)
 	theirs := fill(t, s)
@@ -119,7 +119,7 @@ func TestReplayTakesApartAGroupThatTheBrokerHasMoved(t *testing.T) {
 }
 
 // A missing exchange closes the channel, with all publications in flight on it.
-func TestReplayKeepsBackOnlyWhatItsTargetDoesNotTake(t *testing.T) {
+func TestReplayKeepsBackOnlyMessagesThatTheirTargetRefuses(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, stage.SQLite)
 	const rounds = 4

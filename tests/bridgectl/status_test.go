@@ -54,7 +54,7 @@ func (s *scene) age(t *testing.T, id uuid.UUID, by time.Duration) {
 	}
 }
 
-func TestStatusTellsWhatIsGoingOn(t *testing.T) {
+func TestStatusShowsTheStateOfTheBridge(t *testing.T) {
 	t.Parallel()
 	s := sceneOn(t, stage.On(t, stage.Postgres, servertest.Vhost(t), bridge.Topology{Queue: "shop", Audit: 10}))
 	s.bury(letter("t", ""), letter("t", ""), letter("t", ""), letter("t", ""))

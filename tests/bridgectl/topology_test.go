@@ -31,7 +31,7 @@ func TestTopologyIsDeclaredAndPrinted(t *testing.T) {
 }
 
 // RabbitMQ imports the JSON of topology print. The result equals the result of topology declare.
-func TestRabbitMQImportsWhatTopologyPrints(t *testing.T) {
+func TestRabbitMQImportsThePrintedTopology(t *testing.T) {
 	t.Parallel()
 	for env, rabbitmqctl := range map[string]bool{"BRIDGE_AUDIT=7": true, "BRIDGE_CLASSIC=true": false, "BRIDGE_EXCHANGE=twoqueue.stage": false} {
 		w := newWorld(t)

@@ -41,7 +41,7 @@ func refused(t *testing.T, code int, variable, mend string, env ...string) strin
 	return line
 }
 
-func TestWhoeverIsNotLetInIsToldSoWithoutThePassword(t *testing.T) {
+func TestARefusedLoginIsReportedWithoutThePassword(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	for name, c := range map[string]struct {

@@ -70,7 +70,7 @@ func (p *process) measure(want map[string]string) {
 }
 
 // Every outcome happens in a real run and is counted.
-func TestMetricsTellEveryOutcome(t *testing.T) {
+func TestMetricsCountEveryOutcome(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	target := s.Queue("emails", nil)
@@ -181,7 +181,7 @@ func countsSweeps(t *testing.T, s *stage.Stage) {
 var row = regexp.MustCompile("(?m)^\\| `(twoqueue_[a-z_]+)(?:\\{([a-z,]+)\\})?` \\| (.+) \\| (.+) \\|$")
 
 // Every documented metric exists, and every metric is documented.
-func TestMetricsAreThoseOfTheReadme(t *testing.T) {
+func TestTheReadmeListsTheMetrics(t *testing.T) {
 	t.Parallel()
 	readme, err := os.ReadFile("../../cmd/verifier/README.md")
 	must(t, err)

@@ -83,7 +83,7 @@ func TestReadmeHasTheExamples(t *testing.T) {
 }
 
 // Every test that a paper names exists.
-func TestThePapersNameTestsThatExist(t *testing.T) {
+func TestThePagesNameExistingTests(t *testing.T) {
 	var sources strings.Builder
 	for _, pattern := range []string{"../*/*_test.go", "../../*/*_test.go", "../../bridge/*/*_test.go", "../../cmd/*/*_test.go"} {
 		files, err := filepath.Glob(pattern)
@@ -162,7 +162,7 @@ func TestTheExamplesOfTheReadmeSendAndReceiveOnce(t *testing.T) {
 }
 
 // Every link from a paper to another file or heading has a target.
-func TestLinksOfThePapersLeadSomewhere(t *testing.T) {
+func TestTheLinksOfThePagesLeadSomewhere(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^)#]*)(#[^)]*)?\)`)
 	var found int
 	papers := papers(t)

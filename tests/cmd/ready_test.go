@@ -12,7 +12,7 @@ import (
 )
 
 // The endpoints answer while database or broker are away, and name each one that is missing.
-func TestReadyTellsWhatIsMissing(t *testing.T) {
+func TestReadyNamesTheMissingServers(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	databaseValve, database := servertest.Through(t, s.DatabaseURL)

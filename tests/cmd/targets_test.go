@@ -14,7 +14,7 @@ import (
 
 // A missing target does not make the verifier unready: it goes on with the others. The metrics
 // count the target, and the doctor names it, the remedy, and the time of the next dead letter.
-func TestATargetThatTakesNothingIsTold(t *testing.T) {
+func TestATargetThatTakesNothingIsReported(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	p := verify(t, s, "BRIDGE_STATUS_ADDR=127.0.0.1:0", "BRIDGE_UNROUTABLE=1h", "BRIDGE_PATIENCE=1h")

@@ -23,7 +23,7 @@ import (
 
 // A real Prometheus with the stack's configuration scrapes the real commands and a real broker.
 // Every query of the dashboard and every series of the alerts must return a value.
-func TestTheDashboardAndTheAlertsAskForWhatIsThere(t *testing.T) {
+func TestTheDashboardAndTheAlertsQueryExistingMetrics(t *testing.T) {
 	binary := installed(t, "prometheus")
 	broker := servertest.Vhost(t)
 	verifier, gateway := startServices(t, broker)

@@ -37,7 +37,7 @@ func TestASenderKilledBeforeItsCommitHasCarriedNothing(t *testing.T) {
 	})
 }
 
-func TestWhatASenderCarriedAndCommittedBeforeItWasKilledIsForwarded(t *testing.T) {
+func TestACarriedMessageCommittedBeforeItsSenderWasKilledIsForwarded(t *testing.T) {
 	onEach(t, func(w *world) {
 		id := newIDs(1)[0]
 		w.killAt(placed, carrying(placed, id))

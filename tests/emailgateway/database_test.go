@@ -104,7 +104,7 @@ func TestEachDatabase(t *testing.T) {
 	}
 }
 
-func TestOldStatusesArePurgedButForWhatIsNotResolved(t *testing.T) {
+func TestOldStatusesArePurgedExceptUnresolvedOnes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	const old, more = 1200, 3 // more than two batches

@@ -16,7 +16,7 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-func TestWhatIsNoEmailGoesToTheDeadQueueAndStopsNobody(t *testing.T) {
+func TestAnInvalidEmailIsDeadLetteredAndOthersGoOn(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p := w.start("EMAIL_MAX_BYTES=2048", "EMAIL_MAX_RECIPIENTS=2")
@@ -180,7 +180,7 @@ func TestAMailServerThatIsAwayCountsAgainstNoEmail(t *testing.T) {
 	}
 }
 
-func TestAnEmailThatWaitsForAnotherAttemptHoldsUpNobody(t *testing.T) {
+func TestAnEmailThatWaitsForAnotherAttemptHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	slow := newID(t)
@@ -202,7 +202,7 @@ func TestAnEmailThatWaitsForAnotherAttemptHoldsUpNobody(t *testing.T) {
 	w.wantDepth(queue, 1) // handed back
 }
 
-func TestSIGTERMFinishesWhatIsBeingSent(t *testing.T) {
+func TestSIGTERMFinishesTheEmailInProgress(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	reached, goOn := make(chan struct{}), make(chan struct{})

@@ -13,7 +13,7 @@ import (
 
 // Two gateways on one queue are killed again and again, and the mail server fails at random in
 // every way. No e-mail may be sent twice, and none lost.
-func TestNeverTwiceWhateverHappens(t *testing.T) {
+func TestRandomFailuresSendNoEmailTwiceAndLoseNone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	const emails = 100

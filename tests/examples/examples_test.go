@@ -55,7 +55,7 @@ func declareReceiver(s *stage.Stage, queue string) {
 	}
 }
 
-func TestEveryExampleDoesWhatItSays(t *testing.T) {
+func TestEveryExampleWorksAsDescribed(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds a program")
 	}

@@ -145,7 +145,7 @@ var mutants = []mutant{
 	{
 		name: "commit although an early staging has failed",
 		pkg:  "sender",
-		test: "TestInTxRollsBackIfStageFailsWhateverFnSays",
+		test: "TestInTxRollsBackIfStageFailsEvenIfFnReturnsNil",
 		says: "committed",
 		edits: []edit{{"sender/outbox.go", `	if o.failed != nil {
 `, `	if o.failed != nil && !mutant("commit although an early staging has failed") {
@@ -275,7 +275,7 @@ var mutants = []mutant{
 	{
 		name: "a proof that does not ask who has waited",
 		pkg:  "verifier",
-		test: "TestTheProofSeesWhatASettleSaysThatHasWaited",
+		test: "TestTheProofChecksTheOutcomeOfASettleThatHasWaited",
 		says: "the proof says <nil>",
 		edits: []edit{{"bridge/driver/proof.go", `	endErr := end()
 	err := <-settled
@@ -347,7 +347,7 @@ var mutants = []mutant{
 	{
 		name: "look for the one that closes the channel among all, again and again",
 		pkg:  "verifier",
-		test: "TestMissingExchangeHoldsUpNobody",
+		test: "TestAMissingExchangeHoldsUpNoOtherTarget",
 		says: "messages have not come|the channel was closed",
 		edits: []edit{{"verifier/forward.go", `		f.careful.add(p) // a suspect, or in flight when the connection was lost
 `, `		if mutant("look for the one that closes the channel among all, again and again") {
@@ -360,7 +360,7 @@ var mutants = []mutant{
 	{
 		name: "a refused publish ends the session",
 		pkg:  "verifier",
-		test: "TestMissingExchangeHoldsUpNobody",
+		test: "TestAMissingExchangeHoldsUpNoOtherTarget",
 		says: "a refused publish must not end the session|messages have not come|the channel was closed|not in time",
 		edits: []edit{{"verifier/careful.go", `				if channel.connection.conn.Err() == nil {
 `, `				if mutant("a refused publish ends the session") && bridge.Refusal(err) != nil {
@@ -372,7 +372,7 @@ var mutants = []mutant{
 	{
 		name: "a message that the broker refuses is tried for ever",
 		pkg:  "verifier",
-		test: "TestWhatTheBrokerRefusesIsDeadLettered/no_right_to_the_target",
+		test: "TestAMessageThatTheBrokerRefusesIsDeadLettered/no_right_to_the_target",
 		says: "not in time|have not come",
 		edits: []edit{{"verifier/careful.go", `	case p.course == forward:
 		f.end(`, `	case p.course == forward && mutant("a message that the broker refuses is tried for ever"):
@@ -531,7 +531,7 @@ var mutants = []mutant{
 	{
 		name:  "unreadable headers end the connection",
 		pkg:   "verifier",
-		test:  "TestUnreadableHeadersStopNobody",
+		test:  "TestUnreadableHeadersEndNoSession",
 		says:  "have not come",
 		edits: []edit{{"bridge/frames.go", `unreadable.Check(payload, maxFrame); why != nil {`, `unreadable.Check(payload, maxFrame); why != nil && !mutant("unreadable headers end the connection") {`}},
 	},
@@ -688,7 +688,7 @@ func (i *Inspector) carried()`},
 	{
 		name: "a marker counts for rows that were seen after its look", // GONE_FIRST_SEEN
 		pkg:  "../verifier",
-		test: "TestWhatAMarkerShows/a_row_that_was_seen_after_its_look",
+		test: "TestAMarkerStagesAgainOnlyRowsSeenBeforeItsLook/a_row_that_was_seen_after_its_look",
 		says: "1 are staged again",
 		edits: []edit{{"verifier/marker.go", `if c.before(look) && `,
 			`if (c.before(look) || mutant("a marker counts for rows that were seen after its look")) && `}},
@@ -696,7 +696,7 @@ func (i *Inspector) carried()`},
 	{
 		name: "a marker counts for rows that were seen just before its look", // GONE_PAUSE_BEFORE_LOOK
 		pkg:  "../verifier",
-		test: "TestWhatAMarkerShows/a_row_that_was_seen_just_before_its_look",
+		test: "TestAMarkerStagesAgainOnlyRowsSeenBeforeItsLook/a_row_that_was_seen_just_before_its_look",
 		says: "1 are staged again",
 		edits: []edit{{"verifier/marker.go", `func (c candidate) before(look time.Time) bool {`,
 			`func (c candidate) before(look time.Time) bool {
@@ -708,7 +708,7 @@ func (i *Inspector) carried()`},
 	{
 		name: "a marker counts for rows that only another verifier has seen", // GONE_SEEN_BY_READER
 		pkg:  "../verifier",
-		test: "TestWhatAMarkerShows/a_row_that_only_another_verifier_has_seen_long_before_its_look",
+		test: "TestAMarkerStagesAgainOnlyRowsSeenBeforeItsLook/a_row_that_only_another_verifier_has_seen_long_before_its_look",
 		says: "1 are staged again",
 		edits: []edit{{"verifier/marker.go", `		g.wait = markerOften
 `, `		g.wait = markerOften
@@ -782,7 +782,7 @@ func (i *Inspector) carried()`},
 	{
 		name: "a row counts as seen before its stage time was moved on", // GONE_READ_AGAIN
 		pkg:  "../verifier",
-		test: "TestWhatAMarkerShows/a_row_that_was_touched_since,_and_is_due_again",
+		test: "TestAMarkerStagesAgainOnlyRowsSeenBeforeItsLook/a_row_that_was_touched_since,_and_is_due_again",
 		says: "1 are staged again",
 		edits: []edit{
 			{"verifier/stageagain.go", `!seen[id] && at.After(from) &&`,
@@ -811,7 +811,7 @@ func (i *Inspector) carried()`},
 	{
 		name: "a row that is left ends the session",
 		pkg:  "verifier",
-		test: "TestALockedRowHoldsUpNobody/postgres",
+		test: "TestALockedRowHoldsUpNoOtherMessage/postgres",
 		says: `not in time|stats`,
 		edits: []edit{{"verifier/forget.go", `		s.forgetter.delete(ctx, leftRows(batch))
 `, `		s.forgetter.delete(ctx, leftRows(batch))

@@ -21,7 +21,7 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-func TestWhatFailsIsDeadLetteredByTheBrokerOrComesAgain(t *testing.T) {
+func TestAFailedDeliveryIsDeadLetteredByTheBrokerOrComesAgain(t *testing.T) {
 	db := newDatabase(t, "SQLite")
 	for name, arguments := range map[string]amqp.Table{
 		"quorum": quorum, "classic": classic, "quorum with a dead-letter exchange": quorumToDead, "classic with a dead-letter exchange": classicToDead} {
@@ -181,7 +181,7 @@ func (i signallingInbox) Claim(ctx context.Context, tx bridge.Tx, consumer strin
 
 // After five seconds the broker requeues the delivery and gives it to another consumer, while the
 // first consumer is still handling it.
-func TestWhatOutlastsTheConsumerTimeoutIsNotRepeated(t *testing.T) {
+func TestAnAttemptThatOutlastsTheConsumerTimeoutIsNotRepeated(t *testing.T) {
 	broker := servertest.StartRabbitMQ(t, nil)
 	must(t, broker.SetConsumerTimeout(t.Context(), 5*time.Second))
 

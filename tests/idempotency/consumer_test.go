@@ -584,7 +584,7 @@ func TestADeliveryThatItsHandlerDoesNotSettleComesAgain(t *testing.T) {
 	}
 }
 
-func TestAConsumerRefusesWhatCannotWork(t *testing.T) {
+func TestAConsumerRefusesUnusableArguments(t *testing.T) {
 	broker, err := bridge.NewBroker("amqp://localhost/", nil)
 	must(t, err)
 	defer broker.Close()

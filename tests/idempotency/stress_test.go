@@ -24,7 +24,7 @@ var errHandler = errors.New("no such customer")
 
 // Every message is in the queue twice, in random order. Handlers fail and panic at random, and
 // consumers lose their connections with acks in flight.
-func TestEveryMessageTakesEffectOnceWhoeverWorksAndWhateverFails(t *testing.T) {
+func TestEveryMessageTakesEffectOnceUnderRandomFailures(t *testing.T) {
 	const entities, versions = 6, 12
 	var want []string
 	for version := 1; version <= versions; version++ {

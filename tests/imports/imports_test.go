@@ -79,7 +79,7 @@ const (
 	goautoneg  = "github.com/munnerz/goautoneg"       // by prometheus
 )
 
-func TestALibraryInheritsNoModuleThatNobodyDecidedOn(t *testing.T) {
+func TestALibraryInheritsTheListedModulesOnly(t *testing.T) {
 	for name, want := range libraries {
 		var got []string
 		for _, p := range list(t, name) {
@@ -113,7 +113,7 @@ var mayNot = map[string][]string{
 	"idempotency/pgxreceiver":     {"sender", "verifier", "cmd", "tests", "bridge/migrate", "bridge/ledgertest"},
 }
 
-func TestNobodyImportsWhatIsAboveOrBesideIt(t *testing.T) {
+func TestNoPackageImportsAForbiddenOne(t *testing.T) {
 	for pattern, forbidden := range mayNot {
 		for _, p := range list(t, pattern) {
 			path, ours := strings.CutPrefix(p.ImportPath, module)

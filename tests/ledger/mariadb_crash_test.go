@@ -13,7 +13,7 @@ import (
 
 // Without a binary log MariaDB shows a commit to others before it is on disk. A row that a lookup
 // has found must survive a crash in this interval.
-func TestWhatMariaDBHasShownOutlivesItsCrash(t *testing.T) {
+func TestARowThatMariaDBHasShownOutlivesItsCrash(t *testing.T) {
 	if testing.Short() {
 		t.Skip("kills a server")
 	}

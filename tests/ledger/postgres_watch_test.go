@@ -105,7 +105,7 @@ func TestPostgresHoldersOfALockedTable(t *testing.T) {
 }
 
 // A settle locks the row for a moment. Its verifier is no holder of the message.
-func TestPostgresHolderIsNobodyWhoSettles(t *testing.T) {
+func TestPostgresHoldersLeaveOutSettles(t *testing.T) {
 	t.Parallel()
 	_, db := migrated(t)
 	id := newID()

@@ -53,7 +53,7 @@ func TestANestedTransactionOfGORMTakesBackItsOwnMessages(t *testing.T) {
 	}
 }
 
-func TestOutsideOfATransactionGORMHasNone(t *testing.T) {
+func TestGORMHasNoTransactionOutsideOfOne(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
 	for _, statements := range []bool{false, true} {

@@ -83,7 +83,7 @@ func contents(t *testing.T, folder string) map[string][]byte {
 }
 
 // The release is only for this machine's platform, and has no images.
-func TestAReleaseMadeTwiceIsTheSameAndSaysWhatItIs(t *testing.T) {
+func TestAReleaseMadeTwiceIsTheSameAndNamesItsVersion(t *testing.T) {
 	const tag = "v0.9.8"
 	first, revision := tagged(t, tag)
 	release := func(checkout, version, to string, env ...string) (string, error) {

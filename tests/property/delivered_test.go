@@ -10,7 +10,7 @@ import (
 	"github.com/twoqueue/twoqueue/tests/stage"
 )
 
-func TestDeliveredIsWhatWasCommitted(t *testing.T) {
+func TestExactlyTheCommittedMessagesAreDelivered(t *testing.T) {
 	kinds := stage.Databases
 	if testing.Short() {
 		kinds = kinds[:1]

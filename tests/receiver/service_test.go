@@ -95,7 +95,7 @@ func heard(said, text string) int { return strings.Count(said, text) }
 
 // Everything around the service fails. In the end each order has one invoice and one reply, and
 // the dead queue has exactly the orders that cannot be read.
-func TestAServiceLosesAndRepeatsNothingWhateverFails(t *testing.T) {
+func TestAServiceLosesAndRepeatsNothingUnderFaults(t *testing.T) {
 	t.Parallel()
 	kind, ok := databases[*on]
 	if !ok {

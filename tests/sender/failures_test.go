@@ -20,7 +20,7 @@ const soon = 300 * time.Millisecond
 // Rule 2 of package bridge: if the broker does not confirm, whatever it does instead, the call
 // returns an error. The error says that the transaction must roll back, and after the rollback no
 // message is delivered. When the cause is gone the sender works again.
-func TestWhatIsNotConfirmedIsAnErrorAndIsNotDelivered(t *testing.T) {
+func TestAnUnconfirmedMessageIsAnErrorAndIsNotDelivered(t *testing.T) {
 	t.Parallel()
 	type trouble struct {
 		broker     *bridge.Broker

@@ -165,7 +165,7 @@ func TestInTxRollsBack(t *testing.T) {
 }
 
 // InTx rolls back even if fn ignores the error of Stage.
-func TestInTxRollsBackIfStageFailsWhateverFnSays(t *testing.T) {
+func TestInTxRollsBackIfStageFailsEvenIfFnReturnsNil(t *testing.T) {
 	t.Parallel()
 	onDoors(t, func(t *testing.T, s *stage.Stage, d door) {
 		known := stage.To("target", "known")
@@ -272,7 +272,7 @@ func TestATransactionIsOverWhenFnHasReturned(t *testing.T) {
 
 // Goroutines send and stage messages while fn returns. Each message that gets an ID is delivered,
 // and each other one gets an error.
-func TestWhatIsSentBesideFnIsDeliveredOrAnError(t *testing.T) {
+func TestAMessageSentBesideFnIsDeliveredOrAnError(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	shop(t, s)

@@ -58,7 +58,7 @@ func commit(ctx context.Context, s *stage.Stage, sndr *sender.Sender, m ...bridg
 
 // The broker stops. Transactions that are waiting for it fail. Later ones commit at once, and
 // their messages arrive when the broker is back.
-func TestInAnOutageTransactionsCommit(t *testing.T) {
+func TestTransactionsCommitInAnOutage(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		carry sender.Carry

@@ -230,7 +230,7 @@ func (c *tripConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-func TestHowOftenATransactionOfPgxAsksTheServer(t *testing.T) {
+func TestATransactionOfPgxNeedsFewRoundTrips(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	shop(t, s)

@@ -16,7 +16,7 @@ import (
 
 // Azure SQL Database has another DB_ID() and reports version 12. So does Babelfish, which does
 // not report its durability either.
-func TestAServerThatIsNotSQLServerIsTakenForWhatItIs(t *testing.T) {
+func TestAzureAndBabelfishAreRecognized(t *testing.T) {
 	for name, options := range map[string]tds.Options{
 		"Azure SQL Database": {Azure: true},
 		"Babelfish":          {Babelfish: true},

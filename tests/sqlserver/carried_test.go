@@ -120,7 +120,7 @@ func TestAnUnpublishedRowIsDueFromTheTimeOfItsRecord(t *testing.T) {
 }
 
 // sqlcmd turns QUOTED_IDENTIFIER off, and a filtered index requires it on.
-func TestThePrintedScriptSetsWhatAFilteredIndexNeeds(t *testing.T) {
+func TestThePrintedScriptSetsTheOptionsOfAFilteredIndex(t *testing.T) {
 	db := connect(t, servertest.SQLServerDB(t, servertest.SQLServer(t, nil), true))
 	db.SetMaxOpenConns(1)
 	conn, err := db.Conn(t.Context())

@@ -57,7 +57,7 @@ func TestTheVictimsRecordIsAnErrorAndItsTransactionRolledBack(t *testing.T) {
 	expectOutcome(t, ledger, second, driver.RolledBack)
 }
 
-func TestACommitWithoutAnswerIsToldByTheLedger(t *testing.T) {
+func TestTheLedgerKnowsTheOutcomeOfACommitWithoutAnswer(t *testing.T) {
 	for fault, want := range map[tds.Fault]driver.Outcome{
 		tds.DropBeforeCommit: driver.RolledBack,
 		tds.DropAfterCommit:  driver.Committed,

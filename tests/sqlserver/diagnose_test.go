@@ -73,7 +73,7 @@ func TestDiagnose(t *testing.T) {
 }
 
 // Babelfish 4.3 refuses ALTER INDEX ... SET and GRANT VIEW SERVER STATE (measured).
-func TestOnBabelfishNothingIsAdvisedThatCannotBeDoneThere(t *testing.T) {
+func TestTheAdviceForBabelfishCanBeFollowedThere(t *testing.T) {
 	server, ledger := onStandIn(t, &tds.Options{Babelfish: true})
 	for _, statement := range []string{"ALTER TABLE bridge_ledger SET (LOCK_ESCALATION = TABLE)", "ALTER INDEX ALL ON bridge_ledger SET (ALLOW_PAGE_LOCKS = ON)"} {
 		execute(t, ledger.DB(), statement)

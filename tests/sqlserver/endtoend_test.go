@@ -15,7 +15,7 @@ import (
 // The messages go end to end through RabbitMQ. For servers that heed hints, tests/verifier and
 // tests/crash test this. The ledger logs its choice of the waiting lookup once, to the verifier's
 // logger and to no other.
-func TestWhereHintsAreIgnoredTheVerifierJudgesRightToo(t *testing.T) {
+func TestTheVerifierJudgesRightWhereHintsAreIgnored(t *testing.T) {
 	var global, own bytes.Buffer
 	before := slog.Default()
 	slog.SetDefault(slog.New(slog.NewTextHandler(&global, nil)))

@@ -18,7 +18,7 @@ import (
 
 // Rows that one consumer has open block no other consumer, and block their own consumer only if a
 // statement needs them: statements by consumer seek too.
-func TestWhatIsAskedOfOneConsumerWaitsForNoOther(t *testing.T) {
+func TestStatementsOfOneConsumerWaitForNoOther(t *testing.T) {
 	onBoth(t, func(t *testing.T, address string) {
 		db := connect(t, address)
 		must(t, migrate.Inbox(t.Context(), db, migrate.SQLServer))
@@ -68,7 +68,7 @@ func TestWhatIsAskedOfOneConsumerWaitsForNoOther(t *testing.T) {
 // A statement that looks for overdue rows reads the index first and then the row. A statement
 // that changes a row changes the row first and then the index. Each may hold an entry that the
 // other needs ('Deadlocks guide').
-func TestWhoDoubtsAndWhoChangesDoNotLockEachOtherOut(t *testing.T) {
+func TestALookForOverdueRowsAndAChangeDoNotDeadlock(t *testing.T) {
 	onBoth(t, func(t *testing.T, address string) {
 		db := connect(t, address)
 		must(t, migrate.Inbox(t.Context(), db, migrate.SQLServer))
@@ -107,7 +107,7 @@ func TestWhoDoubtsAndWhoChangesDoNotLockEachOtherOut(t *testing.T) {
 
 // With optimized locking an UPDATE that changes nothing leaves the row unlocked, unless a hint
 // requests the lock.
-func TestWithOptimizedLockingAMarkStaysLocked(t *testing.T) {
+func TestAMarkStaysLockedWithOptimizedLocking(t *testing.T) {
 	server := servertest.SQLServerStandIn(t, &tds.Options{OptimizedLocking: true})
 	for name, snapshot := range map[string]bool{"locking": false, "snapshot": true} {
 		t.Run(name, func(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 	"github.com/twoqueue/twoqueue/tests/tds"
 )
 
-func TestWhereHintsAreIgnoredTheProofFallsBackToTheInsert(t *testing.T) {
+func TestTheProofFallsBackToTheInsertWhereHintsAreIgnored(t *testing.T) {
 	_, ledger := onStandIn(t, &tds.Options{IgnoreHints: true})
 	id := newID()
 	recorded(t, ledger, id)
@@ -26,7 +26,7 @@ func TestWhereHintsAreIgnoredTheProofFallsBackToTheInsert(t *testing.T) {
 	}
 }
 
-func TestWhereHintsAreHeededTheProofDoesNotFallBack(t *testing.T) {
+func TestTheProofDoesNotFallBackWhereHintsAreHeeded(t *testing.T) {
 	onBoth(t, func(t *testing.T, address string) {
 		ledger := open(t, connect(t, address))
 		must(t, prove(t, ledger))
@@ -36,7 +36,7 @@ func TestWhereHintsAreHeededTheProofDoesNotFallBack(t *testing.T) {
 	})
 }
 
-func TestWhereNothingWaitsTheProofRefuses(t *testing.T) {
+func TestTheProofRefusesALedgerWhereNothingWaits(t *testing.T) {
 	for name, c := range map[string]struct {
 		options tds.Options
 		own     bool // of an own table: the fallback would insert into it
@@ -66,7 +66,7 @@ func TestWhereNothingWaitsTheProofRefuses(t *testing.T) {
 }
 
 // It is undocumented that READPAST skips a row that only its transaction's ID protects.
-func TestWithOptimizedLockingAnOpenRowHidesNoOther(t *testing.T) {
+func TestAnOpenRowHidesNoOtherWithOptimizedLocking(t *testing.T) {
 	server := servertest.SQLServerStandIn(t, &tds.Options{OptimizedLocking: true})
 	for snapshot, proof := range map[bool]error{true: nil, false: bridge.ErrProof} {
 		ledger := open(t, connect(t, newDatabase(t, server.URL("master"), snapshot)))
@@ -121,7 +121,7 @@ func TestAReadOnlyConnectionIsRefused(t *testing.T) {
 
 // The pool may connect to a secondary while the verifier runs. There the row of an open
 // transaction would look rolled back.
-func TestOnASecondaryNothingIsJudged(t *testing.T) {
+func TestASecondarySettlesNothing(t *testing.T) {
 	server, ledger := onStandIn(t, nil)
 	execute(t, ledger.DB(), ordersTable)
 	own, err := sqlserver.OpenOwnTable(t.Context(), ledger.DB(), orders)

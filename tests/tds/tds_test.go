@@ -107,7 +107,7 @@ func (w *world) awaitWaiting() {
 	servertest.Eventually(w.t, "a session waits", func() bool { return w.number(w.db, waiting) > 0 })
 }
 
-func TestWithoutSnapshotAPlainSelectWaits(t *testing.T) {
+func TestAPlainSelectWaitsWithoutSnapshot(t *testing.T) {
 	w := newWorld(t, nil, "OFF")
 	tx := w.begin(nil)
 	w.run(tx, "SET LOCK_TIMEOUT 10")
@@ -204,7 +204,7 @@ func TestTheVictimOfADeadlockIsTheCheapest(t *testing.T) {
 	}
 }
 
-func TestWhatTheStandInDoesNotKnowIsAnError(t *testing.T) {
+func TestAnUnknownStatementIsAnError(t *testing.T) {
 	w := newWorld(t, nil, "ON")
 	for _, statement := range []string{"SELECT 2", "DROP TABLE a, b", "sp_who", "MERGE INTO bridge_ledger"} {
 		if _, err := w.db.ExecContext(t.Context(), statement); err == nil {

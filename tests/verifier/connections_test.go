@@ -96,7 +96,7 @@ func TestAStartWaitsForTheBrokersLimitOfConnections(t *testing.T) {
 
 // Each trial of a target that does not confirm takes a connection. If none is left, the trials
 // wait, and the other targets go on.
-func TestALimitOfConnectionsKeepsNobodyWaitingForAStuckTarget(t *testing.T) {
+func TestALimitOfConnectionsKeepsNoTargetWaitingForAStuckOne(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	queue := s.Queue("target", nil)

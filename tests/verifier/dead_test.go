@@ -85,7 +85,7 @@ func publish(t *testing.T, s *stage.Stage, p amqp.Publishing) {
 
 // Each malformed message goes to the dead queue unchanged, with its fault as reason. The good
 // messages beside it, also in its group, are judged.
-func TestMalformedGoesToTheDeadQueueAndStopsNobody(t *testing.T) {
+func TestAMalformedMessageIsDeadLetteredAndOthersGoOn(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	queue := s.Queue("target", nil)
@@ -210,7 +210,7 @@ func TestUnroutableArrivesOnceItsQueueExists(t *testing.T) {
 
 // The message that closes the channel is found. Hundreds of good messages beside it do not wait
 // for it.
-func TestMissingExchangeHoldsUpNobody(t *testing.T) {
+func TestAMissingExchangeHoldsUpNoOtherTarget(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	queue := s.Queue("target", nil)
@@ -238,7 +238,7 @@ func TestMissingExchangeHoldsUpNobody(t *testing.T) {
 }
 
 // The broker closes the channel because of them. They are found among many good messages.
-func TestWhatTheBrokerRefusesIsDeadLettered(t *testing.T) {
+func TestAMessageThatTheBrokerRefusesIsDeadLettered(t *testing.T) {
 	t.Parallel()
 	impostor := stage.To("target", "impostor")
 	impostor.Publishing.UserId = "somebody-else"
@@ -277,7 +277,7 @@ func TestWhatTheBrokerRefusesIsDeadLettered(t *testing.T) {
 // A message's headers fit into a frame, but not together with the reason: then the dead letter's
 // body is a record of the message. The verifier must not need the staging queue's dead-letter
 // exchange, which may be missing if the verifier has no right to declare the queue.
-func TestWhatDoesNotFitWithItsReasonIsDeadLetteredAsARecord(t *testing.T) {
+func TestAMessageThatDoesNotFitWithItsReasonIsDeadLetteredAsARecord(t *testing.T) {
 	t.Parallel()
 	admin := servertest.Vhost(t)
 	s := stage.On(t, stage.Postgres, admin, bridge.Topology{Queue: "staging"})

@@ -39,7 +39,7 @@ func (l *lines) with(words string) (out []string) {
 	return out
 }
 
-func TestTheLogNamesWhoHoldsAMessageUp(t *testing.T) {
+func TestTheLogNamesTheTransactionThatHoldsAMessageUp(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	ledger, err := postgres.Open(t.Context(), s.DB)

@@ -19,7 +19,7 @@ import (
 
 // The lock may belong to an operator, or to a client whose host is lost. Each message is
 // forwarded once, in one session, and the row is deleted when the lock ends.
-func TestALockedRowHoldsUpNobody(t *testing.T) {
+func TestALockedRowHoldsUpNoOtherMessage(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []stage.Database{stage.Postgres, stage.MariaDB} {
 		t.Run(kind.Name, func(t *testing.T) {
@@ -65,7 +65,7 @@ func TestALockedRowHoldsUpNobody(t *testing.T) {
 }
 
 // A DELETE that fails or hangs, even for ever, leaves a row and loses no message.
-func TestADeleteThatFailsHoldsUpNobody(t *testing.T) {
+func TestADeleteThatFailsHoldsUpNoMessage(t *testing.T) {
 	t.Parallel()
 	released := make(chan struct{})
 	t.Cleanup(func() { close(released) })
@@ -126,7 +126,7 @@ func (l *undeleting) Forget(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, 
 }
 
 // Whatever ends a session, forwarded messages are acked before, and are not forwarded again.
-func TestASessionThatFailsAcksWhatIsSafe(t *testing.T) {
+func TestASessionThatFailsAcksForwardedMessages(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	queue := s.Queue("target", nil)

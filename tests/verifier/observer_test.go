@@ -92,7 +92,7 @@ func allTimes(e verifier.Event) []time.Time {
 	return []time.Time{e.Received, e.Judged, e.Safe, e.Done}
 }
 
-func TestTheStateShowsWhatWaits(t *testing.T) {
+func TestTheStateShowsTheWaitingMessages(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	queue := s.Queue("target", nil)

@@ -208,7 +208,7 @@ func TestATargetThatTakesNothingHoldsItsKeysOnly(t *testing.T) {
 	}
 }
 
-func TestAfterADeadLetterItsKeyGoesOn(t *testing.T) {
+func TestAKeyGoesOnAfterItsDeadLetter(t *testing.T) {
 	t.Parallel()
 	s := orderedStage(t, bridge.Topology{})
 	queue := s.Queue("target", nil)
@@ -223,7 +223,7 @@ func TestAfterADeadLetterItsKeyGoesOn(t *testing.T) {
 	}
 }
 
-func TestWithHoldKeysNothingIsForwardedPastWhatWouldBeDead(t *testing.T) {
+func TestHoldKeysForwardsNothingPastAMessageThatWouldBeDead(t *testing.T) {
 	t.Parallel()
 	s := orderedStage(t, bridge.Topology{})
 	queue := s.Queue("target", nil)
@@ -288,7 +288,7 @@ func TestLargeMessagesKeepTheirOrderInLittleRoom(t *testing.T) {
 // One day the row of a message that holds its key is older than Options.SweepAge. To a verifier
 // that is not the queue's active consumer the queue looks empty; RabbitMQ does not even count the
 // waiting consumers of a quorum queue.
-func TestNoVerifierSweepsWhatAnotherHoldsForItsKey(t *testing.T) {
+func TestNoVerifierSweepsARowThatAnotherHoldsForItsKey(t *testing.T) {
 	t.Parallel()
 	for _, classic := range []bool{false, true} {
 		t.Run(fmt.Sprintf("classic %t", classic), func(t *testing.T) {

@@ -88,7 +88,7 @@ func (l staleLedger) Settle(ctx context.Context, id uuid.UUID, wait time.Duratio
 	return outcome, from, err
 }
 
-func TestTheProofSeesWhatASettleSaysThatHasWaited(t *testing.T) {
+func TestTheProofChecksTheOutcomeOfASettleThatHasWaited(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	for range 5 { // the result must not depend on timing
@@ -204,7 +204,7 @@ func TestStagingQueueDeletedAndDeclaredAgain(t *testing.T) {
 	expectAll(t, s, queue, goodBatch(s, queue, 10))
 }
 
-func TestStopDrainsWhatIsJudgedAndHandsBackTheRest(t *testing.T) {
+func TestStopDrainsJudgedMessagesAndHandsBackTheRest(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	queue := s.Queue("target", nil)
@@ -239,7 +239,7 @@ type keepingLedger struct{ driver.Ledger }
 
 func (keepingLedger) Features() driver.Features { return driver.Features{KeepsRows: true} }
 
-func TestNewRefusesWhatIsUnsafeOrCannotWorkAndLeavesThePoolAlone(t *testing.T) {
+func TestNewRefusesUnsafeOrUnusableOptionsAndLeavesThePoolAlone(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.SQLite)
 	const idle = 1

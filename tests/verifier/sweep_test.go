@@ -93,7 +93,7 @@ func TestOrphanRowsAreSweptWhenTheQueuesAreEmpty(t *testing.T) {
 }
 
 // An operator could find and undo a wrong drop.
-func TestWhatIsDroppedAsRolledBackCanBeSeen(t *testing.T) {
+func TestDroppedMessagesCanBeReadFromTheAuditQueue(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	queue := s.Queue("target", nil)

@@ -25,7 +25,7 @@ func nestedLists(depth int) any {
 // A message that the AMQP library cannot read would end the connection of every session, so that
 // no message behind it is forwarded. It is dead-lettered whole and ends no session, also from the
 // ordered queues and the waiting queue.
-func TestUnreadableHeadersStopNobody(t *testing.T) {
+func TestUnreadableHeadersEndNoSession(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	s.Topology.OrderedShards = 1

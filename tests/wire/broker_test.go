@@ -70,7 +70,7 @@ func TestPublishSucceedsOnlyWhenAllAreInAQueue(t *testing.T) {
 	})
 }
 
-func TestARefusedLoginIsTold(t *testing.T) {
+func TestARefusedLoginIsReported(t *testing.T) {
 	t.Parallel()
 	vhost := servertest.Vhost(t)
 	parsed, err := url.Parse(vhost)

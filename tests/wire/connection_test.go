@@ -57,7 +57,7 @@ func TestPublishersWaitForTheConnection(t *testing.T) {
 
 // A publisher that meets a dead connection waits for the next one: if there is time left, a cut
 // costs only the messages in flight.
-func TestACutCostsOnlyWhatWasInFlight(t *testing.T) {
+func TestACutCostsOnlyTheMessagesInFlight(t *testing.T) {
 	t.Parallel()
 	valve, broker := valved(t, servertest.Vhost(t))
 	ctx := within(t, patience)
@@ -89,7 +89,7 @@ func TestACutCostsOnlyWhatWasInFlight(t *testing.T) {
 }
 
 // The opening of a channel then gets no answer.
-func TestAConnectionThatFallsSilentAfterTheHandshakeHoldsNobodyUp(t *testing.T) {
+func TestAConnectionThatFallsSilentAfterTheHandshakeHoldsNoCallUp(t *testing.T) {
 	t.Parallel()
 	const handshake = 3 // frames: start, tune, open
 	_, through := servertest.NewGate(t, servertest.Vhost(t), func(f servertest.Frame) bool { return f.Reply && f.N == handshake })

@@ -151,7 +151,7 @@ func TestAMessageWithAUserIDIsForwardedByAnotherUser(t *testing.T) {
 	}
 }
 
-func TestTheReceiverSeesWhatItWouldSeeWithoutTheBridge(t *testing.T) {
+func TestTheReceiverSeesTheMessageAsWithoutTheBridge(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	const durable, autoDelete, internal, noWait = true, false, false, false

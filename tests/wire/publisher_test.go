@@ -212,7 +212,7 @@ func TestARefusalLeavesTheRestUnconfirmed(t *testing.T) {
 
 // A message to which the library or the broker would react by closing the connection is refused
 // before it is sent.
-func TestWhatWouldEndTheConnectionIsNotSent(t *testing.T) {
+func TestAMessageThatWouldEndTheConnectionIsNotSent(t *testing.T) {
 	t.Parallel()
 	vhost := servertest.Vhost(t)
 	declare(t, vhost, "q", nil)

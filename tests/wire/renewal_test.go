@@ -17,7 +17,7 @@ import (
 // In a cluster a channel may nack for as long as a node is away, and a new channel does not. So
 // nacks make the publisher renew its channel, again and again, while goroutines publish. None of
 // them may notice.
-func TestNacksRenewTheChannelAndNobodyNotices(t *testing.T) {
+func TestNacksRenewTheChannelAndFailNoOtherPublish(t *testing.T) {
 	t.Parallel()
 	vhost := servertest.Vhost(t)
 	declare(t, vhost, "here", nil)

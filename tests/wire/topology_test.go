@@ -68,7 +68,7 @@ func with(args amqp.Table, name string, value any) amqp.Table {
 	return args
 }
 
-func TestAQueueWithOtherArgumentsIsToldByTheArgument(t *testing.T) {
+func TestAQueueWithOtherArgumentsIsReportedByTheArgument(t *testing.T) {
 	t.Parallel()
 	quorum, classic := bridge.Topology{Queue: "staging"}, bridge.Topology{Queue: "staging", Classic: true}
 	vhost := servertest.Vhost(t)

@@ -32,7 +32,7 @@ func monitor(t *testing.T, of *verifier.Options, opts *Options) *Monitor {
 	return m
 }
 
-func TestADatabaseThatIsAwayIsToldOnceAndOnThePage(t *testing.T) {
+func TestAMissingDatabaseIsLoggedOnceAndShownOnThePage(t *testing.T) {
 	var log bytes.Buffer
 	m := monitor(t, &verifier.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, nil)
 	running := verifier.State{Session: time.Now()}
@@ -73,7 +73,7 @@ func watches(t *testing.T, log *bytes.Buffer, ledger driver.Ledger) *Monitor {
 }
 
 // The answer counts as missing if the monitor's time is over, not if the caller has gone.
-func TestADatabaseThatDoesNotAnswerInTimeIsTold(t *testing.T) {
+func TestADatabaseThatDoesNotAnswerInTimeIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		defer time.Sleep(callLimit * checkPatience) // the calls end
 		m := watches(t, new(bytes.Buffer), silent{})
@@ -95,7 +95,7 @@ func TestADatabaseThatDoesNotAnswerInTimeIsTold(t *testing.T) {
 }
 
 // A probe during a check of the samples gets the answer of that check.
-func TestASlowCheckAnswersAllWhoAsk(t *testing.T) {
+func TestASlowCheckAnswersAllProbes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := watches(t, new(bytes.Buffer), slow{})
 		answers := make(chan error, 2)

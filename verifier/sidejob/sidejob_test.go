@@ -89,7 +89,7 @@ func TestAJobThatFailsIsTriedAgainLessAndLessAndSaysSoOnce(t *testing.T) {
 	}
 }
 
-func TestWhatADoneJobPanicsWithIsInTheLog(t *testing.T) {
+func TestThePanicOfAJobIsInTheLog(t *testing.T) {
 	var log bytes.Buffer
 	job := sidejob.New("observe", slog.New(slog.NewTextHandler(&log, nil)))
 	for range 3 {

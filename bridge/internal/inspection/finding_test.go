@@ -11,7 +11,7 @@ import (
 
 // A difference is only a time outside of the two readings of the process's clock, however long the
 // query took.
-func TestClockIsJudgedByWhatTheQuestionCannotExplain(t *testing.T) {
+func TestTheClockDifferenceLeavesOutTheTimeOfTheQuestion(t *testing.T) {
 	before := time.UnixMilli(1_000_000)
 	after := before.Add(10 * time.Minute) // a slow query
 	for _, c := range []struct {

@@ -13,7 +13,7 @@ import (
 )
 
 // The number is found by the name of a field: this test must fail if a driver renames it.
-func TestErrorsAreToldByTheDriversNumber(t *testing.T) {
+func TestErrorsAreRecognizedByTheDriversNumber(t *testing.T) {
 	type wrapper struct{ error }
 	for name, c := range map[string]struct {
 		err  error

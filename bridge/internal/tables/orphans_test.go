@@ -14,7 +14,7 @@ import (
 )
 
 // A sweep that fails in the middle returns the removed rows, and the watermark covers them.
-func TestSweepReturnsWhatItHasRemoved(t *testing.T) {
+func TestSweepReturnsTheRemovedRows(t *testing.T) {
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	orphans := make([]driver.Orphan, tables.Chunk+1)
 	for i := range orphans {

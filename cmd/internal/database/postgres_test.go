@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestAServerWithoutTLSIsNotWhatIsWrongIfAnotherAttemptTellsMore(t *testing.T) {
+func TestAServerWithoutTLSIsNotNamedIfAnotherAttemptSaysMore(t *testing.T) {
 	const head, refused, login = "failed to connect to `user=u database=d`:", "h (h): tls error: server refused TLS connection", "h (h): failed SASL auth"
 	for text, want := range map[string]string{
 		head + "\n\t" + refused + "\n\t" + login:   head + "\n\t" + login,

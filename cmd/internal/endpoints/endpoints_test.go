@@ -19,7 +19,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 var quiet = slog.New(slog.DiscardHandler)
 
 // Ask returns the text of an answer that is not 200.
-func TestAskTellsWhatIsMissing(t *testing.T) {
+func TestAskReturnsTheTextOfAFailedProbe(t *testing.T) {
 	server, err := endpoints.Listen(t.Context(), "127.0.0.1:0", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/ready" {
 			http.Error(w, "database: away\nsession: none", http.StatusServiceUnavailable)

@@ -86,7 +86,7 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-func TestReadNamesWhatIsWrong(t *testing.T) {
+func TestReadNamesTheFaultOfAVariable(t *testing.T) {
 	for name, c := range map[string]struct{ value, want string }{
 		"SHOP_NUMBER":     {"many", `SHOP_NUMBER: "many" is not usable; give a whole number from 1 to 65535, or unset it`},
 		"SHOP_PAUSE":      {"-1s", `SHOP_PAUSE: "-1s" is not usable; give a positive duration such as 500ms, 2s or 10m, or unset it`},
@@ -107,7 +107,7 @@ func TestReadNamesWhatIsWrong(t *testing.T) {
 }
 
 // A Service whose name starts with the prefix must not keep the program from starting.
-func TestWhatKubernetesSetsForAServiceIsIgnored(t *testing.T) {
+func TestKubernetesVariablesOfAServiceAreIgnored(t *testing.T) {
 	for name, value := range map[string]string{
 		"SHOP_FRONT_SERVICE_HOST":      "10.0.0.11",
 		"SHOP_FRONT_SERVICE_PORT":      "80",

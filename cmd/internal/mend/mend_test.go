@@ -15,7 +15,7 @@ import (
 	"github.com/twoqueue/twoqueue/cmd/internal/mend"
 )
 
-func TestExplainNamesTheVariableAndWhatToDo(t *testing.T) {
+func TestExplainNamesTheVariableAndTheRemedy(t *testing.T) {
 	missing := &fs.PathError{Op: "open", Path: "ca.pem", Err: fs.ErrNotExist}
 	for _, c := range []struct {
 		err  error
@@ -42,7 +42,7 @@ func TestExplainNamesTheVariableAndWhatToDo(t *testing.T) {
 	}
 }
 
-func TestMisuseIsWhatTheVariableSays(t *testing.T) {
+func TestAWrongVariableIsMisuse(t *testing.T) {
 	missing := &fs.PathError{Op: "open", Path: "ca.pem", Err: fs.ErrNotExist}
 	for _, c := range []struct {
 		err  error

@@ -13,7 +13,7 @@ import (
 // escapes, and letters.
 const all = "a\x1b[31m\x7f\u0080\u009b31m\u202e\u2028\U000e0001\r\n\t é<b>日😀"
 
-func TestNothingThatATerminalActsOn(t *testing.T) {
+func TestTheTextHasNothingThatATerminalActsOn(t *testing.T) {
 	if got, want := Plain(all), "a\uFFFD[31m\uFFFD\uFFFD\uFFFD31m\uFFFD\uFFFD\uFFFD    é<b>日😀"; got != want {
 		t.Errorf("%q, not %q", got, want)
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/twoqueue/twoqueue/cmd/internal/transit"
 )
 
-func TestWhatMayGoInTheClear(t *testing.T) {
+func TestPasswordsInTheClearAreFound(t *testing.T) {
 	for address, want := range map[string]string{
 		"postgres://u:s3cret@db.example/shop":                                                    "db.example",
 		"postgres://u:s3cret@db.example/shop?sslmode=disable":                                    "db.example",

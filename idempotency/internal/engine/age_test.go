@@ -24,7 +24,7 @@ func ulidAt(t time.Time, random byte) string {
 	return firstKey(ulid, t) + strings.Repeat("0", 15) + string(crockford[random%32])
 }
 
-func TestAKeyTellsItsTime(t *testing.T) {
+func TestAKeyShowsItsTime(t *testing.T) {
 	for key, want := range map[string]string{
 		"01936f5e-7b1c-7cc0-9a3b-0a1b2c3d4e5f": "2024-11-27T20:44:43.164Z",
 		"01ARZ3NDEKTSV4RRFFQ69G5FAV":           "2016-07-30T23:54:10.259Z", // the ULID specification's example
@@ -52,7 +52,7 @@ func TestAKeyTellsItsTime(t *testing.T) {
 	}
 }
 
-func TestFirstKeyIsBetweenWhatIsBeforeAndWhatIsNot(t *testing.T) {
+func TestFirstKeySeparatesEarlierKeysFromLaterOnes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		at := time.UnixMilli(rapid.Int64Range(credible.UnixMilli()+1, 1<<45).Draw(t, "time"))
 		for kind, key := range map[keyKind]func(time.Time, byte) string{uuidV7: uuidAt, ulid: ulidAt} {
@@ -71,7 +71,7 @@ func TestFirstKeyIsBetweenWhatIsBeforeAndWhatIsNot(t *testing.T) {
 
 // If the clocks of two receivers differ by less than an hour, a key that one of them purges is not
 // new for the other.
-func TestNothingIsForgottenThatIsStillTakenForNew(t *testing.T) {
+func TestNoKeyIsForgottenThatIsStillTakenForNew(t *testing.T) {
 	now := time.Now()
 	rapid.Check(t, func(t *rapid.T) {
 		retention := time.Duration(rapid.Int64Range(int64(time.Hour), int64(1000*time.Hour)).Draw(t, "retention"))

@@ -11,7 +11,7 @@ import (
 )
 
 // Each case is a world with one correctly delivered order, with some changes.
-func TestTheJudgeSeesWhatIsWrongAndNothingElse(t *testing.T) {
+func TestTheJudgeFindsExactlyTheViolations(t *testing.T) {
 	type (
 		change  = func(*world.Records)
 		changes = []change

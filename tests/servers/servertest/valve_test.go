@@ -165,7 +165,7 @@ func TestValveSlowsDownAndLosesNothing(t *testing.T) {
 	}
 }
 
-func TestValveBeforeSeveralServersGoesRoundThoseThatAnswer(t *testing.T) {
+func TestValveBeforeSeveralServersTakesTurnsAmongTheAnsweringOnes(t *testing.T) {
 	first, second := echo(t, "first "), echo(t, "second")
 	gone, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {

@@ -23,7 +23,7 @@ var limits = email.Limits{Bytes: 4096, Recipients: 3}
 
 const id = "01936f5e-7b1c-7cc0-9a3b-0a1b2c3d4e5f"
 
-func TestWhatIsNotAnEmailIsRefusedWithThePlaceAndWithoutTheValue(t *testing.T) {
+func TestAnInvalidEmailIsRefusedWithThePlaceAndWithoutTheValue(t *testing.T) {
 	const tail = `,"to":["a@example.org"],"subject":"s3cret","text":"s3cret"}`
 	subject := func(s string) string {
 		return `{"from":"a@example.org","to":["a@example.org"],"text":"x","subject":"` + s + `"}`

@@ -68,7 +68,7 @@ func wantFate(t *testing.T, err, want error) {
 	t.Log(err)
 }
 
-func TestEachFailureIsWhatItsMomentMakesIt(t *testing.T) {
+func TestTheMomentOfAFailureDecidesItsKind(t *testing.T) {
 	long := text + strings.Repeat(strings.Repeat("x", 70)+"\r\n", 400_000) // more than all buffers between client and server hold
 	temporary, permanent, doubtful := transport.ErrTemporary, transport.ErrPermanent, transport.ErrDoubtful
 	for name, c := range map[string]struct {
@@ -180,7 +180,7 @@ func TestAServerWithoutASessionIsUnavailable(t *testing.T) {
 	}
 }
 
-func TestTheEndOfTheContextEndsWhateverWaits(t *testing.T) {
+func TestTheEndOfTheContextEndsEveryWait(t *testing.T) {
 	for at, fate := range map[mailserver.Moment]error{mailserver.Greeting: transport.ErrUnavailable,
 		mailserver.Mail: transport.ErrTemporary, mailserver.Answer: transport.ErrDoubtful} {
 		t.Run(string(at), func(t *testing.T) {
