@@ -1,11 +1,11 @@
-# Sourced by compose/demo and tests/run: checks for Go, and installs Debian
-# packages that are missing, without services of their own.
+# Sourced by compose/demo and tests/run: checks for Go, and installs missing Debian packages
+# without starting their services.
 
 me=${0##*/}
 die() { echo "$me: $*" >&2; exit 1; }
 say() { echo "== $*"; }
 
-# The project's packages need nothing but this; modules are downloaded by it.
+# The project's packages need only Go, which downloads the modules.
 need_go() {
 	local version
 	command -v go >/dev/null || die "needs Go 1.26 or newer: https://go.dev/doc/install"
@@ -19,7 +19,7 @@ installed() { [[ $(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null) == i
 
 missing=()
 units=()
-need() { # a package, what for, and the services it would start
+need() { # a package, its purpose, and the services that it would start
 	installed "$1" && return
 	say "installing $1: $2"
 	missing+=("$1")
@@ -33,8 +33,8 @@ need_broker() {
 	need rabbitmq-server "the broker" rabbitmq-server.service
 }
 
-# Installs the packages without letting them start services of their own, now
-# or at the next boot: who needs a server starts a private one.
+# Installs the packages, and keeps them from starting services now and at the next boot: the
+# tests and the demo start private servers.
 install_missing() {
 	((${#missing[@]})) || return 0
 	local sudo=() policy=/usr/sbin/policy-rc.d

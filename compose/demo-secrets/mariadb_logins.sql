@@ -1,4 +1,4 @@
--- The logins of the programs. The server runs this when it makes the database.
+-- The logins of the programs. The server runs this when it creates the database.
 CREATE USER 'migrate'@'%' IDENTIFIED BY 'demo-only-db-migrate';
 CREATE USER 'verifier'@'%' IDENTIFIED BY 'demo-only-db-verifier';
 CREATE USER 'gateway'@'%' IDENTIFIED BY 'demo-only-db-gateway';

@@ -1,4 +1,4 @@
--- The logins of the programs. The server runs this when it makes the database.
+-- The logins of the programs. The server runs this when it creates the database.
 CREATE ROLE "migrate" LOGIN PASSWORD 'demo-only-db-migrate';
 CREATE ROLE "verifier" LOGIN PASSWORD 'demo-only-db-verifier';
 CREATE ROLE "gateway" LOGIN PASSWORD 'demo-only-db-gateway';

@@ -1,5 +1,5 @@
 -- The rights of the programs' logins, as bridgectl grants prints them. The job grants-mariadb runs
--- this after the jobs that make the tables, at each start; a right that is there is granted again.
+-- this at each start, after the jobs that create the tables. It grants existing rights again.
 
 -- bridgectl grants verifier --login verifier
 GRANT INSERT ON bridge_ledger TO 'verifier'@'%';
@@ -34,9 +34,10 @@ GRANT SELECT, UPDATE, DELETE ON bridge_inbox_pending TO 'operator'@'%';
 GRANT SELECT, INSERT, UPDATE ON bridge_mark TO 'operator'@'%';
 GRANT SELECT, DELETE ON bridge_kept TO 'operator'@'%';
 
--- The shop's own table, which bridgectl does not know.
+-- The shop's own table, which bridgectl grants does not include.
 GRANT INSERT ON orders TO 'shop'@'%';
 
--- Beyond the least: the status page and the log then say more of a session that holds a message up.
+-- Beyond the least rights: with it the status page and the log describe the session that holds a
+-- message up.
 GRANT PROCESS ON *.* TO 'verifier'@'%', 'operator'@'%';
 GRANT SELECT ON performance_schema.* TO 'verifier'@'%', 'operator'@'%';

@@ -1,5 +1,5 @@
 -- The rights of the programs' logins, as bridgectl grants prints them. The job grants-postgres runs
--- this after the jobs that make the tables, at each start; a right that is there is granted again.
+-- this at each start, after the jobs that create the tables. It grants existing rights again.
 
 -- bridgectl grants verifier --login verifier
 GRANT USAGE ON SCHEMA public TO "verifier";
@@ -40,8 +40,9 @@ GRANT SELECT, INSERT, UPDATE ON bridge_mark TO "operator";
 GRANT SELECT, DELETE ON bridge_kept TO "operator";
 GRANT EXECUTE ON FUNCTION bridge_committed, bridge_forget, bridge_due, bridge_claim, bridge_touch TO "operator";
 
--- The shop's own table, which bridgectl does not know.
+-- The shop's own table, which bridgectl grants does not include.
 GRANT INSERT ON orders TO "shop";
 
--- Beyond the least: the status page and the log then say more of a session that holds a message up.
+-- Beyond the least rights: with it the status page and the log describe the session that holds a
+-- message up.
 GRANT pg_read_all_stats TO "verifier", "operator";

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Makes the demo's database and logins on SQL Server, once; a further run changes
-# nothing but READ_COMMITTED_SNAPSHOT, to what RCSI says.
+# Creates the demo's database and logins on SQL Server, once. A further run only sets
+# READ_COMMITTED_SNAPSHOT to RCSI.
 set -euo pipefail
 
 case ${RCSI:-} in
@@ -10,7 +10,7 @@ esac
 SQLCMDPASSWORD=$(</run/secrets/sqlserver_admin_password)
 export SQLCMDPASSWORD
 
-# -b: the first error ends it. -x: $( in a password is no variable.
+# -b: the first error ends sqlcmd. -x: sqlcmd does not expand $( in a password.
 sqlcmd() { /opt/mssql-tools18/bin/sqlcmd -C -S sqlserver -U sa -b -x "$@"; }
 sqlcmd <<SQL
 IF DB_ID('shop') IS NULL CREATE DATABASE shop;
