@@ -62,6 +62,7 @@ func TestStatusShowsTheStateOfTheBridge(t *testing.T) {
 	old := s.Commit(letter("t", "1"), letter("t", "2"))[0]
 	s.age(t, old, 8*24*time.Hour)
 	delayed := s.CommitCarried(letter("t", "7"), letter("t", "8"), letter("t", "9"))[0]
+	s.age(t, delayed, time.Hour) // its new stage time is ten minutes away
 	must(t, s.Ledger.Touch(t.Context(), []uuid.UUID{delayed}))
 	tx, _ := s.Begin(letter("t", "6"))
 	defer func() { _ = tx.Rollback() }()
