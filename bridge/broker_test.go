@@ -97,7 +97,7 @@ func TestNoBrokerIsUnavailable(t *testing.T) {
 		says    string
 		waits   bool // until the short time is over
 	}{
-		"nobody":              {t.Context(), "amqp://login:" + password + "@" + away + "/virtual-one", 0, bridge.ErrUnavailable, away, false},
+		"no server":           {t.Context(), "amqp://login:" + password + "@" + away + "/virtual-one", 0, bridge.ErrUnavailable, away, false},
 		"silent":              {t.Context(), peer(t, ""), short, context.DeadlineExceeded, "", true},
 		"silent, given up":    {ctx, peer(t, ""), time.Hour, context.Canceled, "", false},
 		"of another protocol": {t.Context(), peer(t, "HTTP/1.1 400 Bad Request\r\n\r\n"), 0, bridge.ErrUnavailable, "", false},

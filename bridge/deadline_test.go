@@ -67,7 +67,7 @@ func TestPublishEndsAtItsDeadline(t *testing.T) {
 						t.Errorf("not retryable: %v", err)
 					}
 					if test.peer != nil && !strings.Contains(err.Error(), test.peer.blocks) {
-						t.Errorf("does not tell the broker's reason: %v", err)
+						t.Errorf("does not name the broker's reason: %v", err)
 					}
 					return err
 				}
@@ -137,7 +137,7 @@ func TestCloseEndsPublishesInProgressAndWaitsForNoSilentPeer(t *testing.T) {
 					t.Errorf("it took %v, want %v", took, test.took)
 				}
 				if err := <-underWay; !errors.Is(err, test.want) {
-					t.Errorf("what was under way: %v, want %v", err, test.want)
+					t.Errorf("the publish in progress: %v, want %v", err, test.want)
 				}
 				if err := b.Publish(t.Context(), outgoing(1, 1)); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "closed") {
 					t.Errorf("afterwards: %v", err)

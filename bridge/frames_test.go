@@ -227,7 +227,7 @@ func TestRandomContentHeadersEndNoConnection(t *testing.T) {
 		}
 	}
 	if t.Logf("seed %d: %d of %d became records", seed, replaced, messages); replaced == 0 || replaced == messages {
-		t.Error("the test tells nothing")
+		t.Error("the test shows nothing")
 	}
 }
 

@@ -147,7 +147,7 @@ func (p *peer) broker(t *testing.T, opts BrokerOptions) *Broker {
 	}
 	b.dial = func(context.Context, string, string) (net.Conn, error) {
 		if p == nil {
-			return nil, errors.New("nobody is there")
+			return nil, errors.New("no peer")
 		}
 		p.dials.Add(1)
 		near, far := net.Pipe()

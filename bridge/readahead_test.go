@@ -93,7 +93,7 @@ func TestAConnectionReadsABoundedAmountAheadOfItsReceiver(t *testing.T) {
 		for range 6 {
 			c.Received(d)
 		}
-		b.expect(t, "what was read before is received", 21)
+		b.expect(t, "all messages read before are received", 21)
 
 		defer b.ahead.end(readAheadPatience / 2)()
 		b.expect(t, "it is to end soon", 21)

@@ -64,7 +64,7 @@ func TestTheOutcomeOfADeliveryWhoseHandlerFails(t *testing.T) {
 			100 * time.Millisecond, "ack 1", 1, idempotency.Stats{Duplicates: 1, FailedAttempts: 1}, "ended the transaction itself"},
 		"by a rollback of its own": {1, func(_ context.Context, tx *sql.Tx, _ int) error { return tx.Rollback() },
 			0, "reject 1", 0, idempotency.Stats{DeadLettered: 1, FailedAttempts: 1}, "ended the transaction itself"},
-		"by what the database does not commit": {2, func(ctx context.Context, tx *sql.Tx, _ int) error {
+		"by a change that the database does not commit": {2, func(ctx context.Context, tx *sql.Tx, _ int) error {
 			_, err := tx.ExecContext(ctx, `INSERT INTO invoices VALUES ('nobody')`)
 			return err
 		}, 100 * time.Millisecond, "reject 1", 0, idempotency.Stats{DeadLettered: 1, FailedAttempts: 2}, "FOREIGN KEY"},
@@ -87,7 +87,7 @@ func TestTheOutcomeOfADeliveryWhoseHandlerFails(t *testing.T) {
 				r.WantRows(c.rows, c.rows)
 				r.wantStats(c.stats)
 				if !strings.Contains(r.Log.String(), c.logs) {
-					t.Errorf("the log does not tell the reason:\n%s", r.Log)
+					t.Errorf("the log does not name the reason:\n%s", r.Log)
 				}
 				receivertest.Must(t, r.guard.Handle(t.Context(), r.DB, r.Delivery("m2"), receivertest.PlaceOrder("m2")))
 				r.WantRows(c.rows+1, c.rows+1)

@@ -162,11 +162,11 @@ func TestAnAckOrARejectionThatIsLost(t *testing.T) {
 		want  error
 		stats idempotency.Stats
 	}{
-		"of what is handled": {idempotency.Options{}, receivertest.PlaceOrder("m1"),
+		"of a handled message": {idempotency.Options{}, receivertest.PlaceOrder("m1"),
 			idempotency.ErrNotAcked, idempotency.Stats{Handled: 1, NotAcked: 1}},
-		"of what is rejected": {idempotency.Options{Attempts: 1, DeadLetterExchange: true, MaxDelay: time.Millisecond, MinDelay: time.Millisecond}, receivertest.Failing,
+		"of a rejected message": {idempotency.Options{Attempts: 1, DeadLetterExchange: true, MaxDelay: time.Millisecond, MinDelay: time.Millisecond}, receivertest.Failing,
 			idempotency.ErrHandedBack, idempotency.Stats{HandedBack: 1, FailedAttempts: 1}},
-		"of what is dead-lettered": {idempotency.Options{Attempts: 1, DeadLetter: func(context.Context, amqp.Delivery, error) error { return nil }}, receivertest.Failing,
+		"of a dead-lettered message": {idempotency.Options{Attempts: 1, DeadLetter: func(context.Context, amqp.Delivery, error) error { return nil }}, receivertest.Failing,
 			idempotency.ErrNotAcked, idempotency.Stats{DeadLettered: 1, FailedAttempts: 1, NotAcked: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -56,10 +56,10 @@ func TestANackOfManyLeavesGatheredAcksAcks(t *testing.T) {
 		return nil
 	})
 	if want := []string{"ack 2 false", "nack 3 true"}; err != nil || !slices.Equal(said, want) {
-		t.Errorf("told %q, %v, must be %q", said, err, want)
+		t.Errorf("sent %q, %v, must be %q", said, err, want)
 	}
 	if err := open.flush(); err != nil || said[len(said)-1] != "ack 5 false" || open.acked != 0 || len(open.all) != 2 {
-		t.Errorf("told %q, %v, open are %+v", said, err, open)
+		t.Errorf("sent %q, %v, open are %+v", said, err, open)
 	}
 }
 

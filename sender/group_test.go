@@ -124,7 +124,7 @@ func TestUnawaitedEarlyStagingIsBounded(t *testing.T) {
 			waited := make(chan error, 1)
 			go func() { waited <- late.Wait(t.Context()) }()
 			if n := underWay(s); n <= earlyBytes {
-				t.Error("a caller who waits is not served")
+				t.Error("a call that waits is not served")
 			}
 			if err := <-waited; !errors.Is(err, bridge.ErrUnconfirmed) {
 				t.Errorf("error %v", err)
@@ -173,7 +173,7 @@ func TestTheTimeoutCoversTheStagingOnly(t *testing.T) {
 			b.takes = 6 * time.Second
 			began := time.Now()
 			if _, err := s.SendTx(t.Context(), nil, m); !errors.Is(err, bridge.ErrUnconfirmed) || time.Since(began) != 5*time.Second {
-				t.Errorf("%s, who waits hears after %v: %v", size, time.Since(began), err)
+				t.Errorf("%s, a call that waits ends after %v: %v", size, time.Since(began), err)
 			}
 			late := stageEarly(t, s, m)
 			time.Sleep(time.Minute)
@@ -214,7 +214,7 @@ func TestACallerThatGivesUpGetsItsReasonAndFailsNoOther(t *testing.T) {
 			}
 			for _, one := range []*Staged{first, kept} {
 				if err := one.Wait(t.Context()); err != nil {
-					t.Errorf("%s, one that nobody has given up: %v", size, err)
+					t.Errorf("%s, one that was not given up: %v", size, err)
 				}
 			}
 			time.Sleep(time.Minute) // until the last shipment has ended: the others may have had a separate one

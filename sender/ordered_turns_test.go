@@ -72,7 +72,7 @@ func TestNothingMoreIsPublishedOfALargeTransactionThatHasGivenUp(t *testing.T) {
 		defer cancel()
 		all := begun(t, s, large)
 		if err := s.wait(ctx, all[0], large.ids[0]); !errors.Is(err, bridge.ErrUnconfirmed) {
-			t.Errorf("the caller is told %v", err)
+			t.Errorf("the caller gets %v", err)
 		}
 		<-all[0].done
 		if want := []string{"1", "2"}; all[0].err == nil || !slices.Equal(b.taken, want) {

@@ -54,7 +54,7 @@ func TestAStageThatDoesNotReturnLosesNothing(t *testing.T) {
 			})
 			staging.Wait()
 			if err := o.Confirm(t.Context()); err == nil || bridge.Retryable(err) {
-				t.Errorf("%s: the transaction may commit without what was sent before: %v", name, err)
+				t.Errorf("%s: the transaction may commit without the messages sent before: %v", name, err)
 			}
 		})
 	}

@@ -347,7 +347,7 @@ func TestAMessageIsTouchedBeforeItIsSetAside(t *testing.T) {
 				}
 				at, told := m.toWaiting("waiting", time.Now()).publishing.Headers[wire.HeaderTouchedAt]
 				if told != (c.touched > 0) {
-					t.Errorf("the waiting queue tells of a Touch: %v", at)
+					t.Errorf("the copy in the waiting queue has the time of a touch: %v", at)
 				}
 			})
 		})

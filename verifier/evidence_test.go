@@ -43,6 +43,6 @@ func TestNothingIsWithheldOnceTheMessagesAreGone(t *testing.T) {
 		t.Errorf("withheld since %v, must be none", since)
 	}
 	if e.untold(now.Add(time.Hour), time.Second) {
-		t.Error("the log tells of messages that are gone")
+		t.Error("messages that are gone are logged")
 	}
 }

@@ -136,7 +136,7 @@ func TestTheLogLeavesOutFactsThatTheLoginDoesNotSee(t *testing.T) {
 		{inspect.Holder{Session: "7", Login: "shop"}, 3, true},
 	} {
 		if got := seen(c.holder); len(got) != 2*c.want || (got[len(got)-2] == "hint") != c.hint {
-			t.Errorf("%+v is told as %v", c.holder, got)
+			t.Errorf("%+v is logged as %v", c.holder, got)
 		}
 	}
 }

@@ -299,7 +299,7 @@ func TestATargetThatWasThereBetweenIsMissingAnew(t *testing.T) {
 		h.failed(h.again[0], Missing, problem{})
 		h.tick(time.Now())
 		if len(h.dead) != 1 {
-			t.Errorf("%s: %d are given up, of whom some had their target a moment ago", name, len(h.dead)-1)
+			t.Errorf("%s: %d are given up, although their target was there a moment ago", name, len(h.dead)-1)
 		}
 	}
 }

@@ -76,7 +76,7 @@ func TestALateConfirmOfAGivenUpPublicationDoesNotCount(t *testing.T) {
 	now := time.Now()
 	c, attempts := flight(now, map[string]time.Duration{"old": 2 * patience, "young": 0})
 	if out := c.giveUp(now, patience, false); len(out) != 1 || out[0] != attempts["old"].p {
-		t.Errorf("given up are %d", len(out))
+		t.Errorf("%d are given up", len(out))
 	}
 	if c.confirmed(attempts["old"], nil) || c.forget(attempts["old"]) {
 		t.Error("a late confirm counts although the message is on its way elsewhere")
@@ -89,6 +89,6 @@ func TestALateConfirmOfAGivenUpPublicationDoesNotCount(t *testing.T) {
 		t.Error("a blocked channel is silent")
 	}
 	if out := c.giveUp(now, patience, true); len(out) != 1 || !c.empty() {
-		t.Errorf("given up are %d of what is left", len(out))
+		t.Errorf("%d of the rest are given up", len(out))
 	}
 }

@@ -108,7 +108,7 @@ func TestAClosedLineGivesNoTurns(t *testing.T) {
 	}
 	l.close()
 	if l.ready(c) || l.passed(a) != nil {
-		t.Error("somebody got a turn")
+		t.Error("a message got a turn")
 	}
 	if len(l.underWay()) == 0 {
 		t.Error("nothing is on its way, although a is not done")

@@ -103,7 +103,7 @@ func TestUnpublishedMessagesOfALaneThatIsLeftAreForgotten(t *testing.T) {
 	}
 	ready, careful := s.forwarder.ready.take(10), s.forwarder.careful.take(10)
 	if len(ready) != 1 || ready[0] != last || len(careful) != 1 || s.forwarder.moving.value() != 2 {
-		t.Errorf("%d and %d are to be published, %d on their way, want those of the last lane", len(ready), len(careful), s.forwarder.moving.value())
+		t.Errorf("%d and %d are to be published, %d on their way, want the last lane's only", len(ready), len(careful), s.forwarder.moving.value())
 	}
 }
 

@@ -65,7 +65,7 @@ func TestTheEndOfASlowTransactionHasAllSlowOnesLookedUpAtOnce(t *testing.T) {
 			select {
 			case <-r.again:
 			default:
-				t.Error("nobody is told to look again")
+				t.Error("no settler is woken to look again")
 			}
 			if n := len(r.lookAgain(now.Add(slowLook+1), lookupLimit)); n != 2 {
 				t.Errorf("%d of the 2 others are looked up", n)

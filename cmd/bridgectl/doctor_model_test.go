@@ -140,7 +140,7 @@ func TestQueuesOfAllKinds(t *testing.T) {
 		{"two members", func(g *group) {
 			examineState(g, &managedQueue{Name: "q", Type: "quorum", Members: []string{"a", "b"}, Online: []string{"a", "b"}}, 2)
 		}, "members of q", inspect.Warning, "the loss of either"},
-		{"members not told", func(g *group) { examineState(g, &managedQueue{Name: "q", Type: "quorum"}, 1) }, "members of q", inspect.Unknown, "does not tell"},
+		{"members not reported", func(g *group) { examineState(g, &managedQueue{Name: "q", Type: "quorum"}, 1) }, "members of q", inspect.Unknown, "does not tell"},
 		{"a queue that is down", func(g *group) { examineState(g, &managedQueue{Name: "q", Type: "classic", State: "down"}, 1) }, "members of q", inspect.Error, "the queue is down"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -228,7 +228,7 @@ func TestAMissingRightIsReportedWithItsGrant(t *testing.T) {
 func TestTheDoctorKnowsTheOrderedQueues(t *testing.T) {
 	a := new(app)
 	a.config.Queue, a.config.OrderedShards = "q", 2
-	t.Run("nobody consumes one", func(t *testing.T) {
+	t.Run("one has no consumer", func(t *testing.T) {
 		g := new(group)
 		a.examineDepths(g, map[string]depth{"q": {consumers: 1}, "q.waiting": {consumers: 1}, "q.ordered.0": {consumers: 1}, "q.ordered.1": {ready: 1}})
 		g.expect(t, "verifiers", inspect.Warning, "none consumes q.ordered.1, and 1 message is ready")

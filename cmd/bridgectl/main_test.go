@@ -182,7 +182,7 @@ func TestTheVerifiersVariablesAreLeftAlone(t *testing.T) {
 	for _, match := range regexp.MustCompile("(?m)^\\| `(BRIDGE_[A-Z_]+)` \\| (?:`([^`]*)`)? \\|").FindAllStringSubmatch(string(readme), -1) {
 		name, value := match[1], match[2]
 		if there, ok := own[name]; !ok {
-			others = append(others, name+"=whatever it is")
+			others = append(others, name+"=any value")
 		} else if shared++; there != value {
 			t.Errorf("the default of %s is %q, the verifier's is %q", name, there, value)
 		}
@@ -240,7 +240,7 @@ func TestTheDoctorAndTheStatusShowPresentAndMissingParts(t *testing.T) {
 		t.Errorf("status without a broker: exit code %d\n%s%s", code, stdout, stderr)
 	}
 	if failed, ledger := strings.Index(stdout, "failed:"), strings.Index(stdout, identity); failed > ledger {
-		t.Errorf("what has failed comes last\n%s", stdout)
+		t.Errorf("the failure is not printed before the ledger\n%s", stdout)
 	}
 	inbox := append(file, "BRIDGE_INBOX_URL"+strings.TrimPrefix(file[0], "BRIDGE_DATABASE_URL"))
 	called(t, inbox, "migrate", "up", "--inbox")

@@ -41,7 +41,7 @@ func TestConclude(t *testing.T) {
 			[]string{"or its row was removed as an orphan: ask the inbox"}, []string{"discard it."}},
 		"committed, and perhaps with a verifier": {messageFacts{Ledger: old, Dead: &deadFacts{}, Queues: none, Held: new(int64(8))},
 			[]string{"A verifier may hold it because the target takes nothing", "'target is held'"}, []string{"lost"}},
-		"committed, and nobody tells what verifiers hold": {messageFacts{Ledger: old, Dead: &deadFacts{}, Queues: none},
+		"committed, and the number that verifiers hold is unknown": {messageFacts{Ledger: old, Dead: &deadFacts{}, Queues: none},
 			[]string{"A verifier may hold it", "If none holds it, it may be lost: the management API"}, []string{"Ask the receiver's inbox"}},
 		"committed, and others are ready": {messageFacts{Ledger: old, Dead: &deadFacts{}, Queues: none, Held: new(int64), ready: 1},
 			[]string{"A verifier may hold it"}, []string{"lost"}},

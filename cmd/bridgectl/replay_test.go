@@ -173,7 +173,7 @@ func TestADeadRecordIsReadLikeAnyLetter(t *testing.T) {
 	}
 	d.Headers["x-death"] = []any{amqp.Table{"queue": "staging", "reason": "rejected"}}
 	if m := readDead(d, "twoqueue"); m.Verdict != "unknown" {
-		t.Errorf("what the broker has moved: %+v", m)
+		t.Errorf("a message that the broker has moved: %+v", m)
 	}
 	d.Body = d.Body[:10]
 	if m := readDead(d, "twoqueue"); m.wrong == nil || len((&planner{}).decide(m, knowledge{}).out) != 0 {

@@ -87,7 +87,7 @@ func TestVerdictOnABadEnd(t *testing.T) {
 		{"doubtful and lost", func(r *records) { r.emails, r.doubts = r.emails[:1], map[string]bool{"b": false} }, "1, 0, 0"},
 		{"rolled back and sent", func(r *records) { r.emails = append(r.emails, receipt{"c", 1}) }, "0, 1, 0"},
 		{"died and sent", func(r *records) { r.emails = append(r.emails, receipt{"d", 1}) }, "0, 1, 0"},
-		{"of nobody's", func(r *records) { r.emails = append(r.emails, receipt{"e", 1}) }, "0, 1, 0"},
+		{"of no order", func(r *records) { r.emails = append(r.emails, receipt{"e", 1}) }, "0, 1, 0"},
 		{"sent twice", func(r *records) { r.emails = append(r.emails, receipt{"b", 1}) }, "0, 0, 1"},
 		{"rolled back and sent twice", func(r *records) { r.emails = append(r.emails, receipt{"c", 1}, receipt{"c", 2}) }, "0, 1, 1"},
 		{"still in doubt", func(r *records) { r.pending = 1 }, "still pending at the gateways 1"},

@@ -43,14 +43,14 @@ func TestAnInboxThatDoesNotAnswerTakesNoOtherMetricFromTheScrape(t *testing.T) {
 	outcomes := 0
 	for _, family := range families {
 		if strings.Contains(family.GetName(), "pending") {
-			t.Errorf("%s is told although the inbox does not answer", family.GetName())
+			t.Errorf("%s is reported although the inbox does not answer", family.GetName())
 		}
 		if family.GetName() == "twoqueue_receiver_deliveries_total" {
 			outcomes = len(family.GetMetric())
 		}
 	}
 	if outcomes != 9 { // the number of outcomes in idempotency.Stats
-		t.Errorf("%d outcomes are told", outcomes)
+		t.Errorf("%d outcomes are reported", outcomes)
 	}
 }
 

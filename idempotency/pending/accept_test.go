@@ -163,7 +163,7 @@ func TestAWorkerThatHasLostItsLeaseCommitsNothing(t *testing.T) {
 	r.Inbox.OnRemove = func() { // after the lease was taken, before the row is deleted
 		r.Exec(`UPDATE bridge_inbox_pending SET run = 'another', state = 'failed'`)
 	}
-	r.work(1, placeStored, "the log tells", func(map[pending.State]int64) bool {
+	r.work(1, placeStored, "the other worker is logged", func(map[pending.State]int64) bool {
 		return strings.Contains(r.Log.String(), "another worker has the message")
 	})
 	r.WantRows(0, 1)

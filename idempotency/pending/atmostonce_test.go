@@ -133,7 +133,7 @@ func TestAnEffectThatEndsUnclearlyIsDoubtfulAndNotRepeated(t *testing.T) {
 			r.WantSaid("ack 1", "ack 2")
 			r.wantStats(idempotency.Stats{Doubtful: 2})
 			if !strings.Contains(r.Log.String(), errSMTP.Error()) {
-				t.Error("the log does not tell why")
+				t.Error("the log does not name the reason")
 			}
 		})
 	}

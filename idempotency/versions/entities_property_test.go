@@ -127,7 +127,7 @@ func (w *world) deliver(t *rapid.T, place int) {
 	case word.requeued && errors.Is(err, idempotency.ErrHandedBack):
 	case fault == "shutdown" && *word == (said{}) && errors.Is(err, idempotency.ErrLeftUnacked): // the end of the channel returns it
 	default:
-		t.Fatalf("event %s: %v, and told the broker %+v", event, err, *word)
+		t.Fatalf("event %s: %v, and sent the broker %+v", event, err, *word)
 	}
 }
 

@@ -171,7 +171,7 @@ func TestAnEventThatCannotBePlacedIsDeadLetteredWithTheReason(t *testing.T) {
 		receivertest.WantStats(t, s.stats(), want)
 	}
 	if n := r.Rows("bridge_mark") + r.Rows("bridge_kept"); n != 1 {
-		t.Errorf("%d rows are left, must be that of HighWater", n)
+		t.Errorf("%d rows are left, must be HighWater's only", n)
 	}
 }
 

@@ -202,7 +202,7 @@ func TestSkipHandsOverKeptEvents(t *testing.T) {
 	r.fail["a:2"] = receivertest.ErrHandler
 	r.take("a:2", "a:4", "a:6", "a:1")
 	if err := r.Skip(t.Context(), r.DB, "a", 4, nil); err == nil || !strings.Contains(err.Error(), "is kept") {
-		t.Errorf("skip what is kept: %v", err)
+		t.Errorf("skip a kept event: %v", err)
 	}
 	err := r.Skip(t.Context(), r.DB, "a", 4, func(ctx context.Context, tx *sql.Tx, event amqp.Delivery) error {
 		if string(event.Body) == "a:4" {

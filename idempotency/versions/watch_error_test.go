@@ -52,7 +52,7 @@ func TestAnEntityThatCannotBeCaughtUpWithHoldsUpNoOther(t *testing.T) {
 					t.Errorf("the log is\n%s", log)
 				}
 				if n := r.OldGaps(); n != 2 {
-					t.Errorf("%d old gaps, must be those of a and c", n)
+					t.Errorf("%d old gaps, must be one of a and one of c", n)
 				}
 				cancel()
 				<-ended

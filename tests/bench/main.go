@@ -58,7 +58,7 @@ func direct(ctx context.Context, args []string) error {
 	c := config{warmUp: time.Second, patience: catchUp, backlog: 50_000}
 	var names, contenders, draw string
 	flags.StringVar(&names, "run", "", "`scenarios` to run, with commas between them (default: all)")
-	flags.StringVar(&contenders, "only", "", "a `pattern` of the contenders' names (default: those that a scenario is made for)")
+	flags.StringVar(&contenders, "only", "", "a `pattern` of the contenders' names (default: each scenario's own contenders)")
 	flags.BoolVar(&c.long, "long", false, "longer measurements, more rounds, a backlog of a million and inboxes of five")
 	flags.IntVar(&c.rounds, "rounds", 0, "rounds of every comparison (default 2, with -long 5)")
 	flags.DurationVar(&c.window, "window", 0, "the `length` of one measurement (default 1.5s, with -long 10s)")

@@ -45,7 +45,7 @@ func TestBytesOverTheNetworkArriveWholeAndLate(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(got) != string(sent) {
-		t.Error("what came back is not what was sent")
+		t.Error("the bytes that came back are not the bytes sent")
 	}
 	if err := n.close(); err != nil {
 		t.Error(err)

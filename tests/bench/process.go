@@ -104,7 +104,7 @@ func (c *child) failed() error {
 	if !c.HasEnded() {
 		return nil
 	}
-	return fmt.Errorf("%s ended: %w", filepath.Base(c.cmd.Path), errors.Join(c.Err(), errors.New("nobody had asked it to")))
+	return fmt.Errorf("%s ended: %w", filepath.Base(c.cmd.Path), errors.Join(c.Err(), errors.New("it was not stopped")))
 }
 
 // buildVerifier builds the worker as it ships.

@@ -64,7 +64,7 @@ func TestReportShowsMediansSpreadAndRatios(t *testing.T) {
 		}
 	}
 	if slices.ContainsFunc(measured.values, func(one result) bool { return one.contender == "other" && one.metric == "p99 ms" }) {
-		t.Error("what never came is read as a value")
+		t.Error("a missing value is read as a value")
 	}
 	if _, err := os.Stat(filepath.Join(w.out, pictureName)); err != nil || !strings.Contains(string(text), pictureLine) {
 		t.Errorf("no picture: %v", err)
@@ -85,7 +85,7 @@ func testPicture(t *testing.T, of string) {
 	}
 	for _, p := range panels {
 		if len(p.series(measured)) < 2 {
-			t.Errorf("nobody is compared in the panel %q", p.title)
+			t.Errorf("no contenders are compared in the panel %q", p.title)
 		}
 	}
 	folder := t.TempDir()
@@ -105,7 +105,7 @@ func testPicture(t *testing.T, of string) {
 	}
 	drawn := read(filepath.Join(folder, pictureName))
 	if read(filepath.Join(of, pictureName)) != drawn {
-		t.Errorf("%s is not what is drawn from results.md (go run . -draw %s)", pictureName, filepath.Join(of, "results.md"))
+		t.Errorf("%s is not the picture of results.md (go run . -draw %s)", pictureName, filepath.Join(of, "results.md"))
 	}
 	for decoder := xml.NewDecoder(strings.NewReader(drawn)); ; {
 		if _, err := decoder.Token(); errors.Is(err, io.EOF) {

@@ -161,6 +161,6 @@ var misfits = []misfit{
 	{"few connections", nil, nil, func(w *world) { servertest.LimitConnections(w.t, w.url, "vhost", 12) }, []found{
 		{"connection limit", inspect.Warning, "the virtual host may have 12 connections"},
 	}},
-	{"messages that wait and nobody who consumes them", nil, nil, func(w *world) { w.publish("twoqueue.waiting"); w.consume("twoqueue") },
+	{"messages that wait without a consumer", nil, nil, func(w *world) { w.publish("twoqueue.waiting"); w.consume("twoqueue") },
 		[]found{{"verifiers", inspect.Warning, "none consumes twoqueue.waiting, and 1 message is ready there"}}},
 }

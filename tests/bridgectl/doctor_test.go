@@ -164,7 +164,7 @@ func TestTheDoctorLooksNoFurtherThanTheLoginMay(t *testing.T) {
 		}
 	}
 	if d, _ := b.also(api).examine("broker"); len(d.of("arguments of twoqueue")) != 0 {
-		t.Errorf("it tells arguments without the API\n%s", d)
+		t.Errorf("it reports arguments without the API\n%s", d)
 	}
 }
 
@@ -212,7 +212,7 @@ func TestTheDoctorSeesAnAlarm(t *testing.T) {
 	// Each examination tries to publish for ten seconds and fails, so the test first waits until
 	// the API reports the alarm.
 	w := &world{t: t, server: server.RabbitMQAddress}
-	servertest.Eventually(t, "the API tells the alarm", func() bool {
+	servertest.Eventually(t, "the API reports the alarm", func() bool {
 		nodes := string(w.manage(http.MethodGet, "/nodes", nil))
 		return strings.Contains(nodes, `"mem_alarm":true`) && strings.Contains(nodes, `"mem_limit":`)
 	})

@@ -199,7 +199,7 @@ func (w *world) consume(queues ...string) {
 // numbers only every few seconds.
 func (b *tool) until(content func(d diagnosis, code int) bool, args ...string) (d diagnosis, code int) {
 	b.t.Helper()
-	servertest.Eventually(b.t, "the doctor says what it should", func() bool {
+	servertest.Eventually(b.t, "the doctor's findings are complete", func() bool {
 		d, code = b.examine(args...)
 		return content(d, code)
 	}, func() string { return fmt.Sprintf("exit code %d\n%s", code, d) })

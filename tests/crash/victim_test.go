@@ -159,7 +159,7 @@ func (v *victim) send(ctx context.Context) error {
 			return err
 		}
 		v.stop(placed, v.Orders...)
-		return errors.New("nobody has killed it")
+		return errors.New("the process was not killed")
 	}
 	var notBefore time.Time
 	if v.Delay > 0 {
@@ -178,7 +178,7 @@ func (v *victim) send(ctx context.Context) error {
 		return err
 	}
 	v.stop(placed, v.Orders...)
-	return errors.New("nobody has killed it")
+	return errors.New("the process was not killed")
 }
 
 // sendByPgx places the orders by pgxsender.InTx.

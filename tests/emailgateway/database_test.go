@@ -38,7 +38,7 @@ func TestEachDatabase(t *testing.T) {
 					if refusals[sender]--; refusals[sender] >= 0 {
 						return mailserver.Action{Reply: 450}
 					}
-					if sender == "nobody@example.org" {
+					if sender == "unknown@example.org" {
 						return mailserver.Action{Reply: 550}
 					}
 				case v.Moment == mailserver.Answer && sender == "ann@example.org" && lost:
@@ -49,7 +49,7 @@ func TestEachDatabase(t *testing.T) {
 			})
 			p := w.start("EMAIL_SMTP_SESSIONS=1") // the mail server handles one e-mail at a time
 			ids := make(map[string]string)
-			for _, to := range []string{"ok", "later", "never", "nobody", "ann"} {
+			for _, to := range []string{"ok", "later", "never", "unknown", "ann"} {
 				ids[to] = newID(t)
 				w.publishAs(ids[to], strings.Replace(body, "ann@", to+"@", 1))
 			}
@@ -61,7 +61,7 @@ func TestEachDatabase(t *testing.T) {
 					t.Errorf("%s: %d %s", path, code, text)
 				}
 			}
-			w.wantDead(dead{ids["nobody"], "refused", "recipient 1 of 1: refused for good: 550"}, dead{ids["never"], "failed", "given up after 4 attempts"})
+			w.wantDead(dead{ids["unknown"], "refused", "recipient 1 of 1: refused for good: 550"}, dead{ids["never"], "failed", "given up after 4 attempts"})
 			w.wantDoubtful("connection lost", ids["ann"])
 			w.decide("retry", ids["ann"])
 			w.wantMetrics(p, `email_gateway_emails_total{outcome="sent"} 3`, `email_gateway_pending{state="doubtful"} 0`)
@@ -123,6 +123,6 @@ UNION ALL SELECT 'new', 'sent', '', 1, '', now() - interval '3 hours', now()`, o
 	p.Stop()
 	w.must(w.db.QueryRow(`SELECT count(*) FROM email_gateway WHERE message_id IN ('doubtful', 'sending', 'new')`).Scan(&left))
 	if left != more {
-		t.Errorf("%d of those that must stay are left", left)
+		t.Errorf("%d of the rows that must stay are left", left)
 	}
 }

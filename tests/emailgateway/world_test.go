@@ -78,7 +78,7 @@ func (w *world) run(args ...string) *program.Process {
 	w.t.Cleanup(func() {
 		p.Kill()
 		if all := p.Stdout.String() + p.Stderr.String(); strings.Contains(all, "s3cret") || strings.Contains(all, "ann@") {
-			w.t.Errorf("a password or an address is in what it wrote:\n%s", all)
+			w.t.Errorf("a password or an address is in its output:\n%s", all)
 		}
 	})
 	return p
@@ -89,7 +89,7 @@ func (w *world) call(args ...string) program.Result {
 	w.t.Helper()
 	r := program.Run(w.t, "email-gateway", w.args(args...)...)
 	if all := r.Stdout + r.Stderr; strings.Contains(all, "s3cret") {
-		w.t.Errorf("a password is in what %v wrote:\n%s", args, all)
+		w.t.Errorf("a password is in the output of %v:\n%s", args, all)
 	}
 	return r
 }

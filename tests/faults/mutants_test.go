@@ -222,12 +222,12 @@ var mutants = []mutant{
 `}},
 	},
 	{
-		name: "forward what the standby may lack",
+		name: "forward rows that the standby may lack",
 		pkg:  "ledger",
 		test: "TestPostgresThatShowsACommitBeforeItsStandbyHasIt",
 		says: "while the replica is away: committed true",
 		edits: []edit{{"bridge/postgres/replica.go", `	if !on.Waits {
-`, `	if !on.Waits || mutant("forward what the standby may lack") {
+`, `	if !on.Waits || mutant("forward rows that the standby may lack") {
 `}},
 	},
 	{
@@ -264,16 +264,16 @@ var mutants = []mutant{
 		},
 	},
 	{
-		name: "a proof that believes what it hears of an open transaction",
+		name: "a proof that believes any outcome of an open transaction",
 		pkg:  "verifier",
 		test: "TestVerifierRefusesALedgerThatFailsTheProof",
 		says: "a session has started",
 		edits: []edit{{"bridge/driver/proof.go", `		if outcome != StillOpen {
-`, `		if outcome != StillOpen && !mutant("a proof that believes what it hears of an open transaction") {
+`, `		if outcome != StillOpen && !mutant("a proof that believes any outcome of an open transaction") {
 `}},
 	},
 	{
-		name: "a proof that does not ask who has waited",
+		name: "a proof that does not ask whether the settle has waited",
 		pkg:  "verifier",
 		test: "TestTheProofChecksTheOutcomeOfASettleThatHasWaited",
 		says: "the proof says <nil>",
@@ -281,19 +281,19 @@ var mutants = []mutant{
 	err := <-settled
 `, `	endErr := end()
 	err := <-settled
-	if mutant("a proof that does not ask who has waited") {
+	if mutant("a proof that does not ask whether the settle has waited") {
 		err = nil
 	}
 `}},
 	},
 	// Rule 6.
 	{
-		name: "believe whichever server answers",
+		name: "believe any server that answers",
 		pkg:  "verifier",
 		test: "TestAnOutcomeOfAnotherServerIsNotBelieved",
 		says: "messages of open transactions are dropped|committed messages are dropped",
 		edits: []edit{{"bridge/driver/proof.go", `	if from != p.instance {
-`, `	if from != p.instance && !mutant("believe whichever server answers") {
+`, `	if from != p.instance && !mutant("believe any server that answers") {
 `}},
 	},
 	{

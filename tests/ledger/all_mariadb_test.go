@@ -28,7 +28,7 @@ func TestMariaDB(t *testing.T) {
 	beside("each role works with its rights and no more", func(t *testing.T) { testEachRole(t, mariaDBGuarded) })
 	beside("a canceller cancels with its rights", func(t *testing.T) { testRightsToCancel(t, mariaDBGuarded(t)) })
 	beside("a verifier stages again with its rights", func(t *testing.T) { testRightsToStageAgain(t, mariaDBGuarded(t)) })
-	beside("who migrates needs the documented rights", testMariaDBRightsToMigrate)
+	beside("a migration needs the documented rights", testMariaDBRightsToMigrate)
 	beside("own table, least rights", testMariaDBOwnTableLeastRights)
 	beside("an unusable own table is refused", testMariaDBUnusableOwnTableIsRefused)
 	beside("an own table is read by an index in use", testMariaDBOwnTableIsReadByAnIndexInUse)

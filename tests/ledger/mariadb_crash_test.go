@@ -25,7 +25,7 @@ func TestARowThatMariaDBHasShownOutlivesItsCrash(t *testing.T) {
 		look func(ledger driver.Ledger, id uuid.UUID) (found bool, err error) // nil: no lookup
 		want driver.Outcome                                                   // after the crash
 	}{
-		{name: "nobody looks", want: driver.RolledBack},
+		{name: "no lookup", want: driver.RolledBack},
 		{"Committed", func(ledger driver.Ledger, id uuid.UUID) (bool, error) {
 			found, _, err := ledger.Committed(t.Context(), []uuid.UUID{id})
 			return len(found) == 1, err

@@ -298,6 +298,6 @@ func testOwnTablesIdentity(t *testing.T, ledger driver.Ledger, open func(bridge.
 	if one, same := identity(plain), identity(full); one != same {
 		t.Errorf("%s is %s, and %s is %s", plain, one, full, same)
 	} else if one == identity(other) || one == ledger.Identity() {
-		t.Errorf("the identity of %s is also that of %s or of bridge_ledger", plain, other)
+		t.Errorf("%s has the same identity as %s or bridge_ledger", plain, other)
 	}
 }

@@ -102,9 +102,9 @@ func TestABrokenLedgerFailsTheProof(t *testing.T) {
 			settle: replace(driver.Committed, driver.RolledBack)},
 		"settle says committed of everything": {
 			settle: settleBut(func(driver.Outcome) driver.Outcome { return driver.Committed })},
-		"the lookup finds whatever it is asked for": {
+		"the lookup finds every ID that it is asked for": {
 			committed: finds(func(asked []uuid.UUID) []uuid.UUID { return asked })},
-		"the lookup finds what it was not asked for": {
+		"the lookup finds IDs that it was not asked for": {
 			committed: finds(func(asked []uuid.UUID) []uuid.UUID { return append([]uuid.UUID{newID(), newID()}, asked...) })},
 		"the lookup finds nothing": {
 			committed: finds(func([]uuid.UUID) []uuid.UUID { return nil })},

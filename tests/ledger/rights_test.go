@@ -296,7 +296,7 @@ func testEachRole(t *testing.T, database func(t *testing.T) guarded) {
 			for job, may := range map[string]bool{"stage": role.stages, "sweep": role.sweeps} {
 				if !may {
 					left++
-					s.Eventually("the log says what it may not", func() bool { return log.with("job="+job) == 1 })
+					s.Eventually("the log names the missing right", func() bool { return log.with("job="+job) == 1 })
 				}
 			}
 			s.Eventually("the ledger is empty", func() bool { return s.Rows() == left })
@@ -398,11 +398,11 @@ func testAtMostOnce(t *testing.T, db *sql.DB, inbox driver.Inbox) {
 	var failure error
 	effect := func(context.Context, amqp.Delivery) error { return failure }
 	d := delivery()
-	failure = pending.NotDone(errors.New("nobody answers"))
+	failure = pending.NotDone(errors.New("no answer"))
 	if err := guard.AtMostOnce(t.Context(), db, d, effect); !errors.Is(err, idempotency.ErrHandedBack) {
 		t.Errorf("an effect that was not done: %v", err)
 	}
-	failure = errors.New("who knows")
+	failure = errors.New("in doubt")
 	must(t, guard.AtMostOnce(t.Context(), db, d, effect))
 	must(t, guard.Retry(t.Context(), db, d.MessageId))
 	failure = nil

@@ -299,7 +299,7 @@ func TestEveryRuleIsSwitchedOff(t *testing.T) {
 	}
 	for _, m := range ruleIsOn.FindAllStringSubmatch(string(text), -1) {
 		if !slices.ContainsFunc(slices.Concat(broken, spared), func(b breach) bool { return b.rule == m[1] }) {
-			t.Errorf("nobody shows what follows without %s", m[1])
+			t.Errorf("no breach shows the consequence of a missing %s", m[1])
 		}
 	}
 }

@@ -178,7 +178,7 @@ func TestAReleaseMadeTwiceIsTheSameAndNamesItsVersion(t *testing.T) {
 	}
 	refused("a changed checkout", tag, "../none", "files that are not in the commit")
 	if _, err := os.Stat(filepath.Join(first, "../none")); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("what is refused leaves its folder: %v", err)
+		t.Errorf("a refused release leaves its folder: %v", err)
 	}
 }
 
@@ -194,6 +194,6 @@ func components(t *testing.T, list []byte, tag, checkout string) {
 		}
 	}
 	if strings.Contains(text, `"serialNumber"`) || strings.Contains(text, `"timestamp"`) {
-		t.Errorf("the list of modules has what differs each time: %.300s", text)
+		t.Errorf("the list of modules differs each time: %.300s", text)
 	}
 }

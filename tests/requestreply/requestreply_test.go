@@ -65,7 +65,7 @@ func TestARequestIsHandledAndAnsweredOnceWhereverItsReceiverIsKilled(t *testing.
 				return s.Depth(replies) > 0 && s.Depth(requests) == 0 && s.Rows() == 0
 			})
 			bank.Kill()
-			s.Eventually("nobody has the request", func() bool {
+			s.Eventually("no consumer has the request", func() bool {
 				q, err := s.Channel.QueueDeclarePassive(requests, true, false, false, false, nil)
 				must(t, err)
 				return q.Consumers == 0

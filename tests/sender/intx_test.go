@@ -125,7 +125,7 @@ func TestInTxRollsBack(t *testing.T) {
 		}{
 			"when fn fails":  {func(transaction) error { return wrong }, wrong},
 			"when fn panics": {func(transaction) error { panic(wrong) }, wrong},
-			"when Send fails, whatever fn says": {func(tx transaction) error {
+			"when Send fails, even if fn returns nil": {func(tx transaction) error {
 				if ids, err := tx.outbox.Send(invalid); !errors.Is(err, bridge.ErrInvalidMessage) || len(ids) != 0 {
 					t.Errorf("Send: IDs %v, error %v", ids, err)
 				}

@@ -70,7 +70,7 @@ func TestTheTransactionStaysTheCallers(t *testing.T) {
 
 		var done int
 		if err := s.DB.QueryRowContext(t.Context(), `SELECT count(*) FROM work`).Scan(&done); err != nil || done != 1 {
-			t.Errorf("%d rows of the caller's work, error %v; must be that of the commit alone", done, err)
+			t.Errorf("%d rows of the caller's work, error %v; must be the committed row alone", done, err)
 		}
 	})
 }

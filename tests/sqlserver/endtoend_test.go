@@ -33,7 +33,7 @@ func TestTheVerifierJudgesRightWhereHintsAreIgnored(t *testing.T) {
 	want[ids[0].String()] = true
 	rollsBack, _ := s.Begin(stage.To(queue, "rolled back, slowly"))
 	v := s.Verify(verifier.Options{Logger: slog.New(slog.NewTextHandler(&own, nil))})
-	s.Eventually("those of ended transactions are judged", func() bool {
+	s.Eventually("the messages of ended transactions are judged", func() bool {
 		return v.Stats().Forwarded == 1 && v.Stats().Dropped == 1
 	})
 	must(t, commits.Commit())
@@ -51,9 +51,9 @@ func TestTheVerifierJudgesRightWhereHintsAreIgnored(t *testing.T) {
 		t.Errorf("%d messages or rows too many", n)
 	}
 	if said := strings.Count(own.String(), "second way"); said != 1 {
-		t.Errorf("the verifier's logger was told %d times, must be once:\n%s", said, own.String())
+		t.Errorf("the verifier's logger has it %d times, must be once:\n%s", said, own.String())
 	}
 	if global.Len() > 0 {
-		t.Errorf("the global logger was told:\n%s", global.String())
+		t.Errorf("the global logger has:\n%s", global.String())
 	}
 }

@@ -59,7 +59,7 @@ func TestADuplicateIsRefusedInEveryTransaction(t *testing.T) {
 				t.Error("there is something recorded without a transaction")
 			}
 			if err := tx.Commit(); err == nil {
-				t.Error("what the server rolled back is committed")
+				t.Error("a row that the server rolled back is committed")
 			}
 		} else {
 			must(t, tx.Rollback())

@@ -364,7 +364,7 @@ func (s *Stage) members(queue string) (all []amqp.Delivery) {
 	}
 	s.must("close", conn.Close())
 	// Messages that are staged early may still arrive.
-	s.Eventually(queue+" has what was taken from it", func() bool { return s.Depth(queue) >= depth })
+	s.Eventually(queue+" has its messages again", func() bool { return s.Depth(queue) >= depth })
 	return all
 }
 

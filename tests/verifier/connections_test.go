@@ -170,7 +170,7 @@ func TestMessagesGoBackWhileNothingCanBePublished(t *testing.T) {
 		servertest.Next(t, "messages go back", back)
 	}
 	if v.State().Blocked == "" {
-		t.Error("the state does not tell why nothing is published")
+		t.Error("the state has no reason why nothing is published")
 	}
 	servertest.LimitConnections(t, login, "user", 3)
 	expectAll(t, s, queue, ids)

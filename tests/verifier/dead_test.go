@@ -174,7 +174,7 @@ func TestTargetsOffTheAllowListAreDeadLetteredWhenCommitted(t *testing.T) {
 		t.Errorf("%d messages reached the forbidden queue", n)
 	}
 	if n := s.Rows(); n != 0 {
-		t.Errorf("%d rows left: what is dead has been judged", n)
+		t.Errorf("%d rows left: dead letters have been judged", n)
 	}
 }
 
@@ -233,7 +233,7 @@ func TestAMissingExchangeHoldsUpNoOtherTarget(t *testing.T) {
 	})
 	v.Stop()
 	if n := s.Rows(); n != 20 {
-		t.Errorf("%d rows, want those of the 20", n)
+		t.Errorf("%d rows, want 20", n)
 	}
 }
 

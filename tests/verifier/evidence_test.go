@@ -76,7 +76,7 @@ func TestVerifiersOfTwoCopiesLoseNoCarriedMessage(t *testing.T) {
 		}
 	}
 	receive()
-	s.Eventually("the copy's verifier withholds some of what the original's forwards", func() bool {
+	s.Eventually("the copy's verifier withholds messages that the original's forwards", func() bool {
 		add(want, s.Commit(some(target, 1)...)...)
 		return v.Stats().Forwarded > 0 && c.State().Withheld > 0
 	})

@@ -50,7 +50,7 @@ func TestADatabaseCallThatHangsHoldsNoMessages(t *testing.T) {
 			select {
 			case <-hung.begun:
 			case <-time.After(stage.Patience):
-				t.Fatal("nobody looks the message up")
+				t.Fatal("the message is not looked up")
 			}
 			end(hung, running)
 			s.WaitDepth(s.Topology.Queue, 2)
@@ -103,7 +103,7 @@ func TestASideJobThatHangsHoldsNoSessionUp(t *testing.T) {
 	s.Eventually("the queues have been empty, for a sweep", func() bool { return hung.sweeping.Load() > 0 })
 	open, _ := s.Begin(stage.To(queue, "open")) // something to explain
 	defer func() { _ = open.Rollback() }()
-	s.Eventually("it is asked who holds a message up", func() bool { return hung.explaining.Load() > 0 })
+	s.Eventually("the holder of a message is asked for", func() bool { return hung.explaining.Load() > 0 })
 	carrying(s)
 	held := s.Commit(stage.To("missing", "held")) // something to touch
 	ids := map[string]bool{}

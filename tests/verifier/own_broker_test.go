@@ -34,7 +34,7 @@ func TestWithABrokerOfItsOwn(t *testing.T) {
 	t.Run("a carried message that it refuses stops no other", func(t *testing.T) { testCarriedAndRefused(t, broker, limit) })
 	t.Run("messages that have become too large stay until it takes them", func(t *testing.T) { testTooLarge(t, broker, limit) })
 	t.Run("a verifier stops during an alarm", func(t *testing.T) { testStopDuringAlarm(t, broker) })
-	t.Run("a verifier that only stages tells of an alarm", func(t *testing.T) { testAlarmWhileStaging(t, broker) })
+	t.Run("a verifier that only stages reports an alarm", func(t *testing.T) { testAlarmWhileStaging(t, broker) })
 
 	if err := broker.SetConsumerTimeout(t.Context(), consumerTimeout); err != nil {
 		t.Fatal(err)
@@ -103,7 +103,7 @@ func testTooLarge(t *testing.T, broker *servers.RabbitMQ, limit func(bytes int))
 	expectAll(t, s, queue, ids)
 	s.Eventually("the small malformed one is dead", func() bool { return s.Depth(s.Topology.DeadQueue()) > 0 })
 	s.Eventually("each of the four is refused again and again", func() bool { return len(refusals) >= 12 })
-	s.Eventually("they are told of", func() bool { return v.State().Stranded > 0 })
+	s.Eventually("they are reported", func() bool { return v.State().Stranded > 0 })
 	if err := open.Commit(); err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +179,7 @@ func testStopDuringAlarm(t *testing.T, server *servers.RabbitMQ) {
 		t.Fatal(err)
 	}
 	s.Eventually("both are judged", func() bool { return v.State().Waiting == 0 })
-	s.Eventually("it tells that the broker takes nothing", func() bool { return v.State().Blocked != "" })
+	s.Eventually("the state says that the broker takes nothing", func() bool { return v.State().Blocked != "" })
 	stop()
 	select {
 	case <-ended: // with two messages that are not done
@@ -199,10 +199,10 @@ func testAlarmWhileStaging(t *testing.T, server *servers.RabbitMQ) {
 	servertest.Alarm(t, server, true)
 	want := map[string]bool{}
 	add(want, s.CommitCarried(stage.To(queue, "waits in its row"))...)
-	s.Eventually("it tells that the broker takes nothing", func() bool { return v.State().Blocked != "" })
+	s.Eventually("the state says that the broker takes nothing", func() bool { return v.State().Blocked != "" })
 	servertest.Alarm(t, server, false)
 	expectAll(t, s, queue, want)
-	s.Eventually("it tells no more of an alarm", func() bool { return v.State().Blocked == "" })
+	s.Eventually("the state has no alarm any more", func() bool { return v.State().Blocked == "" })
 }
 
 const (

@@ -218,7 +218,7 @@ func TestStopDrainsJudgedMessagesAndHandsBackTheRest(t *testing.T) {
 		t.Errorf("%d at the target, %d forwarded", n, forwarded)
 	}
 	if n := s.Rows(); int64(n) != int64(len(ids))-forwarded {
-		t.Errorf("%d rows, want those of the %d messages not forwarded", n, int64(len(ids))-forwarded)
+		t.Errorf("%d rows, want one for each of the %d messages not forwarded", n, int64(len(ids))-forwarded)
 	}
 	if err := open.Commit(); err != nil {
 		t.Fatal(err)

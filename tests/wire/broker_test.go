@@ -83,7 +83,7 @@ func TestARefusedLoginIsReported(t *testing.T) {
 	}
 	for name, change := range map[string]func(*url.URL){
 		"password":      func(u *url.URL) { u.User = url.UserPassword("guest", "s3cr3t") },
-		"user":          func(u *url.URL) { u.User = url.UserPassword("nobody", "s3cr3t") },
+		"user":          func(u *url.URL) { u.User = url.UserPassword("unknown", "s3cr3t") },
 		"missing vhost": func(u *url.URL) { u.Path = "/not-there" },
 		"foreign vhost": func(u *url.URL) { u.User = stranger.User },
 	} {

@@ -27,7 +27,7 @@ func TestABrokerThatIsBlockedOrEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Run("impatient, lets no late ack take from another", func(t *testing.T) { testLateAck(t, server) })
-	t.Run("blocked, says so, and everybody waits", func(t *testing.T) { testBlocked(t, server) })
+	t.Run("blocked, says so, and all publishers wait", func(t *testing.T) { testBlocked(t, server) })
 	t.Run("killed, is found again with all that was confirmed", func(t *testing.T) { testKilledIsFoundAgain(t, server, "quorum") })
 }
 

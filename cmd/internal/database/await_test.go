@@ -25,7 +25,7 @@ func TestAServerThatStartsIsWaitedForAndAWrongPasswordIsNot(t *testing.T) {
 		t.Errorf("it ends with %v", err)
 	}
 	if len(missing) == 0 || !strings.Contains(missing[0].Error(), "connection refused") || strings.Contains(missing[0].Error(), "s3cret") {
-		t.Errorf("it was told %v", missing)
+		t.Errorf("the reported errors are %v", missing)
 	}
 }
 

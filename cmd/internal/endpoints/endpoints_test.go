@@ -61,6 +61,6 @@ func TestCloseEndsEverything(t *testing.T) {
 	}
 	server.Close()
 	if _, err := net.Dial("tcp", server.Address()); err == nil {
-		t.Error("somebody still listens")
+		t.Error("the address is still listened on")
 	}
 }

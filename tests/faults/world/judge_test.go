@@ -147,7 +147,7 @@ func TestTheJudgeFindsExactlyTheViolations(t *testing.T) {
 		"a crash has brought its row back":        {changes{row(id), confirmed(placed), databaseKilled(later)}, nil},
 		"its row came back long before the crash": {changes{row(id), confirmed(placed), databaseKilled(placed.Add(time.Hour))}, kinds{world.Orphan}},
 		"a proof was killed":                      {changes{row(other), func(r *world.Records) { r.Canaries = map[uuid.UUID]bool{other: true} }}, nil},
-		"a row is nobody's":                       {changes{row(other)}, kinds{world.Orphan}},
+		"a row is of no message":                  {changes{row(other)}, kinds{world.Orphan}},
 		"it is dead":                              {changes{dead(id, "unroutable", "committed")}, kinds{world.WronglyDead}},
 		"it is dead, as its target's queue was away for long": {changes{gone, dead(id, "unroutable", "committed"),
 			targetDeleted(target, world.Deletion{At: before, Back: placed.Add(2 * parts.Unroutable)})}, nil},

@@ -77,12 +77,12 @@ func TestAnInterruptReachesTheCommand(t *testing.T) {
 	}()
 	folder := t.TempDir()
 	out <- filepath.Join(folder, "runs")
-	code, err := runs(t, ctx, `trap 'touch "`+folder+`/told"; exit 0' TERM; touch "`+folder+`/runs"; while :; do sleep 0.01; done`)
+	code, err := runs(t, ctx, `trap 'touch "`+folder+`/ended"; exit 0' TERM; touch "`+folder+`/runs"; while :; do sleep 0.01; done`)
 	if code == 0 || !errors.Is(err, errInterrupted) {
 		t.Errorf("exit code %d, %v", code, err)
 	}
-	if _, err := os.Stat(filepath.Join(folder, "told")); err != nil {
-		t.Errorf("the command was not told: %v", err)
+	if _, err := os.Stat(filepath.Join(folder, "ended")); err != nil {
+		t.Errorf("the command got no signal: %v", err)
 	}
 }
 

@@ -216,13 +216,13 @@ func TestEncryptionAndLogin(t *testing.T) {
 		change func(*transport.Server)
 		want   error
 	}{
-		"starttls":                   {mailserver.Options{TLS: config}, nil, nil},
-		"implicit":                   {mailserver.Options{TLS: config, Implicit: true}, func(s *transport.Server) { s.Security = transport.Implicit }, nil},
-		"starttls, login":            {mailserver.Options{TLS: config, User: "u", Password: password}, nil, nil},
-		"implicit, login":            {mailserver.Options{TLS: config, Implicit: true, User: "u", Password: password}, func(s *transport.Server) { s.Security = transport.Implicit }, nil},
-		"starttls is not offered":    {mailserver.Options{}, nil, transport.ErrUnavailable},
-		"nobody knows the authority": {mailserver.Options{TLS: config}, func(s *transport.Server) { s.Roots = nil }, transport.ErrUnavailable},
-		"nobody knows the authority of the implicit one": {mailserver.Options{TLS: config, Implicit: true},
+		"starttls":                {mailserver.Options{TLS: config}, nil, nil},
+		"implicit":                {mailserver.Options{TLS: config, Implicit: true}, func(s *transport.Server) { s.Security = transport.Implicit }, nil},
+		"starttls, login":         {mailserver.Options{TLS: config, User: "u", Password: password}, nil, nil},
+		"implicit, login":         {mailserver.Options{TLS: config, Implicit: true, User: "u", Password: password}, func(s *transport.Server) { s.Security = transport.Implicit }, nil},
+		"starttls is not offered": {mailserver.Options{}, nil, transport.ErrUnavailable},
+		"an unknown authority":    {mailserver.Options{TLS: config}, func(s *transport.Server) { s.Roots = nil }, transport.ErrUnavailable},
+		"an unknown authority, implicit": {mailserver.Options{TLS: config, Implicit: true},
 			func(s *transport.Server) { s.Roots, s.Security = nil, transport.Implicit }, transport.ErrUnavailable},
 		"wrong password": {mailserver.Options{TLS: config, User: "u", Password: password + "x"}, nil, transport.ErrLogin},
 		"a password that would be seen": {mailserver.Options{User: "u", Password: password},
