@@ -75,7 +75,7 @@ func TestPublishEndsAtItsDeadline(t *testing.T) {
 				err := publish(messages, test.want)
 				if test.blamed >= 0 {
 					if failed := new(PublishError); !errors.As(err, &failed) || failed.ID.String() != messages[test.blamed].MessageId || failed.Target != messages[0].Target {
-						t.Errorf("blamed is another than message %d: %v", test.blamed, err)
+						t.Errorf("a message other than %d is blamed: %v", test.blamed, err)
 					}
 				}
 				if test.next != nil {

@@ -26,11 +26,11 @@ func TestATargetIsBehindWhenOthersOfLaterAreConfirmed(t *testing.T) {
 	now := time.Now()
 	c, attempts := flight(now, map[string]time.Duration{"old": 10 * time.Second, "young": behindAfter / 2, "other": 0})
 	if behind, _, silent := c.look(now, patience); len(behind) > 0 || silent {
-		t.Errorf("behind are %v, silent %t, though nothing was confirmed", behind, silent)
+		t.Errorf("%v are behind, silent %t, though nothing was confirmed", behind, silent)
 	}
 	c.confirmed(attempts["other"], nil)
 	if behind, _, silent := c.look(now, patience); silent || !slices.Equal(behind, []bridge.Target{{RoutingKey: "old"}}) {
-		t.Errorf("behind are %v, silent %t", behind, silent)
+		t.Errorf("%v are behind, silent %t", behind, silent)
 	}
 }
 
@@ -42,16 +42,16 @@ func TestASilencedBurstShowsTheTargetsBehindAndTheUnreadMessages(t *testing.T) {
 	c.confirmed(attempts["first"], nil)
 	later := now.Add(2 * behindAfter)
 	if behind, _, _ := c.look(later, patience); len(behind) > 0 || len(c.unread(later)) > 0 {
-		t.Errorf("behind are %v, with a message each", behind)
+		t.Errorf("%v are behind, with a message each", behind)
 	}
 	for range burst {
 		c.begin(&publication{to: bridge.Target{RoutingKey: "stuck"}}).at = now
 	}
 	if behind, _, _ := c.look(now, patience); len(behind) > 0 || len(c.unread(now)) > 0 {
-		t.Errorf("behind are %v, while confirms come", behind)
+		t.Errorf("%v are behind, while confirms come", behind)
 	}
 	if behind, _, silent := c.look(later, patience); silent || !slices.Equal(behind, []bridge.Target{{RoutingKey: "stuck"}}) {
-		t.Errorf("behind are %v, silent %t", behind, silent)
+		t.Errorf("%v are behind, silent %t", behind, silent)
 	}
 	c.begin(&publication{to: bridge.Target{RoutingKey: "young"}}).at = later
 	if out := c.unread(later); !slices.Equal(out, []*publication{attempts["next"].p}) {

@@ -39,7 +39,7 @@ func TestAPrintedScriptThatRunsAgainKeepsAllRows(t *testing.T) {
 	messages, err := ledger.Claim(t.Context(), due)
 	must(t, err)
 	if len(messages) != 1 || messages[0].ID != entries[1].ID || string(messages[0].Message) != "carried" || !due[0].Unpublished() {
-		t.Errorf("due are %v, claimed are %v", due, messages)
+		t.Errorf("%v are due, %v are claimed", due, messages)
 	}
 }
 
@@ -73,12 +73,12 @@ func TestParkedMessagesAreCarried(t *testing.T) {
 			due, now, err := ledger.Due(t.Context(), driver.DueRow{}, 10)
 			must(t, err)
 			if len(due) != 1 || due[0].ID != parked || !due[0].Unpublished() || now.Sub(due[0].RecordedAt) < 2*time.Hour {
-				t.Fatalf("due are %v at %v", due, now)
+				t.Fatalf("%v are due at %v", due, now)
 			}
 			messages, err := ledger.Claim(t.Context(), due)
 			must(t, err)
 			if len(messages) != 1 || string(messages[0].Message) != "\x00\xff" {
-				t.Errorf("claimed are %v", messages)
+				t.Errorf("%v are claimed", messages)
 			}
 			var tables int
 			must(t, db.QueryRowContext(t.Context(), `SELECT count(*) FROM sqlite_schema WHERE name = 'bridge_parked'`).Scan(&tables))

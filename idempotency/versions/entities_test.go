@@ -97,7 +97,7 @@ func (r *receiver) orderTexts() string {
 func (r *receiver) wantOrders(want string) {
 	r.T.Helper()
 	if got := r.orderTexts(); got != want {
-		r.T.Errorf("handled are %q, must be %q", got, want)
+		r.T.Errorf("%q are handled, must be %q", got, want)
 	}
 }
 

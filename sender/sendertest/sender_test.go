@@ -370,11 +370,11 @@ func TestACancelledMessageIsNotListed(t *testing.T) {
 		expect := func(want string) {
 			t.Helper()
 			if got := bodies(s.Committed()); got != want {
-				t.Errorf("committed are %q, must be %q", got, want)
+				t.Errorf("%q are committed, must be %q", got, want)
 			}
 		}
 		if all := s.Committed(); len(all) != 2 || !all[0].NotBefore.Equal(delayed.NotBefore) || !all[1].NotBefore.IsZero() {
-			t.Errorf("committed are %v", all)
+			t.Errorf("%v are committed", all)
 		}
 		cancel := func(tx *sql.Tx, id uuid.UUID, want bool) {
 			t.Helper()

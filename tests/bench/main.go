@@ -63,11 +63,11 @@ func direct(ctx context.Context, args []string) error {
 	flags.IntVar(&c.rounds, "rounds", 0, "rounds of every comparison (default 2, with -long 5)")
 	flags.DurationVar(&c.window, "window", 0, "the `length` of one measurement (default 1.5s, with -long 10s)")
 	flags.IntVar(&c.workers, "workers", 0, "so many concurrent `transactions` alone in the scenarios live, ordered and five")
-	flags.DurationVar(&c.network, "network", 0, "have what goes to a server or comes from it arrive `late` by this, as over a network (0: there is none)")
+	flags.DurationVar(&c.network, "network", 0, "delay all bytes to and from a server by `late`, as over a network (0: no delay)")
 	flags.StringVar(&c.out, "out", "out", "the `folder` for results.md and the picture")
 	flags.StringVar(&draw, "draw", "", "run nothing: draw the picture of a `results.md` again, beside it")
 	flags.Usage = func() {
-		fmt.Fprintln(flags.Output(), "bench compares the bridge with what people would pick instead. It runs:")
+		fmt.Fprintln(flags.Output(), "bench compares the bridge with its usual alternatives. It runs:")
 		for _, s := range scenarios {
 			fmt.Fprintf(flags.Output(), "  %-12s %s\n", s.name, s.what)
 		}

@@ -46,7 +46,7 @@ func TestDelayedMessagesAreListedCancelledAndStagedAtOnce(t *testing.T) {
 			}
 		}
 		if !slices.Equal(got, want) {
-			t.Errorf("delayed are %v, not %v", got, want)
+			t.Errorf("%v are delayed, not %v", got, want)
 		}
 	}
 	expect(ids...)

@@ -82,7 +82,7 @@ func TestReadmeHasTheExamples(t *testing.T) {
 	}
 }
 
-// Every test that a paper names exists.
+// Every test that a page names exists.
 func TestThePagesNameExistingTests(t *testing.T) {
 	var sources strings.Builder
 	for _, pattern := range []string{"../*/*_test.go", "../../*/*_test.go", "../../bridge/*/*_test.go", "../../cmd/*/*_test.go"} {
@@ -95,16 +95,16 @@ func TestThePagesNameExistingTests(t *testing.T) {
 		}
 	}
 	var found int
-	for paper, text := range papers(t) {
+	for page, text := range pages(t) {
 		for _, name := range regexp.MustCompile("`(Test[A-Za-z0-9]+)[`/]").FindAllStringSubmatch(text, -1) {
 			found++
 			if !strings.Contains(sources.String(), "\nfunc "+name[1]+"(") {
-				t.Errorf("%s: there is no %s", paper, name[1])
+				t.Errorf("%s: there is no %s", page, name[1])
 			}
 		}
 	}
 	if found == 0 {
-		t.Error("the papers name no tests")
+		t.Error("the pages name no tests")
 	}
 }
 
@@ -161,49 +161,49 @@ func TestTheExamplesOfTheReadmeSendAndReceiveOnce(t *testing.T) {
 	}
 }
 
-// Every link from a paper to another file or heading has a target.
+// Every link from a page to another file or heading has a target.
 func TestTheLinksOfThePagesLeadSomewhere(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^)#]*)(#[^)]*)?\)`)
 	var found int
-	papers := papers(t)
-	for paper, text := range papers {
+	pages := pages(t)
+	for page, text := range pages {
 		for _, match := range link.FindAllStringSubmatch(text, -1) {
 			target, heading := match[1], match[2]
 			if strings.Contains(target, "://") {
 				continue
 			}
 			found++
-			file := paper
+			file := page
 			if target != "" {
-				file = filepath.Join(filepath.Dir(paper), target)
+				file = filepath.Join(filepath.Dir(page), target)
 			}
 			if _, err := os.Stat(file); err != nil {
-				t.Errorf("%s: %v", paper, err)
+				t.Errorf("%s: %v", page, err)
 			}
-			if heading != "" && !slices.Contains(headings(papers[file]), heading) {
-				t.Errorf("%s: %s has no %s", paper, file, heading)
+			if heading != "" && !slices.Contains(headings(pages[file]), heading) {
+				t.Errorf("%s: %s has no %s", page, file, heading)
 			}
 		}
 	}
 	if found == 0 {
-		t.Error("the papers have no links")
+		t.Error("the pages have no links")
 	}
 }
 
-// papers returns the text of every Markdown file, by path.
-func papers(t *testing.T) map[string]string {
+// pages returns the text of every Markdown file, by path.
+func pages(t *testing.T) map[string]string {
 	t.Helper()
-	papers := make(map[string]string)
+	pages := make(map[string]string)
 	err := filepath.WalkDir("../..", func(file string, entry fs.DirEntry, err error) error {
 		if err != nil || filepath.Ext(file) != ".md" {
 			return err
 		}
 		text, err := os.ReadFile(file)
-		papers[file] = string(text)
+		pages[file] = string(text)
 		return err
 	})
 	must(t, err)
-	return papers
+	return pages
 }
 
 // headings returns the anchors that GitHub makes of a text's headings.

@@ -138,7 +138,7 @@ func (w *world) wantDoubtful(words string, ids ...string) {
 	for i, l := range found {
 		if l.ID != ids[i] || l.State != "doubtful" || !slices.Equal(l.To, []string{"ann@example.org"}) || !strings.Contains(l.Error, words) ||
 			time.Since(l.Since).Abs() > time.Hour {
-			w.t.Errorf("listed is %+v", l)
+			w.t.Errorf("the list has %+v", l)
 		}
 	}
 }

@@ -190,7 +190,7 @@ func (w *world) wantDead(want ...dead) {
 		text, _ := d.Headers["x-bridge-dead-text"].(string)
 		i := slices.IndexFunc(want, func(c dead) bool { return d.MessageId == c.id && reason == c.code && strings.Contains(text, c.words) })
 		if i < 0 {
-			w.t.Fatalf("dead is %s: %s, %q; want one of %q", d.MessageId, reason, text, want)
+			w.t.Fatalf("the dead letter is %s: %s, %q; want one of %q", d.MessageId, reason, text, want)
 		}
 		want = slices.Delete(want, i, i+1)
 		if d.Headers["traceparent"] != "kept" || d.DeliveryMode != amqp.Persistent || d.ContentType != "application/json" {

@@ -48,7 +48,7 @@ func testEndToEnd(t *testing.T, h ledgertest.Harness) {
 	must(t, rollsBack.Rollback())
 	got[string(s.Receive("orders", 1)[0].Body)] = true
 	if !got["committed before"] || !got["committed while it waits"] {
-		t.Errorf("forwarded were %v", got)
+		t.Errorf("%v were forwarded", got)
 	}
 	if h.Insert != nil { // only the staging time shows that a row is recent, with a margin
 		if n := v.Stats().Dropped; n != 0 {

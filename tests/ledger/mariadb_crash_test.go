@@ -46,7 +46,7 @@ func TestARowThatMariaDBHasShownOutlivesItsCrash(t *testing.T) {
 			execute(t, db, "SET GLOBAL innodb_flush_log_at_trx_commit = 1")
 			if c.look != nil {
 				if found, err := c.look(ledger, id); err != nil || !found {
-					t.Fatalf("found is %t, the error %v", found, err)
+					t.Fatalf("found %t, error %v", found, err)
 				}
 			}
 			server.Kill()

@@ -129,7 +129,7 @@ func (p plans) useLedger(t *testing.T) {
 	_, _, err = ledger.Due(t.Context(), due[0], 10)
 	must(t, err)
 	if claimed, err := ledger.Claim(t.Context(), due); err != nil || len(claimed) != len(carried) {
-		t.Errorf("claimed are %v, %v", claimed, err)
+		t.Errorf("%v are claimed, %v", claimed, err)
 	}
 	for _, c := range carried {
 		must(t, ledger.Touch(t.Context(), []uuid.UUID{c.ID}))

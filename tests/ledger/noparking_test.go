@@ -128,7 +128,7 @@ func testParkedMessagesAreCarried(t *testing.T, p *parkedDatabase) {
 	found, _, err := ledger.Committed(t.Context(), []uuid.UUID{plain, forwarded})
 	must(t, err)
 	if len(found) != 1 || found[0] != plain {
-		t.Errorf("committed are %v, must be the one with a row", found)
+		t.Errorf("%v are committed, must be the one with a row", found)
 	}
 	must(t, prove(t, ledger))
 }

@@ -161,7 +161,7 @@ func testRightsToStageAgain(t *testing.T, g guarded) {
 	left, err := judge.Forget(t.Context(), ids)
 	must(t, err)
 	if len(found) != len(ids) || len(left) > 0 {
-		t.Errorf("found are %v, left are %v", found, left)
+		t.Errorf("%v are found, %v are left", found, left)
 	}
 }
 

@@ -166,7 +166,7 @@ func TestAClaimPassesOverALockedRow(t *testing.T) {
 				t.Errorf("%d are claimed, must be 19", len(claimed))
 			}
 			if left := due(t, ledger); len(left) != 1 || left[0].ID != entries[3].ID {
-				t.Errorf("left is %v", left)
+				t.Errorf("%v is left", left)
 			}
 		})
 	}

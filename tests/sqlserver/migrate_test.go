@@ -125,7 +125,7 @@ func testParkedMessagesAreCarried(t *testing.T, db *sql.DB) {
 		claimed[m.ID] = m
 	}
 	if len(messages) != 2 || string(claimed[parked].Message) != message(parked) || string(claimed[late].Message) != message(late) {
-		t.Errorf("claimed are %v", messages)
+		t.Errorf("%v are claimed", messages)
 	}
 	expectCommitted(t, ledger, plain, true)
 	expectCommitted(t, ledger, forwarded, false)

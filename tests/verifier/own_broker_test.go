@@ -323,7 +323,7 @@ func testConsumerTimeout(t *testing.T, broker *servers.RabbitMQ) {
 		reason = "consumer ended by the broker"
 	}
 	var ends []error
-	s.Eventually("the reason is heard", func() bool { ends = a.ends(); return len(ends) > 0 })
+	s.Eventually("the reason is reported", func() bool { ends = a.ends(); return len(ends) > 0 })
 	if err := ends[0]; !strings.Contains(err.Error(), reason) || !errors.Is(err, bridge.ErrUnavailable) {
 		t.Errorf("the session ended with %v", err)
 	}

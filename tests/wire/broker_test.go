@@ -22,7 +22,7 @@ func blames(t *testing.T, err error, m bridge.Outgoing) {
 		return
 	}
 	if failed.ID.String() != m.MessageId || failed.Target != m.Target {
-		t.Errorf("blamed is %s to %s, not %s to %s", failed.ID, failed.Target, m.MessageId, m.Target)
+		t.Errorf("the blamed message is %s to %s, not %s to %s", failed.ID, failed.Target, m.MessageId, m.Target)
 	}
 }
 

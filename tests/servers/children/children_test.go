@@ -46,13 +46,13 @@ func TestAChildOutlivesTheThreadThatAskedForIt(t *testing.T) {
 		return errors.Is(err, fs.ErrNotExist)
 	})
 	if _, err := fmt.Fprintln(in, "still here"); err != nil {
-		t.Errorf("the child hears nothing: %v", err)
+		t.Errorf("the child gets no input: %v", err)
 	}
 	in.Close()
 	if !cat.Await(servertest.Patience) || cat.Err() != nil || cat.Killed() {
 		t.Fatalf("the child has ended: %v", cat.Cmd.ProcessState)
 	}
-	if line := servertest.Next(t, "the child says something", heard); line != "still here" {
+	if line := servertest.Next(t, "the child answers", heard); line != "still here" {
 		t.Errorf("the child said %q", line)
 	}
 }

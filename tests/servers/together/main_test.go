@@ -51,7 +51,7 @@ func TestACommandFindsTheServersAndItsExitCodeIsOurs(t *testing.T) {
 	t.Setenv(servers.SharedVariable, string(text))
 	shared, err := servers.FindShared()
 	if err != nil || shared.Postgres == nil || shared.Postgres.Port == 0 || shared.RabbitMQ != nil {
-		t.Fatalf("shared are %s, %v", text, err)
+		t.Fatalf("the shared servers are %s, %v", text, err)
 	}
 }
 

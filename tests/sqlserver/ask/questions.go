@@ -329,7 +329,7 @@ func carried(ctx context.Context, w *world) (string, error) {
 	}
 	left, err := w.ledger.Forget(ctx, ids)
 	if err != nil || len(left) > 0 {
-		return fmt.Sprint("left are ", left), err
+		return fmt.Sprint("rows are left: ", left), err
 	}
 	return "yes", nil
 }
