@@ -120,7 +120,10 @@ func (s *Sender) SendTx(ctx context.Context, tx bridge.Tx, msgs ...bridge.Messag
 // the role migrate.Canceller. The messages of Tx.Send in InTx are recorded only after the function
 // has returned; before that Cancel does not find them.
 //
-// After an error the caller must roll back. On a ledger of an own table the error wraps
+// After an error the caller must roll back. If a verifier claims the row at the same moment, Cancel
+// may return the error with which the database reports such conflicts: PostgreSQL at REPEATABLE READ
+// and SERIALIZABLE (SQLSTATE 40001), SQL Server at SNAPSHOT (3960), MariaDB since 11.6.2 also at its
+// default level (1020; see package mysql). Run the transaction again. On a ledger of an own table the error wraps
 // errors.ErrUnsupported.
 func (s *Sender) Cancel(ctx context.Context, tx bridge.Tx, id uuid.UUID) (bool, error) {
 	return s.ledger.Cancel(ctx, tx, id)

@@ -237,6 +237,19 @@ func within(ctx context.Context, db *sql.DB, fn func(tx *sql.Tx) error) error {
 	return tx.Commit()
 }
 
+// cancelIn runs a Cancel in transactions of its own until one does not meet a conflict.
+func cancelIn(ctx context.Context, db *sql.DB, conflict func(error) bool, cancel func(tx *sql.Tx) (bool, error)) (done bool, err error) {
+	for {
+		err = within(ctx, db, func(tx *sql.Tx) (err error) {
+			done, err = cancel(tx)
+			return err
+		})
+		if err == nil || conflict == nil || !conflict(err) {
+			return done, err
+		}
+	}
+}
+
 // must returns an error unless got is want.
 func must[T comparable](what string, got, want T, err error) error {
 	if err == nil && got != want {

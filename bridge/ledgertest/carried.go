@@ -537,11 +537,10 @@ func testCancelRaced(t *testing.T, c *carrying) {
 			mine := slices.Clone(entries)
 			rand.Shuffle(len(mine), func(i, j int) { mine[i], mine[j] = mine[j], mine[i] })
 			for _, e := range mine {
-				var done bool
-				if err := within(t.Context(), c.sender.DB(), func(tx *sql.Tx) (err error) {
-					done, err = c.sender.Cancel(t.Context(), c.in(tx), e.ID)
-					return err
-				}); err != nil {
+				done, err := cancelIn(t.Context(), c.sender.DB(), c.Conflict, func(tx *sql.Tx) (bool, error) {
+					return c.sender.Cancel(t.Context(), c.in(tx), e.ID)
+				})
+				if err != nil {
 					t.Errorf("cancel: %v", err)
 				}
 				lock.Lock()

@@ -73,8 +73,8 @@ type CarriedInspector interface {
 
 // ReadsCarried tests that a CarriedReader of the ledger sees the rows that carry messages, and only
 // committed ones, due or not; that it lists the rows that wait for their time; and that
-// Advance makes one of these due. The ledger must be empty.
-func ReadsCarried(t *testing.T, ledger driver.Ledger, of CarriedInspector) {
+// Advance makes one of these due. The ledger must be empty. For conflict see Harness.Conflict.
+func ReadsCarried(t *testing.T, ledger driver.Ledger, of CarriedInspector, conflict func(error) bool) {
 	t.Helper()
 	record := func(entries ...driver.Entry) *sql.Tx {
 		t.Helper()
@@ -146,7 +146,7 @@ func ReadsCarried(t *testing.T, ledger driver.Ledger, of CarriedInspector) {
 	}
 	readsDelayed(t, ledger, of)
 	advances(t, ledger, of)
-	advancesOrCancels(t, ledger, of)
+	advancesOrCancels(t, ledger, of, conflict)
 	publishesBeforeItsTime(t, ledger, of)
 }
 
@@ -296,7 +296,7 @@ func advances(t *testing.T, ledger driver.Ledger, of CarriedInspector) {
 
 // advancesOrCancels advances, cancels and claims messages at the same time: each one is claimed or
 // cancelled, and never both, in either order.
-func advancesOrCancels(t *testing.T, ledger driver.Ledger, of CarriedInspector) {
+func advancesOrCancels(t *testing.T, ledger driver.Ledger, of CarriedInspector, conflict func(error) bool) {
 	t.Helper()
 	entries := delayedBy(t, ledger, make([]int, 40)...)
 	ids := idsOfEntries(entries)
@@ -319,13 +319,13 @@ func advancesOrCancels(t *testing.T, ledger driver.Ledger, of CarriedInspector) 
 	advanced := make(chan struct{})
 	work.Go(func() {
 		for _, id := range shuffled()[:len(ids)/2] {
-			if err := within(t.Context(), ledger.DB(), func(tx *sql.Tx) error {
-				done, err := ledger.Cancel(t.Context(), bridge.SQL(tx), id)
-				cancelled[id] = done
-				return err
-			}); err != nil {
+			done, err := cancelIn(t.Context(), ledger.DB(), conflict, func(tx *sql.Tx) (bool, error) {
+				return ledger.Cancel(t.Context(), bridge.SQL(tx), id)
+			})
+			if err != nil {
 				t.Errorf("cancel: %v", err)
 			}
+			cancelled[id] = done
 		}
 	})
 	work.Go(func() {

@@ -89,6 +89,11 @@ type Harness struct {
 	// RefuseDelete are statements after which no row of bridge_ledger can be deleted.
 	RefuseDelete []string
 
+	// Conflict reports whether an error of Cancel says that a claim has changed the row since the
+	// transaction began. The transaction must be run again. Nil: Cancel returns no such error at
+	// the default isolation level.
+	Conflict func(err error) bool
+
 	// Overlap: two concurrent TakePendings may take the same message.
 	Overlap bool
 

@@ -28,7 +28,8 @@
 //   - MariaDB has innodb_snapshot_isolation ON since 11.6.2. At REPEATABLE READ a statement then fails
 //     with error 1020 if it meets a row that has changed since the transaction first read, and the
 //     transaction has ended as after a deadlock (MDEV-35235). So if the transaction has read before,
-//     Claim can return that error instead of false: roll back and try again. The ledger's own
+//     an inbox's Claim can return that error instead of false, and so can Cancel, even as the first
+//     statement, if it waits for a verifier's claim: roll back and try again. The ledger's own
 //     transactions are at READ COMMITTED.
 //
 // # How it waits

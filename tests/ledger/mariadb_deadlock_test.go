@@ -14,6 +14,13 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/mysql"
 )
 
+// changedSince reports whether MariaDB has ended a transaction because a row has changed since its
+// first read.
+func changedSince(err error) bool {
+	var refusal *driver.MySQLError
+	return errors.As(err, &refusal) && refusal.Number == 1020
+}
+
 // A transaction that has read sees the state of its first read. MariaDB 11.8 ends it if it then
 // meets a newer row (error 1020). In neither case does it get the claim.
 func testMariaDBAClaimOfAnotherSinceTheFirstReadIsNotGiven(t *testing.T) {
@@ -35,8 +42,7 @@ func testMariaDBAClaimOfAnotherSinceTheFirstReadIsNotGiven(t *testing.T) {
 	}
 	must(t, first.Commit())
 	claimed, err := claim(late)
-	var refusal *driver.MySQLError
-	if claimed || err != nil && !(errors.As(err, &refusal) && refusal.Number == 1020) {
+	if claimed || err != nil && !changedSince(err) {
 		t.Errorf("the claim after a read: %t, %v", claimed, err)
 	}
 	must(t, late.Rollback())

@@ -63,7 +63,7 @@ func TestMariaDBDiagnose(t *testing.T) {
 		config, admin := database(t)
 		ledger := openMySQL(t, mariaDBRole(t, config, admin, append(mariaDBVerifier, "UPDATE (recorded_at) ON bridge_ledger")...))
 		ledgertest.Well(t, inspectorOf(t, ledger))
-		ledgertest.ReadsCarried(t, ledger, inspectorOf(t, ledger))
+		ledgertest.ReadsCarried(t, ledger, inspectorOf(t, ledger), changedSince)
 	})
 	t.Run("the mends give a login its rights", func(t *testing.T) {
 		config, admin := database(t)

@@ -55,6 +55,7 @@ func mariaDBHarness() ledgertest.Harness {
 			_, err := admin.ExecContext(ctx, "KILL "+session)
 			return err
 		},
+		Conflict:   changedSince,
 		Savepoint:  "SAVEPOINT s",
 		RollbackTo: "ROLLBACK TO SAVEPOINT s",
 		Waiting:    "SELECT count FROM information_schema.innodb_metrics WHERE name = 'lock_row_lock_current_waits'",

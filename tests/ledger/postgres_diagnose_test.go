@@ -44,7 +44,7 @@ func testPostgresDiagnose(t *testing.T, server *servers.Postgres) {
 		_, at := newRole(t, address, admin, append(postgresVerifier, "UPDATE (recorded_at) ON bridge_ledger")...)
 		ledger := openLedger(t, connect(t, at))
 		ledgertest.Well(t, inspectorOf(t, ledger))
-		ledgertest.ReadsCarried(t, ledger, inspectorOf(t, ledger))
+		ledgertest.ReadsCarried(t, ledger, inspectorOf(t, ledger), nil)
 	})
 	t.Run("the mends give a login its rights", func(t *testing.T) {
 		address, admin := database(t)

@@ -137,7 +137,7 @@ func TestPostgresRolesInASchemaOfItsOwn(t *testing.T) {
 	must(t, prove(t, verifier))
 	ledgertest.Well(t, postgresinspect.New(verifier), hurried...)
 	operator := open(as(migrate.Operator))
-	ledgertest.ReadsCarried(t, operator, postgresinspect.New(operator))
+	ledgertest.ReadsCarried(t, operator, postgresinspect.New(operator), nil)
 	use(t, verifier)
 	id := newID()
 	must(t, recorded(t, open(as(migrate.Canceller)), id).Commit())

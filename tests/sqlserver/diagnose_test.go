@@ -17,7 +17,7 @@ func TestAHealthyDatabaseIsWell(t *testing.T) {
 	onBoth(t, func(t *testing.T, address string) {
 		ledger := open(t, connect(t, address))
 		ledgertest.Well(t, sqlserverinspect.New(ledger))
-		ledgertest.ReadsCarried(t, ledger, sqlserverinspect.New(ledger))
+		ledgertest.ReadsCarried(t, ledger, sqlserverinspect.New(ledger), nil)
 	})
 }
 

@@ -124,7 +124,7 @@ func TestASchemaOfItsOwnIsMadeByHandAndDiagnosed(t *testing.T) {
 	must(t, err)
 	must(t, prove(t, ledger))
 	ledgertest.Well(t, sqlserverinspect.New(ledger))
-	ledgertest.ReadsCarried(t, ledger, sqlserverinspect.New(ledger))
+	ledgertest.ReadsCarried(t, ledger, sqlserverinspect.New(ledger), nil)
 	_, err = own.NewIdentity(t.Context(), db, migrate.SQLServer, newID().String())
 	must(t, err)
 	if err := ledger.Check(t.Context()); !errors.Is(err, bridge.ErrOtherLedger) {

@@ -38,7 +38,7 @@ func must(t *testing.T, err error) {
 func TestAHealthyFileIsWell(t *testing.T) {
 	ledger := newLedger(t, "")
 	ledgertest.Well(t, sqliteinspect.New(ledger))
-	ledgertest.ReadsCarried(t, ledger, sqliteinspect.New(ledger))
+	ledgertest.ReadsCarried(t, ledger, sqliteinspect.New(ledger), nil)
 }
 
 // Each case is found by its check.
