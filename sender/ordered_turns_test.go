@@ -11,14 +11,14 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// taking returns a broker for an orderedStager. A confirm takes less than half of the stager's
+// orderedBroker returns a broker for an orderedStager. A confirm takes less than half of the stager's
 // timeout.
-func taking() *slowBroker { return &slowBroker{takes: 400 * time.Millisecond} }
+func orderedBroker() *slowBroker { return &slowBroker{takes: 400 * time.Millisecond} }
 
 // Each transaction waits for one group of the others, and keeps its own order.
 func TestALargeTransactionMakesNoOtherWaitForAllOfIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := taking()
+		b := orderedBroker()
 		start := time.Now()
 		all := begun(t, orderedStager(b), cargoOf(t, "1", "2", "3", "4", "5"), cargoOf(t, "6"), cargoOf(t, "7", "8"))
 		<-all[1].done
@@ -40,7 +40,7 @@ func TestALargeTransactionMakesNoOtherWaitForAllOfIt(t *testing.T) {
 // Small cargos join the rest of a large one if they fit into its group.
 func TestTheRestOfALargeTransactionSharesItsGroupWithOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := taking()
+		b := orderedBroker()
 		s := orderedStager(b)
 		s.limit = 2
 		all := begun(t, s, smallCargoOf(t, "1", "2", "3"), smallCargoOf(t, "4", "5"))
@@ -65,7 +65,7 @@ func TestTheRestOfALargeTransactionSharesItsGroupWithOthers(t *testing.T) {
 // Its caller has rolled back: the rest would only delay the others, and its next attempt.
 func TestNothingMoreIsPublishedOfALargeTransactionThatHasGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := taking()
+		b := orderedBroker()
 		s := orderedStager(b)
 		large := cargoOf(t, "1", "2", "3", "4", "5")
 		ctx, cancel := context.WithTimeout(t.Context(), b.takes+b.takes/2) // during the second group

@@ -56,8 +56,8 @@ func failing(err error) func(context.Context, []string) error {
 	return func(context.Context, []string) error { return &bridge.PublishError{Err: err} }
 }
 
-// outsider returns a sender all of whose messages go to b.
-func outsider(t *testing.T, opts Options, b Broker) (*Sender, *carryingLedger, *bytes.Buffer) {
+// newSenderOn returns a sender whose messages all go to b.
+func newSenderOn(t *testing.T, opts Options, b Broker) (*Sender, *carryingLedger, *bytes.Buffer) {
 	t.Helper()
 	s, ledger, log := carrying(t, opts, b)
 	s.stager.broker = b
@@ -93,7 +93,7 @@ func TestEveryMessageIsCarriedInAnOutage(t *testing.T) {
 			}
 			synctest.Test(t, func(t *testing.T) {
 				b := &brokenBroker{answer: silent}
-				s, ledger, log := outsider(t, opts, b)
+				s, ledger, log := newSenderOn(t, opts, b)
 				m.Publishing.Headers = amqp.Table{"a": "b"}
 				sends(t, s, 5*time.Second, true, m) // waits for Options.Timeout
 				b.answers(away)
@@ -149,7 +149,7 @@ func TestOnlyAFailureThatTimeRepairsIsAnOutage(t *testing.T) {
 		for name, first := range map[string]bridge.Message{"waits": large, "carried": text("small")} {
 			synctest.Test(t, func(t *testing.T) {
 				b := &brokenBroker{answer: failing(test.failure)}
-				s, ledger, _ := outsider(t, Options{}, b)
+				s, ledger, _ := newSenderOn(t, Options{}, b)
 				_, _ = s.SendTx(t.Context(), nil, first)
 				b.times()
 				_, err := s.SendTx(t.Context(), nil, large)
@@ -170,7 +170,7 @@ func TestOnlyAFailureThatTimeRepairsIsAnOutage(t *testing.T) {
 func TestAnOutageEndsWithAFailureThatTimeDoesNotRepair(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &brokenBroker{answer: away}
-		s, ledger, _ := outsider(t, Options{Carry: CarryOnOutage}, b)
+		s, ledger, _ := newSenderOn(t, Options{Carry: CarryOnOutage}, b)
 		sends(t, s, 0, true, large)
 		b.answers(failing(bridge.ErrCredentials))
 		time.Sleep(carryProbe)
@@ -188,7 +188,7 @@ func TestAPublicationThatWaitsLetsOthersCarry(t *testing.T) {
 	for name, first := range map[string]bridge.Message{"alone": large, "in a group": text("small")} {
 		synctest.Test(t, func(t *testing.T) {
 			b := &brokenBroker{answer: func(context.Context, []string) error { time.Sleep(3 * time.Second); return nil }}
-			s, ledger, _ := outsider(t, Options{Carry: CarryOnOutage}, b)
+			s, ledger, _ := newSenderOn(t, Options{Carry: CarryOnOutage}, b)
 			var waiting sync.WaitGroup
 			waiting.Go(func() { sends(t, s, 3*time.Second, false, first) })
 			time.Sleep(outAfter + 10*time.Millisecond)
@@ -217,7 +217,7 @@ func TestACallerThatGivesUpFindsNoOutage(t *testing.T) {
 				return silent(ctx, nil)
 			}
 		}}
-		s, ledger, _ := outsider(t, Options{Carry: CarryOnOutage}, b)
+		s, ledger, _ := newSenderOn(t, Options{Carry: CarryOnOutage}, b)
 		for _, m := range []bridge.Message{large, text("small")} {
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 			if _, err := s.SendTx(ctx, nil, m); !errors.Is(err, bridge.ErrUnconfirmed) {
@@ -236,7 +236,7 @@ func TestACallerThatGivesUpFindsNoOutage(t *testing.T) {
 func TestAnEarlyConfirmEndsNoLaterOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := new(brokenBroker)
-		s, ledger, _ := outsider(t, Options{}, b)
+		s, ledger, _ := newSenderOn(t, Options{}, b)
 		staged := stageEarly(t, s, large)
 		b.times()
 		b.answers(away)
@@ -255,7 +255,7 @@ func TestAnEarlyConfirmEndsNoLaterOutage(t *testing.T) {
 func TestMessagesWithAKeyFailAtOnceDuringAKnownOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &brokenBroker{answer: silent}
-		s, ledger, _ := outsider(t, Options{OrderedShards: 1, Carry: CarryOnOutage}, b)
+		s, ledger, _ := newSenderOn(t, Options{OrderedShards: 1, Carry: CarryOnOutage}, b)
 		sends(t, s, 5*time.Second, true, withKey) // no outage is known
 		sends(t, s, 5*time.Second, true, large)
 		asked := b.times()
@@ -287,7 +287,7 @@ func TestMessagesWithAKeyFailAtOnceDuringAKnownOutage(t *testing.T) {
 func TestAFullStagingQueueIsNoOutageForMessagesWithAKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &brokenBroker{answer: failing(bridge.ErrNacked)}
-		s, ledger, _ := outsider(t, Options{OrderedShards: 1}, b)
+		s, ledger, _ := newSenderOn(t, Options{OrderedShards: 1}, b)
 		for _, one := range s.ordered.stagers {
 			one.broker = new(brokenBroker)
 		}
@@ -303,7 +303,7 @@ func TestAFullStagingQueueIsNoOutageForMessagesWithAKey(t *testing.T) {
 // By default small messages are carried, unless the rows cannot carry them.
 func TestSmallMessagesAreCarriedByDefault(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, ledger, _ := outsider(t, Options{}, new(brokenBroker))
+		s, ledger, _ := newSenderOn(t, Options{}, new(brokenBroker))
 		sends(t, s, 0, false, small, large)
 		if ledger.entries[0].Message == nil || ledger.entries[1].Message != nil {
 			t.Errorf("recorded %v", ledger.entries)
@@ -324,7 +324,7 @@ func TestSmallMessagesAreCarriedByDefault(t *testing.T) {
 func TestACarriedMessageThatWaitsLetsOthersCarry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &brokenBroker{answer: silent}
-		s, ledger, _ := outsider(t, Options{}, b)
+		s, ledger, _ := newSenderOn(t, Options{}, b)
 		sends(t, s, 0, false, small)
 		time.Sleep(3 * time.Second)
 		sends(t, s, 0, false, large, small)
@@ -339,7 +339,7 @@ func TestACarriedMessageThatWaitsLetsOthersCarry(t *testing.T) {
 // Messages with an order key do not fail because a confirm of others is late.
 func TestALateConfirmIsNoOutageForMessagesWithAKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, ledger, _ := outsider(t, Options{OrderedShards: 1}, &brokenBroker{answer: silent})
+		s, ledger, _ := newSenderOn(t, Options{OrderedShards: 1}, &brokenBroker{answer: silent})
 		for _, one := range s.ordered.stagers {
 			one.broker = new(brokenBroker)
 		}
@@ -357,7 +357,7 @@ func TestALateConfirmIsNoOutageForMessagesWithAKey(t *testing.T) {
 // A refusal of a large message does not stop the publication of small ones.
 func TestARefusalOfOneTransactionConcernsNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, ledger, _ := outsider(t, Options{}, new(brokenBroker))
+		s, ledger, _ := newSenderOn(t, Options{}, new(brokenBroker))
 		s.stager.broker = &brokenBroker{answer: failing(&amqp.Error{Code: amqp.PreconditionFailed, Server: true, Recover: true})}
 		if _, err := s.SendTx(t.Context(), nil, large); err == nil {
 			t.Error("no error")

@@ -14,14 +14,14 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// A tripwire is a ledger whose second call of Record ends by trip.
-type tripwire struct {
+// An endingLedger is a ledger whose second call of Record ends by trip.
+type endingLedger struct {
 	countingLedger
 	calls int
 	trip  func()
 }
 
-func (l *tripwire) Record(context.Context, bridge.Tx, []driver.Entry) error {
+func (l *endingLedger) Record(context.Context, bridge.Tx, []driver.Entry) error {
 	if l.calls++; l.calls == 2 {
 		l.trip()
 	}
@@ -38,7 +38,7 @@ func TestAStageThatDoesNotReturnLosesNothing(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			b := new(slowBroker)
 			s, _ := newSender(t, Options{OrderedShards: 1}, b, b)
-			s.ledger = &tripwire{trip: trip}
+			s.ledger = &endingLedger{trip: trip}
 			o := s.Outbox(t.Context(), nil)
 			if _, err := o.Stage(t.Context(), small); err != nil {
 				t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 func TestStatsCountWaitingMessagesAndDateTheOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := &slowBroker{takes: time.Minute}
-		s, _, _ := outsider(t, Options{}, broker)
+		s, _, _ := newSenderOn(t, Options{}, broker)
 		begun := time.Now()
 		if _, err := s.SendTx(t.Context(), nil, bridge.Message{RoutingKey: "emails"}); err != nil {
 			t.Fatal(err)

@@ -14,8 +14,8 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// buried returns a message as a verifier puts it into the dead queue.
-func buried(t *testing.T, m bridge.Message, ledger uuid.UUID, reason string) amqp.Publishing {
+// deadLettered returns a message as a verifier puts it into the dead queue.
+func deadLettered(t *testing.T, m bridge.Message, ledger uuid.UUID, reason string) amqp.Publishing {
 	t.Helper()
 	m.ID = uuid.New()
 	dead, err := wire.Encode(m, ledger)
@@ -32,7 +32,7 @@ func delivered(p amqp.Publishing) amqp.Delivery {
 
 // A message that is sent elsewhere loses CC and BCC, whose keys are meant for another exchange.
 func TestRedirectLeavesCopiesOut(t *testing.T) {
-	dead := delivered(buried(t, bridge.Message{Exchange: "x", RoutingKey: "k", Publishing: amqp.Publishing{
+	dead := delivered(deadLettered(t, bridge.Message{Exchange: "x", RoutingKey: "k", Publishing: amqp.Publishing{
 		Expiration: "5000", Headers: amqp.Table{"CC": []any{"a"}, "BCC": []any{"b"}, "mine": "1"},
 	}}, uuid.New(), wire.DeadUnroutable))
 	for _, c := range []struct {
@@ -53,7 +53,7 @@ func TestRedirectLeavesCopiesOut(t *testing.T) {
 // Only a verifier's verdict counts. A sender may have written a verdict into a message that the
 // broker then moved.
 func TestAVerdictIsBelievedOfAVerifierOnly(t *testing.T) {
-	d := delivered(buried(t, bridge.Message{RoutingKey: "q"}, uuid.New(), ""))
+	d := delivered(deadLettered(t, bridge.Message{RoutingKey: "q"}, uuid.New(), ""))
 	if m := readDead(d, "twoqueue"); m.Verdict != "committed" || len((&planner{}).decide(m, knowledge{}).out) != 1 {
 		t.Errorf("a verifier's: %+v", m)
 	}
@@ -68,7 +68,7 @@ func TestAVerdictIsBelievedOfAVerifierOnly(t *testing.T) {
 // its answer prevails.
 func TestAnOwnTableIsBelievedAndNotAForgedVerdict(t *testing.T) {
 	ledger := uuid.New()
-	m := readDead(delivered(buried(t, bridge.Message{RoutingKey: "q"}, ledger, "")), "twoqueue")
+	m := readDead(delivered(deadLettered(t, bridge.Message{RoutingKey: "q"}, ledger, "")), "twoqueue")
 	for there, want := range map[bool]string{true: "its row was in the ledger", false: "its header says committed, and its table has no row with its ID"} {
 		plan := (&planner{}).decide(m, knowledge{identity: ledger, keeps: true, rows: map[uuid.UUID]bool{m.members[0].ID: there}})
 		if there != (len(plan.out) == 1) || !strings.Contains(plan.note+plan.refusal, want) {
@@ -80,7 +80,7 @@ func TestAnOwnTableIsBelievedAndNotAForgedVerdict(t *testing.T) {
 // dead replay gives the same advice about a message without a row as the command message.
 func TestAMessageWithoutARowIsDiscardedUnlessItsRowMayHaveBeenSwept(t *testing.T) {
 	ledger := uuid.New()
-	d := delivered(buried(t, bridge.Message{RoutingKey: "q"}, ledger, wire.DeadForeign))
+	d := delivered(deadLettered(t, bridge.Message{RoutingKey: "q"}, ledger, wire.DeadForeign))
 	d.Headers[wire.HeaderDeadVerdict] = "unknown"
 	d.Headers[wire.HeaderStagedAt] = time.Now().UnixMilli()
 	for swept, want := range map[time.Time]string{
@@ -116,7 +116,7 @@ func TestReplayKeepsToTheAllowList(t *testing.T) {
 		if copies != nil {
 			m.Publishing.Headers = amqp.Table{"CC": copies}
 		}
-		return readDead(delivered(buried(t, m, uuid.New(), reason)), "twoqueue")
+		return readDead(delivered(deadLettered(t, m, uuid.New(), reason)), "twoqueue")
 	}
 	topology := bridge.Topology{Queue: "staging"}
 	unset := &planner{permits: (&verifier.Options{Topology: topology}).Permits()}
@@ -160,7 +160,7 @@ func TestHeadersAsJSON(t *testing.T) {
 // A dead message without room for the verifier's headers is a record (wire.DeadRecord). It is read
 // like any other.
 func TestADeadRecordIsReadLikeAnyLetter(t *testing.T) {
-	staged := buried(t, bridge.Message{RoutingKey: "q", Publishing: amqp.Publishing{Body: []byte("body")}}, uuid.New(), wire.DeadUnroutable)
+	staged := deadLettered(t, bridge.Message{RoutingKey: "q", Publishing: amqp.Publishing{Body: []byte("body")}}, uuid.New(), wire.DeadUnroutable)
 	d := delivered(wire.DeadRecord(staged))
 	d.DeliveryTag = 7
 	m := readDead(d, "twoqueue")

@@ -25,9 +25,9 @@ func outcome(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	return commandtest.Run(t, run, args...)
 }
 
-// toldWhy runs the program, which must end with this code and one line on standard error, and
+// failureLine runs the program, which must end with this code and one line on standard error, and
 // returns the line.
-func toldWhy(t *testing.T, code int, args ...string) (line string) {
+func failureLine(t *testing.T, code int, args ...string) (line string) {
 	t.Helper()
 	return commandtest.Refused(t, run, "email-gateway", code, args...)
 }
@@ -85,7 +85,7 @@ func TestBadConfiguration(t *testing.T) {
 			for name, value := range c.env {
 				t.Setenv(prefix+"_"+name, value)
 			}
-			if line := toldWhy(t, exitMisused); !strings.HasPrefix(line, c.want) {
+			if line := failureLine(t, exitMisused); !strings.HasPrefix(line, c.want) {
 				t.Errorf("it says %q", line)
 			}
 		})
@@ -96,7 +96,7 @@ func TestBadArguments(t *testing.T) {
 	minimal(t)
 	for _, args := range [][]string{{"-migrate"}, {"send"}, {"migrate", "now"}, {"doubtful"}, {"doubtful", "show"}, {"doubtful", "list", "x"},
 		{"doubtful", "list", "-o", "xml"}, {"doubtful", "list", "-x"}, {"doubtful", "sent"}, {"doubtful", "retry", "a", "b"}} {
-		if line := toldWhy(t, exitMisused, args...); !strings.Contains(line, "see email-gateway -help") {
+		if line := failureLine(t, exitMisused, args...); !strings.Contains(line, "see email-gateway -help") {
 			t.Errorf("%v: %s", args, line)
 		}
 	}

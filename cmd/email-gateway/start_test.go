@@ -54,7 +54,7 @@ func TestAServerThatPreventsTheStartIsNamedWithARemedy(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			commandtest.Set(t, append([]string{"EMAIL_DATABASE_URL=" + tables, "EMAIL_LOG_LEVEL=error"}, strings.Fields(c.env)...)...)
-			line := toldWhy(t, exitFailed, strings.Fields(c.args)...)
+			line := failureLine(t, exitFailed, strings.Fields(c.args)...)
 			if !strings.HasPrefix(line, c.variable+": ") || !strings.Contains(line, c.mend) {
 				t.Errorf("it says %q, want %s and %q", line, c.variable, c.mend)
 			}

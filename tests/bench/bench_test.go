@@ -40,7 +40,7 @@ func TestEveryContenderDeliversExactlyTheCommittedMessages(t *testing.T) {
 			compared[one.name] = true
 		}
 		t.Run(s.name, func(t *testing.T) {
-			trials := news(seen, s.trials(w.config))
+			trials := newTrials(seen, s.trials(w.config))
 			if err := w.compare(t.Context(), s.name, trials); err != nil {
 				t.Fatal(err)
 			}
@@ -58,9 +58,9 @@ func TestEveryContenderDeliversExactlyTheCommittedMessages(t *testing.T) {
 	}
 }
 
-// news returns the trials with a new contender or a new shape of place, or the first trial if none
-// is new. Of each trial's quick points it keeps the first and the last.
-func news(seen map[any]bool, trials []trial) (some []trial) {
+// newTrials returns the trials with a new contender or a new shape of place, or the first trial if
+// none is new. Of each trial's quick points it keeps the first and the last.
+func newTrials(seen map[any]bool, trials []trial) (some []trial) {
 	type shape struct{ mariaDB, classic, five, ordered, inbox, queues, orphans, pgx, many bool }
 	for i, one := range trials {
 		trials[i].points = slices.DeleteFunc(slices.Clone(one.points), func(p point) bool {

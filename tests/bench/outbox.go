@@ -25,7 +25,7 @@ var (
 		what:  "an outbox written by hand: FOR UPDATE SKIP LOCKED, 500 rows a batch, pipelined confirms; polls every 50 ms, at once after a full batch",
 		setUp: setUpOutbox,
 		relay: func(ctx context.Context, p place) error { return relayOutbox(ctx, p, pollEvery, false) },
-		open:  openOutbox(wakeNobody),
+		open:  openOutbox(wakeNone),
 	}
 	outboxNotify = &contender{
 		name:  "outbox-notify",
@@ -73,7 +73,7 @@ func setUpOutbox(ctx context.Context, p place, db *sql.DB) error {
 type waking int
 
 const (
-	wakeNobody waking = iota
+	wakeNone waking = iota
 	wakeInTransaction
 	wakeAfterCommit
 )

@@ -43,8 +43,8 @@ const (
 	// mostReceived is more than any receiver handles in a second, even on a database that does not
 	// wait for the disk, as in the test.
 	mostReceived = 20_000
-	// drought is longer than a busy broker takes to deliver a message.
-	drought = time.Minute
+	// receivePatience is longer than a busy broker takes to deliver a message.
+	receivePatience = time.Minute
 )
 
 // receive measures a receiver whose inbox already has keys. Each message adds one.
@@ -222,8 +222,8 @@ FROM (
 
 const (
 	consumer = "bench"
-	// halfOfThem is the retention with which a purge deletes the older half of the keys.
-	halfOfThem = 10 * 24 * time.Hour
+	// halfRetention is the retention with which a purge deletes the older half of the keys.
+	halfRetention = 10 * 24 * time.Hour
 )
 
 func setUpInbox(ctx context.Context, p place, db *sql.DB) error {
@@ -330,7 +330,7 @@ func (r *receiver) transact(ctx context.Context, _ [][]byte, _ func() bool) (ins
 			return 0, err
 		}
 		return now(), nil
-	case <-time.After(drought):
+	case <-time.After(receivePatience):
 		return 0, errors.New("no message came: the queue is empty, or the broker delivers nothing")
 	case <-ctx.Done():
 		return 0, ctx.Err()
@@ -393,7 +393,7 @@ func (r *batchReceiver) transact(ctx context.Context, _ [][]byte, _ func() bool)
 	select {
 	case <-r.handled:
 		return now(), nil
-	case <-time.After(drought):
+	case <-time.After(receivePatience):
 		return 0, errors.New("no message was handled: the queue is empty, or the broker delivers nothing")
 	case <-ctx.Done():
 		return 0, ctx.Err()
@@ -416,7 +416,7 @@ func openPgxGuard(ctx context.Context, pool *pgxpool.Pool) (*idempotency.Guard, 
 
 // purgeInbox rests after each step, as purgeDedupe does.
 func purgeInbox(ctx context.Context, db *sql.DB) (int64, error) {
-	guard, err := openGuard(ctx, db, halfOfThem)
+	guard, err := openGuard(ctx, db, halfRetention)
 	if err != nil {
 		return 0, err
 	}
@@ -424,7 +424,7 @@ func purgeInbox(ctx context.Context, db *sql.DB) (int64, error) {
 }
 
 func purgeDedupe(ctx context.Context, db *sql.DB) (forgotten int64, err error) {
-	youngest := fmt.Sprintf("%012x", time.Now().Add(-halfOfThem).UnixMilli())
+	youngest := fmt.Sprintf("%012x", time.Now().Add(-halfRetention).UnixMilli())
 	youngest = youngest[:8] + "-" + youngest[8:]
 	for {
 		begun := time.Now()

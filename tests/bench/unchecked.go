@@ -38,7 +38,7 @@ func relayUnchecked(ctx context.Context, p place) error {
 	if err != nil {
 		return err
 	}
-	v, err := verifier.New(credulous{l, server}, broker, &verifier.Options{
+	v, err := verifier.New(allCommittedLedger{l, server}, broker, &verifier.Options{
 		Topology: bridge.Topology{Queue: p.Staging, Classic: p.Classic},
 		Logger:   slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
@@ -48,23 +48,23 @@ func relayUnchecked(ctx context.Context, p place) error {
 	return v.Run(ctx)
 }
 
-// credulous is a ledger that reports every transaction as committed and forgets nothing. The
+// allCommittedLedger is a ledger that reports every transaction as committed and forgets nothing. The
 // verifier's proof runs on the wrapped ledger.
-type credulous struct {
+type allCommittedLedger struct {
 	driver.Ledger
 	server driver.Instance
 }
 
-func (c credulous) ProofLedger() driver.Ledger { return c.Ledger }
+func (c allCommittedLedger) ProofLedger() driver.Ledger { return c.Ledger }
 
-func (credulous) Features() driver.Features { return driver.Features{} }
+func (allCommittedLedger) Features() driver.Features { return driver.Features{} }
 
-func (c credulous) Committed(_ context.Context, ids []uuid.UUID) ([]uuid.UUID, driver.Instance, error) {
+func (c allCommittedLedger) Committed(_ context.Context, ids []uuid.UUID) ([]uuid.UUID, driver.Instance, error) {
 	return ids, c.server, nil
 }
 
-func (c credulous) Settle(context.Context, uuid.UUID, time.Duration) (driver.Outcome, driver.Instance, error) {
+func (c allCommittedLedger) Settle(context.Context, uuid.UUID, time.Duration) (driver.Outcome, driver.Instance, error) {
 	return driver.Committed, c.server, nil
 }
 
-func (credulous) Forget(context.Context, []uuid.UUID) ([]uuid.UUID, error) { return nil, nil }
+func (allCommittedLedger) Forget(context.Context, []uuid.UUID) ([]uuid.UUID, error) { return nil, nil }

@@ -51,9 +51,9 @@ func isLetter(d amqp.Delivery, id, body string) bool {
 		d.CorrelationId == "c1" && d.DeliveryMode == amqp.Persistent && len(d.Headers) == 1 && d.Headers["colour"] == "red"
 }
 
-// bury commits messages whose target does not exist, has a verifier dead-letter them, and returns
-// their IDs. The staging queue and the ledger must be empty before.
-func (s *scene) bury(messages ...bridge.Message) []string {
+// deadLetter commits messages whose target does not exist, has a verifier dead-letter them, and
+// returns their IDs. The staging queue and the ledger must be empty before.
+func (s *scene) deadLetter(messages ...bridge.Message) []string {
 	s.t.Helper()
 	before := s.Depth(s.Topology.DeadQueue())
 	var ids []string

@@ -164,7 +164,7 @@ func TestDeadDiscardRemovesTheChosenMessagesOnly(t *testing.T) {
 	for range half {
 		letters = append(letters, letter("keep", ""), letter("drop", ""))
 	}
-	ids := s.bury(letters...)
+	ids := s.deadLetter(letters...)
 
 	args := []string{"dead", "discard", "--target=:drop"}
 	s.fails(2, "say --yes, or see with --dry-run", args...)
@@ -192,7 +192,7 @@ func TestDeadDiscardRemovesTheChosenMessagesOnly(t *testing.T) {
 		}
 	}
 
-	s.bury(letter("keep", ""), letter("drop", ""))
+	s.deadLetter(letter("keep", ""), letter("drop", ""))
 	if text := s.must("dead", "discard", "--all", "--yes"); !strings.Contains(text, "2 messages discarded, 0 not") {
 		t.Errorf("it says %s", text)
 	}

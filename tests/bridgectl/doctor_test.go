@@ -48,7 +48,7 @@ func TestAHealthyBrokerIsAllWell(t *testing.T) {
 
 func TestTheDoctorFindsTheFaultsOfABroker(t *testing.T) {
 	t.Parallel()
-	for _, c := range misfits {
+	for _, c := range brokenBrokers {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)

@@ -189,7 +189,7 @@ func TestMessageShowsWhereAMessageIs(t *testing.T) {
 		}
 		return f
 	}
-	dead := uuid.MustParse(s.bury(letter("nowhere", ""))[0])
+	dead := uuid.MustParse(s.deadLetter(letter("nowhere", ""))[0])
 	f := look(dead)
 	if len(f.Dead.Found) != 1 || f.Dead.Found[0].Reason != "unroutable" {
 		t.Errorf("dead: %+v", f.Dead)

@@ -130,7 +130,7 @@ func TestReplayKeepsBackOnlyMessagesThatTheirTargetRefuses(t *testing.T) {
 			letters = append(letters, letter("good", ""), letter("good", ""), letter("good", ""), letter("full", ""), letter("missing", ""),
 				bridge.Message{Exchange: "missing", RoutingKey: "k"})
 		}
-		for i, id := range s.bury(letters...) {
+		for i, id := range s.deadLetter(letters...) {
 			if letters[i].RoutingKey == "good" {
 				want = append(want, id)
 			}

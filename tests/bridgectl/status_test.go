@@ -57,7 +57,7 @@ func (s *scene) age(t *testing.T, id uuid.UUID, by time.Duration) {
 func TestStatusShowsTheStateOfTheBridge(t *testing.T) {
 	t.Parallel()
 	s := sceneOn(t, stage.On(t, stage.Postgres, servertest.Vhost(t), bridge.Topology{Queue: "shop", Audit: 10}))
-	s.bury(letter("t", ""), letter("t", ""), letter("t", ""), letter("t", ""))
+	s.deadLetter(letter("t", ""), letter("t", ""), letter("t", ""), letter("t", ""))
 	s.StageSingly()
 	old := s.Commit(letter("t", "1"), letter("t", "2"))[0]
 	s.age(t, old, 8*24*time.Hour)

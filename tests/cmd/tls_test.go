@@ -72,8 +72,8 @@ func with(t *testing.T, address string, pairs ...string) string {
 func elsewhere(address string) string { return strings.Replace(address, "127.0.0.1", "localhost", 1) }
 
 const (
-	whoIsThat = "name in the URL the host that the certificate is for, and the file with the authority that signed it"
-	whoAreYou = "name in the URL the files of a certificate that the server takes"
+	nameHostAndAuthority  = "name in the URL the host that the certificate is for, and the file with the authority that signed it"
+	nameClientCertificate = "name in the URL the files of a certificate that the server takes"
 )
 
 // refusal is a verifier's error where a server refuses it or it refuses the server. says is a
@@ -111,10 +111,10 @@ func TestTLSToRabbitMQ(t *testing.T) {
 		works(t, s, "BRIDGE_AMQP_URL="+with(t, strings.Replace(good, "guest:guest@", "", 1), "auth_mechanism", "external"))
 	})
 	allRefused(t, 5, "BRIDGE_AMQP_URL", s, map[string]refusal{
-		"authority of others":   {with(t, good, "cacertfile", theirs.ca), "unknown authority", whoIsThat},
-		"other host":            {elsewhere(good), "match localhost", whoIsThat},
-		"no certificate":        {with(t, good, "certfile", "", "keyfile", ""), "certificate", whoAreYou},
-		"certificate of others": {with(t, good, "certfile", stranger, "keyfile", strangersKey), "unknown certificate authority", whoAreYou},
+		"authority of others":   {with(t, good, "cacertfile", theirs.ca), "unknown authority", nameHostAndAuthority},
+		"other host":            {elsewhere(good), "match localhost", nameHostAndAuthority},
+		"no certificate":        {with(t, good, "certfile", "", "keyfile", ""), "certificate", nameClientCertificate},
+		"certificate of others": {with(t, good, "certfile", stranger, "keyfile", strangersKey), "unknown certificate authority", nameClientCertificate},
 		"in the clear":          {"amqp://guest:guest@" + broker.Addr() + "/", "broker unavailable", "see that the broker runs"},
 	})
 	t.Run("by options", func(t *testing.T) {
@@ -147,10 +147,10 @@ func TestTLSToPostgreSQL(t *testing.T) {
 	s := stage.On(t, kind, servertest.Vhost(t), bridge.Topology{Queue: "staging"})
 	works(t, s)
 	allRefused(t, 4, "BRIDGE_DATABASE_URL", s, map[string]refusal{
-		"authority of others":   {with(t, good, "sslrootcert", theirs.ca), "unknown authority", whoIsThat},
-		"other host":            {elsewhere(good), "match localhost", whoIsThat},
+		"authority of others":   {with(t, good, "sslrootcert", theirs.ca), "unknown authority", nameHostAndAuthority},
+		"other host":            {elsewhere(good), "match localhost", nameHostAndAuthority},
 		"no certificate":        {with(t, good, "sslcert", "", "sslkey", ""), "valid client certificate", "correct user or password"},
-		"certificate of others": {with(t, good, "sslcert", stranger, "sslkey", strangersKey), "unknown certificate authority|reset by peer|broken pipe", whoAreYou},
+		"certificate of others": {with(t, good, "sslcert", stranger, "sslkey", strangersKey), "unknown certificate authority|reset by peer|broken pipe", nameClientCertificate},
 		"other user":            {with(t, good, "sslcert", other, "sslkey", othersKey), "trust", "correct user or password"},
 		"in the clear":          {with(t, server.URL(), "sslmode", "disable"), "no encryption", "correct user or password"},
 	})
@@ -184,8 +184,8 @@ CREATE USER unchecked IDENTIFIED BY '`+password+`'; SET GLOBAL require_secure_tr
 		url.Values{"ssl-ca": {ours.ca}, "ssl-cert": {certificate}, "ssl-key": {key}}.Encode()
 	works(t, s, "BRIDGE_DATABASE_URL="+good)
 	allRefused(t, 4, "BRIDGE_DATABASE_URL", s, map[string]refusal{
-		"authority of others":   {with(t, good, "ssl-ca", theirs.ca), "unknown authority", whoIsThat},
-		"other host":            {elsewhere(good), "match localhost", whoIsThat},
+		"authority of others":   {with(t, good, "ssl-ca", theirs.ca), "unknown authority", nameHostAndAuthority},
+		"other host":            {elsewhere(good), "match localhost", nameHostAndAuthority},
 		"no certificate":        {with(t, good, "ssl-cert", "", "ssl-key", ""), "Access denied", "correct user or password"},
 		"certificate of others": {with(t, good, "ssl-cert", stranger, "ssl-key", strangersKey), "database not reachable", "see that the database is there"},
 	})

@@ -43,10 +43,10 @@ func (s *stage) await(what string, line <-chan string) {
 // commit runs a sender with these transactions until it ends.
 func (s *stage) commit(script ...parts.Transaction) {
 	s.t.Helper()
-	s.toItsEnd(s.AddScript(script...))
+	s.runToEnd(s.AddScript(script...))
 }
 
-func (s *stage) toItsEnd(sender *world.Process) {
+func (s *stage) runToEnd(sender *world.Process) {
 	s.t.Helper()
 	sender.Start()
 	servertest.Next(s.t, "the sender ends", sender.Done())
@@ -150,7 +150,7 @@ var scenarios = map[string]func(s *stage){
 		s.forgotten()
 		p := s.AddScript(orders(1, world.Classic))
 		p.Database.Slow(200 * time.Millisecond)
-		s.toItsEnd(p)
+		s.runToEnd(p)
 	},
 	"the staging queue is missing": func(s *stage) {
 		s.verifier.Kill() // a running verifier would declare the queue
@@ -189,7 +189,7 @@ var scenarios = map[string]func(s *stage){
 	// The verifier claims messages that have no published copy, and the broker never gets the
 	// verifier's copies.
 	"a verifier dies between its claim of a carried message and the staging": func(s *stage) {
-		s.toItsEnd(s.AddCarrying(0, orders(1, world.Classic))) // from now on the verifier looks often for due rows
+		s.runToEnd(s.AddCarrying(0, orders(1, world.Classic))) // from now on the verifier looks often for due rows
 		s.forgotten()
 		claimed := s.verifier.Await(parts.Claimed)
 		sender := s.loseCarried(1, s.verifier.Broker) // the verifier notices only after seconds
@@ -202,7 +202,7 @@ var scenarios = map[string]func(s *stage){
 	"a verifier dies while the target of a carried message is missing": func(s *stage) {
 		s.Must("delete target", s.RemoveTarget(world.Quorum))
 		tried := s.verifier.Await("target is held", parts.Deleted)
-		s.toItsEnd(s.AddCarrying(0, orders(1, world.Quorum)))
+		s.runToEnd(s.AddCarrying(0, orders(1, world.Quorum)))
 		s.await("the verifier has tried", tried)
 		s.verifier.Kill()
 		s.Must("declare target", s.Declare(s.t.Context()))
@@ -213,7 +213,7 @@ var scenarios = map[string]func(s *stage){
 	"the target of carried messages is missing for a while": func(s *stage) {
 		s.NothingLost()
 		s.Must("delete target", s.RemoveTarget(world.Quorum))
-		s.toItsEnd(s.AddCarrying(0, orders(5, world.Quorum), orders(5, world.Classic)))
+		s.runToEnd(s.AddCarrying(0, orders(5, world.Quorum), orders(5, world.Classic)))
 		s.Must("wait", s.AwaitCount("stage times are moved on", s.Shop(),
 			`SELECT count(*) FROM bridge_ledger WHERE recorded_at < now() - interval '11 seconds'`, func(n int) bool { return n >= 5 }))
 		s.Must("declare target", s.Declare(s.t.Context()))

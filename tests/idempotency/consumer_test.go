@@ -32,7 +32,7 @@ type running struct {
 	t     *testing.T
 	stop  context.CancelFunc
 	ended chan error
-	log   *logbook
+	log   *concurrentLog
 }
 
 // run runs a consumer of q through address until stop or the end of the test.
@@ -40,7 +40,7 @@ func (q *queue) run(address string, handle deliveryHandler, opts idempotency.Con
 	q.t.Helper()
 	broker, err := bridge.NewBroker(address, nil)
 	must(q.t, err)
-	r := &running{t: q.t, ended: make(chan error, 1), log: new(logbook)}
+	r := &running{t: q.t, ended: make(chan error, 1), log: new(concurrentLog)}
 	opts.Logger = slog.New(slog.NewTextHandler(r.log, nil))
 	r.Consumer, err = idempotency.NewConsumer(broker, q.name, handle, &opts)
 	must(q.t, err)
@@ -110,19 +110,19 @@ func settled(t *testing.T, guard interface{ Stats() idempotency.Stats }, want ui
 	eventually(t, fmt.Sprint(want, " messages are handled"), func() (bool, error) { return guard.Stats().Handled == want, nil })
 }
 
-// logbook is a log that can be read while it is written.
-type logbook struct {
+// concurrentLog is a log that can be read while it is written.
+type concurrentLog struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 }
 
-func (l *logbook) Write(p []byte) (int, error) {
+func (l *concurrentLog) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.Write(p)
 }
 
-func (l *logbook) String() string {
+func (l *concurrentLog) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.String()

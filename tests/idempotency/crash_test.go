@@ -121,7 +121,7 @@ func TestAReceiverKilledBetweenAnyTwoStepsLosesAndRepeatsNothing(t *testing.T) {
 				for step := first; ; step += stride {
 					q.publish(c.messages...)
 					killed := q.kill(db, child{Task: strategy, Step: step, Messages: len(c.messages)})
-					q.deserted()
+					q.waitNoConsumers()
 					r, err := db.receiver(strategy, db.inbox, versions.Options{DeadLetterExchange: true})
 					must(t, err)
 					q.redeliver(func(d amqp.Delivery) error { return r.handle(t.Context(), d, db.place) })

@@ -143,9 +143,9 @@ func next(t *testing.T, deliveries <-chan amqp.Delivery) amqp.Delivery {
 	return d
 }
 
-// deserted waits until the broker has removed all consumers. Then their unacked messages are in
-// the queue again.
-func (q *queue) deserted() {
+// waitNoConsumers waits until the broker has removed all consumers. Then their unacked messages are
+// in the queue again.
+func (q *queue) waitNoConsumers() {
 	q.t.Helper()
 	eventually(q.t, "the consumers are gone", func() (bool, error) {
 		state, err := q.QueueDeclarePassive(q.name, true, false, false, false, nil)
@@ -163,7 +163,7 @@ func (q *queue) stopConsumers() {
 		}
 	}
 	q.consumers = nil
-	q.deserted()
+	q.waitNoConsumers()
 }
 
 // redeliver hands the queue's messages to handle.

@@ -24,7 +24,7 @@ import (
 type retrying struct {
 	*queue
 	*idempotency.Queues
-	log     *logbook
+	log     *concurrentLog
 	retries []string // names of the retry queues
 }
 
@@ -32,7 +32,7 @@ var shortRetries = []time.Duration{200 * time.Millisecond, 400 * time.Millisecon
 
 func newRetrying(t *testing.T, url string, opts idempotency.ReceiverOptions) *retrying {
 	t.Helper()
-	q := &retrying{queue: &queue{t: t, url: url, name: fmt.Sprintf("orders-%d", time.Now().UnixNano())}, log: new(logbook)}
+	q := &retrying{queue: &queue{t: t, url: url, name: fmt.Sprintf("orders-%d", time.Now().UnixNano())}, log: new(concurrentLog)}
 	if opts.RetryDelays == nil {
 		opts.RetryDelays = shortRetries
 	}
@@ -335,7 +335,7 @@ func TestAReceiverKilledWhileItRetriesLaterLosesAndRepeatsNothing(t *testing.T) 
 		id := fmt.Sprint("m", step)
 		q.publish(id)
 		killed := q.kill(db, child{Task: retryTask, Step: step, Messages: 1})
-		q.deserted()
+		q.waitNoConsumers()
 		guard := q.guard(db, idempotency.Options{})
 		marker := fmt.Sprint("behind ", step) // fails once, so it leaves the retry queue after the copy
 		q.publish(marker)

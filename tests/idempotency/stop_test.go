@@ -57,7 +57,7 @@ func TestAReceiverThatStopsLosesNothing(t *testing.T) {
 	}
 	must(t, conn.Close())
 	servertest.Next(t, "the end of the loop", over)
-	q.deserted()
+	q.waitNoConsumers()
 	q.ready(messages - 1)
 	if stats := guard.Stats(); stats.HandedBack != 0 || stats.Handled != 1 {
 		t.Errorf("stats are %+v", stats)

@@ -272,7 +272,7 @@ func walkThrough(t *testing.T, task string, least int, check func(t *testing.T, 
 			id := fmt.Sprintf("%s %d", task, step)
 			q.publish(id)
 			killed := q.kill(db, child{Task: task, Step: step, Outbox: o})
-			q.deserted()
+			q.waitNoConsumers()
 			check(t, db, q, o, id, guard)
 			if counts, err := guard.Count(t.Context(), db.DB); err != nil || len(counts) > 0 {
 				t.Errorf("after a kill at step %d there are pending %v, %v", step, counts, err)

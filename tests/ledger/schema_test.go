@@ -26,8 +26,9 @@ import (
 // ownSchema is a name that works only if it is quoted.
 const ownSchema = `Mess"age's %[1]s $1 ? --; bridge_ledger ä`
 
-// hurried are the checks that fail on the tests' servers, which trade durability for speed.
-var hurried = []string{"fsync", "full_page_writes", "durability"}
+// unfitForProduction are the checks that fail on the tests' servers, which trade durability for
+// speed.
+var unfitForProduction = []string{"fsync", "full_page_writes", "durability"}
 
 var bridgeName = regexp.MustCompile(`\bbridge_\w+`)
 
@@ -135,7 +136,7 @@ func TestPostgresRolesInASchemaOfItsOwn(t *testing.T) {
 		t.Error("two schemas have one identity")
 	}
 	must(t, prove(t, verifier))
-	ledgertest.Well(t, postgresinspect.New(verifier), hurried...)
+	ledgertest.Well(t, postgresinspect.New(verifier), unfitForProduction...)
 	operator := open(as(migrate.Operator))
 	ledgertest.ReadsCarried(t, operator, postgresinspect.New(operator), nil)
 	use(t, verifier)
@@ -152,7 +153,7 @@ func TestPostgresRolesInASchemaOfItsOwn(t *testing.T) {
 	must(t, other.Check(t.Context()))
 	_, at := newRole(t, address, admin, "SELECT ON "+inOwnSchema("bridge_identity"), "SELECT ON "+inOwnSchema("bridge_ledger_version"),
 		`USAGE ON SCHEMA `+strings.TrimSuffix(inOwnSchema("bridge_x"), ".bridge_x"), "pg_read_all_stats")
-	mendRights(t, admin, postgresinspect.New(open(connect(t, at))), hurried...)
+	mendRights(t, admin, postgresinspect.New(open(connect(t, at))), unfitForProduction...)
 }
 
 func TestPostgresOwnTableBesideASchemaOfItsOwn(t *testing.T) {
@@ -164,7 +165,7 @@ func TestPostgresOwnTableBesideASchemaOfItsOwn(t *testing.T) {
 	ledger, err := postgres.Schema(ownSchema).OpenOwnTable(t.Context(), db, bridge.OwnTable{Table: "bridge_ledger", Column: "id", Canary: "INSERT INTO bridge_ledger (id) VALUES ($id)"})
 	must(t, err)
 	must(t, prove(t, ledger))
-	ledgertest.Well(t, postgresinspect.NewOwnTable(ledger), hurried...)
+	ledgertest.Well(t, postgresinspect.NewOwnTable(ledger), unfitForProduction...)
 	id := newID()
 	tx := begin(t, db)
 	_, err = tx.ExecContext(t.Context(), "INSERT INTO public.bridge_ledger (id) VALUES ($1)", id)

@@ -115,14 +115,14 @@ func (b *builder) remove() error {
 	return os.RemoveAll(b.folder)
 }
 
-// ours are the prefixes of the variables that the commands read.
-var ours = []string{"BRIDGE_", "EMAIL_", "SHOP_", "OTEL_", "NO_COLOR="}
+// commandPrefixes are the prefixes of the variables that the commands read.
+var commandPrefixes = []string{"BRIDGE_", "EMAIL_", "SHOP_", "OTEL_", "NO_COLOR="}
 
 // Environment returns the test's environment without the variables that the commands read.
 func Environment() (env []string) {
 	for _, entry := range os.Environ() {
 		read := false
-		for _, name := range ours {
+		for _, name := range commandPrefixes {
 			read = read || strings.HasPrefix(entry, name)
 		}
 		if !read {

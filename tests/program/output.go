@@ -39,14 +39,14 @@ func (o *Output) more() <-chan struct{} {
 	return o.written
 }
 
-// told is the number of bytes of an output that a failed test logs.
-const told = 8 << 10
+// shownTail is the number of bytes of an output that a failed test logs.
+const shownTail = 8 << 10
 
 // end returns the end of the output, which explains a failure.
 func (o *Output) end() string {
 	text := o.String()
-	if len(text) <= told {
+	if len(text) <= shownTail {
 		return text
 	}
-	return fmt.Sprintf("(%d bytes before) ...%s", len(text)-told, text[len(text)-told:])
+	return fmt.Sprintf("(%d bytes before) ...%s", len(text)-shownTail, text[len(text)-shownTail:])
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// carriers are the databases on which the tests carry messages.
-var carriers = append(slices.Clip(stage.Databases), stage.MariaDB)
+// carryDatabases are the databases on which the tests carry messages.
+var carryDatabases = append(slices.Clip(stage.Databases), stage.MariaDB)
 
 // carriedRows returns the number of rows that carry a message.
 func carriedRows(t *testing.T, s *stage.Stage) (n int) {
@@ -52,7 +52,7 @@ func arrive(t *testing.T, s *stage.Stage, want ...uuid.UUID) {
 // together with a message that is too large to be carried.
 func TestSenderCarriesMessagesOfCommittedTransactions(t *testing.T) {
 	t.Parallel()
-	for _, kind := range carriers {
+	for _, kind := range carryDatabases {
 		t.Run(kind.Name, func(t *testing.T) {
 			t.Parallel()
 			s := stage.New(t, kind)
@@ -87,7 +87,7 @@ func TestSenderCarriesMessagesOfCommittedTransactions(t *testing.T) {
 // A rollback to a savepoint removes the row and the message that it carries.
 func TestSenderCarriesNothingOfARolledBackSavepoint(t *testing.T) {
 	t.Parallel()
-	for _, kind := range carriers {
+	for _, kind := range carryDatabases {
 		t.Run(kind.Name, func(t *testing.T) {
 			t.Parallel()
 			s := stage.New(t, kind)
@@ -122,7 +122,7 @@ func TestSenderCarriesNothingOfARolledBackSavepoint(t *testing.T) {
 // the rows as unpublished, so that a verifier stages the messages without delay.
 func TestSenderCarriesMessagesWithoutABroker(t *testing.T) {
 	t.Parallel()
-	for _, kind := range carriers {
+	for _, kind := range carryDatabases {
 		t.Run(kind.Name, func(t *testing.T) {
 			t.Parallel()
 			s := stage.New(t, kind)

@@ -30,7 +30,7 @@ func databaseNow(t *testing.T, s *stage.Stage) time.Time {
 // its time by the database's clock. Then it goes out if its transaction has committed.
 func TestADelayedMessageArrivesAtItsTime(t *testing.T) {
 	t.Parallel()
-	for _, kind := range carriers {
+	for _, kind := range carryDatabases {
 		t.Run(kind.Name, func(t *testing.T) {
 			t.Parallel()
 			s := stage.New(t, kind)
@@ -79,7 +79,7 @@ func TestADelayedMessageArrivesAtItsTime(t *testing.T) {
 // transaction rolls back, or Cancel comes too late and returns false, the message stays.
 func TestACancelledMessageIsNeverDelivered(t *testing.T) {
 	t.Parallel()
-	for _, kind := range carriers {
+	for _, kind := range carryDatabases {
 		t.Run(kind.Name, func(t *testing.T) {
 			t.Parallel()
 			s := stage.New(t, kind)

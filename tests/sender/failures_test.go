@@ -13,9 +13,9 @@ import (
 	"github.com/twoqueue/twoqueue/tests/stage"
 )
 
-// soon is the timeout of a sender whose wait must time out. Package sender's tests check that the
-// timeout is exact.
-const soon = 300 * time.Millisecond
+// shortTimeout is the timeout of a sender whose wait must time out. Package sender's tests check
+// that the timeout is exact.
+const shortTimeout = 300 * time.Millisecond
 
 // Rule 2 of package bridge: if the broker does not confirm, whatever it does instead, the call
 // returns an error. The error says that the transaction must roll back, and after the rollback no
@@ -57,7 +57,7 @@ func TestAnUnconfirmedMessageIsAnErrorAndIsNotDelivered(t *testing.T) {
 				})
 			}, func() { limit(1000) }}
 		}},
-		{"unconfirmed", bridge.ErrUnconfirmed, true, soon, func(t *testing.T, s *stage.Stage) trouble {
+		{"unconfirmed", bridge.ErrUnconfirmed, true, shortTimeout, func(t *testing.T, s *stage.Stage) trouble {
 			valve, broker := throughValve(t, s)
 			return trouble{broker, valve.HoldReplies, valve.Release}
 		}},
@@ -70,13 +70,13 @@ func TestAnUnconfirmedMessageIsAnErrorAndIsNotDelivered(t *testing.T) {
 			t.Cleanup(broker.Close)
 			return trouble{broker, func() {}, func() { servertest.Permit(t, user, ".*", ".*", ".*") }}
 		}},
-		{"no broker", bridge.ErrUnavailable, true, soon, func(t *testing.T, s *stage.Stage) trouble {
+		{"no broker", bridge.ErrUnavailable, true, shortTimeout, func(t *testing.T, s *stage.Stage) trouble {
 			valve, broker := throughValve(t, s)
 			return trouble{broker, func() {
 				valve.HoldReplies()
 				valve.Cut()
 				s.Eventually("the connection is gone", func() bool {
-					_, err := newSender(t, s.Ledger, broker, soon).SendTx(t.Context(), bridge.SQL(begin(t, s.DB)), messages("target", 1)...)
+					_, err := newSender(t, s.Ledger, broker, shortTimeout).SendTx(t.Context(), bridge.SQL(begin(t, s.DB)), messages("target", 1)...)
 					return !errors.Is(err, bridge.ErrUnconfirmed)
 				})
 			}, valve.Release}

@@ -12,9 +12,10 @@ import (
 	"github.com/twoqueue/twoqueue/tests/stage"
 )
 
-// idlers are the databases whose connections a test can end: with a query for a connection's
-// session, a statement that ends a session, and a query that counts the sessions with its ID.
-var idlers = []struct {
+// killableDatabases are the databases whose connections a test can end: with a query for a
+// connection's session, a statement that ends a session, and a query that counts the sessions with
+// its ID.
+var killableDatabases = []struct {
 	stage.Database
 	session, kill, count string
 }{
@@ -26,7 +27,7 @@ var idlers = []struct {
 // A restart of the server, a firewall, or an administrator ends idle connections. The pool
 // notices when it uses such a connection.
 func TestPooledConnectionsThatWereLostCostNoTransactionAndNoLookup(t *testing.T) {
-	for _, kind := range idlers {
+	for _, kind := range killableDatabases {
 		t.Run(kind.Name, func(t *testing.T) {
 			t.Parallel()
 			s := stage.New(t, kind.Database)

@@ -62,7 +62,7 @@ func TestOnlyATransactionCanSendAndFnCannotEndIt(t *testing.T) {
 
 func TestInTxCommitsTheWorkAndTheMessages(t *testing.T) {
 	t.Parallel()
-	onDoors(t, func(t *testing.T, s *stage.Stage, d door) {
+	onEachAPI(t, func(t *testing.T, s *stage.Stage, d inTxAPI) {
 		var ids []uuid.UUID
 		err := d.inTx(t.Context(), func(tx transaction) error {
 			own := stage.To("target", "own ID")
@@ -102,7 +102,7 @@ func TestInTxRollsBack(t *testing.T) {
 	t.Parallel()
 	wrong := errors.New("out of stock")
 	invalid := stage.To("", "no target")
-	onDoors(t, func(t *testing.T, s *stage.Stage, d door) {
+	onEachAPI(t, func(t *testing.T, s *stage.Stage, d inTxAPI) {
 		inTx := func(fn func(tx transaction) error) (err error) {
 			defer func() {
 				if r := recover(); r != nil {
@@ -167,7 +167,7 @@ func TestInTxRollsBack(t *testing.T) {
 // InTx rolls back even if fn ignores the error of Stage.
 func TestInTxRollsBackIfStageFailsEvenIfFnReturnsNil(t *testing.T) {
 	t.Parallel()
-	onDoors(t, func(t *testing.T, s *stage.Stage, d door) {
+	onEachAPI(t, func(t *testing.T, s *stage.Stage, d inTxAPI) {
 		known := stage.To("target", "known")
 		known.ID = s.Commit(known)[0]
 		for want, m := range map[error]bridge.Message{bridge.ErrInvalidMessage: stage.To("", "no target"), bridge.ErrDuplicateID: known} {
@@ -196,7 +196,7 @@ func TestInTxRollsBackIfStageFailsEvenIfFnReturnsNil(t *testing.T) {
 
 func TestInTxDoesNotCommitAfterTheContextHasEnded(t *testing.T) {
 	t.Parallel()
-	onDoors(t, func(t *testing.T, s *stage.Stage, d door) {
+	onEachAPI(t, func(t *testing.T, s *stage.Stage, d inTxAPI) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		gone := errors.New("the customer is gone")
 		err := d.inTx(ctx, func(tx transaction) error {
@@ -219,7 +219,7 @@ func TestInTxDoesNotCommitAfterTheContextHasEnded(t *testing.T) {
 func TestATransactionIsOverWhenFnHasReturned(t *testing.T) {
 	t.Parallel()
 	wrong := errors.New("out of stock")
-	onDoors(t, func(t *testing.T, s *stage.Stage, d door) {
+	onEachAPI(t, func(t *testing.T, s *stage.Stage, d inTxAPI) {
 		ctx := t.Context()
 		var kept transaction
 		try := func() map[string]error {
@@ -325,8 +325,8 @@ func TestAMessageSentBesideFnIsDeliveredOrAnError(t *testing.T) {
 // arrived. The sender cannot know which; the verifier can.
 func TestALostAnswerToTheCOMMITIsUnknown(t *testing.T) {
 	t.Parallel()
-	for name, open := range map[string]func(t *testing.T, s *stage.Stage, address string, counted *trips) door{
-		"database/sql": func(t *testing.T, s *stage.Stage, address string, counted *trips) door {
+	for name, open := range map[string]func(t *testing.T, s *stage.Stage, address string, counted *trips) inTxAPI{
+		"database/sql": func(t *testing.T, s *stage.Stage, address string, counted *trips) inTxAPI {
 			config, err := pgx.ParseConfig(address)
 			if err != nil {
 				t.Fatal(err)
@@ -336,7 +336,7 @@ func TestALostAnswerToTheCOMMITIsUnknown(t *testing.T) {
 			t.Cleanup(func() { _ = db.Close() })
 			return bySQL(s, db)
 		},
-		"pgx": func(t *testing.T, s *stage.Stage, address string, counted *trips) door {
+		"pgx": func(t *testing.T, s *stage.Stage, address string, counted *trips) inTxAPI {
 			return byPgx(s, newPool(t, address, func(c *pgxpool.Config) { c.ConnConfig.DialFunc = counted.dial }))
 		},
 	} {
@@ -409,9 +409,9 @@ func TestARefusedCOMMITIsARollback(t *testing.T) {
 		}
 		return count(tx)
 	}
-	for name, open := range map[string]func(t *testing.T, s *stage.Stage) door{
-		"database/sql": func(_ *testing.T, s *stage.Stage) door { return bySQL(s, s.DB) },
-		"pgx":          func(t *testing.T, s *stage.Stage) door { return byPgx(s, newPool(t, s.DatabaseURL)) },
+	for name, open := range map[string]func(t *testing.T, s *stage.Stage) inTxAPI{
+		"database/sql": func(_ *testing.T, s *stage.Stage) inTxAPI { return bySQL(s, s.DB) },
+		"pgx":          func(t *testing.T, s *stage.Stage) inTxAPI { return byPgx(s, newPool(t, s.DatabaseURL)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

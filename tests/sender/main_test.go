@@ -143,8 +143,8 @@ func orders(t *testing.T, s *stage.Stage) (n int) {
 	return n
 }
 
-// door is one of the functions that run InTx of the stage's sender.
-type door struct {
+// inTxAPI is one of the functions that run InTx of the stage's sender.
+type inTxAPI struct {
 	inTx func(ctx context.Context, fn func(transaction) error) error
 	busy func() int // connections in use
 }
@@ -159,8 +159,8 @@ type transaction struct {
 	try func(ctx context.Context) map[string]error // runs a statement by each of its methods
 }
 
-func bySQL(s *stage.Stage, db *sql.DB) door {
-	return door{
+func bySQL(s *stage.Stage, db *sql.DB) inTxAPI {
+	return inTxAPI{
 		inTx: func(ctx context.Context, fn func(transaction) error) error {
 			return s.Sender.InTx(ctx, db, nil, func(tx *sender.Tx) error {
 				return fn(transaction{tx, tx, func(ctx context.Context) map[string]error { return trySQL(ctx, db, tx) }})
@@ -194,8 +194,8 @@ func trySQL(ctx context.Context, db *sql.DB, tx *sender.Tx) map[string]error {
 	return results
 }
 
-func byPgx(s *stage.Stage, pool *pgxpool.Pool) door {
-	return door{
+func byPgx(s *stage.Stage, pool *pgxpool.Pool) inTxAPI {
+	return inTxAPI{
 		inTx: func(ctx context.Context, fn func(transaction) error) error {
 			return pgxsender.InTx(ctx, s.Sender, pool, pgx.TxOptions{}, func(tx *pgxsender.Transaction) error {
 				return fn(transaction{tx.Tx(), tx, func(ctx context.Context) map[string]error { return tryPgx(ctx, tx) }})
@@ -228,8 +228,8 @@ func tryPgx(ctx context.Context, tx *pgxsender.Transaction) map[string]error {
 	return results
 }
 
-// onDoors runs a test on a shop of its own for each door.
-func onDoors(t *testing.T, test func(t *testing.T, s *stage.Stage, d door)) {
+// onEachAPI runs a test on a shop of its own for each API.
+func onEachAPI(t *testing.T, test func(t *testing.T, s *stage.Stage, d inTxAPI)) {
 	for name, kind := range map[string]stage.Database{"postgres": stage.Postgres, "sqlite": stage.SQLite, "pgx": stage.Postgres} {
 		t.Run(name, func(t *testing.T) {
 			s := stage.New(t, kind)

@@ -25,8 +25,8 @@ import (
 // outageTimeout is the timeout of a sender that meets an outage.
 const outageTimeout = 2 * time.Second
 
-// anOutage returns a stage with a broker of its own, and a sender with outageTimeout.
-func anOutage(t *testing.T, carry sender.Carry) (*stage.Stage, *servers.RabbitMQ, *sender.Sender) {
+// stageWithOwnBroker returns a stage with a broker of its own, and a sender with outageTimeout.
+func stageWithOwnBroker(t *testing.T, carry sender.Carry) (*stage.Stage, *servers.RabbitMQ, *sender.Sender) {
 	t.Helper()
 	rabbit := servertest.StartRabbitMQ(t, nil)
 	s := stage.On(t, stage.Postgres, rabbit.URL(), bridge.Topology{Queue: "staging"})
@@ -69,7 +69,7 @@ func TestTransactionsCommitInAnOutage(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, rabbit, sndr := anOutage(t, c.carry)
+			s, rabbit, sndr := stageWithOwnBroker(t, c.carry)
 			var want []uuid.UUID
 			ids, _, err := commit(t.Context(), s, sndr, c.m)
 			if err != nil {
@@ -229,7 +229,7 @@ var classicFiles = []string{".rdq", ".idx", ".jif", ".qi", ".qs"}
 // a large message fails first, and later transactions carry the large message.
 func TestAFrozenBrokerHoldsUpNoCarriedMessage(t *testing.T) {
 	t.Parallel()
-	s, rabbit, sndr := anOutage(t, sender.CarrySmall)
+	s, rabbit, sndr := stageWithOwnBroker(t, sender.CarrySmall)
 	small, large := stage.To("target", "small"), stage.To("target", strings.Repeat("x", 20_000))
 	if _, _, err := commit(t.Context(), s, sndr, small, large); err != nil {
 		t.Fatal(err)
@@ -268,7 +268,7 @@ func TestAFrozenBrokerHoldsUpNoCarriedMessage(t *testing.T) {
 // By default small messages are carried and large ones are not. All arrive.
 func TestByDefaultSmallMessagesAreCarried(t *testing.T) {
 	t.Parallel()
-	for _, kind := range carriers {
+	for _, kind := range carryDatabases {
 		t.Run(kind.Name, func(t *testing.T) {
 			t.Parallel()
 			s := stage.New(t, kind)

@@ -130,7 +130,7 @@ func due(x *execution, words []string) (uint64, error) {
 		at, carried := r["stage_at"].(time.Time)
 		return carried && !at.After(x.now) && (at.After(x.since) || at.Equal(x.since) && compare(r["id"].(guid), after) > 0)
 	}
-	found, err := x.scanThose(ledger, func(key string) bool {
+	found, err := x.scanWhere(ledger, func(key string) bool {
 		l := x.db.locks[resource{ledger.name, key}]
 		return isDue(ledger.rows[key]) || l != nil && isDue(l.before) || isDue(x.asOf[resource{ledger.name, key}])
 	}, how)
@@ -239,7 +239,7 @@ func readCarried(x *execution, words []string) (uint64, error) {
 		return 0, err
 	}
 	x.describeCarried()
-	found, err := x.findThose([]guid{id}, place{"bridge_ledger", "id", words[1]}, func(r row) bool {
+	found, err := x.findWhere([]guid{id}, place{"bridge_ledger", "id", words[1]}, func(r row) bool {
 		carried := r["stage_at"] != nil
 		if carried {
 			x.showCarried(r)

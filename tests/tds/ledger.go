@@ -47,7 +47,7 @@ var ledgerStatements = []statement{
 			milliseconds, _ := x.parameters["@p4"].(int64)
 			until := now()
 			since := until.Add(-time.Duration(milliseconds) * time.Millisecond)
-			return x.lookUpThose(ids, place{"bridge_ledger", "id", words[2]}, func(r row) bool {
+			return x.lookUpWhere(ids, place{"bridge_ledger", "id", words[2]}, func(r row) bool {
 				at := r["recorded_at"].(time.Time)
 				return !at.Before(since) && !at.After(until)
 			})
@@ -108,10 +108,10 @@ type place struct{ table, column, hints string }
 
 // find returns the IDs that have a row.
 func (x *execution) find(ids []guid, in place) (found []guid, err error) {
-	return x.findThose(ids, in, func(row) bool { return true })
+	return x.findWhere(ids, in, func(row) bool { return true })
 }
 
-func (x *execution) findThose(ids []guid, in place, wanted func(row) bool) (found []guid, err error) {
+func (x *execution) findWhere(ids []guid, in place, wanted func(row) bool) (found []guid, err error) {
 	t, err := x.readable(unquoted(in.table))
 	if err != nil {
 		return nil, err
@@ -149,13 +149,13 @@ func (x *execution) noRowLocks(t *table) bool {
 	return slices.ContainsFunc(t.indexes, func(i *index) bool { return i.columnstore || i.noRowLocks }) || slices.Contains(x.server.denied, "ROWLOCK ON "+t.name)
 }
 
-// lookUpThose answers with the IDs of the wanted rows.
-func (x *execution) lookUpThose(ids []guid, in place, wanted func(row) bool) (uint64, error) {
+// lookUpWhere answers with the IDs of the wanted rows.
+func (x *execution) lookUpWhere(ids []guid, in place, wanted func(row) bool) (uint64, error) {
 	own, err := x.own("@p3")
 	if err != nil {
 		return 0, err
 	}
-	found, err := x.findThose(ids, in, wanted)
+	found, err := x.findWhere(ids, in, wanted)
 	if err != nil {
 		return 0, err
 	}

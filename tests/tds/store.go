@@ -207,16 +207,16 @@ func (x *execution) seek(t *table, hints string, how reading) error {
 
 // scan returns all rows.
 func (x *execution) scan(t *table, how reading) ([]row, error) {
-	return x.scanThose(t, func(string) bool { return true }, how)
+	return x.scanWhere(t, func(string) bool { return true }, how)
 }
 
 // scanPrefix returns the rows whose keys begin with a prefix, and waits for no other rows.
 func (x *execution) scanPrefix(t *table, prefix string, how reading) ([]row, error) {
-	return x.scanThose(t, func(key string) bool { return strings.HasPrefix(key, prefix) }, how)
+	return x.scanWhere(t, func(key string) bool { return strings.HasPrefix(key, prefix) }, how)
 }
 
-// scanThose returns the rows of the wanted keys, and waits for no other rows.
-func (x *execution) scanThose(t *table, wanted func(key string) bool, how reading) ([]row, error) {
+// scanWhere returns the rows of the wanted keys, and waits for no other rows.
+func (x *execution) scanWhere(t *table, wanted func(key string) bool, how reading) ([]row, error) {
 	keys := make(map[string]bool)
 	for key := range t.rows {
 		keys[key] = true

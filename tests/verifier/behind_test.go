@@ -49,7 +49,7 @@ type asideObserver chan string
 
 func (o asideObserver) Done(e verifier.Event) {
 	if e.Verdict == verifier.SetAside {
-		tell(o, e.ID)
+		trySend(o, e.ID)
 	}
 }
 

@@ -69,7 +69,7 @@ func TestAStartWaitsForTheBrokersLimitOfConnections(t *testing.T) {
 	servertest.LimitConnections(t, login, "user", 1)
 	refused := make(chan struct{}, 1000)
 	v, err := verifier.New(s.Judging(), s.Broker, &verifier.Options{Topology: s.Topology,
-		Logger: slog.New(tellTale{slog.DiscardHandler, "no session", refused})})
+		Logger: slog.New(logSignal{slog.DiscardHandler, "no session", refused})})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +161,7 @@ func TestMessagesGoBackWhileNothingCanBePublished(t *testing.T) {
 	login, valve := behindValve(t, s)
 	back := make(chan struct{}, 1000)
 	v := s.Verify(verifier.Options{HandBack: time.Second, Patience: time.Second, ConfirmTimeout: 2 * time.Second,
-		Logger: slog.New(tellTale{slog.DiscardHandler, "messages are handed back", back})})
+		Logger: slog.New(logSignal{slog.DiscardHandler, "messages are handed back", back})})
 	expectAll(t, s, queue, goodBatch(s, queue, 10))
 	servertest.LimitConnections(t, login, "user", 1)
 	valve.CutLast() // the publishing connection is opened last
@@ -189,7 +189,7 @@ func TestTheNextSessionKnowsTheCulprit(t *testing.T) {
 	_, valve := behindValve(t, s)
 	closed := make(chan struct{}, 1000)
 	v := s.Verify(verifier.Options{Unroutable: time.Hour, Patience: time.Hour,
-		Logger: slog.New(tellTale{slog.DiscardHandler, "publishing channel closed", closed})})
+		Logger: slog.New(logSignal{slog.DiscardHandler, "publishing channel closed", closed})})
 	s.Commit(bridge.Message{Exchange: "missing", RoutingKey: "k"})
 	held := func() bool {
 		held := v.State().Targets

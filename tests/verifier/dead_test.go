@@ -220,7 +220,7 @@ func TestAMissingExchangeHoldsUpNoOtherTarget(t *testing.T) {
 	}
 	maps.Copy(ids, goodBatch(s, queue, 300))
 	closed := make(chan struct{}, 100)
-	v := s.Verify(verifier.Options{Unroutable: time.Hour, Logger: slog.New(tellTale{stage.Logger(t).Handler(), "publishing channel closed", closed})})
+	v := s.Verify(verifier.Options{Unroutable: time.Hour, Logger: slog.New(logSignal{stage.Logger(t).Handler(), "publishing channel closed", closed})})
 	expectAll(t, s, queue, ids)
 	if n := v.Stats().Sessions; n != 1 {
 		t.Fatalf("%d sessions: a refused publish must not end the session", n)

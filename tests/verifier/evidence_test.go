@@ -16,7 +16,7 @@ import (
 // rows committed since. Its verifier reads the original's staging queue.
 func TestAVerifierOfACopyDropsNothing(t *testing.T) {
 	t.Parallel()
-	s, _, other := twins(t)
+	s, _, other := twoPrimaries(t)
 	s.Strict = true
 	target := s.Queue("target", nil)
 	const most = 50
@@ -48,7 +48,7 @@ func TestAVerifierOfACopyDropsNothing(t *testing.T) {
 // original's verifier. It may stage messages of copied rows again, and loses nothing.
 func TestVerifiersOfTwoCopiesLoseNoCarriedMessage(t *testing.T) {
 	t.Parallel()
-	s, _, other := twins(t)
+	s, _, other := twoPrimaries(t)
 	s.Strict = true
 	target := s.Queue("target", nil)
 	copied := lose(t, s, false, some(target, 10)...)

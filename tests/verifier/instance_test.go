@@ -14,9 +14,9 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// twins returns a stage on a PostgreSQL of its own, and a second primary with the same ledger, as
-// a copy is or a primary that comes back after a failover.
-func twins(t *testing.T) (s *stage.Stage, primary, other *servers.Postgres) {
+// twoPrimaries returns a stage on a PostgreSQL of its own, and a second primary with the same
+// ledger, as a copy is or a primary that comes back after a failover.
+func twoPrimaries(t *testing.T) (s *stage.Stage, primary, other *servers.Postgres) {
 	t.Helper()
 	primary = servertest.StartPostgres(t, nil)
 	kind := stage.Postgres
@@ -45,10 +45,10 @@ func through(t *testing.T, s *stage.Stage) *servertest.Valve {
 // The pool of a running verifier opens connections to another primary with the same identity.
 func TestAnOutcomeOfAnotherServerIsNotBelieved(t *testing.T) {
 	t.Parallel()
-	s, primary, other := twins(t)
+	s, primary, other := twoPrimaries(t)
 	target := s.Queue("target", nil)
 	valve := through(t, s)
-	var a audience
+	var a recordingObserver
 	v := s.Verify(verifier.Options{Observer: &a})
 	s.Commit(stage.To(target, "before"))
 	s.Receive(target, 1)

@@ -11,38 +11,38 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// audience keeps the events and errors that it observes.
-type audience struct {
+// recordingObserver keeps the events and errors that it observes.
+type recordingObserver struct {
 	mu       sync.Mutex
 	events   []verifier.Event
 	sessions []error
 }
 
-func (a *audience) Done(e verifier.Event) {
+func (a *recordingObserver) Done(e verifier.Event) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.events = append(a.events, e)
 }
 
-func (a *audience) SessionEnded(err error) {
+func (a *recordingObserver) SessionEnded(err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.sessions = append(a.sessions, err)
 }
 
-func (a *audience) heard() []verifier.Event {
+func (a *recordingObserver) doneEvents() []verifier.Event {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.Clone(a.events)
 }
 
-func (a *audience) ends() []error {
+func (a *recordingObserver) ends() []error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.Clone(a.sessions)
 }
 
-func TestAnObserverHearsHowEachMessageEnds(t *testing.T) {
+func TestAnObserverGetsTheEndOfEachMessage(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	queue := s.Queue("target", nil)
@@ -50,11 +50,11 @@ func TestAnObserverHearsHowEachMessageEnds(t *testing.T) {
 	forwarded := s.Commit(stage.To(queue, "committed"), stage.To(queue, "too"))
 	dropped := s.RollBack(stage.To(queue, "rolled back"))
 	dead := s.Commit(bridge.Message{Exchange: "nowhere", RoutingKey: "x"})
-	var a audience
+	var a recordingObserver
 	s.Verify(verifier.Options{Observer: &a, Unroutable: time.Millisecond, Patience: stage.Patience}) // nothing is set aside
-	s.Eventually("four events", func() bool { return len(a.heard()) == 4 })
+	s.Eventually("four events", func() bool { return len(a.doneEvents()) == 4 })
 	got := make(map[string]verifier.Event)
-	for _, e := range a.heard() {
+	for _, e := range a.doneEvents() {
 		got[e.ID] = e
 	}
 	for _, want := range []struct {

@@ -16,16 +16,16 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// tellTale reports that a message was logged.
-type tellTale struct {
+// logSignal reports that a message was logged.
+type logSignal struct {
 	slog.Handler
 	message string
 	logged  chan<- struct{}
 }
 
-func (h tellTale) Enabled(context.Context, slog.Level) bool { return true }
+func (h logSignal) Enabled(context.Context, slog.Level) bool { return true }
 
-func (h tellTale) Handle(ctx context.Context, r slog.Record) error {
+func (h logSignal) Handle(ctx context.Context, r slog.Record) error {
 	if strings.HasPrefix(r.Message, h.message) {
 		select {
 		case h.logged <- struct{}{}:

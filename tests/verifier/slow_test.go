@@ -33,18 +33,18 @@ func watched(s *stage.Stage) *watchedLedger {
 }
 
 func (l *watchedLedger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, driver.Instance, error) {
-	tell(l.settling, settling{id, wait})
+	trySend(l.settling, settling{id, wait})
 	return l.Ledger.Settle(ctx, id, wait)
 }
 
 func (l *watchedLedger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, driver.Instance, error) {
 	found, from, err := l.Ledger.Committed(ctx, ids)
-	tell(l.lookedUp, slices.Clone(ids))
+	trySend(l.lookedUp, slices.Clone(ids))
 	return found, from, err
 }
 
-// tell does not block: after 10,000 lookups no test reads the channel any more.
-func tell[T any](c chan T, what T) {
+// trySend does not block: after 10,000 lookups no test reads the channel any more.
+func trySend[T any](c chan T, what T) {
 	select {
 	case c <- what:
 	default:
@@ -67,9 +67,9 @@ func await[T any](t *testing.T, c chan T, what string, is func(T) bool) T {
 	}
 }
 
-// toTheEnd reports whether a settle waits for as long as the verifier may, as it does for a
+// waitsToTheEnd reports whether a settle waits for as long as the verifier may, as it does for a
 // message whose transaction has been open for some time.
-func toTheEnd(one settling) bool { return one.wait > stage.Patience/2 }
+func waitsToTheEnd(one settling) bool { return one.wait > stage.Patience/2 }
 
 // The only settler waits for minutes for a transaction that stays open. So a lookup must find the
 // messages of another transaction, which has been open for some time too.
@@ -80,7 +80,7 @@ func TestTheMessagesOfASlowTransactionNeedNoSettlerEach(t *testing.T) {
 	queue := s.Queue("target", nil)
 	v := s.Verify(verifier.Options{Settlers: 1, SettleWait: stage.Patience, Patience: stage.Patience})
 	open, _ := s.Begin(stage.To(queue, "stays open"))
-	await(t, ledger.settling, "the settler waits to the end", toTheEnd)
+	await(t, ledger.settling, "the settler waits to the end", waitsToTheEnd)
 
 	tx, ids := s.Begin(stage.To(queue, "a"), stage.To(queue, "b"))
 	for range 20 { // fresh ones are looked up every 8 ms, and are slow after 100 ms
@@ -120,7 +120,7 @@ func TestAFreshMessageDoesNotWaitForSlowOnes(t *testing.T) {
 		open = append(open, tx)
 	}
 	for range settlers / 2 {
-		await(t, ledger.settling, "settles of slow ones", toTheEnd)
+		await(t, ledger.settling, "settles of slow ones", waitsToTheEnd)
 	}
 	s.Eventually("all wait", func() bool { return v.State().Waiting == slow })
 	const rounds = 5
@@ -132,7 +132,7 @@ func TestAFreshMessageDoesNotWaitForSlowOnes(t *testing.T) {
 		}
 	}
 	for len(ledger.settling) > 0 {
-		if one := <-ledger.settling; toTheEnd(one) {
+		if one := <-ledger.settling; waitsToTheEnd(one) {
 			t.Errorf("more than half of the settlers wait to the end: for %s too", one.id)
 		}
 	}

@@ -66,11 +66,11 @@ func CreateDatabase(t testing.TB, address string, names ...string) {
 type database struct {
 	*sql.DB
 	parts.Database
-	habits
+	kindSQL
 }
 
-// habits are a kind's statements and types. The sessions of a process are found by its role.
-type habits struct {
+// kindSQL are a kind's statements and types. The sessions of a process are found by its role.
+type kindSQL struct {
 	place    string   // the type of a column that numbers the rows in the order of their INSERTs
 	stamp    string   // the type of a column that holds the time of its row's INSERT
 	role     []string // statements that create a role, %s, if the server needs one
@@ -83,7 +83,7 @@ type habits struct {
 	unlock string
 }
 
-var habitsOf = map[migrate.Dialect]habits{
+var kindSQLOf = map[migrate.Dialect]kindSQL{
 	migrate.PostgreSQL: {
 		place:    `bigserial PRIMARY KEY`,
 		stamp:    `timestamptz NOT NULL DEFAULT clock_timestamp()`,
@@ -121,7 +121,7 @@ func open(t testing.TB, address string) database {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Close() })
-	return database{db, kind, habitsOf[kind.Dialect]}
+	return database{db, kind, kindSQLOf[kind.Dialect]}
 }
 
 func (d database) exec(ctx context.Context, statements ...string) error {

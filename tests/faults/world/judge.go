@@ -380,7 +380,7 @@ func (j *judge) orders() {
 		j.totals.WithTarget += lost
 		most := 0
 		for _, d := range j.Events.TargetDeleted[target] {
-			most += d.Ready + j.Held + meanwhile
+			most += d.Ready + j.Held + mostBetweenCounts
 		}
 		if lost > most {
 			j.violates(TooMany, uuid.Nil, "%d for %s, which held at most %d when it was deleted", lost, target, most)
@@ -412,14 +412,14 @@ func (j *judge) carried() {
 // delivery may hold all messages of a transaction.
 func (j *judge) mostStaged() (n int) {
 	for _, d := range j.Events.StagingDeleted {
-		n += d.Ready*parts.MostOrders + j.Judging + meanwhile
+		n += d.Ready*parts.MostOrders + j.Judging + mostBetweenCounts
 	}
 	return n
 }
 
-// meanwhile is the most messages that a queue may confirm between the count of its ready messages
-// and its deletion: some seconds of the traffic.
-const meanwhile = 200
+// mostBetweenCounts is the most messages that a queue may confirm between the count of its ready
+// messages and its deletion: some seconds of the traffic.
+const mostBetweenCounts = 200
 
 // after reports whether one of the deletions is after t.
 func after(all []Deletion, t time.Time) bool {

@@ -44,9 +44,9 @@ const (
 	// inTime is the longest time from its commit in which an untouched message must arrive.
 	inTime = 2 * time.Second
 
-	// aftermath is how long a fault touches messages after its end: sessions start again, held
+	// touchesAfter is how long a fault touches messages after its end: sessions start again, held
 	// targets are tried again, and a backlog is worked off.
-	aftermath = 5 * time.Second
+	touchesAfter = 5 * time.Second
 
 	// longOpen is the longest time that a transaction may be open. A longer transaction touches its
 	// own messages: the verifier has set them aside for later.
@@ -143,7 +143,7 @@ func (j *judge) untouched() (u Untouched) {
 		}
 		until := commit.At.Add(inTime)
 		if until.After(j.Events.Finished) || slices.ContainsFunc(j.Events.Troubles, func(t Trouble) bool {
-			return t.From.Before(until) && commit.At.Before(t.To.Add(aftermath)) && t.touches(id, order, commit, j.Seen[id])
+			return t.From.Before(until) && commit.At.Before(t.To.Add(touchesAfter)) && t.touches(id, order, commit, j.Seen[id])
 		}) {
 			continue
 		}
@@ -173,7 +173,7 @@ func (j *judge) sessions() {
 	}
 	for _, end := range j.SessionsEnded {
 		named := slices.ContainsFunc(j.Events.Troubles, func(t Trouble) bool {
-			return t.Verifier == end.Verifier && t.From.Before(end.At) && end.At.Before(t.To.Add(aftermath))
+			return t.Verifier == end.Verifier && t.From.Before(end.At) && end.At.Before(t.To.Add(touchesAfter))
 		})
 		if !named && end.At.Before(j.Events.Finished) {
 			j.violates(EndedBeside, uuid.Nil, "%s", end.Line)

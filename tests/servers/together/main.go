@@ -63,7 +63,7 @@ func together(ctx context.Context, kinds, command []string) (code int, err error
 		return 0, fmt.Errorf("set folder: %w", err)
 	}
 
-	var all farm
+	var all serverSet
 	defer func() { err = errors.Join(err, all.stop()) }()
 	shared, err := all.start(ctx, kinds)
 	if err != nil {
@@ -117,14 +117,14 @@ type server interface {
 	Stop() error
 }
 
-// A farm has the started servers.
-type farm struct {
+// A serverSet has the started servers.
+type serverSet struct {
 	mu      sync.Mutex
 	servers []server
 }
 
 // start starts the servers of these kinds concurrently, except kinds that are not installed.
-func (f *farm) start(ctx context.Context, kinds []string) (servers.Shared, error) {
+func (s *serverSet) start(ctx context.Context, kinds []string) (servers.Shared, error) {
 	var shared servers.Shared
 	starts := map[string]func(context.Context) (server, error){
 		"rabbitmq": func(ctx context.Context) (server, error) {
@@ -156,16 +156,16 @@ func (f *farm) start(ctx context.Context, kinds []string) (servers.Shared, error
 			return shared, errors.Join(fmt.Errorf("there is no kind of server %q", kind), starting.Wait())
 		}
 		starting.Go(func() error {
-			s, err := start(ctx)
+			started, err := start(ctx)
 			if errors.Is(err, servers.ErrMissing) {
 				return nil // a test that needs the server reports it
 			}
 			if err != nil {
 				return err
 			}
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			f.servers = append(f.servers, s)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.servers = append(s.servers, started)
 			return nil
 		})
 	}
@@ -174,11 +174,11 @@ func (f *farm) start(ctx context.Context, kinds []string) (servers.Shared, error
 }
 
 // watch ends ctx when a server dies.
-func (f *farm) watch(ctx context.Context, cancel context.CancelCauseFunc) *sync.WaitGroup {
+func (s *serverSet) watch(ctx context.Context, cancel context.CancelCauseFunc) *sync.WaitGroup {
 	var watching sync.WaitGroup
-	for _, s := range f.servers {
+	for _, one := range s.servers {
 		watching.Go(func() {
-			if err := s.Watch(ctx); err != nil {
+			if err := one.Watch(ctx); err != nil {
 				cancel(err)
 			}
 		})
@@ -187,11 +187,11 @@ func (f *farm) watch(ctx context.Context, cancel context.CancelCauseFunc) *sync.
 }
 
 // stop kills the servers, whose data are no longer needed, and removes the data.
-func (f *farm) stop() error {
+func (s *serverSet) stop() error {
 	var err error
-	for _, s := range f.servers {
-		s.Kill()
-		err = errors.Join(err, s.Stop())
+	for _, one := range s.servers {
+		one.Kill()
+		err = errors.Join(err, one.Stop())
 	}
 	return err
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// misfit is a misconfigured broker and the doctor's findings about it.
-type misfit struct {
+// brokenBroker is a misconfigured broker and the doctor's findings about it.
+type brokenBroker struct {
 	name   string
 	env    []string
 	before func(w *world) // runs before the queues are declared
@@ -50,7 +50,7 @@ func staged(args amqp.Table) func(*world) {
 	return func(w *world) { w.queue("twoqueue", args) }
 }
 
-var misfits = []misfit{
+var brokenBrokers = []brokenBroker{
 	{"no queues", nil, nothing, nil, []found{
 		{"queue twoqueue", inspect.Error, "missing"},
 		{"queue twoqueue.dead", inspect.Error, "missing"},
