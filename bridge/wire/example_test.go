@@ -53,6 +53,5 @@ func Example() {
 	// x-bridge-ledger: 6f9b4f3e-54a5-4a4c-9c52-3d6f0d9a1b2c
 	// x-bridge-routing-key: order.placed
 	//
-	// to exchange "orders" key "order.placed": {"order":7}, expiration 60000, headers
-	// map[tenant:north]
+	// to exchange "orders" key "order.placed": {"order":7}, expiration 60000, headers map[tenant:north]
 }
