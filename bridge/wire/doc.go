@@ -2,6 +2,9 @@
 // it, and in the dead queue. It is for senders in other languages, and for tools that read these
 // queues. An application in Go does not need it: package sender stages, package verifier reads.
 //
+// The folder testdata/vectors has test vectors for senders in other languages. Its README describes
+// them.
+//
 // In its transaction a sender first inserts the message's row into bridge_ledger ('The row',
 // below). Then the sender stages the message, waits for the confirm, and commits (rules 1 and 2 of
 // package bridge).
@@ -11,6 +14,12 @@
 // A plain row has the message's ID in column id. On SQLite the ID is text in lower case, on MySQL
 // BINARY(16) with the bytes in the UUID's order. Insert id only: the columns message and stage_at
 // stay NULL, and recorded_at has a default.
+//
+// The row and x-bridge-ledger must belong together, also if a connection reaches another database
+// than the last one did. So let the INSERT select from bridge_identity WHERE identity is the one
+// that the message has, and fail unless it inserts one row:
+//
+//	INSERT INTO bridge_ledger (id) SELECT :id FROM bridge_identity WHERE identity = :ledger
 //
 // A row may also carry the message. Then the transaction need not wait for the confirm: if the
 // staged copy gets lost, a verifier stages the message from the row. Such a row has these columns
@@ -25,7 +34,8 @@
 //
 // A delayed message is not staged by its sender. Both recorded_at and stage_at are its due time, or
 // the database's present time if that is later. On SQLite recorded_at is rounded up to the second.
-// The record's x-bridge-staged-at is that time too.
+// The record's x-bridge-staged-at is that time too. For a message that is neither delayed nor
+// staged by its sender, stage_at on SQLite is a whole second, recorded_at times 1000.
 //
 // Both message and stage_at must be set, or neither. If only message is set, no verifier ever
 // stages the message from its row, and the sweep deletes the row as an orphan. If only stage_at is
@@ -48,7 +58,8 @@
 // characters with hyphens. These five are required:
 //
 //	property or header    content
-//	message-id            the ID, a UUID; the row in the ledger has the same one
+//	message-id            the ID, a UUID other than zero; the row in the ledger has the
+//	                      same one
 //	x-bridge-ledger       the ledger's identity, a UUID: table bridge_identity; for an own
 //	                      table an identity is made from it (bridge.OwnTable)
 //	x-bridge-exchange     the target exchange, empty for the default exchange
@@ -76,10 +87,12 @@
 // any AMQP type, trace context. Other names that begin with x-bridge- are reserved. The verifier
 // removes them, and the headers that queues add (x-death, x-delivery-count and the like).
 //
-// The receiver's headers and properties together may have at most 64 KiB, where each number,
-// boolean and time counts as 16 bytes and the frame as 64. At most 1000 headers are allowed, not
-// counting headers inside tables. A table or list inside them may have at most 8192 elements, and
-// the nesting may be at most 32 deep. amqp091-go reads no more: a larger delivery ends the
+// The receiver's headers and properties together, with the message-id and without user-id, may have
+// at most 64 KiB. The frame counts as 64 bytes and the table of headers as 4. Each text property
+// counts as its bytes; the others are in the 64. Each header counts as its name and 1, and its
+// value: strings, bytes, tables and lists as 5 and their content, all other types as 16. At most
+// 1000 headers are allowed, not counting headers inside tables. A table or list inside them may
+// have at most 8192 elements, and the nesting may be at most 32 deep. amqp091-go reads no more: a larger delivery ends the
 // connection of each consumer that uses the library alone, at each delivery. On a
 // bridge.Connection, which verifiers and bridgectl use, the record of such a message arrives in its
 // place ([Unreadable]), and the verifier dead-letters it as malformed.
@@ -87,9 +100,11 @@
 // A staged message is published with the staging queue's name as routing key, mandatory, on a
 // channel in confirm mode. It goes to the verifiers' exchange (bridge.Topology.Exchange,
 // BRIDGE_EXCHANGE), a durable direct exchange, or without one to the default exchange. If the
-// broker returns it, the queue or its binding is missing, and the transaction must roll back.
+// broker returns it, the queue or its binding is missing, and the transaction must roll back. It
+// must also roll back at a nack (the queue is full), if the channel or the connection closes, and
+// if no confirm comes in time, except for a message that its row carries.
 //
-// The header x-bridge-staged-at, a 64-bit integer, is the time at which the sender received the
+// The header x-bridge-staged-at, a 64-bit integer (type l; any other type counts as missing), is the time at which the sender received the
 // message from its caller, before it recorded the ID, in ms since 1970. It is needed if the ID is
 // no UUIDv7 of that moment. Without it a verifier cannot tell a swept row from a rollback ('The
 // sweep' in package driver).
@@ -126,7 +141,8 @@
 //
 // Several staged messages may travel as one, a group. A group has the headers x-bridge-group ("1")
 // and x-bridge-ledger, and also x-bridge-staged-at and x-bridge-restaged if they apply to all
-// members. Its body is the members' records, one after the other, at most 1000. A record is
+// members. Its message-id and its content type, application/vnd.twoqueue.group, are not read. Its
+// body is the members' records, one after the other, at most 1000. A record is
 //
 //	uint32  length of the properties
 //	        the properties of the staged message as in an AMQP 0-9-1 content

@@ -293,6 +293,7 @@ func validate(m bridge.Message) error {
 	case m.NotBefore.UTC().Add(time.Millisecond).Year() > 9999: // ledgers round up to the millisecond
 		return errors.New("field NotBefore: is after the year 9999")
 	}
+	m.Publishing.MessageId = m.ID.String() // the receiver's message has it, so its bytes count
 	return validateTarget(m)
 }
 
