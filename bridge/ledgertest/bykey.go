@@ -166,7 +166,7 @@ func (k *keyed) openBeside(t *testing.T) []*sql.Tx {
 func end(t *testing.T, open []*sql.Tx) {
 	t.Helper()
 	for _, tx := range open {
-		check(t, tx.Rollback(), "roll back what was open")
+		check(t, tx.Rollback(), "roll back the open transaction")
 	}
 }
 
@@ -177,7 +177,7 @@ func (k *keyed) scanned(t *testing.T) (n int) {
 		return 0
 	}
 	n, err := k.Scanned(t.Context(), k.db)
-	check(t, err, "ask what was scanned")
+	check(t, err, "ask for the scanned rows")
 	return n
 }
 

@@ -108,15 +108,15 @@ func (l *keyedLedger) steps(t *testing.T) []step {
 		}
 	}
 	steps := []step{
-		{what: "forget what is not there", do: forget(missing)},
+		{what: "forget missing rows", do: forget(missing)},
 		{what: "look up", do: func(ctx context.Context) error {
 			found, _, err := l.ledger.Committed(ctx, slices.Concat(known, missing))
 			return must("the number of IDs found", len(found), len(known), err)
 		}},
-		{what: "settle what was rolled back", do: settle(missing[0], driver.RolledBack)},
+		{what: "settle a rolled-back ID", do: settle(missing[0], driver.RolledBack)},
 		{what: "record one", do: record(one)},
 		{what: "record some", do: record(some)},
-		{what: "settle what is committed", do: settle(one[0], driver.Committed)},
+		{what: "settle a committed ID", do: settle(one[0], driver.Committed)},
 		{what: "forget", do: forget(slices.Concat(one, some, missing))},
 	}
 	if l.Insert != nil {
@@ -173,7 +173,7 @@ func (l *keyedLedger) carriedSteps() []step {
 			return must("the number of messages claimed", len(messages), len(due), err)
 		}},
 		{what: "touch", do: func(ctx context.Context) error { return l.ledger.Touch(ctx, idsOfDue(due)) }},
-		{what: "forget what was claimed", do: func(ctx context.Context) error {
+		{what: "forget claimed rows", do: func(ctx context.Context) error {
 			_, err := l.ledger.Forget(ctx, idsOfDue(due))
 			return err
 		}},

@@ -33,7 +33,7 @@ func runCarried(t *testing.T, d *database) {
 	c := d.carrying()
 	c.empty(t)
 	run(t, d.Harness, c, []test[*carrying]{
-		{"what a row carries comes back byte by byte", testCarriedBytes},
+		{"a carried message comes back byte by byte", testCarriedBytes},
 		{"of many carried messages in one transaction none is lost", testCarryMany},
 		{"plain and carried entries go into one record", testCarryMixed},
 		{"a carried message with an ID that is recorded already is refused", testCarryDuplicate},
@@ -42,7 +42,7 @@ func runCarried(t *testing.T, d *database) {
 		{"a delayed message is due when its time has come, and no copy of it is published before", testDelayed},
 		{"cancel takes a row back as long as no copy of its message can exist", testCancel},
 		{"due rows come the earliest first, up to the limit, and after a position", testDueInOrder},
-		{"pages give every due row once, also those of one stage time", testDuePages},
+		{"pages give every due row once, also rows of one stage time", testDuePages},
 		{"a claim and a touch move the stage time by the age of the row, within bounds", testStageTimes},
 		{"a claim whose row has been touched, claimed or forgotten returns nothing", testClaimOutdated},
 		{"a claimed row is committed until it is forgotten", testClaimedIsCommitted},
@@ -54,8 +54,8 @@ func runCarried(t *testing.T, d *database) {
 		{"of many claims at once one gets each message", testClaimTwo},
 		{"of claims and cancels at once one gets each row", testCancelRaced},
 		{"a cancel that is not committed hides its row from claims, and its connection's end brings the row back", testCancelOpen},
-		{"who cancels a row that is gone keeps nobody from recording", testCancelGone},
-		{"a row that somebody has locked is neither claimed nor touched, nor waited for", testClaimLocked},
+		{"a cancel of a missing row blocks no record", testCancelGone},
+		{"a row that another session has locked is neither claimed nor touched, nor waited for", testClaimLocked},
 		{"a carried row is no orphan, however old it is", testSweepCarried},
 		{"claims, touches and forgets of the same rows get along", testCarriedStress},
 	}, func(t *testing.T) {

@@ -35,7 +35,7 @@ func Well(t *testing.T, of inspect.Diagnoser, but ...string) {
 			t.Errorf("not a whole finding: %+v", f)
 		}
 		if slices.ContainsFunc(findings[:i], func(other inspect.Finding) bool { return other.Check == f.Check }) {
-			t.Errorf("%s is told twice", f.Check)
+			t.Errorf("%s is reported twice", f.Check)
 		}
 	}
 }

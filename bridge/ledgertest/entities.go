@@ -13,20 +13,20 @@ import (
 // runEntities tests every promise of driver.Keeper on the inbox of h. The inbox's tables are in db.
 func runEntities(t *testing.T, h Harness, db *sql.DB, inbox driver.Inbox) {
 	run(t, h, &entities{h, inbox, db}, []test[*entities]{
-		{"a mark is empty until it is set, and then what was set last", testMark},
+		{"a mark is empty until it is set, and then the last value set", testMark},
 		{"marks of consumers and names that differ in case, in spaces or in accents are different", testMarkNames},
-		{"who waits for the lock of a mark, new or not, gets what there is after the other's end", testMarkWaits},
+		{"a wait for the lock of a mark, new or not, ends with the state after the other's end", testMarkWaits},
 		{"kept messages come back by their versions, byte by byte", testKeep},
 		{"a version is kept once", testKeepTwice},
-		{"entities with kept messages are listed, those first that wait longest", testKeptEntities},
+		{"entities with kept messages are listed, the longest waiting first", testKeptEntities},
 	}, []test[*entities]{
 		{"a rollback takes back a mark and a lock", testMarkRollback},
 		{"a mark that is not locked cannot be made by setting it", testMarkNotLocked},
 		{"of many that count on one mark from the beginning none is lost", testMarkCounts},
 
-		{"a rollback takes back what was kept and what was deleted", testKeepRollback},
+		{"a rollback undoes keeping and deleting", testKeepRollback},
 		{"messages are kept for one consumer and one entity", testKeepScope},
-		{"who waits for the lock of a mark sees what the other has kept", testKeepUnderLock},
+		{"after a wait for the lock of a mark, the messages that the other has kept are seen", testKeepUnderLock},
 	}, func(*testing.T) {})
 }
 

@@ -17,21 +17,21 @@ var (
 	pendingTestsOfDriver = []test[*inbox]{
 		{"an unclaimed key may be claimed again", testUnclaim},
 		{"of several adds of one key the first counts", testAddPending},
-		{"what is pending is found with all it has, and what is done or unknown is told apart", testLookUp},
-		{"only who has the run changes or removes the row", testRun},
-		{"a message is attached once, whatever the state", testAttachMessage},
+		{"a pending message is found with all its data, and done and unknown keys are told apart", testLookUp},
+		{"only the owner of the run changes or removes the row", testRun},
+		{"a message is attached once, in any state", testAttachMessage},
 		{"a row without a message can be told from one with it, and removed", testRemoveBarePending},
 		{"an error of any content and length is kept as far as it can be", testPendingError},
-		{"what is due is taken in its order, and nothing else", testTakePending},
-		{"what is started and overdue is doubtful", testDoubtOverdue},
-		{"what is pending is listed by state in the order of keys, page by page, and counted", testListPending},
+		{"due messages are taken in their order, and no others", testTakePending},
+		{"a started and overdue message is doubtful", testDoubtOverdue},
+		{"pending messages are listed by state in the order of keys, page by page, and counted", testListPending},
 	}
 	pendingTestsOfServer = []test[*inbox]{
 		{"an add waits for the same add of another, and is refused after its commit", testAddPendingWaits},
-		{"nobody sees a key claimed without its row while it is being unclaimed", testLookUpAtOneMoment},
-		{"nobody sees a key claimed without its row while it is being claimed", testLookUpWhileClaimed},
-		{"of several who take at once each takes another", testTakePendingBeside},
-		{"what another has locked is not taken", testTakePendingLocked},
+		{"no reader sees a key claimed without its row while it is being unclaimed", testLookUpAtOneMoment},
+		{"no reader sees a key claimed without its row while it is being claimed", testLookUpWhileClaimed},
+		{"concurrent takers take different messages", testTakePendingBeside},
+		{"a message that another has locked is not taken", testTakePendingLocked},
 		{"the pending messages of one consumer are not another's", testPendingConsumers},
 		{"keys that are pending differ as they do when claimed", testPendingKeys},
 	}
@@ -163,7 +163,7 @@ func testLookUp(t *testing.T, i *inbox) {
 // neither: a claim alone would mean that the message is done.
 func testLookUpAtOneMoment(t *testing.T, i *inbox) {
 	if i.OneWriter {
-		t.Skip("a read is of one moment here, whatever it reads")
+		t.Skip("each read is of one moment here")
 	}
 	for _, rowFirst := range []bool{true, false} {
 		key := newID().String()
@@ -197,7 +197,7 @@ func testLookUpAtOneMoment(t *testing.T, i *inbox) {
 // testLookUpWhileClaimed is the opposite: one transaction claims a key and makes its row.
 func testLookUpWhileClaimed(t *testing.T, i *inbox) {
 	if i.OneWriter {
-		t.Skip("a read is of one moment here, whatever it reads")
+		t.Skip("each read is of one moment here")
 	}
 	key := newID().String()
 	tx := begin(t, i.db)
@@ -251,7 +251,7 @@ func testRun(t *testing.T, i *inbox) {
 	i.inTx(t, func(tx *sql.Tx) {
 		removed, err := i.RemovePending(t.Context(), i.in(tx), "a", key, "run 1")
 		check(t, err, "remove")
-		expect(t, "removed by who had it", removed, false)
+		expect(t, "removed by its former owner", removed, false)
 		next.Message = []byte("other")
 		changed, err := i.ChangePending(t.Context(), i.in(tx), "a", "run 2", next, 0) // to the same run
 		check(t, err, "change")

@@ -73,7 +73,7 @@ func testTakePendingLocked(t *testing.T, i *inbox) {
 		t.Skip("two takers may find the same message, and one of them cannot change it")
 	}
 	if i.OneWriter {
-		t.Skip("nobody takes while another does")
+		t.Skip("takers take one after the other here")
 	}
 	const consumer = "takes locked"
 	i.add(t, consumer, pending(driver.Ready, "first"), -time.Hour)
@@ -110,7 +110,7 @@ func testDoubtOverdue(t *testing.T, i *inbox) {
 	want.Error = p.Error
 	expectPending(t, p, want)
 	if p.Error == "" {
-		t.Error("it does not tell why")
+		t.Error("it gives no reason")
 	}
 	taken := i.take(t, consumer, driver.Doubtful) // it is due at once
 	expectPending(t, taken, want)

@@ -69,7 +69,7 @@ func testKeep(t *testing.T, e *entities) {
 	}
 	e.locked(t, "a", entity, func(tx *sql.Tx) {
 		e.expectFirst(t, tx, "a", entity, 0, 0, nil)
-		check(t, e.Unkeep(t.Context(), e.in(tx), "a", entity, 9), "delete what is not there")
+		check(t, e.Unkeep(t.Context(), e.in(tx), "a", entity, 9), "delete a missing message")
 	})
 }
 
@@ -176,6 +176,6 @@ func testKeptEntities(t *testing.T, e *entities) {
 		}
 	})
 	if all := list(10); len(all) != 1 || all[0].Entity != names[1] {
-		t.Errorf("listed are %v, must be what is left", all)
+		t.Errorf("%v are listed, must be the remaining ones", all)
 	}
 }

@@ -34,16 +34,16 @@ func run[X any](t *testing.T, h Harness, x X, ofDriver, ofServer []test[X], afte
 func Run(t *testing.T, h Harness) {
 	d := h.newDatabase(t)
 	run(t, h, d, []test[*database]{
-		{"settle waits for an open transaction and tells its commit", testSettleTellsCommit},
+		{"settle waits for an open transaction and reports its commit", testSettleReportsCommit},
 		{"settle comes back still open at the end of its wait and leaves the connection usable", testSettleStillOpen},
-		{"settle of an ID that nobody recorded is rolled back and leaves nothing", testSettleUnknown},
+		{"settle of an unrecorded ID is rolled back and leaves nothing", testSettleUnknown},
 		{"settle returns promptly when its context is cancelled and leaks no connection", testSettleCancelled},
 		{"a deadline during a settle costs no connection", testSettleDeadline},
 
-		{"the lookup finds what is committed and nothing else", testLookup},
+		{"the lookup finds the committed IDs and no others", testLookup},
 		{"of many IDs in one transaction none is lost", testManyIDs},
 		{"a duplicate ID is refused", testDuplicate},
-		{"forget is idempotent and takes only what it is given", testForget},
+		{"forget is idempotent and takes only the given IDs", testForget},
 		{"no IDs are no work", testNoIDs},
 		{"an ID without a row is refused, and its row is kept", testOwnRows},
 
@@ -54,14 +54,14 @@ func Run(t *testing.T, h Harness) {
 			check(t, err, "prove")
 		}},
 	}, []test[*database]{
-		{"settle waits for an open transaction and tells its rollback", testSettleTellsRollback},
-		{"settle waits for an open transaction and tells its connection's end as a rollback", testSettleTellsKill},
+		{"settle waits for an open transaction and reports its rollback", testSettleReportsRollback},
+		{"settle waits for an open transaction and reports its connection's end as a rollback", testSettleReportsKill},
 		{"many settles of one ID all learn its outcome", testSettleSameID},
 		{"many settles of many IDs each learn their own outcome", testSettleManyIDs},
 
 		{"the lookup never waits and never reports an uncommitted row", testLookupOpen},
 		{"an ID recorded in a rolled-back savepoint is rolled back", testSavepoint},
-		{"forget skips a row that somebody has locked, and names it", testForgetLocked},
+		{"forget skips a row that another session has locked, and names it", testForgetLocked},
 		{"a duplicate of an ID that is still open is refused after its commit", testDuplicateOfOpen},
 
 		{"no statement by key reads the table through or waits for a row of others", testLedgerByKey},
@@ -81,7 +81,7 @@ func Run(t *testing.T, h Harness) {
 func runAlone(t *testing.T, h Harness) {
 	t.Run("many migrators at once make one identity, and none works before them", func(t *testing.T) { testMigrators(t, h, nil) })
 	if h.Begun != nil {
-		t.Run("so do those that go on where one has died before the first version", func(t *testing.T) { testMigrators(t, h, h.Begun) })
+		t.Run("so do migrations that go on where one has died before the first version", func(t *testing.T) { testMigrators(t, h, h.Begun) })
 	}
 	t.Run("tables of the next version serve this release, of later ones not", func(t *testing.T) { testLaterSchema(t, h) })
 	t.Run("a schema of an earlier version is refused with the mend", func(t *testing.T) { testEarlierSchema(t, h) })

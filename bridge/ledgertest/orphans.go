@@ -36,14 +36,14 @@ func runSweep(t *testing.T, d *database) {
 	s := d.sweeping()
 	s.empty(t)
 	run(t, d.Harness, s, []test[*sweeping]{
-		{"a sweep removes what is old, and nothing that is young", testSweep},
+		{"a sweep removes old rows and no young ones", testSweep},
 		{"the watermark is above every row that is removed, and never sinks", testWatermark},
 	}, []test[*sweeping]{
 		{"orphans come the oldest first, up to the limit", testOrphansInOrder},
 		{"a sweep removes more rows than one statement does", testSweepMany},
 		{"a row that is not committed is neither removed nor waited for", testSweepOpen},
-		{"a row that somebody has locked is neither removed nor waited for", testSweepLocked},
-		{"a sweep of what may be young is refused", testSweepYoung},
+		{"a row that another session has locked is neither removed nor waited for", testSweepLocked},
+		{"a sweep of rows that may be young is refused", testSweepYoung},
 	}, func(t *testing.T) {
 		s.expectIdle(t)
 		s.empty(t)

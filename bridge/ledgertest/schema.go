@@ -126,7 +126,7 @@ func testOtherIdentity(t *testing.T, h Harness, statement string) {
 	refused := func(doing string, nothing bool, err error) {
 		t.Helper()
 		if !nothing || !errors.Is(err, bridge.ErrOtherLedger) {
-			t.Errorf("%s: nothing is told: %t; %v, must be %v", doing, nothing, err, bridge.ErrOtherLedger)
+			t.Errorf("%s: returns nothing: %t; %v, must be %v", doing, nothing, err, bridge.ErrOtherLedger)
 		}
 	}
 	tx := begin(t, d.sender.DB())

@@ -18,23 +18,23 @@ func settle(ctx context.Context, ledger driver.Ledger, id uuid.UUID, wait time.D
 	return outcome, err
 }
 
-func testSettleTellsCommit(t *testing.T, d *database) {
-	testSettleTells(t, d, driver.Committed, func(tx *sql.Tx) error { return tx.Commit() })
+func testSettleReportsCommit(t *testing.T, d *database) {
+	testSettleReports(t, d, driver.Committed, func(tx *sql.Tx) error { return tx.Commit() })
 }
 
-func testSettleTellsRollback(t *testing.T, d *database) {
-	testSettleTells(t, d, driver.RolledBack, func(tx *sql.Tx) error { return tx.Rollback() })
+func testSettleReportsRollback(t *testing.T, d *database) {
+	testSettleReports(t, d, driver.RolledBack, func(tx *sql.Tx) error { return tx.Rollback() })
 }
 
-func testSettleTellsKill(t *testing.T, d *database) {
+func testSettleReportsKill(t *testing.T, d *database) {
 	if d.Kill == nil {
 		t.Skip("no transaction can be killed from outside")
 	}
-	testSettleTells(t, d, driver.RolledBack, func(tx *sql.Tx) error { return d.Kill(t.Context(), d.ledger.DB(), tx) })
+	testSettleReports(t, d, driver.RolledBack, func(tx *sql.Tx) error { return d.Kill(t.Context(), d.ledger.DB(), tx) })
 }
 
-// testSettleTells ends a transaction while a settle waits for it.
-func testSettleTells(t *testing.T, d *database, want driver.Outcome, end func(*sql.Tx) error) {
+// testSettleReports ends a transaction while a settle waits for it.
+func testSettleReports(t *testing.T, d *database, want driver.Outcome, end func(*sql.Tx) error) {
 	id := newID()
 	tx := d.begin(t, id)
 	settled := beside(func() (driver.Outcome, error) { return settle(t.Context(), d.ledger, id, wait) })
@@ -256,7 +256,7 @@ func testRecent(t *testing.T, d *database) {
 		found, from, err := d.ledger.Recent(bounded(t), []uuid.UUID{unknown, old, open, young}, age)
 		check(t, err, "look up recent IDs")
 		if len(found) != len(want) || !contains(found, young) || !contains(found, want[0]) {
-			t.Errorf("of %v those within %v are %v, must be %v", []uuid.UUID{old, young}, age, found, want)
+			t.Errorf("of %v the IDs within %v are %v, must be %v", []uuid.UUID{old, young}, age, found, want)
 		}
 		if from != instance {
 			t.Errorf("answered by %q, the lookup by %q", from, instance)

@@ -21,12 +21,12 @@ func runWatch(t *testing.T, d *database) {
 	w := &watching{database: d}
 	w.watcher, w.watched = w.watch(t)
 	run(t, d.Harness, w, []test[*watching]{
-		{"who has recorded an ID and not ended holds it up, and nobody once that has ended", testHolders},
+		{"an open transaction that has recorded an ID is its holder until it ends", testHolders},
 		{"a question that is cancelled returns promptly", testHoldersCancelled},
 		{"questions cost no connection", testHoldersCostNoConnection},
 		{"an open transaction is listed above its age, up to the limit", testOpenTransactions},
 	}, []test[*watching]{
-		{"many ask at once, beside a settle, and all learn who it is", testHoldersMany},
+		{"many ask at once, beside a settle, and all learn the holder", testHoldersMany},
 		{"a question that cannot be answered is refused", testOpenTransactionsRefused},
 	}, func(t *testing.T) {
 		d.expectIdle(t)

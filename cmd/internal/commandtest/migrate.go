@@ -65,7 +65,7 @@ func Migrates(t *testing.T, run Command, command, variable string, refused int, 
 		code, stdout, stderr := Run(t, run, args...)
 		waiting, last, _ := strings.Cut(stderr, "\n")
 		if !strings.HasPrefix(waiting, command+": waiting for the database: "+variable+": ") || !strings.Contains(waiting, starting) {
-			t.Errorf("it does not say what it waits for: %q", stderr)
+			t.Errorf("it does not name the server that it waits for: %q", stderr)
 		}
 		if code != refused || !strings.Contains(last, "refuses the login") || strings.Count(last, "\n") != 1 {
 			t.Errorf("exit code %d, must be %d; it ends with %q", code, refused, last)

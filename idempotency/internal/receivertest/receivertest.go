@@ -110,7 +110,7 @@ func (r *Receiver) WantRows(orders, keys int) {
 func (r *Receiver) WantSaid(want ...string) {
 	r.T.Helper()
 	if got := r.Channel.Heard(); !slices.Equal(got, want) {
-		r.T.Errorf("told the broker %q, want %q", got, want)
+		r.T.Errorf("sent the broker %q, want %q", got, want)
 	}
 }
 
