@@ -87,7 +87,7 @@ type Broker struct {
 	keeper   sync.WaitGroup
 	once     sync.Once
 	next     atomic.Uint64
-	away     disconnection // used by keep only
+	outage   disconnection // used by keep only
 
 	mu      sync.Mutex
 	up      *link         // nil while there is none
@@ -145,7 +145,7 @@ func NewBroker(url string, opts *BrokerOptions) (*Broker, error) {
 	}
 	b := &Broker{url: url, opts: options, dial: new(net.Dialer).DialContext, rotation: newRotation(), linked: make(chan struct{})}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
-	b.away.logger = options.Logger
+	b.outage.logger = options.Logger
 	return b, nil
 }
 
@@ -311,7 +311,7 @@ func (b *Broker) keep() {
 			wait.Reset()
 		}
 		pause := wait.NextBackOff()
-		b.away.lasts(err)
+		b.outage.lasts(err)
 		select {
 		case <-b.ctx.Done():
 		case <-time.After(pause):
@@ -322,8 +322,8 @@ func (b *Broker) keep() {
 // A disconnection logs that there is no publishing connection: at the beginning, at the end, and
 // once per disconnectionAgain in between.
 type disconnection struct {
-	logger      *slog.Logger
-	since, told time.Time // zero: there is a connection
+	logger        *slog.Logger
+	since, logged time.Time // zero: there is a connection
 }
 
 const disconnectionAgain = time.Minute
@@ -333,10 +333,10 @@ func (d *disconnection) lasts(err error) {
 	now := time.Now()
 	switch {
 	case d.since.IsZero():
-		d.since, d.told = now, now
+		d.since, d.logged = now, now
 		d.logger.Warn("publishing connection lost", "error", err)
-	case now.Sub(d.told) >= disconnectionAgain:
-		d.told = now
+	case now.Sub(d.logged) >= disconnectionAgain:
+		d.logged = now
 		d.logger.Warn("publishing connection still lost", "error", err, "for", now.Sub(d.since).Round(time.Second))
 	}
 }
@@ -388,7 +388,7 @@ func (b *Broker) serve() (linked bool, err error) {
 			return false, err
 		}
 	}
-	b.away.ends()
+	b.outage.ends()
 	for {
 		b.relink(publishers)
 		var ended *Publisher

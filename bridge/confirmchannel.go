@@ -36,9 +36,9 @@ type confirmChannel struct {
 	done    chan struct{}
 	ended   func(error) // called before done is closed
 
-	mu     sync.Mutex
-	err    error
-	flying map[Target][]publication // unconfirmed messages, the oldest first
+	mu          sync.Mutex
+	err         error
+	unconfirmed map[Target][]publication // messages in flight, the oldest first
 
 	returning sync.Mutex
 	returns   chan amqp.Return
@@ -68,17 +68,17 @@ func (c *Connection) confirmChannel(inFlight int, ended func(error)) (*confirmCh
 		return nil, fmt.Errorf("open publishing channel: %w: %w", ErrUnavailable, err)
 	}
 	p := &confirmChannel{
-		conn:     c,
-		ch:       ch,
-		turn:     make(chan struct{}, 1),
-		room:     make(chan struct{}, inFlight),
-		retired:  make(chan struct{}),
-		freed:    make(chan struct{}, 1),
-		done:     make(chan struct{}),
-		ended:    ended,
-		flying:   make(map[Target][]publication),
-		returns:  ch.NotifyReturn(make(chan amqp.Return, inFlight)),
-		returned: make(map[publicationKey]int),
+		conn:        c,
+		ch:          ch,
+		turn:        make(chan struct{}, 1),
+		room:        make(chan struct{}, inFlight),
+		retired:     make(chan struct{}),
+		freed:       make(chan struct{}, 1),
+		done:        make(chan struct{}),
+		ended:       ended,
+		unconfirmed: make(map[Target][]publication),
+		returns:     ch.NotifyReturn(make(chan amqp.Return, inFlight)),
+		returned:    make(map[publicationKey]int),
 	}
 	closes := ch.NotifyClose(make(chan *amqp.Error, 1))
 	go p.watch(closes)
@@ -121,8 +121,8 @@ func (p *confirmChannel) publish(ctx context.Context, to Target, msg amqp.Publis
 		return fmt.Errorf("publish: %w: %w", ErrUnavailable, err)
 	}
 	p.mu.Lock()
-	first := len(p.flying[to]) == 0
-	p.flying[to] = append(p.flying[to], publication{publicationKey{msg.MessageId, to}, confirm, report})
+	first := len(p.unconfirmed[to]) == 0
+	p.unconfirmed[to] = append(p.unconfirmed[to], publication{publicationKey{msg.MessageId, to}, confirm, report})
 	p.mu.Unlock()
 	if first {
 		go p.collect(to) // ends with the last confirm, or with the channel
@@ -187,7 +187,7 @@ func (p *confirmChannel) watch(closes <-chan *amqp.Error) {
 func (p *confirmChannel) collect(to Target) {
 	for {
 		p.mu.Lock()
-		pub := p.flying[to][0]
+		pub := p.unconfirmed[to][0]
 		p.mu.Unlock()
 		<-pub.confirm.Done() // the end of the channel nacks it
 		if !pub.confirm.Acked() && p.ch.IsClosed() {
@@ -195,11 +195,11 @@ func (p *confirmChannel) collect(to Target) {
 		}
 		p.report(pub)
 		p.mu.Lock()
-		rest := p.flying[to][1:]
+		rest := p.unconfirmed[to][1:]
 		if len(rest) == 0 {
-			delete(p.flying, to)
+			delete(p.unconfirmed, to)
 		} else {
-			p.flying[to] = rest
+			p.unconfirmed[to] = rest
 		}
 		p.mu.Unlock()
 		p.giveBack()

@@ -19,7 +19,7 @@ func TestAMissingConnectionIsLoggedOncePerMinute(t *testing.T) {
 		peer := newScriptedPeer(t)
 		b := peer.broker(t, BrokerOptions{})
 		var log bytes.Buffer // read between attempts
-		b.away.logger = slog.New(slog.NewTextHandler(&log, nil))
+		b.outage.logger = slog.New(slog.NewTextHandler(&log, nil))
 		var away atomic.Bool
 		var tried, lasted int
 		dial := b.dial

@@ -90,7 +90,7 @@ func (p *Publisher) end(ended *confirmChannel, err error) {
 // ErrReturned, ErrNacked or ErrUnconfirmed. The reports of one target come in the order of Publish,
 // unless a nack makes the publisher change its channel. Targets do not wait for each other.
 func (p *Publisher) Publish(ctx context.Context, to Target, msg amqp.Publishing, report func(error)) error {
-	report = p.hearing(report)
+	report = p.renewAfterNack(report)
 	for {
 		current := p.channel()
 		err := current.publish(ctx, to, msg, report)
@@ -107,8 +107,8 @@ func (p *Publisher) channel() *confirmChannel {
 	return p.current
 }
 
-// hearing returns a function that calls report, and renews the channel after a nack.
-func (p *Publisher) hearing(report func(error)) func(error) {
+// renewAfterNack returns a function that calls report, and renews the channel after a nack.
+func (p *Publisher) renewAfterNack(report func(error)) func(error) {
 	return func(err error) {
 		if errors.Is(err, ErrNacked) {
 			p.nacked()

@@ -23,8 +23,8 @@ type tlsConn struct {
 	opened atomic.Bool // AMQP is open over it: the broker has accepted our certificate
 }
 
-// lastWords is how long Close waits for an alert before AMQP is open.
-const lastWords = time.Second
+// alertTimeout is how long Close waits for an alert before AMQP is open.
+const alertTimeout = time.Second
 
 // handshake returns conn secured by TLS.
 func handshake(ctx context.Context, conn net.Conn, uri amqp.URI, config *tls.Config) (*tlsConn, error) {
@@ -81,7 +81,7 @@ func (c *tlsConn) orAlert(err error) error {
 // write, and then an alert may have arrived unread.
 func (c *tlsConn) Close() error {
 	if !c.opened.Load() && c.alert.Load() == nil {
-		_ = c.SetReadDeadline(time.Now().Add(lastWords))
+		_ = c.SetReadDeadline(time.Now().Add(alertTimeout))
 		for err := error(nil); err == nil; {
 			_, err = c.Read(make([]byte, 512))
 		}

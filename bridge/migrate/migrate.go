@@ -77,8 +77,8 @@ func repeatedly(ctx context.Context, part string, in schema.Name, attempt func()
 	pauses.InitialInterval = pause
 	_, err := backoff.Retry(ctx, func() (struct{}, error) {
 		err := attempt()
-		if mend := missingRight(err, in); mend != "" { // another attempt would not change that
-			err = backoff.Permanent(fmt.Errorf("%w; migrate with the login of the tables' owner, or %s", err, mend))
+		if fix := missingRight(err, in); fix != "" { // another attempt would not change that
+			err = backoff.Permanent(fmt.Errorf("%w; migrate with the login of the tables' owner, or %s", err, fix))
 		}
 		return struct{}{}, err
 	}, backoff.WithBackOff(pauses), backoff.WithMaxTries(attempts))

@@ -36,10 +36,10 @@ FROM bridge_identity i WHERE i.one = 1 AND i.identity = UNHEX('%[2]s')`
 
 	// In a transaction at REPEATABLE READ, a DELETE of a missing row would lock the gap in which
 	// senders insert: see cancel.
-	seesRow   = `SELECT COUNT(*) FROM ` + ledgerByKey + ` WHERE l.id = UNHEX('%[1]s')`
-	takePlace = `INSERT IGNORE INTO bridge_ledger (id) VALUES (UNHEX('%[1]s'))`
-	cancelRow = `DELETE FROM bridge_ledger WHERE id = UNHEX('%[1]s') AND stage_at <= recorded_at`
-	takeBack  = `DELETE FROM bridge_ledger WHERE id = UNHEX('%[1]s')`
+	seesRow           = `SELECT COUNT(*) FROM ` + ledgerByKey + ` WHERE l.id = UNHEX('%[1]s')`
+	insertPlaceholder = `INSERT IGNORE INTO bridge_ledger (id) VALUES (UNHEX('%[1]s'))`
+	cancelRow         = `DELETE FROM bridge_ledger WHERE id = UNHEX('%[1]s') AND stage_at <= recorded_at`
+	deletePlaceholder = `DELETE FROM bridge_ledger WHERE id = UNHEX('%[1]s')`
 
 	// At least one row if the identity is right, with nulls if no row is due. It begins after the
 	// stage time %[5]s and the ID %[6]s, follows the index, which ends with the ID, and ends at the
@@ -106,12 +106,12 @@ func (l *Ledger) cancel(ctx context.Context, tx bridge.Tx, id uuid.UUID) (int64,
 		return 0, err
 	}
 	if there == 0 {
-		inserted, err := tx.Exec(ctx, l.statement(takePlace, digits(id)))
+		inserted, err := tx.Exec(ctx, l.statement(insertPlaceholder, digits(id)))
 		if err != nil {
 			return 0, err
 		}
 		if inserted > 0 {
-			_, err = tx.Exec(ctx, l.statement(takeBack, digits(id)))
+			_, err = tx.Exec(ctx, l.statement(deletePlaceholder, digits(id)))
 			return 0, err
 		}
 	}

@@ -40,8 +40,8 @@ FROM bridge_identity, greatest(clock_timestamp(), $6::text::timestamptz) AS t,
 WHERE identity = $2::text::uuid`
 
 	// If a Claim was open meanwhile, the server evaluates the condition anew. The plan is not kept:
-	// see neverKept.
-	cancel = `DELETE FROM bridge_ledger WHERE id ` + amongAsked + ` AND stage_at <= recorded_at`
+	// see noPlanReuse.
+	cancel = `DELETE FROM bridge_ledger WHERE id ` + amongIDs + ` AND stage_at <= recorded_at`
 
 	// At least one row if the identity is right, with nulls if no row is due.
 	due = `SELECT now() AS now, d.id, d.recorded_at, d.stage_at, d.bytes FROM bridge_identity i

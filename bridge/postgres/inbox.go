@@ -17,8 +17,8 @@ import (
 // now never changes within a statement, so the planner can search an index for it.
 const now = `(extract(epoch FROM statement_timestamp()) * 1000)::bigint`
 
-// anew is neverKept for the tables of an inbox, which also begin empty or small.
-const anew = `CASE WHEN ${1} IS NULL THEN ` + neverKept + ` ELSE true END`
+// anew is noPlanReuse for the tables of an inbox, which also begin empty or small.
+const anew = `CASE WHEN ${1} IS NULL THEN ` + noPlanReuse + ` ELSE true END`
 
 func inboxIn(in schema.Name) tables.Inbox {
 	return tables.NewInbox(tables.Dialect{

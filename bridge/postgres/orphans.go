@@ -25,7 +25,7 @@ const (
 WHERE EXISTS (SELECT FROM bridge_identity WHERE identity = $1::text::uuid)`
 
 	sweep = `WITH free AS MATERIALIZED (
-	SELECT id FROM bridge_ledger WHERE id ` + amongAsked + ` AND recorded_at < $2::text::timestamptz AND stage_at IS NULL
+	SELECT id FROM bridge_ledger WHERE id ` + amongIDs + ` AND recorded_at < $2::text::timestamptz AND stage_at IS NULL
 	FOR UPDATE SKIP LOCKED
 )
 DELETE FROM bridge_ledger l USING free WHERE l.id = free.id RETURNING l.id`

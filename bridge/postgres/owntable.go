@@ -21,14 +21,14 @@ import (
 // for that lock and then reads with a snapshot taken after the wait. PostgreSQL releases a
 // transaction's locks only after its outcome is visible.
 //
-// The server does not keep the plans of these statements: see neverKept.
+// The server does not keep the plans of these statements: see noPlanReuse.
 //
 //	%[1]s the table, %[2]s its column
 const (
 	hold = `WITH own AS MATERIALIZED (SELECT FROM bridge_identity WHERE identity = $2::text::uuid),
 held AS MATERIALIZED (SELECT pg_advisory_xact_lock(key) FROM own, unnest($3::text::bigint[]) AS keys(key))
 SELECT (SELECT count(*) FROM held), (SELECT count(*) FROM unnest($1::text::uuid[]) AS ids(id) JOIN %[1]s l ON l.%[2]s = ids.id
-	WHERE CASE WHEN $1::text IS NULL THEN ` + neverKept + ` ELSE true END)`
+	WHERE CASE WHEN $1::text IS NULL THEN ` + noPlanReuse + ` ELSE true END)`
 
 	// The lock is taken after the time-out is set. It is shared, so that several settles may wait
 	// for one ID.
@@ -40,12 +40,12 @@ SELECT pg_advisory_xact_lock_shared($1::text::bigint) FROM patience`
 	// A standby has advisory locks of its own, which no sender holds.
 	outcome = `SELECT (SELECT count(*) FROM bridge_identity WHERE identity = $2::text::uuid) AS own,
 	(SELECT count(*) FROM %[1]s l WHERE l.%[2]s = $1::text::uuid
-		AND CASE WHEN $1::text IS NULL THEN ` + neverKept + ` ELSE true END) AS found,
+		AND CASE WHEN $1::text IS NULL THEN ` + noPlanReuse + ` ELSE true END) AS found,
 	pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean AS standby, ` + server
 
 	ownCommitted = `SELECT l.%[2]s AS id, ` + server + ` FROM bridge_identity i
 LEFT JOIN (unnest($1::text::uuid[]) AS ids(id) JOIN %[1]s l ON l.%[2]s = ids.id)
-ON CASE WHEN $1::text IS NULL THEN ` + neverKept + ` ELSE true END WHERE i.identity = $2::text::uuid`
+ON CASE WHEN $1::text IS NULL THEN ` + noPlanReuse + ` ELSE true END WHERE i.identity = $2::text::uuid`
 )
 
 // An OwnLedger is a ledger that reads a table of the application's, and does not change it. It

@@ -102,7 +102,7 @@ func (l *Ledger) claim(ctx context.Context, rows []driver.DueRow) (messages []dr
 	if err != nil {
 		return nil, err
 	}
-	_, err = l.briefly(ctx, func(conn *sqlx.Conn) error {
+	_, err = l.withBriefWait(ctx, func(conn *sqlx.Conn) error {
 		return conn.SelectContext(ctx, &messages, claim, string(text))
 	})
 	return messages, err
@@ -110,7 +110,7 @@ func (l *Ledger) claim(ctx context.Context, rows []driver.DueRow) (messages []dr
 
 // touchCarried changes nothing if another writer is too slow.
 func (l *Ledger) touchCarried(ctx context.Context, ids []uuid.UUID) error {
-	_, err := l.briefly(ctx, func(conn *sqlx.Conn) error {
+	_, err := l.withBriefWait(ctx, func(conn *sqlx.Conn) error {
 		_, err := conn.ExecContext(ctx, touchCarried, array(ids))
 		return err
 	})

@@ -50,13 +50,14 @@ func OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
 	return &Inbox{inbox.On(db), entities}, nil
 }
 
-// take makes a transaction that has only read a writing one, or waits until it can: SQLite lets no
-// transaction write that has read an older state. No key is empty, so it changes no row.
-const take = `UPDATE bridge_inbox_pending SET run = run WHERE consumer = '' AND message_key = ''`
+// lockForWriting takes the file's write lock for a transaction that has only read, and waits for
+// other writers: SQLite lets no transaction write that has read an older state. No key is empty, so
+// it changes no row.
+const lockForWriting = `UPDATE bridge_inbox_pending SET run = run WHERE consumer = '' AND message_key = ''`
 
 // TakePending first waits for any other transaction that writes to the database.
 func (i *Inbox) TakePending(ctx context.Context, tx bridge.Tx, consumer string, state driver.State) (*driver.Pending, error) {
-	if _, err := tx.Exec(ctx, take); err != nil {
+	if _, err := tx.Exec(ctx, lockForWriting); err != nil {
 		return nil, fmt.Errorf("take pending message: %w", classify(err))
 	}
 	return i.Inbox.TakePending(ctx, tx, consumer, state)

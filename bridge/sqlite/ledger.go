@@ -154,7 +154,7 @@ const briefWait = 500
 
 // forget leaves all rows if another writer is too slow.
 func (l *Ledger) forget(ctx context.Context, ids []uuid.UUID) (left []uuid.UUID, err error) {
-	busy, err := l.briefly(ctx, func(conn *sqlx.Conn) error {
+	busy, err := l.withBriefWait(ctx, func(conn *sqlx.Conn) error {
 		_, err := conn.ExecContext(ctx, forget, array(ids))
 		return err
 	})
@@ -164,9 +164,9 @@ func (l *Ledger) forget(ctx context.Context, ids []uuid.UUID) (left []uuid.UUID,
 	return left, err
 }
 
-// briefly runs a statement that writes, on a connection that waits for other writers for briefWait.
-// busy reports that this was too short; the statement has then changed nothing.
-func (l *Ledger) briefly(ctx context.Context, write func(conn *sqlx.Conn) error) (busy bool, err error) {
+// withBriefWait runs a statement that writes, on a connection that waits for other writers for
+// briefWait. busy reports that this was too short; the statement has then changed nothing.
+func (l *Ledger) withBriefWait(ctx context.Context, write func(conn *sqlx.Conn) error) (busy bool, err error) {
 	err = tables.OnConnection(ctx, l.db, func(conn *sqlx.Conn) error {
 		usual, err := waitFor(ctx, conn, briefWait)
 		if err != nil {

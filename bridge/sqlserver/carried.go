@@ -44,13 +44,13 @@ FROM bridge_identity i LEFT JOIN (
 	WHERE l.stage_at IS NOT NULL AND l.stage_at >= @since AND l.stage_at <= @now
 		AND (l.stage_at > @since OR l.id > CAST(@p4 AS uniqueidentifier))
 	ORDER BY l.stage_at, l.id
-) d ON 1 = 1 WHERE i.[identity] = CAST(@p3 AS uniqueidentifier) ORDER BY d.stage_at, d.id` + keepPlan
+) d ON 1 = 1 WHERE i.[identity] = CAST(@p3 AS uniqueidentifier) ORDER BY d.stage_at, d.id` + fixedPlan
 
 	// The hints keep a SERIALIZABLE transaction from locking the range in which senders insert.
 	cancelRow = `SET NOCOUNT OFF;
-DELETE l FROM bridge_ledger l WITH (READCOMMITTEDLOCK, ROWLOCK, FORCESEEK) WHERE l.id = CAST(@p1 AS uniqueidentifier) AND l.stage_at <= l.recorded_at` + keepPlan
+DELETE l FROM bridge_ledger l WITH (READCOMMITTEDLOCK, ROWLOCK, FORCESEEK) WHERE l.id = CAST(@p1 AS uniqueidentifier) AND l.stage_at <= l.recorded_at` + fixedPlan
 
-	// Further columns of $asked, which carry and claim read from @p3, 8 bytes for each ID.
+	// Further columns of $ids, which carry and claim read from @p3, 8 bytes for each ID.
 	withMessage = `, CAST(SUBSTRING(@p3, (pos + 1) / 2, 4) AS int) AS begins, CAST(SUBSTRING(@p3, (pos + 1) / 2 + 4, 4) AS int) AS bytes`
 	withStageMS = `, CAST(SUBSTRING(@p3, (pos + 1) / 2, 8) AS bigint) AS stage_ms`
 )
@@ -67,19 +67,19 @@ DECLARE @now datetime2(3) = (SELECT MAX(t) FROM (VALUES (sysutcdatetime()), (CAS
 SET NOCOUNT OFF;
 INSERT INTO bridge_ledger (id, recorded_at, message, stage_at)
 SELECT asked.id, @now, SUBSTRING(@p4, asked.begins, asked.bytes), DATEADD(millisecond, @p6, @now)
-FROM bridge_identity i CROSS JOIN $asked WHERE i.[identity] = CAST(@p5 AS uniqueidentifier)`+keepPlan)
+FROM bridge_identity i CROSS JOIN $ids WHERE i.[identity] = CAST(@p5 AS uniqueidentifier)`+fixedPlan)
 
 	// A stage time is compared as milliseconds since 1970, which are exact.
-	claimRows = passing{within(1000, withStageMS, claimDue), within(0, withStageMS, claimDue)}
+	claimRows = skipLocked{within(1000, withStageMS, claimDue), within(0, withStageMS, claimDue)}
 
-	touchCarried = passingOver(readNow + `UPDATE l SET stage_at = ` + moved + ` OUTPUT inserted.id
-FROM $asked INNER LOOP JOIN bridge_ledger l WITH (` + readingPast + `) ON l.id = asked.id
-WHERE l.stage_at IS NOT NULL` + keepPlan)
+	touchCarried = newSkipLocked(readNow + `UPDATE l SET stage_at = ` + moved + ` OUTPUT inserted.id
+FROM $ids INNER LOOP JOIN bridge_ledger l WITH (` + readingPast + `) ON l.id = asked.id
+WHERE l.stage_at IS NOT NULL` + fixedPlan)
 )
 
 const claimDue = readNow + `UPDATE l SET stage_at = ` + moved + ` OUTPUT inserted.id, inserted.message
-FROM $asked INNER LOOP JOIN bridge_ledger l WITH (` + readingPast + `) ON l.id = asked.id
-WHERE DATEDIFF_BIG(millisecond, '19700101', l.stage_at) = asked.stage_ms` + keepPlan
+FROM $ids INNER LOOP JOIN bridge_ledger l WITH (` + readingPast + `) ON l.id = asked.id
+WHERE DATEDIFF_BIG(millisecond, '19700101', l.stage_at) = asked.stage_ms` + fixedPlan
 
 // carry uses one statement for the messages of a chunk.
 func (l *Ledger) carry(ctx context.Context, tx bridge.Tx, stage tables.Stage, messages []driver.Carried) (changed int64, err error) {

@@ -38,7 +38,7 @@ func classify(in schema.Name, err error, needed string) error {
 	case mssql.PrimaryKey, mssql.UniqueIndex:
 		return fmt.Errorf("%w: %w", bridge.ErrDuplicateID, err)
 	case mssql.NoObject:
-		return fmt.Errorf("%w: %s: %w", bridge.ErrNoSchema, in.Mend("the login's default schema"), err)
+		return fmt.Errorf("%w: %s: %w", bridge.ErrNoSchema, in.Fix("the login's default schema"), err)
 	case mssql.ReadOnlyReplica:
 		return fmt.Errorf("%w: %w", bridge.ErrNotPrimary, err)
 	case tooManySessions, noResource, noResourceNow:

@@ -20,7 +20,7 @@ const chunk = 500
 // A statement has a text for each of the sizes.
 type statement map[int]string
 
-// forIDs makes a statement of a text in which $asked stands for a table of the IDs in @p1. There is
+// forIDs makes a statement of a text in which $ids stands for a table of the IDs in @p1. There is
 // room in @p1 for one of the sizes; the first @p2 bytes count. more are further words, each
 // followed by its replacement.
 func forIDs(text string, more ...string) statement { return forEach("", text, more...) }
@@ -29,7 +29,7 @@ func forIDs(text string, more ...string) statement { return forEach("", text, mo
 func forEach(columns, text string, more ...string) statement {
 	s := make(statement, len(sizes))
 	for _, size := range sizes {
-		s[size] = strings.NewReplacer(append([]string{"$asked", asked(size, columns)}, more...)...).Replace(text)
+		s[size] = strings.NewReplacer(append([]string{"$ids", asked(size, columns)}, more...)...).Replace(text)
 	}
 	return s
 }

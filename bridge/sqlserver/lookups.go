@@ -28,8 +28,8 @@ const (
 	committed = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 SET LOCK_TIMEOUT 0;
 SELECT CAST(asked.id AS binary(16)) AS id, ` + server + ` FROM bridge_identity i
-LEFT JOIN ($asked INNER LOOP JOIN $table l WITH ($reading) ON l.$column = asked.id) ON 1 = 1
-WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)` + keepPlan
+LEFT JOIN ($ids INNER LOOP JOIN $table l WITH ($reading) ON l.$column = asked.id) ON 1 = 1
+WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)` + fixedPlan
 
 	// With READ_COMMITTED_SNAPSHOT, a SELECT reads the rows committed when it began. Without it,
 	// READPAST skips locked rows; no document states whether it skips a row that optimized locking
@@ -42,9 +42,9 @@ WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)` + keepPlan
 	recent = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 SET LOCK_TIMEOUT 0;
 SELECT CAST(asked.id AS binary(16)) AS id, ` + server + ` FROM bridge_identity i
-LEFT JOIN ($asked INNER LOOP JOIN bridge_ledger l WITH ($reading) ON l.id = asked.id
+LEFT JOIN ($ids INNER LOOP JOIN bridge_ledger l WITH ($reading) ON l.id = asked.id
 	AND l.recorded_at BETWEEN DATEADD(millisecond, -@p4, sysutcdatetime()) AND sysutcdatetime()) ON 1 = 1
-WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)` + keepPlan
+WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)` + fixedPlan
 
 	snapshotOn = `SET LOCK_TIMEOUT 0;
 SELECT count(*) FROM sys.databases WHERE name = DB_NAME() AND is_read_committed_snapshot_on = @p1`
@@ -54,7 +54,7 @@ SELECT count(*) FROM sys.databases WHERE name = DB_NAME() AND is_read_committed_
 	settleBySelect = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 SELECT (SELECT count(*) FROM bridge_identity WHERE [identity] = CAST(@p2 AS uniqueidentifier)) AS own,
 	(SELECT count(*) FROM $table WITH (READCOMMITTEDLOCK, ROWLOCK, FORCESEEK) WHERE $column = CAST(@p1 AS uniqueidentifier)) AS found,
-	CAST(DATABASEPROPERTYEX(DB_NAME(), 'Updateability') AS nvarchar(60)) AS updateability, ` + server + keepPlan
+	CAST(DATABASEPROPERTYEX(DB_NAME(), 'Updateability') AS nvarchar(60)) AS updateability, ` + server + fixedPlan
 )
 
 var (

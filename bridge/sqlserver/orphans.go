@@ -43,8 +43,8 @@ var (
 	orphansPast    = strings.Replace(orphans, "$reading", " WITH (READCOMMITTEDLOCK, READPAST, ROWLOCK)", 1)
 )
 
-var sweep = passingOver(`DELETE l OUTPUT deleted.id
-FROM $asked INNER LOOP JOIN bridge_ledger l WITH (` + readingPast + `) ON l.id = asked.id
+var sweep = newSkipLocked(`DELETE l OUTPUT deleted.id
+FROM $ids INNER LOOP JOIN bridge_ledger l WITH (` + readingPast + `) ON l.id = asked.id
 WHERE l.recorded_at < CAST(@p3 AS datetime2(3)) AND l.stage_at IS NULL`)
 
 // timeText is the format of a datetime2(3) as a parameter. mssql.ParseTime reads the server's

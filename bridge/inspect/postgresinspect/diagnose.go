@@ -116,7 +116,7 @@ func DiagnoseInbox(ctx context.Context, db *sql.DB) ([]inspect.Finding, error) {
 }
 
 // A commitment names the role whose commits must be durable, and the reason.
-type commitment struct{ role, done, mend string }
+type commitment struct{ role, done, fix string }
 
 var (
 	sending   = commitment{"sends", "forwarded", "ALTER ROLE … SET synchronous_commit = on, for every role that sends; Forget turns it off for itself"}
@@ -220,12 +220,12 @@ func (d *diagnosis) durability(ctx context.Context, of commitment) error {
 	level, replicated := d.settings["synchronous_commit"], d.settings["synchronous_standby_names"] != ""
 	switch {
 	case level == "off":
-		d.Error(inspection.CheckDurable, of.mend, "synchronous_commit is off for this login: a crash can undo a transaction whose message was %s", of.done)
+		d.Error(inspection.CheckDurable, of.fix, "synchronous_commit is off for this login: a crash can undo a transaction whose message was %s", of.done)
 	case len(others) > 0:
-		d.Warning(inspection.CheckDurable, of.mend, "synchronous_commit is %s here, and off for %s: if one of them %s, a crash can undo a transaction whose message was %s",
+		d.Warning(inspection.CheckDurable, of.fix, "synchronous_commit is %s here, and off for %s: if one of them %s, a crash can undo a transaction whose message was %s",
 			level, strings.Join(others, ", "), of.role, of.done)
 	case replicated && level == "local":
-		d.Warning(inspection.CheckDurable, of.mend, "synchronous_commit is local: a failover can undo a transaction whose message was %s", of.done)
+		d.Warning(inspection.CheckDurable, of.fix, "synchronous_commit is local: a failover can undo a transaction whose message was %s", of.done)
 	default:
 		d.OK(inspection.CheckDurable, "synchronous_commit is %s", level)
 	}

@@ -155,14 +155,14 @@ func durability(d *inspection.Findings, p properties, done string) {
 // primaries judges whether other servers write to the table, and send the rows to this one.
 func (d *diagnosis) primaries(p properties, peers int, err error) {
 	const check = "more than one primary"
-	const mend = "take the bridge's tables out of the replication, or keep to one server all that writes to the database"
+	const fix = "take the bridge's tables out of the replication, or keep to one server all that writes to the database"
 	switch {
 	case p.Merged > 0:
-		d.Error(check, mend, "the table is replicated by merge or with updatable subscriptions: a transaction that is open at another server looks rolled back here")
+		d.Error(check, fix, "the table is replicated by merge or with updatable subscriptions: a transaction that is open at another server looks rolled back here")
 	case peers > 0:
-		d.Error(check, mend, "the table is replicated peer to peer: a transaction that is open at another server looks rolled back here")
+		d.Error(check, fix, "the table is replicated peer to peer: a transaction that is open at another server looks rolled back here")
 	case err != nil:
-		d.Warning(check, mend+", if it is peer-to-peer replication", "the table is published, and the login may not see whether peer to peer: %v", err)
+		d.Warning(check, fix+", if it is peer-to-peer replication", "the table is published, and the login may not see whether peer to peer: %v", err)
 	default:
 		d.OK(check, "no replication of the table is known that would have one")
 	}
@@ -230,14 +230,14 @@ func (d *diagnosis) oldest(ctx context.Context) error {
 		err = d.seesSessions(ctx)
 	}
 	if errors.Is(err, errUnseen) {
-		mend := "GRANT VIEW SERVER STATE TO the verifier's login; since 2022 VIEW SERVER PERFORMANCE STATE will do"
+		fix := "GRANT VIEW SERVER STATE TO the verifier's login; since 2022 VIEW SERVER PERFORMANCE STATE will do"
 		if d.azure {
-			mend = "GRANT VIEW DATABASE STATE TO the verifier's user; on Basic, S0 and S1 and in elastic pools its login must be a member of ##MS_ServerStateReader##"
+			fix = "GRANT VIEW DATABASE STATE TO the verifier's user; on Basic, S0 and S1 and in elastic pools its login must be a member of ##MS_ServerStateReader##"
 		}
 		if d.babelfish { // no right to grant
-			mend = "look at pg_locks and pg_stat_activity over Babelfish's PostgreSQL port"
+			fix = "look at pg_locks and pg_stat_activity over Babelfish's PostgreSQL port"
 		}
-		d.Warning(inspection.CheckWatch, mend, "the login may not see other sessions: no holder can be told")
+		d.Warning(inspection.CheckWatch, fix, "the login may not see other sessions: no holder can be told")
 		d.Unknown(inspection.CheckOldest, "as for: "+inspection.CheckWatch, errUnseen)
 		return nil
 	}

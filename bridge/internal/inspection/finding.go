@@ -25,31 +25,31 @@ func (f *Findings) OK(check, format string, args ...any) {
 }
 
 // Warning notes a setting that works, but costs something or may fail later.
-func (f *Findings) Warning(check, mend, format string, args ...any) {
-	f.add(check, inspect.Warning, mend, format, args...)
+func (f *Findings) Warning(check, fix, format string, args ...any) {
+	f.add(check, inspect.Warning, fix, format, args...)
 }
 
 // Error notes a setting that loses messages, or stops everything.
-func (f *Findings) Error(check, mend, format string, args ...any) {
-	f.add(check, inspect.Error, mend, format, args...)
+func (f *Findings) Error(check, fix, format string, args ...any) {
+	f.add(check, inspect.Error, fix, format, args...)
 }
 
 // Unknown notes that the login may not look, or that the server does not show it.
-func (f *Findings) Unknown(check, mend string, err error) {
-	f.add(check, inspect.Unknown, mend, "%v", err)
+func (f *Findings) Unknown(check, fix string, err error) {
+	f.add(check, inspect.Unknown, fix, "%v", err)
 }
 
 // Expect notes good as OK if the check holds, and otherwise bad at that level, with its remedy.
-func (f *Findings) Expect(check string, holds bool, good string, level inspect.Level, bad, mend string) {
+func (f *Findings) Expect(check string, holds bool, good string, level inspect.Level, bad, fix string) {
 	if holds {
 		f.OK(check, "%s", good)
 		return
 	}
-	f.add(check, level, mend, "%s", bad)
+	f.add(check, level, fix, "%s", bad)
 }
 
-func (f *Findings) add(check string, level inspect.Level, mend, format string, args ...any) {
-	*f = append(*f, inspect.Finding{Check: check, Level: level, Text: fmt.Sprintf(format, args...), Fix: mend})
+func (f *Findings) add(check string, level inspect.Level, fix, format string, args ...any) {
+	*f = append(*f, inspect.Finding{Check: check, Level: level, Text: fmt.Sprintf(format, args...), Fix: fix})
 }
 
 // The checks of all databases.
@@ -103,19 +103,19 @@ const (
 
 // Clock compares the database's clock, in milliseconds since 1970, with this process's.
 func (f *Findings) Clock(ctx context.Context, db *sqlx.DB, query string) {
-	const mend = "set both clocks by NTP; a sweep of orphans relies on clocks that differ by less than 30 minutes"
+	const fix = "set both clocks by NTP; a sweep of orphans relies on clocks that differ by less than 30 minutes"
 	before := time.Now()
 	var ms int64
 	if err := db.GetContext(ctx, &ms, query); err != nil {
 		f.Unknown(checkClock, "", err)
 		return
 	}
-	f.clock(time.UnixMilli(ms), before, time.Now(), mend)
+	f.clock(time.UnixMilli(ms), before, time.Now(), fix)
 }
 
 // clock judges a time that was read between before and after: a difference is only a time outside
 // of the two.
-func (f *Findings) clock(theirs, before, after time.Time, mend string) {
+func (f *Findings) clock(theirs, before, after time.Time, fix string) {
 	var difference time.Duration
 	switch {
 	case theirs.Before(before.Truncate(time.Millisecond)):
@@ -126,9 +126,9 @@ func (f *Findings) clock(theirs, before, after time.Time, mend string) {
 	text := fmt.Sprintf("the database's is %v from ours", difference.Round(time.Millisecond))
 	switch {
 	case difference.Abs() > clockError:
-		f.Error(checkClock, mend, "%s", text)
+		f.Error(checkClock, fix, "%s", text)
 	case difference.Abs() > clockWarning:
-		f.Warning(checkClock, mend, "%s", text)
+		f.Warning(checkClock, fix, "%s", text)
 	default:
 		f.OK(checkClock, "%s", text)
 	}

@@ -103,9 +103,9 @@ func (n Name) qualify(part string) string {
 	return literal
 }
 
-// Mend returns the remedy for missing tables. setting is the setting that finds the tables without
+// Fix returns the remedy for missing tables. setting is the setting that finds the tables without
 // a schema.
-func (n Name) Mend(setting string) string {
+func (n Name) Fix(setting string) string {
 	if n.quoted == "" {
 		return "call migrate.Ledger or migrate.Inbox, and see that " + setting + " is the same everywhere"
 	}

@@ -183,7 +183,7 @@ func (l *Ledger) Check(ctx context.Context) error {
 // with messages by Carry, about a mebibyte at once. If it fails, tx contains some of the rows or
 // none.
 func (l *Ledger) Record(ctx context.Context, tx bridge.Tx, entries []driver.Entry) error {
-	plain, carried := apart(entries)
+	plain, carried := splitCarried(entries)
 	if len(plain) > 0 {
 		changed, err := l.verbs.Record(ctx, tx, plain)
 		if err = l.expectChanged(changed, len(plain), err); err != nil {
@@ -198,14 +198,15 @@ func (l *Ledger) Record(ctx context.Context, tx bridge.Tx, entries []driver.Entr
 	return nil
 }
 
-// A carriage is messages whose rows get the same times.
-type carriage struct {
+// A carryBatch holds messages whose rows get the same times.
+type carryBatch struct {
 	stage    Stage
 	messages []driver.Carried
 }
 
-// apart separates plain entries from carried ones, and groups the carried ones by their times.
-func apart(entries []driver.Entry) (plain []uuid.UUID, carried []carriage) {
+// splitCarried separates plain entries from carried ones, and groups the carried ones by their
+// times.
+func splitCarried(entries []driver.Entry) (plain []uuid.UUID, carried []carryBatch) {
 	places := make(map[Stage]int)
 	for _, e := range entries {
 		if e.Message == nil {
@@ -217,7 +218,7 @@ func apart(entries []driver.Entry) (plain []uuid.UUID, carried []carriage) {
 		if !ok {
 			place = len(carried)
 			places[stage] = place
-			carried = append(carried, carriage{stage: stage})
+			carried = append(carried, carryBatch{stage: stage})
 		}
 		carried[place].messages = append(carried[place].messages, driver.Carried{ID: e.ID, Message: e.Message})
 	}

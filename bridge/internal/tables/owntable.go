@@ -113,7 +113,7 @@ func (o OwnLedger) Identity() uuid.UUID { return o.identity }
 
 // Record checks that tx has a row for each of the entries, and changes nothing.
 func (o OwnLedger) Record(ctx context.Context, tx bridge.Tx, entries []driver.Entry) error {
-	ids, carried := apart(entries)
+	ids, carried := splitCarried(entries)
 	if len(carried) > 0 {
 		return Unsupported("carry messages", "an own table")
 	}

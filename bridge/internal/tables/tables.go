@@ -70,16 +70,16 @@ func CheckLedgerVersion(found int64) error { return checkVersion("ledger", found
 func CheckInboxVersion(found int64) error { return checkVersion("inbox", found, inboxVersion) }
 
 func checkVersion(part string, found, known int64) error {
-	mend := "call migrate.Ledger"
+	fix := "call migrate.Ledger"
 	if part == "inbox" {
-		mend = "call migrate.Inbox"
+		fix = "call migrate.Inbox"
 	}
 	works := fmt.Sprintf("the %s is of version %d, this release works with %d and %d", part, found, known, known+ahead)
 	switch {
 	case found > known+ahead:
 		return fmt.Errorf("%w: %w: %s", bridge.ErrNoSchema, bridge.ErrLaterSchema, works)
 	case found < known:
-		return fmt.Errorf("%w: %s: %s", bridge.ErrNoSchema, works, mend)
+		return fmt.Errorf("%w: %s: %s", bridge.ErrNoSchema, works, fix)
 	}
 	return nil
 }

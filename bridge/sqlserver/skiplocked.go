@@ -11,14 +11,14 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/schema"
 )
 
-// passing is a statement that changes rows by their IDs, skips locked rows, and returns the IDs of
-// the changed rows. READPAST skips a locked row, but not a page; and no document promises that it
-// skips a row that optimized locking protects by its transaction's ID. There the time-out ends the
-// statement, and each row is tried alone.
-type passing struct{ all, alone statement }
+// skipLocked is a statement that changes rows by their IDs, skips locked rows, and returns the IDs
+// of the changed rows. READPAST skips a locked row, but not a page; and no document promises that
+// it skips a row that optimized locking protects by its transaction's ID. There the time-out ends
+// the statement, and each row is tried alone.
+type skipLocked struct{ all, alone statement }
 
-func passingOver(text string) passing {
-	return passing{within(1000, "", text), within(0, "", text)}
+func newSkipLocked(text string) skipLocked {
+	return skipLocked{within(1000, "", text), within(0, "", text)}
 }
 
 // within returns a statement made by forEach whose wait for a lock is bounded.
@@ -27,7 +27,7 @@ func within(milliseconds int, columns, text string) statement {
 }
 
 // run returns the IDs of the changed rows, and the IDs of rows that certainly are locked.
-func (p passing) run(ids []uuid.UUID, change func(s statement, ids []uuid.UUID) ([]uuid.UUID, error)) (changed, locked []uuid.UUID, err error) {
+func (p skipLocked) run(ids []uuid.UUID, change func(s statement, ids []uuid.UUID) ([]uuid.UUID, error)) (changed, locked []uuid.UUID, err error) {
 	changed, err = change(p.all, ids)
 	if mssql.Number(err) != mssql.LockTimeout {
 		return changed, nil, err
