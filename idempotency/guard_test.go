@@ -65,7 +65,7 @@ func TestTheOutcomeOfADeliveryWhoseHandlerFails(t *testing.T) {
 		"by a rollback of its own": {1, func(_ context.Context, tx *sql.Tx, _ int) error { return tx.Rollback() },
 			0, "reject 1", 0, idempotency.Stats{DeadLettered: 1, FailedAttempts: 1}, "ended the transaction itself"},
 		"by a change that the database does not commit": {2, func(ctx context.Context, tx *sql.Tx, _ int) error {
-			_, err := tx.ExecContext(ctx, `INSERT INTO invoices VALUES ('nobody')`)
+			_, err := tx.ExecContext(ctx, `INSERT INTO invoices VALUES ('unknown')`)
 			return err
 		}, 100 * time.Millisecond, "reject 1", 0, idempotency.Stats{DeadLettered: 1, FailedAttempts: 2}, "FOREIGN KEY"},
 	} {

@@ -10,7 +10,7 @@ import (
 // billScenario measures the WAL that a message costs the database.
 var billScenario = scenario{
 	name:     "bill",
-	what:     "what a message costs PostgreSQL until it is delivered and forgotten, beyond the business row: bytes of WAL",
+	what:     "the cost of a message on PostgreSQL until it is delivered and forgotten, beyond the business row: bytes of WAL",
 	headline: headline{metric: "WAL bytes", lower: true},
 	trials: func(config) (trials []trial) {
 		for _, size := range []int{512, 8 << 10, 64 << 10} {

@@ -39,7 +39,7 @@ func setUpWaiting(ctx context.Context, p place, db *sql.DB) error {
 // delayed messages arrive beside them.
 var delayedScenario = scenario{
 	name:     "delayed",
-	what:     "what delayed messages that wait in the ledger cost other messages: committed and delivered per second with 1, 8 and 32 concurrent transactions of one message of 512 bytes, with a million waiting and with none, in turns within each measurement; and how long after its time a delayed message is at the target, while another million waits and 300 other messages a second are sent",
+	what:     "the cost of delayed messages in the ledger for other messages: committed and delivered per second with 1, 8 and 32 concurrent transactions of one message of 512 bytes, with a million waiting and with none, in turns within each measurement; and how long after its time a delayed message is at the target, while another million waits and 300 other messages a second are sent",
 	headline: headline{metric: "delivered/s", ours: ledgerWaiting.name},
 	trials: func(c config) []trial {
 		k := kind{Waiting: pick(c.test, 1000, 1_000_000)}

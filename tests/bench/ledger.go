@@ -34,7 +34,7 @@ var ledger = &contender{
 // ledgerEarly stages its messages before the business's work.
 var ledgerEarly = &contender{
 	name:     "twoqueue-early",
-	what:     "the same, but that each transaction stages its messages before its other statements, and waits after them for what is left of the confirm",
+	what:     "the same, but each transaction stages its messages before its other statements, and waits after them for the rest of the confirm",
 	setUp:    setUpLedger,
 	verifier: true,
 	open: func(ctx context.Context, p place, b business) (application, error) {

@@ -83,7 +83,7 @@ var scenarios = []scenario{
 	billScenario,
 	{
 		name: "slow",
-		what: "300 transactions a second, while others have sent and stay open for the whole measurement: what of these the 300 notice",
+		what: "300 transactions a second, while others have sent and stay open for the whole measurement: their effect on the 300",
 		trials: func(config) []trial {
 			var points []point
 			for _, open := range []int{0, 1, 50, 1000} {

@@ -21,24 +21,24 @@ import (
 	"github.com/twoqueue/twoqueue/tests/stage"
 )
 
-// party has an authority and the certificates that it has signed, as files.
-type party struct {
+// authorityFiles has an authority and the certificates that it has signed, as files.
+type authorityFiles struct {
 	t *testing.T
 	*servers.Authority
 	dir string
 	ca  string
 }
 
-func newParty(t *testing.T) *party {
+func newAuthorityFiles(t *testing.T) *authorityFiles {
 	t.Helper()
 	authority, err := servers.NewAuthority()
 	must(t, err)
-	p := &party{t: t, Authority: authority, dir: t.TempDir()}
+	p := &authorityFiles{t: t, Authority: authority, dir: t.TempDir()}
 	p.ca = p.file("ca.pem", authority.Certificate())
 	return p
 }
 
-func (p *party) file(name string, content []byte) string {
+func (p *authorityFiles) file(name string, content []byte) string {
 	p.t.Helper()
 	path := filepath.Join(p.dir, name)
 	must(p.t, os.WriteFile(path, content, 0o600))
@@ -46,7 +46,7 @@ func (p *party) file(name string, content []byte) string {
 }
 
 // client issues a client's certificate and key.
-func (p *party) client(name string) (certificate, key string) {
+func (p *authorityFiles) client(name string) (certificate, key string) {
 	p.t.Helper()
 	c, k, err := p.Issue(name)
 	must(p.t, err)
@@ -96,7 +96,7 @@ func allRefused(t *testing.T, code int, variable string, s *stage.Stage, cases m
 
 func TestTLSToRabbitMQ(t *testing.T) {
 	t.Parallel()
-	ours, theirs := newParty(t), newParty(t)
+	ours, theirs := newAuthorityFiles(t), newAuthorityFiles(t)
 	certificate, key := ours.client("guest")
 	stranger, strangersKey := theirs.client("guest")
 	broker := servertest.StartRabbitMQ(t, &servers.RabbitMQOptions{
@@ -136,7 +136,7 @@ func TestTLSToRabbitMQ(t *testing.T) {
 
 func TestTLSToPostgreSQL(t *testing.T) {
 	t.Parallel()
-	ours, theirs := newParty(t), newParty(t)
+	ours, theirs := newAuthorityFiles(t), newAuthorityFiles(t)
 	certificate, key := ours.client("postgres")
 	other, othersKey := ours.client("other")
 	stranger, strangersKey := theirs.client("postgres")
@@ -158,7 +158,7 @@ func TestTLSToPostgreSQL(t *testing.T) {
 
 func TestTLSToMariaDB(t *testing.T) {
 	t.Parallel()
-	ours, theirs := newParty(t), newParty(t)
+	ours, theirs := newAuthorityFiles(t), newAuthorityFiles(t)
 	certificate, key := ours.client("shop")
 	stranger, strangersKey := theirs.client("shop")
 	server := servertest.StartMariaDB(t, &servers.MariaDBOptions{Fast: true, TLS: ours.Authority})

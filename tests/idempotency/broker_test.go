@@ -104,7 +104,7 @@ func TestACommitThatPostgreSQLRefusesIsTheHandlersFailure(t *testing.T) {
 	q.publish("deferred constraint", "swallowed error")
 	deliveries := q.consume()
 	guard := newGuard(t, db.inbox, strict)
-	for _, spoil := range []string{`INSERT INTO invoices VALUES ('nobody')`, `INSERT INTO nowhere VALUES (1)`} {
+	for _, spoil := range []string{`INSERT INTO invoices VALUES ('unknown')`, `INSERT INTO nowhere VALUES (1)`} {
 		must(t, guard.Handle(t.Context(), db.DB, next(t, deliveries), func(ctx context.Context, tx *sql.Tx) error {
 			_, _ = tx.ExecContext(ctx, spoil)
 			return nil

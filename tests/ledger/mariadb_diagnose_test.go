@@ -167,7 +167,7 @@ func TestMariaDBDiagnose(t *testing.T) {
 		config.Params = map[string]string{"timestamp": "UNIX_TIMESTAMP(SYSDATE()) + 7200"}
 		ledgertest.Finds(t, inspectorOf(t, openMySQL(t, mariaDBRole(t, config, admin, mariaDBVerifier...))), "oldest open transaction", inspect.Warning, "2h")
 	})
-	t.Run("an idle holder tells its program and its last statement", func(t *testing.T) {
+	t.Run("an idle holder shows its program and its last statement", func(t *testing.T) {
 		config, admin := database(t)
 		id := newID()
 		tx := recorded(t, openMySQL(t, admin), id)

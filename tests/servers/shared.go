@@ -36,7 +36,7 @@ func FindShared() (Shared, error) {
 func (s Shared) Environment() (string, error) {
 	text, err := json.Marshal(s)
 	if err != nil {
-		return "", fmt.Errorf("tell shared servers: %w", err)
+		return "", fmt.Errorf("encode shared servers: %w", err)
 	}
 	return SharedVariable + "=" + string(text), nil
 }

@@ -241,7 +241,7 @@ func TestAMissingExchangeHoldsUpNoOtherTarget(t *testing.T) {
 func TestAMessageThatTheBrokerRefusesIsDeadLettered(t *testing.T) {
 	t.Parallel()
 	impostor := stage.To("target", "impostor")
-	impostor.Publishing.UserId = "somebody-else"
+	impostor.Publishing.UserId = "another-user"
 	for name, test := range map[string]struct {
 		bad  bridge.Message
 		says string

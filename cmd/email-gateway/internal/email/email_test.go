@@ -71,7 +71,7 @@ func TestAnInvalidEmailIsRefusedWithThePlaceAndWithoutTheValue(t *testing.T) {
 		{"domain that looks like an option", from(`"s3cret@-example.org"`), "/from: not a plain ASCII mail address"},
 		{"long address", from(`"a@` + strings.Repeat("s3cret.", 40) + `org"`), "/from"},
 
-		{"nobody", to(`[]`), `/to: breaks the schema's "minItems"`},
+		{"no recipient", to(`[]`), `/to: breaks the schema's "minItems"`},
 		{"a text", to(`"s3cret@example.org"`), "/to: is a string, not a array"},
 		{"many", to(`["a@x.org","b@x.org","c@x.org","s3cret@x.org"]`), "/to: 4 recipients are more than the limit of 3"},
 		{"twice", to(`["s3cret@x.org","S <s3cret@x.org>"]`), "/to/1: the same address again"},
