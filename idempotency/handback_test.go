@@ -155,7 +155,7 @@ func wantHandedBack(t *testing.T, r *receiver, err, cause error) {
 
 // The outcome stands although the broker did not get it, and the redelivery does not repeat the
 // effects.
-func TestAnAckOrARejectionThatIsLost(t *testing.T) {
+func TestALostAckOrRejectionKeepsTheOutcome(t *testing.T) {
 	for name, c := range map[string]struct {
 		opts  idempotency.Options
 		fn    func(context.Context, *sql.Tx) error

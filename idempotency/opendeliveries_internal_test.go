@@ -37,7 +37,7 @@ func TestABatchIsAckedWithOneWordUpToTheFirstOpenDelivery(t *testing.T) {
 }
 
 // A nack of many deliveries ends none that was acked, and the broker gets the remaining acks.
-func TestANackOfManyLeavesGatheredAcksAcks(t *testing.T) {
+func TestANackOfManyKeepsTheGatheredAcks(t *testing.T) {
 	var said []string
 	open := newOpenDeliveries(func(tag uint64, multiple bool) error {
 		said = append(said, fmt.Sprint("ack ", tag, " ", multiple))

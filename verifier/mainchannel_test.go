@@ -21,7 +21,7 @@ func flight(now time.Time, ages map[string]time.Duration) (*mainChannel, map[str
 	return c, attempts
 }
 
-func TestATargetIsBehindWhenOthersOfLaterAreConfirmed(t *testing.T) {
+func TestATargetIsBehindWhenLaterMessagesOfOthersAreConfirmed(t *testing.T) {
 	const patience = time.Minute
 	now := time.Now()
 	c, attempts := flight(now, map[string]time.Duration{"old": 10 * time.Second, "young": behindAfter / 2, "other": 0})

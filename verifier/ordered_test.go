@@ -21,7 +21,7 @@ func orderedLane(maxBytes int) *lane {
 
 // A lane that is left for lack of room must gain room by it, for at least the first message that
 // has none.
-func TestALaneIsLeftForWantOfRoomOnlyWhenThereIsRoom(t *testing.T) {
+func TestALaneIsLeftForLackOfRoomOnlyIfItGainsRoom(t *testing.T) {
 	const room = 1000
 	for name, second := range map[string]int{"both are too large": room * 3 / 4, "one is larger than the share": 2 * room} {
 		l := orderedLane(room)

@@ -532,7 +532,7 @@ func (w undeletableWorld) Forget(ctx context.Context, ids []uuid.UUID) ([]uuid.U
 }
 
 // GONE_BY_WAITING_QUEUE, GONE_PAUSE_BEFORE_WAITING and GONE_PAUSE_BEFORE_READING of the model.
-func TestAMarkerTakesItsTime(t *testing.T) {
+func TestAMarkerWaitsForItsPauses(t *testing.T) {
 	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
 		s := w.verifier()
 		w.commits(1, true, nil)

@@ -23,7 +23,7 @@ func (r *waitingRoom) grow(now time.Time) {
 	}
 }
 
-func TestSlowOnesAreLookedUpOnlyWhenThatIsDue(t *testing.T) {
+func TestSlowMessagesAreLookedUpOnlyWhenDue(t *testing.T) {
 	start := time.Now()
 	r, _ := roomOf(4, 3, start)
 	if n := len(r.lookAgain(start, lookupLimit)); n != 3 {
@@ -42,7 +42,7 @@ func TestSlowOnesAreLookedUpOnlyWhenThatIsDue(t *testing.T) {
 	}
 }
 
-func TestTheEndOfASlowTransactionHasAllSlowOnesLookedUpAtOnce(t *testing.T) {
+func TestTheEndOfASlowTransactionHasAllSlowMessagesLookedUpAtOnce(t *testing.T) {
 	for name, end := range map[string]func(*waitingRoom, time.Time){
 		"by a settle": func(r *waitingRoom, _ time.Time) {
 			m, slow := r.pick()
@@ -74,7 +74,7 @@ func TestTheEndOfASlowTransactionHasAllSlowOnesLookedUpAtOnce(t *testing.T) {
 	}
 }
 
-func TestSlowOnesLeaveSettlersToTheFresh(t *testing.T) {
+func TestSlowMessagesLeaveSettlersToFreshOnes(t *testing.T) {
 	start := time.Now()
 	r, _ := roomOf(4, 9, start)
 	r.grow(start.Add(slowAge))
@@ -93,7 +93,7 @@ func TestSlowOnesLeaveSettlersToTheFresh(t *testing.T) {
 	}
 }
 
-func TestManySlowOnesAreLookedUpInShares(t *testing.T) {
+func TestManySlowMessagesAreLookedUpInShares(t *testing.T) {
 	const n, shares = 1000, 1000 / slowShare
 	now := time.Now()
 	r, all := roomOf(4, 0, now)

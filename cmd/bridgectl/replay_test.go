@@ -52,7 +52,7 @@ func TestRedirectLeavesCopiesOut(t *testing.T) {
 
 // Only a verifier's verdict counts. A sender may have written a verdict into a message that the
 // broker then moved.
-func TestAVerdictIsBelievedOfAVerifierOnly(t *testing.T) {
+func TestOnlyAVerifiersVerdictIsBelieved(t *testing.T) {
 	d := delivered(deadLettered(t, bridge.Message{RoutingKey: "q"}, uuid.New(), ""))
 	if m := readDead(d, "twoqueue"); m.Verdict != "committed" || len((&planner{}).decide(m, knowledge{}).out) != 1 {
 		t.Errorf("a verifier's: %+v", m)

@@ -59,7 +59,7 @@ func TestADeliveryHasAllOfTheMessage(t *testing.T) {
 }
 
 // The message that a sender has committed is handled; a receiver that stops leaves it unsettled.
-func TestBothEndsTogether(t *testing.T) {
+func TestACommittedMessageReachesTheFakeReceiver(t *testing.T) {
 	s := sendertest.New(t, nil)
 	tx, err := s.DB.BeginTx(t.Context(), nil)
 	if err != nil {

@@ -124,7 +124,7 @@ func TestAttemptsAtAStoredMessageAreBoundedAndItsErrorIsKept(t *testing.T) {
 
 // Another worker takes a message whose worker dies, after its lease. A message that kills its
 // workers each time ends as failed.
-func TestAMessageWhoseWorkerDies(t *testing.T) {
+func TestAMessageWhoseWorkerDiesIsTakenByAnother(t *testing.T) {
 	for attempts, want := range map[int]int{1: 1, 2: 2} {
 		opts := quick
 		opts.Attempts = attempts

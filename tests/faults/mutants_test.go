@@ -726,7 +726,7 @@ func (i *Inspector) carried()`},
 	{
 		name: "a marker counts before it has come from the waiting queue", // GONE_BY_WAITING_QUEUE
 		pkg:  "../verifier",
-		test: "TestAMarkerTakesItsTime",
+		test: "TestAMarkerWaitsForItsPauses",
 		says: "it has shown something before it came to the waiting queue",
 		edits: []edit{{"verifier/marker.go", `	confirmed := false
 `, `	for _, m := range markers {
@@ -740,7 +740,7 @@ func (i *Inspector) carried()`},
 	{
 		name: "a marker goes to the waiting queue at once", // GONE_PAUSE_BEFORE_WAITING
 		pkg:  "../verifier",
-		test: "TestAMarkerTakesItsTime",
+		test: "TestAMarkerWaitsForItsPauses",
 		says: "it is passed on too soon",
 		edits: []edit{{"verifier/marker.go", `	age := time.Since(m.taken)
 `, `	age := time.Since(m.taken)
@@ -752,7 +752,7 @@ func (i *Inspector) carried()`},
 	{
 		name: "a marker from the waiting queue counts at once", // GONE_PAUSE_BEFORE_READING
 		pkg:  "../verifier",
-		test: "TestAMarkerTakesItsTime",
+		test: "TestAMarkerWaitsForItsPauses",
 		says: "it counts too soon",
 		edits: []edit{{"verifier/marker.go", `	age := time.Since(m.taken)
 `, `	age := time.Since(m.taken)

@@ -107,7 +107,7 @@ func TestTheMessagesOfASlowTransactionNeedNoSettlerEach(t *testing.T) {
 
 // Here a settler that waits to the end waits for minutes. Half of the settlers must be left to
 // fresh messages.
-func TestAFreshMessageDoesNotWaitForSlowOnes(t *testing.T) {
+func TestAFreshMessageWaitsForNoSlowMessage(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	ledger := watched(s)
