@@ -81,7 +81,7 @@ func Run(t *testing.T, h Harness) {
 func runAlone(t *testing.T, h Harness) {
 	t.Run("many migrators at once make one identity, and none works before them", func(t *testing.T) { testMigrators(t, h, nil) })
 	if h.Begun != nil {
-		t.Run("so do migrations that go on where one has died before the first version", func(t *testing.T) { testMigrators(t, h, h.Begun) })
+		t.Run("migrators that go on where one has died before the first version make one identity too", func(t *testing.T) { testMigrators(t, h, h.Begun) })
 	}
 	t.Run("tables of the next version serve this release, of later ones not", func(t *testing.T) { testLaterSchema(t, h) })
 	t.Run("a schema of an earlier version is refused with the mend", func(t *testing.T) { testEarlierSchema(t, h) })

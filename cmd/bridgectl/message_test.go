@@ -37,7 +37,7 @@ func TestConclude(t *testing.T) {
 			[]string{"rolled back, unless it was forwarded before (ask the inbox): discard it.", "dead replay --force"}, []string{"orphan"}},
 		"a member of a dead group": {messageFacts{Ledger: row(rowAbsent), Dead: &deadFacts{Found: []*deadMessage{{Reason: "broker", Verdict: "unknown", Members: 2}}}},
 			[]string{"rolled back, unless it was forwarded before (ask the inbox)", "Other members of its group may be committed"}, []string{"discard it"}},
-		"likewise, and a sweep was since": {messageFacts{Ledger: &rowFacts{State: rowAbsent, sweptBefore: now.Add(-20 * time.Minute)}, Dead: foreign},
+		"likewise, and a sweep ran since": {messageFacts{Ledger: &rowFacts{State: rowAbsent, sweptBefore: now.Add(-20 * time.Minute)}, Dead: foreign},
 			[]string{"or its row was removed as an orphan: ask the inbox"}, []string{"discard it."}},
 		"committed, and perhaps with a verifier": {messageFacts{Ledger: old, Dead: &deadFacts{}, Queues: none, Held: new(int64(8))},
 			[]string{"A verifier may hold it because the target takes nothing", "'target is held'"}, []string{"lost"}},

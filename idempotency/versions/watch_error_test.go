@@ -22,7 +22,7 @@ func TestAnEntityThatCannotBeCaughtUpWithHoldsUpNoOther(t *testing.T) {
 			r.Faults.KillAll()
 			return receivertest.ErrNetwork
 		},
-		"its handler never comes to its end": func(ctx context.Context, _ *orderedReceiver) error {
+		"its handler never ends": func(ctx context.Context, _ *orderedReceiver) error {
 			<-ctx.Done()
 			return ctx.Err()
 		},

@@ -260,7 +260,7 @@ func TestAnOperatorDecidesAboutPendingMessages(t *testing.T) {
 			}
 			worked := make(chan string)
 			_, stop := r.work("print", func(_ context.Context, _ *sql.Tx, d amqp.Delivery) error { worked <- d.MessageId; return nil })
-			got := []string{servertest.Next(t, "a message is worked off", worked), servertest.Next(t, "another is", worked)}
+			got := []string{servertest.Next(t, "a message is worked off", worked), servertest.Next(t, "a second message is worked off", worked)}
 			if !slices.Contains(got, failed) || !slices.Contains(got, ready) {
 				t.Errorf("%v are worked off", got)
 			}

@@ -95,7 +95,7 @@ func (w *world) finish() (total verifier.Stats) {
 	w.Finish(w.t, func(left int) {
 		v := w.Verify(verifier.Options{})
 		w.Evidence()
-		w.Eventually("all that was left is judged", func() bool {
+		w.Eventually("all messages left are judged", func() bool {
 			stats := v.Stats()
 			return stats.Forwarded+stats.Dropped+stats.DeadLettered > int64(left)
 		})

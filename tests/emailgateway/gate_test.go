@@ -56,7 +56,7 @@ func (g *gate) open() {
 	var dead string
 	g.w.must(g.conn.QueryRowContext(context.Background(), `WITH waiting AS MATERIALIZED (SELECT pid, pg_terminate_backend(pid) FROM `+waiting+`)
 SELECT coalesce(string_agg(pid::text, ','), '0') FROM waiting`).Scan(&dead))
-	g.w.eventually("the sessions of the dead have ended", func() bool {
+	g.w.eventually("the sessions of the killed gateways have ended", func() bool {
 		var n int
 		g.w.must(g.w.db.QueryRow(`SELECT count(*) FROM pg_stat_activity WHERE pid IN (` + dead + `)`).Scan(&n))
 		return n == 0

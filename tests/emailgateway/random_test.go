@@ -56,7 +56,7 @@ func TestRandomFailuresSendNoEmailTwiceAndLoseNone(t *testing.T) {
 		}
 	}
 	var open int
-	w.eventually("all have come to an end", func() bool {
+	w.eventually("all e-mails have ended", func() bool {
 		w.must(w.db.QueryRow(`SELECT count(*) FROM email_gateway WHERE status NOT IN ('sent', 'doubtful')`).Scan(&open))
 		var known int
 		w.must(w.db.QueryRow(`SELECT count(*) FROM email_gateway`).Scan(&known))

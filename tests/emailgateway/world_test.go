@@ -136,7 +136,7 @@ func (w *world) publishAs(id, body string) {
 	confirm, err := w.ch.PublishWithDeferredConfirm("", queue, true, false, amqp.Publishing{MessageId: id,
 		DeliveryMode: amqp.Persistent, ContentType: "application/json", Headers: amqp.Table{"traceparent": "kept"}, Body: []byte(body)})
 	w.must(err)
-	servertest.Next(w.t, "the broker answers to the e-mail", confirm.Done())
+	servertest.Next(w.t, "the broker confirms the e-mail", confirm.Done())
 	if !confirm.Acked() {
 		w.t.Fatal("the e-mail is not confirmed")
 	}
@@ -254,7 +254,7 @@ func (w *world) count(p *program.Process, outcome string) (n int) {
 // copy as a duplicate.
 func (w *world) wantDuplicate(p *program.Process, id string) {
 	w.t.Helper()
-	w.eventually("the first has come to an end", func() bool {
+	w.eventually("the first has ended", func() bool {
 		return w.count(p, "sent")+w.count(p, "duplicate")+w.count(p, "doubtful") > 0
 	})
 	before := w.count(p, "duplicate")

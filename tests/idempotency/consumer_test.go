@@ -315,7 +315,7 @@ func TestAConsumerWaitsForAMissingQueue(t *testing.T) {
 	}, idempotency.ConsumerOptions{})
 	for _, id := range []string{"m1", "m2"} {
 		r.logged("the queue is missing; declare it")
-		eventually(t, "the state says it", func() (bool, error) {
+		eventually(t, "the state shows the missing queue", func() (bool, error) {
 			state := r.State()
 			return !state.Consuming && state.Err != nil && strings.Contains(state.Err.Error(), "missing"), nil
 		})

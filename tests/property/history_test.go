@@ -210,7 +210,7 @@ func (h *history) catchUp(t *rapid.T) {
 			free++
 		}
 	}
-	servertest.Eventually(t, "all that was committed has arrived", func() bool { return h.Depth(h.target) >= free })
+	servertest.Eventually(t, "all committed messages have arrived", func() bool { return h.Depth(h.target) >= free })
 }
 
 // beSlow lets open transactions outlast the verifier's patience. The pause is part of the

@@ -110,7 +110,7 @@ func (h *history) finish(t *rapid.T) {
 		h.retired = append(h.retired, h.verifier)
 		h.verifier = h.startVerifier(t)
 		h.Evidence()
-		servertest.Eventually(t, "all that was left is judged", func() bool { return h.verifier.judged() > left })
+		servertest.Eventually(t, "all messages left are judged", func() bool { return h.verifier.judged() > left })
 		h.stop(t, h.verifier)
 	})
 }

@@ -61,7 +61,7 @@ func TestARequestIsHandledAndAnsweredOnceWhereverItsReceiverIsKilled(t *testing.
 			victim.Read(&victim.Stdout, string(at), func(said string) bool { return said == string(at)+"\n" })
 			victim.Kill()
 			bank := start(t, s, "")
-			s.Eventually("a reply has come, and all else is done with", func() bool {
+			s.Eventually("a reply has come, and the requests and rows are gone", func() bool {
 				return s.Depth(replies) > 0 && s.Depth(requests) == 0 && s.Rows() == 0
 			})
 			bank.Kill()

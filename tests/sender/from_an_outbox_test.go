@@ -343,14 +343,14 @@ func TestNothingIsLostOrDoubledWhileAnOutboxIsReplaced(t *testing.T) {
 		return err == nil && n == 0
 	})
 	stopPoller()
-	s.Eventually("all that was staged is judged", func() bool {
+	s.Eventually("all staged messages are judged", func() bool {
 		return v.Stats().Forwarded+v.Stats().Dropped >= int64(done.staged) && s.Rows() == 0
 	})
 	v.Stop()
 	s.WaitEmpty(s.Topology.Queue)
 	s.WaitEmpty(s.Topology.WaitingQueue())
 	delivered := poller.published + int(v.Stats().Forwarded)
-	s.Eventually("all that was delivered is handled", func() bool { return int(mailer.done.Load()) == delivered })
+	s.Eventually("all delivered messages are handled", func() bool { return int(mailer.done.Load()) == delivered })
 	mailer.stop()
 
 	handled := arrivals(t, s.DB)

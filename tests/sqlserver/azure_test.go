@@ -68,8 +68,8 @@ func TestTheDoctorTriesWhetherOthersCanBeSeen(t *testing.T) {
 		denied  string
 		level   inspect.Level
 	}{
-		"VIEW SERVER PERFORMANCE STATE is enough":      {tds.Options{}, "VIEW SERVER STATE", inspect.OK},
-		"VIEW DATABASE STATE may not be, on Azure SQL": {tds.Options{Azure: true}, "VIEW SERVER PERFORMANCE STATE", inspect.Warning},
+		"VIEW SERVER PERFORMANCE STATE is enough":             {tds.Options{}, "VIEW SERVER STATE", inspect.OK},
+		"VIEW DATABASE STATE may not be enough, on Azure SQL": {tds.Options{Azure: true}, "VIEW SERVER PERFORMANCE STATE", inspect.Warning},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server, ledger := onStandIn(t, &c.options)

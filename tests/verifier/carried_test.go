@@ -147,7 +147,7 @@ func TestMessagesForAMissingTargetAreNotStagedAgain(t *testing.T) {
 	want := map[string]bool{}
 	add(want, s.Commit(some("target", messages)...)...)
 	setAside := func() int64 { return first.Stats().SetAside + second.Stats().SetAside }
-	s.Eventually("they go round", func() bool { return setAside() > 2*messages })
+	s.Eventually("they are set aside again and again", func() bool { return setAside() > 2*messages })
 	markers := passMarkers(t, s, 4) // more than twice the least time by which a stage time moves
 	target := s.Queue("target", nil)
 	expectOnce(t, s, target, want)
@@ -167,7 +167,7 @@ func TestMessagesThatWereParkedAreStagedOnce(t *testing.T) {
 	first, second := s.Verify(options), s.Verify(options)
 	want := record(t, s, true, false, some("target", 100)...)
 	setAside := func() int64 { return first.Stats().SetAside + second.Stats().SetAside }
-	s.Eventually("they go round", func() bool { return setAside() > 200 })
+	s.Eventually("they are set aside again and again", func() bool { return setAside() > 200 })
 	markers := passMarkers(t, s, 2)
 	target := s.Queue("target", nil)
 	expectOnce(t, s, target, want)

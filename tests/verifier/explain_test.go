@@ -81,7 +81,7 @@ func TestTheLogNamesTheTransactionThatHoldsAMessageUp(t *testing.T) {
 	}
 	s.Receive(queue, 2)
 	const over = "a message no longer waits for an open transaction"
-	s.Eventually("that it has ended is said of each", func() bool { return len(log.with(over)) == 2 })
+	s.Eventually("the end of each is logged", func() bool { return len(log.with(over)) == 2 })
 	if said := log.with(over); !strings.Contains(strings.Join(said, "\n"), `"session":"`+pid+`"`) {
 		t.Errorf("the log says %s", said)
 	}

@@ -90,7 +90,7 @@ func TestADeleteThatFailsHoldsUpNoMessage(t *testing.T) {
 			v := s.Verify(verifier.Options{Prefetch: prefetch})
 			expectAll(t, s, queue, ids)
 			s.Eventually("all are acked", func() bool { return v.State().Held == 0 && s.Depth(s.Topology.Queue) == 0 })
-			s.Eventually("the verifier says why", func() bool { return v.State().DeleteErr != nil })
+			s.Eventually("the state has the error of the DELETE", func() bool { return v.State().DeleteErr != nil })
 			if state := v.State(); state.Undeleted != len(ids) {
 				t.Errorf("%d rows are said to be left, must be %d", state.Undeleted, len(ids))
 			}

@@ -69,7 +69,7 @@ func bytesAreBounded(t *testing.T, n int, publishing func(i int) amqp.Publishing
 	look := func() {
 		held, grown = max(held, v.State().Bytes), max(grown, heap()-before)
 	}
-	s.Eventually("all large ones have been there", func() bool {
+	s.Eventually("all large messages have been set aside", func() bool {
 		look()
 		return v.Stats().SetAside >= int64(n)
 	})

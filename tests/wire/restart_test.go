@@ -73,7 +73,7 @@ func testLateAck(t *testing.T, server *servers.RabbitMQ) {
 	other := channel(t, server.URL())
 	again := consume(other)
 	servertest.Next(t, "one comes again", again)
-	servertest.Next(t, "the other too", again)
+	servertest.Next(t, "the other delivery comes too", again)
 	if err := first.Ack(false); features.TimeoutCancels && err != nil {
 		t.Errorf("a late ack: %v", err)
 	}

@@ -55,7 +55,7 @@ func TestCloseEndsEverything(t *testing.T) {
 	if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	servertest.Next(t, "the request is asked", asked)
+	servertest.Next(t, "the request arrives", asked)
 	if _, err := endpoints.Listen(t.Context(), server.Address(), http.NotFoundHandler(), quiet); !errors.Is(err, endpoints.ErrAddress) {
 		t.Errorf("a second one at the address: %v", err)
 	}

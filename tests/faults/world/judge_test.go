@@ -120,7 +120,7 @@ func TestTheJudgeFindsExactlyTheViolations(t *testing.T) {
 		"another target queue was deleted": {
 			changes{gone, judged(placed), confirmed(placed), targetDeleted(parts.TargetName(world.Quorum), world.Deletion{At: later})},
 			kinds{world.Lost}},
-		"one comes that was not committed":  {changes{otherComes}, kinds{world.Invented}},
+		"an uncommitted message comes":      {changes{otherComes}, kinds{world.Invented}},
 		"one has an effect that never came": {changes{otherHasEffect}, kinds{world.Invented}},
 		"it is carried, and was in the staging queue that was deleted": {changes{carried, gone, row(id), stagingDeleted(later)},
 			kinds{world.Lost, world.Orphan}},
@@ -133,7 +133,7 @@ func TestTheJudgeFindsExactlyTheViolations(t *testing.T) {
 		"it arrives before its time":         {changes{notBefore(time.Millisecond)}, kinds{world.Early}},
 		"it arrives at its time":             {changes{notBefore(0)}, nil},
 		"its content has changed":            {changes{func(r *world.Records) { r.Arrivals[0].Intact = false }}, kinds{world.Changed}},
-		"it comes elsewhere": {changes{func(r *world.Records) { r.Arrivals[0].Target = parts.TargetName(world.Quorum) }},
+		"it comes to another target": {changes{func(r *world.Records) { r.Arrivals[0].Target = parts.TargetName(world.Quorum) }},
 			kinds{world.Changed}},
 		"a message is left staged":    {changes{func(r *world.Records) { r.Staged = 1 }}, kinds{world.Leftover}},
 		"a message waits to be taken": {changes{func(r *world.Records) { r.Waiting = 1 }}, kinds{world.Leftover}},

@@ -53,11 +53,11 @@ func TestJudgeMeasuresUntouchedMessages(t *testing.T) {
 		"its target did not answer": {world.Trouble{Fault: world.Fault{Kind: world.SilentTarget}}, 0, early, func(r *world.Records) {
 			r.Orders[id] = world.Placed{Target: parts.TargetName(world.Quorum), At: r.Orders[id].At}
 		}, 0, 0},
-		"another target did not answer":   {world.Trouble{Fault: world.Fault{Kind: world.SilentTarget}}, 0, early, nil, 1, 1},
-		"other transactions were slow":    {world.Trouble{Fault: world.Fault{Kind: world.SlowTransactions}}, 0, early, nil, 1, 1},
-		"there were unreadable messages":  {world.Trouble{Fault: world.Fault{Kind: world.UnreadableMessages}}, 0, early, nil, 1, 1},
-		"no further connections could be": {world.Trouble{Fault: world.Fault{Kind: world.FewConnections}}, 0, early, nil, 1, 1},
-		"there were strays":               {world.Trouble{Fault: world.Fault{Kind: world.StrayMessages}}, 0, early, nil, 1, 1},
+		"another target did not answer":  {world.Trouble{Fault: world.Fault{Kind: world.SilentTarget}}, 0, early, nil, 1, 1},
+		"other transactions were slow":   {world.Trouble{Fault: world.Fault{Kind: world.SlowTransactions}}, 0, early, nil, 1, 1},
+		"there were unreadable messages": {world.Trouble{Fault: world.Fault{Kind: world.UnreadableMessages}}, 0, early, nil, 1, 1},
+		"connections were limited":       {world.Trouble{Fault: world.Fault{Kind: world.FewConnections}}, 0, early, nil, 1, 1},
+		"there were strays":              {world.Trouble{Fault: world.Fault{Kind: world.StrayMessages}}, 0, early, nil, 1, 1},
 		"it came twice": {world.Trouble{Fault: exchange}, 0, early, func(r *world.Records) {
 			again := r.Arrivals[0]
 			again.At = again.At.Add(late)
