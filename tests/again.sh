@@ -1,7 +1,7 @@
 # Sourced by tests/run and tests/matrix: go test, with a second try that hides nothing.
 
 # Runs go test on packages: file for its output, folder, packages, arguments (which stand
-# behind the packages, as go test takes its own no other way). What failed is left to
+# behind the packages, as go test takes its own no other way). It leaves failed packages to
 # try_again.
 test_once() {
 	local out=$1 folder=$2 packages=$3 failed
@@ -11,8 +11,8 @@ test_once() {
 	printf '%q ' "$(go env CGO_ENABLED)" "$folder" "${failed:-$packages}" "$@" >"$out.failed"
 }
 
-# Runs what has failed once more, and nothing beside it: folder of the output files. The
-# second result is the one that counts. A package that fails and then passes is added to
+# Runs the failed packages once more, and nothing beside them: folder of the output files.
+# The second result counts. A package that fails and then passes is added to
 # the file "flaky" there.
 try_again() {
 	local note again failed=
@@ -31,9 +31,9 @@ try_again() {
 	[[ ! $failed ]]
 }
 
-# Tells of what failed once: such a test is a defect to mend. Its folder is that of the
-# output files.
-tell_flaky() {
+# Names the packages that failed once: such a test is a defect to mend. Its argument is the
+# folder of the output files.
+name_flaky() {
 	[[ -e $1/flaky ]] || return 0
 	echo
 	echo "**** FLAKY ****  failed, then passed; both results are above:"
