@@ -24,21 +24,21 @@ func more(usual, long int) int {
 
 // The configurations: each is the whole protocol, with further events.
 var (
-	plain     = search{file: "protocol.pml"}
-	foreign   = search{file: "protocol.pml", defines: []string{"-DFOREIGN"}}
-	receivers = search{file: "protocol.pml", defines: []string{"-DRECEIVERS=2"}}
-	group     = search{file: "protocol.pml", defines: []string{"-DGROUP"}}
-	lonely    = search{file: "protocol.pml", defines: []string{"-DGROUP", "-DVERIFIERS=1"}}
-	sweep     = search{file: "protocol.pml", defines: []string{"-DSWEEP"}}
-	failover  = search{file: "protocol.pml", defines: []string{"-DFAILOVER"}}
-	carried   = search{file: "protocol.pml", defines: []string{"-DCARRIED"}}
-	alone     = carried.with(0, "-DVERIFIERS=1")
-	goneBy    = search{file: "gone_by.pml"}
-	twoCopies = search{file: "copy.pml"}
-	copied    = search{file: "protocol.pml", defines: []string{"-DCOPY", "-DVERIFIERS=1"}}
-	slow      = search{file: "protocol.pml", defines: []string{"-DSLOW"}}
-	tags      = search{file: "tags.pml"}
-	ordered   = search{file: "ordered.pml"}
+	plain              = search{file: "protocol.pml"}
+	foreign            = search{file: "protocol.pml", defines: []string{"-DFOREIGN"}}
+	receivers          = search{file: "protocol.pml", defines: []string{"-DRECEIVERS=2"}}
+	group              = search{file: "protocol.pml", defines: []string{"-DGROUP"}}
+	groupOneVerifier   = search{file: "protocol.pml", defines: []string{"-DGROUP", "-DVERIFIERS=1"}}
+	sweep              = search{file: "protocol.pml", defines: []string{"-DSWEEP"}}
+	failover           = search{file: "protocol.pml", defines: []string{"-DFAILOVER"}}
+	carried            = search{file: "protocol.pml", defines: []string{"-DCARRIED"}}
+	carriedOneVerifier = carried.with(0, "-DVERIFIERS=1")
+	goneBy             = search{file: "gone_by.pml"}
+	twoCopies          = search{file: "copy.pml"}
+	copied             = search{file: "protocol.pml", defines: []string{"-DCOPY", "-DVERIFIERS=1"}}
+	slow               = search{file: "protocol.pml", defines: []string{"-DSLOW"}}
+	tags               = search{file: "tags.pml"}
+	ordered            = search{file: "ordered.pml"}
 )
 
 // few shortens searches of gone_by.pml that would take long.
@@ -58,12 +58,12 @@ func TestEveryRunKeepsThePromise(t *testing.T) {
 		{"one message, own or foreign", foreign.with(more(3, 4))},
 		{"two receivers", receivers.with(more(2, 3))},
 		{"two transactions in one group", group.with(more(0, 1))},
-		{"two transactions in one group, one verifier", lonely.with(more(1, 2))},
+		{"two transactions in one group, one verifier", groupOneVerifier.with(more(1, 2))},
 		{"orphan sweep", sweep.with(more(1, 2))},
 		{"carried", carried.with(more(0, 1))},
 		{"carried, staged again only if no copy is left", carried.with(1, "-DNEEDLESS=0")},
-		{"carried, one verifier", alone.with(2)},
-		{"carried, one verifier, orphan sweep", alone.with(more(1, 2), "-DNEEDLESS=0", "-DSWEEP")},
+		{"carried, one verifier", carriedOneVerifier.with(2)},
+		{"carried, one verifier, orphan sweep", carriedOneVerifier.with(more(1, 2), "-DNEEDLESS=0", "-DSWEEP")},
 		{"staged again only if the copy has gone by", goneBy.with(0)},
 		{"staged again only if the copy has gone by, publications are lost", goneBy.with(more(1, 2), few...)},
 		{"failover to a server that does not wait", failover.with(more(1, 2))},
@@ -101,7 +101,7 @@ func TestEveryRunEnds(t *testing.T) {
 		run    []string
 	}{
 		{foreign.with(2), nil},
-		{alone.with(1), nil},
+		{carriedOneVerifier.with(1), nil},
 		// Markers continue until both verifiers have looked, so none may wait for ever.
 		{goneBy.with(1, few...), []string{"-f"}},
 	} {
@@ -159,17 +159,17 @@ var broken = []breach{
 	{"RULE_8_DEAD_LETTER_CONFIRMED", foreign.with(1), lost},
 	{"RULE_9_WAITING_IS_BOUNDED", slow.with(0), stuck},
 	{"RULE_9_SET_ASIDE_CONFIRMED", plain.with(2), lost},
-	{"GROUP_ACK_AFTER_THE_LAST", lonely.with(1), lost},
-	{"GROUP_EACH_ITS_OWN_OUTCOME", lonely.with(0), lost},
+	{"GROUP_ACK_AFTER_THE_LAST", groupOneVerifier.with(1), lost},
+	{"GROUP_EACH_ITS_OWN_OUTCOME", groupOneVerifier.with(0), lost},
 	{"SWEEP_WATERMARK_FIRST", sweep.with(0), lost},
 	{"SWEEP_WATERMARK_DECIDES", sweep.with(0), lost},
 	{"SWEEP_WATERMARK_READ_AFTER_SETTLE", sweep.with(0), lost},
 	{"SWEEP_STAMP_BEFORE_RECORD", sweep.with(0), lost},
-	{"RULE_4_DELETE_AFTER_CONFIRM", alone.with(1), lost},
-	{"RULE_4_RETURNED_IS_NOT_FORWARDED", alone.with(1), lost},
-	{"CARRY_IN_THE_TRANSACTION", alone.with(1), lost},
-	{"CARRY_CLAIM_ENDS", alone.with(1), lost},
-	{"SWEEP_SPARES_CARRIED", alone.with(0, "-DSWEEP"), lost},
+	{"RULE_4_DELETE_AFTER_CONFIRM", carriedOneVerifier.with(1), lost},
+	{"RULE_4_RETURNED_IS_NOT_FORWARDED", carriedOneVerifier.with(1), lost},
+	{"CARRY_IN_THE_TRANSACTION", carriedOneVerifier.with(1), lost},
+	{"CARRY_CLAIM_ENDS", carriedOneVerifier.with(1), lost},
+	{"SWEEP_SPARES_CARRIED", carriedOneVerifier.with(0, "-DSWEEP"), lost},
 	{"GONE_MARKER", goneBy.with(0, few...), spare},
 	{"GONE_IN_QUEUE_ORDER", goneBy.with(0, few...), spare},
 	{"GONE_BY_WAITING_QUEUE", goneBy.with(0, few...), spare},
@@ -229,12 +229,12 @@ func TestWithoutTheRule(t *testing.T) {
 // the code keeps these rules need plain messages. The searches have at least as many faults as the
 // loss of a plain message needs.
 var spared = []breach{
-	{rule: "RULE_1_RECORD_BEFORE_PUBLISH", search: alone.with(2)},
-	{rule: "RULE_3_MISS_SAYS_NOTHING", search: alone.with(2)},
-	{rule: "RULE_3_TIMEOUT_SAYS_NOTHING", search: alone.with(2)},
-	{rule: "RULE_4_ACK_AFTER_CONFIRM", search: alone.with(2)},
-	{rule: "RULE_9_SET_ASIDE_CONFIRMED", search: alone.with(2)},
-	{rule: "CARRY_JOINED_IS_JUDGED", search: alone.with(2)},
+	{rule: "RULE_1_RECORD_BEFORE_PUBLISH", search: carriedOneVerifier.with(2)},
+	{rule: "RULE_3_MISS_SAYS_NOTHING", search: carriedOneVerifier.with(2)},
+	{rule: "RULE_3_TIMEOUT_SAYS_NOTHING", search: carriedOneVerifier.with(2)},
+	{rule: "RULE_4_ACK_AFTER_CONFIRM", search: carriedOneVerifier.with(2)},
+	{rule: "RULE_9_SET_ASIDE_CONFIRMED", search: carriedOneVerifier.with(2)},
+	{rule: "CARRY_JOINED_IS_JUDGED", search: carriedOneVerifier.with(2)},
 }
 
 func TestCarriedIsSafeWithoutTheRule(t *testing.T) {

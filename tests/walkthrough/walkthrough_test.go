@@ -13,9 +13,9 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// looks are the commands that show the work of a program in the background. A reader repeats them
-// until they show the output of the page. All other commands are typed once.
-var looks = regexp.MustCompile(`^(bridgectl status|bridgectl dead list|amqp-get .*|grep .* verifier\.log)$`)
+// repeatedCommands are the commands that show the work of a program in the background. A reader
+// repeats them until they show the output of the page. All other commands are typed once.
+var repeatedCommands = regexp.MustCompile(`^(bridgectl status|bridgectl dead list|amqp-get .*|grep .* verifier\.log)$`)
 
 // stopped is the exit code of timeout when it has ended its command.
 const stopped = 124
@@ -58,7 +58,7 @@ func TestTheWalkThroughGoesAsItIsWritten(t *testing.T) {
 		said := func() string {
 			return fmt.Sprintf("it says\n%s(exit code %d)\nand the page says\n%s\n(exit code %d)", output, code, strings.Join(s.output, "\n"), want)
 		}
-		if looks.MatchString(s.command) {
+		if repeatedCommands.MatchString(s.command) {
 			servertest.Eventually(t, "$ "+s.command, try, said)
 		} else if !try() {
 			t.Fatalf("$ %s: %s", s.command, said())
