@@ -120,7 +120,7 @@ func TestAVerifierKilledBetweenAckAndDeleteLeavesAHarmlessRow(t *testing.T) {
 		id, next := newIDs(1)[0], newIDs(1)[0]
 		w.commit(id)
 		w.commit(next)
-		w.killAt(lookedUp, brief{Role: aVerifier, Stops: map[point]uuid.UUID{neglected: id, lookedUp: next},
+		w.killAt(lookedUp, brief{Role: aVerifier, Stops: map[point]uuid.UUID{deletePretended: id, lookedUp: next},
 			// The broker delivers the next message only after the ack of the first.
 			Options: verifier.Options{Prefetch: 1}})
 		w.wantHandedBack(1)

@@ -60,13 +60,13 @@ const (
 	staged   point = "staged and confirmed, or carried"
 	placed   point = "committed"
 
-	asked     point = "looked up, found or not"
-	lookedUp  point = "looked up"
-	settles   point = "about to settle"
-	settled   point = "settled"
-	forgets   point = "about to delete"
-	forgot    point = "deleted"
-	neglected point = "pretends to have deleted" // and goes on
+	asked           point = "looked up, found or not"
+	lookedUp        point = "looked up"
+	settles         point = "about to settle"
+	settled         point = "settled"
+	forgets         point = "about to delete"
+	forgot          point = "deleted"
+	deletePretended point = "pretends to have deleted" // and goes on
 
 	claimed point = "carried messages are claimed, and not yet staged"
 )
@@ -237,7 +237,7 @@ func (l *stoppingLedger) Settle(ctx context.Context, id uuid.UUID, wait time.Dur
 
 func (l *stoppingLedger) Forget(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
 	l.victim.stop(forgets, ids...)
-	if id, ok := l.victim.Stops[neglected]; ok && slices.Contains(ids, id) {
+	if id, ok := l.victim.Stops[deletePretended]; ok && slices.Contains(ids, id) {
 		ids = slices.DeleteFunc(slices.Clone(ids), func(other uuid.UUID) bool { return other == id })
 	}
 	left, err := l.Ledger.Forget(ctx, ids)

@@ -846,8 +846,8 @@ func (i *Inspector) carried()`},
 	},
 }
 
-// sooner makes the tests that must fail give up earlier.
-var sooner = mutant{name: "sooner", edits: []edit{
+// shorterWaits makes the tests that must fail give up earlier.
+var shorterWaits = mutant{name: "sooner", edits: []edit{
 	{"tests/servers/servertest/patience.go", `const Patience = 3 * time.Minute`, `const Patience = 30 * time.Second`},
 }}
 
@@ -856,7 +856,7 @@ func overlay(t *testing.T) string {
 	t.Helper()
 	const root = "../.."
 	texts := make(map[string]string) // by file
-	for _, m := range append(slices.Clone(mutants), sooner) {
+	for _, m := range append(slices.Clone(mutants), shorterWaits) {
 		for i, e := range m.edits {
 			if texts[e.file] == "" {
 				text, err := os.ReadFile(filepath.Join(root, e.file))

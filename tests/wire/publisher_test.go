@@ -16,16 +16,18 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// verdicts checks the reports of a publisher.
-type verdicts struct {
+// reportChecker checks the reports of a publisher.
+type reportChecker struct {
 	t       *testing.T
 	ctx     context.Context
 	running sync.WaitGroup
 }
 
-func newVerdicts(t *testing.T) *verdicts { return &verdicts{t: t, ctx: within(t, patience)} }
+func newReportChecker(t *testing.T) *reportChecker {
+	return &reportChecker{t: t, ctx: within(t, patience)}
+}
 
-func (v *verdicts) publish(p *bridge.Publisher, queue, id string, want error) {
+func (v *reportChecker) publish(p *bridge.Publisher, queue, id string, want error) {
 	v.running.Add(1)
 	err := p.Publish(v.ctx, bridge.Target{RoutingKey: queue}, amqp.Publishing{MessageId: id}, func(err error) {
 		if !errors.Is(err, want) {
@@ -40,7 +42,7 @@ func (v *verdicts) publish(p *bridge.Publisher, queue, id string, want error) {
 }
 
 // wait waits for all reports.
-func (v *verdicts) wait() {
+func (v *reportChecker) wait() {
 	v.t.Helper()
 	await(v.t, "all reports", &v.running)
 }
@@ -61,7 +63,7 @@ func TestExactlyTheReturnedMessageIsBlamed(t *testing.T) {
 	vhost := servertest.Vhost(t)
 	declare(t, vhost, "here", nil)
 	p := publisher(t, connect(t, dial(t, vhost, nil)), 4096)
-	v := newVerdicts(t)
+	v := newReportChecker(t)
 	var publishing sync.WaitGroup
 	for g := range 8 {
 		publishing.Go(func() {
@@ -88,7 +90,7 @@ func TestExactlyTheNackedMessageIsBlamed(t *testing.T) {
 	declare(t, vhost, "slow", amqp.Table{"x-queue-type": "quorum"})
 	declare(t, vhost, "full", amqp.Table{"x-max-length": 0, "x-overflow": "reject-publish"})
 	p := publisher(t, connect(t, dial(t, vhost, nil)), 1024)
-	v := newVerdicts(t)
+	v := newReportChecker(t)
 	for i := range 1000 {
 		if i%7 == 3 {
 			v.publish(p, "full", fmt.Sprint(i), bridge.ErrNacked)
@@ -123,7 +125,7 @@ func TestABlockedReportLosesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	servertest.Next(t, "the first report", blocked)
-	v := newVerdicts(t)
+	v := newReportChecker(t)
 	for i := range inFlight - 1 {
 		v.publish(p, "nowhere", fmt.Sprint(i), bridge.ErrReturned)
 	}
@@ -235,7 +237,7 @@ func TestAMessageThatWouldEndTheConnectionIsNotSent(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	v := newVerdicts(t)
+	v := newReportChecker(t)
 	v.publish(p, "q", "good", nil)
 	v.wait()
 }
