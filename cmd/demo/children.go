@@ -64,7 +64,7 @@ func start(p part, cmd *exec.Cmd, marker string, say func(line string)) (*child,
 func (c *child) end() error {
 	err := c.Err()
 	if err != nil && c.last != "" {
-		err = fmt.Errorf("%w; its last words: %s", err, c.last)
+		err = fmt.Errorf("%w; its last output: %s", err, c.last)
 	}
 	return err
 }

@@ -21,21 +21,21 @@ import (
 
 const help = `Usage: demo [-orders N]
 
-Shows the bridge at work for about half a minute: a shop places orders in
-transactions, some of which roll back, stay open for long, or lose their process;
-a verifier is killed and replaced; two e-mail gateways, killed in the middle of
-their e-mails, send one for each order to a mail server. Everything runs in
-processes of its own and is gone at the end, also after Ctrl-C.
-The gateway is the program email-gateway beside the demo's, or else it is built
-first: run the demo in the project's folder then.
+Shows the bridge at work for about half a minute. A shop places orders in
+transactions; some of these roll back, stay open for long, or lose their process.
+A verifier is killed and replaced. Two e-mail gateways send one e-mail for each
+order to a mail server, and are killed in the middle of their e-mails. The demo
+starts its own processes and ends them, also after Ctrl-C.
+The gateway is the program email-gateway in the demo's folder. If it is missing,
+the demo builds it: then run the demo in the project's folder.
 
   -orders N  how many orders to place (default 4000)
-  -version   print of which release, revision and Go this build is
+  -version   print the build's release, revision and Go version
 
 Environment:
   BRIDGE_AMQP_URL      a RabbitMQ to use (default: a private one is started)
   BRIDGE_DATABASE_URL  a PostgreSQL to use (default: SQLite files)
-  BRIDGE_INSECURE      true: they may be other machines without verified TLS
+  BRIDGE_INSECURE      true allows other machines without verified TLS
 
 Exit codes: 0 if every committed order's e-mail was received once, and no other;
 1 if not, or if the demo could not run; 2 for a wrong flag.

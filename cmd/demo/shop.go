@@ -55,7 +55,7 @@ func keepShop(ctx context.Context, p part, dbs *databases, broker *bridge.Broker
 		time.Sleep(p.World.Plan.pause(baskets[number]))
 	}
 	if err := s.sender.Flush(ctx); err != nil {
-		slog.Warn("e-mails are left to the verifiers", "error", err)
+		slog.Warn("e-mails not confirmed; verifiers stage them from their rows", "error", err)
 	}
 	return nil
 }

@@ -30,25 +30,25 @@ const consumer = "email-gateway"
 type config struct {
 	Database struct {
 		URL     string `desc:"the database for the inbox and the e-mails' statuses: postgres:// or mysql://user:password@host:port/database, sqlserver:// or azuresql://user:password@host:port?database=name, or sqlite:/path/to/file; required"`
-		URLFile string `split_words:"true" desc:"a file with it instead; it is read again for each connection"`
+		URLFile string `split_words:"true" desc:"a file that contains the URL instead; it is read again for each connection"`
 	}
-	Schema database.Schema `desc:"the schema that has the inbox's tables, on PostgreSQL or SQL Server, in the catalogue's spelling; the table email_gateway stays where the login's search_path or default schema finds it, as the inbox does by default"`
+	Schema database.Schema `desc:"the schema that has the inbox's tables, on PostgreSQL or SQL Server, in the catalogue's spelling; the table email_gateway stays in the login's search_path or default schema, as the inbox does by default"`
 	AMQP   struct {
 		URL     string `desc:"the broker: amqp://user:password@host:port/vhost, or amqps, with commas between the addresses of a cluster; required to send"`
-		URLFile string `split_words:"true" desc:"a file with it instead; it is read again for each connection"`
+		URLFile string `split_words:"true" desc:"a file that contains the URL instead; it is read again for each connection"`
 	}
-	Insecure transit.Insecure  `default:"false" desc:"allows connections to other machines without TLS, or with a certificate that is not verified; without it a URL that lets a connection be so is refused, except to localhost, a loopback address or a socket"`
-	Queue    string            `default:"emails" desc:"the queue of e-mails; what cannot be sent goes to the queue with .dead behind this name"`
-	Prefetch environment.Count `default:"100" desc:"how many messages are held at once, those among them that wait for another attempt; EMAIL_MAX_HELD_BYTES bounds their bytes"`
+	Insecure transit.Insecure  `default:"false" desc:"true allows connections to other machines without TLS or with an unverified certificate; otherwise a URL that allows such a connection is refused, except to localhost, a loopback address or a socket"`
+	Queue    string            `default:"emails" desc:"the queue of e-mails; an e-mail that cannot be sent goes to the queue of this name with .dead appended"`
+	Prefetch environment.Count `default:"100" desc:"how many messages are held at once, including messages that wait for another attempt; EMAIL_MAX_HELD_BYTES bounds their bytes"`
 
 	SMTP struct {
 		Host         string            `desc:"the mail server's name; required to send"`
 		Port         environment.Count `default:"587" desc:"its port"`
 		TLS          security          `default:"starttls" desc:"starttls, tls (from the first byte, mostly on port 465) or none (not together with a password)"`
-		CAFile       string            `split_words:"true" desc:"a file with the certificates, in PEM, that the server's is checked against (default: the system's)"`
-		User         string            `desc:"the login, if it takes one"`
+		CAFile       string            `split_words:"true" desc:"a PEM file with the authorities that may sign the server's certificate (default: the system's)"`
+		User         string            `desc:"the mail server's login, if it needs one"`
 		Password     string            `desc:"its password"`
-		PasswordFile string            `split_words:"true" desc:"a file with it instead"`
+		PasswordFile string            `split_words:"true" desc:"a file that contains the password instead"`
 		Name         string            `desc:"the name with which the gateway introduces itself (default: the host's)"`
 		Timeout      environment.Span  `default:"30s" desc:"how long connecting may take, and then each command"`
 		Answer       environment.Span  `default:"10m" desc:"how long the server may take to answer to the end of an e-mail; after it the e-mail is doubtful"`
@@ -56,27 +56,27 @@ type config struct {
 	}
 
 	From struct {
-		Allow patterns `desc:"the senders' addresses that e-mails may have: patterns with commas between them, in which * stands for any characters, such as *@example.org; a message with another one goes to the dead queue (default: all)"`
+		Allow patterns `desc:"the senders' addresses that e-mails may have: patterns with commas between them, in which * stands for any characters, such as *@example.org; a message with another address goes to the dead queue (default: all)"`
 	}
 	To struct {
 		Allow patterns `desc:"the recipients' addresses that e-mails may go to, in the same form (default: all)"`
 	}
 
 	Max struct {
-		Bytes      size              `default:"10485760" desc:"the largest message that is an e-mail, in bytes, attachments in base64"`
-		HeldBytes  size              `split_words:"true" default:"67108864" desc:"how many bytes of messages are held at once, or one larger message; the rest goes back to the queue and comes again. Beside it the gateway needs about seven times EMAIL_MAX_BYTES for each of EMAIL_SMTP_SESSIONS"`
-		Recipients environment.Count `default:"50" desc:"to how many one e-mail may go"`
+		Bytes      size              `default:"10485760" desc:"the largest size of an e-mail's message, in bytes, with its attachments in base64"`
+		HeldBytes  size              `split_words:"true" default:"67108864" desc:"how many bytes of messages are held at once, or one larger message; other messages are requeued and delivered again. In addition the gateway needs about seven times EMAIL_MAX_BYTES for each of EMAIL_SMTP_SESSIONS"`
+		Recipients environment.Count `default:"50" desc:"how many recipients one e-mail may have"`
 	}
 
-	Attempts     environment.Count `default:"8" desc:"how often an e-mail is tried that the server refuses for the time being; then it goes to the dead queue"`
+	Attempts     environment.Count `default:"8" desc:"how many times an e-mail is sent that the server refuses temporarily, before it goes to the dead queue"`
 	Pause        environment.Span  `default:"10s" desc:"the pause after the first of these attempts; it doubles with each"`
-	LongestPause environment.Span  `split_words:"true" default:"5m" desc:"the longest of them"`
-	Hold         environment.Span  `default:"15m" desc:"how long a message is held for a mail server that is away and for pauses, before it is handed back; must be longer than the sum of EMAIL_SMTP_ANSWER and 8 times EMAIL_SMTP_TIMEOUT; together with this sum it must be shorter than the broker's consumer timeout (30m unless changed)"`
-	Retention    environment.Span  `default:"720h" desc:"how long message IDs and statuses are kept; an older message is not sent, as nobody can tell whether it was"`
-	Drain        environment.Span  `default:"30s" desc:"how long the end may take, after SIGTERM; an e-mail that the server has not answered to by then is doubtful"`
+	LongestPause environment.Span  `split_words:"true" default:"5m" desc:"the longest pause"`
+	Hold         environment.Span  `default:"15m" desc:"how long a message is held while the mail server is away and during pauses, before it is requeued; must be longer than the sum of EMAIL_SMTP_ANSWER and 8 times EMAIL_SMTP_TIMEOUT; together with this sum it must be shorter than the broker's consumer timeout (30m unless changed)"`
+	Retention    environment.Span  `default:"720h" desc:"how long message IDs and statuses are kept; an older message is not sent, since the record of an earlier attempt may be gone"`
+	Drain        environment.Span  `default:"30s" desc:"how long draining may take after SIGTERM; an e-mail without the server's answer by then is doubtful"`
 
 	HTTP struct {
-		Addr environment.Address `default:":8080" desc:"where /livez, /readyz and /metrics are; or none"`
+		Addr environment.Address `default:":8080" desc:"the address of /livez, /readyz and /metrics; or none"`
 	}
 	Log environment.Log
 }
@@ -130,7 +130,7 @@ func load(sending bool) (*config, error) {
 	case c.SMTP.User != "" && c.SMTP.Password == "":
 		return nil, errors.New("EMAIL_SMTP_PASSWORD: is not set, but EMAIL_SMTP_USER is; set it, or EMAIL_SMTP_PASSWORD_FILE")
 	case c.SMTP.User != "" && c.SMTP.TLS == security(transport.None):
-		return nil, errors.New("EMAIL_SMTP_TLS: is none, and everybody on the way could read the password; set starttls or tls, or unset EMAIL_SMTP_USER")
+		return nil, errors.New("EMAIL_SMTP_TLS: is none, so the password would be sent unencrypted; set starttls or tls, or unset EMAIL_SMTP_USER")
 	case c.SMTP.Name == "" || strings.ContainsFunc(c.SMTP.Name, func(r rune) bool { return r <= ' ' || r > '~' }):
 		return nil, errors.New("EMAIL_SMTP_NAME: must be a host's name; set it")
 	}

@@ -30,7 +30,7 @@ func (g *gateway) declare(ctx context.Context) error {
 		err := bridge.DeclareQueues(ctx, g.broker, []bridge.Queue{queue})
 		switch {
 		case errors.As(err, new(*bridge.QueueMismatch)):
-			g.log.Warn("queue is taken as it is", "queue", queue.Name, "error", err)
+			g.log.Warn("queue is used as it is", "queue", queue.Name, "error", err)
 		case err != nil:
 			return fmt.Errorf("declare queues: %w", err)
 		}
@@ -87,9 +87,9 @@ func (g *gateway) publishDead(ctx context.Context, id string, letter amqp.Publis
 	if _, enclosed := letter.Headers[wire.HeaderDeadRecord]; enclosed || !unpublishable(err) {
 		return err
 	}
-	g.log.Error("dead letter cannot be published with the headers of the message; it becomes a record", "message_id", id, "error", err)
+	g.log.Error("broker refuses the dead letter with the message's headers; it is published as a record", "message_id", id, "error", err)
 	if err = g.publish(ctx, wire.DeadRecord(letter)); unpublishable(err) {
-		g.log.Error("message stays in its queue, since the broker takes its dead letter in no form", "message_id", id,
+		g.log.Error("broker refuses the dead letter in both forms; the message stays in its queue", "message_id", id,
 			"bytes", len(letter.Body), "queue", g.config.Queue, "error", err)
 	}
 	return err

@@ -54,7 +54,7 @@ func (g *gateway) deliver(ctx context.Context, d amqp.Delivery) error {
 		g.metrics.outcome(handedBack)
 		log.Info("e-mail handed back", "reason", err)
 	case err != nil:
-		log.Warn("e-mail not acked; it comes again, as a duplicate", "error", err)
+		log.Warn("e-mail not acked; it is redelivered as a duplicate", "error", err)
 	case !a.ended: // an earlier delivery has begun it: it is or will be sent or doubtful
 		g.metrics.outcome(duplicate)
 		log.Info("e-mail is a duplicate")

@@ -38,7 +38,7 @@ func parseDoubtful(args []string) (query, error) {
 			return list(ctx, c, output == "json", stdout, stderr)
 		}, nil
 	case args[0] == "list":
-		return nil, errors.New("doubtful list takes nothing but -o json; see email-gateway -help")
+		return nil, errors.New("doubtful list takes only -o json; see email-gateway -help")
 	case args[0] != "sent" && args[0] != "retry":
 		return nil, fmt.Errorf("doubtful %s is not understood; see email-gateway -help", args[0])
 	case flags.NArg() != 1:

@@ -33,13 +33,13 @@ func newMetrics(g *gateway) *metrics {
 	m := &metrics{
 		registry: prometheus.NewRegistry(),
 		emails: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "email_gateway_emails_total",
-			Help: "E-mails by what became of them."}, []string{"outcome"}),
+			Help: "E-mails by outcome."}, []string{"outcome"}),
 		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "email_gateway_attempts_total",
-			Help: "Attempts to send by what the mail server made of them."}, []string{"result"}),
+			Help: "Attempts to send, by the mail server's answer."}, []string{"result"}),
 		duration: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "email_gateway_send_seconds",
 			Help: "Time from MAIL to the mail server's last answer.", Buckets: prometheus.ExponentialBuckets(0.005, 3, 11)}),
 		held: prometheus.NewGauge(prometheus.GaugeOpts{Name: "email_gateway_held",
-			Help: "Messages that are held, those that wait among them."}),
+			Help: "Messages that are held, including messages that wait."}),
 	}
 	for _, outcome := range []status{sent, duplicate, doubtful, refused, failed, handedBack} {
 		m.emails.WithLabelValues(string(outcome)) // so that the series exist from the start
@@ -74,7 +74,7 @@ const (
 )
 
 var pendingDesc = prometheus.NewDesc("email_gateway_pending",
-	"E-mails that the inbox has not done with, by state; doubtful and failed ones wait for an operator.", []string{"state"}, nil)
+	"Unfinished e-mails of the inbox, by state; doubtful and failed e-mails wait for an operator.", []string{"state"}, nil)
 
 func (p *pendingCollector) Describe(descs chan<- *prometheus.Desc) { descs <- pendingDesc }
 

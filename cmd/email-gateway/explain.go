@@ -24,8 +24,8 @@ var remedies = []struct {
 	mend     string
 }{
 	{endpoints.ErrAddress, "EMAIL_HTTP_ADDR", "name another address"},
-	{transport.ErrLogin, "EMAIL_SMTP_USER", "correct it, or EMAIL_SMTP_PASSWORD"},
-	{transport.ErrUnavailable, "EMAIL_SMTP_HOST", "see that the mail server runs, and that EMAIL_SMTP_PORT, EMAIL_SMTP_TLS and EMAIL_SMTP_CA_FILE are right"},
+	{transport.ErrLogin, "EMAIL_SMTP_USER", "correct EMAIL_SMTP_USER or EMAIL_SMTP_PASSWORD"},
+	{transport.ErrUnavailable, "EMAIL_SMTP_HOST", "check that the mail server runs, and that EMAIL_SMTP_PORT, EMAIL_SMTP_TLS and EMAIL_SMTP_CA_FILE are right"},
 	{bridge.ErrLaterSchema, "EMAIL_DATABASE_URL", "run the release that made the tables, or a later one"},
 	{bridge.ErrNoSchema, "EMAIL_DATABASE_URL", "name the gateway's database, or create the tables with email-gateway migrate"},
 }
@@ -41,7 +41,7 @@ func explain(err error) error {
 	switch {
 	case from == mend.Broker:
 		if remedy == mend.NoRight {
-			remedy = "let the login configure, write and read this queue, or declare the queue with a login that may: the gateway takes it as it is"
+			remedy = "let the login configure, write and read this queue, or declare the queue with a login that may: the gateway uses an existing queue as it is"
 		}
 		return mend.With(fmt.Errorf("EMAIL_AMQP_URL: %w", err), remedy)
 	case errors.As(err, new(*mailError)):

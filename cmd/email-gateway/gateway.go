@@ -36,7 +36,7 @@ type gateway struct {
 }
 
 // errNotDrained: the gateway has stopped before every message was done.
-var errNotDrained = errors.New("not drained in time; what was being sent is perhaps sent: see email-gateway doubtful list")
+var errNotDrained = errors.New("not drained in time; e-mails that were being sent may have been sent: see email-gateway doubtful list")
 
 // work sends e-mails until ctx ends, then drains.
 func work(ctx context.Context, c *config, stderr io.Writer) error {

@@ -89,7 +89,7 @@ func health(ctx context.Context, stdout, stderr io.Writer) int {
 		return fail(stderr, exitMisused, err)
 	}
 	if c.HTTP.Addr == environment.None {
-		return fail(stderr, exitMisused, errors.New("EMAIL_HTTP_ADDR: is none, so that nobody can be asked; set it"))
+		return fail(stderr, exitMisused, errors.New("EMAIL_HTTP_ADDR: is none, so -health has no address to query; set it"))
 	}
 	if err := endpoints.Ask(ctx, string(c.HTTP.Addr), "/readyz"); err != nil {
 		return fail(stderr, exitFailed, err)

@@ -28,7 +28,7 @@ func (g *gateway) settle(ctx context.Context) {
 	for {
 		settled, err := g.statuses.settle(ctx)
 		for _, id := range settled {
-			g.log.Info("e-mail was sent; its status says so now", "message_id", id)
+			g.log.Info("e-mail was sent; its status is now sent", "message_id", id)
 		}
 		if err != nil && ctx.Err() == nil {
 			g.log.Warn("statuses cannot be settled", "error", err)

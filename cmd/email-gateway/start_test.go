@@ -42,15 +42,15 @@ func TestAServerThatPreventsTheStartIsNamedWithARemedy(t *testing.T) {
 	must(t, err)
 	const create = "create the tables with email-gateway migrate"
 	for _, c := range []struct{ name, args, env, variable, mend string }{
-		{"no database", "", "EMAIL_DATABASE_URL=postgres://u:s3cret@127.0.0.1:1/db", "EMAIL_DATABASE_URL", "see that the database is there"},
+		{"no database", "", "EMAIL_DATABASE_URL=postgres://u:s3cret@127.0.0.1:1/db", "EMAIL_DATABASE_URL", "check that the database exists"},
 		{"no tables", "", "EMAIL_DATABASE_URL=sqlite:" + file("empty.db", nil), "EMAIL_DATABASE_URL", create},
 		{"not all tables", "", "EMAIL_DATABASE_URL=" + half, "EMAIL_DATABASE_URL", create},
 		{"not all tables for a subcommand", "doubtful list", "EMAIL_DATABASE_URL=" + half, "EMAIL_DATABASE_URL", create},
-		{"no mail server", "", "EMAIL_SMTP_HOST=127.0.0.1 EMAIL_SMTP_PORT=1", "EMAIL_SMTP_HOST", "see that the mail server runs"},
+		{"no mail server", "", "EMAIL_SMTP_HOST=127.0.0.1 EMAIL_SMTP_PORT=1", "EMAIL_SMTP_HOST", "check that the mail server runs"},
 		{"a mail server without TLS", "", on(plain, "starttls"), "EMAIL_SMTP_HOST", "does not support STARTTLS"},
 		{"a wrong password", "", on(strict, "starttls") + " EMAIL_SMTP_CA_FILE=" + file("ca.pem", authority) + " EMAIL_SMTP_USER=u EMAIL_SMTP_PASSWORD=s3cret",
-			"EMAIL_SMTP_USER", "correct it, or EMAIL_SMTP_PASSWORD"},
-		{"no broker", "", on(plain, "none"), "EMAIL_AMQP_URL", "see that the broker runs"},
+			"EMAIL_SMTP_USER", "correct EMAIL_SMTP_USER or EMAIL_SMTP_PASSWORD"},
+		{"no broker", "", on(plain, "none"), "EMAIL_AMQP_URL", "check that the broker runs"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			commandtest.Set(t, append([]string{"EMAIL_DATABASE_URL=" + tables, "EMAIL_LOG_LEVEL=error"}, strings.Fields(c.env)...)...)

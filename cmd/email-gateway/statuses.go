@@ -51,7 +51,7 @@ type statuses struct {
 // errBegun: another run has begun to send the e-mail, and its result is not known. errSentBefore:
 // another run has sent it.
 var (
-	errBegun      = errors.New("another run has begun to send it, and may have sent it")
+	errBegun      = errors.New("another attempt has begun to send it, and may have sent it")
 	errSentBefore = errors.New("it was sent before")
 )
 
@@ -140,7 +140,7 @@ func (s *statuses) doubt(ctx context.Context, id string) error {
 	return s.set(ctx, id, doubtful, errUnheard, `AND status = ?`, sending)
 }
 
-var errUnheard = errors.New("the gateway that was to send it has not been heard of")
+var errUnheard = errors.New("the gateway that began to send it has recorded no result")
 
 // markSent sets the status 'sent', by an operator's decision.
 func (s *statuses) markSent(ctx context.Context, id string) error {

@@ -15,26 +15,26 @@ const prefix = "SHOP"
 type config struct {
 	Database struct {
 		URL     string `desc:"the shop's database, which has the ledger: postgres:// or mysql://user:password@host:port/database, sqlserver:// or azuresql://user:password@host:port?database=name, or sqlite:/path/to/file; required"`
-		URLFile string `split_words:"true" desc:"a file with it instead; it is read again for each connection"`
+		URLFile string `split_words:"true" desc:"a file that contains the URL instead; it is read again for each connection"`
 	}
-	Schema database.Schema `desc:"the schema that has the ledger's tables, as BRIDGE_SCHEMA of the verifiers (default: the one that the login's search_path or default schema finds)"`
+	Schema database.Schema `desc:"the schema that has the ledger's tables, as BRIDGE_SCHEMA of the verifiers (default: the login's search_path or default schema decides)"`
 	AMQP   struct {
 		URL     string `desc:"the broker: amqp://user:password@host:port/vhost, or amqps, with commas between the addresses of a cluster; required, but not with -migrate"`
-		URLFile string `split_words:"true" desc:"a file with it instead; it is read again for each connection"`
+		URLFile string `split_words:"true" desc:"a file that contains the URL instead; it is read again for each connection"`
 	}
-	Insecure transit.Insecure `default:"false" desc:"allows connections to other machines without TLS, or with a certificate that is not verified; without it a URL that lets a connection be so is refused, except to localhost, a loopback address or a socket"`
+	Insecure transit.Insecure `default:"false" desc:"true allows connections to other machines without TLS or with an unverified certificate; otherwise a URL that allows such a connection is refused, except to localhost, a loopback address or a socket"`
 	Queue    string           `default:"twoqueue" desc:"the staging queue"`
 	Exchange string           `desc:"the exchange to which messages are staged, as BRIDGE_EXCHANGE of the verifiers (default: the default exchange)"`
 	Emails   string           `default:"emails" desc:"the e-mail gateway's queue, the target of each order's e-mail"`
 
 	Every    environment.Span  `default:"1s" desc:"how often an order is placed"`
 	RollBack environment.Count `split_words:"true" default:"10" desc:"one order in this many is rolled back after its e-mail was staged; that e-mail must never be sent"`
-	Slow     environment.Count `default:"15" desc:"one order in this many keeps its transaction open for SHOP_HOLD; its e-mail must wait that long, and no other"`
-	Hold     environment.Span  `default:"15s" desc:"how long that is"`
-	Open     environment.Count `default:"16" desc:"how many transactions, and so database connections, may be open at once; then the next order waits"`
+	Slow     environment.Count `default:"15" desc:"one order in this many keeps its transaction open for SHOP_HOLD; its e-mail must wait that long, and no other e-mail waits"`
+	Hold     environment.Span  `default:"15s" desc:"how long such a transaction stays open"`
+	Open     environment.Count `default:"16" desc:"how many transactions, and so database connections, may be open at once; further orders wait"`
 
 	HTTP struct {
-		Addr environment.Address `default:"none" desc:"where /livez, /readyz and /metrics are, such as :8082; or none"`
+		Addr environment.Address `default:"none" desc:"the address of /livez, /readyz and /metrics, such as :8082; or none"`
 	}
 	Log environment.Log
 }
@@ -71,16 +71,16 @@ func (c *config) secrets() (database, broker environment.Secret) {
 
 const helpHead = `Usage: shop [-migrate]
 
-An example of an application: places an order again and again, each with an
-e-mail that is sent if and only if the order's transaction commits. Some orders
-roll back, some keep their transaction open for a while. The ledger's tables are
-made by verifier -migrate. Runs until SIGTERM or SIGINT; open transactions are
-then rolled back.
+An example of an application: places orders continuously, each with an e-mail
+that is sent if and only if the order's transaction commits. Some orders roll
+back, some keep their transaction open for a while. verifier -migrate makes the
+ledger's tables. Runs until SIGTERM or SIGINT; open transactions are then rolled
+back.
 
-  -migrate  create the shop's own table, and end; only this needs the right to
+  -migrate  create the shop's own table, and exit; only -migrate needs the right to
             create tables. Waits up to two minutes for the database
   -help     print this
-  -version  print of which release, revision and Go this build is
+  -version  print the build's release, revision and Go version
 
 The configuration is the environment. Variables that start with SHOP_ and are
 not listed here are an error.
@@ -91,5 +91,5 @@ const helpTail = `
 Exit codes:
   0  stopped by a signal; or -migrate or -help is done
   1  could not start or migrate: one line on standard error says why
-  2  an argument or a variable is wrong: one line on standard error says which
+  2  an argument or a variable is wrong: one line on standard error names it
 `

@@ -80,7 +80,7 @@ func keep(ctx context.Context, c *config, log *slog.Logger) error {
 	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	defer cancel()
 	if late := s.sender.Flush(ctx); late != nil {
-		log.Warn("e-mails are left to the verifiers", "error", late)
+		log.Warn("e-mails not confirmed; verifiers stage them from their rows", "error", late)
 	}
 	return err
 }

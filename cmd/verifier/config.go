@@ -25,33 +25,33 @@ const (
 type config struct {
 	variables.Bridge
 
-	HoldKeys environment.Truth `split_words:"true" default:"false" desc:"a committed message with an order key that would go to the dead queue stays in its ordered queue and holds its key instead, until what is wrong is mended"`
+	HoldKeys environment.Truth `split_words:"true" default:"false" desc:"a committed message with an order key that would go to the dead queue stays in its ordered queue instead, and holds its key until the cause is fixed"`
 
-	Prefetch environment.Count `default:"3000" desc:"how many staged messages are held at once, and in addition half as many (at least 20) of the waiting queue; bounds the memory together with BRIDGE_MAX_BYTES"`
-	MaxBytes environment.Bytes `split_words:"true" default:"268435456" desc:"how many bytes of memory the messages that are held may use, with their headers as they are when they are decoded, a quarter of them of the waiting queue and, where there are ordered queues, a quarter of those; a message that is larger is held alone"`
+	Prefetch environment.Count `default:"3000" desc:"how many messages of the staging queue are held at once; half as many (at least 20) of the waiting queue are held in addition; bounds the memory together with BRIDGE_MAX_BYTES"`
+	MaxBytes environment.Bytes `split_words:"true" default:"268435456" desc:"how many bytes of memory held messages may use, with their decoded headers: 3/4 for the staging queue, 1/4 for the waiting queue; with ordered queues 2/4, 1/4 and 1/4 for these; a larger message is held alone"`
 	Patience environment.Span  `default:"2s" desc:"how long a message waits before it is set aside in the waiting queue; set it above the time that transactions usually take"`
 
-	Settlers environment.Count `default:"16" desc:"how many lookups wait at the same time, each for a second at most and on a database connection of its own; the worker uses up to eleven more"`
+	Settlers environment.Count `default:"16" desc:"how many lookups wait at the same time, each for a second at most and on its own database connection; the worker uses up to eleven more connections"`
 
 	Unroutable     environment.Span  `default:"1m" desc:"how long a message whose target is missing is retried before it goes to the dead queue"`
-	Copies         environment.Count `default:"10" desc:"how many times at most a message is published to an exchange that nacks it, since one of its queues is full, before it goes to the dead queue; the exchange's other queues get as many copies"`
+	Copies         environment.Count `default:"10" desc:"how many times a message is published to an exchange that nacks it because one of its queues is full, before the message goes to the dead queue; the exchange's other queues get as many copies"`
 	ConfirmTimeout environment.Span  `split_words:"true" default:"10s" desc:"how long a forwarded message may stay unconfirmed before its target counts as stuck"`
-	KeepUserID     environment.Truth `split_words:"true" default:"false" desc:"forward the user-id that the sender set; the broker refuses it unless the login may"`
-	SweepAge       age               `split_words:"true" default:"168h" desc:"how old a row of the ledger must be to be removed while the queues are empty, since its message is gone then: longer than the longest transaction and the longest outage together, and at least 1h; or never"`
-	Drain          environment.Span  `default:"10s" desc:"how long the end may take, after SIGTERM; what is not through by then is handed back"`
+	KeepUserID     environment.Truth `split_words:"true" default:"false" desc:"forward the user-id that the sender set; the broker refuses it unless the login has the tag impersonator"`
+	SweepAge       age               `split_words:"true" default:"168h" desc:"the age at which an orphan row of the ledger is removed while the queues are empty; must exceed the longest transaction plus the longest outage, and be at least 1h; never turns it off"`
+	Drain          environment.Span  `default:"10s" desc:"how long draining may take after SIGTERM; then unacked messages are requeued"`
 
-	ExplainAfter   patience         `split_words:"true" default:"10s" desc:"how long a message waits for an open transaction before the log says whose that is, as far as the database's login may see it; or never"`
-	SampleInterval environment.Span `split_words:"true" default:"30s" desc:"how often the database is asked whether it is usable and how many carried messages are due, and at every tenth time how many rows are orphans"`
+	ExplainAfter   patience         `split_words:"true" default:"10s" desc:"how long a message waits for an open transaction before the log names the transaction's session, if the database's login may see it; or never"`
+	SampleInterval environment.Span `split_words:"true" default:"30s" desc:"how often the database's health and the number of due carried messages are checked; every tenth check also counts orphan rows"`
 
 	HTTP struct {
-		Addr environment.Address `default:":8081" desc:"where /livez, /readyz and /metrics are; or none"`
+		Addr environment.Address `default:":8081" desc:"the address of /livez, /readyz and /metrics; or none"`
 	}
 	Status struct {
-		Addr  environment.Private `default:"none" desc:"where the status page is, for people: host:port, or :port for 127.0.0.1; it has no login and shows statements, so name an address that only they reach"`
-		Hosts environment.Hosts   `desc:"the names that the status page and the profiles answer to beside localhost and loopback addresses, as they stand in a browser's address, without the port and with commas between them (default: no others)"`
+		Addr  environment.Private `default:"none" desc:"the address of the status page: host:port, or :port for 127.0.0.1; the page has no login and shows statements, so choose an address that only operators reach"`
+		Hosts environment.Hosts   `desc:"the host names under which the status page and the profiles answer, in addition to localhost and loopback addresses: as in a browser's address, without the port, with commas between them (default: none)"`
 	}
 	Pprof struct {
-		Addr environment.Private `default:"none" desc:"where profiles of the worker itself are, at /debug/pprof/: host:port, or :port for 127.0.0.1; it has no login"`
+		Addr environment.Private `default:"none" desc:"the address of the worker's profiles at /debug/pprof/: host:port, or :port for 127.0.0.1; they have no login"`
 	}
 	Log environment.Log
 }

@@ -109,8 +109,8 @@ func TestBadConfiguration(t *testing.T) {
 		{"BRIDGE_AMQP_URL", "", "BRIDGE_AMQP_URL: is not set"},
 		{"BRIDGE_PREFETSH", "1", "BRIDGE_PREFETSH: unknown variable; did you mean BRIDGE_PREFETCH?"},
 		{"BRIDGE_QUEUE", "", "BRIDGE_QUEUE: must have 1 to 200 bytes"},
-		{"BRIDGE_DATABASE_URL", "postgres://u:s3cret@db.example/shop?sslmode=require", "BRIDGE_DATABASE_URL: the URL lets the connection to db.example be without TLS"},
-		{"BRIDGE_AMQP_URL", "amqp://u:s3cret@127.0.0.1,mq.example/", "BRIDGE_AMQP_URL: the URL lets the connection to mq.example be without TLS"},
+		{"BRIDGE_DATABASE_URL", "postgres://u:s3cret@db.example/shop?sslmode=require", "BRIDGE_DATABASE_URL: the URL allows a connection to db.example without TLS"},
+		{"BRIDGE_AMQP_URL", "amqp://u:s3cret@127.0.0.1,mq.example/", "BRIDGE_AMQP_URL: the URL allows a connection to mq.example without TLS"},
 		{"BRIDGE_EXCHANGE", "amq.direct", "BRIDGE_EXCHANGE: begins with amq., which RabbitMQ reserves"},
 		{"BRIDGE_PREFETCH", "many", `BRIDGE_PREFETCH: "many" is not usable; give a whole number from 1 to 65535`},
 		{"BRIDGE_PREFETCH", "0", "BRIDGE_PREFETCH: "},
@@ -181,13 +181,13 @@ func TestAnUnusableServerIsNamedWithARemedy(t *testing.T) {
 		code             int
 		variable, mend   string
 	}{
-		{away, awayBroker, exitDatabase, "BRIDGE_DATABASE_URL", "see that the database is there and runs"},
-		{"sqlite:/nowhere/missing.db", awayBroker, exitDatabase, "BRIDGE_DATABASE_URL", "see that the database is there and runs"},
+		{away, awayBroker, exitDatabase, "BRIDGE_DATABASE_URL", "check that the database exists and runs"},
+		{"sqlite:/nowhere/missing.db", awayBroker, exitDatabase, "BRIDGE_DATABASE_URL", "check that the database exists and runs"},
 		{"sqlite:" + empty, awayBroker, exitSchema, "BRIDGE_DATABASE_URL", "create the tables with verifier -migrate"},
 		{"postgres://u:s3cret#@h/d", awayBroker, exitMisused, "BRIDGE_DATABASE_URL", "must be postgres://user:password@host:port/database"},
 		{"oracle://u:s3cret@h/d", awayBroker, exitMisused, "BRIDGE_DATABASE_URL", "must start with postgres://"},
-		{ledger, awayBroker, exitBroker, "BRIDGE_AMQP_URL", "see that the broker runs"},
-		{ledger, "amqps://u:s3cret@" + plain.Addr().String() + "/", exitBroker, "BRIDGE_AMQP_URL", "this one seems to have none"},
+		{ledger, awayBroker, exitBroker, "BRIDGE_AMQP_URL", "check that the broker runs"},
+		{ledger, "amqps://u:s3cret@" + plain.Addr().String() + "/", exitBroker, "BRIDGE_AMQP_URL", "this port seems to have no TLS"},
 		{ledger, "http://u:s3cret@127.0.0.1:1/", exitMisused, "BRIDGE_AMQP_URL", "not of the form"},
 	} {
 		t.Setenv("BRIDGE_DATABASE_URL", c.database)

@@ -31,7 +31,7 @@ var named = map[ops.Cause]string{
 func explain(err error) error {
 	switch {
 	case errors.Is(err, verifier.ErrNotDrained):
-		return mend.With(err, "nothing is lost, but what had been forwarded already comes twice; BRIDGE_DRAIN is how long the end may take")
+		return mend.With(err, "nothing is lost, but messages that were forwarded without their ack arrive twice; BRIDGE_DRAIN limits the drain")
 	case errors.As(err, new(*tracesError)): // its text has variable and remedy
 		return err
 	}
@@ -68,7 +68,7 @@ func (a advising) Handle(ctx context.Context, line slog.Record) error {
 		}
 		variable, remedy := advice(err)
 		if remedy == "" && ops.CauseOf(err) == ops.Database {
-			remedy = "see that the database runs; bridgectl doctor tells whether the login lacks a right"
+			remedy = "check that the database runs; bridgectl doctor reports a right that the login lacks"
 		}
 		if line.AddAttrs(slog.String("variable", variable)); remedy != "" {
 			line.AddAttrs(slog.String("mend", remedy))

@@ -62,9 +62,9 @@ func TestTheLogOfAnEndedSessionNamesTheRemedy(t *testing.T) {
 		err     error
 		want    string
 	}{
-		{"no session", driver.ErrBadConn, `variable=BRIDGE_DATABASE_URL mend="see that the database runs; bridgectl doctor`},
+		{"no session", driver.ErrBadConn, `variable=BRIDGE_DATABASE_URL mend="check that the database runs; bridgectl doctor`},
 		{"no session", bridge.ErrNoSchema, `variable=BRIDGE_DATABASE_URL mend="name the database that the senders use`},
-		{"session ended", bridge.ErrUnavailable, `variable=BRIDGE_AMQP_URL mend="see that the broker runs`},
+		{"session ended", bridge.ErrUnavailable, `variable=BRIDGE_AMQP_URL mend="check that the broker runs`},
 		{"session ended", &bridge.QueueMismatch{}, "variable=BRIDGE_QUEUE\n"},
 		{"side job fails", bridge.ErrUnavailable, "error=\"broker unavailable\"\n"},
 	} {

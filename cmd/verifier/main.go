@@ -105,7 +105,7 @@ func migrate(ctx context.Context, c config, stdout, stderr io.Writer) error {
 // health queries the readiness of the worker that runs with the same configuration.
 func health(ctx context.Context, c config, stdout, stderr io.Writer) int {
 	if c.HTTP.Addr == environment.None {
-		return fail(stderr, exitMisused, errors.New("BRIDGE_HTTP_ADDR: is none, so that nobody can be asked; set it"))
+		return fail(stderr, exitMisused, errors.New("BRIDGE_HTTP_ADDR: is none, so -health has no address to query; set it"))
 	}
 	if err := endpoints.Ask(ctx, string(c.HTTP.Addr), "/readyz"); err != nil {
 		return fail(stderr, exitFailed, err)

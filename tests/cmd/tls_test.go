@@ -72,8 +72,8 @@ func with(t *testing.T, address string, pairs ...string) string {
 func elsewhere(address string) string { return strings.Replace(address, "127.0.0.1", "localhost", 1) }
 
 const (
-	nameHostAndAuthority  = "name in the URL the host that the certificate is for, and the file with the authority that signed it"
-	nameClientCertificate = "name in the URL the files of a certificate that the server takes"
+	nameHostAndAuthority  = "name the certificate's host in the URL, and the file of the authority that signed the certificate"
+	nameClientCertificate = "name the files of a certificate that the server accepts"
 )
 
 // refusal is a verifier's error where a server refuses it or it refuses the server. says is a
@@ -115,7 +115,7 @@ func TestTLSToRabbitMQ(t *testing.T) {
 		"other host":            {elsewhere(good), "match localhost", nameHostAndAuthority},
 		"no certificate":        {with(t, good, "certfile", "", "keyfile", ""), "certificate", nameClientCertificate},
 		"certificate of others": {with(t, good, "certfile", stranger, "keyfile", strangersKey), "unknown certificate authority", nameClientCertificate},
-		"in the clear":          {"amqp://guest:guest@" + broker.Addr() + "/", "broker unavailable", "see that the broker runs"},
+		"in the clear":          {"amqp://guest:guest@" + broker.Addr() + "/", "broker unavailable", "check that the broker runs"},
 	})
 	t.Run("by options", func(t *testing.T) {
 		pair, err := tls.LoadX509KeyPair(certificate, key)
@@ -187,7 +187,7 @@ CREATE USER unchecked IDENTIFIED BY '`+password+`'; SET GLOBAL require_secure_tr
 		"authority of others":   {with(t, good, "ssl-ca", theirs.ca), "unknown authority", nameHostAndAuthority},
 		"other host":            {elsewhere(good), "match localhost", nameHostAndAuthority},
 		"no certificate":        {with(t, good, "ssl-cert", "", "ssl-key", ""), "Access denied", "correct user or password"},
-		"certificate of others": {with(t, good, "ssl-cert", stranger, "ssl-key", strangersKey), "database not reachable", "see that the database is there"},
+		"certificate of others": {with(t, good, "ssl-cert", stranger, "ssl-key", strangersKey), "database not reachable", "check that the database exists"},
 	})
 	t.Run("in the clear", func(t *testing.T) {
 		clear := strings.Replace(with(t, good, "ssl-ca", "", "ssl-cert", "", "ssl-key", ""), "//shop:", "//unchecked:", 1)

@@ -50,7 +50,7 @@ func Authorities(file string) (*x509.CertPool, error) {
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(pem) {
-		return nil, errors.New("no certificate is in it; give certificates in PEM")
+		return nil, errors.New("the file has no certificate; give certificates in PEM")
 	}
 	return pool, nil
 }

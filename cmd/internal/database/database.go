@@ -69,7 +69,7 @@ var (
 	// ErrCredentials: the database refuses the user or the password.
 	ErrCredentials = errors.New("database refuses the login")
 	// ErrClear: the server takes TLS only, and the URL asks for none.
-	ErrClear = errors.New("database takes no connection without TLS")
+	ErrClear = errors.New("database accepts no connection without TLS")
 	// ErrNoDatabase: the server has no database of this name.
 	ErrNoDatabase = errors.New("no such database")
 	// ErrUnreachable: no server answers, or the file does not exist.

@@ -154,7 +154,7 @@ func classifySQLServer(err error) error {
 	var answer mssql.Error
 	switch {
 	case strings.Contains(err.Error(), noTLS):
-		return fmt.Errorf("%w: the server has no TLS: encrypt=disable does without", ErrURL)
+		return fmt.Errorf("%w: the server has no TLS: encrypt=disable connects without it", ErrURL)
 	case !errors.As(err, &answer):
 	case reports(answer, cannotOpenDatabase):
 		return fmt.Errorf("%w, or it is offline or recovering: %w", ErrNoDatabase, err)

@@ -33,7 +33,7 @@ func ownPages(page http.Handler) http.Handler {
 		case "", "none", "same-origin":
 			page.ServeHTTP(w, r)
 		default:
-			http.Error(w, "profiles are not for the pages of other sites; enter the address by hand", http.StatusForbidden)
+			http.Error(w, "profiles are not served to pages of other sites; enter the address by hand", http.StatusForbidden)
 		}
 	})
 }

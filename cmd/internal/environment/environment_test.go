@@ -143,7 +143,7 @@ func TestASecretComesFromOnePlace(t *testing.T) {
 		{"", "", "", ""},
 		{"", file, "s3cret ", ""},
 		{"given", file, "given", "SHOP_KEY_FILE: is set, and SHOP_KEY too; unset one of them"},
-		{"", file + "x", "", "SHOP_KEY_FILE: the file cannot be read: no such file or directory; name one that can"},
+		{"", file + "x", "", "SHOP_KEY_FILE: the file cannot be read: no such file or directory; name a readable file"},
 		{"", filepath.Dir(file), "", "SHOP_KEY_FILE: the file cannot be read: is a directory"},
 		{"", empty, "", "SHOP_KEY_FILE: the file is empty"},
 		{"", "amqp://user:given@host/", "", "SHOP_KEY_FILE: the file cannot be read"}, // the secret instead of its file's name

@@ -79,7 +79,7 @@ func (s Secret) read() error {
 		if errors.As(err, &pathErr) {
 			err = pathErr.Err
 		}
-		return fmt.Errorf("%s_FILE: the file cannot be read: %w; name one that can", s.Name, err)
+		return fmt.Errorf("%s_FILE: the file cannot be read: %w; name a readable file", s.Name, err)
 	}
 	if *s.Value = strings.TrimRight(string(content), "\r\n"); *s.Value == "" {
 		return fmt.Errorf("%s_FILE: the file is empty; write the secret into it", s.Name)

@@ -34,21 +34,21 @@ var known = []struct {
 }{
 	{bridge.ErrURL, Broker, ""}, // its text has the fix
 	{bridge.ErrCredentials, Broker, "correct user, password or virtual host"},
-	{bridge.ErrConnectionLimit, Broker, "end connections that nobody needs, or raise the limit of the user, the virtual host or the node"},
-	{bridge.ErrUnavailable, Broker, "see that the broker runs, and that host and port are right"},
+	{bridge.ErrConnectionLimit, Broker, "close unused connections, or raise the limit of the user, the virtual host or the node"},
+	{bridge.ErrUnavailable, Broker, "check that the broker runs, and that host and port are right"},
 	{bridge.ErrBlocked, Broker, "free the broker's memory or disk"},
 	{database.ErrURL, Database, ""}, // its text has the fix
 	{database.ErrCredentials, Database, "correct user or password, or the client's certificate"},
 	{database.ErrClear, Database, "add ssl-ca=FILE to the URL's parameters, or tls=true for the system's authorities"},
 	{database.ErrNoDatabase, Database, "correct the database's name in the URL, or create the database"},
-	{database.ErrUnreachable, Database, "see that the database is there and runs, and that the URL is right"},
-	{database.ErrOwnTable, Database, "the comment of OpenOwnTable in its database's package under bridge says what the table must be like"},
+	{database.ErrUnreachable, Database, "check that the database exists and runs, and that the URL is right"},
+	{database.ErrOwnTable, Database, "see the requirements for the table in the comment of OpenOwnTable, in the package of its database under bridge"},
 	{bridge.ErrLaterSchema, Database, "run the release that made the tables, or a later one"},
 	{bridge.ErrNoSchema, Database, "name the right database, or create the ledger's tables with verifier -migrate"},
 	{bridge.ErrNotPrimary, Database, "name the primary, with a login that may write"},
 	{bridge.ErrReadOnly, Database, "turn off default_transaction_read_only (PostgreSQL) or transaction_read_only (MySQL, MariaDB) for this login"},
-	{bridge.ErrOtherLedger, Database, "see that the URL always leads to the same database"},
-	{bridge.ErrOtherInstance, Database, "see that the URL leads to one primary only: take an old primary, or a copy, out of its hosts, its load balancer or its pooler; after a failover or a restart it passes by itself"},
+	{bridge.ErrOtherLedger, Database, "check that the URL always leads to the same database"},
+	{bridge.ErrOtherInstance, Database, "check that the URL leads to one primary only: remove an old primary or a copy from its hosts, its load balancer or its pooler; after a failover or a restart the next session works again"},
 	{bridge.ErrProof, Database, "name the primary itself, without a proxy that changes how it locks"},
 }
 
@@ -58,7 +58,7 @@ const NoRight = "let the login read the queues, write to amq.default and to the 
 // closedAtOnce is the fix if the server closes a new connection. With TLS 1.3 a server may refuse
 // the client's certificate after the client has ended the handshake. The client's next write may
 // then lose the server's reason.
-const closedAtOnce = "see that the server runs, and name in the URL the files of a certificate that the server takes, if it asks for one; its log says why it closed the connection"
+const closedAtOnce = "check that the server runs; if it asks for a certificate, name the files of a certificate that the server accepts in the URL; the server's log says why it closed the connection"
 
 // Of returns the server that an error comes from, "" if that is unknown, and the fix, "" if none is
 // known or the error's text has it.
@@ -101,13 +101,13 @@ func Misuse(err error) bool {
 func TLS(err error) string {
 	switch {
 	case errors.As(err, new(tls.RecordHeaderError)):
-		return "name the server's port for TLS; this one seems to have none"
+		return "name the server's port for TLS; this port seems to have no TLS"
 	case errors.As(err, new(*tls.CertificateVerificationError)):
-		return "name in the URL the host that the certificate is for, and the file with the authority that signed it"
+		return "name the certificate's host in the URL, and the file of the authority that signed the certificate"
 	case strings.Contains(err.Error(), "remote error: tls: "): // amqp091 keeps only the text of an alert
-		return "name in the URL the files of a certificate that the server takes, and of its key"
+		return "name the files of a certificate that the server accepts, and of its key, in the URL"
 	case errors.As(err, new(*fs.PathError)):
-		return "name a file that can be read"
+		return "name a readable file"
 	}
 	return ""
 }

@@ -21,7 +21,7 @@ type Exposure struct {
 }
 
 func (e *Exposure) String() string {
-	return fmt.Sprintf("the URL lets the connection to %s be without TLS, or with a certificate that is not verified: everybody on the way can read and change what goes over it", e.Host)
+	return fmt.Sprintf("the URL allows a connection to %s without TLS or with an unverified certificate: an attacker on the way can read and change the traffic", e.Host)
 }
 
 // Database examines a database's URL. It returns nil if the URL requires TLS with a verified

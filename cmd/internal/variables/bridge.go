@@ -19,22 +19,22 @@ const Prefix = "BRIDGE"
 type Bridge struct {
 	Database struct {
 		URL     string `desc:"the database that holds the ledger: postgres:// or mysql://user:password@host:port/database, sqlserver:// or azuresql://user:password@host:port?database=name, or sqlite:/path/to/file; required by a verifier"`
-		URLFile string `split_words:"true" desc:"a file with it instead; it is read again for each connection"`
+		URLFile string `split_words:"true" desc:"a file that contains the URL instead; it is read again for each connection"`
 	}
-	Schema         database.Schema   `desc:"the schema that has the bridge's tables, on PostgreSQL or SQL Server, in the catalogue's spelling; all senders must open the same (default: the one that the login's search_path or default schema finds)"`
-	OwnTable       database.OwnTable `split_words:"true" desc:"a table of the application's own whose rows are looked up instead of the ledger's, as TABLE.COLUMN or SCHEMA.TABLE.COLUMN, in the catalogue's spelling; its senders open the same with OpenOwnTable"`
-	OwnTableCanary string            `split_words:"true" desc:"an INSERT of one row into that table, with $id where its ID stands, which the proof runs and rolls back at the start of each session; it shows that nothing hides the table's rows from this login, as row-level security does"`
+	Schema         database.Schema   `desc:"the schema that has the bridge's tables, on PostgreSQL or SQL Server, in the catalogue's spelling; all senders must open the same schema (default: the login's search_path or default schema decides)"`
+	OwnTable       database.OwnTable `split_words:"true" desc:"a table of the application's own whose rows are looked up instead of the ledger's, as TABLE.COLUMN or SCHEMA.TABLE.COLUMN, in the catalogue's spelling; its senders open the same table with OpenOwnTable"`
+	OwnTableCanary string            `split_words:"true" desc:"an INSERT of one row into that table, with $id in the place of the ID; the proof runs it and rolls it back at the start of each session, to show that this login sees the table's rows (row-level security can hide them)"`
 	AMQP           struct {
 		URL     string `desc:"the broker: amqp://user:password@host:port/vhost, or amqps, with commas between the addresses of a cluster; required by a verifier, but not with -migrate"`
-		URLFile string `split_words:"true" desc:"a file with it instead; it is read again for each connection"`
+		URLFile string `split_words:"true" desc:"a file that contains the URL instead; it is read again for each connection"`
 	}
-	Insecure      transit.Insecure   `default:"false" desc:"allows connections to other machines without TLS, or with a certificate that is not verified; without it a URL that lets a connection be so is refused, except to localhost, a loopback address or a socket"`
+	Insecure      transit.Insecure   `default:"false" desc:"true allows connections to other machines without TLS or with an unverified certificate; otherwise a URL that allows such a connection is refused, except to localhost, a loopback address or a socket"`
 	Queue         string             `default:"twoqueue" desc:"the staging queue; the waiting queue and the dead queue beside it are named after it"`
-	Exchange      string             `desc:"a direct exchange of the bridge's own to which senders publish, such as twoqueue.stage; all senders must know the same name, and their login needs the right to write to it and to no other exchange (default: the default exchange, whose right reaches every queue of the virtual host)"`
+	Exchange      string             `desc:"a direct exchange of the bridge's own to which senders publish, such as twoqueue.stage; all senders must use the same name, and their login needs the right to write to this exchange and to no other one (default: the default exchange, whose right reaches every queue of the virtual host)"`
 	Classic       environment.Truth  `default:"false" desc:"the queues are classic queues instead of quorum queues; RabbitMQ does not fsync a message in them before it confirms it, so a crash of its host can lose committed messages that no row carries"`
-	Audit         environment.Copies `default:"0" desc:"how many copies of dropped messages are kept (rolled back, or forwarded before), in an audit queue beside the staging queue; 0: there is no such queue"`
-	OrderedShards environment.Shards `split_words:"true" default:"0" desc:"how many ordered queues there are beside the staging queue, for messages with an order key; all senders must know the same number; 0: there are none"`
-	Allow         Allow              `desc:"the targets that may be forwarded to, as EXCHANGE:KEY patterns with commas between them, where * stands for any characters; a queue is :NAME; *:* allows every target; a backslash before a colon or a comma makes it part of a name; a message committed for another target goes to the dead queue; required by a verifier, but not with -migrate"`
+	Audit         environment.Copies `default:"0" desc:"how many copies of dropped messages (rolled back, or forwarded before) are kept in an audit queue beside the staging queue; 0: no audit queue"`
+	OrderedShards environment.Shards `split_words:"true" default:"0" desc:"the number of ordered queues beside the staging queue, for messages with an order key; all senders must use the same number; 0: none"`
+	Allow         Allow              `desc:"the targets that messages may be forwarded to, as EXCHANGE:KEY patterns with commas between them, where * stands for any characters; a queue is :NAME; *:* allows every target; a backslash before a colon or a comma makes it part of a name; a message committed for another target goes to the dead queue; required by a verifier, but not with -migrate"`
 	HandBack      environment.Span   `split_words:"true" default:"10m" desc:"how long a verifier holds a message unacked; must be shorter than the broker's consumer timeout (30m unless changed)"`
 }
 
