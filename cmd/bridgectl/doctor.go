@@ -28,23 +28,23 @@ func newDoctorCommand(a *app) *cobra.Command {
 	var workers, receivers []string
 	cmd := &cobra.Command{
 		Use:   "doctor [database] [broker]",
-		Short: "Examine the database and the broker: what is wrong, and how to mend it",
-		Long: `Looks for everything that would lose messages, stop them or slow them down: whether
-the ledger's lookup waits for open transactions, how the database is set up, whether
-the queues are there with the right arguments, what policies do to them, alarms, rights,
-versions, dead messages, the server of an inbox. Each is ok, a warning, an error, or
-unknown where the login may not look. Whatever is not ok comes with what to do about it.
+		Short: "Examine the database and the broker: problems and their fixes",
+		Long: `Looks for problems that would lose, stop or delay messages: whether the ledger's lookup
+waits for open transactions, how the database is set up, whether the queues exist with
+the right arguments, the effects of policies, alarms, rights, versions, dead messages, the
+server of an inbox. Each check ends as ok, warning or error, or as unknown if the login may
+not look. A check that is not ok has a fix.
 
-Nothing is changed, but for what the proof needs: a few rows that it records and takes
-away again, as a verifier does when it starts; and for two messages to a queue that
-does not exist, which the broker returns. No message is taken from a queue.
+Changes nothing permanently. The proof inserts a few rows and deletes them, as a verifier
+does when it starts. The doctor also publishes two messages to a queue that does not exist;
+the broker returns them. It takes no message from a queue.
 
-Much about the broker is known to its management API only: set BRIDGE_MANAGEMENT_URL,
-with a user that has the tag monitoring, and a permission on the virtual host, even an
-empty one (rabbitmqctl set_permissions USER '^$' '^$' '^$'). To see the rights of the login,
-that user needs the tag administrator.
+Many checks of the broker need its management API: set BRIDGE_MANAGEMENT_URL, with a user
+that has the tag monitoring and a permission on the virtual host, even an empty one
+(rabbitmqctl set_permissions USER '^$' '^$' '^$'). To see the login's rights, that user
+needs the tag administrator.
 
-Ends with exit code 3 if there is an error, and with 0 if there are only warnings.`,
+The exit code is 3 if there is an error, and 0 if there are only warnings.`,
 		Args:      cobra.MatchAll(cobra.OnlyValidArgs, cobra.MaximumNArgs(2)),
 		ValidArgs: []string{partDatabase, partBroker},
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -54,8 +54,8 @@ Ends with exit code 3 if there is an error, and with 0 if there are only warning
 			return a.doctor(cmd.Context(), args, workers, receivers, quiet)
 		},
 	}
-	cmd.Flags().StringSliceVar(&workers, "worker", nil, "also ask workers, by the addresses of their status pages, such as http://127.0.0.1:8082, which targets take nothing")
-	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "leave out what is ok")
+	cmd.Flags().StringSliceVar(&workers, "worker", nil, "also ask the worker with this status page, such as http://127.0.0.1:8082, which targets accept nothing; may be repeated")
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "leave out checks that are ok")
 	cmd.Flags().StringSliceVar(&receivers, "receiver", nil, "also examine this queue of a receiver: whether its dead messages are safe; may be repeated")
 	return cmd
 }
@@ -184,9 +184,9 @@ func (g *group) failed(check string, err error) {
 func remedy(err error) string {
 	text := mendOf(err)
 	if text == "" && missingRight(err) {
-		text = "the findings about rights have the statements"
+		text = "run the statements in the findings about rights"
 	}
-	return cmp.Or(text, "see what the error says")
+	return cmp.Or(text, "see the error's text")
 }
 
 // examineTransit reports whether the traffic to a server can be read on the way.
@@ -195,7 +195,7 @@ func (g *group) examineTransit(check, variable string, found *transit.Exposure) 
 		g.warn(check, "in "+variable+", "+found.Mend, "%s", found)
 		return
 	}
-	g.ok(check, "%s insists on verified TLS, or this machine", variable)
+	g.ok(check, "%s requires verified TLS, or is local", variable)
 }
 
 // fineSince adds an ok finding if the group has no more findings than before.

@@ -32,7 +32,7 @@ func (a *app) examineBroker(ctx context.Context, m *management, receivers []stri
 	a.examineAllow(broker)
 	if m == nil {
 		broker.unknown("management API", "set BRIDGE_MANAGEMENT_URL, with a user that has the tag monitoring and a permission on the virtual host, even an empty one",
-			"without it nobody sees policies, the nodes' alarms, a cluster's state, rights, other consumers and whether messages are lost")
+			"without it the doctor cannot check policies, the nodes' alarms, a cluster's state, rights, other consumers and lost messages")
 		for _, queue := range a.topology().Queues() {
 			examineDeclaration(queues, queue.Name, there[queue.Name].declared)
 		}
@@ -54,7 +54,7 @@ func (a *app) examineBroker(ctx context.Context, m *management, receivers []stri
 func (a *app) examineAllow(g *group) {
 	const check = "allow-list"
 	if len(a.config.Allow) == 0 {
-		g.unknown(check, "set it here as the verifiers have it", "BRIDGE_ALLOW is not set here, and the verifiers' own is known to them alone; none starts without it")
+		g.unknown(check, "set it to the verifiers' value", "BRIDGE_ALLOW is not set here, and only the verifiers know their own value; no verifier starts without one")
 		return
 	}
 	g.ok(check, "%s in BRIDGE_ALLOW here", count(len(a.config.Allow), "pattern"))
@@ -64,7 +64,7 @@ func (a *app) examineAllow(g *group) {
 func (a *app) examineClassic(g *group) {
 	if a.config.Classic {
 		g.warn("classic queues", "use quorum queues (BRIDGE_CLASSIC=false): README, 'A queue with other arguments'",
-			"RabbitMQ does not fsync a message in a classic queue before it confirms it: a crash of its host can lose committed messages, of which the ledger has the IDs only")
+			"RabbitMQ does not fsync a message in a classic queue before it confirms it: a crash of its host can lose committed messages whose ledger rows hold only the ID")
 	}
 }
 
@@ -89,7 +89,7 @@ func (a *app) examineAMQP(ctx context.Context, g, queues *group) (there map[stri
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, conn.Close)()
-	g.ok("connection", "the broker takes the login")
+	g.ok("connection", "the broker accepts the login")
 	product, version := conn.Server()
 	judgeVersion(g, product, version)
 	probe(ctx, g, broker)
@@ -102,7 +102,7 @@ func (a *app) examineAMQP(ctx context.Context, g, queues *group) (there map[stri
 		case missing(err):
 			queues.fail("queue "+queue.Name, "create it with bridgectl topology declare, or name the right staging queue with BRIDGE_QUEUE", "it is missing")
 		case refusedWith(err, amqp.ResourceLocked):
-			queues.fail("queue "+queue.Name, "delete it, or name another one", "it is exclusive to somebody's connection")
+			queues.fail("queue "+queue.Name, "delete it, or name another queue", "it is exclusive to another connection")
 		default:
 			queues.failed("queue "+queue.Name, err)
 		}
@@ -119,10 +119,10 @@ func examineDeclaration(g *group, name string, declared error) {
 	switch mismatch := new(bridge.QueueMismatch); {
 	case declared == nil:
 	case errors.As(declared, &mismatch):
-		g.fail(check, argumentsMend, "%s is another one, a verifier refuses the queue: %s", mismatch.Property, mismatch.Reason)
+		g.fail(check, argumentsMend, "%s differs, so a verifier refuses the queue: %s", mismatch.Property, mismatch.Reason)
 	case errors.Is(declared, bridge.ErrUnchecked):
-		g.warn(check, "set BRIDGE_MANAGEMENT_URL to have them examined, or give the login the right to configure the queue",
-			"they are unchecked, by verifiers too: the login has no right to configure the queue; if it was declared otherwise it may lose messages, or an ordered queue its order")
+		g.warn(check, "set BRIDGE_MANAGEMENT_URL, or give the login the right to configure the queue",
+			"the doctor and verifiers cannot check them: the login has no right to configure the queue; a queue with other arguments may lose messages, an ordered queue also their order")
 	default:
 		g.failed(check, declared)
 	}
@@ -140,10 +140,10 @@ func judgeVersion(g *group, product, version string) {
 	case product != "RabbitMQ":
 		g.warn(check, "use RabbitMQ 3.10 or later", "the broker calls itself %q %s; this release is tested with RabbitMQ only", product, version)
 	case !known:
-		g.unknown(check, "use RabbitMQ 3.10 or later", "the broker does not say its version in numbers: %q", version)
+		g.unknown(check, "use RabbitMQ 3.10 or later", "the broker's version is not a number: %q", version)
 	case major < leastMajor || major == leastMajor && minor < leastMinor:
 		g.fail(check, "use RabbitMQ 3.10 or later",
-			"RabbitMQ %s is too old: what it moves to the dead queue by itself can be lost on the way", version)
+			"RabbitMQ %s is too old: messages that it dead-letters can be lost", version)
 	default:
 		g.ok(check, "RabbitMQ %s", version)
 	}
@@ -174,12 +174,12 @@ func probe(ctx context.Context, g *group, broker *bridge.Broker) {
 	}
 	switch {
 	case errors.Is(err, bridge.ErrReturned):
-		g.ok(check, "messages for a queue that does not exist are returned and confirmed, as they must be")
+		g.ok(check, "the broker returns and confirms messages for a queue that does not exist, as it must")
 	case err == nil:
-		g.warn(check, "use a RabbitMQ without a plugin that takes such messages", "a message for a queue that does not exist was taken")
+		g.warn(check, "disable the broker's plugin that accepts such messages", "the broker accepted a message for a queue that does not exist")
 	case errors.Is(err, bridge.ErrBlocked):
 		g.fail(check, "free memory or disk on the broker's machines; the nodes' alarms say which",
-			"the broker takes no messages: an alarm is on; senders' transactions wait, unless their rows carry the messages")
+			"the broker accepts no messages: an alarm is on; senders' transactions wait, unless their rows carry the messages")
 	case denied(err):
 		g.fail(check, `give the login the right to write to the default exchange: a pattern that matches "amq.default"`,
 			"the login may not publish to the default exchange, so it can neither stage messages nor set them aside")
@@ -205,18 +205,18 @@ func (a *app) examineDepths(g *group, there map[string]depth) {
 	if haveStaging && haveWaiting {
 		switch ready := staging.ready + waiting.ready; {
 		case staging.consumers == 0 && ready > 0:
-			g.warn(verifiers, "start one: cmd/verifier", "none consumes %s, and %s there and in the waiting queue", t.Queue, readyText(ready))
+			g.warn(verifiers, "start a verifier: cmd/verifier", "no verifier consumes %s; %s there and in the waiting queue", t.Queue, readyText(ready))
 		case staging.consumers == 0:
-			g.warn(verifiers, "start one: cmd/verifier", "none consumes %s", t.Queue)
+			g.warn(verifiers, "start a verifier: cmd/verifier", "no verifier consumes %s", t.Queue)
 		case waiting.consumers == 0 && waiting.ready > 0:
-			g.warn(verifiers, "see the verifiers' logs: each consumes both queues", "none consumes %s, and %s there", t.WaitingQueue(), readyText(waiting.ready))
+			g.warn(verifiers, "see the verifiers' logs: each consumes both queues", "no verifier consumes %s; %s there", t.WaitingQueue(), readyText(waiting.ready))
 		default:
 			g.ok(verifiers, "%s has %s; %s there, %d in the waiting queue", t.Queue, count(staging.consumers, "consumer"), readyText(staging.ready), waiting.ready)
 		}
 	}
 	for _, queue := range t.OrderedQueues() {
 		if ordered, ok := there[queue]; ok && ordered.consumers == 0 && (staging.consumers > 0 || ordered.ready > 0) {
-			g.warn(verifiers, "start one; BRIDGE_ORDERED_SHARDS of all verifiers must be that of the senders", "none consumes %s, and %s there", queue, readyText(ordered.ready))
+			g.warn(verifiers, "start a verifier; BRIDGE_ORDERED_SHARDS must be the same number for verifiers and senders", "no verifier consumes %s; %s there", queue, readyText(ordered.ready))
 		}
 	}
 	if dead, ok := there[t.DeadQueue()]; ok {
@@ -252,8 +252,8 @@ func (a *app) examineLost(ctx context.Context, g *group, m *management) error {
 	case err != nil:
 		g.unknown(check, remedy(err), "%v", err)
 	case lost > 0:
-		g.warn(check, "if further staging queues use this ledger, the messages may be there (--queue); else ask bridgectl message about the IDs that orphans list --older-than="+short(lostAge)+" shows; what a receiver does not have, send again from your own data; only then sweep",
-			"%s, older than %s and carrying no message, though no message is ready in the queues of the verifiers or held: the messages were forwarded and the rows left, or are in the dead queue, or are lost (a queue was purged, messages expired, a verifier ran on a copy of the database)",
+		g.warn(check, "if other staging queues use this ledger, examine these too (--queue); else run bridgectl message for each ID that orphans list --older-than="+short(lostAge)+" shows; send a message that its receiver lacks again from your own data; only then sweep",
+			"%s older than %s without a carried message, and no message is ready in the verifiers' queues or held: the messages were forwarded but their rows not deleted, or are in the dead queue, or are lost (a queue was purged, messages expired, or a verifier ran on a copy of the database)",
 			count(lost, "committed row"), short(lostAge))
 	}
 	return nil

@@ -66,7 +66,7 @@ func (g *group) refused(check string, db *database.Database, part migrate.Part, 
 		remedy = "GRANT " + usage + " TO the login;\n" + remedy
 	}
 	if part == migrate.LedgerPart {
-		remedy += db.In("\nGRANT SELECT ON bridge_identity TO the login;\nthen ask again: the doctor has the statements for the other rights")
+		remedy += db.In("\nGRANT SELECT ON bridge_identity TO the login;\nthen run the doctor again: it lists the statements for the other rights")
 	}
 	g.fail(check, remedy, "%s", err)
 }
@@ -78,7 +78,7 @@ func prove(ctx context.Context, g *group, ledger driver.Ledger) {
 	_, err := driver.Prove(ctx, ledger)
 	switch {
 	case err == nil:
-		g.ok(check, "the lookup waits for open transactions, and tells how they end (proven in %v)", time.Since(start).Round(time.Millisecond))
+		g.ok(check, "the lookup waits for open transactions and reports their outcome (proven in %v)", time.Since(start).Round(time.Millisecond))
 	case errors.Is(err, bridge.ErrProof):
 		g.failed(check, err)
 	default:
@@ -101,16 +101,16 @@ func examineSchema(ctx context.Context, g *group, db *database.Database, part mi
 	}
 	switch s.State {
 	case stateMissing:
-		g.fail(check, "name the right database, or create the tables with "+up, "the tables of the %s are not there", part)
+		g.fail(check, "name the right database, or create the tables with "+up, "the tables of the %s are missing", part)
 	case stateBehind:
-		g.fail(check, "bring them to this version with "+up, "the tables of the %s are of version %d, this release needs %d", part, s.There, s.Wanted)
+		g.fail(check, "migrate them with "+up, "the %s's tables have version %d, this release needs %d", part, s.There, s.Wanted)
 	case stateTooNew:
 		g.fail(check, "use the release that made them, or a later one", "%v", s.refusal)
 	case stateNewer:
-		g.warn(check, "end the upgrade: replace the programs of this release by those of the release that made the tables",
-			"the tables of the %s are of version %d, and serve this release, which is of version %d", part, s.There, s.Wanted)
+		g.warn(check, "complete the upgrade: replace this release's programs with the release that made the tables",
+			"the %s's tables have version %d; this release, of version %d, works with them", part, s.There, s.Wanted)
 	case stateCurrent:
-		g.ok(check, "the tables of the %s are of version %d, as this release needs", part, s.There)
+		g.ok(check, "the %s's tables have version %d, as this release needs", part, s.There)
 	}
 	return s.State == stateNewer || s.State == stateCurrent
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // declareMend is the fix for a missing exchange or binding.
-const declareMend = "create it with bridgectl topology declare, or start a verifier whose login may; BRIDGE_EXCHANGE must be the same for all"
+const declareMend = "create it with bridgectl topology declare, or start a verifier whose login may declare it; BRIDGE_EXCHANGE must be the same for all senders and verifiers"
 
 // examineExchange examines the exchange to which senders publish. It creates nothing.
 func examineExchange(conn *bridge.Connection, g *group, name string) {
@@ -24,7 +24,7 @@ func examineExchange(conn *bridge.Connection, g *group, name string) {
 		g.fail(check, declareMend, "it is missing: each transaction that sends a message fails")
 		return
 	case denied(err):
-		g.unknown(check, "give the login the right to read the exchange", "the login may not ask for it")
+		g.unknown(check, "give the login the right to read the exchange", "the login may not look it up")
 		return
 	case err != nil:
 		g.failed(check, err)
@@ -35,9 +35,9 @@ func examineExchange(conn *bridge.Connection, g *group, name string) {
 	})
 	switch {
 	case refusedWith(err, amqp.PreconditionFailed):
-		g.fail(check, "delete it and run bridgectl topology declare, or name another one", "it is no durable direct exchange, a verifier refuses it: %v", err)
+		g.fail(check, "delete it and run bridgectl topology declare, or name another one", "it is not a durable direct exchange, so a verifier refuses it: %v", err)
 	case denied(err):
-		g.unknown(check, "see that it is a durable direct exchange", "it is there; the login may not compare its type")
+		g.unknown(check, "check that it is a durable direct exchange", "it exists; the login may not check its type")
 	case err != nil:
 		g.failed(check, err)
 	default:

@@ -21,7 +21,7 @@ import (
 const monitoringMend = "give the user of BRIDGE_MANAGEMENT_URL the tag monitoring, and any permission on the virtual host: rabbitmqctl set_permissions -p VHOST USER '^$' '^$' '^$'"
 
 // againMend is the fix for a missing number that the API gathers every few seconds.
-const againMend = "ask again in a few seconds; a broker that has just started has not gathered it"
+const againMend = "run the doctor again in a few seconds; a broker that has just started has no statistics yet"
 
 // examineManaged examines, over the management API, the state that AMQP does not report.
 func (a *app) examineManaged(ctx context.Context, m *management, broker, queues *group, there map[string]depth) {
@@ -41,8 +41,8 @@ func (a *app) examineManaged(ctx context.Context, m *management, broker, queues 
 		q, err := m.queue(ctx, want.Name)
 		switch {
 		case errors.Is(err, errNotThere):
-			queues.fail("arguments of "+want.Name, "see that both URLs name the same broker and virtual host",
-				"AMQP knows the queue, the management API does not")
+			queues.fail("arguments of "+want.Name, "check that both URLs name the same broker and virtual host",
+				"the queue exists over AMQP, but not in the management API")
 			continue
 		case err != nil:
 			queues.add(refusedLevel(err), "arguments of "+want.Name, monitoringMend, "%s", err)
@@ -51,7 +51,7 @@ func (a *app) examineManaged(ctx context.Context, m *management, broker, queues 
 		r := a.roleOf(want.Name)
 		examineArguments(queues, q, want, there[want.Name].declared)
 		if stale := m.newerPolicy(ctx, q); stale != "" {
-			queues.unknown("policies of "+q.Name, againMend, "policy %q is meant for the queue, and the management API does not yet tell what it does to it", stale)
+			queues.unknown("policies of "+q.Name, againMend, "policy %q matches the queue, but the management API does not report its effect yet", stale)
 		} else {
 			examinePolicies(queues, q, r, want)
 		}
@@ -168,17 +168,17 @@ func examineNodes(ctx context.Context, g *group, m *management) int {
 	before := len(g.Findings)
 	for _, n := range nodes {
 		if n.Running && (n.MemoryLimit == 0 || n.DiskLimit == 0) {
-			g.unknown(alarms, againMend, "the management API does not tell the limits of %s", n.Name)
+			g.unknown(alarms, againMend, "the management API does not report the limits of %s", n.Name)
 			return len(nodes)
 		}
 		if n.MemoryAlarm {
 			g.fail(alarms, "free memory: consume messages, or give the machine more and raise vm_memory_high_watermark",
-				"%s uses %s of memory, its limit is %s: the broker takes no messages", n.Name, n.MemoryUsed.bytes(), n.MemoryLimit.bytes())
+				"%s uses %s of memory, its limit is %s: the broker accepts no messages", n.Name, n.MemoryUsed.bytes(), n.MemoryLimit.bytes())
 		} else if crowded(n.MemoryUsed, n.MemoryLimit) {
-			g.warn(alarms, "see what uses it, before the alarm stops all senders", "%s uses %s of memory, its limit is %s", n.Name, n.MemoryUsed.bytes(), n.MemoryLimit.bytes())
+			g.warn(alarms, "find out which queues or connections use it, before the alarm stops all senders", "%s uses %s of memory, its limit is %s", n.Name, n.MemoryUsed.bytes(), n.MemoryLimit.bytes())
 		}
 		if n.DiskAlarm {
-			g.fail(alarms, "free disk space", "%s has %s of disk left, its limit is %s: the broker takes no messages", n.Name, n.DiskFree.bytes(), n.DiskLimit.bytes())
+			g.fail(alarms, "free disk space", "%s has %s of disk left, its limit is %s: the broker accepts no messages", n.Name, n.DiskFree.bytes(), n.DiskLimit.bytes())
 		} else if n.Running && n.DiskLimit > 0 && n.DiskFree < 2*n.DiskLimit {
 			g.warn(alarms, "free disk space, before the alarm stops all senders", "%s has %s of disk left, its limit is %s", n.Name, n.DiskFree.bytes(), n.DiskLimit.bytes())
 		}
@@ -189,7 +189,7 @@ func examineNodes(ctx context.Context, g *group, m *management) int {
 	for _, n := range nodes {
 		if n.Running && n.DiskLimit < leastDisk {
 			g.warn(disk, "set disk_free_limit.absolute in rabbitmq.conf to 1GB or more",
-				"%s stops taking messages when %s of disk are left: too late for what is on its way", n.Name, n.DiskLimit.bytes())
+				"%s stops accepting messages when %s of disk are left: too late for messages that are on their way", n.Name, n.DiskLimit.bytes())
 		}
 	}
 	g.fineSince(before, disk, "1 GB or more on %s", count(len(nodes), "node"))
@@ -200,7 +200,7 @@ func examineNodes(ctx context.Context, g *group, m *management) int {
 			g.warn(resources, "raise the limit of open files of the broker's service", "%s uses %d of %d file descriptors", n.Name, n.FilesUsed, n.FilesMost)
 		}
 		if crowded(n.ProcessesUsed, n.ProcessesMost) {
-			g.warn(resources, "close connections and channels that nobody uses", "%s uses %d of %d Erlang processes", n.Name, n.ProcessesUsed, n.ProcessesMost)
+			g.warn(resources, "close unused connections and channels", "%s uses %d of %d Erlang processes", n.Name, n.ProcessesUsed, n.ProcessesMost)
 		}
 	}
 	g.fineSince(before, resources, "files and processes are below four fifths of their limits")
@@ -227,18 +227,18 @@ func examineState(g *group, q *managedQueue, nodes int) {
 	check := "members of " + q.Name
 	if q.Type != "quorum" {
 		if q.State != "" && q.State != "running" && q.State != "flow" && q.State != "idle" {
-			g.fail(check, "start the node that it is on", "the queue is %s", q.State)
+			g.fail(check, "start the queue's node", "the queue is %s", q.State)
 		} else if nodes > 1 {
-			g.warn(check, "use quorum queues (BRIDGE_CLASSIC=false)", "a %s queue is on one of %d nodes: while that is down, nothing moves", q.Type, nodes)
+			g.warn(check, "use quorum queues (BRIDGE_CLASSIC=false)", "a %s queue is on one of %d nodes: while this node is down, its messages are stuck", q.Type, nodes)
 		}
 		return
 	}
 	members, online := len(q.Members), len(q.Online)
 	switch {
 	case members == 0:
-		g.unknown(check, againMend, "the management API does not tell them")
+		g.unknown(check, againMend, "the management API does not report them")
 	case online <= members/2:
-		g.fail(check, "start the nodes that are missing", "%d of %d are online, which is no majority: nothing moves", online, members)
+		g.fail(check, "start the nodes that are missing", "%d of %d are online, not a majority: its messages are stuck", online, members)
 	case online < members:
 		g.warn(check, "start the nodes that are missing", "%d of %d are online", online, members)
 	case members < 3 && nodes >= 3:
@@ -278,9 +278,9 @@ func examineConsumers(ctx context.Context, g *group, m *management, q *managedQu
 	}
 	switch {
 	case len(names) > 0 && r == roleStaging:
-		g.fail(check, "stop it, and take its right to read the queue", "a program that is no verifier takes staged messages: %s", strings.Join(names, "; "))
+		g.fail(check, "stop it, and take its right to read the queue", "a program other than a verifier consumes staged messages: %s", strings.Join(names, "; "))
 	case len(names) > 0:
-		g.warn(check, "see that it means to, and does what bridgectl dead would", "a program that is not ours takes dead messages: %s", strings.Join(names, "; "))
+		g.warn(check, "check that this program is meant to handle dead messages", "a program other than the bridge's consumes dead messages: %s", strings.Join(names, "; "))
 	}
 }
 
@@ -300,7 +300,7 @@ func (a *app) examineRights(ctx context.Context, g *group, m *management) {
 			"the management API shows the rights of %s to an administrator only", user)
 		return
 	case errors.Is(err, errNotThere):
-		g.unknown(check, "see how the broker knows the login (LDAP, OAuth), and look there", "the broker has no list of rights for %s", user)
+		g.unknown(check, "look up the rights where the broker finds the login (LDAP, OAuth)", "the broker lists no rights for %s", user)
 		return
 	case err != nil:
 		g.failed(check, err)
@@ -312,7 +312,7 @@ func (a *app) examineRights(ctx context.Context, g *group, m *management) {
 	needs := []need{
 		{"read", rights.Read, t.Queue, "a verifier cannot consume it"},
 		{"read", rights.Read, t.WaitingQueue(), "a verifier cannot consume it"},
-		{"read", rights.Read, t.DeadQueue(), "bridgectl dead cannot look into it"},
+		{"read", rights.Read, t.DeadQueue(), "bridgectl dead cannot read it"},
 		{"write", rights.Write, "amq.default", "senders cannot stage, verifiers cannot set messages aside"},
 	}
 	if t.Exchange != "" {
@@ -324,7 +324,7 @@ func (a *app) examineRights(ctx context.Context, g *group, m *management) {
 	for _, need := range needs {
 		matches, err := regexp.MatchString(need.pattern, need.name)
 		if err != nil {
-			g.unknown(check, "compare the pattern with the name "+need.name, "the pattern for %s is not one that this program understands: %q", need.right, need.pattern)
+			g.unknown(check, "compare the pattern with the name "+need.name, "bridgectl cannot parse the pattern for %s: %q", need.right, need.pattern)
 		} else if need.pattern == "" || !matches {
 			g.fail(check, fmt.Sprintf("rabbitmqctl set_permissions, with a pattern for %s that matches %q", need.right, need.name),
 				"%s may not %s %q: %s", user, need.right, need.name, need.what)

@@ -50,15 +50,15 @@ func TestNodes(t *testing.T) {
 	}{
 		{"split", well + `,"partitions":["b@host"]`, "cluster", inspect.Error, "a@host does not see b@host"},
 		{"down", `"running":false,"partitions":[],"type":"disc"`, "cluster", inspect.Warning, "a@host does not run"},
-		{"no memory", strings.Replace(well, `"mem_alarm":false`, `"mem_alarm":true`, 1), "alarms", inspect.Error, "the broker takes no messages"},
+		{"no memory", strings.Replace(well, `"mem_alarm":false`, `"mem_alarm":true`, 1), "alarms", inspect.Error, "the broker accepts no messages"},
 		{"no disk", strings.Replace(well, `"disk_free_alarm":false`, `"disk_free_alarm":true`, 1), "alarms", inspect.Error, "of disk left"},
-		{"a low watermark", strings.Replace(well, `"disk_free_limit":2000000000`, `"disk_free_limit":50000000`, 1), "disk watermark", inspect.Warning, "stops taking messages when 48 MiB of disk are left"},
+		{"a low watermark", strings.Replace(well, `"disk_free_limit":2000000000`, `"disk_free_limit":50000000`, 1), "disk watermark", inspect.Warning, "stops accepting messages when 48 MiB of disk are left"},
 		{"nearly no memory", strings.Replace(well, `"mem_used":1`, `"mem_used":900`, 1), "alarms", inspect.Warning, "of memory"},
 		{"nearly no disk", strings.Replace(well, `"disk_free":9`, `"disk_free":3`, 1), "alarms", inspect.Warning, "of disk left"},
 		{"nearly no files", strings.Replace(well, `"fd_used":10`, `"fd_used":900`, 1), "resources", inspect.Warning, "900 of 1000 file descriptors"},
 		{"nearly no processes", strings.Replace(well, `"proc_used":10`, `"proc_used":900`, 1), "resources", inspect.Warning, "900 of 1000 Erlang processes"},
-		{"nothing known yet", `"running":true`, "alarms", inspect.Unknown, "does not tell the limits"},
-		{"disk not watched", strings.Replace(well, `"disk_free_limit":2000000000`, `"disk_free_limit":"disk_free_monitoring_disabled"`, 1), "alarms", inspect.Unknown, "does not tell the limits"},
+		{"nothing known yet", `"running":true`, "alarms", inspect.Unknown, "does not report the limits"},
+		{"disk not watched", strings.Replace(well, `"disk_free_limit":2000000000`, `"disk_free_limit":"disk_free_monitoring_disabled"`, 1), "alarms", inspect.Unknown, "does not report the limits"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			g := new(group)
@@ -114,7 +114,7 @@ func TestQueuesOfAllKinds(t *testing.T) {
 				}
 			}
 			examineArguments(g, &managedQueue{Name: "q", Type: "quorum", Durable: true, Arguments: args}, staging, nil)
-		}, "arguments of q", inspect.Error, `must be "" (the default exchange): what the broker gives up`},
+		}, "arguments of q", inspect.Error, `must be "" (the default exchange): messages that the broker gives up`},
 		{"a federated queue", func(g *group) {
 			examinePolicies(g, &managedQueue{Name: "q", Type: "quorum", Policy: "p", EffectivePolicy: looseMap{"federation-upstream-set": "all"}}, roleStaging, staging)
 		}, "policies of q", inspect.Warning, `federation-upstream-set is "all"`},
@@ -133,14 +133,14 @@ func TestQueuesOfAllKinds(t *testing.T) {
 		}, "encryption of the API", inspect.Warning, "without TLS"},
 		{"no majority", func(g *group) {
 			examineState(g, &managedQueue{Name: "q", Type: "quorum", Members: []string{"a", "b", "c"}, Online: []string{"a"}}, 3)
-		}, "members of q", inspect.Error, "1 of 3 are online, which is no majority"},
+		}, "members of q", inspect.Error, "1 of 3 are online, not a majority"},
 		{"few members", func(g *group) {
 			examineState(g, &managedQueue{Name: "q", Type: "quorum", Members: []string{"a"}, Online: []string{"a"}}, 3)
 		}, "members of q", inspect.Warning, "1 members in a cluster of 3 nodes"},
 		{"two members", func(g *group) {
 			examineState(g, &managedQueue{Name: "q", Type: "quorum", Members: []string{"a", "b"}, Online: []string{"a", "b"}}, 2)
 		}, "members of q", inspect.Warning, "the loss of either"},
-		{"members not reported", func(g *group) { examineState(g, &managedQueue{Name: "q", Type: "quorum"}, 1) }, "members of q", inspect.Unknown, "does not tell"},
+		{"members not reported", func(g *group) { examineState(g, &managedQueue{Name: "q", Type: "quorum"}, 1) }, "members of q", inspect.Unknown, "does not report"},
 		{"a queue that is down", func(g *group) { examineState(g, &managedQueue{Name: "q", Type: "classic", State: "down"}, 1) }, "members of q", inspect.Error, "the queue is down"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -214,7 +214,7 @@ func TestAMissingRightIsReportedWithItsGrant(t *testing.T) {
 	}
 	g := new(group)
 	g.refused("schema", new(database.Database), migrate.LedgerPart, &pgconn.PgError{Code: "XX000"})
-	if g.Findings[0].Fix != "see what the error says" {
+	if g.Findings[0].Fix != "see the error's text" {
 		t.Errorf("%+v", g.Findings)
 	}
 	// Operators paste the statements, so each begins a line.
@@ -231,7 +231,7 @@ func TestTheDoctorKnowsTheOrderedQueues(t *testing.T) {
 	t.Run("one has no consumer", func(t *testing.T) {
 		g := new(group)
 		a.examineDepths(g, map[string]depth{"q": {consumers: 1}, "q.waiting": {consumers: 1}, "q.ordered.0": {consumers: 1}, "q.ordered.1": {ready: 1}})
-		g.expect(t, "verifiers", inspect.Warning, "none consumes q.ordered.1, and 1 message is ready")
+		g.expect(t, "verifiers", inspect.Warning, "no verifier consumes q.ordered.1; 1 message is ready")
 	})
 	t.Run("one may not be read", func(t *testing.T) {
 		g := new(group)

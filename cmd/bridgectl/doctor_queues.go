@@ -34,11 +34,11 @@ func examineArguments(g *group, q *managedQueue, want bridge.Queue, declared err
 	const mend = argumentsMend
 	switch {
 	case !q.Durable:
-		g.fail(check, mend, "the queue is not durable: a restart of the broker takes it away")
+		g.fail(check, mend, "the queue is not durable: a restart of the broker deletes it")
 	case q.AutoDelete:
 		g.fail(check, mend, "the queue deletes itself with its last consumer")
 	case q.Exclusive:
-		g.fail(check, mend, "the queue is exclusive to somebody's connection")
+		g.fail(check, mend, "the queue is exclusive to another connection")
 	}
 	names := make(map[string]bool)
 	for name := range want.Arguments {
@@ -78,7 +78,7 @@ func wantedText(v any) string {
 
 func argumentMend(name, mend string) string {
 	if name == "x-queue-type" {
-		return mend + "; or set BRIDGE_CLASSIC to what is there"
+		return mend + "; or set BRIDGE_CLASSIC to match the queue"
 	}
 	return mend
 }
@@ -86,12 +86,12 @@ func argumentMend(name, mend string) string {
 // harmful has the consequence of each argument that a queue must not have.
 var harmful = map[string]string{
 	"x-message-ttl":             "messages expire, and committed ones are lost",
-	"x-expires":                 "the queue is deleted when nobody uses it, with what is in it",
+	"x-expires":                 "an unused queue is deleted with its messages",
 	"x-max-length":              "a full queue drops messages, or refuses them",
 	"x-max-length-bytes":        "a full queue drops messages, or refuses them",
 	"x-overflow":                "a verifier refuses the queue",
-	"x-dead-letter-exchange":    "what is rejected goes elsewhere",
-	"x-dead-letter-routing-key": "what is rejected goes elsewhere",
+	"x-dead-letter-exchange":    "rejected messages go elsewhere",
+	"x-dead-letter-routing-key": "rejected messages go elsewhere",
 	"x-max-priority":            "a verifier refuses the queue",
 	"x-single-active-consumer":  "only one verifier at a time gets messages",
 }
@@ -99,11 +99,11 @@ var harmful = map[string]string{
 // missed has the consequence of each required argument that is missing or has another value.
 var missed = map[string]string{
 	"x-queue-type":              "a verifier refuses the queue",
-	"x-delivery-limit":          "messages that are handed back too often are dropped or go to the dead queue",
-	"x-dead-letter-exchange":    "what the broker gives up is lost instead of going to the dead queue",
-	"x-dead-letter-routing-key": "what the broker gives up is lost instead of going to the dead queue",
-	"x-dead-letter-strategy":    "what the broker gives up can be lost on the way to the dead queue",
-	"x-overflow":                "what the broker gives up can be lost on the way to the dead queue",
+	"x-delivery-limit":          "messages that are requeued too often are dropped or go to the dead queue",
+	"x-dead-letter-exchange":    "messages that the broker gives up are lost instead of going to the dead queue",
+	"x-dead-letter-routing-key": "messages that the broker gives up are lost instead of going to the dead queue",
+	"x-dead-letter-strategy":    "messages that the broker gives up can be lost on the way to the dead queue",
+	"x-overflow":                "messages that the broker gives up can be lost on the way to the dead queue",
 	"x-max-length":              "a verifier refuses the queue",
 }
 
@@ -140,7 +140,7 @@ func examinePolicies(g *group, q *managedQueue, r role, want bridge.Queue) {
 		}
 	}
 	by := "policy " + strings.Join(names, " and ")
-	mend := "take it out of " + by + ", or have its pattern not match the queue"
+	mend := "remove it from " + by + ", or change its pattern so that it does not match the queue"
 	policy := q.EffectivePolicy
 	if r != roleAudit {
 		if ttl, ok := policy["message-ttl"]; ok {
@@ -159,18 +159,18 @@ func examinePolicies(g *group, q *managedQueue, r role, want bridge.Queue) {
 		}
 	}
 	if expires, ok := policy["expires"]; ok {
-		g.fail(check, mend, "expires is %s: the queue is deleted when nobody uses it, with what is in it", millisText(expires))
+		g.fail(check, mend, "expires is %s: an unused queue is deleted with its messages", millisText(expires))
 	}
 	if limit, ok := policy["delivery-limit"].(float64); ok && q.Type == "quorum" && sooner(limit, want.Arguments["x-delivery-limit"]) {
-		g.fail(check, mend, "delivery-limit is %s: messages that are handed back too often %s", valueText(limit), givenUp(r))
+		g.fail(check, mend, "delivery-limit is %s: messages that are requeued too often %s", valueText(limit), givenUp(r))
 	}
 	// For this setting a queue's argument prevails over a policy.
 	if exchange, ok := policy["dead-letter-exchange"]; ok && want.Arguments["x-dead-letter-exchange"] == nil {
-		g.warn(check, mend, "dead-letter-exchange is %q: what somebody rejects here goes there", fmt.Sprint(exchange))
+		g.warn(check, mend, "dead-letter-exchange is %q: messages that a consumer rejects go there", fmt.Sprint(exchange))
 	}
 	for _, name := range []string{"federation-upstream", "federation-upstream-set"} {
 		if value, ok := policy[name]; ok {
-			g.warn(check, mend, "%s is %q: messages come in from another broker, where no ledger of ours was asked", name, fmt.Sprint(value))
+			g.warn(check, mend, "%s is %q: messages arrive from another broker, without a check by this ledger", name, fmt.Sprint(value))
 		}
 	}
 	if len(names) == 0 {
@@ -200,7 +200,7 @@ func refusedText(r role) string {
 	if r == roleStaging {
 		return "senders' transactions fail"
 	}
-	return "verifiers hold what is dead until there is room"
+	return "verifiers hold dead messages until there is room"
 }
 
 // sooner reports whether a policy's delivery limit is below ours.
@@ -241,15 +241,15 @@ func examineConsumerTimeout(g *group, queues []*managedQueue, handBack time.Dura
 	switch {
 	case least > 0 && handBack >= least:
 		g.fail(check, fmt.Sprintf("raise it above %s, or lower BRIDGE_HAND_BACK", short(handBack)),
-			"it is %s on %s, and verifiers hold messages for %s: the broker takes them back before, and their sessions end", short(least), where, short(handBack))
+			"it is %s on %s, and verifiers hold messages for %s: the broker requeues them earlier and ends the verifiers' sessions", short(least), where, short(handBack))
 	case least > 0:
-		g.ok(check, "it is %s on %s; verifiers hand messages back after %s", short(least), where, short(handBack))
+		g.ok(check, "it is %s on %s; verifiers requeue messages after %s", short(least), where, short(handBack))
 	case handBack >= defaultConsumerTimeout:
 		g.warn(check, "raise consumer_timeout in rabbitmq.conf above it, or lower BRIDGE_HAND_BACK",
-			"BRIDGE_HAND_BACK is %s; unless consumer_timeout was raised, the broker takes messages back after %s, and sessions end", short(handBack), short(defaultConsumerTimeout))
+			"BRIDGE_HAND_BACK is %s; unless consumer_timeout was raised, the broker requeues messages after %s and ends the verifiers' sessions", short(handBack), short(defaultConsumerTimeout))
 	default:
 		g.unknown(check, "ask on the broker's machine: rabbitmqctl eval 'application:get_env(rabbit, consumer_timeout).'",
-			"the broker does not tell it; unless it was lowered it is %s, and verifiers hand messages back after %s", short(defaultConsumerTimeout), short(handBack))
+			"the broker does not report it; unless lowered it is %s, and verifiers requeue messages after %s", short(defaultConsumerTimeout), short(handBack))
 	}
 }
 

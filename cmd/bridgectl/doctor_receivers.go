@@ -14,13 +14,13 @@ const enoughDeliveries = 100
 func examineReceiver(ctx context.Context, g *group, m *management, name string) {
 	check := "receiver's queue " + name
 	if m == nil {
-		g.unknown(check, "set BRIDGE_MANAGEMENT_URL", "AMQP does not tell its arguments")
+		g.unknown(check, "set BRIDGE_MANAGEMENT_URL", "AMQP does not report its arguments")
 		return
 	}
 	q, err := m.queue(ctx, name)
 	switch {
 	case errors.Is(err, errNotThere):
-		g.fail(check, "have the receiver declare it", "missing: messages for it wait in the staging queue, and then go to the dead queue")
+		g.fail(check, "let the receiver declare it", "missing: messages for it wait in the staging queue, and then go to the dead queue")
 		return
 	case err != nil:
 		g.add(refusedLevel(err), check, monitoringMend, "%s", err)
@@ -49,12 +49,12 @@ func examineReceiver(ctx context.Context, g *group, m *management, name string) 
 		number, _ := limit.(float64)
 		switch {
 		case !isSet:
-			g.warn(check, mend, "x-delivery-limit is not set: from RabbitMQ 4 on it is 20, which receivers reach that lose their connection so often")
+			g.warn(check, mend, "x-delivery-limit is not set: from RabbitMQ 4 on it is 20, and a message reaches it if its receivers lose their connection that often")
 		case number < enoughDeliveries:
-			g.warn(check, mend, "the delivery limit is %s: receivers that lose their connection or hand messages back so often reach it", valueText(limit))
+			g.warn(check, mend, "the delivery limit is %s: a message reaches it if its receivers lose their connection or requeue it that often", valueText(limit))
 		}
 	}
-	g.fineSince(before, check, "what the broker gives up goes to a dead queue, at least once")
+	g.fineSince(before, check, "messages that the broker gives up go to a dead queue, at least once")
 }
 
 // examineDeadTarget looks for the queue to which the default exchange routes dead messages.
@@ -62,7 +62,7 @@ func examineDeadTarget(ctx context.Context, g *group, m *management, q *managedQ
 	key, isSet := q.setting("x-dead-letter-routing-key", "dead-letter-routing-key")
 	target := fmt.Sprint(key)
 	if !isSet {
-		g.warn(check, "set x-dead-letter-routing-key to the dead queue", "it has no dead-letter routing key: dead messages go where their own routing key leads")
+		g.warn(check, "set x-dead-letter-routing-key to the dead queue", "it has no dead-letter routing key: dead messages are routed by their own routing key")
 		return
 	}
 	if _, err := m.queue(ctx, target); errors.Is(err, errNotThere) {

@@ -35,14 +35,14 @@ func examineRetryQueues(ctx context.Context, g *group, m *management, name strin
 		}
 		if len(wrong) > 0 {
 			slices.Sort(wrong)
-			g.fail(check, "delete the queue when it is empty; idempotency.DeclareReceiver makes it", "%s: %s: the receiver does not start, or messages come back late, or are lost", want.Name, strings.Join(wrong, "; "))
+			g.fail(check, "delete the queue when it is empty; idempotency.DeclareReceiver declares it", "%s: %s: the receiver does not start, or messages return late, or are lost", want.Name, strings.Join(wrong, "; "))
 		}
 	}
 	switch {
 	case len(missing) == len(wanted):
 		return // other delays, or none
 	case len(missing) > 0:
-		g.warn(check, "start the receiver again: idempotency.DeclareReceiver makes them", "%s missing: messages that fail are retried in place, and hold up others", strings.Join(missing, ", "))
+		g.warn(check, "restart the receiver: idempotency.DeclareReceiver declares them", "%s missing: messages that fail are retried in place, and delay other messages", strings.Join(missing, ", "))
 	}
-	g.fineSince(before, check, "messages that fail wait there, and come back at least once")
+	g.fineSince(before, check, "messages that fail wait there, and return at least once")
 }

@@ -53,19 +53,19 @@ func examineWorkers(ctx context.Context, pages []string) group {
 			g.fail(name, "free memory or disk on the broker, or raise its limit of connections", "nothing can be published: %s", report.Blocked)
 		}
 		if report.Foreign != "" {
-			g.fail(name, "BRIDGE_QUEUE names it, for the senders and the verifiers of a database", "%s", report.Foreign)
+			g.fail(name, "give each database's senders and verifiers their own staging queue (BRIDGE_QUEUE)", "%s", report.Foreign)
 		}
 		for _, t := range report.Targets {
-			text := fmt.Sprintf("%s takes nothing: %s; %s for %s", t.Target, t.Reason, count(t.Messages, "message"), short(report.Now.Sub(t.Since).Round(time.Second)))
+			text := fmt.Sprintf("%s accepts nothing: %s; %s for %s", t.Target, t.Reason, count(t.Messages, "message"), short(report.Now.Sub(t.Since).Round(time.Second)))
 			if t.DeadLetterAt != nil {
 				text += fmt.Sprintf("; the next dead letter in %s", short(max(0, t.DeadLetterAt.Sub(report.Now)).Round(time.Second)))
 			}
 			g.warn(name, t.Mend, "%s", text)
 		}
 		if rest := report.TargetsHeld - len(report.Targets); rest > 0 {
-			g.warn(name, "see its log", "%d more targets take nothing", rest)
+			g.warn(name, "see its log", "%d more targets accept nothing", rest)
 		}
-		g.fineSince(before, name, "%s; every target takes its messages", report.State)
+		g.fineSince(before, name, "%s; every target accepts its messages", report.State)
 	}
 	return g
 }
@@ -92,10 +92,10 @@ func askWorker(ctx context.Context, page string) (report workerReport, err error
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return report, fmt.Errorf("it answers %s: the address may be no status page, or the name may be missing in BRIDGE_STATUS_HOSTS", response.Status)
+		return report, fmt.Errorf("it answers %s: the address may not be a status page, or its host name is missing in BRIDGE_STATUS_HOSTS", response.Status)
 	}
 	if err := json.NewDecoder(io.LimitReader(response.Body, workerMost)).Decode(&report); err != nil || report.State == "" {
-		return report, errors.New("it does not answer as a status page does")
+		return report, errors.New("its answer is not a status page's")
 	}
 	return report, nil
 }

@@ -22,7 +22,7 @@ var mends = []struct {
 	{bridge.ErrNoSchema, "name the right database, or create the tables with bridgectl migrate up"},
 	{errManagementLogin, "correct its user and password, and " + monitoringMend},
 	{errManagementRights, monitoringMend},
-	{errManagementAway, "see that the management plugin runs, and that host and port are right"},
+	{errManagementAway, "check that the management plugin runs, and that host and port are right"},
 }
 
 // missingRight reports whether a database refuses the login a statement, by the drivers' codes.

@@ -159,7 +159,7 @@ func TestEachErrorIsOneLineAndItsExitCode(t *testing.T) {
 		t.Run(c.args+" "+c.env, func(t *testing.T) {
 			away(t, strings.Fields(c.env)...)
 			line := commandtest.Refused(t, run, "bridgectl", c.code, strings.Fields(c.args)...)
-			if !strings.Contains(line, c.want) || (c.code == exitFailed) != strings.Contains(line, "; see that ") {
+			if !strings.Contains(line, c.want) || (c.code == exitFailed) != strings.Contains(line, "; check that ") {
 				t.Errorf("it says %q", line)
 			}
 		})
@@ -232,7 +232,7 @@ func TestTheDoctorAndTheStatusShowPresentAndMissingParts(t *testing.T) {
 		t.Errorf("a healthy file: exit code %d\n%s", code, stdout)
 	}
 	code, stdout, _ = called(t, append(file, "BRIDGE_INBOX_URL"+strings.TrimPrefix(file[0], "BRIDGE_DATABASE_URL")), "doctor", "database")
-	if code != exitUnwell || !strings.Contains(stdout, "the tables of the inbox are not there") {
+	if code != exitUnwell || !strings.Contains(stdout, "the tables of the inbox are missing") {
 		t.Errorf("without an inbox: exit code %d\n%s", code, stdout)
 	}
 	code, stdout, stderr := called(t, file, "status")

@@ -113,7 +113,7 @@ func (m *management) get(ctx context.Context, answer any, path ...string) error 
 	case http.StatusOK:
 	case http.StatusNotFound:
 		if isWhoami(path) {
-			return fmt.Errorf("%s: %w: somebody else answers", what, errManagementAway)
+			return fmt.Errorf("%s: %w: another server answers", what, errManagementAway)
 		}
 		return fmt.Errorf("%s: %w", what, errNotThere)
 	case http.StatusUnauthorized, http.StatusForbidden:
@@ -122,7 +122,7 @@ func (m *management) get(ctx context.Context, answer any, path ...string) error 
 		return fmt.Errorf("%s: %w: it answers %s", what, errManagementAway, response.Status)
 	}
 	if err := json.Unmarshal(body, answer); err != nil {
-		return fmt.Errorf("%s: %w: it does not answer in the form of RabbitMQ's", what, errManagementAway)
+		return fmt.Errorf("%s: %w: its answer has not the form of RabbitMQ's", what, errManagementAway)
 	}
 	return nil
 }

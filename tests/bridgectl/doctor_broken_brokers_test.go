@@ -87,9 +87,9 @@ var brokenBrokers = []brokenBroker{
 	{"a small delivery limit", nil, staged(quorum(amqp.Table{"x-delivery-limit": 20})), nil,
 		[]found{{"arguments of twoqueue", inspect.Error, "x-delivery-limit is 20, must be 1000000"}}},
 	{"a small delivery limit, without the management API", []string{"BRIDGE_MANAGEMENT_URL="}, staged(quorum(amqp.Table{"x-delivery-limit": 20})), nil,
-		[]found{{"arguments of twoqueue", inspect.Error, "x-delivery-limit is another one"}}},
+		[]found{{"arguments of twoqueue", inspect.Error, "x-delivery-limit differs"}}},
 	{"an argument of which only the broker knows", nil, staged(quorum(amqp.Table{"x-queue-leader-locator": "balanced"})), nil,
-		[]found{{"arguments of twoqueue", inspect.Error, "x-queue-leader-locator is another one, a verifier refuses the queue"}}},
+		[]found{{"arguments of twoqueue", inspect.Error, "x-queue-leader-locator differs, so a verifier refuses the queue"}}},
 	{"limits of the dead and the audit queue", []string{"BRIDGE_AUDIT=100"}, func(w *world) {
 		w.queue("twoqueue.dead", amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": 1000000, "x-max-length": 1})
 		w.queue("twoqueue.dropped", amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": 1000000, "x-max-length": 5, "x-overflow": "drop-head"})
@@ -135,7 +135,7 @@ var brokenBrokers = []brokenBroker{
 	}, nothing, []found{{"policies of twoqueue", inspect.Error, "max-length is 10, and a full queue drops"}}},
 
 	{"a fanout in the place of the senders' exchange", []string{"BRIDGE_EXCHANGE=twoqueue.stage"}, func(w *world) { w.exchange("fanout") }, nil,
-		[]found{{"exchange twoqueue.stage", inspect.Error, "no durable direct exchange"}}},
+		[]found{{"exchange twoqueue.stage", inspect.Error, "not a durable direct exchange"}}},
 	{"no senders' exchange", []string{"BRIDGE_EXCHANGE=twoqueue.stage"}, nothing, func(w *world) {
 		must(w.t, w.channel().ExchangeDelete("twoqueue.stage", false, false))
 	}, []found{{"exchange twoqueue.stage", inspect.Error, "is missing"}}},
@@ -149,8 +149,8 @@ var brokenBrokers = []brokenBroker{
 	}},
 
 	{"messages and no verifier", nil, nil, func(w *world) { w.publish("twoqueue"); w.publish("twoqueue.dead") }, []found{
-		{"verifiers", inspect.Warning, "none consumes twoqueue"},
-		{"verifiers", inspect.Warning, "and 1 message is ready there and in the waiting queue"},
+		{"verifiers", inspect.Warning, "no verifier consumes twoqueue"},
+		{"verifiers", inspect.Warning, "; 1 message is ready there and in the waiting queue"},
 		{"dead messages", inspect.Warning, "1 message is ready in twoqueue.dead"},
 		{"allow-list", inspect.Unknown, "BRIDGE_ALLOW is not set here"},
 	}},
@@ -162,5 +162,5 @@ var brokenBrokers = []brokenBroker{
 		{"connection limit", inspect.Warning, "the virtual host may have 12 connections"},
 	}},
 	{"messages that wait without a consumer", nil, nil, func(w *world) { w.publish("twoqueue.waiting"); w.consume("twoqueue") },
-		[]found{{"verifiers", inspect.Warning, "none consumes twoqueue.waiting, and 1 message is ready there"}}},
+		[]found{{"verifiers", inspect.Warning, "no verifier consumes twoqueue.waiting; 1 message is ready there"}}},
 }

@@ -18,8 +18,8 @@ func TestTheDoctorFindsTheFaultsOfADatabase(t *testing.T) {
 		check string
 		words string
 	}{
-		{"no tables", "", "schema", "the tables of the ledger are not there"},
-		{"an earlier version", "DELETE FROM bridge_ledger_version WHERE version_id = 4", "schema", "are of version 3, this release needs 4"},
+		{"no tables", "", "schema", "the tables of the ledger are missing"},
+		{"an earlier version", "DELETE FROM bridge_ledger_version WHERE version_id = 4", "schema", "the ledger's tables have version 3, this release needs 4"},
 		{"no identity", "DELETE FROM bridge_identity", "ledger", "bridge_identity is empty"},
 		{"a lookup that does not wait", "ALTER TABLE bridge_ledger DROP CONSTRAINT bridge_ledger_pkey", "proof", "while the transaction was open"},
 		{"an unlogged ledger", "ALTER TABLE bridge_ledger SET UNLOGGED", "logged tables", "bridge_ledger: unlogged"},

@@ -62,7 +62,7 @@ func TestTheDoctorFindsReceiversWhoseDeadMessagesAreLost(t *testing.T) {
 			}
 		})
 	}
-	if d, _ := w.tool("BRIDGE_MANAGEMENT_URL=").until(func(diagnosis, int) bool { return true }, "broker", "--receiver", "safe"); !d.has("receiver's queue safe", inspect.Unknown, "AMQP does not tell") {
+	if d, _ := w.tool("BRIDGE_MANAGEMENT_URL=").until(func(diagnosis, int) bool { return true }, "broker", "--receiver", "safe"); !d.has("receiver's queue safe", inspect.Unknown, "AMQP does not report") {
 		t.Errorf("without the management API: %+v", d)
 	}
 }

@@ -131,9 +131,9 @@ func TestTheDoctorLooksNoFurtherThanTheLoginMay(t *testing.T) {
 	}{
 		{[]string{api}, 0, []found{{"management API", inspect.Unknown, "without it"}}},
 		{[]string{api, fixed}, 0, []found{
-			{"arguments of twoqueue", inspect.Warning, "they are unchecked"},
-			{"arguments of twoqueue.waiting", inspect.Warning, "they are unchecked"},
-			{"arguments of twoqueue.dead", inspect.Warning, "they are unchecked"},
+			{"arguments of twoqueue", inspect.Warning, "cannot check them"},
+			{"arguments of twoqueue.waiting", inspect.Warning, "cannot check them"},
+			{"arguments of twoqueue.dead", inspect.Warning, "cannot check them"},
 		}},
 		{[]string{fixed}, 0, []found{{"arguments of twoqueue", inspect.OK, "quorum"}}}, // the API reports them
 		{[]string{limited}, 2 + unseen, []found{

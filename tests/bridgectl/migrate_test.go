@@ -151,7 +151,7 @@ func TestMigrateReportsTablesOfLaterReleases(t *testing.T) {
 		level           inspect.Level
 		says            string
 	}{
-		{"newer", current.Identity, inspect.Warning, "are of version 5, and serve this release, which is of version 4"},
+		{"newer", current.Identity, inspect.Warning, "tables have version 5; this release, of version 4, works with them"},
 		{"too new", "", inspect.Error, "is of version 6, this release works with 4 and 5"},
 	} {
 		for _, part := range []string{"ledger", "inbox"} {

@@ -25,7 +25,7 @@ func TestATargetThatTakesNothingIsReported(t *testing.T) {
 		"BRIDGE_AMQP_URL="+s.AMQP, "BRIDGE_QUEUE="+s.Topology.Queue)
 	doctor.Await()
 	said := strings.Join(strings.Fields(doctor.Stdout.String()), " ")
-	for _, words := range []string{`queue "missing" takes nothing: the queue does not exist; 1 message for`, "the next dead letter in", "> declare the queue"} {
+	for _, words := range []string{`queue "missing" accepts nothing: the queue does not exist; 1 message for`, "the next dead letter in", "> declare the queue"} {
 		if !strings.Contains(said, words) {
 			t.Errorf("the doctor does not say %q:\n%s%s", words, doctor.Stdout.String(), doctor.Stderr.String())
 		}
