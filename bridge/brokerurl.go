@@ -81,7 +81,7 @@ func checkURL(address string, config *tls.Config) error {
 	case config != nil && !secure:
 		return errors.New("BrokerOptions.TLS needs a URL with amqps in the place of amqp")
 	case config != nil && files:
-		return errors.New("BrokerOptions.TLS is given, and parameters for TLS in the URL too; remove the one or the other")
+		return errors.New("BrokerOptions.TLS and parameters for TLS in the URL exclude each other; remove one of them")
 	case (query.Get("certfile") == "") != (query.Get("keyfile") == ""):
 		return fmt.Errorf("%w: a client's certificate needs both certfile and keyfile", ErrURL)
 	}

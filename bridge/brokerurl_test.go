@@ -36,7 +36,7 @@ func TestAnUnusableURLIsRefusedAndTLSNotLeftOutSilently(t *testing.T) {
 	}
 	for url, want := range map[string]string{
 		"amqp://" + login: "TLS needs a URL with amqps",
-		"amqps://" + login + "?cacertfile=/nowhere/ca.pem": "remove the one or the other",
+		"amqps://" + login + "?cacertfile=/nowhere/ca.pem": "remove one of them",
 	} {
 		if err := dialFails(t, t.Context(), url, &bridge.BrokerOptions{TLS: new(tls.Config)}); !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", url, err, want)

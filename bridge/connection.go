@@ -117,7 +117,7 @@ func connectError(ctx context.Context, host string, err error) error {
 	case errors.As(err, &amqpErr) && amqpErr.Code == amqp.NotAllowed && strings.Contains(amqpErr.Reason, "connection limit"):
 		return fmt.Errorf("connect to the broker at %s: %w: %w", host, ErrConnectionLimit, ErrUnavailable)
 	case errors.Is(err, amqp.ErrVhost): // RabbitMQ gives a reason when it refuses a virtual host
-		return fmt.Errorf("connect to the broker at %s: it closed the connection without a word: %w", host, ErrUnavailable)
+		return fmt.Errorf("connect to the broker at %s: it closed the connection and gave no reason: %w", host, ErrUnavailable)
 	case errors.As(err, &amqpErr) && amqpErr.Code == amqp.NotAllowed:
 		return fmt.Errorf("connect to the broker at %s: virtual host missing, or the login has no permission on it (rabbitmqctl set_permissions): %w", host, ErrCredentials)
 	}

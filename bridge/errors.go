@@ -52,7 +52,7 @@ var (
 	// ErrOtherInstance: connections of one pool reach different servers, or the server has been
 	// restarted since the proof. The text names both. No outcome of the other server was believed
 	// (rule 6 in the package's comment).
-	ErrOtherInstance = errors.New("another server answers than the proof covers")
+	ErrOtherInstance = errors.New("answer from another server than the proved one")
 
 	// ErrReadOnly: the transaction is read-only. It was begun so (sql.TxOptions.ReadOnly), or by a
 	// setting of the login or the connection (PostgreSQL: default_transaction_read_only; MySQL and
@@ -63,7 +63,7 @@ var (
 
 	// ErrProof: the database does not make a lookup wait for an open transaction, so no verifier
 	// may judge by it (rule 5 in the package's comment).
-	ErrProof = errors.New("the ledger's lookup is not to be trusted here")
+	ErrProof = errors.New("the ledger's lookup is unreliable on this database")
 
 	// ErrInvalidMessage: the message can never be sent as it is; the text names the
 	// field. Nothing of it was sent.

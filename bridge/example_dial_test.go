@@ -13,7 +13,7 @@ func ExampleDial() {
 	ctx := context.Background()
 	broker, err := bridge.Dial(ctx, "amqp://shop:secret@localhost/", &bridge.BrokerOptions{Name: "shop"})
 	if errors.Is(err, bridge.ErrCredentials) {
-		log.Fatal("the broker is there, and refuses user, password or virtual host: ", err)
+		log.Fatal("the broker refuses user, password or virtual host: ", err)
 	}
 	if err != nil {
 		log.Fatal(err)
@@ -22,7 +22,7 @@ func ExampleDial() {
 
 	err = bridge.Topology{Queue: "twoqueue"}.Declare(ctx, broker)
 	if mismatch := new(bridge.QueueMismatch); errors.As(err, &mismatch) {
-		log.Fatalf("queue %s is there, with another %s", mismatch.Queue, mismatch.Property)
+		log.Fatalf("queue %s exists with another %s", mismatch.Queue, mismatch.Property)
 	}
 	if err != nil {
 		log.Fatal(err)

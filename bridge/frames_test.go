@@ -124,7 +124,7 @@ func TestAnUnreadableContentHeaderEndsNoConnection(t *testing.T) {
 	}{
 		"none":                      {[]byte{0, 0}, false, ""},
 		"32 lists":                  {headersOf(nested(32)), false, ""},
-		"33 lists":                  {headersOf(nested(33)), true, `message "id" cannot be read: tables and lists lie more than 32 deep`},
+		"33 lists":                  {headersOf(nested(33)), true, `message "id" cannot be read: tables and lists are nested more than 32 deep`},
 		"thousands of lists":        {headersOf(nested(20_000)), true, "32 deep"},
 		"8192 elements":             {headersOf(list(8192)), false, ""},
 		"8193 elements":             {headersOf(list(8193)), true, "more than 8192 elements"},

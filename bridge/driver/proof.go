@@ -32,7 +32,7 @@ const canaryPatience = 3 * time.Second
 const proofPause = 500 * time.Millisecond
 
 // errCanaryLate: the transaction of a canary was ended before the proof was done.
-var errCanaryLate = fmt.Errorf("a canary's transaction was ended, since it was open for %v", canaryPatience)
+var errCanaryLate = fmt.Errorf("a canary's transaction was ended after %v", canaryPatience)
 
 // whyLate ends the error of a proof that did not finish in time.
 const whyLate = "its statements wait for a lock on the table (VACUUM FULL, ALTER TABLE, LOCK TABLE), " +
@@ -92,7 +92,7 @@ func (p *Proven) Recent(ctx context.Context, ids []uuid.UUID, age time.Duration)
 // expect returns an error if an outcome came from another instance.
 func (p *Proven) expect(from Instance) error {
 	if from != p.instance {
-		return fmt.Errorf("%w: the proof covers %s, an answer is from %s", bridge.ErrOtherInstance, p.instance, from)
+		return fmt.Errorf("%w: the proof covers %s, the answer came from %s", bridge.ErrOtherInstance, p.instance, from)
 	}
 	return nil
 }
@@ -143,7 +143,7 @@ func sleep(ctx context.Context, d time.Duration) {
 
 func prove(ctx context.Context, ledger Ledger) (Instance, error) {
 	if ledger.DB().Stats().MaxOpenConnections == 1 {
-		return "", errors.New("prove the ledger: the pool may have one connection, must have two at least")
+		return "", errors.New("prove the ledger: pool allows 1 connection, needs at least 2")
 	}
 	if err := ledger.Check(ctx); err != nil {
 		return "", err
@@ -176,10 +176,10 @@ func proveRollback(ctx context.Context, p *Proven) error {
 			return fmt.Errorf("settle the canary: %w", err)
 		}
 		if outcome != StillOpen {
-			return fmt.Errorf("%w: the lookup said %q while the transaction was open", bridge.ErrProof, outcome)
+			return fmt.Errorf("%w: the lookup returned %q while the transaction was open", bridge.ErrProof, outcome)
 		}
 		if waited := time.Since(start); waited < proofWait/2 {
-			return fmt.Errorf("%w: the lookup came back after %v while the transaction was open", bridge.ErrProof, waited)
+			return fmt.Errorf("%w: the lookup returned after %v while the transaction was open", bridge.ErrProof, waited)
 		}
 		if err := expectCommitted(ctx, p, canary, false, "while its transaction was open"); err != nil {
 			return err
@@ -240,7 +240,7 @@ func proveBeside(ctx context.Context, p *Proven, committed uuid.UUID) error {
 			return fmt.Errorf("look up two canaries: %w", err)
 		}
 		if !slices.Equal(ids, []uuid.UUID{committed}) {
-			return fmt.Errorf("%w: the non-waiting lookup of a committed canary and an open one found %d, must find the committed one alone", bridge.ErrProof, len(ids))
+			return fmt.Errorf("%w: the non-waiting lookup of a committed canary and an open one found %d, must find only the committed one", bridge.ErrProof, len(ids))
 		}
 		return nil
 	})
@@ -254,7 +254,7 @@ func proveRecent(ctx context.Context, p *Proven, committed uuid.UUID) error {
 		return nil
 	}
 	if _, err := p.Recent(ctx, []uuid.UUID{committed}, MinSweepAge); err != nil {
-		return fmt.Errorf("ask when a canary was recorded: %w", err)
+		return fmt.Errorf("look up a recent canary: %w", err)
 	}
 	return nil
 }
@@ -328,7 +328,7 @@ func endWhileSettling(ctx context.Context, p *Proven, canary uuid.UUID, want Out
 	select {
 	case err := <-settled:
 		if err == nil {
-			err = fmt.Errorf("%w: the lookup said %q while the transaction was open", bridge.ErrProof, want)
+			err = fmt.Errorf("%w: the lookup returned %q while the transaction was open", bridge.ErrProof, want)
 		}
 		return err
 	case <-time.After(settleBegins):
@@ -352,7 +352,7 @@ func expectSettled(ctx context.Context, p *Proven, canary uuid.UUID, want Outcom
 		case outcome == want:
 			return nil
 		case outcome != StillOpen:
-			return fmt.Errorf("%w: the lookup said %q %s, not %q", bridge.ErrProof, outcome, when, want)
+			return fmt.Errorf("%w: the lookup returned %q %s, not %q", bridge.ErrProof, outcome, when, want)
 		case ctx.Err() != nil:
 			return fmt.Errorf("settle the canary: still open: %w", context.Cause(ctx))
 		}

@@ -39,7 +39,7 @@ func (l mysqlLock) SessionLock(ctx context.Context, conn *sql.Conn) error {
 		return fmt.Errorf("lock: %w", err)
 	}
 	if !locked.Bool {
-		return errors.New("lock: another migrator does not end, or the address names no database")
+		return errors.New("lock: another migrator is still running, or the address names no database")
 	}
 	bound := fmt.Sprintf(`SET @bridge_usual_wait = @@SESSION.lock_wait_timeout, SESSION lock_wait_timeout = %d`, mysqlTableWait)
 	if _, err := conn.ExecContext(ctx, bound); err != nil {

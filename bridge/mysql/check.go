@@ -26,7 +26,7 @@ func (l *Ledger) readIdentity(ctx context.Context) (uuid.UUID, error) {
 	err = l.db.GetContext(ctx, &engine, `SELECT engine FROM information_schema.tables
 WHERE table_schema = DATABASE() AND table_name = 'bridge_ledger'`)
 	if errors.Is(err, sql.ErrNoRows) {
-		return uuid.Nil, errors.New("the login has no right on bridge_ledger: GRANT INSERT, or what else it needs")
+		return uuid.Nil, errors.New("the login has no right on bridge_ledger: GRANT INSERT, or the rights of its role")
 	}
 	if err != nil {
 		return uuid.Nil, fmt.Errorf("read the engine of bridge_ledger: %w", err)
@@ -52,9 +52,9 @@ WHERE Variable_name IN ('wsrep_on', 'group_replication_single_primary_mode')`)
 	for _, s := range settings {
 		switch {
 		case s.Name == "wsrep_on" && !mysqlserver.Off(s.Value):
-			return fmt.Errorf("%w: in a Galera cluster no node waits for the locks of another (wsrep_on = %s)", bridge.ErrNotPrimary, s.Value)
+			return fmt.Errorf("%w: in a Galera cluster no node waits for another's locks (wsrep_on = %s)", bridge.ErrNotPrimary, s.Value)
 		case s.Name == "group_replication_single_primary_mode" && mysqlserver.Off(s.Value):
-			return fmt.Errorf("%w: with several primaries none waits for the locks of another (%s = %s)", bridge.ErrNotPrimary, s.Name, s.Value)
+			return fmt.Errorf("%w: with several primaries no node waits for another's locks (%s = %s)", bridge.ErrNotPrimary, s.Name, s.Value)
 		}
 	}
 	if err := l.checkConsistency(ctx); err != nil {

@@ -60,7 +60,7 @@ func classify(err error) error {
 	case noDatabase:
 		return fmt.Errorf("%w: the address must name a database: %w", bridge.ErrNoSchema, err)
 	case noSuchIndex:
-		return fmt.Errorf("the index that the statements are bound to is gone, or IGNORED or INVISIBLE: bring it back, or open the table anew: %w", err)
+		return fmt.Errorf("the index that the statements need is missing, IGNORED or INVISIBLE: restore it, or open the table again: %w", err)
 	case readOnlyOption, readOnlyMode:
 		return fmt.Errorf("%w: %w", bridge.ErrNotPrimary, err)
 	case tooManySessions, tooManyOfUser, tooMuchOfUser:

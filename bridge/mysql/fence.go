@@ -34,7 +34,7 @@ func (fence) Leave(ctx context.Context, tx bridge.Tx) error {
 	case err == nil:
 		return nil
 	case mysqlserver.Number(err) == noSavepoint:
-		return fmt.Errorf("%w: a deadlock whose error was ignored has rolled it back, or a statement on tables has committed it; later statements are committed one by one", bridge.ErrTxEnded)
+		return fmt.Errorf("%w: a deadlock whose error was ignored has rolled it back, or a statement such as CREATE TABLE has committed it; later statements are committed one by one", bridge.ErrTxEnded)
 	}
 	return fmt.Errorf("release savepoint: %w", classify(err))
 }

@@ -67,7 +67,7 @@ func classify(in schema.Name, err error) error {
 	case undefinedTable, undefinedColumn:
 		return fmt.Errorf("%w: %s: %w", bridge.ErrNoSchema, in.Fix("search_path"), err)
 	case undefinedFunction:
-		return fmt.Errorf("%w: the ledger's functions are not there, as after a dump of the tables alone: run the CREATE FUNCTION statements that bridgectl migrate print shows: %w", bridge.ErrNoSchema, err)
+		return fmt.Errorf("%w: the ledger's functions are missing, as after a dump of the tables alone: run the CREATE FUNCTION statements that bridgectl migrate print shows: %w", bridge.ErrNoSchema, err)
 	case readOnly: // on a standby every transaction is read-only
 		return fmt.Errorf("%w: %w", bridge.ErrReadOnly, err)
 	case missingRight:

@@ -49,7 +49,7 @@ func inspectOwn(ctx context.Context, db *sqlx.DB, own bridge.OwnTable) (table, c
 	case !found.IsTable:
 		return "", "", fmt.Errorf("%s is not a table", own.Table)
 	case !found.Logged:
-		return "", "", fmt.Errorf("%s is temporary or unlogged: a crash would take committed rows away", own.Table)
+		return "", "", fmt.Errorf("%s is temporary or unlogged: a crash would remove committed rows", own.Table)
 	case !found.HasColumn:
 		return "", "", fmt.Errorf("%s has no column %s", own.Table, column)
 	case found.Type != "uuid":

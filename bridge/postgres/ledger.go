@@ -311,7 +311,7 @@ func (l *Ledger) check(ctx context.Context, names ...string) error {
 		case err != nil:
 			return err
 		}
-		return fmt.Errorf("%w: subscription %s writes to %s what another primary commits, and a transaction that is open there looks rolled back here: "+
+		return fmt.Errorf("%w: subscription %s writes the commits of another primary to %s, and that primary's open transactions look rolled back here: "+
 			"use the publisher, or take the table out of the publication", bridge.ErrNotPrimary, name, table)
 	}
 	return nil

@@ -93,7 +93,7 @@ func TestSettleLeavesTheConnectionAsItWas(t *testing.T) {
 func TestPoolOfOneIsNoProof(t *testing.T) {
 	_, ledger := newLedger(t, "")
 	ledger.DB().SetMaxOpenConns(1)
-	if _, err := driver.Prove(t.Context(), ledger); err == nil || errors.Is(err, bridge.ErrProof) || !strings.Contains(err.Error(), "one connection") {
+	if _, err := driver.Prove(t.Context(), ledger); err == nil || errors.Is(err, bridge.ErrProof) || !strings.Contains(err.Error(), "pool allows 1 connection") {
 		t.Errorf("the proof says %v", err)
 	}
 }

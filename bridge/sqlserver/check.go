@@ -70,9 +70,9 @@ func (l *Ledger) readIdentity(ctx context.Context) (uuid.UUID, error) {
 	case s.Updateability.String != mssql.ReadWrite:
 		return uuid.Nil, fmt.Errorf("%w: it is %q; connect to the primary, without ApplicationIntent=ReadOnly", bridge.ErrNotPrimary, s.Updateability.String)
 	case s.Compatibility < mssql.MinCompatibility:
-		return uuid.Nil, fmt.Errorf("the database's compatibility level is %d, must be %d at least: ALTER DATABASE CURRENT SET COMPATIBILITY_LEVEL", s.Compatibility, mssql.MinCompatibility)
+		return uuid.Nil, fmt.Errorf("the database's compatibility level is %d, must be at least %d: ALTER DATABASE CURRENT SET COMPATIBILITY_LEVEL", s.Compatibility, mssql.MinCompatibility)
 	case s.Durability.String != mssql.Durable && !s.Babelfish: // Babelfish does not show it
-		return uuid.Nil, fmt.Errorf("delayed durability is %s, must be %s, or a crash could undo what was forwarded: ALTER DATABASE CURRENT SET DELAYED_DURABILITY = %s", s.Durability.String, mssql.Durable, mssql.Durable)
+		return uuid.Nil, fmt.Errorf("delayed durability is %s, must be %s, or a crash could undo transactions of forwarded messages: ALTER DATABASE CURRENT SET DELAYED_DURABILITY = %s", s.Durability.String, mssql.Durable, mssql.Durable)
 	case !s.KeyType.Valid:
 		return uuid.Nil, fmt.Errorf("%w: there is no bridge_ledger with an id, or the login has no right on it: call migrate.Ledger, or GRANT SELECT ON %s", bridge.ErrNoSchema, l.schema.In("bridge_ledger"))
 	case s.KeyType.String != keyType:

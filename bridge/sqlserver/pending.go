@@ -53,7 +53,7 @@ FROM bridge_inbox_pending ` + pendingByKey + ` AND state = CAST(text(@p3) AS var
 	doubtDue = packing.Unpack(`SET NOCOUNT OFF;
 SET XACT_ABORT OFF;
 SET LOCK_TIMEOUT 0;
-UPDATE t SET state = 'doubtful', due_ms = ` + nowMS + `, error = 'started, and not heard of since'
+UPDATE t SET state = 'doubtful', due_ms = ` + nowMS + `, error = 'started, no result since'
 FROM bridge_inbox_pending t ` + pendingByKey + ` AND state = 'started' AND due_ms < ` + nowMS)
 )
 

@@ -90,7 +90,7 @@ func onlyMember(ledger uuid.UUID, record []byte) (amqp.Delivery, error) {
 	case err != nil:
 		return amqp.Delivery{}, err
 	case len(alone) != 1:
-		return amqp.Delivery{}, fmt.Errorf("%w: %d records in the place of one", bridge.ErrMalformed, len(alone))
+		return amqp.Delivery{}, fmt.Errorf("%w: %d records instead of one", bridge.ErrMalformed, len(alone))
 	}
 	if text, ok := alone[0].Headers[headerUnreadable]; ok {
 		return amqp.Delivery{}, fmt.Errorf("%w: %v", bridge.ErrMalformed, text)

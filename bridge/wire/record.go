@@ -190,7 +190,7 @@ func readRecord(properties, body []byte) (d amqp.Delivery, err error) {
 	// A frame's estimate for many small headers is more than their bytes. Beyond it the
 	// message could not be dead-lettered with its headers.
 	if size := limits.HeaderBytes(amqp.Publishing{Headers: d.Headers}); size > maxProperties {
-		return amqp.Delivery{Body: body}, fmt.Errorf("%d headers are reckoned at %d bytes: at most %d", len(d.Headers), size, maxProperties)
+		return amqp.Delivery{Body: body}, fmt.Errorf("%d headers count as %d bytes: at most %d", len(d.Headers), size, maxProperties)
 	}
 	return d, nil
 }
@@ -240,7 +240,7 @@ func decodeRecord(properties, body []byte, deepest int) (d amqp.Delivery, err er
 	d.AppId = short(flagAppID)
 	switch {
 	case r.failed:
-		return d, errors.New("properties are not those of an AMQP content header")
+		return d, errors.New("properties are not an AMQP content header")
 	case len(r.b) > 0:
 		return d, fmt.Errorf("%d bytes too many in the properties", len(r.b))
 	}

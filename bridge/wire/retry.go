@@ -33,7 +33,7 @@ func Retry(d amqp.Delivery, failed, retries int) (amqp.Publishing, error) {
 	d.Headers[HeaderAttempts], d.Headers[HeaderRetries] = int64(failed), int64(retries)
 	copied := Republished(d)
 	if size := limits.HeaderBytes(copied); size > maxProperties {
-		return amqp.Publishing{}, fmt.Errorf("%w: its headers are reckoned at %d bytes: at most %d", bridge.ErrInvalidMessage, size, maxProperties)
+		return amqp.Publishing{}, fmt.Errorf("%w: its headers count as %d bytes: at most %d", bridge.ErrInvalidMessage, size, maxProperties)
 	}
 	return copied, nil
 }

@@ -266,7 +266,7 @@ func validate(m bridge.Message) error {
 		return errors.New("field Publishing.ReplyTo: direct reply-to works on the sender's own channel only; name a queue")
 	}
 	if m.Target().DirectReply() {
-		return errors.New("field RoutingKey: a direct reply-to is no queue, and the broker does not say whether the message arrived; name a queue")
+		return errors.New("field RoutingKey: a direct reply-to is no queue, and the broker does not report whether the message arrived; name a queue")
 	}
 	for _, key := range (Staged{Message: m}).CopyKeys() {
 		if (bridge.Target{Exchange: m.Exchange, RoutingKey: key}).DirectReply() {

@@ -1,5 +1,5 @@
 // Package crash kills processes with SIGKILL at exactly the points of the table in package bridge
-// ('What happens at a crash'), and servers in the middle of traffic. It then checks the
+// ('Crashes'), and servers in the middle of traffic. It then checks the
 // consequences in the database and the queues.
 //
 // The test binary runs itself once more as the victim. The victim reaches its point, reports it

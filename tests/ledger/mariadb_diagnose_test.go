@@ -56,7 +56,7 @@ func TestMariaDBDiagnose(t *testing.T) {
 		t.Run("locks unseen", func(t *testing.T) {
 			config, admin := database(t)
 			unseeing := mariaDBVerifier[:len(mariaDBVerifier)-1]
-			ledgertest.Finds(t, inspectorOf(t, openMySQL(t, mariaDBRole(t, config, admin, unseeing...))), "who holds a message up", inspect.Warning, "data_lock_waits")
+			ledgertest.Finds(t, inspectorOf(t, openMySQL(t, mariaDBRole(t, config, admin, unseeing...))), "holders of a row", inspect.Warning, "data_lock_waits")
 		})
 	}
 	t.Run("a healthy server is well", func(t *testing.T) {
@@ -99,7 +99,7 @@ func TestMariaDBDiagnose(t *testing.T) {
 		"idle time-out":     {parameters: map[string]string{"wait_timeout": "20"}, check: "time-outs", level: inspect.Warning, says: "wait_timeout is 20s"},
 		"MariaDB's default packets": {do: []string{"SET GLOBAL max_allowed_packet = 16777216"}, undo: []string{"SET GLOBAL max_allowed_packet = 23068672"},
 			check: "size of a carried message", level: inspect.Warning, says: "three quarters of it, 12582912"},
-		"others unseen":           {lacks: "PROCESS ON *.*", check: "who holds a message up", level: inspect.Warning, says: "PROCESS"},
+		"others unseen":           {lacks: "PROCESS ON *.*", check: "holders of a row", level: inspect.Warning, says: "PROCESS"},
 		"age unseen":              {lacks: "PROCESS ON *.*", check: "oldest open transaction", level: inspect.Unknown, says: "PROCESS"},
 		"another engine":          {do: []string{"ALTER TABLE bridge_watermark ENGINE = MyISAM"}, check: "engine", level: inspect.Error, says: "bridge_watermark is MyISAM"},
 		"no right to delete":      {lacks: "SELECT, DELETE ON bridge_ledger", do: []string{"GRANT SELECT ON bridge_ledger TO $role"}, check: "rights of a verifier", level: inspect.Error, says: "lacks DELETE ON bridge_ledger"},
@@ -109,7 +109,7 @@ func TestMariaDBDiagnose(t *testing.T) {
 		"orphans": {do: []string{"INSERT INTO bridge_ledger (id, recorded_at) VALUES ('1', UTC_TIMESTAMP() - INTERVAL 8 DAY), ('2', UTC_TIMESTAMP() - INTERVAL 9 DAY)"},
 			check: "orphans", level: inspect.Warning, says: "days old: 2;"},
 		// A session may have a clock of its own.
-		"a clock somewhat wrong": {parameters: map[string]string{"timestamp": "UNIX_TIMESTAMP(SYSDATE()) + 30"}, check: "clock", level: inspect.Warning, says: "from ours"},
+		"a clock somewhat wrong": {parameters: map[string]string{"timestamp": "UNIX_TIMESTAMP(SYSDATE()) + 30"}, check: "clock", level: inspect.Warning, says: "differs from"},
 		"a wrong clock":          {parameters: map[string]string{"timestamp": "UNIX_TIMESTAMP(SYSDATE()) - 3600"}, check: "clock", level: inspect.Error, says: "-"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -143,10 +143,10 @@ func TestMariaDBDiagnose(t *testing.T) {
 	t.Run("a receiver's server", func(t *testing.T) {
 		_, admin := database(t)
 		inbox := diagnoser(func(ctx context.Context) ([]inspect.Finding, error) { return mysqlinspect.DiagnoseInbox(ctx, admin) })
-		ledgertest.Finds(t, inbox, "binary log", inspect.OK, "it is waited for")
+		ledgertest.Finds(t, inbox, "binary log", inspect.OK, "commits wait for it")
 		execute(t, admin, "SET GLOBAL sync_binlog = 0")
 		defer execute(t, admin, "SET GLOBAL sync_binlog = 1")
-		ledgertest.Finds(t, inbox, "binary log", inspect.Warning, "claim another one has seen")
+		ledgertest.Finds(t, inbox, "binary log", inspect.Warning, "another receiver saw its claim")
 	})
 	if words.watch == "" { // MySQL's variables belong to a plugin
 		t.Run("semi-synchronous replication", func(t *testing.T) {
@@ -213,7 +213,7 @@ func TestMariaDBDiagnose(t *testing.T) {
 	t.Run("a pool of one connection", func(t *testing.T) {
 		_, admin := database(t)
 		admin.SetMaxOpenConns(1)
-		ledgertest.Finds(t, inspectorOf(t, openMySQL(t, admin)), "connection pool", inspect.Error, "one connection")
+		ledgertest.Finds(t, inspectorOf(t, openMySQL(t, admin)), "connection pool", inspect.Error, "pool allows 1 connection")
 	})
 }
 

@@ -122,7 +122,7 @@ func testMariaDBOwnTableIsReadByAnIndexInUse(t *testing.T) {
 	}
 	must(t, tx.Rollback())
 	execute(t, db, "ALTER TABLE orders DROP INDEX z")
-	if _, _, err := ledger.Settle(t.Context(), id, time.Second); err == nil || !strings.Contains(err.Error(), "the index that the statements are bound to is gone") {
+	if _, _, err := ledger.Settle(t.Context(), id, time.Second); err == nil || !strings.Contains(err.Error(), "the index that the statements need is missing") {
 		t.Errorf("settle without the index: %v", err)
 	}
 }

@@ -82,8 +82,8 @@ func testPostgresDiagnose(t *testing.T, server *servers.Postgres) {
 		"idle time-out":           {do: []string{"ALTER ROLE $role SET idle_in_transaction_session_timeout = '20s'"}, check: "time-outs", level: inspect.Warning, says: "idle_in_transaction_session_timeout is 20s"},
 		"few connections":         {do: []string{"ALTER ROLE $role CONNECTION LIMIT 10"}, check: "connections left", level: inspect.Warning, says: "of 10"},
 		"a database's few":        {do: []string{"DO $$ BEGIN EXECUTE 'ALTER DATABASE ' || current_database() || ' CONNECTION LIMIT 12'; END $$"}, check: "connections left", level: inspect.Warning, says: "of 12"},
-		"no statistics":           {do: []string{"ALTER SYSTEM SET track_activities = off"}, undo: []string{"ALTER SYSTEM RESET track_activities"}, check: "who holds a message up", level: inspect.Warning, says: "track_activities is off"},
-		"others unseen":           {lacks: "pg_read_all_stats", check: "who holds a message up", level: inspect.Warning, says: "pg_read_all_stats"},
+		"no statistics":           {do: []string{"ALTER SYSTEM SET track_activities = off"}, undo: []string{"ALTER SYSTEM RESET track_activities"}, check: "holders of a row", level: inspect.Warning, says: "track_activities is off"},
+		"others unseen":           {lacks: "pg_read_all_stats", check: "holders of a row", level: inspect.Warning, says: "pg_read_all_stats"},
 		"autovacuum off":          {do: []string{"ALTER SYSTEM SET autovacuum = off"}, undo: []string{"ALTER SYSTEM RESET autovacuum"}, check: "autovacuum", level: inspect.Warning, says: "whole server"},
 		"autovacuum off for it":   {do: []string{"ALTER TABLE bridge_ledger SET (autovacuum_enabled = false)"}, check: "autovacuum", level: inspect.Warning, says: "bridge_ledger"},
 		"unlogged":                {do: []string{"ALTER TABLE bridge_ledger SET UNLOGGED"}, check: "logged tables", level: inspect.Error, says: "bridge_ledger"},
@@ -96,7 +96,7 @@ func testPostgresDiagnose(t *testing.T, server *servers.Postgres) {
 		"several writing nodes": {do: []string{"UPDATE pg_extension SET extname = 'spock' WHERE extname = 'plpgsql'"},
 			check: "one writing node", level: inspect.Warning, says: "extension spock"},
 		"orphans": {do: []string{"INSERT INTO bridge_ledger SELECT gen_random_uuid(), now() - interval '8 days' FROM generate_series(1, 3)"},
-			check: "orphans", level: inspect.Warning, says: "rows more than 7 days old: 3; the database lost a deletion in a crash, a verifier died during its proof, or messages of committed transactions are gone"},
+			check: "orphans", level: inspect.Warning, says: "rows more than 7 days old: 3; the database lost a deletion in a crash, a verifier died during its proof, or messages of committed transactions were lost"},
 		"overdue": {do: []string{"INSERT INTO bridge_ledger SELECT ('0192a0c0-0000-7000-8000-00000000000' || n)::uuid, now() - interval '1 h', 'x', now() - n * interval '4 min' FROM generate_series(1, 3) n"},
 			check: "carried messages", level: inspect.Warning, says: "past their stage time: 3; the first, 0192a0c0-0000-7000-8000-000000000003, for 12m"},
 		"dead rows": {do: []string{"ALTER TABLE bridge_ledger SET (autovacuum_enabled = false)",
@@ -180,6 +180,6 @@ func testPostgresDiagnose(t *testing.T, server *servers.Postgres) {
 	t.Run("a pool of one connection", func(t *testing.T) {
 		_, admin := database(t)
 		admin.SetMaxOpenConns(1)
-		ledgertest.Finds(t, inspectorOf(t, openLedger(t, admin)), "connection pool", inspect.Error, "one connection")
+		ledgertest.Finds(t, inspectorOf(t, openLedger(t, admin)), "connection pool", inspect.Error, "pool allows 1 connection")
 	})
 }

@@ -74,7 +74,7 @@ func TestTheDoctorTriesWhetherOthersCanBeSeen(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			server, ledger := onStandIn(t, &c.options)
 			server.Deny(c.denied)
-			ledgertest.Finds(t, sqlserverinspect.New(ledger), "who holds a message up", c.level, "")
+			ledgertest.Finds(t, sqlserverinspect.New(ledger), "holders of a row", c.level, "")
 		})
 	}
 }

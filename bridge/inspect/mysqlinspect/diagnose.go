@@ -99,9 +99,9 @@ func DiagnoseInbox(ctx context.Context, db *sql.DB) ([]inspect.Finding, error) {
 		return nil, fmt.Errorf("diagnose inbox: %w", err)
 	}
 	d.durability("acked")
-	d.Expect(checkLog, d.waitsForLog(), "it is waited for", inspect.Warning,
-		"there is none in files that is waited for: a crash of the server can undo a transaction of a receiver whose claim another one has seen",
-		"in the configuration set log_bin and sync_binlog = 1, and no binlog_storage_engine")
+	d.Expect(checkLog, d.waitsForLog(), "commits wait for it", inspect.Warning,
+		"commits wait for no binary log in files: a crash of the server can undo a receiver's transaction after another receiver saw its claim",
+		"in the configuration set log_bin and sync_binlog = 1, and leave binlog_storage_engine unset")
 	return d.Findings, nil
 }
 
@@ -143,7 +143,7 @@ func (d *diagnosis) number(name string) int64 {
 func (d *diagnosis) server() {
 	version := d.variables["version"]
 	d.Expect(inspection.CheckVersion, supported(version), version, inspect.Error,
-		version+", must be MySQL 8.0.16 or MariaDB 10.6 at least", "use a newer server")
+		version+", must be at least MySQL 8.0.16 or MariaDB 10.6", "use a newer server")
 	var why []string
 	for _, name := range []string{"read_only", "super_read_only", "innodb_read_only"} {
 		if d.isOn(name) {
@@ -155,8 +155,8 @@ func (d *diagnosis) server() {
 	if mode, known := d.variables["group_replication_single_primary_mode"]; known && mysqlserver.Off(mode) {
 		several = true
 	}
-	d.Expect("one writing node", !several, "no cluster in which several nodes take writes", inspect.Error,
-		"several nodes take writes (Galera, or group replication): none waits for the locks of another, and what is open there looks rolled back",
+	d.Expect("one writing node", !several, "no cluster of several writing nodes found", inspect.Error,
+		"several nodes take writes (Galera, or group replication): no node waits for another's locks, so another node's open transactions look rolled back",
 		"keep the ledger in a database with one primary")
 	if d.variables["group_replication_group_name"] != "" {
 		level := d.variables["group_replication_consistency"]
@@ -170,9 +170,9 @@ func (d *diagnosis) server() {
 		left, limit = min(left, most), min(limit, most)
 	}
 	d.Connections(left, limit)
-	d.Expect("errors in transactions", !d.isOn("innodb_rollback_on_timeout"), "a time-out undoes its statement only", inspect.Warning,
-		"innodb_rollback_on_timeout is on: after an error 1205 what a sender still sends commits statement by statement",
-		"turn it off, or see that no sender goes on after an error")
+	d.Expect("errors in transactions", !d.isOn("innodb_rollback_on_timeout"), "a time-out undoes only its statement", inspect.Warning,
+		"innodb_rollback_on_timeout is on: after an error 1205 a sender's further statements commit one by one",
+		"turn it off, or make every sender stop after an error")
 }
 
 // semiSync judges when others see a commit that waits for a replica. MySQL's newer plugins call the
@@ -182,7 +182,7 @@ func (d *diagnosis) semiSync() {
 		name := "rpl_semi_sync_" + role + "_wait_point"
 		if point := d.variables[name]; d.isOn("rpl_semi_sync_" + role + "_enabled") {
 			d.Expect("semi-synchronous replication", point == "AFTER_SYNC", name+" is "+point, inspect.Warning,
-				name+" is "+point+": others see a transaction before the replica has it, and a failover can undo one whose effects were seen",
+				name+" is "+point+": other sessions see a transaction before the replica has it, and a failover can undo it afterwards",
 				"SET GLOBAL "+name+" = AFTER_SYNC, and in the configuration")
 		}
 	}
@@ -224,14 +224,14 @@ func (d *diagnosis) waitsForLog() bool {
 func (d *diagnosis) binaryLog() {
 	switch {
 	case !d.isOn("log_bin"):
-		d.OK(checkLog, "off: a verifier flushes the server's log before it forwards; a receiver's server needs one")
+		d.OK(checkLog, "off: a verifier flushes the server's log before it forwards; a receiver's server needs a binary log")
 	case strings.EqualFold(d.variables["binlog_format"], "STATEMENT"):
 		d.Error(checkLog, "set binlog_format to ROW or MIXED", "binlog_format is STATEMENT: the server refuses to delete at READ COMMITTED")
 	case d.variables["binlog_storage_engine"] != "":
-		d.OK(checkLog, "within InnoDB: a verifier flushes the server's log before it forwards; a receiver's server needs one in files")
+		d.OK(checkLog, "within InnoDB: a verifier flushes the server's log before it forwards; a receiver's server needs a binary log in files")
 	case !d.waitsForLog():
 		d.Warning(checkLog, "SET GLOBAL sync_binlog = 1, and in the configuration",
-			"sync_binlog is %s: a crash of the machine can set a replica apart, or undo a transaction of a receiver that another one has seen", d.variables["sync_binlog"])
+			"sync_binlog is %s: after a crash of the machine a replica may differ, or a receiver's transaction be undone after another receiver saw its claim", d.variables["sync_binlog"])
 	default:
 		d.OK(checkLog, "%s, sync_binlog is 1", d.variables["binlog_format"])
 	}
@@ -253,8 +253,8 @@ func (d *diagnosis) session() {
 	add("max_statement_time", time.Duration(seconds*float64(time.Second)), shortTimeout)
 	add("max_execution_time", time.Duration(d.number("max_execution_time"))*time.Millisecond, shortTimeout)
 	add("wait_timeout", time.Duration(d.number("wait_timeout"))*time.Second, shortIdle)
-	d.Expect(inspection.CheckTimeouts, len(short) == 0, "none that would cut the verifier's work short", inspect.Warning,
-		strings.Join(short, ", ")+": it can cut a settle, a sweep or the proof short, which are then begun again",
+	d.Expect(inspection.CheckTimeouts, len(short) == 0, "none interrupts the verifier's work", inspect.Warning,
+		strings.Join(short, ", ")+": it can interrupt a settle, a sweep or the proof, which then starts again",
 		"raise them for the verifier; it bounds its waits itself")
 	packet := d.number("max_allowed_packet")
 	d.Expect("size of a carried message", packet >= wantedPacket, fmt.Sprintf("must be somewhat smaller than three quarters of max_allowed_packet, %d", packet), inspect.Warning,
@@ -279,7 +279,7 @@ func (d *diagnosis) tables(ctx context.Context) error {
 			d.OK(inspection.CheckRows, "about %d", t.Rows)
 		}
 	}
-	d.Expect("engine", len(others) == 0, "InnoDB", inspect.Error, strings.Join(others, ", ")+": without transactions", "ALTER TABLE … ENGINE = InnoDB")
+	d.Expect("engine", len(others) == 0, "InnoDB", inspect.Error, strings.Join(others, ", ")+": an engine without transactions", "ALTER TABLE … ENGINE = InnoDB")
 	return nil
 }
 
@@ -325,7 +325,7 @@ func (d *diagnosis) transactions(ctx context.Context) error {
 	err := d.db.GetContext(ctx, &seconds, oldest)
 	switch n := mysqlserver.Number(err); {
 	case n == missingRight || n == missingTableRight:
-		d.Warning(inspection.CheckWatch, "GRANT PROCESS ON *.* TO the verifier's login", "the login lacks PROCESS: no holder can be told")
+		d.Warning(inspection.CheckWatch, "GRANT PROCESS ON *.* TO the verifier's login", "the login lacks PROCESS: holders are hidden")
 		d.Unknown(inspection.CheckOldest, "GRANT PROCESS ON *.* TO the verifier's login", err)
 		return nil
 	case err != nil:
@@ -338,13 +338,13 @@ func (d *diagnosis) transactions(ctx context.Context) error {
 	switch n := mysqlserver.Number(err); {
 	case n == missingTableRight:
 		d.Warning(inspection.CheckWatch, "GRANT SELECT ON performance_schema.* TO the verifier's login",
-			"the login lacks SELECT ON performance_schema.data_lock_waits: no holder can be told")
+			"the login lacks SELECT ON performance_schema.data_lock_waits: holders are hidden")
 	case err != nil:
 		return err
 	case !d.isOn("performance_schema"):
-		d.OK(inspection.CheckWatch, "all sessions can be seen; without performance_schema not their programs, and not the statement of an idle one")
+		d.OK(inspection.CheckWatch, "all sessions are visible; without performance_schema their programs are hidden, and so are the statements of idle sessions")
 	default:
-		d.OK(inspection.CheckWatch, "all sessions can be seen")
+		d.OK(inspection.CheckWatch, "all sessions are visible")
 	}
 	return nil
 }

@@ -188,7 +188,7 @@ func parseTime(text sql.NullString) (time.Time, error) {
 	}
 	t, err := time.Parse(time.DateTime, text.String)
 	if err != nil {
-		return time.Time{}, errors.New("the time of a transaction is " + text.String)
+		return time.Time{}, errors.New("malformed start time of a transaction: " + text.String)
 	}
 	return t, nil
 }

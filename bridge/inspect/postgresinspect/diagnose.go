@@ -159,14 +159,14 @@ func (d *diagnosis) server(ctx context.Context) error {
 	if err := d.readSettings(ctx); err != nil {
 		return err
 	}
-	d.Expect(inspection.CheckVersion, s.Number >= minVersion, s.Version, inspect.Error, s.Version+", must be 13 at least", "use a newer server")
+	d.Expect(inspection.CheckVersion, s.Number >= minVersion, s.Version, inspect.Error, s.Version+", must be at least 13", "use a newer server")
 	d.Expect(inspection.CheckPrimary, !s.Standby, "it is not in recovery", inspect.Error, "it is in recovery: a standby", "connect to the primary")
 	var several string
 	if err := d.db.GetContext(ctx, &several, multimaster); err != nil {
 		return err
 	}
-	d.Expect("one writing node", several == "", "no extension by which several nodes take writes", inspect.Warning,
-		"extension "+several+" lets several nodes take writes: none waits for the locks of another, and what is open there looks rolled back",
+	d.Expect("one writing node", several == "", "no extension for several writing nodes found", inspect.Warning,
+		"extension "+several+" lets several nodes take writes: no node waits for another's locks, so another node's open transactions look rolled back",
 		"have all senders and verifiers use one node, and keep bridge_ledger out of the replication")
 	if err := d.durability(ctx, sending); err != nil {
 		return err
@@ -186,12 +186,12 @@ func (d *diagnosis) server(ctx context.Context) error {
 	d.watching(s.SeesOthers)
 	among := "the sessions of this database"
 	if !s.SeesOthers {
-		among = "the sessions of this login: it may not see the times of others"
+		among = "the sessions of this login, which may not see other logins' times"
 	}
 	d.Oldest(s.Oldest, among)
 	if s.Prepared.Valid && s.Prepared.Float64 > inspection.LongOpen.Seconds() {
-		d.Warning("prepared transactions", "COMMIT PREPARED or ROLLBACK PREPARED what pg_prepared_xacts lists",
-			"one is %v old: no end of a session ends it", time.Duration(s.Prepared.Float64)*time.Second)
+		d.Warning("prepared transactions", "end each transaction in pg_prepared_xacts with COMMIT PREPARED or ROLLBACK PREPARED",
+			"one is %v old: it stays open when its session ends", time.Duration(s.Prepared.Float64)*time.Second)
 	}
 	return nil
 }
@@ -210,7 +210,7 @@ func (d *diagnosis) readSettings(ctx context.Context) error {
 
 func (d *diagnosis) durability(ctx context.Context, of commitment) error {
 	for _, name := range []string{"fsync", "full_page_writes"} {
-		d.Expect(name, d.on(name), "on", inspect.Error, "off: a crash of the machine can lose or damage what is committed",
+		d.Expect(name, d.on(name), "on", inspect.Error, "off: a crash of the machine can lose or damage committed data",
 			"set "+name+" = on in postgresql.conf and reload")
 	}
 	var others []string
@@ -257,22 +257,22 @@ func (d *diagnosis) timeouts() {
 			found = append(found, text)
 		}
 	}
-	d.Expect(inspection.CheckTimeouts, len(found) == 0, "none that would cut the verifier's work short", inspect.Warning,
-		strings.Join(found, ", ")+": it can cut a settle, a sweep or the proof short, which are then begun again",
+	d.Expect(inspection.CheckTimeouts, len(found) == 0, "none interrupts the verifier's work", inspect.Warning,
+		strings.Join(found, ", ")+": it can interrupt a settle, a sweep or the proof, which then starts again",
 		"ALTER ROLE … SET them to 0 for the verifier; it bounds its waits itself")
 }
 
 func (d *diagnosis) watching(seesOthers bool) {
 	switch {
 	case !d.on("track_activities"):
-		d.Warning(inspection.CheckWatch, "set track_activities = on", "track_activities is off: no state, time or statement can be told")
+		d.Warning(inspection.CheckWatch, "set track_activities = on", "track_activities is off: state, time and statement are hidden")
 	case !seesOthers:
 		d.Warning(inspection.CheckWatch, "GRANT pg_read_all_stats TO the verifier's login",
-			"of other logins' sessions nothing is told but number, login and program: the login is not in pg_read_all_stats")
+			"the login is not in pg_read_all_stats: of other logins' sessions it sees only number, login and program")
 	case d.number("track_activity_query_size") < minQuerySize:
 		d.Warning(inspection.CheckWatch, "raise track_activity_query_size", "statements are cut after %s bytes", d.settings["track_activity_query_size"])
 	default:
-		d.OK(inspection.CheckWatch, "all sessions can be seen")
+		d.OK(inspection.CheckWatch, "all sessions are visible")
 	}
 }
 
@@ -299,15 +299,15 @@ func (d *diagnosis) tables(ctx context.Context) error {
 			unkept = append(unkept, t.Name)
 		}
 		if t.Name == "bridge_ledger" {
-			d.Expect(inspection.CheckRows, t.Dead < manyDead || t.Dead < deadPerLive*t.Rows, fmt.Sprintf("about %d, and %d dead ones", t.Rows, t.Dead),
-				inspect.Warning, fmt.Sprintf("about %d, and %d dead ones: lookups read past them", t.Rows, t.Dead),
+			d.Expect(inspection.CheckRows, t.Dead < manyDead || t.Dead < deadPerLive*t.Rows, fmt.Sprintf("about %d, and %d dead rows", t.Rows, t.Dead),
+				inspect.Warning, fmt.Sprintf("about %d, and %d dead rows: lookups read past them", t.Rows, t.Dead),
 				d.schema.In("VACUUM bridge_ledger")+"; find the old transaction or the replication slot that keeps them")
 		}
 	}
 	d.Expect("logged tables", len(unlogged) == 0, "all are", inspect.Error,
-		strings.Join(unlogged, ", ")+": unlogged; a crash empties it, and what was committed is dropped", "ALTER TABLE … SET LOGGED")
+		strings.Join(unlogged, ", ")+": unlogged; a crash empties it, and committed messages are dropped", "ALTER TABLE … SET LOGGED")
 	d.Expect("row-level security", len(hidden) == 0, "none applies to this login", inspect.Error,
-		strings.Join(hidden, ", ")+": rows that it hides look rolled back", "ALTER TABLE … DISABLE ROW LEVEL SECURITY, or give the login BYPASSRLS")
+		strings.Join(hidden, ", ")+": hidden rows look rolled back", "ALTER TABLE … DISABLE ROW LEVEL SECURITY, or give the login BYPASSRLS")
 	if !d.on("autovacuum") {
 		unkept = append(unkept, "the whole server")
 	}

@@ -48,21 +48,21 @@ func (i *Inspector) Diagnose(ctx context.Context) ([]inspect.Finding, error) {
 		"run PRAGMA journal_mode = wal once")
 	durability(&d, p.Synchronous, "forwarded", "senders")
 	d.Expect(inspection.CheckTimeouts, p.BusyTimeout >= shortBusy, fmt.Sprintf("busy_timeout is %d ms", p.BusyTimeout), inspect.Warning,
-		fmt.Sprintf("busy_timeout is %d ms: statements fail as soon as somebody else writes for longer", p.BusyTimeout),
-		"open every connection with PRAGMA busy_timeout = 5000, or so")
-	d.Expect(inspection.CheckIsolation, !p.Dirty, "only what is committed is read", inspect.Error,
+		fmt.Sprintf("busy_timeout is %d ms: statements fail when another writer takes longer", p.BusyTimeout),
+		"open every connection with PRAGMA busy_timeout of about 5000")
+	d.Expect(inspection.CheckIsolation, !p.Dirty, "reads committed rows only", inspect.Error,
 		"read_uncommitted is on: lookups refuse to work", "open the connections without PRAGMA read_uncommitted")
 	network, err := onNetwork(p.File.String)
 	switch {
 	case errors.Is(err, errors.ErrUnsupported):
-		d.Unknown("file system", "see that the file is on a disk of this machine", err)
+		d.Unknown("file system", "check that the file is on a disk of this machine", err)
 	case err != nil:
 		d.Unknown("file system", "", err)
 	default:
-		d.Expect("file system", network == "", "not one of the network's", inspect.Error, network+": processes on several machines do not see each other's locks",
+		d.Expect("file system", network == "", "not a network file system", inspect.Error, network+": processes on several machines do not see each other's locks",
 			"keep the file on a disk of the one machine on which all processes run")
 	}
-	d.OK(inspection.CheckWatch, "SQLite does not tell: one process has the file's lock")
+	d.OK(inspection.CheckWatch, "SQLite does not show them: one process holds the file's lock")
 	d.OK(inspection.CheckRows, "%d", p.Rows)
 	d.Clock(ctx, i.on.DB, `SELECT CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)`)
 	d.Backlog(ctx, i.ledger, i)
@@ -85,7 +85,7 @@ func DiagnoseInbox(ctx context.Context, db *sql.DB) ([]inspect.Finding, error) {
 func durability(d *inspection.Findings, synchronous int, done, others string) {
 	d.Expect(inspection.CheckDurable, synchronous >= full, "synchronous is full", inspect.Error,
 		fmt.Sprintf("synchronous is %s: a crash of the machine can undo a transaction whose message was %s", levelName(synchronous), done),
-		fmt.Sprintf("open every connection with PRAGMA synchronous = full, the %s' too", others))
+		fmt.Sprintf("open every connection with PRAGMA synchronous = full, also in the %s", others))
 }
 
 func levelName(synchronous int) string {

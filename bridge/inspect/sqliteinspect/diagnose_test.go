@@ -57,7 +57,7 @@ func TestDiagnose(t *testing.T) {
 		"does not always wait for the disk": {options: "_pragma=synchronous(normal)", check: "durability", level: inspect.Error, says: "normal"},
 		"no busy_timeout":                   {statements: []string{"PRAGMA busy_timeout = 0"}, pool: 1, check: "time-outs", level: inspect.Warning, says: "0 ms"},
 		"dirty reads":                       {options: "_pragma=read_uncommitted(1)", check: "isolation", level: inspect.Error, says: "read_uncommitted"},
-		"one connection":                    {pool: 1, check: "connection pool", level: inspect.Error, says: "one connection"},
+		"one connection":                    {pool: 1, check: "connection pool", level: inspect.Error, says: "pool allows 1 connection"},
 		"orphans":                           {statements: []string{"INSERT INTO bridge_ledger (id, recorded_at) VALUES ('0192a0c0-0000-7000-8000-000000000001', unixepoch() - 8 * 86400)"}, check: "orphans", level: inspect.Warning, says: "days old: 1;"},
 		"long due": {statements: []string{"INSERT INTO bridge_ledger VALUES ('0192a0c0-0000-7000-8000-000000000001', unixepoch() - 600, x'00', 1000 * (unixepoch() - 600))"},
 			check: "carried messages", level: inspect.Warning, says: "past their stage time: 1;"},

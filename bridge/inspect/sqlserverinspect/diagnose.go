@@ -114,7 +114,7 @@ func (d *diagnosis) server(ctx context.Context) error {
 		d.OK(inspection.CheckVersion, "%s", p.Product.String)
 	}
 	d.Expect("compatibility level", p.Compatibility >= mssql.MinCompatibility, fmt.Sprint(p.Compatibility), inspect.Error,
-		fmt.Sprintf("%d, must be %d at least", p.Compatibility, mssql.MinCompatibility), "ALTER DATABASE CURRENT SET COMPATIBILITY_LEVEL")
+		fmt.Sprintf("%d, must be at least %d", p.Compatibility, mssql.MinCompatibility), "ALTER DATABASE CURRENT SET COMPATIBILITY_LEVEL")
 	d.Expect(inspection.CheckPrimary, p.Updateability.String == mssql.ReadWrite, "it takes writes", inspect.Error,
 		fmt.Sprintf("it is %q: a readable secondary, or read-only", p.Updateability.String),
 		"connect to the primary, without ApplicationIntent=ReadOnly")
@@ -144,7 +144,7 @@ func DiagnoseInbox(ctx context.Context, db *sql.DB) ([]inspect.Finding, error) {
 // durability judges whether commits wait for the disk.
 func durability(d *inspection.Findings, p properties, done string) {
 	if p.Babelfish && !p.Durability.Valid {
-		d.Unknown(inspection.CheckDurable, "see that synchronous_commit is not off in PostgreSQL", errDurabilityUnknown)
+		d.Unknown(inspection.CheckDurable, "check that synchronous_commit is not off in PostgreSQL", errDurabilityUnknown)
 		return
 	}
 	d.Expect(inspection.CheckDurable, p.Durability.String == mssql.Durable, "delayed durability is "+mssql.Durable, inspect.Error,
@@ -155,16 +155,16 @@ func durability(d *inspection.Findings, p properties, done string) {
 // primaries judges whether other servers write to the table, and send the rows to this one.
 func (d *diagnosis) primaries(p properties, peers int, err error) {
 	const check = "more than one primary"
-	const fix = "take the bridge's tables out of the replication, or keep to one server all that writes to the database"
+	const fix = "take the bridge's tables out of the replication, or let senders and verifiers use one server only"
 	switch {
 	case p.Merged > 0:
-		d.Error(check, fix, "the table is replicated by merge or with updatable subscriptions: a transaction that is open at another server looks rolled back here")
+		d.Error(check, fix, "the table is replicated by merge or with updatable subscriptions: another server's open transactions look rolled back here")
 	case peers > 0:
-		d.Error(check, fix, "the table is replicated peer to peer: a transaction that is open at another server looks rolled back here")
+		d.Error(check, fix, "the table is replicated peer to peer: another server's open transactions look rolled back here")
 	case err != nil:
-		d.Warning(check, fix+", if it is peer-to-peer replication", "the table is published, and the login may not see whether peer to peer: %v", err)
+		d.Warning(check, fix+", if it is peer-to-peer replication", "the table is published, and the login may not see whether the replication is peer-to-peer: %v", err)
 	default:
-		d.OK(check, "no replication of the table is known that would have one")
+		d.OK(check, "no replication of the table with several primaries found")
 	}
 }
 
@@ -175,8 +175,8 @@ func (d *diagnosis) isolation(p properties) {
 	}
 	d.OK(inspection.CheckIsolation, "%s; SNAPSHOT is %s; the verifier asks for locks either way", level, p.Snapshots)
 	d.Expect("lock hints", !p.Babelfish, "it is not Babelfish, which ignores them", inspect.Warning,
-		"it is Babelfish, which ignores them: the proof has the verifier wait by an INSERT instead, and an own table cannot be used",
-		"read what the package's documentation says of servers that ignore hints")
+		"it is Babelfish, which ignores them: the verifier waits by an INSERT instead, and an own table cannot be used",
+		"see 'Where hints are ignored' in the comment of package sqlserver")
 }
 
 func (d *diagnosis) locking(p properties) {
@@ -188,7 +188,7 @@ func (d *diagnosis) locking(p properties) {
 		fmt.Sprintf("it is %q: after a transaction with thousands of rows, messages wait for it one by one", p.Escalation),
 		"ALTER TABLE "+d.on.Table+" SET (LOCK_ESCALATION = DISABLE)")
 	d.Expect("page locks", p.PageLocks == 0, "none", inspect.Warning,
-		fmt.Sprintf("allowed by %d indexes: the lookup that never waits does not pass over them", p.PageLocks),
+		fmt.Sprintf("allowed by %d indexes: the non-waiting lookup does not skip them", p.PageLocks),
 		"ALTER INDEX ALL ON "+d.on.Table+" SET (ALLOW_PAGE_LOCKS = OFF)")
 }
 
@@ -224,7 +224,7 @@ func (d *diagnosis) rights(ctx context.Context) error {
 // oldest tries whether the login may see other sessions, instead of inferring it from its rights:
 // these differ between versions and, on Azure, between service tiers.
 func (d *diagnosis) oldest(ctx context.Context) error {
-	const among = "the transactions that have the table locked for a change"
+	const among = "the transactions that hold a lock to change the table"
 	found, err := d.list(ctx, d.on.DB, openTransactions, d.on.Table, int64(0), int64(1))
 	if err == nil {
 		err = d.seesSessions(ctx)
@@ -237,14 +237,14 @@ func (d *diagnosis) oldest(ctx context.Context) error {
 		if d.babelfish { // no right to grant
 			fix = "look at pg_locks and pg_stat_activity over Babelfish's PostgreSQL port"
 		}
-		d.Warning(inspection.CheckWatch, fix, "the login may not see other sessions: no holder can be told")
-		d.Unknown(inspection.CheckOldest, "as for: "+inspection.CheckWatch, errUnseen)
+		d.Warning(inspection.CheckWatch, fix, "the login may not see other sessions: holders are hidden")
+		d.Unknown(inspection.CheckOldest, "the same as for: "+inspection.CheckWatch, errUnseen)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	d.OK(inspection.CheckWatch, "all sessions can be seen")
+	d.OK(inspection.CheckWatch, "all sessions are visible")
 	var age sql.NullFloat64
 	if len(found) > 0 {
 		age = sql.NullFloat64{Float64: max(0, time.Since(found[0].Since).Seconds()), Valid: true}
@@ -276,4 +276,4 @@ func (d *diagnosis) seesSessions(ctx context.Context) error {
 	return nil
 }
 
-var errDurabilityUnknown = errors.New("the server does not tell: it is PostgreSQL's synchronous_commit")
+var errDurabilityUnknown = errors.New("the server does not show it: PostgreSQL's synchronous_commit decides")

@@ -70,7 +70,7 @@ const (
 	CheckRights    = "rights of a verifier"
 	CheckStage     = "rights to stage again"
 	CheckSweep     = "rights to sweep"
-	CheckWatch     = "who holds a message up"
+	CheckWatch     = "holders of a row"
 	CheckTimeouts  = "time-outs"
 	CheckRows      = "rows in the ledger"
 )
@@ -85,12 +85,12 @@ const LongOpen = time.Hour
 // Ledger notes the result of Check.
 func (f *Findings) Ledger(ctx context.Context, ledger driver.Ledger) {
 	if err := ledger.Check(ctx); err != nil {
-		f.Error(checkLedger, "see the text; a verifier does not start before this is well", "%v", err)
+		f.Error(checkLedger, "see the text; a verifier does not start until this is fixed", "%v", err)
 	} else {
 		f.OK(checkLedger, "it is %s", ledger.Identity())
 	}
 	if ledger.DB().Stats().MaxOpenConnections == 1 {
-		f.Error(checkPool, "SetMaxOpenConns: a verifier wants one for each settle, and some", "%v", errOneConnection)
+		f.Error(checkPool, "raise SetMaxOpenConns: a verifier needs one for each settle, and a few more", "%v", errOneConnection)
 	}
 }
 
@@ -123,7 +123,7 @@ func (f *Findings) clock(theirs, before, after time.Time, fix string) {
 	case theirs.After(after):
 		difference = theirs.Sub(after)
 	}
-	text := fmt.Sprintf("the database's is %v from ours", difference.Round(time.Millisecond))
+	text := fmt.Sprintf("the database's clock differs from this machine's by %v", difference.Round(time.Millisecond))
 	switch {
 	case difference.Abs() > clockError:
 		f.Error(checkClock, fix, "%s", text)
@@ -152,8 +152,8 @@ func (f *Findings) Backlog(ctx context.Context, ledger driver.Ledger, carried in
 		case err != nil:
 			f.Unknown(checkOrphan, "", err)
 		case len(orphans) > 0:
-			f.Warning(checkOrphan, "see that nobody purges a queue and no policy expires messages; what a receiver does not have, send again from your own data; only then sweep by hand, or have a verifier sweep",
-				"rows more than %[2]v days old: %[1]s; the database lost a deletion in a crash, a verifier died during its proof, or messages of committed transactions are gone without having been forwarded",
+			f.Warning(checkOrphan, "check that no operator purges a queue and no policy expires messages; send messages that a receiver lacks again, from your own data; only then sweep by hand, or let a verifier sweep",
+				"rows more than %[2]v days old: %[1]s; the database lost a deletion in a crash, a verifier died during its proof, or messages of committed transactions were lost before they were forwarded",
 				atLeast(len(orphans), mostOrphans), orphanAge.Hours()/24)
 		default:
 			f.OK(checkOrphan, "rows more than %v days old: none", orphanAge.Hours()/24)
@@ -191,7 +191,7 @@ func (f *Findings) delayed(ctx context.Context, carried inspect.CarriedReader, d
 		text += fmt.Sprintf("; the next, %s, until %s", next[0].ID, next[0].StageAt.Format(time.RFC3339))
 	}
 	if i := slices.IndexFunc(due, driver.DueRow.Unpublished); i >= 0 {
-		text += fmt.Sprintf("; due and not yet staged, delayed or recorded while the broker was out: the first, %s, for %v", due[i].ID, now.Sub(due[i].StageAt).Round(time.Second))
+		text += fmt.Sprintf("; due and not yet staged (delayed, or recorded while the broker was out): the first, %s, for %v", due[i].ID, now.Sub(due[i].StageAt).Round(time.Second))
 	}
 	f.OK(checkDelay, "%s", text)
 }
@@ -206,7 +206,7 @@ func (f *Findings) due(all int, due []driver.DueRow, now time.Time) {
 	age := now.Sub(due[0].StageAt).Round(time.Second)
 	text += fmt.Sprintf("; past their stage time: %s; the first, %s, for %v", atLeast(len(due), mostDue), due[0].ID, age)
 	if age > longDue {
-		f.Warning(checkDue, "see that the staging queue is not long, and that a verifier has a session and may stage messages again ("+CheckStage+", and job=stage in its log)",
+		f.Warning(checkDue, "check that the staging queue is short, and that a verifier has a session and may stage messages again ("+CheckStage+", and job=stage in its log)",
 			"%s; no message is lost while its row is there", text)
 		return
 	}
@@ -224,7 +224,7 @@ func atLeast(n, limit int) string {
 func (f *Findings) Connections(left, limit int64) {
 	text := fmt.Sprintf("%d of %d", left, limit)
 	if left < needConnections {
-		f.Warning(checkConnect, fmt.Sprintf("a verifier with default options wants up to %d: raise the server's limit, or lower Settlers", needConnections),
+		f.Warning(checkConnect, fmt.Sprintf("a verifier with default options needs up to %d: raise the server's limit, or lower Settlers", needConnections),
 			"%s", text)
 		return
 	}
@@ -238,7 +238,7 @@ func (f *Findings) Oldest(seconds sql.NullFloat64, among string) {
 	case !seconds.Valid:
 		f.OK(CheckOldest, "none, among %s", among)
 	case age > LongOpen:
-		f.Warning(CheckOldest, "end it: its messages wait for it, and with them memory and clean-up", "%v, among %s", age, among)
+		f.Warning(CheckOldest, "end it: until then its messages wait and take memory, and clean-up is delayed", "%v, among %s", age, among)
 	default:
 		f.OK(CheckOldest, "%v, among %s", age, among)
 	}
@@ -271,7 +271,7 @@ func grants(login string, rights []string) string {
 	}
 	for _, table := range tables {
 		if there, _, missing := strings.Cut(table, " ("); missing {
-			statements = append(statements, "run the statement that makes "+there+": bridgectl migrate print shows it")
+			statements = append(statements, "run the statement that creates "+there+": bridgectl migrate print shows it")
 			continue
 		}
 		statements = append(statements, "GRANT "+strings.Join(names[table], ", ")+" ON "+table+" TO "+login+";")

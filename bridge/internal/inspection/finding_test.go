@@ -45,7 +45,7 @@ func TestMissingRightsAreStatements(t *testing.T) {
 	f.Missing(CheckSweep, inspect.Warning, "verifier", nil)
 	for i, want := range []string{
 		"GRANT SELECT, UPDATE ON bridge_watermark TO verifier;\nGRANT UPDATE (stage_at) ON bridge_ledger TO verifier;",
-		"run the statement that makes FUNCTION f(uuid[]): bridgectl migrate print shows it", "",
+		"run the statement that creates FUNCTION f(uuid[]): bridgectl migrate print shows it", "",
 	} {
 		if f[i].Fix != want {
 			t.Errorf("%s: %q, must be %q", f[i].Text, f[i].Fix, want)

@@ -104,7 +104,7 @@ func (w Watch) holders(ctx context.Context, id uuid.UUID) (holders []inspect.Hol
 
 // ErrNotLooked is the error of a Watch whose settle waited, but whose question for the holders had
 // no answer in time: no connection was free, or the server was slow.
-var ErrNotLooked = errors.New("no answer in time who is waited for")
+var ErrNotLooked = errors.New("no answer in time to the query for holders")
 
 // look looks until it has found a holder, or until waiting has ended. looked is false if waiting
 // had ended when the first answer came: that answer may be empty for this reason.
@@ -148,7 +148,7 @@ func (w Watch) look(ctx, waiting context.Context, session *atomic.Pointer[string
 }
 
 // errOneConnection is the error of Holders on a pool that cannot have a second connection.
-var errOneConnection = errors.New("the pool may have one connection, must have two at least")
+var errOneConnection = errors.New("pool allows 1 connection, needs at least 2")
 
 // CheckPool returns an error unless the pool may have two connections.
 func CheckPool(db *sqlx.DB) error {

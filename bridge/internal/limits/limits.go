@@ -82,7 +82,7 @@ func checkValue(value any, depth int) error {
 func checkContainer(elements, depth int) error {
 	switch {
 	case depth > MaxDepth:
-		return fmt.Errorf("tables and lists in the headers lie more than %d deep in each other", MaxDepth)
+		return fmt.Errorf("tables and lists in the headers are nested more than %d deep", MaxDepth)
 	case elements > MaxElements:
 		return fmt.Errorf("a table or list in the headers has %d elements: at most %d", elements, MaxElements)
 	}

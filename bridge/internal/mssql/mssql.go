@@ -74,7 +74,7 @@ func (s Server) Check() error {
 	if n, err := strconv.Atoi(major); s.Babelfish || s.Edition > lastOwnEdition || err == nil && n >= minMajor {
 		return nil
 	}
-	return fmt.Errorf("the server is of version %q, must be %d (SQL Server 2016) at least", s.Product.String, minMajor)
+	return fmt.Errorf("the server has version %q, must have at least %d (SQL Server 2016)", s.Product.String, minMajor)
 }
 
 // ParseTime reads a time in UTC, of style 126, which leaves out a fraction of zero. Babelfish

@@ -107,9 +107,9 @@ func (n Name) qualify(part string) string {
 // a schema.
 func (n Name) Fix(setting string) string {
 	if n.quoted == "" {
-		return "call migrate.Ledger or migrate.Inbox, and see that " + setting + " is the same everywhere"
+		return "call migrate.Ledger or migrate.Inbox, and check that " + setting + " is the same everywhere"
 	}
-	return fmt.Sprintf("call migrate.Ledger or migrate.Inbox by way of migrate.Schema(%q), or correct the name", n.name)
+	return fmt.Sprintf("call migrate.Ledger or migrate.Inbox through migrate.Schema(%q), or correct the name", n.name)
 }
 
 // IsSet reports whether there is a schema.

@@ -106,7 +106,7 @@ $join bridge_inbox_pending p $beside ON p.consumer = bytes(?) AND p.message_key 
 		removeEmpty: text(deleteFrom(pending, d.Seeking) + ` WHERE consumer = bytes(?) AND message_key = bytes(?) AND run = text(?) AND message IS NULL`),
 		take: text(`SELECT $columns FROM bridge_inbox_pending $taking
 WHERE consumer = bytes(?) AND state = $state AND due_ms <= $now AND message IS NOT NULL ORDER BY due_ms $limit $locked`),
-		doubt: text(update(pending+" $overdue", "", `state = 'doubtful', due_ms = $now, error = 'started, and not heard of since'`) +
+		doubt: text(update(pending+" $overdue", "", `state = 'doubtful', due_ms = $now, error = 'started, no result since'`) +
 			` WHERE consumer = bytes(?) AND state = 'started' AND due_ms < $now`),
 		list: text(`SELECT $head FROM bridge_inbox_pending $seeking
 WHERE consumer = bytes(?) AND state = $state AND message_key > bytes(?) ORDER BY message_key $limit`),

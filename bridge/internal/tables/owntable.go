@@ -20,7 +20,7 @@ import (
 // cannot be names.
 func Names(own bridge.OwnTable) (schema, table, column string, err error) {
 	if own.Canary != "" && !strings.Contains(own.Canary, "$id") {
-		return "", "", "", errors.New("the canary has no $id, where the ID is to stand")
+		return "", "", "", errors.New("the canary has no $id, the placeholder for the ID")
 	}
 	table = own.Table
 	if before, after, found := strings.Cut(table, "."); found {
@@ -76,7 +76,7 @@ func expectRows(ctx context.Context, tx bridge.Tx, identity uuid.UUID, n int, qu
 	case own == 0:
 		return OtherLedger(identity)
 	case found != n:
-		return fmt.Errorf("%w: %d of %d have one: insert the row before the message is sent", bridge.ErrNoRow, found, n)
+		return fmt.Errorf("%w: %d of %d messages have one: insert the row before you send the message", bridge.ErrNoRow, found, n)
 	}
 	return nil
 }
@@ -166,7 +166,7 @@ func (c canaryLedger) Record(ctx context.Context, tx bridge.Tx, entries []driver
 	}
 	err := c.OwnLedger.Record(ctx, tx, entries)
 	if errors.Is(err, bridge.ErrNoRow) {
-		return fmt.Errorf("%w: this login does not see the row of %s that it has inserted, as under row-level security: rows that it does not see look rolled back", bridge.ErrProof, c.Ledger.verbs.Table)
+		return fmt.Errorf("%w: this login does not see its own new row in %s, as under row-level security: hidden rows look rolled back", bridge.ErrProof, c.Ledger.verbs.Table)
 	}
 	return err
 }

@@ -165,7 +165,7 @@ func (r *reader) properties() (id string) {
 // fields parses the content of a table, whose fields have names, or of a list.
 func (r *reader) fields(names bool, depth int) {
 	if depth > limits.MaxDepth {
-		r.fail(fmt.Errorf("tables and lists lie more than %d deep in each other", limits.MaxDepth))
+		r.fail(fmt.Errorf("tables and lists are nested more than %d deep", limits.MaxDepth))
 	}
 	for n := 0; len(r.b) > 0; n++ {
 		if n == limits.MaxElements {
