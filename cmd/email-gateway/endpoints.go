@@ -3,16 +3,15 @@ package main
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
-	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/probes"
 	"github.com/twoqueue/twoqueue/cmd/internal/endpoints"
 	"github.com/twoqueue/twoqueue/cmd/internal/environment"
+	receiver "github.com/twoqueue/twoqueue/idempotency/metrics"
 )
 
 // Outcomes that are no statuses.
@@ -27,6 +26,7 @@ type metrics struct {
 	attempts *prometheus.CounterVec
 	duration prometheus.Histogram
 	held     prometheus.Gauge
+	receiver *receiver.Receiver
 }
 
 func newMetrics(g *gateway) *metrics {
@@ -40,11 +40,12 @@ func newMetrics(g *gateway) *metrics {
 			Help: "Time from MAIL to the mail server's last answer.", Buckets: prometheus.ExponentialBuckets(0.005, 3, 11)}),
 		held: prometheus.NewGauge(prometheus.GaugeOpts{Name: "email_gateway_held",
 			Help: "Messages that are held, including messages that wait."}),
+		receiver: receiver.New(consumer, g.guard, g.statuses.inbox),
 	}
 	for _, outcome := range []status{sent, duplicate, doubtful, refused, failed, handedBack} {
 		m.emails.WithLabelValues(string(outcome)) // so that the series exist from the start
 	}
-	m.registry.MustRegister(m.emails, m.attempts, m.duration, m.held, &pendingCollector{end: g.end, statuses: g.statuses},
+	m.registry.MustRegister(m.emails, m.attempts, m.duration, m.held, m.receiver,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -53,53 +54,6 @@ func (m *metrics) outcome(o status)      { m.emails.WithLabelValues(string(o)).I
 func (m *metrics) attempt(result string) { m.attempts.WithLabelValues(result).Inc() }
 func (m *metrics) took(d time.Duration)  { m.duration.Observe(d.Seconds()) }
 func (m *metrics) hold() (letGo func())  { m.held.Inc(); return m.held.Dec }
-
-// pendingCollector counts the pending messages in the inbox, which all gateways share. It changes
-// nothing there. Scrapes have no login, so it counts at most once in countEvery.
-type pendingCollector struct {
-	end      context.Context
-	statuses *statuses
-
-	mu     sync.Mutex
-	at     time.Time
-	counts map[driver.State]int64
-	err    error
-}
-
-const (
-	// countEvery is how long a count is served again.
-	countEvery = 10 * time.Second
-	// askPatience is how long a scrape may wait for the database.
-	askPatience = 2 * time.Second
-)
-
-var pendingDesc = prometheus.NewDesc("email_gateway_pending",
-	"Unfinished e-mails of the inbox, by state; doubtful and failed e-mails wait for an operator.", []string{"state"}, nil)
-
-func (p *pendingCollector) Describe(descs chan<- *prometheus.Desc) { descs <- pendingDesc }
-
-func (p *pendingCollector) Collect(values chan<- prometheus.Metric) {
-	counts, err := p.get()
-	if err != nil {
-		values <- prometheus.NewInvalidMetric(pendingDesc, err)
-		return
-	}
-	for _, state := range pendingStates {
-		values <- prometheus.MustNewConstMetric(pendingDesc, prometheus.GaugeValue, float64(counts[state]), string(state))
-	}
-}
-
-func (p *pendingCollector) get() (map[driver.State]int64, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if time.Since(p.at) >= countEvery {
-		ctx, cancel := context.WithTimeout(p.end, askPatience)
-		defer cancel()
-		p.counts, p.err = p.statuses.countPending(ctx)
-		p.at = time.Now()
-	}
-	return p.counts, p.err
-}
 
 // ready returns the reason why no e-mail can be sent, or nil.
 func (g *gateway) ready(ctx context.Context) error {

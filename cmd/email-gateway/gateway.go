@@ -71,12 +71,13 @@ func work(ctx context.Context, c *config, stderr io.Writer) error {
 	if err := g.declare(ctx); err != nil {
 		return err
 	}
-	g.consumer, err = idempotency.NewConsumer(g.broker, c.Queue, g.deliver, &idempotency.ConsumerOptions{Workers: int(c.Prefetch),
+	g.metrics = newMetrics(g)
+	g.consumer, err = idempotency.NewConsumer(g.broker, c.Queue, g.metrics.receiver.Handler(g.deliver), &idempotency.ConsumerOptions{Workers: int(c.Prefetch),
 		Prefetch: int(c.Prefetch), MaxBytes: int(c.Max.HeldBytes), Drain: c.Drain.Duration(), Logger: g.log})
 	if err != nil {
 		return err
 	}
-	g.metrics = newMetrics(g)
+	g.metrics.receiver.Watch(g.consumer)
 	server, err := g.serve(ctx)
 	if err != nil {
 		return err

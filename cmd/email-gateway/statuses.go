@@ -255,15 +255,6 @@ func (s *statuses) pending(ctx context.Context) (map[string]bool, error) {
 	return ids, nil
 }
 
-// countPending returns the number of messages that the inbox is not done with, by state.
-func (s *statuses) countPending(ctx context.Context) (counts map[driver.State]int64, err error) {
-	err = s.inTx(ctx, func(tx *sqlx.Tx) (err error) {
-		counts, err = s.inbox.CountPending(ctx, bridge.SQL(tx), consumer)
-		return err
-	})
-	return counts, err
-}
-
 // page is the number of pending messages that one query lists.
 const page = 100
 

@@ -215,27 +215,6 @@ func TestAnOldEmailWithoutAStatusIsNotKnownToBeUnsent(t *testing.T) {
 	}
 }
 
-// A scrape changes nothing in the inbox, and asks it seldom.
-func TestAScrapeCountsOnly(t *testing.T) {
-	s, _ := newStatuses(t)
-	addPending(t, s, driver.Started)
-	_, err := s.exec(t.Context(), s.db, `UPDATE bridge_inbox_pending SET due_ms = 0`)
-	must(t, err)
-	collector := &pendingCollector{end: t.Context(), statuses: s}
-	for range 3 {
-		counts, err := collector.get()
-		if err != nil || counts[driver.Started] != 1 || counts[driver.Doubtful] != 0 {
-			t.Fatalf("counts %v, %v", counts, err)
-		}
-		_, err = s.exec(t.Context(), s.db, `DELETE FROM bridge_inbox_pending`) // the next count is not yet due
-		must(t, err)
-	}
-	collector.at = time.Now().Add(-countEvery)
-	if counts, err := collector.get(); err != nil || len(counts) != 0 {
-		t.Errorf("counts %v, %v", counts, err)
-	}
-}
-
 // A retry releases an e-mail only if the inbox has it as doubtful or failed.
 func TestARetryReleasesOnlyDoubtfulAndFailedEmails(t *testing.T) {
 	for state, want := range map[driver.State]status{driver.Doubtful: retrying, driver.Failed: retrying, driver.Started: doubtful, driver.Ready: doubtful} {

@@ -24,9 +24,10 @@
 //
 // The last two are absent while the inbox does not answer.
 //
-// Alert on pending messages that are doubtful or failed: they wait for an operator (bridgectl
-// pending list). If the process of a started message died, the message stays started until the
-// receiver or an operator checks it: so alert on the age of started ones, too.
+// compose/prometheus/alerts.yml has alerts on these metrics for any receiver. Messages that are
+// doubtful or failed wait for an operator (bridgectl pending list). If the process of a started
+// message died, the message stays started until the receiver or an operator checks it, so the age
+// of started messages has an alert, too.
 package metrics
 
 import (

@@ -12,11 +12,13 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 	_ "modernc.org/sqlite"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/sqlite"
 	"github.com/twoqueue/twoqueue/idempotency"
 	"github.com/twoqueue/twoqueue/idempotency/metrics"
+	"github.com/twoqueue/twoqueue/idempotency/pending"
 )
 
 func must(t *testing.T, err error) {
@@ -26,13 +28,20 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// An error would fail the scrape for the whole program: promhttp.Handler answers 500.
-func TestAnInboxThatDoesNotAnswerTakesNoOtherMetricFromTheScrape(t *testing.T) {
+func openInbox(t *testing.T) (*sql.DB, driver.Inbox) {
+	t.Helper()
 	db, err := sql.Open("sqlite", filepath.Join(t.TempDir(), "inbox.db"))
 	must(t, err)
+	t.Cleanup(func() { _ = db.Close() })
 	must(t, migrate.Inbox(t.Context(), db, migrate.SQLite))
 	inbox, err := sqlite.OpenInbox(t.Context(), db)
 	must(t, err)
+	return db, inbox
+}
+
+// An error would fail the scrape for the whole program: promhttp.Handler answers 500.
+func TestAnInboxThatDoesNotAnswerTakesNoOtherMetricFromTheScrape(t *testing.T) {
+	db, inbox := openInbox(t)
 	guard, err := idempotency.New(inbox, "mailer", &idempotency.Options{HandBack: true})
 	must(t, err)
 	registry := prometheus.NewRegistry()
@@ -51,6 +60,37 @@ func TestAnInboxThatDoesNotAnswerTakesNoOtherMetricFromTheScrape(t *testing.T) {
 	}
 	if outcomes != 9 { // the number of outcomes in idempotency.Stats
 		t.Errorf("%d outcomes are reported", outcomes)
+	}
+}
+
+// Each scrape of each process could otherwise load the receiver's database.
+func TestAScrapeChangesNothingInTheInboxAndAsksItSeldom(t *testing.T) {
+	db, inbox := openInbox(t)
+	tx, err := db.BeginTx(t.Context(), nil)
+	must(t, err)
+	_, err = inbox.AddPending(t.Context(), bridge.SQL(tx), "mailer", driver.Pending{Key: "m1", State: driver.Started, Run: "r", Attempts: 1}, 0) // overdue at once
+	must(t, err)
+	must(t, tx.Commit())
+	guard, err := pending.New(inbox, "mailer", &pending.Options{HandBack: true})
+	must(t, err)
+	registry := prometheus.NewRegistry()
+	must(t, registry.Register(metrics.New("mailer", guard, inbox)))
+	for range 2 {
+		families, err := registry.Gather()
+		must(t, err)
+		counts := make(map[string]float64)
+		for _, family := range families {
+			if family.GetName() == "twoqueue_receiver_pending" {
+				for _, m := range family.GetMetric() {
+					counts[m.GetLabel()[1].GetValue()] = m.GetGauge().GetValue()
+				}
+			}
+		}
+		if counts["started"] != 1 || counts["doubtful"] != 0 {
+			t.Errorf("counts %v, must be one started message", counts)
+		}
+		_, err = db.ExecContext(t.Context(), `DELETE FROM bridge_inbox_pending`) // the next count is not yet due
+		must(t, err)
 	}
 }
 

@@ -183,7 +183,7 @@ func TestADatabaseThatGoesAwayBetweenSentAndDone(t *testing.T) {
 	valve.Release()
 	w.wantStatus(id, "sent")
 	w.wantMetrics(p, `email_gateway_held 0`, `email_gateway_emails_total{outcome="sent"} 1`,
-		`email_gateway_pending{state="started"} 0`, `email_gateway_pending{state="doubtful"} 0`)
+		`twoqueue_receiver_pending{consumer="email-gateway",state="started"} 0`, `twoqueue_receiver_pending{consumer="email-gateway",state="doubtful"} 0`)
 	p.Stop()
 	w.wantTaken(id)
 	w.wantEmpty(queue)

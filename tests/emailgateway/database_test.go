@@ -55,7 +55,7 @@ func TestEachDatabase(t *testing.T) {
 			}
 			w.wantMetrics(p, `email_gateway_emails_total{outcome="sent"} 2`, `email_gateway_emails_total{outcome="refused"} 1`,
 				`email_gateway_emails_total{outcome="failed"} 1`, `email_gateway_emails_total{outcome="doubtful"} 1`,
-				`email_gateway_pending{state="doubtful"} 1`)
+				`twoqueue_receiver_pending{consumer="email-gateway",state="doubtful"} 1`)
 			for path, want := range map[string]string{"/livez": "ok\n", "/readyz": "ok\n"} {
 				if code, text := p.Endpoint(path); code != 200 || text != want {
 					t.Errorf("%s: %d %s", path, code, text)
@@ -64,7 +64,7 @@ func TestEachDatabase(t *testing.T) {
 			w.wantDead(dead{ids["unknown"], "refused", "recipient 1 of 1: refused for good: 550"}, dead{ids["never"], "failed", "given up after 4 attempts"})
 			w.wantDoubtful("connection lost", ids["ann"])
 			w.decide("retry", ids["ann"])
-			w.wantMetrics(p, `email_gateway_emails_total{outcome="sent"} 3`, `email_gateway_pending{state="doubtful"} 0`)
+			w.wantMetrics(p, `email_gateway_emails_total{outcome="sent"} 3`, `twoqueue_receiver_pending{consumer="email-gateway",state="doubtful"} 0`)
 			for _, word := range []string{"sent", "retry"} {
 				again := w.call("doubtful", word, ids["ann"])
 				if again.Code != 1 || !strings.Contains(again.Stderr, "not pending; see email-gateway doubtful list") {
