@@ -117,12 +117,12 @@ func (k *keyed) rounds(t *testing.T) {
 	t.Helper()
 	waited := k.round(t)
 	for n := 0; n < mayWait && len(waited) > 0 && !t.Failed(); n++ {
-		t.Logf("have waited for rows of others, and are taken again: %q", waited)
+		t.Logf("waited for other transactions' rows, and run again: %q", waited)
 		again := k.round(t)
 		waited = slices.DeleteFunc(waited, func(what string) bool { return !slices.Contains(again, what) })
 	}
 	for _, what := range waited {
-		t.Errorf("%s: waits for rows of others", what)
+		t.Errorf("%s: waits for other transactions' rows", what)
 	}
 }
 
@@ -148,7 +148,7 @@ func (k *keyed) round(t *testing.T) (waited []string) {
 		}
 		limit := k.large/2 + s.whole*k.large
 		if read := k.scanned(t) - before; read > limit {
-			t.Errorf("%s: has read %d rows of tables of %d", s.what, read, k.have)
+			t.Errorf("%s: read %d rows of tables of %d", s.what, read, k.have)
 		}
 	}
 	end(t, open)

@@ -107,7 +107,7 @@ func (b *keyedInbox) steps(t *testing.T) (steps []step) {
 			_, err = b.AddPending(ctx, b.in(tx), byKey, pending(driver.Ready, taken), -time.Hour)
 		}
 		return err
-	}), "make rows that others will lock")
+	}), "insert rows for others to lock")
 
 	ofAllRows := []string{"list", "count", "read claims", "list kept"} // of the consumer
 	for _, v := range Verbs(b, byKey, pending(driver.Ready, newName())) {

@@ -140,7 +140,7 @@ func (l *keyedLedger) carriedSteps() []step {
 	}
 	return []step{
 		{what: "carry one", do: record(one)},
-		{what: "cancel it, and again", do: func(ctx context.Context) error {
+		{what: "cancel it twice", do: func(ctx context.Context) error {
 			for _, want := range []bool{true, false} {
 				if err := within(ctx, l.db, func(tx *sql.Tx) error {
 					done, err := l.ledger.Cancel(ctx, l.in(tx), one[0].ID)

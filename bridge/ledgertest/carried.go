@@ -33,31 +33,31 @@ func runCarried(t *testing.T, d *database) {
 	c := d.carrying()
 	c.empty(t)
 	run(t, d.Harness, c, []test[*carrying]{
-		{"a carried message comes back byte by byte", testCarriedBytes},
-		{"of many carried messages in one transaction none is lost", testCarryMany},
+		{"a row returns its message byte by byte", testCarriedBytes},
+		{"many carried messages in one transaction are all kept", testCarryMany},
 		{"plain and carried entries go into one record", testCarryMixed},
 		{"a carried message with an ID that is recorded already is refused", testCarryDuplicate},
 		{"an unpublished message is due at once", testDueUnpublished},
 		{"a published message is due after its grace", testDuePublished},
-		{"a delayed message is due when its time has come, and no copy of it is published before", testDelayed},
-		{"cancel takes a row back as long as no copy of its message can exist", testCancel},
-		{"due rows come the earliest first, up to the limit, and after a position", testDueInOrder},
+		{"a delayed message is due at its time, and no copy of it is published before", testDelayed},
+		{"cancel removes a row as long as no copy of its message can exist", testCancel},
+		{"due rows are listed by stage time, up to the limit, and after a position", testDueInOrder},
 		{"pages give every due row once, also rows of one stage time", testDuePages},
 		{"a claim and a touch move the stage time by the age of the row, within bounds", testStageTimes},
-		{"a claim whose row has been touched, claimed or forgotten returns nothing", testClaimOutdated},
+		{"a claim of a row that was touched, claimed or forgotten returns nothing", testClaimOutdated},
 		{"a claimed row is committed until it is forgotten", testClaimedIsCommitted},
-		{"a touch of a row without a message, or of none, changes nothing", testTouchPlain},
+		{"a touch of a row without a message, or of no row, changes nothing", testTouchPlain},
 	}, []test[*carrying]{
-		{"a rollback takes carried messages back", testCarryRollback},
-		{"a rollback to a savepoint takes back the messages that were carried after it", testCarrySavepoint},
-		{"a carried message that is not committed is not due, and not waited for", testDueOpen},
-		{"of many claims at once one gets each message", testClaimTwo},
-		{"of claims and cancels at once one gets each row", testCancelRaced},
-		{"a cancel that is not committed hides its row from claims, and its connection's end brings the row back", testCancelOpen},
+		{"a rollback removes carried messages", testCarryRollback},
+		{"a rollback to a savepoint removes the messages that were carried after it", testCarrySavepoint},
+		{"an uncommitted carried message is not due, and no list or touch waits for it", testDueOpen},
+		{"concurrent claims get each message once", testClaimTwo},
+		{"concurrent claims and cancels get each row once", testCancelRaced},
+		{"an uncommitted cancel hides its row from claims, and the row is back when its connection ends", testCancelOpen},
 		{"a cancel of a missing row blocks no record", testCancelGone},
-		{"a row that another session has locked is neither claimed nor touched, nor waited for", testClaimLocked},
-		{"a carried row is no orphan, however old it is", testSweepCarried},
-		{"claims, touches and forgets of the same rows get along", testCarriedStress},
+		{"claim and touch skip a row that another session has locked, without a wait", testClaimLocked},
+		{"a carried row of any age is no orphan", testSweepCarried},
+		{"concurrent claims, touches and forgets of the same rows do not fail", testCarriedStress},
 	}, func(t *testing.T) {
 		c.expectIdle(t)
 		c.empty(t)
@@ -328,11 +328,11 @@ func testCarryDuplicate(t *testing.T, c *carrying) {
 	again := carried
 	again.Message = []byte("another")
 	for name, entries := range map[string][]driver.Entry{
-		"a carried one of a carried one": {again},
-		"a carried one of a plain one":   {{ID: plain, Message: []byte("x")}},
-		"a plain one of a carried one":   driver.Plain(carried.ID),
-		"one among others":               slices.Concat(newCarried(2), []driver.Entry{again}),
-		"one within one call":            {twice, twice},
+		"a carried duplicate of a carried message": {again},
+		"a carried duplicate of a plain message":   {{ID: plain, Message: []byte("x")}},
+		"a plain duplicate of a carried message":   driver.Plain(carried.ID),
+		"a duplicate among others":                 slices.Concat(newCarried(2), []driver.Entry{again}),
+		"a duplicate within one call":              {twice, twice},
 	} {
 		tx := begin(t, c.sender.DB())
 		if err := c.sender.Record(t.Context(), c.in(tx), entries); !errors.Is(err, bridge.ErrDuplicateID) {
@@ -372,14 +372,14 @@ func testDuePublished(t *testing.T, c *carrying) {
 	rows, now := c.due(t)
 	for _, r := range rows { // on a slow machine they are due already
 		if r.StageAt.After(now) {
-			t.Errorf("at %v a row is due that is to be staged at %v", now, r.StageAt)
+			t.Errorf("at %v a row with the stage time %v is due", now, r.StageAt)
 		}
 	}
 	for _, id := range idsOfEntries(slices.Concat(one, two)) {
 		r := c.row(t, id)
 		between(t, "recorded_at", r.RecordedAt, before, now)
 		if r.Unpublished() {
-			t.Errorf("a published message is taken for unpublished: %+v", r)
+			t.Errorf("a published message counts as unpublished: %+v", r)
 		}
 		grace := r.StageAt.Sub(r.RecordedAt)
 		if grace < driver.PublishedGrace || grace > driver.PublishedGrace+tick {
@@ -416,7 +416,7 @@ func testDelayed(t *testing.T, c *carrying) {
 		rows, now := c.due(t)
 		for _, r := range rows {
 			if now.Before(r.StageAt) {
-				t.Errorf("at %v a row is due that is to be staged at %v", now, r.StageAt)
+				t.Errorf("at %v a row with the stage time %v is due", now, r.StageAt)
 			}
 			if r.ID == entries[1].ID {
 				due = r
@@ -659,7 +659,7 @@ func testDuePages(t *testing.T, c *carrying) {
 			}
 			expectIDs(t, "are due", idsOfDue(all), ids)
 			if !slices.IsSortedFunc(all, func(a, b driver.DueRow) int { return a.StageAt.Compare(b.StageAt) }) {
-				t.Error("they do not come the earliest first")
+				t.Error("they are not in the order of their stage times")
 			}
 		}
 		check(t, c.ledger.Touch(bounded(t), ids), "touch")

@@ -70,7 +70,7 @@ func next[R any](t *testing.T, doing string, done <-chan reply[R]) (R, error) {
 	case r := <-done:
 		return r.value, r.err
 	case <-time.After(wait + prompt): // the call's own bound is wait, if it has one
-		t.Fatalf("%s does not come back", doing)
+		t.Fatalf("%s does not return", doing)
 		panic("unreachable")
 	}
 }

@@ -50,7 +50,7 @@ func Finds(t *testing.T, of inspect.Diagnoser, what string, level inspect.Level,
 	t.Helper()
 	var found inspect.Finding
 	eventuallySaying(t, statisticsPause, func() string {
-		return fmt.Sprintf("%s finds %+v, must be %s and say %q", what, found, level, says)
+		return fmt.Sprintf("%s: the finding is %+v, must be %s and contain %q", what, found, level, says)
 	}, func() bool {
 		findings, err := of.Diagnose(t.Context())
 		check(t, err, "diagnose")
@@ -61,7 +61,7 @@ func Finds(t *testing.T, of inspect.Diagnoser, what string, level inspect.Level,
 		return found.Level == level && strings.Contains(found.Text, says)
 	})
 	if wants := level == inspect.Warning || level == inspect.Error; wants && found.Fix == "" {
-		t.Errorf("%+v has no mend", found)
+		t.Errorf("%+v has no fix", found)
 	}
 }
 

@@ -13,20 +13,20 @@ import (
 // runEntities tests every promise of driver.Keeper on the inbox of h. The inbox's tables are in db.
 func runEntities(t *testing.T, h Harness, db *sql.DB, inbox driver.Inbox) {
 	run(t, h, &entities{h, inbox, db}, []test[*entities]{
-		{"a mark is empty until it is set, and then the last value set", testMark},
+		{"a mark is empty until it is set, and then has its last value", testMark},
 		{"marks of consumers and names that differ in case, in spaces or in accents are different", testMarkNames},
-		{"a wait for the lock of a mark, new or not, ends with the state after the other's end", testMarkWaits},
-		{"kept messages come back by their versions, byte by byte", testKeep},
+		{"a wait for the lock of a mark, new or not, returns the mark that the other transaction left", testMarkWaits},
+		{"kept messages are returned by their versions, byte by byte", testKeep},
 		{"a version is kept once", testKeepTwice},
 		{"entities with kept messages are listed, the longest waiting first", testKeptEntities},
 	}, []test[*entities]{
-		{"a rollback takes back a mark and a lock", testMarkRollback},
-		{"a mark that is not locked cannot be made by setting it", testMarkNotLocked},
-		{"of many that count on one mark from the beginning none is lost", testMarkCounts},
+		{"a rollback undoes a mark and a lock", testMarkRollback},
+		{"a set does not create a mark that is not locked", testMarkNotLocked},
+		{"concurrent counts on one new mark are all kept", testMarkCounts},
 
 		{"a rollback undoes keeping and deleting", testKeepRollback},
 		{"messages are kept for one consumer and one entity", testKeepScope},
-		{"after a wait for the lock of a mark, the messages that the other has kept are seen", testKeepUnderLock},
+		{"after a wait for the lock of a mark, a transaction sees the messages that the other has kept", testKeepUnderLock},
 	}, func(*testing.T) {})
 }
 
@@ -109,7 +109,7 @@ func testMarkNotLocked(t *testing.T, e *entities) {
 	name := newName()
 	tx := begin(t, e.db)
 	if err := e.SetMark(t.Context(), e.in(tx), "a", name, "7"); err == nil {
-		t.Error("set a mark that is not there: no error")
+		t.Error("set a missing mark: no error")
 	}
 	check(t, tx.Rollback(), "roll back")
 	expectMark(t, e.mark(t, "a", name, ""), "")

@@ -251,7 +251,7 @@ func (d *database) expectSettled(t *testing.T, id uuid.UUID, want driver.Outcome
 	outcome, _, err := d.ledger.Settle(t.Context(), id, wait)
 	check(t, err, "settle")
 	if outcome != want {
-		t.Fatalf("settle says %q, must say %q", outcome, want)
+		t.Fatalf("settle returned %q, must return %q", outcome, want)
 	}
 }
 

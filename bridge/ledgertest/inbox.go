@@ -27,23 +27,23 @@ func RunInbox(t *testing.T, h Harness) {
 	box.Inbox, err = h.OpenInbox(t.Context(), box.db)
 	check(t, err, "open inbox")
 	run(t, h, box, slices.Concat([]test[*inbox]{
-		{"a key is claimed once by each consumer, and a rollback gives it back", testClaim},
+		{"a key is claimed once by each consumer, and a rollback releases it", testClaim},
 		{"keys and consumers that differ in case, in spaces or in accents are different", testClaimCase},
-		{"a transaction that has not ended passes the fence", testFence},
-		{"a claim waits for the same claim of another, and is given after its rollback alone", testClaimWaits},
-		{"of several keys the new ones are claimed, and the transaction goes on", testClaimMany},
-		{"a claim of several keys waits for another's claim of one, and gives that after its rollback alone", testClaimManyWaits},
-		{"of many claims at once of some of the same keys each key is given once", testClaimManyAtOnce},
-		{"keys that do not ascend are not claimed", testClaimAscending},
+		{"an open transaction passes the fence", testFence},
+		{"a claim waits for another's claim of the key, and succeeds only after its rollback", testClaimWaits},
+		{"a claim of several keys claims the new ones, and the transaction goes on", testClaimMany},
+		{"a claim of several keys waits for another's claim of one, and gets that key only after its rollback", testClaimManyWaits},
+		{"concurrent claims of overlapping keys get each key once", testClaimManyAtOnce},
+		{"keys that do not ascend are refused", testClaimAscending},
 	}, pendingTestsOfDriver, purgeTests), slices.Concat([]test[*inbox]{
-		{"consumers and keys have up to 255 bytes and no NUL, and all else is an error of every verb", testNames},
+		{"consumers and keys have 1 to 255 bytes and no NUL, and every verb refuses others", testNames},
 	}, pendingTestsOfServer), func(*testing.T) {})
 	runEntities(t, h, box.db, box.Inbox)
 	if h.Driver {
 		return
 	}
-	t.Run("no statement by key reads a table through or waits for a row of others", func(t *testing.T) { testInboxByKey(t, box) })
-	t.Run("tables of the next version serve this release, of later ones not", func(t *testing.T) {
+	t.Run("no statement by key reads a whole table or waits for another transaction's row", func(t *testing.T) { testInboxByKey(t, box) })
+	t.Run("tables of the next version serve this release, tables of later ones do not", func(t *testing.T) {
 		db := h.create(t)()
 		check(t, h.MigrateInbox(t.Context(), db), "migrate")
 		h.raise(t, db, "inbox")

@@ -134,10 +134,10 @@ func testClaimManyAtOnce(t *testing.T, i *inbox) {
 	all.Wait()
 	for key, times := range given {
 		if times != 1 {
-			t.Errorf("%q was given %d times", key, times)
+			t.Errorf("%q was claimed %d times", key, times)
 		}
 	}
-	t.Logf("%d keys given, %d errors of the kind that a retry cures", len(given), deadlocks)
+	t.Logf("%d keys claimed, %d errors that a retry cures", len(given), deadlocks)
 }
 
 func testClaimAscending(t *testing.T, i *inbox) {

@@ -16,24 +16,24 @@ import (
 var (
 	pendingTestsOfDriver = []test[*inbox]{
 		{"an unclaimed key may be claimed again", testUnclaim},
-		{"of several adds of one key the first counts", testAddPending},
-		{"a pending message is found with all its data, and done and unknown keys are told apart", testLookUp},
+		{"the first of several adds of one key counts", testAddPending},
+		{"a pending message is found with all its data, and a lookup distinguishes done and unknown keys", testLookUp},
 		{"only the owner of the run changes or removes the row", testRun},
 		{"a message is attached once, in any state", testAttachMessage},
-		{"a row without a message can be told from one with it, and removed", testRemoveBarePending},
-		{"an error of any content and length is kept as far as it can be", testPendingError},
+		{"a row without a message can be recognised, and removed", testRemoveBarePending},
+		{"an error of any content and length is kept, shortened if necessary", testPendingError},
 		{"due messages are taken in their order, and no others", testTakePending},
 		{"a started and overdue message is doubtful", testDoubtOverdue},
 		{"pending messages are listed by state in the order of keys, page by page, and counted", testListPending},
 	}
 	pendingTestsOfServer = []test[*inbox]{
-		{"an add waits for the same add of another, and is refused after its commit", testAddPendingWaits},
+		{"an add waits for another's add of the key, and is refused after its commit", testAddPendingWaits},
 		{"no reader sees a key claimed without its row while it is being unclaimed", testLookUpAtOneMoment},
 		{"no reader sees a key claimed without its row while it is being claimed", testLookUpWhileClaimed},
 		{"concurrent takers take different messages", testTakePendingBeside},
-		{"a message that another has locked is not taken", testTakePendingLocked},
-		{"the pending messages of one consumer are not another's", testPendingConsumers},
-		{"keys that are pending differ as they do when claimed", testPendingKeys},
+		{"a message that another transaction has locked is not taken", testTakePendingLocked},
+		{"consumers do not share pending messages", testPendingConsumers},
+		{"pending keys differ as claimed keys do", testPendingKeys},
 	}
 )
 
@@ -180,7 +180,7 @@ func testLookUpAtOneMoment(t *testing.T, i *inbox) {
 		if !rowFirst {
 			slices.Reverse(steps)
 		}
-		check(t, steps[0](), "take away the first")
+		check(t, steps[0](), "remove the first")
 		done := i.lookUpBeside(t, key)
 		// If the two wait for each other the server ends one of them.
 		if steps[1]() == nil {
@@ -189,7 +189,7 @@ func testLookUpAtOneMoment(t *testing.T, i *inbox) {
 			_ = tx.Rollback()
 		}
 		if seemsDone, err := next(t, "look up", done); err == nil && seemsDone {
-			t.Fatal("claimed, and no row: that is done")
+			t.Fatal("a claim without a row counts as done")
 		}
 	}
 }
@@ -207,7 +207,7 @@ func testLookUpWhileClaimed(t *testing.T, i *inbox) {
 	done := i.lookUpBeside(t, key)
 	check(t, tx.Commit(), "commit")
 	if seemsDone, err := next(t, "look up", done); err != nil || seemsDone {
-		t.Fatalf("claimed, and no row, which would mean done: %t, %v", seemsDone, err)
+		t.Fatalf("a claim without a row counts as done: %t, %v", seemsDone, err)
 	}
 }
 
@@ -221,7 +221,7 @@ func (i *inbox) lookUpBeside(t *testing.T, key string) <-chan reply[bool] {
 		claimed, p, err := i.LookUp(t.Context(), i.in(reader), "a", key)
 		return claimed && p == nil, err
 	})
-	eventually(t, "a session waits for a lock, or need not", func() bool {
+	eventually(t, "the look-up waits for a lock, or is done", func() bool {
 		var waiting int
 		check(t, i.db.QueryRowContext(t.Context(), i.Waiting).Scan(&waiting), "count the waiting sessions")
 		return waiting > 0 || len(done) > 0

@@ -11,7 +11,7 @@ import (
 // purgeTests are the promises of driver.Claims.
 var purgeTests = []test[*inbox]{
 	{"claims are read in the order of keys, page by page, with their age", testClaimed},
-	{"of the named claims, the ones older than an age are forgotten", testForgetClaims},
+	{"of the named claims, only claims above an age are forgotten", testForgetClaims},
 	{"many claims are forgotten at once", testForgetManyClaims},
 }
 

@@ -54,7 +54,7 @@ func testTakePending(t *testing.T, i *inbox) {
 
 func testTakePendingBeside(t *testing.T, i *inbox) {
 	if i.Overlap || i.OneWriter {
-		t.Skip("see the next")
+		t.Skip("the next test names the reason")
 	}
 	const consumer = "takes beside"
 	keys := []string{"first", "second", "third"}
@@ -70,7 +70,7 @@ func testTakePendingBeside(t *testing.T, i *inbox) {
 
 func testTakePendingLocked(t *testing.T, i *inbox) {
 	if i.Overlap {
-		t.Skip("two takers may find the same message, and one of them cannot change it")
+		t.Skip("here two takers may find the same message, and one of them cannot change it")
 	}
 	if i.OneWriter {
 		t.Skip("takers take one after the other here")
@@ -87,7 +87,7 @@ func testTakePendingLocked(t *testing.T, i *inbox) {
 	check(t, err, "remove")
 	expectPending(t, i.take(t, consumer, driver.Ready), pending(driver.Ready, "third"))
 	if p := i.take(t, consumer, driver.Ready); p != nil {
-		t.Fatalf("took %+v, which others have locked", p)
+		t.Fatalf("took %+v, which another transaction has locked", p)
 	}
 	check(t, taker.Rollback(), "roll back")
 	check(t, remover.Rollback(), "roll back")

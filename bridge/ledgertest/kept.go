@@ -18,7 +18,7 @@ func (e *entities) keep(t *testing.T, consumer, entity string, messages map[int6
 			fresh, err := e.Keep(t.Context(), e.in(tx), consumer, entity, version, message)
 			check(t, err, "keep message")
 			if !fresh {
-				t.Fatalf("version %d is said to be kept already", version)
+				t.Fatalf("version %d is reported as kept already", version)
 			}
 		}
 	})
@@ -141,7 +141,7 @@ func testKeptEntities(t *testing.T, e *entities) {
 		return all
 	}
 	if all := list(10); len(all) != 0 {
-		t.Fatalf("of a new consumer there are %v", all)
+		t.Fatalf("a new consumer has %v", all)
 	}
 	names := []string{newName(), newName(), newName()}
 	e.mark(t, consumer, names[1], "17")
@@ -153,7 +153,7 @@ func testKeptEntities(t *testing.T, e *entities) {
 
 	all := list(10)
 	if len(all) != 2 {
-		t.Fatalf("listed are %v, must be two", all)
+		t.Fatalf("%v are listed, must be two", all)
 	}
 	for _, one := range all {
 		want := driver.KeptEntity{Entity: names[0], First: 20, Kept: 2, Age: one.Age}
@@ -161,14 +161,14 @@ func testKeptEntities(t *testing.T, e *entities) {
 			want.Entity, want.Mark = names[1], "17"
 		}
 		if one != want || one.Age < 0 || one.Age > wait {
-			t.Errorf("listed is %+v, must be %+v", one, want)
+			t.Errorf("%+v is listed, must be %+v", one, want)
 		}
 	}
 	if all[0].Age < all[1].Age {
 		t.Errorf("%+v is listed before one that has waited longer, %+v", all[0], all[1])
 	}
 	if all := list(1); len(all) != 1 {
-		t.Errorf("listed are %v, must be one", all)
+		t.Errorf("%v are listed, must be one", all)
 	}
 	e.locked(t, consumer, names[0], func(tx *sql.Tx) {
 		for _, version := range []int64{20, 30} {

@@ -35,16 +35,16 @@ func Run(t *testing.T, h Harness) {
 	d := h.newDatabase(t)
 	run(t, h, d, []test[*database]{
 		{"settle waits for an open transaction and reports its commit", testSettleReportsCommit},
-		{"settle comes back still open at the end of its wait and leaves the connection usable", testSettleStillOpen},
+		{"settle returns still open at the end of its wait and leaves the connection usable", testSettleStillOpen},
 		{"settle of an unrecorded ID is rolled back and leaves nothing", testSettleUnknown},
 		{"settle returns promptly when its context is cancelled and leaks no connection", testSettleCancelled},
 		{"a deadline during a settle costs no connection", testSettleDeadline},
 
 		{"the lookup finds the committed IDs and no others", testLookup},
-		{"of many IDs in one transaction none is lost", testManyIDs},
+		{"many IDs in one transaction are all kept", testManyIDs},
 		{"a duplicate ID is refused", testDuplicate},
-		{"forget is idempotent and takes only the given IDs", testForget},
-		{"no IDs are no work", testNoIDs},
+		{"forget is idempotent and deletes only the given IDs", testForget},
+		{"calls without IDs do nothing", testNoIDs},
 		{"an ID without a row is refused, and its row is kept", testOwnRows},
 
 		{"every outcome names the server, and all connections name the same one", testInstance},
@@ -56,15 +56,15 @@ func Run(t *testing.T, h Harness) {
 	}, []test[*database]{
 		{"settle waits for an open transaction and reports its rollback", testSettleReportsRollback},
 		{"settle waits for an open transaction and reports its connection's end as a rollback", testSettleReportsKill},
-		{"many settles of one ID all learn its outcome", testSettleSameID},
-		{"many settles of many IDs each learn their own outcome", testSettleManyIDs},
+		{"many settles of one ID all return its outcome", testSettleSameID},
+		{"many settles of many IDs each return their own outcome", testSettleManyIDs},
 
 		{"the lookup never waits and never reports an uncommitted row", testLookupOpen},
 		{"an ID recorded in a rolled-back savepoint is rolled back", testSavepoint},
 		{"forget skips a row that another session has locked, and names it", testForgetLocked},
 		{"a duplicate of an ID that is still open is refused after its commit", testDuplicateOfOpen},
 
-		{"no statement by key reads the table through or waits for a row of others", testLedgerByKey},
+		{"no statement by key reads the whole table or waits for another transaction's row", testLedgerByKey},
 	}, d.expectIdle)
 
 	if h.Watch != nil {
@@ -83,13 +83,13 @@ func runAlone(t *testing.T, h Harness) {
 	if h.Begun != nil {
 		t.Run("migrators that go on where one has died before the first version make one identity too", func(t *testing.T) { testMigrators(t, h, h.Begun) })
 	}
-	t.Run("tables of the next version serve this release, of later ones not", func(t *testing.T) { testLaterSchema(t, h) })
-	t.Run("a schema of an earlier version is refused with the mend", func(t *testing.T) { testEarlierSchema(t, h) })
+	t.Run("tables of the next version serve this release, tables of later ones do not", func(t *testing.T) { testLaterSchema(t, h) })
+	t.Run("a schema of an earlier version is refused with the fix", func(t *testing.T) { testEarlierSchema(t, h) })
 	t.Run("a transaction of another database is refused", func(t *testing.T) { testOtherDatabase(t, h) })
 	for name, statement := range map[string]string{"another": h.Copy, "no": h.named("DELETE FROM bridge_identity")} {
-		t.Run("a database with "+name+" identity answers nothing, gives nothing out and is not swept", func(t *testing.T) { testOtherIdentity(t, h, statement) })
+		t.Run("a database with "+name+" identity answers nothing, hands nothing out and is not swept", func(t *testing.T) { testOtherIdentity(t, h, statement) })
 	}
 	if h.Insert == nil {
-		t.Run("the watermark is there before the first row is gone", func(t *testing.T) { testWatermarkFirst(t, h) })
+		t.Run("the watermark is set before the first row is removed", func(t *testing.T) { testWatermarkFirst(t, h) })
 	}
 }

@@ -39,10 +39,10 @@ func runSweep(t *testing.T, d *database) {
 		{"a sweep removes old rows and no young ones", testSweep},
 		{"the watermark is above every row that is removed, and never sinks", testWatermark},
 	}, []test[*sweeping]{
-		{"orphans come the oldest first, up to the limit", testOrphansInOrder},
+		{"orphans are listed the oldest first, up to the limit", testOrphansInOrder},
 		{"a sweep removes more rows than one statement does", testSweepMany},
-		{"a row that is not committed is neither removed nor waited for", testSweepOpen},
-		{"a row that another session has locked is neither removed nor waited for", testSweepLocked},
+		{"a sweep skips an uncommitted row without a wait", testSweepOpen},
+		{"a sweep skips a row that another session has locked, without a wait", testSweepLocked},
 		{"a sweep of rows that may be young is refused", testSweepYoung},
 	}, func(t *testing.T) {
 		s.expectIdle(t)
@@ -219,7 +219,7 @@ func testWatermarkFirst(t *testing.T, h Harness) {
 	}
 	s.expectCommitted(t, []uuid.UUID{id}, id)
 	if before := s.watermark(t); before.IsZero() {
-		t.Error("there is no watermark, and the next thing would have been to remove the row")
+		t.Error("there is no watermark, and the sweep would have removed the row next")
 	}
 }
 

@@ -151,7 +151,7 @@ func testOtherIdentity(t *testing.T, h Harness, statement string) {
 	swept, err := d.ledger.Sweep(ctx, oldAge, 10)
 	refused("sweep", len(swept) == 0, err)
 	before, err := d.ledger.SweptBefore(ctx)
-	refused("the watermark, which would be a verdict", before.IsZero(), err)
+	refused("read the watermark", before.IsZero(), err)
 }
 
 // testEarlierSchema begins with the first release's version.

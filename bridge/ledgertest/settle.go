@@ -44,13 +44,13 @@ func testSettleReports(t *testing.T, d *database, want driver.Outcome, end func(
 	outcome, err := next(t, "settle", settled)
 	check(t, err, "settle")
 	if outcome != want {
-		t.Fatalf("settle says %q, must say %q", outcome, want)
+		t.Fatalf("settle returned %q, must return %q", outcome, want)
 	}
 	after := time.Since(ended)
 	if after > prompt {
-		t.Fatalf("settle came back %v after the end: by the time-out, not by the end", after)
+		t.Fatalf("settle returned %v after the end: by the time-out, not by the end", after)
 	}
-	t.Logf("settle came back %v after the call that ended the transaction began", after)
+	t.Logf("settle returned %v after the call that ended the transaction began", after)
 	d.expectSettled(t, id, want)
 }
 
@@ -64,7 +64,7 @@ func expectStillOpen(t *testing.T, d *database, id uuid.UUID) {
 	check(t, err, "settle")
 	waited := time.Since(start)
 	if outcome != driver.StillOpen {
-		t.Fatalf("settle says %q while the transaction is open", outcome)
+		t.Fatalf("settle returned %q while the transaction is open", outcome)
 	}
 	if waited < short/2 || waited > prompt {
 		t.Fatalf("settle waited for %v, its bound was %v", waited, short)
@@ -111,11 +111,11 @@ func testInstance(t *testing.T, d *database) {
 		for id, outcome := range map[uuid.UUID]driver.Outcome{known: driver.Committed, unknown: driver.RolledBack} {
 			_, from, err := ledger.Committed(t.Context(), []uuid.UUID{id})
 			if err != nil || from != instance {
-				t.Errorf("the lookup of an ID that is %s is answered by %q, %v, must be %q", outcome, from, err, instance)
+				t.Errorf("the lookup of an ID that is %s is answered by %q, %v, must be by %q", outcome, from, err, instance)
 			}
 			got, from, err := ledger.Settle(t.Context(), id, wait)
 			if err != nil || got != outcome || from != instance {
-				t.Errorf("the settle says %s, from %q, %v, must say %s from %q", got, from, err, outcome, instance)
+				t.Errorf("the settle returned %s, from %q, %v, must return %s from %q", got, from, err, outcome, instance)
 			}
 		}
 	}
@@ -141,10 +141,10 @@ func testSettleCancelled(t *testing.T, d *database) {
 	cancel()
 	outcome, err := next(t, "a cancelled settle", settled)
 	if took := time.Since(start); took > prompt {
-		t.Fatalf("settle came back %v after its context was cancelled", took)
+		t.Fatalf("settle returned %v after its context was cancelled", took)
 	}
 	if outcome != driver.StillOpen || err == nil {
-		t.Fatalf("a cancelled settle says %q, %v", outcome, err)
+		t.Fatalf("a cancelled settle returned %q, %v", outcome, err)
 	}
 	d.expectIdle(t)
 	d.expectCommitted(t, []uuid.UUID{id})
@@ -174,7 +174,7 @@ func testSettleDeadline(t *testing.T, d *database) {
 	outcome, _, err := ledger.Settle(ctx, id, wait)
 	check(t, err, "settle")
 	if outcome != driver.StillOpen || ctx.Err() != nil {
-		t.Fatalf("settle says %q, its deadline has passed: %t", outcome, ctx.Err() != nil)
+		t.Fatalf("settle returned %q, its deadline has passed: %t", outcome, ctx.Err() != nil)
 	}
 	if after := scalar(t, db, d.SessionID); after != before {
 		t.Fatalf("the session was %s, is %s", before, after)
@@ -233,7 +233,7 @@ func settleAll(t *testing.T, d *database, ids []uuid.UUID, end func(), want func
 	end()
 	for i, id := range ids {
 		if outcome, err := next(t, "settle", settled[i]); err != nil || outcome != want(id) {
-			t.Errorf("settle says %q, %v, must say %q", outcome, err, want(id))
+			t.Errorf("settle returned %q, %v, must return %q", outcome, err, want(id))
 		}
 	}
 }

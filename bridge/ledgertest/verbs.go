@@ -51,7 +51,7 @@ func Verbs(inbox driver.Inbox, consumer string, p driver.Pending) []Verb {
 	}
 	lock := func(ctx context.Context, tx bridge.Tx) (any, error) { return inbox.LockMark(ctx, tx, consumer, key) }
 	return []Verb{
-		{"look up new IDs", true, nil, lookUp},
+		{"look up a new key", true, nil, lookUp},
 		{"claim", true, []string{key}, claim},
 		{"claim again", true, nil, func(ctx context.Context, tx bridge.Tx) (any, error) {
 			fresh, err := inbox.Claim(ctx, tx, consumer, []string{key})

@@ -22,12 +22,12 @@ func runWatch(t *testing.T, d *database) {
 	w.watcher, w.watched = w.watch(t)
 	run(t, d.Harness, w, []test[*watching]{
 		{"an open transaction that has recorded an ID is its holder until it ends", testHolders},
-		{"a question that is cancelled returns promptly", testHoldersCancelled},
+		{"a cancelled question returns promptly", testHoldersCancelled},
 		{"questions cost no connection", testHoldersCostNoConnection},
 		{"an open transaction is listed above its age, up to the limit", testOpenTransactions},
 	}, []test[*watching]{
-		{"many ask at once, beside a settle, and all learn the holder", testHoldersMany},
-		{"a question that cannot be answered is refused", testOpenTransactionsRefused},
+		{"many ask at once, beside a settle, and all get the holder", testHoldersMany},
+		{"an invalid question, and one without a second connection, is refused", testOpenTransactionsRefused},
 	}, func(t *testing.T) {
 		d.expectIdle(t)
 		eventually(t, "no connection of the watcher is in use", func() bool { return w.watched.Stats().InUse == 0 })

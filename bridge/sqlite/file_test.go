@@ -132,7 +132,7 @@ func expectOutcome(t *testing.T, ledger driver.Ledger, id uuid.UUID, want driver
 	outcome, _, err := ledger.Settle(t.Context(), id, time.Second)
 	must(t, err)
 	if outcome != want {
-		t.Errorf("settle says %q, must say %q", outcome, want)
+		t.Errorf("settle returned %q, must return %q", outcome, want)
 	}
 }
 

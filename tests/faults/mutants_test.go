@@ -587,8 +587,8 @@ var mutants = []mutant{
 	{
 		name: "a delayed message is staged before its time",
 		pkg:  "../bridge/sqlite",
-		test: "TestLedger/carried/a_delayed_message_is_due_when_its_time_has_come,_and_no_copy_of_it_is_published_before",
-		says: "a row is due that is to be staged at",
+		test: "TestLedger/carried/a_delayed_message_is_due_at_its_time,_and_no_copy_of_it_is_published_before",
+		says: "a row with the stage time .* is due",
 		edits: []edit{
 			{"bridge/sqlite/carried.go", `	"encoding/json"
 `, `	"encoding/json"
@@ -609,7 +609,7 @@ func (l *Ledger) cancel(`},
 	{
 		name: "cancel deletes a claimed row",
 		pkg:  "../bridge/sqlite",
-		test: "TestLedger/carried/cancel_takes_a_row_back_as_long_as_no_copy_of_its_message_can_exist",
+		test: "TestLedger/carried/cancel_removes_a_row_as_long_as_no_copy_of_its_message_can_exist",
 		says: "that is claimed returns true, must return false",
 		edits: []edit{{"bridge/sqlite/carried.go", `tx.Exec(ctx, cancel, id`,
 			`tx.Exec(ctx, without("cancel deletes a claimed row", " AND stage_at <= recorded_at * 1000", "", cancel), id`}},
@@ -645,7 +645,7 @@ func (i *Inspector) carried()`},
 	{
 		name: "a sweep that takes carried rows",
 		pkg:  "../bridge/sqlite",
-		test: "TestLedger/carried/a_carried_row_is_no_orphan,_however_old_it_is",
+		test: "TestLedger/carried/a_carried_row_of_any_age_is_no_orphan",
 		says: `\d+ orphans, must be 1`,
 		edits: []edit{
 			{"bridge/sqlite/orphans.go", `	"database/sql"
@@ -798,7 +798,7 @@ func (i *Inspector) carried()`},
 	{
 		name: "a claim of a row whose stage time has moved on", // GONE_READ_AGAIN, in the ledger
 		pkg:  "../bridge/sqlite",
-		test: "TestLedger/carried/a_claim_whose_row_has_been_touched,_claimed_or_forgotten_returns_nothing",
+		test: "TestLedger/carried/a_claim_of_a_row_that_was_touched,_claimed_or_forgotten_returns_nothing",
 		says: "messages of .* IDs are claimed, must be",
 		edits: []edit{{"bridge/sqlite/carried.go", `claim, string(text))
 `, `map[bool]string{
