@@ -18,10 +18,10 @@ import (
 const dueMost = 500
 
 func newCarriedCommand(a *app) *cobra.Command {
-	return newGroup("carried", "Look at messages that rows of the ledger carry",
-		`With sender.Options.Carry the ledger's row of a message also holds the message. Until it has
-been forwarded, the row stays. At its stage time it is due: if the message is in no queue by
-then, the verifiers stage it from its row by themselves.`,
+	return newGroup("carried", "List the messages that ledger rows carry",
+		`With sender.Options.Carry a message's ledger row also holds the message. The row stays until
+the message has been forwarded. At its stage time the row is due: if the message is in no queue
+then, a verifier stages it from the row.`,
 		newCarriedList(a))
 }
 
@@ -32,12 +32,12 @@ func newCarriedList(a *app) *cobra.Command {
 		Use:   "list",
 		Short: "List the carried messages whose stage time has come, or all of them",
 		Long: `Lists the carried messages of committed transactions whose stage time has come, or all carried
-messages with --all, the earliest stage time first. In a backlog most of them are in the
-staging queue and wait for a verifier; after an outage of the broker most are only in their
-rows. It only reads, reads no message, and waits for no transaction.
+messages with --all, the earliest stage time first. In a backlog most of these messages
+are in the staging queue and wait for a verifier; after an outage of the broker most are only in
+their rows. Changes nothing, reads no message, and waits for no transaction.
 
-PUBLISHED yes means that the sender or a verifier began to publish the message. The broker need
-not have it.`,
+PUBLISHED yes means that the sender or a verifier began to publish the message. The broker
+may not have it.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if limit < 1 || limit > dueMost {
 				return misused("--limit: must be 1 to %d", dueMost)

@@ -17,13 +17,13 @@ type config struct {
 	variables.Bridge
 
 	Management struct {
-		URL     string `desc:"the broker's management API, for what cannot be asked over AMQP: http://user:password@host:15672, or https with the parameters cacertfile, certfile and keyfile; without a user it is the one of BRIDGE_AMQP_URL; optional"`
-		URLFile string `split_words:"true" desc:"a file with it instead"`
+		URL     string `desc:"the broker's management API, for facts that AMQP does not report: http://user:password@host:15672, or https with the parameters cacertfile, certfile and keyfile; a URL without a user takes the user of BRIDGE_AMQP_URL; optional"`
+		URLFile string `split_words:"true" desc:"a file that contains the URL instead"`
 	}
 	Inbox struct {
 		URL     string          `desc:"the receiver's database with the inbox, in the forms of BRIDGE_DATABASE_URL; optional"`
-		URLFile string          `split_words:"true" desc:"a file with it instead"`
-		Schema  database.Schema `desc:"the schema that has the inbox's tables there, as BRIDGE_SCHEMA (default: BRIDGE_SCHEMA if BRIDGE_INBOX_URL is not set)"`
+		URLFile string          `split_words:"true" desc:"a file that contains the URL instead"`
+		Schema  database.Schema `desc:"the schema that has the inbox's tables in that database, as BRIDGE_SCHEMA (default: BRIDGE_SCHEMA if BRIDGE_INBOX_URL is not set)"`
 	}
 }
 

@@ -10,19 +10,19 @@ import (
 )
 
 func newDeadCommand(a *app) *cobra.Command {
-	return newGroup("dead", "Look after the messages in the dead queue",
+	return newGroup("dead", "List, replay or discard the messages in the dead queue",
 		`The dead queue holds the messages that could be neither forwarded nor rightly dropped,
-each with the reason and a verdict: committed, or unknown if nobody could judge it.
+each with the reason and a verdict: committed, or unknown if no verifier could judge it.
 
-The commands take messages from the queue without acking them, and give back those
-that they do not replay or discard. Until then nobody else sees them. After a crash the
-broker puts them back by itself. On RabbitMQ before 4.3 each look counts as one delivery of the million that
-a message has, and the order may change.
+The commands take messages from the queue without acking them, and return the messages that
+they neither replay nor discard. Until then no other consumer gets them. After a crash of the
+command the broker requeues them. On RabbitMQ before 4.3 each look counts as one of a message's
+million deliveries, and the order may change.
 
---queue names another staging queue, or the queue of a receiver, whose dead queue is NAME.dead, as
-idempotency.DeclareReceiver declares it. Its messages belong to no ledger and have no verdict,
-and replay sends them to the queue NAME. Messages that cmd/email-gateway has put into its dead
-queue are malformed for replay, which sends one back with --to=:NAME --force.`,
+--queue names another staging queue, or the queue NAME of a receiver, with the dead queue NAME.dead
+(idempotency.DeclareReceiver). A receiver's dead messages belong to no ledger and have no verdict;
+replay sends them to the queue NAME. Messages in the dead queue of cmd/email-gateway count as
+malformed; replay --to=:NAME --force sends one back.`,
 		newDeadList(a), newDeadShow(a), newDeadReplay(a), newDeadDiscard(a))
 }
 
@@ -85,8 +85,8 @@ func newDeadShow(a *app) *cobra.Command {
 			return a.print(shown)
 		},
 	}
-	cmd.Flags().IntVar(&f.limit, "limit", defaultLimit, "how many messages of the queue are looked at, from its head")
-	cmd.Flags().IntVar(&most, "body", 4096, "how many bytes of the body are shown")
+	cmd.Flags().IntVar(&f.limit, "limit", defaultLimit, "how many messages are read, from the head of the queue")
+	cmd.Flags().IntVar(&most, "body", 4096, "how many bytes of the body to show")
 	return cmd
 }
 
@@ -95,10 +95,10 @@ func newDeadDiscard(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "discard [ID...]",
 		Args:  cobra.ArbitraryArgs,
-		Short: "Remove dead messages for good",
-		Long: `Removes the messages that the IDs and the flags choose; for all of them say --all.
-A message whose verdict is committed was promised to its receiver: nobody has it then.
-dead show -o json prints whatever may be wanted later.`,
+		Short: "Delete dead messages",
+		Long: `Deletes the messages that the IDs and the flags select; --all selects all of them. The
+receiver of a message with the verdict committed never gets it then. To keep a copy, run
+dead show -o json first.`,
 		RunE: func(cmd *cobra.Command, ids []string) error {
 			if err := f.begin(ids); err != nil {
 				return err
@@ -135,9 +135,9 @@ type consent struct {
 }
 
 func (c *consent) flags(cmd *cobra.Command, f *deadFilter) {
-	cmd.Flags().BoolVar(&f.all, "all", false, "all messages that are looked at")
-	cmd.Flags().BoolVarP(&c.yes, "yes", "y", false, "do it, without being asked again")
-	cmd.Flags().BoolVar(&c.dry, "dry-run", false, "only say what would be done")
+	cmd.Flags().BoolVar(&f.all, "all", false, "all messages that are read")
+	cmd.Flags().BoolVarP(&c.yes, "yes", "y", false, "confirm the change")
+	cmd.Flags().BoolVar(&c.dry, "dry-run", false, "print the changes without making them")
 }
 
 // check requires that f chooses messages, and that the user gave --yes or --dry-run. A single
@@ -145,11 +145,11 @@ func (c *consent) flags(cmd *cobra.Command, f *deadFilter) {
 func (c *consent) check(f *deadFilter, always bool) error {
 	switch {
 	case !f.chooses():
-		return misused("no message is chosen; give IDs or flags such as --reason, or --all")
+		return misused("no message is selected; give IDs or flags such as --reason, or --all")
 	case c.dry || c.yes:
 		return nil
 	case always || len(f.ids) != 1:
-		return misused("this changes the queue for good: say --yes, or see with --dry-run what it would do")
+		return misused("this changes the queue permanently: confirm with --yes, or preview with --dry-run")
 	}
 	return nil
 }

@@ -35,12 +35,12 @@ var deadReasons = append(wire.DeadReasons(), reasonBroker, "failed", "too-old")
 
 func (f *deadFilter) flags(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringSliceVar(&f.reasons, "reason", nil, "only those dead for these reasons: "+strings.Join(deadReasons, ", "))
-	flags.StringVar(&f.verdict, "verdict", "", "only those with this verdict: committed or unknown")
-	flags.StringArrayVar(&f.targets, "target", nil, "only those for targets like EXCHANGE:KEY, where * stands for any characters; a queue is :NAME")
-	flags.DurationVar(&f.older, "older-than", 0, "only those that have been dead for longer than this")
-	flags.DurationVar(&f.younger, "younger-than", 0, "only those that have been dead for less than this")
-	flags.IntVar(&f.limit, "limit", defaultLimit, "how many messages of the queue are looked at, from its head")
+	flags.StringSliceVar(&f.reasons, "reason", nil, "only messages with these reasons: "+strings.Join(deadReasons, ", "))
+	flags.StringVar(&f.verdict, "verdict", "", "only messages with this verdict: committed or unknown")
+	flags.StringArrayVar(&f.targets, "target", nil, "only messages for targets that match EXCHANGE:KEY, where * stands for any characters; a queue is :NAME")
+	flags.DurationVar(&f.older, "older-than", 0, "only messages that have been dead for longer than this")
+	flags.DurationVar(&f.younger, "younger-than", 0, "only messages that have been dead for less than this")
+	flags.IntVar(&f.limit, "limit", defaultLimit, "how many messages are read, from the head of the queue")
 	_ = cmd.RegisterFlagCompletionFunc("reason", cobra.FixedCompletions(deadReasons, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("verdict", cobra.FixedCompletions([]string{"committed", "unknown"}, cobra.ShellCompDirectiveNoFileComp))
 }

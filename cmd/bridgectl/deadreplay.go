@@ -22,24 +22,24 @@ func newDeadReplay(a *app) *cobra.Command {
 		Use:   "replay [ID...]",
 		Args:  cobra.ArbitraryArgs,
 		Short: "Send dead messages to their targets, with the same IDs",
-		Long: `Publishes the messages that the IDs and the flags choose (for all of them say --all)
-to their targets, in the form that the receivers expect, and removes each from the dead
-queue when the broker has confirmed it and not returned it. A crash in between leaves a
-message in both places, with the same ID; none is lost.
+		Long: `Publishes the messages that the IDs and the flags select (--all selects all of them) to
+their targets, in the form that the receivers expect. Removes each message from the dead
+queue when the broker has confirmed the copy and not returned it. A crash in between leaves
+a message in both places, with the same ID; no message is lost.
 
-A message goes to its target itself, not back into the staging queue: the row of a
-committed one has been deleted, so a verifier would drop it.
+A message goes directly to its target, not back into the staging queue: a verifier would
+drop a committed message, whose row has been deleted.
 
-A message of a receiver goes back to the receiver's queue (--queue NAME), with its attempts
-begun anew. All that follows is about a verifier's.
+A receiver's message goes back to the receiver's queue (--queue NAME), and its attempts
+start again at 1. The rest of this text is about a verifier's messages.
 
-Sent is what is known to be committed: because its row is in the ledger of
-BRIDGE_DATABASE_URL now (that row is deleted afterwards), or by the verifier's verdict. The
-verdict is a header, which whoever may write to the dead queue can forge: it is believed
-only where no ledger can tell, and each message that is sent on its word says so. Of others
-nobody knows; --force sends them too, and with them perhaps what was rolled back. What
-BRIDGE_ALLOW does not allow, or a verifier has found not allowed while BRIDGE_ALLOW is
-not set here, needs --force or --to as well.`,
+The command sends a message that is known to be committed: its row is in the ledger of
+BRIDGE_DATABASE_URL (the row is deleted afterwards), or the verifier's verdict says so. The
+verdict is a header. A login that may write to the dead queue can forge it, so it counts
+only if no ledger can answer, and the output of each such message says so. The outcome of
+other messages is unknown; --force sends them too, and may send a message that was rolled
+back. A message that BRIDGE_ALLOW does not allow, or that a verifier did not allow while
+BRIDGE_ALLOW is not set here, needs --force or --to as well.`,
 		RunE: func(cmd *cobra.Command, ids []string) (err error) {
 			if err := f.begin(ids); err != nil {
 				return err
@@ -68,7 +68,7 @@ not set here, needs --force or --to as well.`,
 	f.flags(cmd)
 	c.flags(cmd, f)
 	cmd.Flags().StringVar(&to, "to", "", "send to this EXCHANGE:KEY instead (:NAME for a queue); CC and BCC are left out then")
-	cmd.Flags().BoolVar(&p.force, "force", false, "send also what may have been rolled back, is malformed (needs --to), or is for a target that is not allowed")
+	cmd.Flags().BoolVar(&p.force, "force", false, "also send messages that may have been rolled back, are malformed (with --to), or are for a target that is not allowed")
 	return cmd
 }
 
@@ -151,7 +151,7 @@ func failureWords(err error) string {
 	case refusal != nil:
 		return "the broker refuses it: " + mend.Line(refusal.Error())
 	case errors.Is(err, bridge.ErrReturned):
-		return "no queue is bound to its target; create it, or name another one with --to"
+		return "no queue is bound to its target; create one, or name another target with --to"
 	case errors.Is(err, bridge.ErrNacked):
 		return "its target refuses it, as a full queue does"
 	case errors.Is(err, bridge.ErrUnconfirmed):

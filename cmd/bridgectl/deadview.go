@@ -38,7 +38,7 @@ func (l *deadList) write(p *page) {
 func shownText(shown, seen, depth int, queue string) string {
 	text := fmt.Sprintf("%s of %d in queue %s", count(shown, "message"), depth, queue)
 	if seen < depth {
-		text += fmt.Sprintf("; only the first %d were looked at (--limit)", seen)
+		text += fmt.Sprintf("; only the first %d were read (--limit)", seen)
 	}
 	return text
 }
@@ -110,13 +110,13 @@ func contentRows(properties, headers map[string]any) (rows [][]string) {
 func replayWords(m *deadMessage) string {
 	switch {
 	case m.receiver != "":
-		return "to queue " + m.receiver + ", with the same ID and its attempts begun anew"
+		return "to queue " + m.receiver + ", with the same ID; its attempts start again at 1"
 	case m.wrong != nil:
 		return "not possible: " + m.wrong.Error()
 	case m.Verdict != driver.Committed.String():
-		return "to its target if its row is in the ledger, else only with --force: nobody knows what became of its transaction"
+		return "to its target if its row is in the ledger, else only with --force: the outcome of its transaction is unknown"
 	case m.Reason == wire.DeadNotAllowed:
-		return "to its target, but only with --force: the verifiers' allow-list forbids it, unless BRIDGE_ALLOW here has come to allow it"
+		return "to its target, but only with --force or if BRIDGE_ALLOW here allows it: the verifiers' allow-list forbids it"
 	}
 	return "to its target, with the same ID; its row in the ledger has been deleted"
 }
@@ -203,7 +203,7 @@ func (r *deadReport) write(p *page) {
 		p.table([]string{"ID", "TARGET", "REASON", "VERDICT", "OUTCOME"}, rows)
 		p.space()
 	}
-	p.line("%s %s, %d not; %d of %d in the queue were looked at", count(r.Did, "message"), done, r.Not, r.LookedAt, r.Depth)
+	p.line("%s %s, %d not; %d of %d in the queue were read", count(r.Did, "message"), done, r.Not, r.LookedAt, r.Depth)
 }
 
 // since returns the time since at, or "-" if at is unknown.

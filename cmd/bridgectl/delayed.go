@@ -22,7 +22,7 @@ import (
 const delayedMost = 10_000
 
 func newDelayedCommand(a *app) *cobra.Command {
-	return newGroup("delayed", "Look after messages that wait for their time",
+	return newGroup("delayed", "List, cancel or release messages that wait for their time",
 		`A message with bridge.Message.NotBefore waits in its row of the ledger until the database's clock
 has reached that time. Then a verifier stages it.`,
 		newDelayedList(a), newDelayedCancel(a), newDelayedNow(a))
@@ -32,10 +32,10 @@ func newDelayedList(a *app) *cobra.Command {
 	var limit int
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List the delayed messages whose time has not come, the next one first",
+		Short: "List the delayed messages whose time has not come, the earliest first",
 		Long: `Lists the delayed messages of committed transactions whose time has not come, by the database's
-clock, the next one first. carried list shows those whose time has come and that no verifier has
-staged. It only reads, reads no message, and waits for no transaction.`,
+clock, the earliest first. carried list shows the messages whose time has come and that no verifier
+has staged. Changes nothing, reads no message, and waits for no transaction.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if limit < 1 || limit > delayedMost {
 				return misused("--limit: must be 1 to %d", delayedMost)
@@ -127,18 +127,18 @@ func newDelayedCancel(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cancel ID...",
 		Args:  cobra.RangeArgs(1, delayedMost),
-		Short: "Take delayed messages back for good",
-		Long: `Takes messages back, each in a transaction of its own, as Sender.Cancel does: as long as no verifier
-has claimed the message. A cancelled message is never delivered, and is gone. A message whose time
-has come, or one that only its row carries since the broker was out, is cancelled too.`,
+		Short: "Delete delayed messages before they are sent",
+		Long: `Deletes messages, each in its own transaction, as Sender.Cancel does: only while no verifier has
+claimed the message. A cancelled message is never delivered. The command also cancels a message
+whose time has come, and a message that exists only in its row because the broker was down.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !yes {
-				return misused("this deletes messages for good: say --yes")
+				return misused("this deletes messages permanently: confirm with --yes")
 			}
 			return d.run(cmd.Context(), args)
 		},
 	}
-	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do it, without being asked again")
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "confirm the change")
 	d.wait.flags(cmd)
 	return cmd
 }
@@ -151,11 +151,10 @@ func newDelayedNow(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "now ID...",
 		Args:  cobra.RangeArgs(1, delayedMost),
-		Short: "Have delayed messages staged at once",
-		Long: `Makes delayed messages due at once. A verifier stages them within a second; after a wait
-for another transaction that holds the row, within a minute. Until then the message can still be
-cancelled. The login needs UPDATE on the column recorded_at of the ledger, which bridgectl grants
-operator gives.`,
+		Short: "Make delayed messages due at once",
+		Long: `A verifier stages the messages within a second, or within a minute if another transaction has
+locked the row. Until then a message can still be cancelled. The login needs UPDATE on the
+ledger's column recorded_at, a right that bridgectl grants operator prints.`,
 		RunE: func(cmd *cobra.Command, args []string) error { return d.run(cmd.Context(), args) },
 	}
 	d.wait.flags(cmd)

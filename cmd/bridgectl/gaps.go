@@ -18,11 +18,11 @@ import (
 )
 
 func newGapsCommand(a *app) *cobra.Command {
-	return newGroup("gaps", "Look after entities that wait for a version",
+	return newGroup("gaps", "List or skip the versions that entities wait for",
 		`A receiver that uses Ordered of package idempotency/versions handles version n of an entity after n-1,
-and keeps events that come early. An entity has a gap while events of it are kept.
+and keeps events that arrive early. An entity has a gap while events of it are kept.
 
-The inbox is in the database of BRIDGE_INBOX_URL, or else of BRIDGE_DATABASE_URL.`,
+The inbox is in the database of BRIDGE_INBOX_URL (default: BRIDGE_DATABASE_URL).`,
 		newGapsList(a), newGapsSkip(a))
 }
 
@@ -32,10 +32,10 @@ func newGapsList(a *app) *cobra.Command {
 	var limit int
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List entities with kept events, those first that have waited longest",
-		Long: `Changes nothing. If MISSING is FIRST KEPT, the event is there, and its handling fails, as the
-receiver's log says, or is about to begin. A missing event may be in a dead queue: put it back, or
-go on without it by gaps skip.`,
+		Short: "List entities with kept events, the longest wait first",
+		Long: `Changes nothing. If MISSING equals FIRST KEPT, the event has arrived: its handling is about to
+begin, or fails (see the receiver's log). A missing event may be in a dead queue: replay it from
+there, or skip it with gaps skip.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if limit < 1 {
 				return misused("--limit: must be positive")
@@ -87,7 +87,7 @@ func (d *inboxDatabase) ordered(consumer string, start int64) (*versions.Ordered
 }
 
 // errKept: the skip would give up a kept event. Nothing has changed.
-var errKept = errors.New("an event of these versions is kept: say --dead-queue NAME to put it there, or --discard")
+var errKept = errors.New("an event of these versions is kept: move it with --dead-queue NAME, or delete it with --discard")
 
 func newGapsSkip(a *app) *cobra.Command {
 	s, c, patience := new(gapSkip), new(agree), new(patienceFlag)
@@ -95,15 +95,15 @@ func newGapsSkip(a *app) *cobra.Command {
 	var discard bool
 	cmd := &cobra.Command{
 		Use:   "skip ENTITY",
-		Short: "Give up versions of an entity, so that it goes on with the next one",
-		Long: `Gives up all versions of an entity up to and including --through. If one of them comes later, it
-is acked as a duplicate. Events of these versions that are kept go to the queue of --dead-queue,
-confirmed, before the skip commits; a crash in between leaves the event in both places. With
---discard they are deleted. The receiver's Watch, or the entity's next delivery, then handles the
-events that are due.
+		Short: "Give up versions of an entity, so that it continues with the next version",
+		Long: `Gives up all versions of an entity up to and including --through. A version that arrives later is
+acked as a duplicate. Kept events of these versions are published to --dead-queue and confirmed
+before the skip commits; a crash in between leaves an event in both places. With --discard the
+events are deleted. The receiver's Watch, or the entity's next delivery, then handles the events
+that are due.
 
-An entity without a row gets one: so a consumer that begins later is told where the entity stands.
-It waits for a worker that handles an event of the entity at this moment (--wait).`,
+An entity without a row gets one, so a consumer that begins later starts behind these versions.
+The command waits for a worker that is handling an event of the entity (--wait).`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s.Entity, s.DryRun = args[0], c.dry

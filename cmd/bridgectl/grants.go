@@ -34,15 +34,15 @@ func newGrantsCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:         "grants ROLE",
 		Annotations: map[string]string{offline: "true"},
-		Short:       "Print the least rights of a role's login, for an administrator to run",
-		Long: `Prints the rights at the database of BRIDGE_DATABASE_URL as SQL, and those at the broker
-as rabbitmqctl's commands, in comments; --broker prints these alone. Contacts no server.
-Run the SQL in that database, when the tables are there:
+		Short:       "Print the least rights of a role's login as commands for an administrator",
+		Long: `Prints the rights at the database of BRIDGE_DATABASE_URL as SQL, and the rights at the broker
+as rabbitmqctl commands in comments; --broker prints the commands alone. Contacts no server.
+Run the SQL in that database after the tables exist:
 
   bridgectl grants verifier --login twoqueue_verifier | psql shop
   bridgectl grants verifier --login twoqueue_verifier --broker | sh
 
-The login must exist, with a password: the command prints none. Its rights at the broker
+The login must exist, with its password: the command prints no password. Its rights at the broker
 replace its earlier ones on the virtual host, so grant a login one role there.
 
   sender    records and stages messages
@@ -51,9 +51,9 @@ replace its earlier ones on the virtual host, so grant a login one role there.
   receiver  package idempotency, on the queue --target; --declares if it uses
             idempotency.DeclareReceiver or DeadQueue; --sends if it sends replies or
             other messages in its transactions
-  effects   a receiver that uses AtMostOnce, Accept and Work only; has the same two flags
+  effects   a receiver that uses only AtMostOnce, Accept and Work; takes the same two flags
   gateway   the e-mail gateway, on the queue --target
-  migrate   makes the tables; the only role that needs to
+  migrate   creates the tables; no other role needs that right
   operator  bridgectl
   scaler    asks the broker's management API for the length of queues (KEDA)`,
 		Args: func(_ *cobra.Command, args []string) error {

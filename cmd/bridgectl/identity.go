@@ -6,9 +6,9 @@ import (
 )
 
 func newIdentityCommand(a *app) *cobra.Command {
-	return newGroup("identity", "Give a copy of a database an identity of its own",
-		`A ledger's identity is a UUID that is made with its tables. Every message carries the
-identity of its ledger, and is judged by that ledger only.`,
+	return newGroup("identity", "Give a copy of a database its own identity",
+		`A ledger's identity is a UUID that is created with its tables. Every message carries the
+identity of its ledger, and only that ledger judges it.`,
 		newIdentityNew(a))
 }
 
@@ -17,13 +17,13 @@ func newIdentityNew(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "new",
 		Short: "Give the ledger in this database, a copy, a new identity",
-		Long: `A clone and a restored dump have the identity of the original, and its carried messages, also
-the delayed ones. This command sets a new identity and deletes these messages in one
-transaction, since the original sends them. Run it on the copy, before any sender or verifier
-connects to it. On the original it would lose these messages.`,
+		Long: `A clone or a restored dump has the original's identity and its carried and delayed messages.
+This command sets a new identity and deletes these messages in one transaction, because the
+original sends them. Run it on the copy, before any sender or verifier connects to it. On the
+original it would lose these messages.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !yes {
-				return misused("this deletes the messages that wait in this database, for good: say --yes if it is a copy")
+				return misused("this permanently deletes the messages that wait in this database: confirm with --yes if it is a copy")
 			}
 			url, err := a.databaseURL()
 			if err != nil {
@@ -41,7 +41,7 @@ connects to it. On the original it would lose these messages.`,
 			return a.print(out)
 		},
 	}
-	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do it, without being asked again")
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "confirm the change")
 	return cmd
 }
 

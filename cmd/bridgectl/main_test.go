@@ -129,7 +129,7 @@ func TestEachErrorIsOneLineAndItsExitCode(t *testing.T) {
 		{"topology print", "BRIDGE_QUEUE=" + strings.Repeat("q", 201), exitMisused, "BRIDGE_QUEUE: must have 1 to 200 bytes"},
 		{"topology print --queue " + strings.Repeat("q", 201), "", exitMisused, "--queue: must have 1 to 200 bytes"},
 		{"topology print", "BRIDGE_DATABASE_URL_FILE=/nowhere", exitMisused, "BRIDGE_DATABASE_URL_FILE: is set, and BRIDGE_DATABASE_URL too"},
-		{"status", "BRIDGE_DATABASE_URL= BRIDGE_AMQP_URL=", exitMisused, "nothing is known without a server"},
+		{"status", "BRIDGE_DATABASE_URL= BRIDGE_AMQP_URL=", exitMisused, "no server is named"},
 		{"status", "BRIDGE_MANAGEMENT_URL=nonsense", exitMisused, "BRIDGE_MANAGEMENT_URL: it must be http://user:password@host:port"},
 		{"doctor", "BRIDGE_AMQP_URL=", exitMisused, "BRIDGE_AMQP_URL: is not set; name the broker, or examine the database alone"},
 		{"doctor", "BRIDGE_DATABASE_URL=", exitMisused, "BRIDGE_DATABASE_URL: is not set; name the database that holds the ledger, or examine the broker alone"},
@@ -138,9 +138,9 @@ func TestEachErrorIsOneLineAndItsExitCode(t *testing.T) {
 		{"doctor", "BRIDGE_MANAGEMENT_URL=http://user:s3cret@localhost?cacertfile=/nowhere/ca.pem", exitMisused, "BRIDGE_MANAGEMENT_URL: parameters for TLS need https"},
 		{"doctor", "BRIDGE_MANAGEMENT_URL=https://user:s3cret@host?cacertfile=/nowhere/ca.pem", exitMisused, "BRIDGE_MANAGEMENT_URL: read cacertfile: open /nowhere/ca.pem"},
 		{"message x", "", exitMisused, `"x" is not a message ID`},
-		{"message 018f0000-0000-7000-8000-000000000000", "BRIDGE_DATABASE_URL= BRIDGE_AMQP_URL=", exitMisused, "nothing is known without a server"},
+		{"message 018f0000-0000-7000-8000-000000000000", "BRIDGE_DATABASE_URL= BRIDGE_AMQP_URL=", exitMisused, "no server is named"},
 		{"message 018f0000-0000-7000-8000-000000000000", "BRIDGE_MANAGEMENT_URL=nonsense", exitMisused, "BRIDGE_MANAGEMENT_URL: it must be http://user:password@host:port"},
-		{"orphans sweep --older-than=59m", "", exitMisused, "--older-than: must be 1h0m0s at least"},
+		{"orphans sweep --older-than=59m", "", exitMisused, "--older-than: must be at least 1h0m0s"},
 		{"dead show", "", exitMisused, "requires at least 1 arg"},
 		{"dead list x", "", exitMisused, "unknown command"},
 		{"dead list --limit=0", "", exitMisused, "--limit: must be positive"},
@@ -149,12 +149,12 @@ func TestEachErrorIsOneLineAndItsExitCode(t *testing.T) {
 		{"dead list --verdict=maybe", "", exitMisused, `--verdict: "maybe" is not usable; give committed or unknown`},
 		{"dead list --target=late", "", exitMisused, `--target: "late" is not EXCHANGE:KEY; write :late`},
 		{"dead list --older-than=-1s", "", exitMisused, "--older-than"},
-		{"dead replay", "", exitMisused, "no message is chosen"},
-		{"dead replay --all", "", exitMisused, "say --yes"},
+		{"dead replay", "", exitMisused, "no message is selected"},
+		{"dead replay --all", "", exitMisused, "confirm with --yes"},
 		{"dead replay --all --yes --to=late", "", exitMisused, `--to: "late" is not EXCHANGE:KEY; write :late`},
 		{"dead replay --all --yes --to=:", "", exitMisused, "--to: names neither an exchange nor a queue"},
-		{"dead discard --yes", "", exitMisused, "no message is chosen"},
-		{"dead discard 1", "", exitMisused, "say --yes"},
+		{"dead discard --yes", "", exitMisused, "no message is selected"},
+		{"dead discard 1", "", exitMisused, "confirm with --yes"},
 	} {
 		t.Run(c.args+" "+c.env, func(t *testing.T) {
 			away(t, strings.Fields(c.env)...)
@@ -272,12 +272,12 @@ func TestUnseenFactsAreReportedAsUnknown(t *testing.T) {
 	open := &ledgerStatus{Open: []inspect.Holder{{Session: "7"}}}
 	for says, text := range map[string]string{
 		`\s-\n$`: shown(&statusFacts{Ledger: &ledgerStatus{}}),
-		`OPEN is not known: the login may not see other sessions`: shown(&statusFacts{Ledger: &ledgerStatus{unseen: true}}),
+		`OPEN is unknown: the login may not see other sessions`: shown(&statusFacts{Ledger: &ledgerStatus{unseen: true}}),
 		`\s0\n$`:                shown(&statusFacts{Ledger: &ledgerStatus{Open: []inspect.Holder{}}}),
 		`\n- +7 +- +- +- +-\n$`: shown(&statusFacts{Ledger: open}),
-		`^not looked for; 0 ready; verifiers hold 8, perhaps this one$`: held(new(int64(8))),
-		`^not looked for; 0 ready; verifiers hold none$`:                held(new(int64)),
-		`^not looked for; 0 ready; what verifiers hold is not known`:    held(nil),
+		`^not looked for; 0 ready; verifiers hold 8, perhaps this one$`:                        held(new(int64(8))),
+		`^not looked for; 0 ready; verifiers hold none$`:                                       held(new(int64)),
+		`^not looked for; 0 ready; the number that verifiers hold needs BRIDGE_MANAGEMENT_URL`: held(nil),
 	} {
 		if !regexp.MustCompile(says).MatchString(text) {
 			t.Errorf("%q is not %s", text, says)

@@ -13,12 +13,12 @@ import (
 )
 
 func newMarksCommand(a *app) *cobra.Command {
-	return newGroup("marks", "Look after the last version or key that a receiver has handled",
+	return newGroup("marks", "List or set the last version or key that a receiver has handled",
 		`A receiver that uses Latest, Ordered or HighWater of package idempotency/versions keeps one mark for each
-entity or source: the version or the key that was handled last. One that is far too high makes
-the receiver ignore all later messages.
+entity or source: the version or the key that was handled last. A mark that is far too high
+makes the receiver ignore all later messages.
 
-The inbox is in the database of BRIDGE_INBOX_URL, or else of BRIDGE_DATABASE_URL.`,
+The inbox is in the database of BRIDGE_INBOX_URL (default: BRIDGE_DATABASE_URL).`,
 		newMarksList(a), newMarksReset(a))
 }
 
@@ -53,7 +53,7 @@ func newMarksList(a *app) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringArrayVar(&consumers, "consumer", nil, "only this consumer (may be repeated; default: all in the inbox)")
-	cmd.Flags().StringVar(&after, "after", "", "begin behind this name")
+	cmd.Flags().StringVar(&after, "after", "", "start after this name")
 	cmd.Flags().IntVar(&limit, "limit", 100, "how many marks of a consumer at most")
 	return cmd
 }
@@ -116,13 +116,13 @@ func newMarksReset(a *app) *cobra.Command {
 		Use:   "reset NAME",
 		Short: "Set the mark of an entity or a source",
 		Long: `Sets the version or the key that was handled last: the receiver handles the next higher one. Messages
-that were acked as stale or as duplicates meanwhile do not come again: have the sender send them
-anew. --to -1 makes any version of an entity count as new.
+that were acked as stale or as duplicates meanwhile are not delivered again: let the sender send them
+again. With --to -1 any version of an entity counts as new.
 
-It waits for a worker that handles a message of the entity at this moment (--wait), and prints
-the mark that this worker has left. It refuses a name without a mark, a mark of another form (a
-key in the place of a version, a key of another length) unless --force is given, and an entity
-with kept events: gaps skip is for these.`,
+The command waits for a worker that is handling a message of the entity (--wait), and prints the
+mark that this worker has left. Without --force it refuses a name without a mark and a mark of
+another form (a key instead of a version, a key of another length). It always refuses an entity
+with kept events: use gaps skip.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r.Name, r.DryRun = args[0], c.dry
@@ -150,7 +150,7 @@ with kept events: gaps skip is for these.`,
 	patience.flags(cmd)
 	oneConsumer(cmd, &r.Consumer)
 	cmd.Flags().StringVar(&r.After, "to", "", "the version or the key that counts as handled last")
-	cmd.Flags().BoolVar(&force, "force", false, "also a name that has no mark, and a mark of another form")
+	cmd.Flags().BoolVar(&force, "force", false, "also set a name without a mark, or a mark of another form")
 	return cmd
 }
 
@@ -175,11 +175,11 @@ func (r *markReset) do(ctx context.Context, db *inboxDatabase, force bool) error
 		case err != nil:
 			return err
 		case kept > 0:
-			return fmt.Errorf("%s of it kept: use gaps skip", count(kept, "event"))
+			return fmt.Errorf("it has %s: use gaps skip", count(kept, "kept event"))
 		case r.Before == "" && !force:
-			return errors.New("consumer and name have no mark; marks list shows them, --force makes one")
+			return errors.New("consumer and name have no mark; marks list shows the marks, --force creates one")
 		case !force && !sameForm(r.Before, r.After):
-			return fmt.Errorf("the mark is %q, and %q has another form; --force sets it all the same", r.Before, r.After)
+			return fmt.Errorf("the mark is %q, and %q has another form; --force sets it anyway", r.Before, r.After)
 		}
 		if err := db.inbox.SetMark(ctx, tx, r.Consumer, r.Name, r.After); err != nil {
 			return err

@@ -20,12 +20,12 @@ func newMessageCommand(a *app) *cobra.Command {
 	l := &messageLook{app: a}
 	cmd := &cobra.Command{
 		Use:   "message ID",
-		Short: "Tell all that is known about one message",
-		Long: `Asks the ledger, the dead queue, the audit queue and the inbox, as far as their servers are
-named by variables, and says what the answers mean and what comes next. It changes nothing. Messages in the staging queue, the waiting queue and the ordered queues
-are only counted: to look at them would take them away from the verifiers for a moment. How
-many messages verifiers hold unacked is known with BRIDGE_MANAGEMENT_URL. A server that does
-not answer is shown as such, and makes the exit code 1.`,
+		Short: "Show all known facts about one message",
+		Long: `Asks the ledger, the dead queue, the audit queue and the inbox, if variables name their
+servers. Explains the answers and the next step. Changes nothing. Messages in the staging queue,
+the waiting queue and the ordered queues are only counted: reading them would take them from the
+verifiers for a moment. The number of messages that verifiers hold unacked needs
+BRIDGE_MANAGEMENT_URL. If a server does not answer, the output says so, and the exit code is 1.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id, ok := validID(args[0])
@@ -35,7 +35,7 @@ not answer is shown as such, and makes the exit code 1.`,
 			case l.limit < 1:
 				return misused("--limit: must be positive")
 			case a.config.Database.URL == "" && a.config.AMQP.URL == "" && a.config.Inbox.URL == "":
-				return misused("nothing is known without a server: set BRIDGE_DATABASE_URL, BRIDGE_AMQP_URL or BRIDGE_INBOX_URL")
+				return misused("no server is named: set BRIDGE_DATABASE_URL, BRIDGE_AMQP_URL or BRIDGE_INBOX_URL")
 			}
 			m, err := a.management()
 			if err != nil {
@@ -62,8 +62,8 @@ not answer is shown as such, and makes the exit code 1.`,
 			return nil
 		},
 	}
-	cmd.Flags().IntVar(&l.limit, "limit", defaultLimit, "how many messages of the dead queue and of the audit queue are looked at")
-	cmd.Flags().StringSliceVar(&l.consumers, "consumer", nil, "the inbox's consumers to ask about (default: all that are in it)")
+	cmd.Flags().IntVar(&l.limit, "limit", defaultLimit, "how many messages of the dead queue and of the audit queue are read")
+	cmd.Flags().StringSliceVar(&l.consumers, "consumer", nil, "the inbox's consumers to ask about (default: all)")
 	return cmd
 }
 

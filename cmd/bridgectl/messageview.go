@@ -68,12 +68,12 @@ func (f *messageFacts) concludeRow(say func(string, ...any)) {
 		if len(f.Ledger.Holders) == 0 {
 			say("Which session holds it cannot be seen with this login.")
 		}
-		f.Next = "When the transaction commits a verifier forwards it, when it rolls back a verifier drops it."
+		f.Next = "If the transaction commits, a verifier forwards the message; if it rolls back, a verifier drops it."
 	case f.Ledger.State == rowCommitted && dead:
 		say("Its row is in the ledger: its transaction committed.")
 		f.Next = "It stays there until dead replay sends it to its target, or dead discard removes it."
 	case f.Ledger.State == rowCommitted && handled && f.isCarried():
-		say("Its row is in the ledger still, and holds the message: it has been forwarded, and the row has not been deleted since.")
+		say("Its row is still in the ledger and holds the message: the message was forwarded, and its row not deleted yet.")
 		f.Next = "A verifier deletes the row, or stages the message again: a duplicate, which the inbox absorbs."
 	case f.Ledger.State == rowCommitted && f.Ledger.Delayed != nil:
 		say("It is delayed until %s: its row is in the ledger and holds the message, its transaction committed, and no copy of it was published.", f.Ledger.Delayed.Format(time.RFC3339))
@@ -82,7 +82,7 @@ func (f *messageFacts) concludeRow(say func(string, ...any)) {
 		say("Its row is in the ledger and holds the message: its transaction committed, and the message cannot get lost with a queue.")
 		f.concludeCarried(say)
 	case f.Ledger.State == rowCommitted && handled:
-		say("Its row is in the ledger still: it has been forwarded, and the row has not been deleted since.")
+		say("Its row is still in the ledger: the message was forwarded, and its row not deleted yet.")
 		f.Next = "A verifier deletes the row, or sweeps it as an orphan later."
 	case f.Ledger.State == rowCommitted:
 		say("Its row is in the ledger: its transaction committed, and no verifier has deleted the row after forwarding it.")
@@ -126,7 +126,7 @@ func (f *messageFacts) concludeCarried(say func(string, ...any)) {
 	switch c := f.Ledger.Carried; {
 	case f.isAlone():
 		say("No message is ready in the queues of this topology's verifiers%s.", map[bool]string{true: ", and they hold none"}[f.Held != nil])
-		f.Next = "A verifier stages it from its row at the stage time. If the row is still there a minute after that time, verifiers cannot stage it: their log says why, and the doctor whether their login may. The row holds the message: do not send it again."
+		f.Next = "A verifier stages it from its row at the stage time. If the row is still there a minute after that time, verifiers cannot stage it: their log says why, and the doctor checks the rights of the login. The row holds the message: do not send it again."
 	case !c.Published:
 		f.Next = "No copy of it was published: a verifier stages it from the row as soon as it reaches the database and the broker. If the row stays, the verifiers' log says why."
 	default:
@@ -137,13 +137,13 @@ func (f *messageFacts) concludeCarried(say func(string, ...any)) {
 // concludeForward is for a committed message that is not carried, not dead and not handled.
 func (f *messageFacts) concludeForward(say func(string, ...any)) {
 	if f.isMissing() && f.Held != nil {
-		say("No message is ready in the queues of this topology's verifiers, and they hold none. Unless it was sent to another staging queue, it was forwarded and its row was left, or it is lost: somebody purged or deleted a queue, it expired, or a verifier that ran on a copy of the database dropped it.")
-		f.Next = "If further staging queues use this ledger, ask with --queue for each. Ask the receiver's inbox. If the receiver does not have it, send it again from your own data. Only then sweep its row (orphans sweep)."
+		say("No message is ready in the queues of this topology's verifiers, and they hold none. Unless it was sent to another staging queue, it was forwarded and its row was left, or it is lost: a queue was purged or deleted, the message expired, or a verifier that ran on a copy of the database dropped it.")
+		f.Next = "If other staging queues use this ledger, ask with --queue for each. Ask the receiver's inbox. If the receiver does not have it, send it again from your own data. Only then sweep its row (orphans sweep)."
 		return
 	}
-	f.Next = "A verifier forwards it as soon as it has it and its target takes it. A verifier may hold it because the target takes nothing: its log says 'target is held', and its status page names the target."
+	f.Next = "A verifier forwards the message when it has received it and the target accepts it. A verifier may hold the message because the target accepts nothing: its log says 'target is held', and its status page names the target."
 	if f.isMissing() {
-		f.Next += " If none holds it, it may be lost: the management API (BRIDGE_MANAGEMENT_URL) tells how many they hold, if it counts."
+		f.Next += " If no verifier holds it, it may be lost: the management API (BRIDGE_MANAGEMENT_URL) reports how many messages they hold, if its statistics are on."
 	}
 }
 
@@ -153,8 +153,8 @@ func (f *messageFacts) concludeDeadRow(say func(string, ...any), m *deadMessage)
 	case m.Verdict == driver.Committed.String():
 		say("No row is in the ledger: it was deleted once the message was safe in the dead queue.")
 	case m.Ledger != "" && !strings.EqualFold(m.Ledger, f.Ledger.Identity.String()):
-		say("The ledger at hand knows nothing of it: it belongs to ledger %s.", m.Ledger)
-		f.Next = "With that ledger's database, dead replay finds out whether it is committed. It stays there until dead replay sends it, or dead discard removes it."
+		say("The ledger of BRIDGE_DATABASE_URL cannot judge it: it belongs to ledger %s.", m.Ledger)
+		f.Next = "With that ledger's database in BRIDGE_DATABASE_URL, dead replay checks whether it is committed. It stays in the dead queue until dead replay sends it, or dead discard removes it."
 	default:
 		say("No row is in the ledger: %s.", absentText(m, f.Ledger.sweptBefore))
 		f.Next = "It stays there until dead discard removes it, or dead replay --force sends it."
@@ -291,7 +291,7 @@ func (f *messageFacts) onWayText() string {
 	text := fmt.Sprintf("not looked for; %d ready", f.ready)
 	switch {
 	case f.Held == nil:
-		return text + "; what verifiers hold is not known (BRIDGE_MANAGEMENT_URL)"
+		return text + "; the number that verifiers hold needs BRIDGE_MANAGEMENT_URL"
 	case *f.Held == 0:
 		return text + "; verifiers hold none"
 	}

@@ -17,9 +17,9 @@ import (
 
 func newMigrateCommand(a *app) *cobra.Command {
 	return newGroup("migrate", "Create the tables, or bring them to this release's version",
-		`The ledger's tables are in the senders' database, the inbox's in the receivers'. Each
-has a version; a program works with tables of its own version and of the next one. The
-commands act on the ledger's, unless --inbox is given.`,
+		`The ledger's tables are in the senders' database, the inbox's in the receivers'. Both
+have a version; a program works with tables of its own version and of the next one. The
+commands act on the ledger's tables, unless --inbox is given.`,
 		newMigrateUp(a), newMigrateStatus(a), newMigratePrint(a))
 }
 
@@ -28,7 +28,7 @@ type parts struct{ ledger, inbox bool }
 
 func (p *parts) flags(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&p.ledger, "ledger", false, "the ledger's tables (the default)")
-	cmd.Flags().BoolVar(&p.inbox, "inbox", false, "the inbox's tables, in the database of BRIDGE_INBOX_URL, or else of BRIDGE_DATABASE_URL")
+	cmd.Flags().BoolVar(&p.inbox, "inbox", false, "the inbox's tables, in the database of BRIDGE_INBOX_URL (default: BRIDGE_DATABASE_URL)")
 }
 
 func (p *parts) chosen() []migrate.Part {
@@ -95,11 +95,10 @@ func newMigrateUp(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Create the tables, or bring them to this release's version",
-		Long: `Creates what is missing, and changes nothing where nothing is to do. It fails if the
-tables are too new for this release. The login needs the right to create tables. A
-SQLite file is made if it is missing. A server that is not there yet is waited for, for
-two minutes at most, and standard error says so. Any number of these may run at once, and
-beside senders and verifiers.`,
+		Long: `Creates missing tables and upgrades older ones. Fails if the tables are too new for this
+release. The login needs the right to create tables. Creates a missing SQLite file. If the
+server is not up yet, the command waits up to two minutes and says so on standard error. Any
+number of these commands may run at once, and beside senders and verifiers.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.eachSchema(cmd, &p, true)
 		},
@@ -112,7 +111,7 @@ func newMigrateStatus(a *app) *cobra.Command {
 	var p parts
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Tell which version of the tables is there, and which one is wanted",
+		Short: "Show the version of the tables, and the version that this release needs",
 		Long:  `Changes nothing. Without a flag it shows the ledger's tables.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.eachSchema(cmd, &p, false)
@@ -226,8 +225,8 @@ func newMigratePrint(a *app) *cobra.Command {
 		Use:         "print",
 		Annotations: map[string]string{offline: "true"},
 		Short:       "Print the statements, for an administrator to run",
-		Long: `Prints what "migrate up" would run on a database without the tables, or with those of
-the version --from, and contacts no database. The form is SQL, whatever -o says.`,
+		Long: `Prints the statements that "migrate up" would run on a database without the tables, or with
+the tables of version --from. Contacts no database. The output is SQL, also with -o json.`,
 		RunE: func(*cobra.Command, []string) error {
 			for i, part := range p.chosen() {
 				kind := migrate.Dialect(dialect)
@@ -252,8 +251,8 @@ the version --from, and contacts no database. The form is SQL, whatever -o says.
 		},
 	}
 	p.flags(cmd)
-	cmd.Flags().StringVar(&dialect, "database", "", "the kind of database: "+strings.Join(dialects, ", ")+" (default: that of BRIDGE_DATABASE_URL)")
-	cmd.Flags().Int64Var(&from, "from", 0, "the version that is there")
+	cmd.Flags().StringVar(&dialect, "database", "", "the kind of database: "+strings.Join(dialects, ", ")+" (default: the kind of BRIDGE_DATABASE_URL)")
+	cmd.Flags().Int64Var(&from, "from", 0, "the present version of the tables")
 	_ = cmd.RegisterFlagCompletionFunc("database", cobra.FixedCompletions(dialects, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }

@@ -15,12 +15,11 @@ import (
 const orphanAge = 7 * 24 * time.Hour
 
 func newOrphansCommand(a *app) *cobra.Command {
-	return newGroup("orphans", "Look after rows of the ledger whose messages are gone",
-		`A row is an orphan if its message is gone from the queues: somebody purged or deleted
-a queue, or the database lost a DELETE in a crash. Such a row looks like one whose message
-is still on its way; only its age tells the two apart. Verifiers remove old rows by
-themselves (BRIDGE_SWEEP_AGE). Removing the wrong one loses nothing: its message goes to
-the dead queue.`,
+	return newGroup("orphans", "List or sweep rows of the ledger whose messages are gone",
+		`A row is an orphan if its message is gone from the queues: a queue was purged or deleted,
+or the database lost a DELETE in a crash. An orphan looks like the row of a message that is
+still on its way; only its age differs. Verifiers remove old rows (BRIDGE_SWEEP_AGE). If the
+row of a live message is removed, the message is not lost: it goes to the dead queue.`,
 		newOrphansList(a), newOrphansSweep(a))
 }
 
@@ -51,12 +50,12 @@ func newOrphansSweep(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sweep",
 		Short: "Remove old rows of the ledger, while the queues are empty",
-		Long: `Removes the rows that orphans list shows. You need it only where verifiers do not do so:
-with BRIDGE_SWEEP_AGE=never, or where their queues are never empty. The age must be more than the
-longest time from a commit to the forwarding, through the longest transaction and the
-longest outage, and an hour at least. It refuses while messages are ready in the staging
-queue, the waiting queue or an ordered queue: one of them may be the one that a row belongs
-to. What verifiers hold it does not see: status does.`,
+		Long: `Removes the rows that orphans list shows. You need it only if verifiers do not sweep: with
+BRIDGE_SWEEP_AGE=never, or if their queues are never empty. The age must exceed the longest
+time from a commit to the forwarding, including the longest transaction and the longest
+outage, and be at least an hour. The command refuses while messages are ready in the staging
+queue, the waiting queue or an ordered queue: a row may belong to one of these messages. It
+does not see messages that verifiers hold; status counts them.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ledger, err := f.ledger(cmd.Context(), a, driver.MinSweepAge)
 			if err != nil {
@@ -75,7 +74,7 @@ to. What verifiers hold it does not see: status does.`,
 		},
 	}
 	f.flags(cmd)
-	cmd.Flags().BoolVar(&force, "force", false, "also while there are messages in the queues: theirs go to the dead queue if their rows are removed")
+	cmd.Flags().BoolVar(&force, "force", false, "sweep also while messages are in the queues; a message whose row is removed goes to the dead queue")
 	return cmd
 }
 
@@ -86,7 +85,7 @@ type orphanFlags struct {
 }
 
 func (f *orphanFlags) flags(cmd *cobra.Command) {
-	cmd.Flags().DurationVar(&f.age, "older-than", orphanAge, "rows that were recorded longer ago than this")
+	cmd.Flags().DurationVar(&f.age, "older-than", orphanAge, "rows that are older than this")
 	cmd.Flags().IntVar(&f.limit, "limit", defaultLimit, "how many rows at most, the oldest first")
 }
 
@@ -94,7 +93,7 @@ func (f *orphanFlags) flags(cmd *cobra.Command) {
 func (f *orphanFlags) ledger(ctx context.Context, a *app, least time.Duration) (driver.Ledger, error) {
 	switch {
 	case f.age < least:
-		return nil, misused("--older-than: must be %v at least", least)
+		return nil, misused("--older-than: must be at least %v", least)
 	case f.limit < 1:
 		return nil, misused("--limit: must be positive")
 	}

@@ -18,17 +18,17 @@ import (
 var pendingStates = []driver.State{driver.Doubtful, driver.Failed, driver.Ready, driver.Started}
 
 func newPendingCommand(a *app) *cobra.Command {
-	return newGroup("pending", "Look after messages that a receiver has claimed and not finished",
+	return newGroup("pending", "List or decide messages that a receiver has claimed and not finished",
 		`A receiver that uses AtMostOnce, or Accept and Work, of package idempotency/pending keeps a row
-in its inbox for each message that is not done:
+in its inbox for each unfinished message:
 
   started   its effect may be under way
-  doubtful  the effect may have happened; look outside, then say done or retry
+  doubtful  the effect may have happened; check the outside system, then run done or retry
   ready     Work or Resume handles it
-  failed    given up after all attempts; mend the cause, then say retry or done
+  failed    given up after all attempts; fix the cause, then run retry or done
 
-The inbox is in the database of BRIDGE_INBOX_URL, or else of BRIDGE_DATABASE_URL. Each command
-first makes started messages doubtful whose time is over, as the receiver itself does.`,
+The inbox is in the database of BRIDGE_INBOX_URL (default: BRIDGE_DATABASE_URL). Each command
+first sets started messages to doubtful when their time is over, as the receiver does.`,
 		newPendingList(a), newPendingShow(a), newPendingDecide(a, retryPending), newPendingDecide(a, endPending))
 }
 
@@ -37,8 +37,8 @@ func newPendingList(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the messages that wait for an operator",
-		Long: `Lists doubtful and failed messages, or those in each --state, without their content, by consumer,
-state and key. The last lines count all that are pending.`,
+		Long: `Lists doubtful and failed messages, or the messages in each --state, without their content, by
+consumer, state and key. The last lines count all pending messages.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.check(); err != nil {
 				return err
@@ -77,7 +77,7 @@ func (f *pendingFilter) flags(cmd *cobra.Command) {
 	for _, state := range pendingStates {
 		all = append(all, string(state))
 	}
-	cmd.Flags().StringSliceVar(&f.states, "state", []string{string(driver.Doubtful), string(driver.Failed)}, "only those in these states: "+strings.Join(all, ", "))
+	cmd.Flags().StringSliceVar(&f.states, "state", []string{string(driver.Doubtful), string(driver.Failed)}, "only messages in these states: "+strings.Join(all, ", "))
 	cmd.Flags().IntVar(&f.limit, "limit", defaultLimit, "how many messages at most")
 	_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(all, cobra.ShellCompDirectiveNoFileComp))
 }
@@ -202,13 +202,13 @@ func newPendingShow(a *app) *cobra.Command {
 				}
 			}
 			if len(shown) == 0 {
-				return errors.New("no such message is pending; bridgectl message tells whether it is done")
+				return errors.New("no such message is pending; bridgectl message shows whether it is done")
 			}
 			return a.print(shown)
 		},
 	}
 	cmd.Flags().StringArrayVar(&consumers, "consumer", nil, "only this consumer (may be repeated; default: all in the inbox)")
-	cmd.Flags().IntVar(&most, "body", 4096, "how many bytes of the body are shown")
+	cmd.Flags().IntVar(&most, "body", 4096, "how many bytes of the body to show")
 	return cmd
 }
 
@@ -222,20 +222,20 @@ type pendingAction struct {
 
 var (
 	retryPending = pendingAction{
-		name: "retry", short: "Have pending messages tried again",
-		long: `Says that the effect of a doubtful message was not done, or that a failed message is to be tried
-again. A running Resume or Work of the receiver then does it, with all of its attempts. If
-the effect of a doubtful message was done after all, it is done twice.`,
+		name: "retry", short: "Try pending messages again",
+		long: `Marks a doubtful message as not done, or a failed message for another try. A running Resume or
+Work of the receiver then handles it, with all of its attempts. If the effect of a doubtful
+message was done after all, it is done twice.`,
 		did: "ready", note: "a running Resume or Work handles it",
 		decide: func(ctx context.Context, db *inboxDatabase, g *pending.Guard, key string) error {
 			return g.Retry(ctx, db.DB.DB, key)
 		},
 	}
 	endPending = pendingAction{
-		name: "done", short: "Say that nothing remains to be done for pending messages", always: true,
-		long: `Says that the effect of a doubtful message was done, or that a failed or ready message is not to be
-handled any more. The inbox forgets the message's content; its copies are duplicates from
-then on. pending show -o json prints whatever may be wanted later.`,
+		name: "done", short: "Mark pending messages as done", always: true,
+		long: `Marks a doubtful message as done, or a failed or ready message as not to be handled any more. The
+inbox forgets the message's content; copies of it are duplicates from then on. To keep the
+content, run pending show -o json first.`,
 		did: "done", note: "its copies are duplicates from now on",
 		decide: func(ctx context.Context, db *inboxDatabase, g *pending.Guard, key string) error {
 			return g.MarkDone(ctx, db.DB.DB, key)
@@ -253,13 +253,12 @@ func newPendingDecide(a *app, action pendingAction) *cobra.Command {
 		Short: action.short,
 		Long: action.long + `
 
-It acts on the messages with these keys; with --all on all in the states of --state. Without
---consumer it looks for the key among all consumers, and refuses one that several have.
+Acts on the messages with these keys, or with --all on all messages in the states of --state.
+Without --consumer it searches all consumers for the key, and refuses a key that several have.
 
-A message that a worker is handling at this moment is left to the worker: the command waits for
-the worker's transaction (--wait), and then says what became of the message. A worker of Work
-that has taken the message and not yet begun loses it, and does nothing. Either the
-worker or the decision has an effect, never both.`,
+If a worker is handling a message, the command waits for the worker's transaction (--wait), and
+then prints the message's state. If a worker of Work has taken the message and not yet begun, it
+loses the message and does nothing. Either the worker or the decision has an effect, never both.`,
 		RunE: func(cmd *cobra.Command, keys []string) error {
 			f.consumers = nil
 			if consumer != "" {
@@ -328,7 +327,7 @@ func (d *inboxDatabase) decide(ctx context.Context, action pendingAction, consum
 		return o, err
 	}
 	if o.Consumer == "" {
-		o.Why = "no consumer has it pending; bridgectl message tells whether it is done"
+		o.Why = "no consumer has it pending; bridgectl message shows whether it is done"
 		return o, nil
 	}
 	if err := d.doubtOverdue(ctx, o.Consumer); err != nil {
@@ -349,7 +348,7 @@ func (d *inboxDatabase) decide(ctx context.Context, action pendingAction, consum
 		return o, nil
 	case errors.Is(err, pending.ErrNotPending), errors.Is(err, pending.ErrUnderWay):
 		if o.State, o.Why, err = d.refusal(ctx, o.Consumer, key); err == nil && o.Why == "" {
-			o.Why = "it has changed in this moment, and is " + o.State + "; look again"
+			o.Why = "it has just changed to " + o.State + "; look again"
 		}
 		return o, err
 	case ctx.Err() != nil:
@@ -399,7 +398,7 @@ func (d *inboxDatabase) refusal(ctx context.Context, consumer, key string) (stat
 	case p == nil:
 		return "", "consumer " + consumer + " has not claimed it", nil
 	case p.State == driver.Started:
-		return string(p.State), "its effect may be under way since " + spanText(sinceClaim(p)) + "; it becomes doubtful if it is not heard of", nil
+		return string(p.State), "its effect may be under way since " + spanText(sinceClaim(p)) + "; it becomes doubtful if no result is recorded in time", nil
 	}
 	return string(p.State), "", nil
 }

@@ -110,13 +110,13 @@ func (f *patienceFlag) within(ctx context.Context, change func(ctx context.Conte
 type agree struct{ yes, dry bool }
 
 func (c *agree) flags(cmd *cobra.Command) {
-	cmd.Flags().BoolVarP(&c.yes, "yes", "y", false, "do it, without being asked again")
-	cmd.Flags().BoolVar(&c.dry, "dry-run", false, "only say what would be done")
+	cmd.Flags().BoolVarP(&c.yes, "yes", "y", false, "confirm the change")
+	cmd.Flags().BoolVar(&c.dry, "dry-run", false, "print the changes without making them")
 }
 
 func (c *agree) check() error {
 	if c.yes || c.dry {
 		return nil
 	}
-	return misused("this changes the inbox for good: say --yes, or see with --dry-run what it would do")
+	return misused("this changes the inbox permanently: confirm with --yes, or preview with --dry-run")
 }

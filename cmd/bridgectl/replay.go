@@ -125,14 +125,14 @@ func (p *planner) decide(m *deadMessage, known knowledge) (plan replayPlan) {
 	case missing.Ledger == known.identity && known.keeps:
 		plan.refusal = "its header says committed, and its table has no row with its ID: the header is forged, or the row was deleted"
 	default:
-		plan.note = "on the word of its header " + wire.HeaderDeadVerdict + ": " + unaskedText(*missing, known.identity)
+		plan.note = "by its header " + wire.HeaderDeadVerdict + ": " + unaskedText(*missing, known.identity)
 	}
 	if plan.refusal != "" && !p.force {
-		return replayPlan{refusal: plan.refusal + "; --force sends it all the same"}
+		return replayPlan{refusal: plan.refusal + "; --force sends it anyway"}
 	}
 	plan.refusal = ""
 	if !p.force && p.forbids(m) {
-		return replayPlan{refusal: "the verifiers' allow-list forbids its target; --force sends it all the same, or set BRIDGE_ALLOW here as the verifiers have it"}
+		return replayPlan{refusal: "the verifiers' allow-list forbids its target; use --force, or set BRIDGE_ALLOW to the verifiers' value"}
 	}
 	for _, member := range m.members {
 		plan.out = append(plan.out, p.outgoing(member))
@@ -148,7 +148,7 @@ func (p *planner) toReceiver(m *deadMessage) replayPlan {
 		to = *p.to
 	}
 	return replayPlan{out: []bridge.Outgoing{{Target: to, Publishing: wire.ReplayToReceiver(m.delivery)}},
-		note: "to the queue of its receiver, with its attempts begun anew"}
+		note: "to the queue of its receiver; its attempts start again at 1"}
 }
 
 // forbids reports whether a verifier would not forward a message to its target: by BRIDGE_ALLOW or,
@@ -168,17 +168,17 @@ func (p *planner) forbids(m *deadMessage) bool {
 
 // unknownText explains why it is not known whether a message is committed.
 func unknownText(m *deadMessage, s wire.Staged, known knowledge) string {
-	text := "nobody knows what became of its transaction: "
+	text := "the outcome of its transaction is unknown: "
 	if m.Members > 0 {
-		text = "nobody knows what became of the transaction of its member " + s.ID.String() + ": "
+		text = "the outcome of the transaction of its member " + s.ID.String() + " is unknown: "
 	}
 	switch {
 	case known.identity == uuid.Nil:
 		text += "BRIDGE_DATABASE_URL is not set, so its ledger cannot be asked"
 	case s.Ledger != known.identity:
-		text += "it belongs to ledger " + s.Ledger.String() + ", not to the one at hand; name that one's database, which may know it"
+		text += "it belongs to ledger " + s.Ledger.String() + "; set BRIDGE_DATABASE_URL to that ledger's database"
 	default:
-		text += "it has no row in the ledger. Unless its transaction is still open (bridgectl message tells), it was " + absentText(m, known.swept)
+		text += "it has no row in the ledger. Unless its transaction is still open (see bridgectl message), it was " + absentText(m, known.swept)
 	}
 	return text
 }
@@ -189,9 +189,9 @@ func unaskedText(s wire.Staged, identity uuid.UUID) string {
 	case identity == uuid.Nil:
 		return "BRIDGE_DATABASE_URL is not set, so its ledger was not asked"
 	case s.Ledger != identity:
-		return "it belongs to ledger " + s.Ledger.String() + ", not to the one at hand"
+		return "it belongs to ledger " + s.Ledger.String() + ", not to the ledger of BRIDGE_DATABASE_URL"
 	}
-	return "the ledger has no row any more, as it is when a verifier has said so"
+	return "the ledger has no row, as after a verifier's verdict"
 }
 
 // outgoing returns the message in the form for its receiver.
@@ -209,7 +209,7 @@ func (p *planner) outgoing(s wire.Staged) bridge.Outgoing {
 // malformed plans to send a malformed message unchanged, if the user gave --to and --force.
 func (p *planner) malformed(m *deadMessage) (plan replayPlan) {
 	if p.to == nil || !p.force {
-		plan.refusal = m.wrong.Error() + "; it can be discarded, or sent as it is with --to EXCHANGE:KEY --force"
+		plan.refusal = m.wrong.Error() + "; discard it, or send it unchanged with --to EXCHANGE:KEY --force"
 		return plan
 	}
 	publishing, err := asItIs(m.delivery, *p.to)

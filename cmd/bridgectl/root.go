@@ -8,20 +8,20 @@ import (
 	"github.com/twoqueue/twoqueue/cmd/internal/environment"
 )
 
-const helpHead = `Bridgectl looks after a two-queue system: the ledger in the database, the staging
-queue with the waiting and dead queues beside it, and the messages on their way.
+const helpHead = `Bridgectl manages a two-queue system: the ledger in the database, the staging queue with
+the waiting and dead queues beside it, and the messages on their way.
 
 It reads the verifier's variables, and a few more:
 
 `
 
 const helpTail = `
-It needs the rights of a verifier, and those that README.md lists under 'Rights'.
+It needs a verifier's rights, and the rights that README.md lists under 'Rights'.
 
 Files named by ..._FILE variables hold the URL and nothing else. Other variables that
-start with BRIDGE_ are the verifier's and are left alone.
+start with BRIDGE_ are the verifier's; bridgectl ignores them.
 
-With -version alone it prints of which release, revision and Go this build is.
+-version alone prints the build's release, revision and Go version.
 
 Output is a table, or JSON with -o json. Colour is used on a terminal, unless
 NO_COLOR is set.
@@ -29,7 +29,7 @@ NO_COLOR is set.
 Exit codes:
   0  done; the doctor has found no error (there may be warnings)
   1  failed, or interrupted: one line on standard error says why
-  2  a command, a flag or a variable is wrong: one line on standard error says which
+  2  a command, a flag or a variable is wrong: one line on standard error names it
   3  the doctor has found an error`
 
 // newRoot returns the root command with all commands below it.
@@ -39,7 +39,7 @@ func newRoot(a *app) *cobra.Command {
 	environment.Help(&help, prefix, new(config), helpHead, helpTail)
 	root := &cobra.Command{
 		Use:           "bridgectl",
-		Short:         "Look after the ledger, the queues and the messages between them",
+		Short:         "Manage the ledger, the queues and the messages between them",
 		Long:          help.String(),
 		SilenceErrors: true,
 		SilenceUsage:  true,

@@ -26,15 +26,15 @@ func newStatusCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show what is staged, waiting, dead, carried, open and orphaned",
-		Long: `Shows the depths of the queues, the ledger, and the transactions that hold it. Rates, and
-what verifiers hold unacked, need BRIDGE_MANAGEMENT_URL. A server that does not answer is
-shown as such, and makes the exit code 1.`,
+		Long: `Shows the depths of the queues, the ledger, and the transactions that hold it. Rates and the
+number of messages that verifiers hold unacked need BRIDGE_MANAGEMENT_URL. If a server does
+not answer, the output says so, and the exit code is 1.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case openFor < 0:
 				return misused("--open-for: must not be negative")
 			case a.config.Database.URL == "" && a.config.AMQP.URL == "":
-				return misused("nothing is known without a server: set BRIDGE_DATABASE_URL or BRIDGE_AMQP_URL")
+				return misused("no server is named: set BRIDGE_DATABASE_URL or BRIDGE_AMQP_URL")
 			}
 			m, err := a.management() // a wrong variable is misuse, and reported at once
 			if err != nil {

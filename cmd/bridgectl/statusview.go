@@ -34,7 +34,7 @@ func (f *statusFacts) write(p *page) {
 			p.line("%s", l.Delayed.text())
 		}
 		if l.unseen {
-			p.line("OPEN is not known: the login may not see other sessions; bridgectl doctor names the right")
+			p.line("OPEN is unknown: the login may not see other sessions; bridgectl doctor names the right")
 		}
 		if len(l.Open) > 0 {
 			p.space()

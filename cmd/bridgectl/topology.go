@@ -13,10 +13,10 @@ import (
 
 func newTopologyCommand(a *app) *cobra.Command {
 	return newGroup("topology", "Create the queues, or print them",
-		`The staging queue, the waiting queue and the dead queue, the ordered queues if
+		`The queues are the staging queue, the waiting queue and the dead queue, the ordered queues if
 BRIDGE_ORDERED_SHARDS is set, the audit queue if BRIDGE_AUDIT is set, and the exchange of
-BRIDGE_EXCHANGE with its bindings. A verifier declares them itself when it starts, if its
-login has the right to; else an administrator does it beforehand with these commands.`,
+BRIDGE_EXCHANGE with its bindings. A verifier declares them when it starts, if its login
+has the right. Otherwise an administrator declares them first, with these commands.`,
 		newTopologyDeclare(a), newTopologyPrint(a))
 }
 
@@ -111,9 +111,8 @@ func newTopologyDeclare(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "declare",
 		Short: "Create the queues that are missing, and check the arguments of the others",
-		Long: `Creates the queues that are missing, and the exchange and its bindings. One that exists with other arguments is left as
-it is, and is an error that names the argument. Policies are not seen here; the doctor
-looks at them.`,
+		Long: `Creates missing queues, the exchange and its bindings. A queue with other arguments is not
+changed; the error names the argument. The command does not check policies; the doctor does.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			broker, err := a.broker(cmd.Context())
 			if err != nil {
@@ -132,8 +131,8 @@ func newTopologyPrint(a *app) *cobra.Command {
 		Use:         "print",
 		Annotations: map[string]string{offline: "true"},
 		Short:       "Print the queues, with -o json as definitions that RabbitMQ imports",
-		Long: `Prints the queues and contacts no broker. The virtual host is that of BRIDGE_AMQP_URL,
-"/" without it. An administrator of the broker can import the output of -o json:
+		Long: `Prints the queues and contacts no broker. The virtual host comes from
+BRIDGE_AMQP_URL (default: "/"). An administrator of the broker can import the output of -o json:
 
   bridgectl topology print -o json > queues.json
   rabbitmqctl import_definitions queues.json`,

@@ -49,7 +49,7 @@ func explain(err error) error {
 	case errors.Is(err, pending.ErrNotPending):
 		return mend.With(err, "see email-gateway doubtful list")
 	case errors.Is(err, pending.ErrUnderWay):
-		return mend.With(err, "it becomes doubtful if it is not heard of")
+		return mend.With(err, "it becomes doubtful if no result is recorded in time")
 	case strings.HasPrefix(err.Error(), prefix+"_"): // begins with its variable
 		return err
 	}

@@ -94,7 +94,7 @@ func TestTheDeadCommandsThatLookRemoveNothing(t *testing.T) {
 	if !strings.HasPrefix(malformed, "sha256:") {
 		t.Errorf("a message without ID is called %s", malformed)
 	}
-	if text := s.must("dead", "list", "--limit=2"); !strings.Contains(text, "2 messages of 4 in queue staging.dead; only the first 2 were looked at") {
+	if text := s.must("dead", "list", "--limit=2"); !strings.Contains(text, "2 messages of 4 in queue staging.dead; only the first 2 were read") {
 		t.Errorf("with a limit\n%s", text)
 	}
 	for _, c := range []struct {
@@ -142,13 +142,13 @@ func TestTheDeadCommandsThatLookRemoveNothing(t *testing.T) {
 	// Where the ledger has no answer, replay believes the message's verdict header, and its note
 	// says so.
 	for why, tool := range map[string]*tool{
-		"the ledger has no row any more, as it is when a verifier has said so": s.tool,
-		"BRIDGE_DATABASE_URL is not set":                                       s.also("BRIDGE_DATABASE_URL="),
-		"it belongs to ledger " + s.Ledger.Identity().String():                 theirs.tool,
+		"the ledger has no row, as after a verifier's verdict": s.tool,
+		"BRIDGE_DATABASE_URL is not set":                       s.also("BRIDGE_DATABASE_URL="),
+		"it belongs to ledger " + s.Ledger.Identity().String(): theirs.tool,
 	} {
 		var o outcomes
 		tool.json(&o, "dead", "replay", "--dry-run", unroutable)
-		if o.Did != 1 || !strings.Contains(o.Messages[0].Note, "on the word of its header x-bridge-dead-verdict") || !strings.Contains(o.Messages[0].Note, why) {
+		if o.Did != 1 || !strings.Contains(o.Messages[0].Note, "by its header x-bridge-dead-verdict") || !strings.Contains(o.Messages[0].Note, why) {
 			t.Errorf("want %q: %+v", why, o)
 		}
 	}
@@ -167,7 +167,7 @@ func TestDeadDiscardRemovesTheChosenMessagesOnly(t *testing.T) {
 	ids := s.deadLetter(letters...)
 
 	args := []string{"dead", "discard", "--target=:drop"}
-	s.fails(2, "say --yes, or see with --dry-run", args...)
+	s.fails(2, "confirm with --yes, or preview with --dry-run", args...)
 	var o outcomes
 	s.json(&o, append(args, "--dry-run")...)
 	if o.Did != half || o.Messages[0].Done {

@@ -76,7 +76,7 @@ func TestDelayedMessagesAreListedCancelledAndStagedAtOnce(t *testing.T) {
 		t.Errorf("the doctor says %s", text)
 	}
 
-	s.fails(2, "this deletes messages for good: say --yes", "delayed", "cancel", ids[0])
+	s.fails(2, "this deletes messages permanently: confirm with --yes", "delayed", "cancel", ids[0])
 	if text := s.must("delayed", "cancel", "--yes", ids[0]); !strings.Contains(text, ids[0]+": cancelled") || !strings.Contains(text, "1 message cancelled") {
 		t.Errorf("it says %s", text)
 	}

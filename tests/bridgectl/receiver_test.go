@@ -226,7 +226,7 @@ func TestAnOperatorDecidesAboutPendingMessages(t *testing.T) {
 			if text := r.must("pending", "done", sent, "--dry-run"); !strings.Contains(text, "would be done (is doubtful)") {
 				t.Errorf("dry run: %s", text)
 			}
-			r.fails(2, "say --yes", "pending", "done", sent)
+			r.fails(2, "confirm with --yes", "pending", "done", sent)
 			r.fails(2, "needs --consumer and --state", "pending", "retry", "--all", "--yes")
 			if state := r.state("mail", sent); state != "doubtful" {
 				t.Errorf("after a dry run it is %q", state)
@@ -345,7 +345,7 @@ func TestADecisionWaitsForTheWorkerThatHandlesTheMessage(t *testing.T) {
 				goOn <- nil
 			}
 			code, said := p.Await(), p.Stdout.String()
-			if c.failing && strings.Contains(said, "no: it has changed in this moment, and is failed; look again") { // the worker was first
+			if c.failing && strings.Contains(said, "no: it has just changed to failed; look again") { // the worker was first
 				again := r.run("pending", c.action, key, "--consumer=print", "--yes")
 				code, said = again.Code, again.Stdout
 			}
@@ -459,7 +459,7 @@ func TestAnOperatorSkipsVersionsThatDoNotCome(t *testing.T) {
 			skip := func(more ...string) []string {
 				return append([]string{"gaps", "skip", "customer/17", "--consumer=crm"}, more...)
 			}
-			r.fails(2, "say --yes", skip("--through=2")...)
+			r.fails(2, "confirm with --yes", skip("--through=2")...)
 			r.fails(1, "does not wait for this version", skip("--through=1", "--yes")...)
 			if text := r.must(skip("--through=4", "--dry-run")...); !strings.Contains(text, "would go on behind version 4; 2 kept events given up") {
 				t.Errorf("dry run: %s", text)
@@ -469,7 +469,7 @@ func TestAnOperatorSkipsVersionsThatDoNotCome(t *testing.T) {
 			if !slices.Equal(handled, []string{"1", "3"}) {
 				t.Errorf("handled: %v", handled)
 			}
-			r.fails(1, "say --dead-queue NAME to put it there, or --discard", skip("--through=4", "--yes")...)
+			r.fails(1, "move it with --dead-queue NAME, or delete it with --discard", skip("--through=4", "--yes")...)
 			conn, err := amqp.Dial(amqpURL)
 			must(t, err)
 			t.Cleanup(func() { _ = conn.Close() })
@@ -526,7 +526,7 @@ func TestAnOperatorResetsAMark(t *testing.T) {
 				return append([]string{"marks", "reset", "customer/17", "--consumer=search"}, more...)
 			}
 			r.fails(2, "--to: must have", reset("--yes")...)
-			r.fails(2, "say --yes", reset("--to=41")...)
+			r.fails(2, "confirm with --yes", reset("--to=41")...)
 			r.fails(1, "has another form", reset("--to=forty-one", "--yes")...)
 			r.fails(1, "have no mark", "marks", "reset", "customer/18", "--consumer=search", "--to=1", "--yes")
 			if text := r.must(reset("--to=41", "--dry-run")...); !strings.Contains(text, "would be reset from 4200000000 to 41") {
@@ -545,7 +545,7 @@ func TestAnOperatorResetsAMark(t *testing.T) {
 			ordered, err := versions.NewOrdered(r.inbox, "crm", versionOf, &versions.OrderedOptions{Options: versions.Options{HandBack: true, Logger: quiet()}})
 			must(t, err)
 			must(t, ordered.Handle(t.Context(), r.db, event("3"), func(context.Context, *sql.Tx, amqp.Delivery) error { return nil }))
-			r.fails(1, "1 event of it kept: use gaps skip", "marks", "reset", "customer/17", "--consumer=crm", "--to=4", "--force", "--yes")
+			r.fails(1, "it has 1 kept event: use gaps skip", "marks", "reset", "customer/17", "--consumer=crm", "--to=4", "--force", "--yes")
 		})
 	}
 }
