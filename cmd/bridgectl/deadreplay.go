@@ -153,7 +153,7 @@ func failureWords(err error) string {
 	case errors.Is(err, bridge.ErrReturned):
 		return "no queue is bound to its target; create one, or name another target with --to"
 	case errors.Is(err, bridge.ErrNacked):
-		return "its target refuses it, as a full queue does"
+		return "its target refuses it; a queue may be full"
 	case errors.Is(err, bridge.ErrUnconfirmed):
 		return "its target did not confirm it in time: it may have arrived"
 	}

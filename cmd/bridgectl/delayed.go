@@ -175,7 +175,7 @@ func (d *delayedChange) run(ctx context.Context, args []string) error {
 	for _, arg := range args {
 		id, ok := validID(arg)
 		if !ok {
-			return misused("%q is not a message ID: a UUID in its canonical text", arg)
+			return misused("%q is not a message ID; give a UUID in canonical text", arg)
 		}
 		ids = append(ids, id)
 	}

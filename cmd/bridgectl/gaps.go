@@ -221,11 +221,11 @@ func (s *gapSkip) look(ctx context.Context, db *inboxDatabase) error {
 }
 
 func (s *gapSkip) write(p *page) {
-	would := "goes"
+	would := "continues"
 	if s.DryRun {
-		would = "would go"
+		would = "would continue"
 	}
-	p.line("entity %s of %s %s on behind version %d; %s given up", s.Entity, s.Consumer, would, s.Through, count(s.Kept, "kept event"))
+	p.line("entity %s of %s %s after version %d; %s given up", s.Entity, s.Consumer, would, s.Through, count(s.Kept, "kept event"))
 }
 
 // gapList is the answer of gaps list.

@@ -24,7 +24,7 @@ var (
 	// errManagementRights: the API takes the login, but does not show it this object.
 	errManagementRights = errors.New("the management API does not show this to the login")
 	// errNotThere: the object does not exist.
-	errNotThere = errors.New("not there")
+	errNotThere = errors.New("not found")
 )
 
 const (

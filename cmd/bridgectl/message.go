@@ -31,7 +31,7 @@ BRIDGE_MANAGEMENT_URL. If a server does not answer, the output says so, and the 
 			id, ok := validID(args[0])
 			switch {
 			case !ok:
-				return misused("%q is not a message ID: a UUID in its canonical text", args[0])
+				return misused("%q is not a message ID; give a UUID in canonical text", args[0])
 			case l.limit < 1:
 				return misused("--limit: must be positive")
 			case a.config.Database.URL == "" && a.config.AMQP.URL == "" && a.config.Inbox.URL == "":

@@ -73,7 +73,7 @@ func TestConclude(t *testing.T) {
 		"rolled back, dropped": {messageFacts{Ledger: row(rowAbsent), Dropped: &droppedFacts{At: []time.Time{time.Unix(0, 0)}}},
 			[]string{"its transaction rolled back, or the message had been forwarded before. A verifier dropped the copy at 1970-01-01 00:00:00"}, nil},
 		"in doubt": {messageFacts{Inbox: []inboxClaim{{Consumer: "stock", State: "doubtful", Error: "shelf fell"}}},
-			[]string{"Consumer stock has claimed it and is not done: doubtful: shelf fell."}, []string{"has handled"}},
+			[]string{"Consumer stock has claimed it and not finished: doubtful: shelf fell."}, []string{"has handled"}},
 		"open": {messageFacts{Ledger: row(rowOpen)}, []string{"still open", "cannot be seen with this login"}, nil},
 		"open, seen": {messageFacts{Ledger: &rowFacts{State: rowOpen, Holders: []inspect.Holder{{Session: "1"}}}},
 			[]string{"still open"}, []string{"cannot be seen"}},

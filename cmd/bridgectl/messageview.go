@@ -23,7 +23,7 @@ func (f *messageFacts) conclude() {
 		case claim.State == stateDone:
 			say("Consumer %s has handled it.", claim.Consumer)
 		case claim.State != "":
-			say("Consumer %s has claimed it and is not done: %s%s.", claim.Consumer, claim.State, prefixed(": ", claim.Error))
+			say("Consumer %s has claimed it and not finished: %s%s.", claim.Consumer, claim.State, prefixed(": ", claim.Error))
 		}
 	}
 	f.concludeDead(say)

@@ -348,7 +348,7 @@ func (d *inboxDatabase) decide(ctx context.Context, action pendingAction, consum
 		return o, nil
 	case errors.Is(err, pending.ErrNotPending), errors.Is(err, pending.ErrUnderWay):
 		if o.State, o.Why, err = d.refusal(ctx, o.Consumer, key); err == nil && o.Why == "" {
-			o.Why = "it has just changed to " + o.State + "; look again"
+			o.Why = "it has just changed to " + o.State + "; check again"
 		}
 		return o, err
 	case ctx.Err() != nil:

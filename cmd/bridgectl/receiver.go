@@ -101,7 +101,7 @@ func (f *patienceFlag) within(ctx context.Context, change func(ctx context.Conte
 	defer cancel()
 	err := change(limited)
 	if err != nil && limited.Err() != nil && ctx.Err() == nil {
-		return fmt.Errorf("no answer within %v: a worker's transaction may have locked the row; look again, and raise --wait: %w", f.wait, err)
+		return fmt.Errorf("no answer within %v: a worker's transaction may have locked the row; check again, and raise --wait: %w", f.wait, err)
 	}
 	return err
 }

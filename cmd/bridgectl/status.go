@@ -25,7 +25,7 @@ func newStatusCommand(a *app) *cobra.Command {
 	var openFor time.Duration
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show what is staged, waiting, dead, carried, open and orphaned",
+		Short: "Show staged, waiting, dead, carried and orphaned messages, and open transactions",
 		Long: `Shows the depths of the queues, the ledger, and the transactions that hold it. Rates and the
 number of messages that verifiers hold unacked need BRIDGE_MANAGEMENT_URL. If a server does
 not answer, the output says so, and the exit code is 1.`,

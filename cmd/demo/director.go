@@ -218,7 +218,7 @@ func (d *director) strikeVerifier(ctx context.Context, verifier *child) (*child,
 // finish waits until every e-mail is sent or doubtful, ends the verifier, resolves the doubtful
 // e-mails, and ends the gateways.
 func (d *director) finish(ctx context.Context, posts []*child, verifier *child) error {
-	d.show.event("what a killed gateway was sending is doubtful after %v", doubtAfter)
+	d.show.event("the e-mails of a killed gateway become doubtful after %v", doubtAfter)
 	err := d.await(ctx, func(c counts) bool { return c.Received+c.Doubtful >= c.Committed && c.Pending == c.Doubtful })
 	if err != nil {
 		return err

@@ -82,7 +82,7 @@ WHERE message_id = ? AND (status IN ('retrying', 'refused', 'failed') OR status 
 		return tx.GetContext(ctx, &attempt, tx.Rebind(`SELECT attempts FROM email_gateway WHERE message_id = ?`), id)
 	})
 	if err != nil {
-		return attempt, fmt.Errorf("note attempt: %w", err)
+		return attempt, fmt.Errorf("record attempt: %w", err)
 	}
 	return attempt, nil
 }
@@ -117,7 +117,7 @@ func (s *statuses) giveUp(ctx context.Context, id string, run int, now status, c
 		var known int
 		err := tx.GetContext(ctx, &known, tx.Rebind(`SELECT count(*) FROM email_gateway WHERE message_id = ?`), id)
 		if err != nil {
-			return fmt.Errorf("note end: %w", err)
+			return fmt.Errorf("record result: %w", err)
 		}
 		at := timestamp()
 		if known == 0 {
@@ -129,7 +129,7 @@ WHERE message_id = ? AND (status NOT IN ('sent', 'sending', 'doubtful') OR statu
 				now, text(cause), at, id, run)
 		}
 		if err != nil {
-			return fmt.Errorf("note end: %w", err)
+			return fmt.Errorf("record result: %w", err)
 		}
 		return nil
 	})
@@ -151,7 +151,7 @@ func (s *statuses) set(ctx context.Context, id string, now status, cause error, 
 	_, err := s.exec(ctx, s.db, `UPDATE email_gateway SET status = ?, error = ?, changed_at = ? WHERE message_id = ? `+where,
 		append([]any{now, text(cause), timestamp(), id}, more...)...)
 	if err != nil {
-		return fmt.Errorf("note that it is %s: %w", now, err)
+		return fmt.Errorf("set status %s: %w", now, err)
 	}
 	return nil
 }
@@ -193,7 +193,7 @@ func (s *statuses) release(ctx context.Context, id string) error {
 		_, err = s.exec(ctx, tx, `UPDATE email_gateway SET status = ?, changed_at = ?
 WHERE message_id = ? AND status IN ('sending', 'doubtful')`, retrying, timestamp(), id)
 		if err != nil {
-			return fmt.Errorf("note that it is %s: %w", retrying, err)
+			return fmt.Errorf("set status %s: %w", retrying, err)
 		}
 		return nil
 	})

@@ -345,7 +345,7 @@ func TestADecisionWaitsForTheWorkerThatHandlesTheMessage(t *testing.T) {
 				goOn <- nil
 			}
 			code, said := p.Await(), p.Stdout.String()
-			if c.failing && strings.Contains(said, "no: it has just changed to failed; look again") { // the worker was first
+			if c.failing && strings.Contains(said, "no: it has just changed to failed; check again") { // the worker was first
 				again := r.run("pending", c.action, key, "--consumer=print", "--yes")
 				code, said = again.Code, again.Stdout
 			}
@@ -461,7 +461,7 @@ func TestAnOperatorSkipsVersionsThatDoNotCome(t *testing.T) {
 			}
 			r.fails(2, "confirm with --yes", skip("--through=2")...)
 			r.fails(1, "does not wait for this version", skip("--through=1", "--yes")...)
-			if text := r.must(skip("--through=4", "--dry-run")...); !strings.Contains(text, "would go on behind version 4; 2 kept events given up") {
+			if text := r.must(skip("--through=4", "--dry-run")...); !strings.Contains(text, "would continue after version 4; 2 kept events given up") {
 				t.Errorf("dry run: %s", text)
 			}
 			r.must(skip("--through=2", "--yes")...)
@@ -477,7 +477,7 @@ func TestAnOperatorSkipsVersionsThatDoNotCome(t *testing.T) {
 			must(t, err)
 			_, err = channel.QueueDeclare("crm.dead", true, false, false, false, amqp.Table{"x-queue-type": "quorum"})
 			must(t, err)
-			if text := r.must(skip("--through=4", "--yes", "--dead-queue=crm.dead")...); !strings.Contains(text, "goes on behind version 4; 1 kept event given up") {
+			if text := r.must(skip("--through=4", "--yes", "--dead-queue=crm.dead")...); !strings.Contains(text, "continues after version 4; 1 kept event given up") {
 				t.Errorf("skip: %s", text)
 			}
 			var dead struct {

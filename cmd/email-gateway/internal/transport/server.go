@@ -21,11 +21,11 @@ var (
 	// ErrLogin: the server refuses user or password. It is ErrUnavailable too.
 	ErrLogin = errors.New("mail server refuses the login")
 	// ErrTemporary: the same e-mail may succeed later.
-	ErrTemporary = errors.New("not sent, but may be later")
+	ErrTemporary = errors.New("not sent; may be sent later")
 	// ErrPermanent: the server will never take this e-mail.
-	ErrPermanent = errors.New("refused for good")
+	ErrPermanent = errors.New("refused permanently")
 	// ErrDoubtful: the server may have accepted the e-mail.
-	ErrDoubtful = errors.New("perhaps sent")
+	ErrDoubtful = errors.New("may have been sent")
 )
 
 // Security is how the connection is encrypted.
