@@ -3,7 +3,7 @@
 // queues. An application in Go does not need it: package sender stages, package verifier reads.
 //
 // The folder testdata/vectors has test vectors for senders in other languages. Its README describes
-// them.
+// them. The folder sender/python of the repository has a sender that passes them.
 //
 // In its transaction a sender first inserts the message's row into bridge_ledger ('The row',
 // below). Then the sender stages the message, waits for the confirm, and commits (rules 1 and 2 of
@@ -146,8 +146,8 @@
 //
 //	uint32  length of the properties
 //	        the properties of the staged message as in an AMQP 0-9-1 content
-//	        header: property flags, then the property list; x-bridge-ledger and
-//	        delivery-mode may be missing in it
+//	        header: property flags, then the property list, without cluster-id,
+//	        which AMQP reserves; x-bridge-ledger and delivery-mode may be missing
 //	uint32  length of the body
 //	        the body
 //

@@ -24,7 +24,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
-// The files are compiled in, so no test can write what it then reads.
+// The files are compiled in, so no test can write the vectors that it then reads.
 //
 //go:embed testdata/vectors/*.json
 var vectorFiles embed.FS
@@ -46,7 +46,7 @@ var checks = map[string]struct {
 	"order":            {func() check { return new(orderVector) }, 5, []string{"ordered-queues"}},
 	"record":           {func() check { return new(recordVector) }, 7, []string{"record", "parsed"}},
 	"parsed-record":    {func() check { return new(parsedRecordVector) }, 4, []string{"parsed"}},
-	"malformed-record": {func() check { return new(malformedRecordVector) }, 10, []string{"reason"}},
+	"malformed-record": {func() check { return new(malformedRecordVector) }, 11, []string{"reason"}},
 	"group":            {func() check { return new(groupVector) }, 3, []string{"group", "parsed"}},
 	"parsed-group":     {func() check { return new(parsedGroupVector) }, 5, []string{"members"}},
 	"malformed-group":  {func() check { return new(malformedGroupVector) }, 5, []string{"reason"}},
@@ -203,7 +203,7 @@ func decode(raw json.RawMessage, into any) error {
 	return d.Decode(into)
 }
 
-// head is what every vector has.
+// head has the fields of every vector.
 type head struct{ Kind, Rule string }
 
 type messageVector struct {
@@ -611,7 +611,7 @@ func (v *vectorMessage) message() bridge.Message {
 	}
 }
 
-// A vectorParsed is a staged message as a verifier reads it. Its content is that of the receiver.
+// A vectorParsed is a staged message as a verifier reads it. Its content is the receiver's message.
 type vectorParsed struct {
 	Exchange   vectorText
 	RoutingKey vectorText `json:"routing-key"`
