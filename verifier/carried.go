@@ -12,7 +12,7 @@ import (
 )
 
 // A carriedSet contains the carried messages that this verifier holds: unpacked and not done. The
-// lanes bound it. If several copies of a message are here, one of them is judged; the others have
+// consumers bound it. If several copies of a message are here, one of them is judged; the others have
 // joined it and share its end. Messages of ordered queues are never in the set.
 type carriedSet struct {
 	mostJoined, mostBytes int // bounds of all copies that have joined others
@@ -46,14 +46,14 @@ type heldCarried struct {
 const clockMargin = time.Minute
 
 // newCarriedSet limits the copies that have joined others to a quarter of the places and bytes of
-// the staging queue's lane: they hold these places until the message that they joined ends.
+// the staging queue's consumer: they hold these places until the message that they joined ends.
 func newCarriedSet(places, bytes int) *carriedSet {
 	return &carriedSet{mostJoined: places / 4, mostBytes: bytes / 4, held: make(map[uuid.UUID]*heldCarried)}
 }
 
 // take reports whether m is to be judged. If not, m has joined another copy of the same message.
 func (c *carriedSet) take(m *message) bool {
-	if c == nil || !m.staged.Carried || m.parcel.lane.line != nil {
+	if c == nil || !m.staged.Carried || m.parcel.consumer.line != nil {
 		return true
 	}
 	c.ever.Store(true)
@@ -215,7 +215,7 @@ func (s *session) endJoined(m *message, copies []*message) {
 			twin.verdict, twin.judged = Dropped, m.judged
 			s.stats.dropped.Add(1)
 			done = append(done, twin)
-		case m.verdict == SetAside && twin.parcel.lane != s.waiting:
+		case m.verdict == SetAside && twin.parcel.consumer != s.waiting:
 			twin.verdict, twin.safe = SetAside, m.safe
 			twin.parcel.apart.Store(true)
 			s.stats.setAside.Add(1)

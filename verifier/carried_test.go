@@ -23,7 +23,7 @@ func carryingSession(ledger driver.Ledger) *session {
 	s := &session{
 		ledger: ledger, log: slog.New(slog.DiscardHandler), stats: &counters{}, jobs: newSideJobs(slog.New(slog.DiscardHandler)),
 		holds: testHolds(time.Minute), arrivals: newGatherer[*message](), room: newWaitingRoom(1),
-		staging: newLane("twoqueue", 3000, 64<<20, time.Hour, nil), waiting: newLane("twoqueue.waiting", 1500, 64<<20, time.Hour, nil),
+		staging: newConsumer("twoqueue", 3000, 64<<20, time.Hour, nil), waiting: newConsumer("twoqueue.waiting", 1500, 64<<20, time.Hour, nil),
 		carried: newCarriedSet(3000, 64<<20), toucher: newToucher(ledger), toTouch: newGatherer[*message](),
 		evidence: &evidence{}, more: make(chan struct{}, 1), toForget: newGatherer[*message](),
 	}
@@ -34,13 +34,13 @@ func carryingSession(ledger driver.Ledger) *session {
 	return s
 }
 
-// delivered returns a carried message that a lane has just received. If a copy is here, it joins
+// delivered returns a carried message that a consumer has just received. If a copy is here, it joins
 // that.
-func (s *session) delivered(l *lane, id uuid.UUID) *message {
-	tag := uint64(len(l.acks.open) + 1)
-	l.acks.took(tag)
-	p := &parcel{lane: l, tag: tag, received: time.Now()}
-	l.took(p, 1)
+func (s *session) delivered(c *consumer, id uuid.UUID) *message {
+	tag := uint64(len(c.acks.open) + 1)
+	c.acks.took(tag)
+	p := &parcel{consumer: c, tag: tag, received: time.Now()}
+	c.took(p, 1)
 	m := &message{parcel: p, received: time.Now(), delivery: amqp.Delivery{MessageId: id.String(), Body: []byte("body")}}
 	m.staged = wire.Staged{Carried: true, Message: bridge.Message{ID: id, RoutingKey: "target"}}
 	if s.carried.take(m) {
@@ -51,12 +51,12 @@ func (s *session) delivered(l *lane, id uuid.UUID) *message {
 
 // isAcked reports whether the delivery is done.
 func (m *message) isAcked() bool {
-	at, ok := m.parcel.lane.acks.find(m.parcel.tag)
-	return ok && m.parcel.lane.acks.open[at].state == safe
+	at, ok := m.parcel.consumer.acks.find(m.parcel.tag)
+	return ok && m.parcel.consumer.acks.open[at].state == safe
 }
 
 func (m *message) isHandedBack() bool {
-	return slices.Contains(m.parcel.lane.acks.back, m.parcel.tag)
+	return slices.Contains(m.parcel.consumer.acks.back, m.parcel.tag)
 }
 
 // A copy of a held message shares its end, or is judged by itself.
@@ -108,7 +108,7 @@ func TestACopySharesTheEndOfTheMessageThatItHasJoined(t *testing.T) {
 				want = 1 // a second copy has joined it
 			}
 			if m.isAcked() != (end == isAcked) || m.isHandedBack() != (end == isBack) {
-				t.Errorf("%s: a copy from %q is acked: %v, handed back: %v; it must be %s", name, m.parcel.lane.queue, m.isAcked(), m.isHandedBack(), end)
+				t.Errorf("%s: a copy from %q is acked: %v, handed back: %v; it must be %s", name, m.parcel.consumer.queue, m.isAcked(), m.isHandedBack(), end)
 			}
 		}
 		if len(judged) != want {
@@ -156,14 +156,14 @@ func TestACarriedRowStaysUntilTheConfirm(t *testing.T) {
 func TestOtherMessagesJoinNone(t *testing.T) {
 	s := carryingSession(nil)
 	id := uuid.New()
-	ordered := newLane("o", 10, 1<<20, time.Hour, nil)
+	ordered := newConsumer("o", 10, 1<<20, time.Hour, nil)
 	ordered.line = newLine()
 	for name, change := range map[string]func(*message){
 		"not carried":         func(m *message) { m.staged.Carried = false },
-		"of an ordered queue": func(m *message) { m.parcel.lane = ordered },
+		"of an ordered queue": func(m *message) { m.parcel.consumer = ordered },
 	} {
 		for range 2 {
-			m := &message{parcel: &parcel{lane: s.staging}, staged: wire.Staged{Carried: true, Message: bridge.Message{ID: id}}}
+			m := &message{parcel: &parcel{consumer: s.staging}, staged: wire.Staged{Carried: true, Message: bridge.Message{ID: id}}}
 			change(m)
 			if !s.carried.take(m) {
 				t.Errorf("%s: it has joined another", name)
@@ -369,7 +369,7 @@ func TestATouchCountsInTheWaitingQueue(t *testing.T) {
 		"in the future":           {now.Add(time.Hour), now, true},
 		"too long ago at any age": {now.Add(-6 * time.Minute), now.Add(-24 * time.Hour), true},
 	} {
-		m := &message{parcel: &parcel{lane: s.waiting}, received: now, touchedAt: c.touched}
+		m := &message{parcel: &parcel{consumer: s.waiting}, received: now, touchedAt: c.touched}
 		m.staged = wire.Staged{Carried: true, StagedAt: c.staged, Message: bridge.Message{ID: uuid.New()}}
 		s.carried.take(m)
 		if due := m.carried.touchDue(now); due != c.due {

@@ -101,7 +101,7 @@ func (f *forwarder) publish(p *publication) {
 }
 
 // forget removes publications of messages that are over. While the broker blocks publishing, each
-// lane of an ordered queue would otherwise leave all its messages here.
+// consumer of an ordered queue would otherwise leave all its messages here.
 func (f *forwarder) forget(over func(*message) bool) {
 	f.takeBack(func(p *publication) bool { return p.message != nil && over(p.message) })
 }

@@ -92,7 +92,7 @@ func with(headers amqp.Table) amqp.Table {
 	return all
 }
 
-// The messages of many groups, small on the wire and large when decoded, fill the lane's room.
+// The messages of many groups, small on the wire and large when decoded, fill the consumer's room.
 // Further deliveries rest.
 func TestALaneCountsTheDecodedSizeOfAGroup(t *testing.T) {
 	headers := amqp.Table{}
@@ -102,13 +102,13 @@ func TestALaneCountsTheDecodedSizeOfAGroup(t *testing.T) {
 	record := wire.EncodeRecord(amqp.Publishing{MessageId: uuid.NewString(), Headers: with(headers)})
 	group := wire.Group(uuid.New(), slices.Repeat([][]byte{record}, 10)...)
 	const most = 8 << 20
-	l := newLane("q", 3000, most, time.Hour, nil)
+	c := newConsumer("q", 3000, most, time.Hour, nil)
 	before := heap()
 	for tag := range uint64(200) {
-		l.receive(amqp.Delivery{DeliveryTag: tag + 1, Headers: maps.Clone(group.Headers), Body: slices.Clone(group.Body)})
+		c.receive(amqp.Delivery{DeliveryTag: tag + 1, Headers: maps.Clone(group.Headers), Body: slices.Clone(group.Body)})
 	}
 	var all []amqp.Delivery
-	for _, a := range l.arrived.take(1000) {
+	for _, a := range c.arrived.take(1000) {
 		members, err := wire.Members(a.delivery)
 		if err != nil {
 			t.Fatal(err)
@@ -120,8 +120,8 @@ func TestALaneCountsTheDecodedSizeOfAGroup(t *testing.T) {
 		}
 		all = append(all, members...)
 	}
-	if held := heap() - before; held > most || len(l.resting) == 0 || len(all) == 0 {
-		t.Errorf("%d bytes are held by %d messages, %d groups rest", held, len(all), len(l.resting))
+	if held := heap() - before; held > most || len(c.resting) == 0 || len(all) == 0 {
+		t.Errorf("%d bytes are held by %d messages, %d groups rest", held, len(all), len(c.resting))
 	}
 	runtime.KeepAlive(all)
 }

@@ -48,13 +48,13 @@ func (s *session) arriveMarker(p *parcel, d amqp.Delivery) {
 	switch {
 	case err != nil:
 		why.text = err.Error()
-	case p.lane.line != nil:
+	case p.consumer.line != nil:
 		why.text = "a marker in an ordered queue"
 	case marker.Ledger != s.ledger.Identity():
 		why = deathReason{wire.DeadForeign, "marker of ledger " + marker.Ledger.String() +
 			"; this verifier judges " + s.ledger.Identity().String()}
 	default:
-		p.lane.took(p, 0) // no message
+		p.consumer.took(p, 0) // no message
 		if s.stager == nil {
 			s.endMarker(p)
 			return
@@ -62,12 +62,12 @@ func (s *session) arriveMarker(p *parcel, d amqp.Delivery) {
 		s.stager.receive(heldMarker{marker, p, time.Now()})
 		return
 	}
-	p.lane.took(p, 1)
+	p.consumer.took(p, 1)
 	s.deadLetter(&message{parcel: p, delivery: d, received: p.received}, why)
 }
 
 // endMarker acks a marker, or hands it back.
-func (s *session) endMarker(p *parcel) { p.lane.done(0, []*parcel{p}) }
+func (s *session) endMarker(p *parcel) { p.consumer.done(0, []*parcel{p}) }
 
 func (g *stager) receive(m heldMarker) {
 	g.mu.Lock()
@@ -85,9 +85,9 @@ func (g *stager) ripe(queue string, pause time.Duration, blocked bool) (ripe []h
 	for _, m := range g.markers {
 		age := time.Since(m.taken)
 		switch {
-		case m.parcel.lane.queue != queue || age < pause:
+		case m.parcel.consumer.queue != queue || age < pause:
 			stay = append(stay, m)
-		case !blocked && !m.parcel.lane.short() && !g.carried.unjudged(m.taken):
+		case !blocked && !m.parcel.consumer.short() && !g.carried.unjudged(m.taken):
 			ripe = append(ripe, m)
 		case age < markerPatience:
 			stay = append(stay, m)

@@ -10,17 +10,17 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// A shard is an ordered queue, with the lane that consumes it at present.
+// A shard is an ordered queue, with the consumer that consumes it at present.
 //
 // Its messages are never nacked, since that would change the order of the queue: only the end of a
-// channel hands messages back in their order. So if a lane holds a message for too long, or had no
-// room for a delivery that now fits, its channel is closed and the next lane begins. Before that,
+// channel hands messages back in their order. So if a consumer holds a message for too long, or had no
+// room for a delivery that now fits, its channel is closed and the next consumer begins. Before that,
 // messages on their way are finished; the rest is forgotten here and is delivered again.
 type shard struct {
 	quiet chan struct{} // closed when none of its deliveries is unpacked any more
 
-	mu   sync.Mutex
-	lane *lane
+	mu       sync.Mutex
+	consumer *consumer
 }
 
 // orderedPrefetch is how many messages of each ordered queue a verifier holds at once. It must be
@@ -35,23 +35,23 @@ func (s *session) openShard(queue string, maxBytes int) (*shard, error) {
 	return sh, s.begin(sh, queue, maxBytes)
 }
 
-// begin opens the shard's next lane.
+// begin opens the shard's next consumer.
 func (s *session) begin(sh *shard, queue string, maxBytes int) error {
-	l, err := s.openLane(queue, orderedPrefetch, maxBytes)
+	c, err := s.openConsumer(queue, orderedPrefetch, maxBytes)
 	if err != nil {
 		return err
 	}
-	l.line = newLine()
+	c.line = newLine()
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	sh.lane = l
+	sh.consumer = c
 	return nil
 }
 
-func (sh *shard) current() *lane {
+func (sh *shard) current() *consumer {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	return sh.lane
+	return sh.consumer
 }
 
 // wait waits until no delivery of the shard is unpacked any more.
@@ -64,23 +64,23 @@ func (sh *shard) wait(moving context.Context) error {
 }
 
 // serve consumes a shard, over one channel after the other. As session.run does with the other
-// lanes, it unpacks nothing after taking has ended, and ends with moving.
+// consumers, it unpacks nothing after taking has ended, and ends with moving.
 func (s *session) serve(moving, taking context.Context, sh *shard) error {
 	for {
-		l := sh.current()
-		if err := l.consume(); err != nil {
+		c := sh.current()
+		if err := c.consume(); err != nil {
 			return err
 		}
 		life, end := context.WithCancel(moving)
 		stages, life := errgroup.WithContext(life)
 		again := false
-		stages.Go(func() error { return s.take(life, l) })
-		stages.Go(func() error { return l.acks.run(life) })
+		stages.Go(func() error { return s.take(life, c) })
+		stages.Go(func() error { return c.acks.run(life) })
 		stages.Go(func() error {
 			taking, stop := context.WithCancel(taking)
 			defer context.AfterFunc(life, stop)()
 			defer stop()
-			if err := s.use(taking, l); err != nil {
+			if err := s.use(taking, c); err != nil {
 				return err
 			}
 			if taking.Err() != nil { // drain finishes the messages on their way
@@ -102,48 +102,48 @@ func (s *session) serve(moving, taking context.Context, sh *shard) error {
 	}
 }
 
-// use unpacks the lane's deliveries until the lane should be left and none of its messages is on
-// its way, or until ctx ends. After that no message of the lane gets a turn.
-func (s *session) use(ctx context.Context, l *lane) error {
+// use unpacks the consumer's deliveries until the consumer should be left and none of its messages is on
+// its way, or until ctx ends. After that no message of the consumer gets a turn.
+func (s *session) use(ctx context.Context, c *consumer) error {
 	unpacking, stop := context.WithCancel(ctx)
 	defer stop()
 	var unpacked errgroup.Group
-	unpacked.Go(func() error { return s.unpack(unpacking, l) })
-	l.wears(unpacking)
+	unpacked.Go(func() error { return s.unpack(unpacking, c) })
+	c.wears(unpacking)
 	stop()
 	err := unpacked.Wait()
-	l.line.close()
+	c.line.close()
 	if err == nil {
-		s.settleDown(ctx, l)
+		s.settleDown(ctx, c)
 	}
 	return err
 }
 
-// exchange replaces the shard's lane by the next one.
+// exchange replaces the shard's consumer by the next one.
 func (s *session) exchange(ctx context.Context, sh *shard) error {
 	defer context.AfterFunc(ctx, s.consuming.Close)() // the AMQP library's channels take no context
-	l := sh.current()
+	c := sh.current()
 	left := make(chan struct{})
 	var rest sync.WaitGroup
-	rest.Go(func() { s.discard(l, left) })
-	err := s.leave(l)
+	rest.Go(func() { s.discard(c, left) })
+	err := s.leave(c)
 	close(left)
 	rest.Wait()
 	if err != nil {
 		return err
 	}
-	return s.begin(sh, l.queue, l.maxBytes)
+	return s.begin(sh, c.queue, c.maxBytes)
 }
 
-// lookInterval is the time between checks of a shard's lane.
+// lookInterval is the time between checks of a shard's consumer.
 const lookInterval = 50 * time.Millisecond
 
-// exchangePause is the shortest time before a lane is left for lack of room. Each exchange delivers
+// exchangePause is the shortest time before a consumer is left for lack of room. Each exchange delivers
 // all its messages again.
 const exchangePause = 5 * lookInterval
 
-// wears waits until the lane should be left, or ctx ends.
-func (l *lane) wears(ctx context.Context) {
+// wears waits until the consumer should be left, or ctx ends.
+func (c *consumer) wears(ctx context.Context) {
 	ticker := time.NewTicker(lookInterval)
 	defer ticker.Stop()
 	for {
@@ -151,37 +151,37 @@ func (l *lane) wears(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case now := <-ticker.C:
-			if l.worn(now) {
+			if c.worn(now) {
 				return
 			}
 		}
 	}
 }
 
-// worn reports whether the lane holds a message for too long, or has room again for a delivery that
+// worn reports whether the consumer holds a message for too long, or has room again for a delivery that
 // had none.
-func (l *lane) worn(now time.Time) bool {
-	if since, some := l.acks.oldest(); some && now.Sub(since) >= l.handBack {
+func (c *consumer) worn(now time.Time) bool {
+	if since, some := c.acks.oldest(); some && now.Sub(since) >= c.handBack {
 		return true
 	}
-	if now.Sub(l.opened) < exchangePause {
+	if now.Sub(c.opened) < exchangePause {
 		return false
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	first := slices.IndexFunc(l.resting, waits)
-	return first >= 0 && l.bytes <= l.maxBytes/2 && l.fits(l.bytes, l.resting[first])
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	first := slices.IndexFunc(c.resting, waits)
+	return first >= 0 && c.bytes <= c.maxBytes/2 && c.fits(c.bytes, c.resting[first])
 }
 
-// settleDown waits until no message of the lane is on its way, except messages for held targets.
+// settleDown waits until no message of the consumer is on its way, except messages for held targets.
 // Meanwhile abandon forgets the messages that wait for such targets; a trial in progress may come
 // twice.
-func (s *session) settleDown(ctx context.Context, l *lane) {
+func (s *session) settleDown(ctx context.Context, c *consumer) {
 	ticker := time.NewTicker(lookInterval)
 	defer ticker.Stop()
 	late := time.After(s.opts.ConfirmTimeout + time.Second)
 	free := func(m *message) bool { return !s.holds.has(m.staged.Target()) }
-	for slices.ContainsFunc(l.line.underWay(), free) {
+	for slices.ContainsFunc(c.line.underWay(), free) {
 		select {
 		case <-ctx.Done():
 			return
@@ -193,21 +193,21 @@ func (s *session) settleDown(ctx context.Context, l *lane) {
 }
 
 // leave acks the safe messages, and gives all others back by closing the channel.
-func (s *session) leave(l *lane) error {
-	if err := l.finish(); err != nil {
+func (s *session) leave(c *consumer) error {
+	if err := c.finish(); err != nil {
 		return err
 	}
-	if err := l.ch.Close(); err != nil {
-		return fmt.Errorf("leave channel of %q: %w", l.queue, err)
+	if err := c.ch.Close(); err != nil {
+		return fmt.Errorf("leave channel of %q: %w", c.queue, err)
 	}
-	s.log.Info("an ordered queue is consumed over a new channel", "queue", l.queue, "held", l.open.Load())
+	s.log.Info("an ordered queue is consumed over a new channel", "queue", c.queue, "held", c.open.Load())
 	return nil
 }
 
 // over reports whether the message was delivered over a channel that was left or is about to be.
 // The message comes again.
 func (m *message) over() bool {
-	line := m.parcel.lane.line // the message's own line is nil if it could not be judged
+	line := m.parcel.consumer.line // the message's own line is nil if it could not be judged
 	if line == nil || !line.isClosed() {
 		return false
 	}

@@ -13,35 +13,35 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
-func orderedLane(maxBytes int) *lane {
-	l := newLane("q", 100, maxBytes, time.Hour, nil)
-	l.line = newLine()
-	return l
+func orderedConsumer(maxBytes int) *consumer {
+	c := newConsumer("q", 100, maxBytes, time.Hour, nil)
+	c.line = newLine()
+	return c
 }
 
-// A lane that is left for lack of room must gain room by it, for at least the first message that
+// A consumer that is left for lack of room must gain room by it, for at least the first message that
 // has none.
 func TestALaneIsLeftForLackOfRoomOnlyIfItGainsRoom(t *testing.T) {
 	const room = 1000
 	for name, second := range map[string]int{"both are too large": room * 3 / 4, "one is larger than the share": 2 * room} {
-		l := orderedLane(room)
+		c := orderedConsumer(room)
 		for tag, size := range []int{room / 3, second} {
-			l.receive(amqp.Delivery{DeliveryTag: uint64(tag + 1), Body: make([]byte, size)})
+			c.receive(amqp.Delivery{DeliveryTag: uint64(tag + 1), Body: make([]byte, size)})
 		}
-		kept := l.arrived.take(10)
-		if len(kept) != 1 || !l.short() {
+		kept := c.arrived.take(10)
+		if len(kept) != 1 || !c.short() {
 			t.Fatalf("%s: %d are kept", name, len(kept))
 		}
-		soon, late := l.opened.Add(exchangePause/2), l.opened.Add(time.Minute)
-		if l.worn(late) {
+		soon, late := c.opened.Add(exchangePause/2), c.opened.Add(time.Minute)
+		if c.worn(late) {
 			t.Errorf("%s: it is left while there is no room for the second", name)
 		}
-		l.took(kept[0].parcel, 1)
-		l.done(1, []*parcel{kept[0].parcel})
-		if l.worn(soon) {
+		c.took(kept[0].parcel, 1)
+		c.done(1, []*parcel{kept[0].parcel})
+		if c.worn(soon) {
 			t.Errorf("%s: it is left a moment after it was opened", name)
 		}
-		if !l.worn(late) {
+		if !c.worn(late) {
 			t.Errorf("%s: it is kept although there is room for the second", name)
 		}
 	}
@@ -52,15 +52,15 @@ func TestDeadLettersOfALaneThatIsLeftAreForgotten(t *testing.T) {
 	const room = 1000
 	s := &session{holds: testHolds(time.Minute), room: newWaitingRoom(1), shards: []*shard{nil}}
 	s.forwarder = &forwarder{ready: newGatherer[*publication](), careful: newGatherer[*publication](), stuck: newGatherer[*publication]()}
-	left, next := orderedLane(room), orderedLane(room)
+	left, next := orderedConsumer(room), orderedConsumer(room)
 	var stays []*message
-	for _, l := range []*lane{left, next} {
-		malformed := &message{parcel: &parcel{lane: l}, delivery: amqp.Delivery{MessageId: "malformed"}}
+	for _, c := range []*consumer{left, next} {
+		malformed := &message{parcel: &parcel{consumer: c}, delivery: amqp.Delivery{MessageId: "malformed"}}
 		judged := keyed("key", 1)
-		judged.parcel = &parcel{lane: l}
+		judged.parcel = &parcel{consumer: c}
 		judged.committed = true
-		l.line.join(judged)
-		l.line.ready(judged)
+		c.line.join(judged)
+		c.line.ready(judged)
 		for _, m := range []*message{malformed, judged} {
 			m.why = deathReason{wire.DeadMalformed, ""}
 			s.holds.failed(m.toDead("staging.dead", time.Now()), Full, problem{})
@@ -79,17 +79,17 @@ func TestDeadLettersOfALaneThatIsLeftAreForgotten(t *testing.T) {
 	}
 }
 
-// While the broker blocks publishing, messages stay in the forwarder, but lanes are left.
+// While the broker blocks publishing, messages stay in the forwarder, but consumers are left.
 func TestUnpublishedMessagesOfALaneThatIsLeftAreForgotten(t *testing.T) {
 	s := &session{holds: testHolds(time.Minute), room: newWaitingRoom(1), shards: []*shard{nil}}
 	s.forwarder = &forwarder{holds: s.holds, ready: newGatherer[*publication](), careful: newGatherer[*publication](), stuck: newGatherer[*publication]()}
 	var last *publication
 	for _, leave := range []bool{true, true, false} {
-		l := orderedLane(1000)
+		c := orderedConsumer(1000)
 		m := keyed("key", 1)
-		m.parcel = &parcel{lane: l}
-		l.line.join(m)
-		l.line.ready(m)
+		m.parcel = &parcel{consumer: c}
+		c.line.join(m)
+		c.line.ready(m)
 		last = m.toTarget()
 		s.forwarder.publish(last)
 		aside := keyed("aside", 1)
@@ -97,7 +97,7 @@ func TestUnpublishedMessagesOfALaneThatIsLeftAreForgotten(t *testing.T) {
 		s.forwarder.moving.add(1)
 		s.forwarder.careful.add(aside.toTarget())
 		if leave {
-			l.line.close()
+			c.line.close()
 		}
 		s.abandon()
 	}
@@ -112,20 +112,20 @@ func TestTheEndOfAVerifierWaitsForNoExchange(t *testing.T) {
 	for name, age := range map[string]time.Duration{"while a lane is used": 0, "while it is left": 2 * time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
 			s := &session{opts: Options{ConfirmTimeout: time.Hour}, holds: testHolds(time.Minute)}
-			l := orderedLane(1000)
+			c := orderedConsumer(1000)
 			first, second := keyed("key", 1), keyed("key", 2)
-			l.line.join(first)
-			l.line.join(second)
-			l.line.ready(first)
-			l.line.ready(second)
-			l.acks.took(1)
+			c.line.join(first)
+			c.line.join(second)
+			c.line.ready(first)
+			c.line.ready(second)
+			c.acks.took(1)
 			time.Sleep(age)
 			ctx, stop := context.WithCancel(t.Context())
 			used := make(chan error, 1)
-			go func() { used <- s.use(ctx, l) }()
+			go func() { used <- s.use(ctx, c) }()
 			time.Sleep(time.Minute)
-			if age == 0 && l.line.isClosed() || age > 0 && !l.line.isClosed() {
-				t.Errorf("%s: the line is closed: %t", name, l.line.isClosed())
+			if age == 0 && c.line.isClosed() || age > 0 && !c.line.isClosed() {
+				t.Errorf("%s: the line is closed: %t", name, c.line.isClosed())
 			}
 			stopped := time.Now()
 			stop()
@@ -135,7 +135,7 @@ func TestTheEndOfAVerifierWaitsForNoExchange(t *testing.T) {
 			if waited := time.Since(stopped); waited > 0 {
 				t.Errorf("%s: the end took %v", name, waited)
 			}
-			if l.line.passed(first) != nil {
+			if c.line.passed(first) != nil {
 				t.Errorf("%s: the next one of the key got its turn", name)
 			}
 		})
@@ -147,18 +147,18 @@ func TestALaneThatIsLeftWaitsForNoTrialAtAHeldTarget(t *testing.T) {
 	for _, held := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			s := &session{opts: Options{ConfirmTimeout: time.Minute}, holds: testHolds(time.Hour)}
-			l := orderedLane(1000)
+			c := orderedConsumer(1000)
 			m := keyed("key", 1)
 			m.staged.RoutingKey = "stuck"
-			l.line.join(m)
-			l.line.ready(m)
+			c.line.join(m)
+			c.line.ready(m)
 			if held {
 				s.holds.behind(m.staged.Target())
 			}
-			l.acks.took(1)
+			c.acks.took(1)
 			time.Sleep(2 * time.Hour)
 			began := time.Now()
-			if err := s.use(t.Context(), l); err != nil {
+			if err := s.use(t.Context(), c); err != nil {
 				t.Error(err)
 			}
 			if took := time.Since(began); held != (took < time.Second) {
@@ -171,36 +171,36 @@ func TestALaneThatIsLeftWaitsForNoTrialAtAHeldTarget(t *testing.T) {
 // The line keeps the message, since it holds its key.
 func TestAStrandedMessageThatHoldsItsKeyKeepsNoBody(t *testing.T) {
 	s := &session{log: slog.New(slog.DiscardHandler)}
-	l := orderedLane(1000)
-	l.receive(amqp.Delivery{DeliveryTag: 1, Body: make([]byte, 900)})
-	a := l.arrived.take(1)[0]
+	c := orderedConsumer(1000)
+	c.receive(amqp.Delivery{DeliveryTag: 1, Body: make([]byte, 900)})
+	a := c.arrived.take(1)[0]
 	m := keyed("key", 1)
 	m.parcel, m.delivery.Body, m.committed = a.parcel, a.delivery.Body, true
 	m.staged.Message.Publishing.Body = a.delivery.Body
-	l.took(a.parcel, 1)
-	l.line.join(m)
-	l.line.join(keyed("key", 2))
-	l.line.ready(m)
+	c.took(a.parcel, 1)
+	c.line.join(m)
+	c.line.join(keyed("key", 2))
+	c.line.ready(m)
 	s.refused(m.toDead("staging.dead", time.Now()).asRecord(), errors.New("too large"))
 	if m.delivery.Body != nil || m.staged.Message.Publishing.Body != nil {
 		t.Error("it keeps its body")
 	}
-	if l.keptBytes() != 0 || l.stranded() != 1 || len(l.line.held("q")) != 1 || len(l.line.underWay()) != 0 {
-		t.Errorf("%d bytes, %d stranded, %d keys held, %d on their way", l.keptBytes(), l.stranded(), len(l.line.held("q")), len(l.line.underWay()))
+	if c.keptBytes() != 0 || c.stranded() != 1 || len(c.line.held("q")) != 1 || len(c.line.underWay()) != 0 {
+		t.Errorf("%d bytes, %d stranded, %d keys held, %d on their way", c.keptBytes(), c.stranded(), len(c.line.held("q")), len(c.line.underWay()))
 	}
 }
 
 // While a key is held, one of several verifiers holds the messages of an ordered queue, and the
 // queue looks empty to the others.
 func TestOnlyTheActiveConsumerKnowsThatNoKeyIsHeld(t *testing.T) {
-	active := orderedLane(1000)
+	active := orderedConsumer(1000)
 	active.receive(amqp.Delivery{DeliveryTag: 1})
 	for _, holdKeys := range []bool{false, true} {
 		s := &session{opts: Options{HoldKeys: holdKeys}}
-		if got := s.heldElsewhere(orderedLane(1000)); got != holdKeys {
+		if got := s.heldElsewhere(orderedConsumer(1000)); got != holdKeys {
 			t.Errorf("HoldKeys %t: messages may be held elsewhere: %t", holdKeys, got)
 		}
-		if s.heldElsewhere(active) || s.heldElsewhere(newLane("q", 1, 1000, time.Hour, nil)) {
+		if s.heldElsewhere(active) || s.heldElsewhere(newConsumer("q", 1, 1000, time.Hour, nil)) {
 			t.Errorf("HoldKeys %t: messages of another queue may be held elsewhere", holdKeys)
 		}
 	}

@@ -13,22 +13,22 @@ import (
 )
 
 // take reads one consumer's deliveries, also while the session drains: acks bring new ones, which
-// are not unpacked any more, and the lane bounds them. There is no basic.cancel before the drain:
+// are not unpacked any more, and the consumer bounds them. There is no basic.cancel before the drain:
 // RabbitMQ 3.10 ignores some of the acks that reach a quorum queue after it (measured). The
 // channel's end cancels too.
-func (s *session) take(ctx context.Context, l *lane) error {
+func (s *session) take(ctx context.Context, c *consumer) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-l.cancels:
-			return l.ended()
-		case d, ok := <-l.deliveries:
+		case <-c.cancels:
+			return c.ended()
+		case d, ok := <-c.deliveries:
 			if !ok {
-				return l.ended()
+				return c.ended()
 			}
 			s.consuming.Received(d)
-			l.receive(d)
+			c.receive(d)
 		}
 	}
 }
@@ -36,12 +36,12 @@ func (s *session) take(ctx context.Context, l *lane) error {
 // discard receives deliveries that are no longer wanted, until the channel ends or done is closed:
 // the broker's answers arrive behind them. No other goroutine may receive meanwhile, because acking
 // a later delivery would ack the discarded ones.
-func (s *session) discard(l *lane, done <-chan struct{}) {
+func (s *session) discard(c *consumer, done <-chan struct{}) {
 	for {
 		select {
 		case <-done:
 			return
-		case d, ok := <-l.deliveries:
+		case d, ok := <-c.deliveries:
 			if !ok {
 				return
 			}
@@ -50,17 +50,17 @@ func (s *session) discard(l *lane, done <-chan struct{}) {
 	}
 }
 
-// unpack unpacks deliveries, at most as many messages as the lane may hold.
-func (s *session) unpack(ctx context.Context, l *lane) error {
+// unpack unpacks deliveries, at most as many messages as the consumer may hold.
+func (s *session) unpack(ctx context.Context, c *consumer) error {
 	const some = 100
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-l.arrived.more:
+		case <-c.arrived.more:
 		}
-		for _, a := range l.arrived.take(some) {
-			if !l.waitRoom(ctx) {
+		for _, a := range c.arrived.take(some) {
+			if !c.waitRoom(ctx) {
 				return nil
 			}
 			s.arrive(a.parcel, a.delivery)
@@ -71,7 +71,7 @@ func (s *session) unpack(ctx context.Context, l *lane) error {
 // arrive unpacks a delivery.
 func (s *session) arrive(p *parcel, d amqp.Delivery) {
 	now := p.received
-	if at, ok := d.Headers[wire.HeaderSetAsideAt].(int64); ok && p.lane == s.waiting {
+	if at, ok := d.Headers[wire.HeaderSetAsideAt].(int64); ok && p.consumer == s.waiting {
 		s.turn.adapt(now, now.Sub(time.UnixMilli(at)))
 	}
 	if wire.IsMarker(d) {
@@ -80,11 +80,11 @@ func (s *session) arrive(p *parcel, d amqp.Delivery) {
 	}
 	members, err := wire.Members(d)
 	if err != nil {
-		p.lane.took(p, 1)
+		p.consumer.took(p, 1)
 		s.deadLetter(&message{parcel: p, delivery: d, received: now}, deathReason{wire.DeadMalformed, err.Error()})
 		return
 	}
-	p.lane.took(p, len(members))
+	p.consumer.took(p, len(members))
 	for _, member := range members {
 		s.parse(&message{parcel: p, delivery: member, received: now})
 	}
@@ -117,10 +117,10 @@ func (s *session) parse(m *message) {
 			"; this verifier judges " + s.ledger.Identity().String() + ", perhaps in another database than the senders'"})
 		return
 	}
-	if m.parcel.lane != s.waiting { // a message that comes round again counts as load only if it goes on
+	if m.parcel.consumer != s.waiting { // a message that comes round again counts as load only if it goes on
 		s.pace.add(1)
 	}
-	if line := m.parcel.lane.line; line != nil {
+	if line := m.parcel.consumer.line; line != nil {
 		line.join(m)
 	}
 	if s.carried.take(m) {
@@ -266,7 +266,7 @@ func (s *session) refused(p *publication, err error) {
 		s.forwarder.publish(p.asRecord())
 	default:
 		s.log.Error("message stays in its queue, since the broker takes it nowhere", "message_id", m.id(),
-			"bytes", len(m.delivery.Body), "queue", m.parcel.lane.queue, "again_in", s.opts.HandBack, "error", err)
+			"bytes", len(m.delivery.Body), "queue", m.parcel.consumer.queue, "again_in", s.opts.HandBack, "error", err)
 		m.parcel.stranded.Store(true)
 		m.delivery.Body, m.staged.Message.Publishing.Body = nil, nil // in an ordered queue the message holds its key
 		s.release(m)
@@ -287,13 +287,13 @@ func (s *session) done(messages ...*message) {
 
 // release removes messages from the session, and lets the parcels that they complete be acked.
 func (s *session) release(messages ...*message) {
-	for len(messages) > 0 { // lane by lane
-		l := messages[0].parcel.lane
+	for len(messages) > 0 { // consumer by consumer
+		c := messages[0].parcel.consumer
 		var ended []*parcel
 		var others []*message
 		n := 0
 		for _, m := range messages {
-			if m.parcel.lane != l {
+			if m.parcel.consumer != c {
 				others = append(others, m)
 				continue
 			}
@@ -313,7 +313,7 @@ func (s *session) release(messages ...*message) {
 				ended = append(ended, m.parcel)
 			}
 		}
-		l.done(n, ended)
+		c.done(n, ended)
 		messages = others
 	}
 }

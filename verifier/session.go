@@ -45,8 +45,8 @@ type session struct {
 	log    *slog.Logger
 
 	consuming *bridge.Connection // separate, so that an alarm that blocks publishing does not block acks
-	staging   *lane
-	waiting   *lane
+	staging   *consumer
+	waiting   *consumer
 	shards    []*shard // the ordered queues
 
 	pace        pace
@@ -112,10 +112,10 @@ func (v *Verifier) open(ctx context.Context, proven *driver.Proven) (_ *session,
 		return nil, err
 	}
 	bytes := s.opts.shares()
-	if s.staging, err = s.openLane(s.opts.Topology.Queue, s.opts.Prefetch, bytes.staging); err != nil {
+	if s.staging, err = s.openConsumer(s.opts.Topology.Queue, s.opts.Prefetch, bytes.staging); err != nil {
 		return nil, err
 	}
-	if s.waiting, err = s.openLane(s.opts.Topology.WaitingQueue(), s.opts.waitingPrefetch(), bytes.waiting); err != nil {
+	if s.waiting, err = s.openConsumer(s.opts.Topology.WaitingQueue(), s.opts.waitingPrefetch(), bytes.waiting); err != nil {
 		return nil, err
 	}
 	for _, queue := range s.opts.Topology.OrderedQueues() {
@@ -180,7 +180,7 @@ func (v *Verifier) missingQueues(ctx context.Context) (missing []string) {
 	return missing
 }
 
-func (s *session) openLane(queue string, prefetch, maxBytes int) (*lane, error) {
+func (s *session) openConsumer(queue string, prefetch, maxBytes int) (*consumer, error) {
 	s.consuming.BoundReadAhead(readAhead) // again, since the last channel may have ended with deliveries in it
 	ch, err := s.consuming.Channel()
 	if err != nil {
@@ -189,16 +189,16 @@ func (s *session) openLane(queue string, prefetch, maxBytes int) (*lane, error) 
 	if err := ch.Qos(prefetch, 0, false); err != nil {
 		return nil, fmt.Errorf("set prefetch: %w", err)
 	}
-	return newLane(queue, prefetch, maxBytes, s.opts.HandBack, ch), nil
+	return newConsumer(queue, prefetch, maxBytes, s.opts.HandBack, ch), nil
 }
 
 func (s *session) close() {
 	if s.consuming != nil {
 		closed := make(chan struct{})
 		var rest sync.WaitGroup
-		for _, l := range s.lanes() {
-			if l != nil {
-				rest.Go(func() { s.discard(l, closed) })
+		for _, c := range s.consumers() {
+			if c != nil {
+				rest.Go(func() { s.discard(c, closed) })
 			}
 		}
 		s.consuming.Close()
@@ -238,17 +238,17 @@ func (s *session) run(ctx context.Context) error {
 	taking, stopTaking := context.WithCancel(moving)
 	defer context.AfterFunc(ctx, stopTaking)()
 
-	for _, l := range []*lane{s.staging, s.waiting} {
-		if err := l.consume(); err != nil {
+	for _, c := range []*consumer{s.staging, s.waiting} {
+		if err := c.consume(); err != nil {
 			group.Go(func() error { return err })
 			return group.Wait()
 		}
-		group.Go(func() error { return s.take(moving, l) }) // at once: the broker's answer to the next consume arrives behind the deliveries
+		group.Go(func() error { return s.take(moving, c) }) // at once: the broker's answer to the next consume arrives behind the deliveries
 	}
 	takers, takerCtx := newStages(taking)
-	for _, l := range []*lane{s.staging, s.waiting} {
-		takers.Go(func() error { return s.unpack(takerCtx, l) })
-		takers.Go(func() error { return l.wakeUp(takerCtx) })
+	for _, c := range []*consumer{s.staging, s.waiting} {
+		takers.Go(func() error { return s.unpack(takerCtx, c) })
+		takers.Go(func() error { return c.wakeUp(takerCtx) })
 	}
 	for _, sh := range s.shards {
 		group.Go(func() error { return s.serve(moving, takerCtx, sh) })
@@ -327,21 +327,21 @@ func (s *session) drain(ctx context.Context) error {
 // end: each return counts towards a delivery limit.
 func (s *session) finish() error {
 	var errs []error
-	for _, l := range s.lanes() {
-		errs = append(errs, l.finish())
+	for _, c := range s.consumers() {
+		errs = append(errs, c.finish())
 	}
 	err := errors.Join(errs...)
 	s.finished.Store(err == nil)
 	return err
 }
 
-// lanes returns the present lanes.
-func (s *session) lanes() []*lane {
-	lanes := []*lane{s.staging, s.waiting}
+// consumers returns the present consumers.
+func (s *session) consumers() []*consumer {
+	consumers := []*consumer{s.staging, s.waiting}
 	for _, sh := range s.shards {
-		lanes = append(lanes, sh.current())
+		consumers = append(consumers, sh.current())
 	}
-	return lanes
+	return consumers
 }
 
 // reunite sets aside the waiting members of a group if another member is in another queue already:

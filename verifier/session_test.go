@@ -16,7 +16,7 @@ import (
 func TestTheMembersOfATornGroupAreSetAsideOnceAtTheEnd(t *testing.T) {
 	s := &session{
 		log: slog.New(slog.DiscardHandler), stats: &counters{}, holds: testHolds(time.Minute),
-		arrivals: newGatherer[*message](), room: newWaitingRoom(1), waiting: newLane("w", 10, 1<<20, time.Hour, nil),
+		arrivals: newGatherer[*message](), room: newWaitingRoom(1), waiting: newConsumer("w", 10, 1<<20, time.Hour, nil),
 	}
 	s.forwarder = &forwarder{holds: s.holds, ended: s.ended, ready: newGatherer[*publication]()}
 	places := map[string]func(*message){
@@ -29,7 +29,7 @@ func TestTheMembersOfATornGroupAreSetAsideOnceAtTheEnd(t *testing.T) {
 		},
 		"its target is held": func(m *message) { s.holds.failed(m.toTarget(), Full, problem{}) },
 	}
-	groups := []*parcel{{lane: s.waiting}, {lane: s.waiting}}
+	groups := []*parcel{{consumer: s.waiting}, {consumer: s.waiting}}
 	for _, place := range places {
 		for _, p := range groups {
 			m := &message{parcel: p}

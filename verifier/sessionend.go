@@ -47,11 +47,11 @@ func (s *session) ackLast(ctx context.Context) {
 	case <-s.forgetting.zero(): // the session has ended, so a running DELETE is given up
 	case <-ctx.Done():
 	}
-	for _, l := range s.lanes() {
+	for _, c := range s.consumers() {
 		finished := make(chan struct{})
 		var rest sync.WaitGroup
-		rest.Go(func() { s.discard(l, finished) }) // the broker's answer arrives behind deliveries
-		err := l.finish()
+		rest.Go(func() { s.discard(c, finished) }) // the broker's answer arrives behind deliveries
+		err := c.finish()
 		close(finished)
 		rest.Wait()
 		if err != nil {

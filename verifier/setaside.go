@@ -44,7 +44,7 @@ func (s *session) tend(ctx context.Context) error {
 // there is always room for new messages, and a slow transaction delays its own messages only.
 func (s *session) thin(now time.Time) {
 	excess := s.excess()
-	fresh := func(m *message) bool { return m.parcel.lane == s.staging }
+	fresh := func(m *message) bool { return m.parcel.consumer == s.staging }
 	excessBytes := 0
 	if s.staging.short() { // waiting messages may have half of the room
 		excessBytes = -s.staging.maxBytes / 2
@@ -74,10 +74,10 @@ func (s *session) thin(now time.Time) {
 // giveBack hands messages back to their queue that could not be set aside within another half of
 // Options.HandBack, or of ConfirmTimeout if that is longer: nothing can be published, or the
 // waiting or the dead queue takes nothing. They come again at once. A message in flight may arrive
-// nevertheless, and then comes twice. An ordered queue gives back by its next channel (lane.worn).
+// nevertheless, and then comes twice. An ordered queue gives back by its next channel (consumer.worn).
 func (s *session) giveBack(now time.Time) {
 	most := s.opts.HandBack + max(s.opts.HandBack, s.opts.ConfirmTimeout)/2
-	tooLong := func(m *message) bool { return m.parcel.lane.line == nil && now.Sub(m.received) >= most }
+	tooLong := func(m *message) bool { return m.parcel.consumer.line == nil && now.Sub(m.received) >= most }
 	var back []*message
 	for _, p := range s.forwarder.abandon(func(p *publication) bool { return slices.ContainsFunc(p.messages(), tooLong) }) {
 		back = append(back, p.messages()...)
@@ -100,7 +100,7 @@ func (s *session) overstays(m *message, now time.Time) bool {
 	switch {
 	case m.line != nil: // it keeps its place
 		return false
-	case m.parcel.lane == s.staging:
+	case m.parcel.consumer == s.staging:
 		return age >= min(s.opts.Patience, s.opts.HandBack)
 	case s.waiting.full() && m.withheld:
 		return age >= min(max(s.turn.length(), s.evidence.turn(now)), s.opts.HandBack)
@@ -184,7 +184,7 @@ func (s *session) setAside(messages ...*message) {
 // one message, and a long waiting queue circulates fast.
 func (s *session) setAsideNow(messages ...*message) {
 	now := time.Now()
-	limit := max(1, s.waiting.prefetch/4) // no group is large beside the number that the lane holds
+	limit := max(1, s.waiting.prefetch/4) // no group is large beside the number that the consumer holds
 	var group []*publication
 	var records [][]byte
 	size := 0

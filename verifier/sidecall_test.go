@@ -77,8 +77,8 @@ func TestACallOfASideJobThatHangsHoldsNothingUp(t *testing.T) {
 					s.forwarder.ready.take(10)
 					s.setAside(aside)
 					var markers []*message
-					for _, l := range []*lane{s.staging, s.waiting} {
-						markers = append(markers, &message{parcel: s.brings(l, w.marker())})
+					for _, c := range []*consumer{s.staging, s.waiting} {
+						markers = append(markers, &message{parcel: s.brings(c, w.marker())})
 					}
 					time.Sleep(2 * touchPatience)
 					synctest.Wait()

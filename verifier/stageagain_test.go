@@ -275,10 +275,10 @@ func (w *carryingWorld) runs(s *session) *session {
 	return s
 }
 
-// brings delivers a message to a lane.
-func (s *session) brings(l *lane, p amqp.Publishing) *parcel {
-	l.acks.took(uint64(len(l.acks.open) + 1))
-	parcel := &parcel{lane: l, tag: uint64(len(l.acks.open)), received: time.Now()}
+// brings delivers a message to a consumer.
+func (s *session) brings(c *consumer, p amqp.Publishing) *parcel {
+	c.acks.took(uint64(len(c.acks.open) + 1))
+	parcel := &parcel{consumer: c, tag: uint64(len(c.acks.open)), received: time.Now()}
 	s.arrive(parcel, amqp.Delivery{Headers: p.Headers, MessageId: p.MessageId, Body: p.Body})
 	return parcel
 }
@@ -583,7 +583,7 @@ func TestAMarkerWaitsForTheMessagesBeforeIt(t *testing.T) {
 		s.carried.looked(after)
 
 		// A delivery that rests for lack of room is not even unpacked.
-		s.staging.resting = append(s.staging.resting, &parcel{lane: s.staging})
+		s.staging.resting = append(s.staging.resting, &parcel{consumer: s.staging})
 		marker = &message{parcel: s.brings(s.staging, w.marker())}
 		w.wait(markerPatience - time.Second)
 		if marker.isAcked() || marker.isHandedBack() {
@@ -1025,10 +1025,10 @@ func TestAMarkerIsNoMessage(t *testing.T) {
 		if !marker.isAcked() || counted != 0 || len(s.arrivals.take(10)) != 0 {
 			t.Errorf("acked: %v, counted: %d", marker.isAcked(), counted)
 		}
-		ordered := newLane("o", 10, 1<<20, time.Hour, nil)
+		ordered := newConsumer("o", 10, 1<<20, time.Hour, nil)
 		ordered.line = newLine()
 		for reason, strange := range map[string]struct {
-			lane   *lane
+			lane   *consumer
 			marker amqp.Publishing
 		}{
 			wire.DeadForeign:   {s.staging, wire.Marker{Ledger: uuid.New(), Look: time.Now()}.Publishing()},

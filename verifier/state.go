@@ -145,12 +145,12 @@ func (v *Verifier) State() State {
 	if s == nil {
 		return state
 	}
-	for _, l := range s.lanes() {
-		state.Held += int(l.open.Load())
-		state.Bytes += l.keptBytes()
-		state.Stranded += l.stranded()
-		if l.line != nil {
-			state.Keys = append(state.Keys, l.line.held(l.queue)...)
+	for _, c := range s.consumers() {
+		state.Held += int(c.open.Load())
+		state.Bytes += c.keptBytes()
+		state.Stranded += c.stranded()
+		if c.line != nil {
+			state.Keys = append(state.Keys, c.line.held(c.queue)...)
 		}
 	}
 	slices.SortFunc(state.Keys, func(a, b HeldKey) int { return a.Since.Compare(b.Since) })

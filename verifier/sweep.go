@@ -45,9 +45,9 @@ func (s *session) sweep(ctx context.Context) {
 // here. A wrong answer sends a message to the dead queue, but does not lose it: see 'The sweep' in
 // package driver.
 func (s *session) queuesAreEmpty() (bool, error) {
-	lanes := s.lanes()
-	for _, l := range lanes {
-		if !l.empty() || s.heldElsewhere(l) {
+	consumers := s.consumers()
+	for _, c := range consumers {
+		if !c.empty() || s.heldElsewhere(c) {
 			return false, nil
 		}
 	}
@@ -56,8 +56,8 @@ func (s *session) queuesAreEmpty() (bool, error) {
 		return false, err
 	}
 	defer func() { _ = ch.Close() }()
-	for _, l := range lanes {
-		queue, err := ch.QueueDeclarePassive(l.queue, true, false, false, false, nil)
+	for _, c := range consumers {
+		queue, err := ch.QueueDeclarePassive(c.queue, true, false, false, false, nil)
 		// The session consumes the queue. If the answer counts no consumer, it does not come from the
 		// queue's leader, and its zero means nothing (measured on 3.10.8 and 4.3.6).
 		if err != nil || queue.Messages > 0 || queue.Consumers == 0 {
@@ -67,11 +67,11 @@ func (s *session) queuesAreEmpty() (bool, error) {
 	return true, nil
 }
 
-// heldElsewhere reports whether another verifier may hold messages of the lane's queue for an
+// heldElsewhere reports whether another verifier may hold messages of the consumer's queue for an
 // unlimited time. The broker does not count such messages. Only the active verifier of an ordered
 // queue receives messages, so a received message shows that no other one holds any.
-func (s *session) heldElsewhere(l *lane) bool {
-	return l.line != nil && s.opts.HoldKeys && !l.hasReceived()
+func (s *session) heldElsewhere(c *consumer) bool {
+	return c.line != nil && s.opts.HoldKeys && !c.hasReceived()
 }
 
 // sweptMaybe reports whether the row of a message that was found absent may have been swept, so

@@ -56,7 +56,7 @@ var mutants = []mutant{
 		caught:   world.Lost,
 		edits: []edit{{"verifier/pipeline.go", `		s.forwarder.publish(m.toTarget())
 `, `		if mutant("ack before confirm") {
-			_ = m.parcel.lane.ch.Ack(m.parcel.tag, false)
+			_ = m.parcel.consumer.ch.Ack(m.parcel.tag, false)
 		}
 		s.forwarder.publish(m.toTarget())
 `}},
@@ -184,7 +184,7 @@ var mutants = []mutant{
 		scenario: "a verifier reconnects while a target is missing, and dies",
 		caught:   world.Lost,
 		edits: []edit{
-			{"verifier/lane.go", `	return &lane{queue: queue, prefetch: prefetch, maxBytes: maxBytes, handBack: handBack, ch: ch,
+			{"verifier/consumer.go", `	return &consumer{queue: queue, prefetch: prefetch, maxBytes: maxBytes, handBack: handBack, ch: ch,
 		acks: newAcks(ch),`, `	a := newAcks(ch)
 	if mutant("stale ack after a reconnect") {
 		if outliving[queue] == nil {
@@ -193,9 +193,9 @@ var mutants = []mutant{
 		a = outliving[queue]
 		a.ch = ch // the tags stay
 	}
-	return &lane{queue: queue, prefetch: prefetch, maxBytes: maxBytes, handBack: handBack, ch: ch,
+	return &consumer{queue: queue, prefetch: prefetch, maxBytes: maxBytes, handBack: handBack, ch: ch,
 		acks: a,`},
-			{"verifier/lane.go", `// receive keeps a delivery`, `var outliving = map[string]*acks{}
+			{"verifier/consumer.go", `// receive keeps a delivery`, `var outliving = map[string]*acks{}
 
 // receive keeps a delivery`},
 			{"verifier/acks.go", `	a.open = append(a.open, openTag{tag, unacked, time.Now()})`, `	if mutant("stale ack after a reconnect") && tag <= a.last {
@@ -339,7 +339,7 @@ var mutants = []mutant{
 		caught:   world.Lost,
 		edits: []edit{{"verifier/pipeline.go", `	s.forwarder.publish(m.toDead(s.opts.Topology.DeadQueue(), now))
 `, `	if mutant("ack a strange message before its dead letter is confirmed") {
-		_ = m.parcel.lane.ch.Ack(m.parcel.tag, false)
+		_ = m.parcel.consumer.ch.Ack(m.parcel.tag, false)
 	}
 	s.forwarder.publish(m.toDead(s.opts.Topology.DeadQueue(), now))
 `}},
@@ -429,7 +429,7 @@ var mutants = []mutant{
 		says: "messages were left to others",
 		edits: []edit{{"verifier/session.go", `	if err := ch.Qos(prefetch, 0, false); err != nil {
 `, `	if mutant("no prefetch") {
-		return newLane(queue, prefetch, maxBytes, s.opts.HandBack, ch), nil
+		return newConsumer(queue, prefetch, maxBytes, s.opts.HandBack, ch), nil
 	}
 	if err := ch.Qos(prefetch, 0, false); err != nil {
 `}},
@@ -439,7 +439,7 @@ var mutants = []mutant{
 		pkg:  "verifier",
 		test: "TestMessagesInGroupsAreBounded",
 		says: "messages were held, more than a prefetch",
-		edits: []edit{{"verifier/lane.go", `	for l.crowded() {
+		edits: []edit{{"verifier/consumer.go", `	for c.crowded() {
 `, `	for l.open.Load() >= int64(l.prefetch) && !mutant("groups are not counted") {
 `}},
 	},
@@ -497,7 +497,7 @@ var mutants = []mutant{
 		record`, `		if m.line != nil {
 			s.passed(m)
 			if mutant("nack in an ordered queue") {
-				m.parcel.lane.acks.handBack(m.parcel.tag)
+				m.parcel.consumer.acks.handBack(m.parcel.tag)
 				continue
 			}
 		}

@@ -13,22 +13,22 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
-// A lane is a consumer on its own channel, with its acks, and with the messages that it has
+// A consumer is a consumer on its own channel, with its acks, and with the messages that it has
 // received.
 //
 // The broker limits the number of a consumer's unacked deliveries, but not their bytes (RabbitMQ's
-// guide 'Consumer Prefetch'). So the lane keeps the content of at most maxBytes. A delivery that
-// exceeds this rests: the lane keeps only its tag until there is room. Then it hands the delivery
+// guide 'Consumer Prefetch'). So the consumer keeps the content of at most maxBytes. A delivery that
+// exceeds this rests: the consumer keeps only its tag until there is room. Then it hands the delivery
 // back, and it comes again.
 //
 // A message that no queue of the broker accepts rests too, until it is too old to be held.
 //
-// The lane of an ordered queue hands nothing back, since that would change the order. Its resting
+// The consumer of an ordered queue hands nothing back, since that would change the order. Its resting
 // deliveries come again over the next channel (shard).
 //
-// All lanes share a connection. The connection reads at most about readAhead and one message ahead
+// All consumers share a connection. The connection reads at most about readAhead and one message ahead
 // of them.
-type lane struct {
+type consumer struct {
 	queue    string
 	prefetch int
 	maxBytes int
@@ -48,7 +48,7 @@ type lane struct {
 	freed   chan struct{}
 
 	mu       sync.Mutex
-	received bool // the lane has received a delivery
+	received bool // the consumer has received a delivery
 	bytes    int  // of the deliveries whose content is kept
 	resting  []*parcel
 
@@ -59,7 +59,7 @@ type lane struct {
 // A parcel is one unacked delivery: a message, or a group of messages. It is acked when the last of
 // them is done.
 type parcel struct {
-	lane     *lane
+	consumer *consumer
 	tag      uint64
 	bytes    int
 	received time.Time
@@ -83,81 +83,81 @@ const restInterval = 50 * time.Millisecond
 // returnPatience is how long room is reserved for deliveries that were handed back.
 const returnPatience = 5 * restInterval
 
-// readAhead bounds the bytes of deliveries that the connection reads before the lanes receive them.
+// readAhead bounds the bytes of deliveries that the connection reads before the consumers receive them.
 const readAhead = 1 << 20
 
-func newLane(queue string, prefetch, maxBytes int, handBack time.Duration, ch *amqp.Channel) *lane {
-	return &lane{queue: queue, prefetch: prefetch, maxBytes: maxBytes, handBack: handBack, ch: ch,
+func newConsumer(queue string, prefetch, maxBytes int, handBack time.Duration, ch *amqp.Channel) *consumer {
+	return &consumer{queue: queue, prefetch: prefetch, maxBytes: maxBytes, handBack: handBack, ch: ch,
 		acks: newAcks(ch), arrived: newGatherer[arrival](), freed: make(chan struct{}, 1), opened: time.Now()}
 }
 
 // consume starts the consumer. It must be called before acks.finish, which makes a request on the
 // same channel: two requests at once end the channel.
-func (l *lane) consume() (err error) {
-	l.cancels = l.ch.NotifyCancel(make(chan string, 1))
-	l.refusals = l.ch.NotifyClose(make(chan *amqp.Error, 1))
+func (c *consumer) consume() (err error) {
+	c.cancels = c.ch.NotifyCancel(make(chan string, 1))
+	c.refusals = c.ch.NotifyClose(make(chan *amqp.Error, 1))
 	const autoAck, exclusive, noLocal, noWait = false, false, false, false
-	l.deliveries, err = l.ch.Consume(l.queue, "", autoAck, exclusive, noLocal, noWait, nil)
+	c.deliveries, err = c.ch.Consume(c.queue, "", autoAck, exclusive, noLocal, noWait, nil)
 	if err != nil {
-		return fmt.Errorf("consume %q: %w", l.queue, err)
+		return fmt.Errorf("consume %q: %w", c.queue, err)
 	}
 	return nil
 }
 
 // ended returns why the consumer has ended. The library reports the reason of the end of its
 // channel or connection before it closes the deliveries.
-func (l *lane) ended() error {
+func (c *consumer) ended() error {
 	select {
-	case reason := <-l.refusals:
+	case reason := <-c.refusals:
 		if reason != nil {
-			return fmt.Errorf("consume %q: %w: %w", l.queue, errConsumerEnded, reason)
+			return fmt.Errorf("consume %q: %w: %w", c.queue, errConsumerEnded, reason)
 		}
 	default:
 	}
-	return fmt.Errorf("consume %q: %w", l.queue, errConsumerEnded)
+	return fmt.Errorf("consume %q: %w", c.queue, errConsumerEnded)
 }
 
 // receive keeps a delivery, or lets it rest. It must not block, or the connection stops reading.
-func (l *lane) receive(d amqp.Delivery) {
-	p := &parcel{lane: l, tag: d.DeliveryTag, bytes: wire.Held(d), received: time.Now()}
-	l.acks.took(p.tag)
-	l.mu.Lock()
-	l.received = true
-	keep := l.fits(l.bytes, p) && (d.Redelivered && l.line == nil || !l.taken(p.received))
+func (c *consumer) receive(d amqp.Delivery) {
+	p := &parcel{consumer: c, tag: d.DeliveryTag, bytes: wire.Held(d), received: time.Now()}
+	c.acks.took(p.tag)
+	c.mu.Lock()
+	c.received = true
+	keep := c.fits(c.bytes, p) && (d.Redelivered && c.line == nil || !c.taken(p.received))
 	if keep {
-		l.bytes += p.bytes
-		l.returning = max(0, l.returning-p.bytes)
+		c.bytes += p.bytes
+		c.returning = max(0, c.returning-p.bytes)
 	} else {
-		l.resting = append(l.resting, p)
+		c.resting = append(c.resting, p)
 	}
-	l.mu.Unlock()
+	c.mu.Unlock()
 	if keep {
-		l.arrived.add(arrival{p, d})
+		c.arrived.add(arrival{p, d})
 	}
 }
 
 // fits reports whether there is room for p beside a number of bytes. Alone p always fits.
-func (l *lane) fits(bytes int, p *parcel) bool { return bytes == 0 || bytes+p.bytes <= l.maxBytes }
+func (c *consumer) fits(bytes int, p *parcel) bool { return bytes == 0 || bytes+p.bytes <= c.maxBytes }
 
 // taken reports whether the free room is reserved for earlier deliveries. Otherwise small newcomers
 // would leave a large message no room for ever.
-func (l *lane) taken(now time.Time) bool {
-	return l.expected(now) > 0 || slices.ContainsFunc(l.resting, waits)
+func (c *consumer) taken(now time.Time) bool {
+	return c.expected(now) > 0 || slices.ContainsFunc(c.resting, waits)
 }
 
 func waits(p *parcel) bool { return !p.stranded.Load() }
 
 // expected returns the number of bytes that were handed back and should come again. They may go to
 // another verifier, so no room is reserved for them for long.
-func (l *lane) expected(now time.Time) int {
-	if now.Sub(l.handedBack) > returnPatience {
-		l.returning = 0
+func (c *consumer) expected(now time.Time) int {
+	if now.Sub(c.handedBack) > returnPatience {
+		c.returning = 0
 	}
-	return l.returning
+	return c.returning
 }
 
 // wakeUp hands back resting deliveries: as many as there is room for, and any that are too old.
-func (l *lane) wakeUp(ctx context.Context) error {
+func (c *consumer) wakeUp(ctx context.Context) error {
 	ticker := time.NewTicker(restInterval)
 	defer ticker.Stop()
 	for {
@@ -165,27 +165,27 @@ func (l *lane) wakeUp(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case now := <-ticker.C:
-			l.acks.handBack(l.rested(now)...)
+			c.acks.handBack(c.rested(now)...)
 		}
 	}
 }
 
 // rested removes the resting deliveries to hand back, and returns their tags: in the order of
 // arrival, up to the first that does not fit.
-func (l *lane) rested(now time.Time) (tags []uint64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	bytes, behind := l.bytes+l.expected(now), false
-	l.resting = slices.DeleteFunc(l.resting, func(p *parcel) bool {
-		room := waits(p) && !behind && l.fits(bytes, p)
+func (c *consumer) rested(now time.Time) (tags []uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	bytes, behind := c.bytes+c.expected(now), false
+	c.resting = slices.DeleteFunc(c.resting, func(p *parcel) bool {
+		room := waits(p) && !behind && c.fits(bytes, p)
 		behind = behind || waits(p) && !room
-		if !room && now.Sub(p.received) < l.handBack {
+		if !room && now.Sub(p.received) < c.handBack {
 			return false
 		}
 		if room {
 			bytes += p.bytes
-			l.returning += p.bytes
-			l.handedBack = now
+			c.returning += p.bytes
+			c.handedBack = now
 		}
 		tags = append(tags, p.tag)
 		return true
@@ -195,51 +195,51 @@ func (l *lane) rested(now time.Time) (tags []uint64) {
 
 // finish acks at the end all messages that are done, and hands back the rest. In an ordered queue
 // the end of the channel hands back.
-func (l *lane) finish() error {
-	if l.line != nil {
-		return l.acks.leave()
+func (c *consumer) finish() error {
+	if c.line != nil {
+		return c.acks.leave()
 	}
-	return l.acks.finish()
+	return c.acks.finish()
 }
 
-// full reports whether the queue may contain messages for which the lane has no room.
-func (l *lane) full() bool { return l.crowded() || l.short() }
+// full reports whether the queue may contain messages for which the consumer has no room.
+func (c *consumer) full() bool { return c.crowded() || c.short() }
 
-// crowded reports whether the lane holds as many messages as it may.
-func (l *lane) crowded() bool { return int(l.open.Load()) >= l.prefetch }
+// crowded reports whether the consumer holds as many messages as it may.
+func (c *consumer) crowded() bool { return int(c.open.Load()) >= c.prefetch }
 
-// short reports whether the lane lacks room for a delivery.
-func (l *lane) short() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.ContainsFunc(l.resting, waits)
+// short reports whether the consumer lacks room for a delivery.
+func (c *consumer) short() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.ContainsFunc(c.resting, waits)
 }
 
-// empty reports whether the lane has no unacked delivery.
-func (l *lane) empty() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.bytes == 0 && len(l.resting) == 0
+// empty reports whether the consumer has no unacked delivery.
+func (c *consumer) empty() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.bytes == 0 && len(c.resting) == 0
 }
 
-func (l *lane) hasReceived() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.received
+func (c *consumer) hasReceived() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.received
 }
 
-func (l *lane) keptBytes() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.bytes
+func (c *consumer) keptBytes() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.bytes
 }
 
 // stranded counts the deliveries that rest because one of their messages is too large for the
 // broker.
-func (l *lane) stranded() (n int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, p := range l.resting {
+func (c *consumer) stranded() (n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range c.resting {
 		if p.stranded.Load() {
 			n++
 		}
@@ -247,12 +247,12 @@ func (l *lane) stranded() (n int) {
 	return n
 }
 
-// waitRoom waits until the lane holds fewer messages than it may: groups could bring many more than
+// waitRoom waits until the consumer holds fewer messages than it may: groups could bring many more than
 // the prefetch count. It returns false if ctx ends.
-func (l *lane) waitRoom(ctx context.Context) bool {
-	for l.crowded() {
+func (c *consumer) waitRoom(ctx context.Context) bool {
+	for c.crowded() {
 		select {
-		case <-l.freed:
+		case <-c.freed:
 		case <-ctx.Done():
 			return false
 		}
@@ -261,38 +261,38 @@ func (l *lane) waitRoom(ctx context.Context) bool {
 }
 
 // took sets the number of messages in a parcel.
-func (l *lane) took(p *parcel, messages int) {
+func (c *consumer) took(p *parcel, messages int) {
 	p.open.Store(int32(messages))
 	p.single = messages == 1
-	l.open.Add(int64(messages))
+	c.open.Add(int64(messages))
 }
 
-// done removes messages from the lane's count, and acks, hands back or rests the parcels that have
+// done removes messages from the consumer's count, and acks, hands back or rests the parcels that have
 // ended.
-func (l *lane) done(messages int, ended []*parcel) {
+func (c *consumer) done(messages int, ended []*parcel) {
 	if messages == 0 && len(ended) == 0 {
 		return
 	}
 	var tags, back []uint64
-	l.mu.Lock()
+	c.mu.Lock()
 	for _, p := range ended {
-		l.bytes -= p.bytes
+		c.bytes -= p.bytes
 		switch {
 		case p.stranded.Load():
-			l.resting = append(l.resting, p)
+			c.resting = append(c.resting, p)
 		case p.back.Load():
 			back = append(back, p.tag)
 		default:
 			tags = append(tags, p.tag)
 		}
 	}
-	l.mu.Unlock()
-	l.open.Add(-int64(messages))
-	wake(l.freed)
+	c.mu.Unlock()
+	c.open.Add(-int64(messages))
+	wake(c.freed)
 	if len(tags) > 0 {
-		l.acks.done(tags...)
+		c.acks.done(tags...)
 	}
 	if len(back) > 0 {
-		l.acks.handBack(back...)
+		c.acks.handBack(back...)
 	}
 }

@@ -12,28 +12,28 @@ import (
 func TestALargeMessageGetsRoomAmongSmallOnes(t *testing.T) {
 	const small = 10_000
 	for _, large := range []int{10 * small, 200 * small} {
-		l := newLane("q", 3000, 100*small, time.Hour, nil)
+		c := newConsumer("q", 3000, 100*small, time.Hour, nil)
 		now := time.Now()
 		var tag uint64
 		deliver := func(size int, again bool) bool {
 			tag++
-			held := l.keptBytes()
-			l.receive(amqp.Delivery{DeliveryTag: tag, Body: make([]byte, size), Redelivered: again})
-			return l.keptBytes() > held
+			held := c.keptBytes()
+			c.receive(amqp.Delivery{DeliveryTag: tag, Body: make([]byte, size), Redelivered: again})
+			return c.keptBytes() > held
 		}
 		sizes := make(map[uint64]int)
 		var kept []*parcel
 		finish := func() {
-			for _, a := range l.arrived.take(1000) {
-				l.took(a.parcel, 1)
+			for _, a := range c.arrived.take(1000) {
+				c.took(a.parcel, 1)
 				kept = append(kept, a.parcel)
 			}
 			if len(kept) > 0 { // one message is done
-				l.done(1, kept[:1])
+				c.done(1, kept[:1])
 				kept = kept[1:]
 			}
 		}
-		for l.keptBytes() < 95*small {
+		for c.keptBytes() < 95*small {
 			deliver(small, false)
 		}
 		deliver(large, false)
@@ -46,7 +46,7 @@ func TestALargeMessageGetsRoomAmongSmallOnes(t *testing.T) {
 			deliver(small, false) // the backlog
 			now = now.Add(restInterval)
 			got := false
-			for _, back := range l.rested(now) {
+			for _, back := range c.rested(now) {
 				deliver(small, false) // these come before the deliveries that were handed back
 				size, was := sizes[back]
 				if !was {
