@@ -53,7 +53,7 @@ func newCarriedSet(places, bytes int) *carriedSet {
 
 // take reports whether m is to be judged. If not, m has joined another copy of the same message.
 func (c *carriedSet) take(m *message) bool {
-	if c == nil || !m.staged.Carried || m.parcel.consumer.line != nil {
+	if c == nil || !m.staged.Carried || m.parcel.consumer.keyOrder != nil {
 		return true
 	}
 	c.ever.Store(true)

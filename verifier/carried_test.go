@@ -157,7 +157,7 @@ func TestOtherMessagesJoinNone(t *testing.T) {
 	s := carryingSession(nil)
 	id := uuid.New()
 	ordered := newConsumer("o", 10, 1<<20, time.Hour, nil)
-	ordered.line = newLine()
+	ordered.keyOrder = newKeyOrder()
 	for name, change := range map[string]func(*message){
 		"not carried":         func(m *message) { m.staged.Carried = false },
 		"of an ordered queue": func(m *message) { m.parcel.consumer = ordered },

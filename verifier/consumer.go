@@ -36,8 +36,8 @@ type consumer struct {
 	ch       *amqp.Channel
 	acks     *acks
 
-	line   *line // the key order of an ordered queue, else nil
-	opened time.Time
+	keyOrder *keyOrder // the key order of an ordered queue, else nil
+	opened   time.Time
 
 	deliveries <-chan amqp.Delivery
 	cancels    <-chan string
@@ -123,7 +123,7 @@ func (c *consumer) receive(d amqp.Delivery) {
 	c.acks.took(p.tag)
 	c.mu.Lock()
 	c.received = true
-	keep := c.fits(c.bytes, p) && (d.Redelivered && c.line == nil || !c.taken(p.received))
+	keep := c.fits(c.bytes, p) && (d.Redelivered && c.keyOrder == nil || !c.taken(p.received))
 	if keep {
 		c.bytes += p.bytes
 		c.returning = max(0, c.returning-p.bytes)
@@ -196,7 +196,7 @@ func (c *consumer) rested(now time.Time) (tags []uint64) {
 // finish acks at the end all messages that are done, and hands back the rest. In an ordered queue
 // the end of the channel hands back.
 func (c *consumer) finish() error {
-	if c.line != nil {
+	if c.keyOrder != nil {
 		return c.acks.leave()
 	}
 	return c.acks.finish()

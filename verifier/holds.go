@@ -159,7 +159,7 @@ func (h *holds) wait(target *hold, p *publication) {
 	target.waiting = append(target.waiting, p)
 	h.count += p.crowds()
 	wake(h.more)
-	if m := p.forwards(); m != nil && m.line == nil && target.reason == Missing && m.unroutableSince.IsZero() {
+	if m := p.forwards(); m != nil && m.keyOrder == nil && target.reason == Missing && m.unroutableSince.IsZero() {
 		m.unroutableSince = target.unroutableSince(m, time.Now())
 	}
 }
@@ -402,7 +402,7 @@ func (h *holds) try(target *hold, n int) []*publication {
 // Messages of an order key arrive here one after the other. So for them the target's missing time
 // counts, and any attempt since the message was received.
 func (h *holds) givesUp(target *hold, m *message, now time.Time) bool {
-	if m.line != nil {
+	if m.keyOrder != nil {
 		return now.Sub(h.missedSince(target, m)) >= h.unroutable && !m.received.After(target.missingAt)
 	}
 	if !target.refuted {
@@ -416,7 +416,7 @@ func (h *holds) givesUp(target *hold, m *message, now time.Time) bool {
 
 // missedSince returns since when the target of a message counts as missing.
 func (h *holds) missedSince(target *hold, m *message) time.Time {
-	if m.line != nil && target.missingSince.After(m.unroutableSince) {
+	if m.keyOrder != nil && target.missingSince.After(m.unroutableSince) {
 		return target.missingSince
 	}
 	return m.unroutableSince

@@ -310,7 +310,7 @@ func TestMessagesOfAKeyAreGivenUpByTheTimeOfTheirTarget(t *testing.T) {
 	h := newTickedHolds(time.Minute)
 	of := func(received time.Time) *publication {
 		p := publicationsTo("missing", 1)[0]
-		p.message.line, p.message.received = newLine(), received
+		p.message.keyOrder, p.message.received = newKeyOrder(), received
 		return p
 	}
 	gone := 0
@@ -361,7 +361,7 @@ func TestMessagesOfAKeyAreGivenUpByTheTimeOfTheirTarget(t *testing.T) {
 func TestTheTimeOfATargetBeginsAnewWhenItWasThere(t *testing.T) {
 	h := newTickedHolds(time.Minute)
 	p := publicationsTo("missing", 1)[0]
-	p.message.line = newLine()
+	p.message.keyOrder = newKeyOrder()
 	h.failed(p, Missing, problem{})
 	h.targets[p.to].due = time.Now()
 	h.targets[p.to].missingSince = time.Now().Add(-time.Minute / 2)

@@ -48,7 +48,7 @@ func (s *session) arriveMarker(p *parcel, d amqp.Delivery) {
 	switch {
 	case err != nil:
 		why.text = err.Error()
-	case p.consumer.line != nil:
+	case p.consumer.keyOrder != nil:
 		why.text = "a marker in an ordered queue"
 	case marker.Ledger != s.ledger.Identity():
 		why = deathReason{wire.DeadForeign, "marker of ledger " + marker.Ledger.String() +

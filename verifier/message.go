@@ -32,8 +32,8 @@ type message struct {
 
 	withheld bool // looks rolled back and waits for evidence; the room sets it
 
-	line  *line // the key order in which it waits for its turn; nil without an ordered queue
-	ready bool  // known to have committed, so it may have its turn
+	keyOrder *keyOrder // the key order in which it waits for its turn; nil without an ordered queue
+	ready    bool      // known to have committed, so it may have its turn
 }
 
 func (m *message) id() string { return m.delivery.MessageId }
@@ -98,7 +98,7 @@ func (p *publication) forwards() *message {
 
 // crowds is 1 if the message may be set aside when too many wait, and 0 if it must keep its order.
 func (p *publication) crowds() int {
-	if p.message != nil && p.message.line != nil {
+	if p.message != nil && p.message.keyOrder != nil {
 		return 0
 	}
 	return 1

@@ -41,7 +41,7 @@ func (s *session) begin(sh *shard, queue string, maxBytes int) error {
 	if err != nil {
 		return err
 	}
-	c.line = newLine()
+	c.keyOrder = newKeyOrder()
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	sh.consumer = c
@@ -112,7 +112,7 @@ func (s *session) use(ctx context.Context, c *consumer) error {
 	c.wears(unpacking)
 	stop()
 	err := unpacked.Wait()
-	c.line.close()
+	c.keyOrder.close()
 	if err == nil {
 		s.settleDown(ctx, c)
 	}
@@ -181,7 +181,7 @@ func (s *session) settleDown(ctx context.Context, c *consumer) {
 	defer ticker.Stop()
 	late := time.After(s.opts.ConfirmTimeout + time.Second)
 	free := func(m *message) bool { return !s.holds.has(m.staged.Target()) }
-	for slices.ContainsFunc(c.line.underWay(), free) {
+	for slices.ContainsFunc(c.keyOrder.underWay(), free) {
 		select {
 		case <-ctx.Done():
 			return
@@ -207,11 +207,11 @@ func (s *session) leave(c *consumer) error {
 // over reports whether the message was delivered over a channel that was left or is about to be.
 // The message comes again.
 func (m *message) over() bool {
-	line := m.parcel.consumer.line // the message's own line is nil if it could not be judged
-	if line == nil || !line.isClosed() {
+	keyOrder := m.parcel.consumer.keyOrder // the message's own keyOrder is nil if it could not be judged
+	if keyOrder == nil || !keyOrder.isClosed() {
 		return false
 	}
-	line.left(m)
+	keyOrder.finished(m)
 	return true
 }
 
@@ -227,10 +227,10 @@ func (s *session) abandon() {
 
 // passed gives the next message of the key its turn.
 func (s *session) passed(m *message) {
-	if m.line == nil {
+	if m.keyOrder == nil {
 		return
 	}
-	if next := m.line.passed(m); next != nil {
+	if next := m.keyOrder.passed(m); next != nil {
 		s.forwarder.publish(next.toTarget())
 	}
 }
@@ -238,18 +238,18 @@ func (s *session) passed(m *message) {
 // stays reports whether a message that should go to the dead queue stays in its queue and holds its
 // key instead.
 func (s *session) stays(m *message, why deathReason) bool {
-	if m.line == nil || !m.committed || !s.opts.HoldKeys {
+	if m.keyOrder == nil || !m.committed || !s.opts.HoldKeys {
 		return false
 	}
 	s.holdsKey(m, why)
-	m.line.left(m)
+	m.keyOrder.finished(m)
 	return true
 }
 
 // triesOn publishes a message again that holds its key after its target has not taken it for too
 // long. It returns false if the message should go to the dead queue instead.
 func (s *session) triesOn(m *message, why deathReason) bool {
-	if m.line == nil || !s.opts.HoldKeys || m.over() {
+	if m.keyOrder == nil || !s.opts.HoldKeys || m.over() {
 		return false
 	}
 	s.holdsKey(m, why)

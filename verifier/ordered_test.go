@@ -15,7 +15,7 @@ import (
 
 func orderedConsumer(maxBytes int) *consumer {
 	c := newConsumer("q", 100, maxBytes, time.Hour, nil)
-	c.line = newLine()
+	c.keyOrder = newKeyOrder()
 	return c
 }
 
@@ -59,17 +59,17 @@ func TestDeadLettersOfALaneThatIsLeftAreForgotten(t *testing.T) {
 		judged := keyed("key", 1)
 		judged.parcel = &parcel{consumer: c}
 		judged.committed = true
-		c.line.join(judged)
-		c.line.ready(judged)
+		c.keyOrder.join(judged)
+		c.keyOrder.ready(judged)
 		for _, m := range []*message{malformed, judged} {
 			m.why = deathReason{wire.DeadMalformed, ""}
 			s.holds.failed(m.toDead("staging.dead", time.Now()), Full, problem{})
 		}
 		stays = []*message{malformed, judged}
 	}
-	left.line.close()
+	left.keyOrder.close()
 	s.abandon()
-	if a, b := len(left.line.underWay()), len(next.line.underWay()); a != 0 || b != 1 {
+	if a, b := len(left.keyOrder.underWay()), len(next.keyOrder.underWay()); a != 0 || b != 1 {
 		t.Errorf("%d of the lane that is left are on their way, %d of the next one", a, b)
 	}
 	for _, target := range s.holds.targets {
@@ -88,8 +88,8 @@ func TestUnpublishedMessagesOfALaneThatIsLeftAreForgotten(t *testing.T) {
 		c := orderedConsumer(1000)
 		m := keyed("key", 1)
 		m.parcel = &parcel{consumer: c}
-		c.line.join(m)
-		c.line.ready(m)
+		c.keyOrder.join(m)
+		c.keyOrder.ready(m)
 		last = m.toTarget()
 		s.forwarder.publish(last)
 		aside := keyed("aside", 1)
@@ -97,7 +97,7 @@ func TestUnpublishedMessagesOfALaneThatIsLeftAreForgotten(t *testing.T) {
 		s.forwarder.moving.add(1)
 		s.forwarder.careful.add(aside.toTarget())
 		if leave {
-			c.line.close()
+			c.keyOrder.close()
 		}
 		s.abandon()
 	}
@@ -114,18 +114,18 @@ func TestTheEndOfAVerifierWaitsForNoExchange(t *testing.T) {
 			s := &session{opts: Options{ConfirmTimeout: time.Hour}, holds: testHolds(time.Minute)}
 			c := orderedConsumer(1000)
 			first, second := keyed("key", 1), keyed("key", 2)
-			c.line.join(first)
-			c.line.join(second)
-			c.line.ready(first)
-			c.line.ready(second)
+			c.keyOrder.join(first)
+			c.keyOrder.join(second)
+			c.keyOrder.ready(first)
+			c.keyOrder.ready(second)
 			c.acks.took(1)
 			time.Sleep(age)
 			ctx, stop := context.WithCancel(t.Context())
 			used := make(chan error, 1)
 			go func() { used <- s.use(ctx, c) }()
 			time.Sleep(time.Minute)
-			if age == 0 && c.line.isClosed() || age > 0 && !c.line.isClosed() {
-				t.Errorf("%s: the line is closed: %t", name, c.line.isClosed())
+			if age == 0 && c.keyOrder.isClosed() || age > 0 && !c.keyOrder.isClosed() {
+				t.Errorf("%s: the line is closed: %t", name, c.keyOrder.isClosed())
 			}
 			stopped := time.Now()
 			stop()
@@ -135,7 +135,7 @@ func TestTheEndOfAVerifierWaitsForNoExchange(t *testing.T) {
 			if waited := time.Since(stopped); waited > 0 {
 				t.Errorf("%s: the end took %v", name, waited)
 			}
-			if c.line.passed(first) != nil {
+			if c.keyOrder.passed(first) != nil {
 				t.Errorf("%s: the next one of the key got its turn", name)
 			}
 		})
@@ -150,8 +150,8 @@ func TestALaneThatIsLeftWaitsForNoTrialAtAHeldTarget(t *testing.T) {
 			c := orderedConsumer(1000)
 			m := keyed("key", 1)
 			m.staged.RoutingKey = "stuck"
-			c.line.join(m)
-			c.line.ready(m)
+			c.keyOrder.join(m)
+			c.keyOrder.ready(m)
 			if held {
 				s.holds.behind(m.staged.Target())
 			}
@@ -168,7 +168,7 @@ func TestALaneThatIsLeftWaitsForNoTrialAtAHeldTarget(t *testing.T) {
 	}
 }
 
-// The line keeps the message, since it holds its key.
+// The key order keeps the message, since it holds its key.
 func TestAStrandedMessageThatHoldsItsKeyKeepsNoBody(t *testing.T) {
 	s := &session{log: slog.New(slog.DiscardHandler)}
 	c := orderedConsumer(1000)
@@ -178,15 +178,15 @@ func TestAStrandedMessageThatHoldsItsKeyKeepsNoBody(t *testing.T) {
 	m.parcel, m.delivery.Body, m.committed = a.parcel, a.delivery.Body, true
 	m.staged.Message.Publishing.Body = a.delivery.Body
 	c.took(a.parcel, 1)
-	c.line.join(m)
-	c.line.join(keyed("key", 2))
-	c.line.ready(m)
+	c.keyOrder.join(m)
+	c.keyOrder.join(keyed("key", 2))
+	c.keyOrder.ready(m)
 	s.refused(m.toDead("staging.dead", time.Now()).asRecord(), errors.New("too large"))
 	if m.delivery.Body != nil || m.staged.Message.Publishing.Body != nil {
 		t.Error("it keeps its body")
 	}
-	if c.keptBytes() != 0 || c.stranded() != 1 || len(c.line.held("q")) != 1 || len(c.line.underWay()) != 0 {
-		t.Errorf("%d bytes, %d stranded, %d keys held, %d on their way", c.keptBytes(), c.stranded(), len(c.line.held("q")), len(c.line.underWay()))
+	if c.keptBytes() != 0 || c.stranded() != 1 || len(c.keyOrder.held("q")) != 1 || len(c.keyOrder.underWay()) != 0 {
+		t.Errorf("%d bytes, %d stranded, %d keys held, %d on their way", c.keptBytes(), c.stranded(), len(c.keyOrder.held("q")), len(c.keyOrder.underWay()))
 	}
 }
 

@@ -120,8 +120,8 @@ func (s *session) parse(m *message) {
 	if m.parcel.consumer != s.waiting { // a message that comes round again counts as load only if it goes on
 		s.pace.add(1)
 	}
-	if line := m.parcel.consumer.line; line != nil {
-		line.join(m)
+	if keyOrder := m.parcel.consumer.keyOrder; keyOrder != nil {
+		keyOrder.join(m)
 	}
 	if s.carried.take(m) {
 		s.arrivals.add(m)
@@ -141,7 +141,7 @@ func (s *session) committed(messages ...*message) {
 			s.deadLetter(m, deathReason{wire.DeadNotAllowed, notAllowed(m.staged.Target())})
 			continue
 		}
-		if m.line == nil || m.line.ready(m) {
+		if m.keyOrder == nil || m.keyOrder.ready(m) {
 			s.forwarder.publish(m.toTarget())
 		}
 	}
@@ -298,8 +298,8 @@ func (s *session) release(messages ...*message) {
 				continue
 			}
 			n++
-			if m.line != nil {
-				m.line.left(m)
+			if m.keyOrder != nil {
+				m.keyOrder.finished(m)
 			}
 			if m.staged.Restaged && s.stager != nil {
 				s.stager.staged.left(m.staged.ID)

@@ -26,7 +26,7 @@ var errConsumerEnded = fmt.Errorf("%w: consumer ended by the broker", bridge.Err
 //	take -> look ---------------> forwarder <-> holds
 //	          \-> room -> settle -/     \-> forget -> ack
 //
-// Before forwarder a message of an ordered queue waits for its turn (line).
+// Before forwarder a message of an ordered queue waits for its turn (keyOrder).
 //
 // A message has one owner at a time. The owner passes it on and then does not touch it again. While
 // a message waits in the room or in holds, thin may remove it and set it aside.
@@ -349,7 +349,7 @@ func (s *session) consumers() []*consumer {
 // may be judging any more. Messages of an ordered queue keep their place nevertheless, and a dead
 // letter then comes twice.
 func (s *session) reunite() int {
-	apart := func(m *message) bool { return m.line == nil && m.parcel.apart.Load() }
+	apart := func(m *message) bool { return m.keyOrder == nil && m.parcel.apart.Load() }
 	s.room.enter(false, s.arrivals.take(math.MaxInt)...)
 	waiting := append(s.room.leave(apart), s.holds.leave(apart)...)
 	waiting = append(waiting, s.carried.part(apart)...)

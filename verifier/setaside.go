@@ -67,7 +67,7 @@ func (s *session) thin(now time.Time) {
 	}
 	leaving := append(s.room.leave(must), s.holds.leave(must)...)
 	// A message may wait for a channel until the broker's consumer timeout is near.
-	tooLong := func(m *message) bool { return m.line == nil && now.Sub(m.received) >= s.opts.HandBack }
+	tooLong := func(m *message) bool { return m.keyOrder == nil && now.Sub(m.received) >= s.opts.HandBack }
 	s.setAside(append(leaving, s.forwarder.leave(tooLong)...)...)
 }
 
@@ -77,7 +77,7 @@ func (s *session) thin(now time.Time) {
 // nevertheless, and then comes twice. An ordered queue gives back by its next channel (consumer.worn).
 func (s *session) giveBack(now time.Time) {
 	most := s.opts.HandBack + max(s.opts.HandBack, s.opts.ConfirmTimeout)/2
-	tooLong := func(m *message) bool { return m.parcel.consumer.line == nil && now.Sub(m.received) >= most }
+	tooLong := func(m *message) bool { return m.parcel.consumer.keyOrder == nil && now.Sub(m.received) >= most }
 	var back []*message
 	for _, p := range s.forwarder.abandon(func(p *publication) bool { return slices.ContainsFunc(p.messages(), tooLong) }) {
 		back = append(back, p.messages()...)
@@ -98,7 +98,7 @@ func (s *session) giveBack(now time.Time) {
 func (s *session) overstays(m *message, now time.Time) bool {
 	age := now.Sub(m.received)
 	switch {
-	case m.line != nil: // it keeps its place
+	case m.keyOrder != nil: // it keeps its place
 		return false
 	case m.parcel.consumer == s.staging:
 		return age >= min(s.opts.Patience, s.opts.HandBack)

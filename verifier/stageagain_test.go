@@ -1026,7 +1026,7 @@ func TestAMarkerIsNoMessage(t *testing.T) {
 			t.Errorf("acked: %v, counted: %d", marker.isAcked(), counted)
 		}
 		ordered := newConsumer("o", 10, 1<<20, time.Hour, nil)
-		ordered.line = newLine()
+		ordered.keyOrder = newKeyOrder()
 		for reason, strange := range map[string]struct {
 			lane   *consumer
 			marker amqp.Publishing

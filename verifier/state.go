@@ -149,8 +149,8 @@ func (v *Verifier) State() State {
 		state.Held += int(c.open.Load())
 		state.Bytes += c.keptBytes()
 		state.Stranded += c.stranded()
-		if c.line != nil {
-			state.Keys = append(state.Keys, c.line.held(c.queue)...)
+		if c.keyOrder != nil {
+			state.Keys = append(state.Keys, c.keyOrder.held(c.queue)...)
 		}
 	}
 	slices.SortFunc(state.Keys, func(a, b HeldKey) int { return a.Since.Compare(b.Since) })

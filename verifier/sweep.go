@@ -71,7 +71,7 @@ func (s *session) queuesAreEmpty() (bool, error) {
 // unlimited time. The broker does not count such messages. Only the active verifier of an ordered
 // queue receives messages, so a received message shows that no other one holds any.
 func (s *session) heldElsewhere(c *consumer) bool {
-	return c.line != nil && s.opts.HoldKeys && !c.hasReceived()
+	return c.keyOrder != nil && s.opts.HoldKeys && !c.hasReceived()
 }
 
 // sweptMaybe reports whether the row of a message that was found absent may have been swept, so

@@ -71,7 +71,7 @@ func (r *waitingRoom) enter(slow bool, messages ...*message) {
 	for _, m := range messages {
 		g := &guest{m: m, slow: slow}
 		g.arrival = r.all.PushBack(g)
-		if m.line != nil {
+		if m.keyOrder != nil {
 			r.ordered++
 		}
 		r.where[m] = g
@@ -200,7 +200,7 @@ func (r *waitingRoom) ended(g *guest) {
 
 func (r *waitingRoom) remove(g *guest) {
 	r.all.Remove(g.arrival)
-	if g.m.line != nil {
+	if g.m.keyOrder != nil {
 		r.ordered--
 	}
 	delete(r.where, g.m)

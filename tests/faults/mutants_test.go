@@ -488,13 +488,13 @@ var mutants = []mutant{
 		test: "TestAnOpenTransactionHoldsItsKeyOnly",
 		says: "came after",
 		edits: []edit{
-			{"verifier/setaside.go", `	case m.line != nil: // it keeps its place
+			{"verifier/setaside.go", `	case m.keyOrder != nil: // it keeps its place
 		return false
-`, `	case m.line != nil: // it keeps its place
+`, `	case m.keyOrder != nil: // it keeps its place
 		return (mutant("nack in an ordered queue") || mutant("set messages with a key aside")) && age >= s.opts.Patience
 `},
 			{"verifier/setaside.go", `		p := m.toWaiting(s.opts.Topology.WaitingQueue(), now)
-		record`, `		if m.line != nil {
+		record`, `		if m.keyOrder != nil {
 			s.passed(m)
 			if mutant("nack in an ordered queue") {
 				m.parcel.consumer.acks.handBack(m.parcel.tag)
@@ -517,8 +517,8 @@ var mutants = []mutant{
 		test: "TestATargetThatTakesNothingHoldsItsKeysOnly",
 		says: "came after",
 		edits: []edit{
-			{"verifier/ordered_line.go", `len(all) > 0 && all[0] == m && l.turn(m)`, `len(all) > 0 && (all[0] == m || mutant("two of a key in flight")) && l.turn(m)`},
-			{"verifier/ordered_line.go", `at == 0 && next.ready && l.turn(next)`, `at == 0 && next.ready && !mutant("two of a key in flight") && l.turn(next)`},
+			{"verifier/keyorder.go", `len(all) > 0 && all[0] == m && k.turn(m)`, `len(all) > 0 && (all[0] == m || mutant("two of a key in flight")) && l.turn(m)`},
+			{"verifier/keyorder.go", `at == 0 && next.ready && k.turn(next)`, `at == 0 && next.ready && !mutant("two of a key in flight") && l.turn(next)`},
 		},
 	},
 	{

@@ -21,7 +21,7 @@ func keyed(key string, n int) *message {
 // time, the order is the queue's order, and no message is forgotten.
 func TestMessagesOfAKeyPassInTheOrderOfTheQueue(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		l := newLine()
+		k := newKeyOrder()
 		var open, flying []*message // not judged, and on their way
 		arrived, want, got := 0, map[string][]*message{}, map[string][]*message{}
 		fly := func(m *message) {
@@ -33,8 +33,8 @@ func TestMessagesOfAKeyPassInTheOrderOfTheQueue(t *testing.T) {
 			got[key] = append(got[key], m)
 		}
 		pass := func(m *message) {
-			next := l.passed(m)
-			l.left(m)
+			next := k.passed(m)
+			k.finished(m)
 			if next != nil {
 				fly(next)
 			}
@@ -52,7 +52,7 @@ func TestMessagesOfAKeyPassInTheOrderOfTheQueue(t *testing.T) {
 				return
 			}
 			want[m.staged.OrderKey] = append(want[m.staged.OrderKey], m)
-			if l.ready(m) {
+			if k.ready(m) {
 				fly(m)
 			}
 		}
@@ -62,7 +62,7 @@ func TestMessagesOfAKeyPassInTheOrderOfTheQueue(t *testing.T) {
 			case 0:
 				arrived++
 				m := keyed(rapid.SampledFrom([]string{"a", "b", ""}).Draw(t, "key"), arrived)
-				l.join(m)
+				k.join(m)
 				open = append(open, m)
 			case 1:
 				if len(open) > 0 {
@@ -91,30 +91,30 @@ func TestMessagesOfAKeyPassInTheOrderOfTheQueue(t *testing.T) {
 				t.Fatalf("key %s: %d have passed in another order, or not all of %d", key, len(got[key]), len(want[key]))
 			}
 		}
-		if len(l.keys) != 0 || len(l.underWay()) > 0 {
-			t.Fatalf("%d keys and %d messages are left", len(l.keys), len(l.moving))
+		if len(k.keys) != 0 || len(k.underWay()) > 0 {
+			t.Fatalf("%d keys and %d messages are left", len(k.keys), len(k.moving))
 		}
 	})
 }
 
 func TestAClosedLineGivesNoTurns(t *testing.T) {
-	l := newLine()
+	k := newKeyOrder()
 	a, b, c := keyed("k", 1), keyed("k", 2), keyed("other", 3)
 	for _, m := range []*message{a, b, c} {
-		l.join(m)
+		k.join(m)
 	}
-	if !l.ready(a) || l.ready(b) {
+	if !k.ready(a) || k.ready(b) {
 		t.Fatal("the first one has the turn")
 	}
-	l.close()
-	if l.ready(c) || l.passed(a) != nil {
+	k.close()
+	if k.ready(c) || k.passed(a) != nil {
 		t.Error("a message got a turn")
 	}
-	if len(l.underWay()) == 0 {
+	if len(k.underWay()) == 0 {
 		t.Error("nothing is on its way, although a is not done")
 	}
-	l.left(a)
-	if len(l.underWay()) > 0 {
+	k.finished(a)
+	if len(k.underWay()) > 0 {
 		t.Error("something is on its way, although a is done")
 	}
 }
