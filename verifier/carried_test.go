@@ -39,9 +39,9 @@ func carryingSession(ledger driver.Ledger) *session {
 func (s *session) delivered(c *consumer, id uuid.UUID) *message {
 	tag := uint64(len(c.acks.open) + 1)
 	c.acks.took(tag)
-	p := &parcel{consumer: c, tag: tag, received: time.Now()}
-	c.took(p, 1)
-	m := &message{parcel: p, received: time.Now(), delivery: amqp.Delivery{MessageId: id.String(), Body: []byte("body")}}
+	u := &unackedDelivery{consumer: c, tag: tag, received: time.Now()}
+	c.took(u, 1)
+	m := &message{unacked: u, received: time.Now(), delivery: amqp.Delivery{MessageId: id.String(), Body: []byte("body")}}
 	m.staged = wire.Staged{Carried: true, Message: bridge.Message{ID: id, RoutingKey: "target"}}
 	if s.carried.take(m) {
 		s.arrivals.add(m)
@@ -51,12 +51,12 @@ func (s *session) delivered(c *consumer, id uuid.UUID) *message {
 
 // isAcked reports whether the delivery is done.
 func (m *message) isAcked() bool {
-	at, ok := m.parcel.consumer.acks.find(m.parcel.tag)
-	return ok && m.parcel.consumer.acks.open[at].state == safe
+	at, ok := m.unacked.consumer.acks.find(m.unacked.tag)
+	return ok && m.unacked.consumer.acks.open[at].state == safe
 }
 
 func (m *message) isHandedBack() bool {
-	return slices.Contains(m.parcel.consumer.acks.back, m.parcel.tag)
+	return slices.Contains(m.unacked.consumer.acks.back, m.unacked.tag)
 }
 
 // A copy of a held message shares its end, or is judged by itself.
@@ -85,11 +85,11 @@ func TestACopySharesTheEndOfTheMessageThatItHasJoined(t *testing.T) {
 			s.ended(m.toWaiting("waiting", time.Now()), placed, nil)
 		}, isAcked, isJudged},
 		"handed back": {func(s *session, m *message) {
-			m.parcel.back.Store(true)
+			m.unacked.back.Store(true)
 			s.release(m)
 		}, isBack, isBack},
 		"too large for the broker": {func(s *session, m *message) {
-			m.parcel.stranded.Store(true)
+			m.unacked.stranded.Store(true)
 			s.release(m)
 		}, isJudged, isJudged},
 	} {
@@ -108,7 +108,7 @@ func TestACopySharesTheEndOfTheMessageThatItHasJoined(t *testing.T) {
 				want = 1 // a second copy has joined it
 			}
 			if m.isAcked() != (end == isAcked) || m.isHandedBack() != (end == isBack) {
-				t.Errorf("%s: a copy from %q is acked: %v, handed back: %v; it must be %s", name, m.parcel.consumer.queue, m.isAcked(), m.isHandedBack(), end)
+				t.Errorf("%s: a copy from %q is acked: %v, handed back: %v; it must be %s", name, m.unacked.consumer.queue, m.isAcked(), m.isHandedBack(), end)
 			}
 		}
 		if len(judged) != want {
@@ -160,10 +160,10 @@ func TestOtherMessagesJoinNone(t *testing.T) {
 	ordered.keyOrder = newKeyOrder()
 	for name, change := range map[string]func(*message){
 		"not carried":         func(m *message) { m.staged.Carried = false },
-		"of an ordered queue": func(m *message) { m.parcel.consumer = ordered },
+		"of an ordered queue": func(m *message) { m.unacked.consumer = ordered },
 	} {
 		for range 2 {
-			m := &message{parcel: &parcel{consumer: s.staging}, staged: wire.Staged{Carried: true, Message: bridge.Message{ID: id}}}
+			m := &message{unacked: &unackedDelivery{consumer: s.staging}, staged: wire.Staged{Carried: true, Message: bridge.Message{ID: id}}}
 			change(m)
 			if !s.carried.take(m) {
 				t.Errorf("%s: it has joined another", name)
@@ -205,7 +205,7 @@ func TestTheJoinedMembersOfATornGroupAreSetAsideAtTheEnd(t *testing.T) {
 	id := uuid.New()
 	s.delivered(s.staging, id)
 	twin := s.delivered(s.staging, id)
-	twin.parcel.apart.Store(true)
+	twin.unacked.apart.Store(true)
 	if n := s.reunite(); n != 1 {
 		t.Errorf("%d are set aside, must be the copy", n)
 	}
@@ -369,7 +369,7 @@ func TestATouchCountsInTheWaitingQueue(t *testing.T) {
 		"in the future":           {now.Add(time.Hour), now, true},
 		"too long ago at any age": {now.Add(-6 * time.Minute), now.Add(-24 * time.Hour), true},
 	} {
-		m := &message{parcel: &parcel{consumer: s.waiting}, received: now, touchedAt: c.touched}
+		m := &message{unacked: &unackedDelivery{consumer: s.waiting}, received: now, touchedAt: c.touched}
 		m.staged = wire.Staged{Carried: true, StagedAt: c.staged, Message: bridge.Message{ID: uuid.New()}}
 		s.carried.take(m)
 		if due := m.carried.touchDue(now); due != c.due {

@@ -50,15 +50,15 @@ type consumer struct {
 	mu       sync.Mutex
 	received bool // the consumer has received a delivery
 	bytes    int  // of the deliveries whose content is kept
-	resting  []*parcel
+	resting  []*unackedDelivery
 
 	returning  int // bytes that were handed back because there is room for them, and have not come again
 	handedBack time.Time
 }
 
-// A parcel is one unacked delivery: a message, or a group of messages. It is acked when the last of
+// An unackedDelivery is one unacked delivery: a message, or a group of messages. It is acked when the last of
 // them is done.
-type parcel struct {
+type unackedDelivery struct {
 	consumer *consumer
 	tag      uint64
 	bytes    int
@@ -71,7 +71,7 @@ type parcel struct {
 }
 
 type arrival struct {
-	parcel   *parcel
+	unacked  *unackedDelivery
 	delivery amqp.Delivery
 }
 
@@ -119,25 +119,27 @@ func (c *consumer) ended() error {
 
 // receive keeps a delivery, or lets it rest. It must not block, or the connection stops reading.
 func (c *consumer) receive(d amqp.Delivery) {
-	p := &parcel{consumer: c, tag: d.DeliveryTag, bytes: wire.Held(d), received: time.Now()}
-	c.acks.took(p.tag)
+	u := &unackedDelivery{consumer: c, tag: d.DeliveryTag, bytes: wire.Held(d), received: time.Now()}
+	c.acks.took(u.tag)
 	c.mu.Lock()
 	c.received = true
-	keep := c.fits(c.bytes, p) && (d.Redelivered && c.keyOrder == nil || !c.taken(p.received))
+	keep := c.fits(c.bytes, u) && (d.Redelivered && c.keyOrder == nil || !c.taken(u.received))
 	if keep {
-		c.bytes += p.bytes
-		c.returning = max(0, c.returning-p.bytes)
+		c.bytes += u.bytes
+		c.returning = max(0, c.returning-u.bytes)
 	} else {
-		c.resting = append(c.resting, p)
+		c.resting = append(c.resting, u)
 	}
 	c.mu.Unlock()
 	if keep {
-		c.arrived.add(arrival{p, d})
+		c.arrived.add(arrival{u, d})
 	}
 }
 
 // fits reports whether there is room for p beside a number of bytes. Alone p always fits.
-func (c *consumer) fits(bytes int, p *parcel) bool { return bytes == 0 || bytes+p.bytes <= c.maxBytes }
+func (c *consumer) fits(bytes int, u *unackedDelivery) bool {
+	return bytes == 0 || bytes+u.bytes <= c.maxBytes
+}
 
 // taken reports whether the free room is reserved for earlier deliveries. Otherwise small newcomers
 // would leave a large message no room for ever.
@@ -145,7 +147,7 @@ func (c *consumer) taken(now time.Time) bool {
 	return c.expected(now) > 0 || slices.ContainsFunc(c.resting, waits)
 }
 
-func waits(p *parcel) bool { return !p.stranded.Load() }
+func waits(u *unackedDelivery) bool { return !u.stranded.Load() }
 
 // expected returns the number of bytes that were handed back and should come again. They may go to
 // another verifier, so no room is reserved for them for long.
@@ -176,18 +178,18 @@ func (c *consumer) rested(now time.Time) (tags []uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	bytes, behind := c.bytes+c.expected(now), false
-	c.resting = slices.DeleteFunc(c.resting, func(p *parcel) bool {
-		room := waits(p) && !behind && c.fits(bytes, p)
-		behind = behind || waits(p) && !room
-		if !room && now.Sub(p.received) < c.handBack {
+	c.resting = slices.DeleteFunc(c.resting, func(u *unackedDelivery) bool {
+		room := waits(u) && !behind && c.fits(bytes, u)
+		behind = behind || waits(u) && !room
+		if !room && now.Sub(u.received) < c.handBack {
 			return false
 		}
 		if room {
-			bytes += p.bytes
-			c.returning += p.bytes
+			bytes += u.bytes
+			c.returning += u.bytes
 			c.handedBack = now
 		}
-		tags = append(tags, p.tag)
+		tags = append(tags, u.tag)
 		return true
 	})
 	return tags
@@ -239,8 +241,8 @@ func (c *consumer) keptBytes() int {
 func (c *consumer) stranded() (n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, p := range c.resting {
-		if p.stranded.Load() {
+	for _, u := range c.resting {
+		if u.stranded.Load() {
 			n++
 		}
 	}
@@ -260,30 +262,30 @@ func (c *consumer) waitRoom(ctx context.Context) bool {
 	return true
 }
 
-// took sets the number of messages in a parcel.
-func (c *consumer) took(p *parcel, messages int) {
-	p.open.Store(int32(messages))
-	p.single = messages == 1
+// took sets the number of messages in an unacked delivery.
+func (c *consumer) took(u *unackedDelivery, messages int) {
+	u.open.Store(int32(messages))
+	u.single = messages == 1
 	c.open.Add(int64(messages))
 }
 
-// done removes messages from the consumer's count, and acks, hands back or rests the parcels that have
+// done removes messages from the consumer's count, and acks, hands back or rests the unacked deliveries that have
 // ended.
-func (c *consumer) done(messages int, ended []*parcel) {
+func (c *consumer) done(messages int, ended []*unackedDelivery) {
 	if messages == 0 && len(ended) == 0 {
 		return
 	}
 	var tags, back []uint64
 	c.mu.Lock()
-	for _, p := range ended {
-		c.bytes -= p.bytes
+	for _, u := range ended {
+		c.bytes -= u.bytes
 		switch {
-		case p.stranded.Load():
-			c.resting = append(c.resting, p)
-		case p.back.Load():
-			back = append(back, p.tag)
+		case u.stranded.Load():
+			c.resting = append(c.resting, u)
+		case u.back.Load():
+			back = append(back, u.tag)
 		default:
-			tags = append(tags, p.tag)
+			tags = append(tags, u.tag)
 		}
 	}
 	c.mu.Unlock()

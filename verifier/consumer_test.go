@@ -22,11 +22,11 @@ func TestALargeMessageGetsRoomAmongSmallOnes(t *testing.T) {
 			return c.keptBytes() > held
 		}
 		sizes := make(map[uint64]int)
-		var kept []*parcel
+		var kept []*unackedDelivery
 		finish := func() {
 			for _, a := range c.arrived.take(1000) {
-				c.took(a.parcel, 1)
-				kept = append(kept, a.parcel)
+				c.took(a.unacked, 1)
+				kept = append(kept, a.unacked)
 			}
 			if len(kept) > 0 { // one message is done
 				c.done(1, kept[:1])

@@ -64,9 +64,9 @@ func TestHeldIsTheSizeInTheHeap(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				p := &parcel{}
+				u := &unackedDelivery{}
 				for _, part := range parts {
-					m := &message{parcel: p, delivery: part, received: time.Now()}
+					m := &message{unacked: u, delivery: part, received: time.Now()}
 					if m.staged, err = wire.Parse(part); err != nil {
 						t.Fatalf("%s: %v", name, err)
 					}

@@ -99,10 +99,10 @@ func (s *session) lookUp(ctx context.Context, fresh, waiting []*message) error {
 		switch {
 		case found[m.staged.ID]:
 			hits = append(hits, m)
-			if m.parcel.consumer == s.waiting {
+			if m.unacked.consumer == s.waiting {
 				s.pace.add(1) // counts like a new one, since it goes on
 			}
-		case m.parcel.consumer == s.waiting:
+		case m.unacked.consumer == s.waiting:
 			again = append(again, m)
 		case busy && now.Sub(m.received) < settleAge:
 			young = append(young, m)
@@ -140,7 +140,7 @@ func (s *session) settle(ctx context.Context) error {
 			return nil
 		}
 		wait := s.opts.SettleWait
-		if !slow || m.parcel.consumer.full() { // other messages need the settler too
+		if !slow || m.unacked.consumer.full() { // other messages need the settler too
 			wait = min(wait, slowAge)
 		}
 		s.connections.yield(ctx)
@@ -174,7 +174,7 @@ func (s *session) settle(ctx context.Context) error {
 			s.withhold(m)
 			continue
 		}
-		tooMany := m.parcel.consumer == s.staging && s.excess() > 0 // thin takes no message from a settler
+		tooMany := m.unacked.consumer == s.staging && s.excess() > 0 // thin takes no message from a settler
 		leaves := outcome != driver.StillOpen || tooMany || s.overstays(m, time.Now())
 		s.room.waited(m, !leaves)
 		switch {

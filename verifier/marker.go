@@ -37,37 +37,37 @@ const (
 // A heldMarker is a marker that this verifier has taken from a queue.
 type heldMarker struct {
 	wire.Marker
-	parcel *parcel
-	taken  time.Time // when all messages before it had been unpacked
+	unacked *unackedDelivery
+	taken   time.Time // when all messages before it had been unpacked
 }
 
 // arriveMarker takes a marker. A message that only looks like a marker goes to the dead queue.
-func (s *session) arriveMarker(p *parcel, d amqp.Delivery) {
+func (s *session) arriveMarker(u *unackedDelivery, d amqp.Delivery) {
 	marker, err := wire.ReadMarker(d)
 	why := deathReason{code: wire.DeadMalformed}
 	switch {
 	case err != nil:
 		why.text = err.Error()
-	case p.consumer.keyOrder != nil:
+	case u.consumer.keyOrder != nil:
 		why.text = "a marker in an ordered queue"
 	case marker.Ledger != s.ledger.Identity():
 		why = deathReason{wire.DeadForeign, "marker of ledger " + marker.Ledger.String() +
 			"; this verifier judges " + s.ledger.Identity().String()}
 	default:
-		p.consumer.took(p, 0) // no message
+		u.consumer.took(u, 0) // no message
 		if s.stager == nil {
-			s.endMarker(p)
+			s.endMarker(u)
 			return
 		}
-		s.stager.receive(heldMarker{marker, p, time.Now()})
+		s.stager.receive(heldMarker{marker, u, time.Now()})
 		return
 	}
-	p.consumer.took(p, 1)
-	s.deadLetter(&message{parcel: p, delivery: d, received: p.received}, why)
+	u.consumer.took(u, 1)
+	s.deadLetter(&message{unacked: u, delivery: d, received: u.received}, why)
 }
 
 // endMarker acks a marker, or hands it back.
-func (s *session) endMarker(p *parcel) { p.consumer.done(0, []*parcel{p}) }
+func (s *session) endMarker(u *unackedDelivery) { u.consumer.done(0, []*unackedDelivery{u}) }
 
 func (g *stager) receive(m heldMarker) {
 	g.mu.Lock()
@@ -85,15 +85,15 @@ func (g *stager) ripe(queue string, pause time.Duration, blocked bool) (ripe []h
 	for _, m := range g.markers {
 		age := time.Since(m.taken)
 		switch {
-		case m.parcel.consumer.queue != queue || age < pause:
+		case m.unacked.consumer.queue != queue || age < pause:
 			stay = append(stay, m)
-		case !blocked && !m.parcel.consumer.short() && !g.carried.unjudged(m.taken):
+		case !blocked && !m.unacked.consumer.short() && !g.carried.unjudged(m.taken):
 			ripe = append(ripe, m)
 		case age < markerPatience:
 			stay = append(stay, m)
 		default:
-			m.parcel.back.Store(true)
-			g.done(m.parcel)
+			m.unacked.back.Store(true)
+			g.done(m.unacked)
 		}
 	}
 	g.markers = stay
@@ -108,9 +108,9 @@ func (g *stager) passMarkersOn(ctx context.Context) error {
 	defer func() { // after a panic too
 		for _, m := range markers {
 			if !confirmed { // a second copy does no harm
-				m.parcel.back.Store(true)
+				m.unacked.back.Store(true)
 			}
-			g.done(m.parcel)
+			g.done(m.unacked)
 		}
 	}()
 	var copies []amqp.Publishing
@@ -130,7 +130,7 @@ func (g *stager) evaluateMarkers() {
 	markers := g.ripe(g.waiting, waitingPause, false)
 	defer func() { // after a panic too
 		for _, m := range markers {
-			g.done(m.parcel)
+			g.done(m.unacked)
 		}
 	}()
 	for _, m := range markers {

@@ -12,7 +12,7 @@ import (
 
 // A message is a delivered message, with the decisions about it.
 type message struct {
-	parcel   *parcel
+	unacked  *unackedDelivery
 	delivery amqp.Delivery // of a group's member: as if it had been delivered alone
 	staged   wire.Staged   // zero if malformed
 	received time.Time

@@ -207,7 +207,7 @@ func (s *session) leave(c *consumer) error {
 // over reports whether the message was delivered over a channel that was left or is about to be.
 // The message comes again.
 func (m *message) over() bool {
-	keyOrder := m.parcel.consumer.keyOrder // the message's own keyOrder is nil if it could not be judged
+	keyOrder := m.unacked.consumer.keyOrder // the message's own keyOrder is nil if it could not be judged
 	if keyOrder == nil || !keyOrder.isClosed() {
 		return false
 	}

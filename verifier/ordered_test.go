@@ -36,8 +36,8 @@ func TestALaneIsLeftForLackOfRoomOnlyIfItGainsRoom(t *testing.T) {
 		if c.worn(late) {
 			t.Errorf("%s: it is left while there is no room for the second", name)
 		}
-		c.took(kept[0].parcel, 1)
-		c.done(1, []*parcel{kept[0].parcel})
+		c.took(kept[0].unacked, 1)
+		c.done(1, []*unackedDelivery{kept[0].unacked})
 		if c.worn(soon) {
 			t.Errorf("%s: it is left a moment after it was opened", name)
 		}
@@ -55,9 +55,9 @@ func TestDeadLettersOfALaneThatIsLeftAreForgotten(t *testing.T) {
 	left, next := orderedConsumer(room), orderedConsumer(room)
 	var stays []*message
 	for _, c := range []*consumer{left, next} {
-		malformed := &message{parcel: &parcel{consumer: c}, delivery: amqp.Delivery{MessageId: "malformed"}}
+		malformed := &message{unacked: &unackedDelivery{consumer: c}, delivery: amqp.Delivery{MessageId: "malformed"}}
 		judged := keyed("key", 1)
-		judged.parcel = &parcel{consumer: c}
+		judged.unacked = &unackedDelivery{consumer: c}
 		judged.committed = true
 		c.keyOrder.join(judged)
 		c.keyOrder.ready(judged)
@@ -87,13 +87,13 @@ func TestUnpublishedMessagesOfALaneThatIsLeftAreForgotten(t *testing.T) {
 	for _, leave := range []bool{true, true, false} {
 		c := orderedConsumer(1000)
 		m := keyed("key", 1)
-		m.parcel = &parcel{consumer: c}
+		m.unacked = &unackedDelivery{consumer: c}
 		c.keyOrder.join(m)
 		c.keyOrder.ready(m)
 		last = m.toTarget()
 		s.forwarder.publish(last)
 		aside := keyed("aside", 1)
-		aside.parcel = m.parcel
+		aside.unacked = m.unacked
 		s.forwarder.moving.add(1)
 		s.forwarder.careful.add(aside.toTarget())
 		if leave {
@@ -175,9 +175,9 @@ func TestAStrandedMessageThatHoldsItsKeyKeepsNoBody(t *testing.T) {
 	c.receive(amqp.Delivery{DeliveryTag: 1, Body: make([]byte, 900)})
 	a := c.arrived.take(1)[0]
 	m := keyed("key", 1)
-	m.parcel, m.delivery.Body, m.committed = a.parcel, a.delivery.Body, true
+	m.unacked, m.delivery.Body, m.committed = a.unacked, a.delivery.Body, true
 	m.staged.Message.Publishing.Body = a.delivery.Body
-	c.took(a.parcel, 1)
+	c.took(a.unacked, 1)
 	c.keyOrder.join(m)
 	c.keyOrder.join(keyed("key", 2))
 	c.keyOrder.ready(m)

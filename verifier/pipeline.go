@@ -63,30 +63,30 @@ func (s *session) unpack(ctx context.Context, c *consumer) error {
 			if !c.waitRoom(ctx) {
 				return nil
 			}
-			s.arrive(a.parcel, a.delivery)
+			s.arrive(a.unacked, a.delivery)
 		}
 	}
 }
 
 // arrive unpacks a delivery.
-func (s *session) arrive(p *parcel, d amqp.Delivery) {
-	now := p.received
-	if at, ok := d.Headers[wire.HeaderSetAsideAt].(int64); ok && p.consumer == s.waiting {
+func (s *session) arrive(u *unackedDelivery, d amqp.Delivery) {
+	now := u.received
+	if at, ok := d.Headers[wire.HeaderSetAsideAt].(int64); ok && u.consumer == s.waiting {
 		s.turn.adapt(now, now.Sub(time.UnixMilli(at)))
 	}
 	if wire.IsMarker(d) {
-		s.arriveMarker(p, d)
+		s.arriveMarker(u, d)
 		return
 	}
 	members, err := wire.Members(d)
 	if err != nil {
-		p.consumer.took(p, 1)
-		s.deadLetter(&message{parcel: p, delivery: d, received: now}, deathReason{wire.DeadMalformed, err.Error()})
+		u.consumer.took(u, 1)
+		s.deadLetter(&message{unacked: u, delivery: d, received: now}, deathReason{wire.DeadMalformed, err.Error()})
 		return
 	}
-	p.consumer.took(p, len(members))
+	u.consumer.took(u, len(members))
 	for _, member := range members {
-		s.parse(&message{parcel: p, delivery: member, received: now})
+		s.parse(&message{unacked: u, delivery: member, received: now})
 	}
 }
 
@@ -117,10 +117,10 @@ func (s *session) parse(m *message) {
 			"; this verifier judges " + s.ledger.Identity().String() + ", perhaps in another database than the senders'"})
 		return
 	}
-	if m.parcel.consumer != s.waiting { // a message that comes round again counts as load only if it goes on
+	if m.unacked.consumer != s.waiting { // a message that comes round again counts as load only if it goes on
 		s.pace.add(1)
 	}
-	if keyOrder := m.parcel.consumer.keyOrder; keyOrder != nil {
+	if keyOrder := m.unacked.consumer.keyOrder; keyOrder != nil {
 		keyOrder.join(m)
 	}
 	if s.carried.take(m) {
@@ -237,7 +237,7 @@ func (s *session) placed(p *publication) {
 		s.dead(m)
 		s.passed(m)
 		if !m.committed { // judged again, it would go there twice
-			m.parcel.apart.Store(true)
+			m.unacked.apart.Store(true)
 		}
 	case audit:
 		s.dropped(m)
@@ -266,8 +266,8 @@ func (s *session) refused(p *publication, err error) {
 		s.forwarder.publish(p.asRecord())
 	default:
 		s.log.Error("message stays in its queue, since the broker takes it nowhere", "message_id", m.id(),
-			"bytes", len(m.delivery.Body), "queue", m.parcel.consumer.queue, "again_in", s.opts.HandBack, "error", err)
-		m.parcel.stranded.Store(true)
+			"bytes", len(m.delivery.Body), "queue", m.unacked.consumer.queue, "again_in", s.opts.HandBack, "error", err)
+		m.unacked.stranded.Store(true)
 		m.delivery.Body, m.staged.Message.Publishing.Body = nil, nil // in an ordered queue the message holds its key
 		s.release(m)
 	}
@@ -285,15 +285,15 @@ func (s *session) done(messages ...*message) {
 	s.release(messages...)
 }
 
-// release removes messages from the session, and lets the parcels that they complete be acked.
+// release removes messages from the session, and lets the deliveries that they complete be acked.
 func (s *session) release(messages ...*message) {
 	for len(messages) > 0 { // consumer by consumer
-		c := messages[0].parcel.consumer
-		var ended []*parcel
+		c := messages[0].unacked.consumer
+		var ended []*unackedDelivery
 		var others []*message
 		n := 0
 		for _, m := range messages {
-			if m.parcel.consumer != c {
+			if m.unacked.consumer != c {
 				others = append(others, m)
 				continue
 			}
@@ -309,8 +309,8 @@ func (s *session) release(messages ...*message) {
 					defer s.endJoined(m, copies)
 				}
 			}
-			if m.parcel.open.Add(-1) == 0 {
-				ended = append(ended, m.parcel)
+			if m.unacked.open.Add(-1) == 0 {
+				ended = append(ended, m.unacked)
 			}
 		}
 		c.done(n, ended)

@@ -349,7 +349,7 @@ func (s *session) consumers() []*consumer {
 // may be judging any more. Messages of an ordered queue keep their place nevertheless, and a dead
 // letter then comes twice.
 func (s *session) reunite() int {
-	apart := func(m *message) bool { return m.keyOrder == nil && m.parcel.apart.Load() }
+	apart := func(m *message) bool { return m.keyOrder == nil && m.unacked.apart.Load() }
 	s.room.enter(false, s.arrivals.take(math.MaxInt)...)
 	waiting := append(s.room.leave(apart), s.holds.leave(apart)...)
 	waiting = append(waiting, s.carried.part(apart)...)

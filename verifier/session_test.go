@@ -29,17 +29,17 @@ func TestTheMembersOfATornGroupAreSetAsideOnceAtTheEnd(t *testing.T) {
 		},
 		"its target is held": func(m *message) { s.holds.failed(m.toTarget(), Full, problem{}) },
 	}
-	groups := []*parcel{{consumer: s.waiting}, {consumer: s.waiting}}
+	groups := []*unackedDelivery{{consumer: s.waiting}, {consumer: s.waiting}}
 	for _, place := range places {
-		for _, p := range groups {
-			m := &message{parcel: p}
+		for _, u := range groups {
+			m := &message{unacked: u}
 			m.staged = wire.Staged{Message: bridge.Message{RoutingKey: "target",
 				Publishing: amqp.Publishing{Body: make([]byte, groupBytes)}}} // set aside alone
 			place(m)
 		}
 	}
-	for i, p := range groups {
-		p.apart.Store(true)
+	for i, u := range groups {
+		u.apart.Store(true)
 		if n := s.reunite(); n != len(places) {
 			t.Errorf("group %d: %d are set aside, want %d", i, n, len(places))
 		}

@@ -44,7 +44,7 @@ func (s *session) tend(ctx context.Context) error {
 // there is always room for new messages, and a slow transaction delays its own messages only.
 func (s *session) thin(now time.Time) {
 	excess := s.excess()
-	fresh := func(m *message) bool { return m.parcel.consumer == s.staging }
+	fresh := func(m *message) bool { return m.unacked.consumer == s.staging }
 	excessBytes := 0
 	if s.staging.short() { // waiting messages may have half of the room
 		excessBytes = -s.staging.maxBytes / 2
@@ -77,7 +77,7 @@ func (s *session) thin(now time.Time) {
 // nevertheless, and then comes twice. An ordered queue gives back by its next channel (consumer.worn).
 func (s *session) giveBack(now time.Time) {
 	most := s.opts.HandBack + max(s.opts.HandBack, s.opts.ConfirmTimeout)/2
-	tooLong := func(m *message) bool { return m.parcel.consumer.keyOrder == nil && now.Sub(m.received) >= most }
+	tooLong := func(m *message) bool { return m.unacked.consumer.keyOrder == nil && now.Sub(m.received) >= most }
 	var back []*message
 	for _, p := range s.forwarder.abandon(func(p *publication) bool { return slices.ContainsFunc(p.messages(), tooLong) }) {
 		back = append(back, p.messages()...)
@@ -87,7 +87,7 @@ func (s *session) giveBack(now time.Time) {
 	}
 	s.log.Warn("messages are handed back, since they could be neither forwarded nor set aside", "messages", len(back), "after", most)
 	for _, m := range back {
-		m.parcel.back.Store(true)
+		m.unacked.back.Store(true)
 	}
 	s.release(back...)
 }
@@ -100,7 +100,7 @@ func (s *session) overstays(m *message, now time.Time) bool {
 	switch {
 	case m.keyOrder != nil: // it keeps its place
 		return false
-	case m.parcel.consumer == s.staging:
+	case m.unacked.consumer == s.staging:
 		return age >= min(s.opts.Patience, s.opts.HandBack)
 	case s.waiting.full() && m.withheld:
 		return age >= min(max(s.turn.length(), s.evidence.turn(now)), s.opts.HandBack)
@@ -232,7 +232,7 @@ func (s *session) record(p *publication) ([]byte, bool) {
 	if len(record) > most {
 		return nil, false
 	}
-	if p.message.parcel.single { // it may have headers that are not allowed in a group's member
+	if p.message.unacked.single { // it may have headers that are not allowed in a group's member
 		if _, err := wire.Alone(p.message.staged.Ledger, record); err != nil {
 			return nil, false
 		}
@@ -256,7 +256,7 @@ func (s *session) wasSetAside(messages ...*message) {
 	now := time.Now()
 	for _, m := range messages {
 		m.verdict, m.safe = SetAside, now
-		m.parcel.apart.Store(true)
+		m.unacked.apart.Store(true)
 	}
 	s.stats.setAside.Add(int64(len(messages)))
 	s.done(messages...)

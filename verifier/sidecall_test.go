@@ -78,7 +78,7 @@ func TestACallOfASideJobThatHangsHoldsNothingUp(t *testing.T) {
 					s.setAside(aside)
 					var markers []*message
 					for _, c := range []*consumer{s.staging, s.waiting} {
-						markers = append(markers, &message{parcel: s.brings(c, w.marker())})
+						markers = append(markers, &message{unacked: s.brings(c, w.marker())})
 					}
 					time.Sleep(2 * touchPatience)
 					synctest.Wait()
@@ -145,9 +145,9 @@ func TestAPanicLeavesNoMarkerUnacked(t *testing.T) {
 		s.stager.left = func() map[uuid.UUID]bool { panic("a fault") }
 		w.commits(1, true, nil)
 		w.wait(dueIdle + driver.PublishedGrace + seenBefore + moment)
-		staging := &message{parcel: s.brings(s.staging, w.marker())}
+		staging := &message{unacked: s.brings(s.staging, w.marker())}
 		waiting := []amqp.Publishing{w.marker(), w.marker()}
-		first, second := &message{parcel: s.brings(s.waiting, waiting[0])}, &message{parcel: s.brings(s.waiting, waiting[1])}
+		first, second := &message{unacked: s.brings(s.waiting, waiting[0])}, &message{unacked: s.brings(s.waiting, waiting[1])}
 		w.wait(markerPatience)
 		if !staging.isHandedBack() {
 			t.Error("a marker whose copy is not confirmed is not handed back")

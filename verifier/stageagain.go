@@ -93,7 +93,7 @@ type stager struct {
 	blocked func() bool // reports whether nothing can be published
 	carried *carriedSet
 	left    func() map[uuid.UUID]bool // rows of delivered messages that could not be deleted
-	done    func(*parcel)             // acks a marker, or hands it back
+	done    func(*unackedDelivery)    // acks a marker, or hands it back
 	queue   string
 	waiting string
 	timeout time.Duration // of a publication

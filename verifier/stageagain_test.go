@@ -276,11 +276,11 @@ func (w *carryingWorld) runs(s *session) *session {
 }
 
 // brings delivers a message to a consumer.
-func (s *session) brings(c *consumer, p amqp.Publishing) *parcel {
+func (s *session) brings(c *consumer, p amqp.Publishing) *unackedDelivery {
 	c.acks.took(uint64(len(c.acks.open) + 1))
-	parcel := &parcel{consumer: c, tag: uint64(len(c.acks.open)), received: time.Now()}
-	s.arrive(parcel, amqp.Delivery{Headers: p.Headers, MessageId: p.MessageId, Body: p.Body})
-	return parcel
+	unacked := &unackedDelivery{consumer: c, tag: uint64(len(c.acks.open)), received: time.Now()}
+	s.arrive(unacked, amqp.Delivery{Headers: p.Headers, MessageId: p.MessageId, Body: p.Body})
+	return unacked
 }
 
 // marker returns a marker that was sent now.
@@ -422,12 +422,12 @@ func TestAMarkerStagesAgainOnlyRowsSeenBeforeItsLook(t *testing.T) {
 				s := w.verifier()
 				id := w.commits(1, true, nil)[0]
 				w.wait(dueIdle + driver.PublishedGrace + seenBefore + moment)
-				parcel := s.brings(s.waiting, c.prepare(s, w, id))
+				unacked := s.brings(s.waiting, c.prepare(s, w, id))
 				w.wait(waitingPause + moment)
 				if n := len(w.staged()); (n == 1) != c.staged {
 					t.Errorf("%d are staged again", n)
 				}
-				if !(&message{parcel: parcel}).isAcked() {
+				if !(&message{unacked: unacked}).isAcked() {
 					t.Error("the marker is not acked")
 				}
 			})
@@ -537,7 +537,7 @@ func TestAMarkerWaitsForItsPauses(t *testing.T) {
 		s := w.verifier()
 		w.commits(1, true, nil)
 		w.wait(dueIdle + driver.PublishedGrace + seenBefore + moment)
-		from := &message{parcel: s.brings(s.staging, w.marker())}
+		from := &message{unacked: s.brings(s.staging, w.marker())}
 		w.wait(stagingPause - time.Millisecond)
 		if len(w.markers(&w.waiting)) != 0 || from.isAcked() {
 			t.Error("it is passed on too soon")
@@ -550,7 +550,7 @@ func TestAMarkerWaitsForItsPauses(t *testing.T) {
 		if len(w.staged()) != 0 {
 			t.Error("it has shown something before it came to the waiting queue")
 		}
-		from = &message{parcel: s.brings(s.waiting, passed[0])}
+		from = &message{unacked: s.brings(s.waiting, passed[0])}
 		w.wait(waitingPause - time.Millisecond)
 		if w.claims != 0 || from.isAcked() {
 			t.Error("it counts too soon")
@@ -568,7 +568,7 @@ func TestAMarkerWaitsForTheMessagesBeforeIt(t *testing.T) {
 		s := w.verifier()
 		before := s.delivered(s.staging, uuid.New())
 		w.wait(time.Millisecond)
-		marker := &message{parcel: s.brings(s.staging, w.marker())}
+		marker := &message{unacked: s.brings(s.staging, w.marker())}
 		w.wait(time.Millisecond)
 		after := s.delivered(s.staging, uuid.New())
 		w.wait(10 * time.Second)
@@ -583,8 +583,8 @@ func TestAMarkerWaitsForTheMessagesBeforeIt(t *testing.T) {
 		s.carried.looked(after)
 
 		// A delivery that rests for lack of room is not even unpacked.
-		s.staging.resting = append(s.staging.resting, &parcel{consumer: s.staging})
-		marker = &message{parcel: s.brings(s.staging, w.marker())}
+		s.staging.resting = append(s.staging.resting, &unackedDelivery{consumer: s.staging})
+		marker = &message{unacked: s.brings(s.staging, w.marker())}
 		w.wait(markerPatience - time.Second)
 		if marker.isAcked() || marker.isHandedBack() {
 			t.Error("it does not wait")
@@ -1016,7 +1016,7 @@ func TestAClockThatGoesBackHidesNoLoss(t *testing.T) {
 func TestAMarkerIsNoMessage(t *testing.T) {
 	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
 		s := w.verifier()
-		marker := &message{parcel: s.brings(s.staging, w.marker())}
+		marker := &message{unacked: s.brings(s.staging, w.marker())}
 		if s.staging.open.Load() != 0 {
 			t.Error("it counts as held")
 		}
@@ -1042,7 +1042,7 @@ func TestAMarkerIsNoMessage(t *testing.T) {
 			}
 		}
 		s.stager = nil // for an own table
-		if marker := (&message{parcel: s.brings(s.staging, w.marker())}); !marker.isAcked() {
+		if marker := (&message{unacked: s.brings(s.staging, w.marker())}); !marker.isAcked() {
 			t.Error("where no row carries a message it is not acked")
 		}
 	})

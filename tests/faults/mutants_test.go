@@ -56,7 +56,7 @@ var mutants = []mutant{
 		caught:   world.Lost,
 		edits: []edit{{"verifier/pipeline.go", `		s.forwarder.publish(m.toTarget())
 `, `		if mutant("ack before confirm") {
-			_ = m.parcel.consumer.ch.Ack(m.parcel.tag, false)
+			_ = m.unacked.consumer.ch.Ack(m.unacked.tag, false)
 		}
 		s.forwarder.publish(m.toTarget())
 `}},
@@ -208,8 +208,8 @@ var mutants = []mutant{
 		name:     "ack a group with its first message",
 		scenario: "a verifier dies while the target of one of two messages that travel together is missing",
 		caught:   world.Lost,
-		edits: []edit{{"verifier/pipeline.go", `if m.parcel.open.Add(-1) == 0 {`,
-			`if m.parcel.open.Add(-1) == 0 || mutant("ack a group with its first message") {`}},
+		edits: []edit{{"verifier/pipeline.go", `if m.unacked.open.Add(-1) == 0 {`,
+			`if m.unacked.open.Add(-1) == 0 || mutant("ack a group with its first message") {`}},
 	},
 	{
 		name:     "no claim in the inbox",
@@ -339,7 +339,7 @@ var mutants = []mutant{
 		caught:   world.Lost,
 		edits: []edit{{"verifier/pipeline.go", `	s.forwarder.publish(m.toDead(s.opts.Topology.DeadQueue(), now))
 `, `	if mutant("ack a strange message before its dead letter is confirmed") {
-		_ = m.parcel.consumer.ch.Ack(m.parcel.tag, false)
+		_ = m.unacked.consumer.ch.Ack(m.unacked.tag, false)
 	}
 	s.forwarder.publish(m.toDead(s.opts.Topology.DeadQueue(), now))
 `}},
@@ -497,7 +497,7 @@ var mutants = []mutant{
 		record`, `		if m.keyOrder != nil {
 			s.passed(m)
 			if mutant("nack in an ordered queue") {
-				m.parcel.consumer.acks.handBack(m.parcel.tag)
+				m.unacked.consumer.acks.handBack(m.unacked.tag)
 				continue
 			}
 		}
