@@ -163,9 +163,9 @@ func (v *Verifier) State() State {
 	state.Evidence, state.WithheldSince = s.evidence.state()
 	state.Withheld = s.room.withheld()
 	state.Due, state.Overdue, state.Unstageable = s.stager.state(time.Now())
-	guests := s.longest()
-	state.Waiting = len(guests)
-	for _, m := range guests[:min(len(guests), oldestLimit)] {
+	waiting := s.longest()
+	state.Waiting = len(waiting)
+	for _, m := range waiting[:min(len(waiting), oldestLimit)] {
 		state.Oldest = append(state.Oldest, HeldMessage{m.id(), m.staged.Target(), m.since()})
 	}
 	return state
@@ -178,7 +178,7 @@ func (s *session) blocked() string { return cmp.Or(s.forwarder.isBlocked(), s.br
 
 // longest lists the messages that wait for an open transaction, the oldest first.
 func (s *session) longest() []*message {
-	guests := s.room.guests()
-	slices.SortStableFunc(guests, func(a, b *message) int { return a.since().Compare(b.since()) })
-	return guests
+	waiting := s.room.messages()
+	slices.SortStableFunc(waiting, func(a, b *message) int { return a.since().Compare(b.since()) })
+	return waiting
 }

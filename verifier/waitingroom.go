@@ -26,12 +26,12 @@ const (
 // A message in the room is either idle, or busy: in a lookup, or with a settler that waits for its
 // transaction. A busy message has no other judge meanwhile.
 type waitingRoom struct {
-	mu    sync.Mutex
-	fresh *list.List // idle
-	slow  *list.List // idle, was still open after slowAge
-	kept  *list.List // idle, looks rolled back: withheld until there is evidence
-	all   *list.List // of *guest, by arrival
-	where map[*message]*guest
+	mu      sync.Mutex
+	fresh   *list.List // idle
+	slow    *list.List // idle, was still open after slowAge
+	kept    *list.List // idle, looks rolled back: withheld until there is evidence
+	all     *list.List // of *waiter, by arrival
+	waiters map[*message]*waiter
 
 	evident      bool // there is evidence: no message is withheld any more
 	ordered      int  // messages among all that must keep their order and are never set aside
@@ -43,7 +43,7 @@ type waitingRoom struct {
 	again        chan struct{} // a transaction has ended: others may share its fate
 }
 
-type guest struct {
+type waiter struct {
 	m       *message
 	slow    bool
 	in      *list.List    // fresh, slow or kept
@@ -57,7 +57,7 @@ func newWaitingRoom(settlers int) *waitingRoom {
 		slow:      list.New(),
 		kept:      list.New(),
 		all:       list.New(),
-		where:     make(map[*message]*guest),
+		waiters:   make(map[*message]*waiter),
 		slowLimit: max(1, settlers/2),
 		seats:     make(chan struct{}, 1),
 		again:     make(chan struct{}, 1),
@@ -69,30 +69,30 @@ func (r *waitingRoom) enter(slow bool, messages ...*message) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, m := range messages {
-		g := &guest{m: m, slow: slow}
-		g.arrival = r.all.PushBack(g)
+		w := &waiter{m: m, slow: slow}
+		w.arrival = r.all.PushBack(w)
 		if m.keyOrder != nil {
 			r.ordered++
 		}
-		r.where[m] = g
-		r.idle(g)
+		r.waiters[m] = w
+		r.idle(w)
 	}
 }
 
-func (r *waitingRoom) idle(g *guest) {
-	g.in = r.fresh
-	if g.slow {
-		g.in = r.slow
+func (r *waitingRoom) idle(w *waiter) {
+	w.in = r.fresh
+	if w.slow {
+		w.in = r.slow
 	}
-	g.idle = g.in.PushBack(g)
+	w.idle = w.in.PushBack(w)
 	wake(r.seats)
 }
 
-// busy removes a guest from the idle ones.
-func (r *waitingRoom) busy(g *guest) *message {
-	g.in.Remove(g.idle)
-	g.in, g.idle = nil, nil
-	return g.m
+// busy removes a waiter from the idle ones.
+func (r *waitingRoom) busy(w *waiter) *message {
+	w.in.Remove(w.idle)
+	w.in, w.idle = nil, nil
+	return w.m
 }
 
 // next waits for a message to settle; nil when ctx ends. The settler owns the message until it
@@ -120,32 +120,32 @@ func (r *waitingRoom) pick() (m *message, slow bool) {
 	if front == nil {
 		return nil, false
 	}
-	g := front.Value.(*guest)
-	if g.slow {
+	w := front.Value.(*waiter)
+	if w.slow {
 		r.slowSettling++
 	}
 	if r.fresh.Len()+r.slow.Len() > 1 {
 		wake(r.seats) // for the next settler
 	}
-	return r.busy(g), g.slow
+	return r.busy(w), w.slow
 }
 
 // waited ends a settler's wait for m: m stays, as a slow one, or it leaves.
 func (r *waitingRoom) waited(m *message, stays bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	g := r.where[m]
-	if g.slow {
+	w := r.waiters[m]
+	if w.slow {
 		r.slowSettling--
 	}
 	if stays {
-		g.slow = true
-		r.idle(g)
+		w.slow = true
+		r.idle(w)
 		return
 	}
-	r.remove(g)
+	r.remove(w)
 	wake(r.seats)
-	r.ended(g)
+	r.ended(w)
 }
 
 // withhold ends a settler's wait for m, which looks rolled back: m stays, and is neither settled
@@ -153,18 +153,18 @@ func (r *waitingRoom) waited(m *message, stays bool) {
 func (r *waitingRoom) withhold(m *message) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	g := r.where[m]
-	if g.slow {
+	w := r.waiters[m]
+	if w.slow {
 		r.slowSettling--
 	}
-	g.slow = true
+	w.slow = true
 	if r.evident { // evidence was found meanwhile
-		r.idle(g)
+		r.idle(w)
 		return
 	}
 	m.withheld = true
-	g.in = r.kept
-	g.idle = g.in.PushBack(g)
+	w.in = r.kept
+	w.idle = w.in.PushBack(w)
 	wake(r.seats)
 }
 
@@ -174,9 +174,9 @@ func (r *waitingRoom) release() {
 	defer r.mu.Unlock()
 	r.evident = true
 	for r.kept.Len() > 0 {
-		g := r.kept.Front().Value.(*guest)
-		r.busy(g).withheld = false
-		r.idle(g)
+		w := r.kept.Front().Value.(*waiter)
+		r.busy(w).withheld = false
+		r.idle(w)
 	}
 }
 
@@ -187,23 +187,23 @@ func (r *waitingRoom) withheld() int {
 	return r.kept.Len()
 }
 
-// ended requests an immediate lookup of messages that may belong to the same transaction as g. A
+// ended requests an immediate lookup of messages that may belong to the same transaction as w. A
 // transaction that was open for long has all its messages among the slow ones.
-func (r *waitingRoom) ended(g *guest) {
-	if g.slow {
+func (r *waitingRoom) ended(w *waiter) {
+	if w.slow {
 		r.slowAll = true
 	}
-	if r.fresh.Len() > 0 || g.slow && r.slow.Len() > 0 {
+	if r.fresh.Len() > 0 || w.slow && r.slow.Len() > 0 {
 		wake(r.again)
 	}
 }
 
-func (r *waitingRoom) remove(g *guest) {
-	r.all.Remove(g.arrival)
-	if g.m.keyOrder != nil {
+func (r *waitingRoom) remove(w *waiter) {
+	r.all.Remove(w.arrival)
+	if w.m.keyOrder != nil {
 		r.ordered--
 	}
-	delete(r.where, g.m)
+	delete(r.waiters, w.m)
 }
 
 // lookAgain returns at most limit idle messages for another lookup, the slow ones only when that is
@@ -214,7 +214,7 @@ func (r *waitingRoom) lookAgain(now time.Time, limit int) []*message {
 	var out []*message
 	take := func(idle *list.List, limit int) {
 		for ; limit > 0 && idle.Len() > 0; limit-- {
-			out = append(out, r.busy(idle.Front().Value.(*guest)))
+			out = append(out, r.busy(idle.Front().Value.(*waiter)))
 		}
 	}
 	take(r.fresh, limit)
@@ -234,12 +234,12 @@ func (r *waitingRoom) lookAgain(now time.Time, limit int) []*message {
 func (r *waitingRoom) looked(m *message, found bool, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if g := r.where[m]; found {
-		r.remove(g)
-		r.ended(g)
+	if w := r.waiters[m]; found {
+		r.remove(w)
+		r.ended(w)
 	} else {
-		g.slow = g.slow || now.Sub(m.received) >= slowAge
-		r.idle(g)
+		w.slow = w.slow || now.Sub(m.received) >= slowAge
+		r.idle(w)
 	}
 }
 
@@ -266,14 +266,14 @@ func (r *waitingRoom) size() int {
 	return r.all.Len() - r.ordered
 }
 
-// guests lists the messages in the room that are not withheld, in the order of arrival.
-func (r *waitingRoom) guests() []*message {
+// messages lists the messages in the room that are not withheld, in the order of arrival.
+func (r *waitingRoom) messages() []*message {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	out := make([]*message, 0, r.all.Len())
 	for e := r.all.Front(); e != nil; e = e.Next() {
-		if g := e.Value.(*guest); g.in != r.kept {
-			out = append(out, g.m)
+		if w := e.Value.(*waiter); w.in != r.kept {
+			out = append(out, w.m)
 		}
 	}
 	return out
@@ -286,11 +286,11 @@ func (r *waitingRoom) leave(must func(*message) bool) []*message {
 	defer r.mu.Unlock()
 	var out []*message
 	for e := r.all.Front(); e != nil; {
-		g := e.Value.(*guest)
+		w := e.Value.(*waiter)
 		e = e.Next()
-		if g.idle != nil && must(g.m) {
-			out = append(out, r.busy(g))
-			r.remove(g)
+		if w.idle != nil && must(w.m) {
+			out = append(out, r.busy(w))
+			r.remove(w)
 		}
 	}
 	return out
