@@ -37,7 +37,7 @@ func (s *session) look(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-s.arrivals.more:
-		case <-s.room.again:
+		case <-s.room.lookNow:
 		case <-s.idlers():
 		}
 		if s.arrivals.count() < lookupEnough {

@@ -39,8 +39,8 @@ type waitingRoom struct {
 	slowLimit    int           // most settlers that wait for slow messages at the same time
 	slowDue      time.Time     // when the next share of the slow messages is to be looked up again
 	slowAll      bool          // all slow messages are to be looked up, at once
-	seats        chan struct{} // a token for a settler to look at the lists
-	again        chan struct{} // a transaction has ended: others may share its fate
+	settlable    chan struct{} // woken when a settler may find a message
+	lookNow      chan struct{} // woken when a transaction has ended: others may share its fate
 }
 
 type waiter struct {
@@ -59,8 +59,8 @@ func newWaitingRoom(settlers int) *waitingRoom {
 		all:       list.New(),
 		waiters:   make(map[*message]*waiter),
 		slowLimit: max(1, settlers/2),
-		seats:     make(chan struct{}, 1),
-		again:     make(chan struct{}, 1),
+		settlable: make(chan struct{}, 1),
+		lookNow:   make(chan struct{}, 1),
 	}
 }
 
@@ -85,7 +85,7 @@ func (r *waitingRoom) idle(w *waiter) {
 		w.in = r.slow
 	}
 	w.idle = w.in.PushBack(w)
-	wake(r.seats)
+	wake(r.settlable)
 }
 
 // busy removes a waiter from the idle ones.
@@ -103,7 +103,7 @@ func (r *waitingRoom) next(ctx context.Context) (m *message, slow bool) {
 			return m, slow
 		}
 		select {
-		case <-r.seats:
+		case <-r.settlable:
 		case <-ctx.Done():
 			return nil, false
 		}
@@ -125,7 +125,7 @@ func (r *waitingRoom) pick() (m *message, slow bool) {
 		r.slowSettling++
 	}
 	if r.fresh.Len()+r.slow.Len() > 1 {
-		wake(r.seats) // for the next settler
+		wake(r.settlable) // for the next settler
 	}
 	return r.busy(w), w.slow
 }
@@ -144,7 +144,7 @@ func (r *waitingRoom) waited(m *message, stays bool) {
 		return
 	}
 	r.remove(w)
-	wake(r.seats)
+	wake(r.settlable)
 	r.ended(w)
 }
 
@@ -165,7 +165,7 @@ func (r *waitingRoom) withhold(m *message) {
 	m.withheld = true
 	w.in = r.kept
 	w.idle = w.in.PushBack(w)
-	wake(r.seats)
+	wake(r.settlable)
 }
 
 // release returns withheld messages to the idle ones, because there is evidence.
@@ -194,7 +194,7 @@ func (r *waitingRoom) ended(w *waiter) {
 		r.slowAll = true
 	}
 	if r.fresh.Len() > 0 || w.slow && r.slow.Len() > 0 {
-		wake(r.again)
+		wake(r.lookNow)
 	}
 }
 

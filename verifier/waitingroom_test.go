@@ -63,7 +63,7 @@ func TestTheEndOfASlowTransactionHasAllSlowMessagesLookedUpAtOnce(t *testing.T) 
 			r.grow(now)
 			end(r, now)
 			select {
-			case <-r.again:
+			case <-r.lookNow:
 			default:
 				t.Error("no settler is woken to look again")
 			}
