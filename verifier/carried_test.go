@@ -30,7 +30,7 @@ func carryingSession(ledger driver.Ledger) *session {
 	s.forgetter = newForgetter(ledger, s.log, &s.stats.abandoned)
 	s.opts, _ = (&Options{Logger: s.log}).withDefaults()
 	s.forwarder = &forwarder{holds: s.holds, log: s.log, ended: s.ended, ready: newGatherer[*publication](),
-		careful: newGatherer[*publication](), stuck: newGatherer[*publication]()}
+		solo: newGatherer[*publication](), stuck: newGatherer[*publication]()}
 	return s
 }
 

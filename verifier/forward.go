@@ -20,9 +20,9 @@ import (
 //
 // Most messages go over the main channel, without waiting for each other's confirms. A publish that
 // the broker refuses (missing exchange, no right, refused property) closes the channel, and the
-// fate of everything in flight there is unknown. All of it then goes over careful channels, one
+// fate of everything in flight there is unknown. All of it then goes over solo channels, one
 // message at a time, which identifies the refused message. From then on, messages for its exchange
-// also go over careful channels, until one of them succeeds.
+// also go over solo channels, until one of them succeeds.
 //
 // A target that does not confirm falls behind: messages published to others a while later are
 // confirmed. Then it is held, before it delays others: after a burst of messages to a quorum queue
@@ -30,7 +30,7 @@ import (
 // other targets' messages go on over a new main channel, and messages that the broker has not read
 // are published there again. Messages in flight on the old channel may still be confirmed; if their
 // confirms do not come in time, they count as failed. If the whole main channel is silent for so
-// long, the culprit is unknown. Then everything in flight there goes over the careful channels.
+// long, the culprit is unknown. Then everything in flight there goes over the solo channels.
 //
 // A channel without confirms is left together with its connection: a queue that does not answer
 // blocks the broker's side of the channel, which then does not answer its closing either, and in
@@ -51,9 +51,9 @@ type forwarder struct {
 	ended  func(*publication, fate, error) // takes over publications that have ended; it must not block
 	moving counter                         // publications in the forwarder, except those waiting in holds
 
-	ready   *gatherer[*publication] // to be published
-	careful *gatherer[*publication] // to be published alone
-	stuck   *gatherer[*publication] // the same, for targets that did not confirm: these wait only for each other
+	ready *gatherer[*publication] // to be published
+	solo  *gatherer[*publication] // to be published alone
+	stuck *gatherer[*publication] // the same, for targets that did not confirm: these wait only for each other
 
 	closing sync.WaitGroup // connections that were left and have nothing in flight
 
@@ -84,10 +84,10 @@ func (f *forwarder) run(ctx context.Context) error {
 	defer context.AfterFunc(ctx, f.main.leave)() // the first main channel is older than ctx
 	group.Go(func() error { return f.runMain(ctx) })
 	group.Go(func() error { return f.watchMain(ctx) })
-	shared := &carefulConnections{connect: f.connect, borrow: f.mainConnection}
-	for range carefulChannels {
-		group.Go(func() error { return f.runCareful(ctx, f.careful, shared) })
-		group.Go(func() error { return f.runCareful(ctx, f.stuck, &carefulConnections{connect: f.connect}) })
+	shared := &soloConnections{connect: f.connect, borrow: f.mainConnection}
+	for range soloChannels {
+		group.Go(func() error { return f.runSolo(ctx, f.solo, shared) })
+		group.Go(func() error { return f.runSolo(ctx, f.stuck, &soloConnections{connect: f.connect}) })
 	}
 	return group.Wait()
 }
@@ -137,7 +137,7 @@ func (f *forwarder) abandon(must func(*publication) bool) []*publication {
 
 // takeBack removes publications that wait for a channel.
 func (f *forwarder) takeBack(must func(*publication) bool) (out []*publication) {
-	for _, g := range []*gatherer[*publication]{f.ready, f.careful, f.stuck} {
+	for _, g := range []*gatherer[*publication]{f.ready, f.solo, f.stuck} {
 		out = append(out, g.remove(must)...)
 	}
 	for _, p := range out {
@@ -220,12 +220,12 @@ func (f *forwarder) runMain(ctx context.Context) error {
 		for batch := f.ready.take(f.limit); len(batch) > 0; batch = batch[1:] {
 			p := batch[0]
 			switch {
-			case p.alone:
-				p.alone = false
+			case p.solo:
+				p.solo = false
 				f.stuck.add(p)
 				continue
 			case f.isSuspect(p.to.Exchange):
-				f.careful.add(p)
+				f.solo.add(p)
 				continue
 			}
 			err := f.amongOthers(ctx, p)
@@ -299,7 +299,7 @@ func (f *forwarder) report(ctx context.Context, p *publication, err error) {
 	case errors.Is(err, bridge.ErrNacked):
 		f.failed(p, Full, fullQueue)
 	case ctx.Err() == nil:
-		f.careful.add(p) // a suspect, or in flight when the connection was lost
+		f.solo.add(p) // a suspect, or in flight when the connection was lost
 	}
 }
 
@@ -520,7 +520,7 @@ func (f *forwarder) clear(c *mainChannel, now time.Time) {
 	_, _, silent := c.look(now, f.timeout)
 	for _, p := range c.giveUp(now, f.timeout, silent) {
 		if silent {
-			f.careful.add(p)
+			f.solo.add(p)
 		} else {
 			f.failed(p, Stuck, noConfirm)
 		}

@@ -305,7 +305,7 @@ func (t *hold) exists() {
 // for too long (givesUp). It releases a working target when all its waiting messages may be tried
 // together, and any other target some time after no message waits for it.
 //
-// At most carefulChannels silent targets are tried at a time, the longest due first. The messages
+// At most soloChannels silent targets are tried at a time, the longest due first. The messages
 // of the others wait here, where they can be set aside.
 func (h *holds) tick(now time.Time) (again, dead []*publication) {
 	h.mu.Lock()
@@ -357,7 +357,7 @@ func (h *holds) tick(now time.Time) (again, dead []*publication) {
 		}
 	}
 	slices.SortFunc(due, func(a, b *hold) int { return a.due.Compare(b.due) })
-	for _, target := range due[:min(len(due), max(0, carefulChannels-trying))] {
+	for _, target := range due[:min(len(due), max(0, soloChannels-trying))] {
 		again = append(again, h.try(target, 1)...)
 	}
 	return again, dead
@@ -389,7 +389,7 @@ func (h *holds) try(target *hold, n int) []*publication {
 	trials := target.waiting[:n]
 	for _, p := range trials {
 		h.count -= p.crowds()
-		p.trial, p.alone = true, target.silent
+		p.trial, p.solo = true, target.silent
 	}
 	target.waiting = target.waiting[n:]
 	target.trying = n

@@ -133,29 +133,29 @@ func TestATargetThatLeftAMessageUnansweredIsTriedAloneUntilItWorks(t *testing.T)
 				return h.again[0]
 			}
 			p := trial()
-			if p.alone != c.alone {
-				t.Fatalf("the first trial goes alone: %t", p.alone)
+			if p.solo != c.alone {
+				t.Fatalf("the first trial goes alone: %t", p.solo)
 			}
 			p.slow = false
 			h.failed(p, Full, problem{})
-			if p = trial(); p.alone != c.alone {
-				t.Errorf("after a nack the next trial goes alone: %t", p.alone)
+			if p = trial(); p.solo != c.alone {
+				t.Errorf("after a nack the next trial goes alone: %t", p.solo)
 			}
 			h.ended(p, false)
-			if p = trial(); p.alone != c.alone || len(h.again) != 1 {
-				t.Errorf("after one that was refused for itself %d are tried, alone: %t", len(h.again), p.alone)
+			if p = trial(); p.solo != c.alone || len(h.again) != 1 {
+				t.Errorf("after one that was refused for itself %d are tried, alone: %t", len(h.again), p.solo)
 			}
 			h.ended(p, true)
-			if p = trial(); p.alone || len(h.again) != 2 {
-				t.Errorf("it works, and %d are tried, alone: %t", len(h.again), p.alone)
+			if p = trial(); p.solo || len(h.again) != 2 {
+				t.Errorf("it works, and %d are tried, alone: %t", len(h.again), p.solo)
 			}
 			h.failed(publicationsTo("target", 1)[0], Stuck, problem{}) // one that was on its way for long
 			for _, p := range h.again {
 				h.ended(p, true)
 			}
 			h.failed(publicationsTo("target", 1)[0], Stuck, problem{})
-			if p = trial(); !p.alone || len(h.again) != 1 {
-				t.Errorf("it is silent again, and %d are tried, alone: %t", len(h.again), p.alone)
+			if p = trial(); !p.solo || len(h.again) != 1 {
+				t.Errorf("it is silent again, and %d are tried, alone: %t", len(h.again), p.solo)
 			}
 		})
 	}
@@ -438,16 +438,16 @@ func TestTheNextSessionKnowsTheHeldTargets(t *testing.T) {
 
 func TestNoMoreSilentTargetsAreTriedThanThereAreChannels(t *testing.T) {
 	h := newTickedHolds(time.Hour)
-	for i := range 3 * carefulChannels {
+	for i := range 3 * soloChannels {
 		h.failed(publicationsTo(fmt.Sprint(i), 1)[0], Stuck, noConfirm)
 	}
 	h.tick(later())
-	if len(h.again) != carefulChannels || h.size() != 2*carefulChannels {
+	if len(h.again) != soloChannels || h.size() != 2*soloChannels {
 		t.Fatalf("%d are tried, %d wait", len(h.again), h.size())
 	}
 	h.ended(h.again[0], true)
 	h.tick(later())
-	if len(h.again) != carefulChannels+1 {
+	if len(h.again) != soloChannels+1 {
 		t.Errorf("%d are tried after one trial has ended", len(h.again))
 	}
 }

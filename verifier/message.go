@@ -57,7 +57,7 @@ type publication struct {
 	group      []*message // the messages of a group for the waiting queue
 
 	trial    bool    // an attempt at a held target
-	alone    bool    // over a careful channel, because its target was silent
+	solo     bool    // over a solo channel, because its target was silent
 	slow     bool    // the last answer took long (behindAfter)
 	problem  problem // why it was given up
 	enclosed bool    // it is a dead letter in the form of a record

@@ -243,7 +243,7 @@ func (o *Options) Connections() int {
 // connections.
 const (
 	LeastBrokerConnections = 2
-	MostBrokerConnections  = LeastBrokerConnections + 1 + carefulChannels + 1 + maxLeft
+	MostBrokerConnections  = LeastBrokerConnections + 1 + soloChannels + 1 + maxLeft
 )
 
 // allowList is Options.Allow, compiled.

@@ -51,7 +51,7 @@ func TestALaneIsLeftForLackOfRoomOnlyIfItGainsRoom(t *testing.T) {
 func TestDeadLettersOfALaneThatIsLeftAreForgotten(t *testing.T) {
 	const room = 1000
 	s := &session{holds: testHolds(time.Minute), room: newWaitingRoom(1), shards: []*shard{nil}}
-	s.forwarder = &forwarder{ready: newGatherer[*publication](), careful: newGatherer[*publication](), stuck: newGatherer[*publication]()}
+	s.forwarder = &forwarder{ready: newGatherer[*publication](), solo: newGatherer[*publication](), stuck: newGatherer[*publication]()}
 	left, next := orderedConsumer(room), orderedConsumer(room)
 	var stays []*message
 	for _, c := range []*consumer{left, next} {
@@ -82,7 +82,7 @@ func TestDeadLettersOfALaneThatIsLeftAreForgotten(t *testing.T) {
 // While the broker blocks publishing, messages stay in the forwarder, but consumers are left.
 func TestUnpublishedMessagesOfALaneThatIsLeftAreForgotten(t *testing.T) {
 	s := &session{holds: testHolds(time.Minute), room: newWaitingRoom(1), shards: []*shard{nil}}
-	s.forwarder = &forwarder{holds: s.holds, ready: newGatherer[*publication](), careful: newGatherer[*publication](), stuck: newGatherer[*publication]()}
+	s.forwarder = &forwarder{holds: s.holds, ready: newGatherer[*publication](), solo: newGatherer[*publication](), stuck: newGatherer[*publication]()}
 	var last *publication
 	for _, leave := range []bool{true, true, false} {
 		c := orderedConsumer(1000)
@@ -95,15 +95,15 @@ func TestUnpublishedMessagesOfALaneThatIsLeftAreForgotten(t *testing.T) {
 		aside := keyed("aside", 1)
 		aside.unacked = m.unacked
 		s.forwarder.moving.add(1)
-		s.forwarder.careful.add(aside.toTarget())
+		s.forwarder.solo.add(aside.toTarget())
 		if leave {
 			c.keyOrder.close()
 		}
 		s.abandon()
 	}
-	ready, careful := s.forwarder.ready.take(10), s.forwarder.careful.take(10)
-	if len(ready) != 1 || ready[0] != last || len(careful) != 1 || s.forwarder.moving.value() != 2 {
-		t.Errorf("%d and %d are to be published, %d on their way, want the last lane's only", len(ready), len(careful), s.forwarder.moving.value())
+	ready, solo := s.forwarder.ready.take(10), s.forwarder.solo.take(10)
+	if len(ready) != 1 || ready[0] != last || len(solo) != 1 || s.forwarder.moving.value() != 2 {
+		t.Errorf("%d and %d are to be published, %d on their way, want the last lane's only", len(ready), len(solo), s.forwarder.moving.value())
 	}
 }
 

@@ -143,7 +143,7 @@ func (v *Verifier) open(ctx context.Context, proven *driver.Proven) (_ *session,
 		holds:    s.holds,
 		ended:    s.ended,
 		ready:    newGatherer[*publication](),
-		careful:  newGatherer[*publication](),
+		solo:     newGatherer[*publication](),
 		stuck:    newGatherer[*publication](),
 		suspects: suspects,
 	}

@@ -349,12 +349,12 @@ var mutants = []mutant{
 		pkg:  "verifier",
 		test: "TestAMissingExchangeHoldsUpNoOtherTarget",
 		says: "messages have not come|the channel was closed",
-		edits: []edit{{"verifier/forward.go", `		f.careful.add(p) // a suspect, or in flight when the connection was lost
+		edits: []edit{{"verifier/forward.go", `		f.solo.add(p) // a suspect, or in flight when the connection was lost
 `, `		if mutant("look for the one that closes the channel among all, again and again") {
 			f.ready.add(p)
 			return
 		}
-		f.careful.add(p) // a suspect, or in flight when the connection was lost
+		f.solo.add(p) // a suspect, or in flight when the connection was lost
 `}},
 	},
 	{
@@ -362,7 +362,7 @@ var mutants = []mutant{
 		pkg:  "verifier",
 		test: "TestAMissingExchangeHoldsUpNoOtherTarget",
 		says: "a refused publish must not end the session|messages have not come|the channel was closed|not in time",
-		edits: []edit{{"verifier/careful.go", `				if channel.connection.conn.Err() == nil {
+		edits: []edit{{"verifier/solo.go", `				if channel.connection.conn.Err() == nil {
 `, `				if mutant("a refused publish ends the session") && bridge.Refusal(err) != nil {
 					return err
 				}
@@ -374,7 +374,7 @@ var mutants = []mutant{
 		pkg:  "verifier",
 		test: "TestAMessageThatTheBrokerRefusesIsDeadLettered/no_right_to_the_target",
 		says: "not in time|have not come",
-		edits: []edit{{"verifier/careful.go", `	case p.course == forward:
+		edits: []edit{{"verifier/solo.go", `	case p.course == forward:
 		f.end(`, `	case p.course == forward && mutant("a message that the broker refuses is tried for ever"):
 		f.failed(p, Full, noConfirm)
 	case p.course == forward:

@@ -8,28 +8,28 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// idleConnection is how long a careful channel keeps its connection without a message.
+// idleConnection is how long a solo channel keeps its connection without a message.
 const idleConnection = time.Minute
 
-// carefulConnections makes the connections of careful channels: one at a time, which the channels
+// soloConnections makes the connections of solo channels: one at a time, which the channels
 // share. A refused publish closes only its channel. A channel that waits for a confirm holds up
-// other channels of its connection only if it has many messages in flight; a careful channel has
+// other channels of its connection only if it has many messages in flight; a solo channel has
 // one. So suspects share one connection. A target that did not confirm keeps the broker's side of
 // its channel busy for long, so its connection is left to the channels that still use it.
-type carefulConnections struct {
+type soloConnections struct {
 	connect func(context.Context) (*bridge.Connection, error)
 	// borrow returns the main channel's connection, if there is one. A suspect costs that connection a
 	// channel at most. Nil: these channels may not borrow.
 	borrow func() *bridge.Connection
 
 	mu      sync.Mutex
-	current *carefulConnection // nil: none yet, or it was left
-	again   time.Time          // earliest time of the next attempt to connect
+	current *soloConnection // nil: none yet, or it was left
+	again   time.Time       // earliest time of the next attempt to connect
 	wait    time.Duration
 }
 
-// A carefulConnection is a connection and the number of channels that use it.
-type carefulConnection struct {
+// A soloConnection is a connection and the number of channels that use it.
+type soloConnection struct {
 	conn     *bridge.Connection
 	users    int
 	borrowed bool
@@ -37,7 +37,7 @@ type carefulConnection struct {
 
 // get returns the connection for one more channel. If no separate connection can be opened now, for
 // example at a limit of the user's connections, get returns the main channel's connection.
-func (c *carefulConnections) get(ctx context.Context) (*carefulConnection, error) {
+func (c *soloConnections) get(ctx context.Context) (*soloConnection, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.current != nil && c.current.conn.Err() != nil {
@@ -52,7 +52,7 @@ func (c *carefulConnections) get(ctx context.Context) (*carefulConnection, error
 		var conn *bridge.Connection
 		if conn, err = c.connect(ctx); err == nil {
 			c.wait = 0
-			c.current = &carefulConnection{conn: conn, users: 1}
+			c.current = &soloConnection{conn: conn, users: 1}
 			return c.current, nil
 		}
 		c.wait = min(max(2*c.wait, firstReconnect), mostReconnect)
@@ -60,7 +60,7 @@ func (c *carefulConnections) get(ctx context.Context) (*carefulConnection, error
 	}
 	if c.borrow != nil {
 		if conn := c.borrow(); conn != nil {
-			return &carefulConnection{conn: conn, users: 1, borrowed: true}, nil
+			return &soloConnection{conn: conn, users: 1, borrowed: true}, nil
 		}
 	}
 	if err == nil {
@@ -71,7 +71,7 @@ func (c *carefulConnections) get(ctx context.Context) (*carefulConnection, error
 
 // stale reports whether a channel should change to another connection: its connection was left, or
 // is borrowed and an attempt to connect is due.
-func (c *carefulConnections) stale(connection *carefulConnection) bool {
+func (c *soloConnections) stale(connection *soloConnection) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if connection.borrowed {
@@ -82,7 +82,7 @@ func (c *carefulConnections) stale(connection *carefulConnection) bool {
 
 // release removes one channel from the users of a connection. The last one closes the connection.
 // With leave no further channel gets it.
-func (c *carefulConnections) release(connection *carefulConnection, leave bool) {
+func (c *soloConnections) release(connection *soloConnection, leave bool) {
 	c.mu.Lock()
 	connection.users--
 	last := connection.users == 0 && !connection.borrowed
@@ -95,15 +95,15 @@ func (c *carefulConnections) release(connection *carefulConnection, leave bool) 
 	}
 }
 
-// A carefulChannel publishes one message at a time. It is opened when it has a message.
-type carefulChannel struct {
-	from       *carefulConnections
-	connection *carefulConnection // nil: none
-	publisher  *bridge.Publisher  // nil: none
+// A soloChannel publishes one message at a time. It is opened when it has a message.
+type soloChannel struct {
+	from       *soloConnections
+	connection *soloConnection   // nil: none
+	publisher  *bridge.Publisher // nil: none
 }
 
 // open makes sure that there is a channel to publish over.
-func (c *carefulChannel) open(ctx context.Context) (err error) {
+func (c *soloChannel) open(ctx context.Context) (err error) {
 	if c.connection != nil && c.from.stale(c.connection) {
 		c.release()
 	}
@@ -119,12 +119,12 @@ func (c *carefulChannel) open(ctx context.Context) (err error) {
 }
 
 // release ends the channel, and closes the connection if no other channel uses it.
-func (c *carefulChannel) release() { c.end(false) }
+func (c *soloChannel) release() { c.end(false) }
 
 // leave is release for a connection that has failed or a target that did not confirm.
-func (c *carefulChannel) leave() { c.end(true) }
+func (c *soloChannel) leave() { c.end(true) }
 
-func (c *carefulChannel) end(leave bool) {
+func (c *soloChannel) end(leave bool) {
 	if c.connection != nil {
 		if c.publisher != nil && !leave {
 			c.publisher.Close()
@@ -135,7 +135,7 @@ func (c *carefulChannel) end(leave bool) {
 }
 
 // idle returns a timer that fires when the connection has had no message for idleConnection.
-func (c *carefulChannel) idle() <-chan time.Time {
+func (c *soloChannel) idle() <-chan time.Time {
 	if c.connection == nil {
 		return nil
 	}

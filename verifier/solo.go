@@ -11,21 +11,21 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// carefulChannels is the number of suspects that are published at the same time, and also the
+// soloChannels is the number of suspects that are published at the same time, and also the
 // number of trials of stuck targets.
-const carefulChannels = 4
+const soloChannels = 4
 
-// A careful channel without a connection retries after pauses between these.
+// A solo channel without a connection retries after pauses between these.
 const (
 	firstReconnect = 100 * time.Millisecond
 	mostReconnect  = 5 * time.Second
 )
 
-// runCareful publishes one message at a time, over its own channel. Without a connection the
-// messages wait, here or for another careful channel. No verdict depends on a careful channel, so
+// runSolo publishes one message at a time, over its own channel. Without a connection the
+// messages wait, here or for another solo channel. No verdict depends on a solo channel, so
 // its failures end no session.
-func (f *forwarder) runCareful(ctx context.Context, messages *gatherer[*publication], connections *carefulConnections) error {
-	channel := &carefulChannel{from: connections}
+func (f *forwarder) runSolo(ctx context.Context, messages *gatherer[*publication], connections *soloConnections) error {
+	channel := &soloChannel{from: connections}
 	defer channel.release()
 	wait := newBackOff(firstReconnect, mostReconnect)
 	for {
@@ -44,7 +44,7 @@ func (f *forwarder) runCareful(ctx context.Context, messages *gatherer[*publicat
 			}
 			err := channel.open(ctx)
 			if err == nil {
-				err = f.alone(ctx, channel.publisher, p)
+				err = f.publishSolo(ctx, channel.publisher, p)
 				if ctx.Err() != nil {
 					return nil
 				}
@@ -97,8 +97,8 @@ func (f *forwarder) conclude(p *publication, err error) (stuck bool) {
 	return false
 }
 
-// alone publishes p and waits for its result.
-func (f *forwarder) alone(ctx context.Context, channel *bridge.Publisher, p *publication) error {
+// publishSolo publishes p and waits for its result.
+func (f *forwarder) publishSolo(ctx context.Context, channel *bridge.Publisher, p *publication) error {
 	ctx, cancel := context.WithTimeout(ctx, f.timeout)
 	defer cancel()
 	defer func(began time.Time) { p.slow = time.Since(began) >= behindAfter }(time.Now())
