@@ -30,7 +30,7 @@ import (
 // other targets' messages go on over a new main channel, and messages that the broker has not read
 // are published there again. Messages in flight on the old channel may still be confirmed; if their
 // confirms do not come in time, they count as failed. If the whole main channel is silent for so
-// long, the culprit is unknown. Then everything in flight there goes over the solo channels.
+// long, the stuck target is unknown. Then everything in flight there goes over the solo channels.
 //
 // A channel without confirms is left together with its connection: a queue that does not answer
 // blocks the broker's side of the channel, which then does not answer its closing either, and in

@@ -400,7 +400,7 @@ func TestTheNextSessionKnowsTheHeldTargets(t *testing.T) {
 	h.targets[target].missingSince = began
 	h.targets[target].silent = true
 	f := &forwarder{holds: h.holds, suspects: map[string]bool{"missing": true}}
-	var c culprits
+	var c rememberedTargets
 	ended := time.Now()
 	c.remember(f, ended)
 	h.failed(publicationsTo("target", 1)[0], Full, problem{}) // a late report of the ended session

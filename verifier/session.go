@@ -128,7 +128,7 @@ func (v *Verifier) open(ctx context.Context, proven *driver.Proven) (_ *session,
 	if s.ledger.Features().Carries {
 		s.carried = newCarriedSet(s.opts.Prefetch, bytes.staging)
 	}
-	held, suspects := v.culprits.recall(time.Now())
+	held, suspects := v.remembered.recall(time.Now())
 	s.holds = newHolds(&s.opts, s.more, held)
 	publishing, err := v.broker.Connect(ctx)
 	if err != nil {

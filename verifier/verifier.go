@@ -29,7 +29,7 @@ type Verifier struct {
 	now    present
 	jobs   sideJobs
 
-	culprits    culprits // only Run uses them
+	remembered  rememberedTargets // only Run uses them
 	connections *connections
 	forgetter   *forgetter
 	toucher     *toucher
@@ -94,7 +94,7 @@ func (v *Verifier) Run(ctx context.Context) error {
 			began := time.Now()
 			v.now.begin(s, began)
 			err = s.run(ctx)
-			v.culprits.remember(s.forwarder, time.Now())
+			v.remembered.remember(s.forwarder, time.Now())
 			if time.Since(began) > wait.MaxInterval {
 				wait.Reset()
 			}

@@ -385,9 +385,9 @@ var mutants = []mutant{
 		pkg:  "verifier",
 		test: "TestTheNextSessionKnowsTheCulprit",
 		says: "times a channel was closed",
-		edits: []edit{{"verifier/verifier.go", `			v.culprits.remember(s.forwarder, time.Now())
-`, `			if !mutant("a session forgets the culprits of the last one") {
-				v.culprits.remember(s.forwarder, time.Now())
+		edits: []edit{{"verifier/verifier.go", `			v.remembered.remember(s.forwarder, time.Now())
+`, `			if !mutant("a session forgets the rememberedTargets of the last one") {
+				v.remembered.remember(s.forwarder, time.Now())
 			}
 `}},
 	},
