@@ -22,14 +22,14 @@ import (
 func carryingSession(ledger driver.Ledger) *session {
 	s := &session{
 		ledger: ledger, log: slog.New(slog.DiscardHandler), stats: &counters{}, jobs: newSideJobs(slog.New(slog.DiscardHandler)),
-		holds: testHolds(time.Minute), arrivals: newGatherer[*message](), room: newWaitingRoom(1),
+		held: testHolds(time.Minute), arrivals: newGatherer[*message](), room: newWaitingRoom(1),
 		staging: newConsumer("twoqueue", 3000, 64<<20, time.Hour, nil), waiting: newConsumer("twoqueue.waiting", 1500, 64<<20, time.Hour, nil),
 		carried: newCarriedSet(3000, 64<<20), toucher: newToucher(ledger), toTouch: newGatherer[*message](),
 		evidence: &evidence{}, more: make(chan struct{}, 1), toForget: newGatherer[*message](),
 	}
 	s.forgetter = newForgetter(ledger, s.log, &s.stats.abandoned)
 	s.opts, _ = (&Options{Logger: s.log}).withDefaults()
-	s.forwarder = &forwarder{holds: s.holds, log: s.log, ended: s.ended, ready: newGatherer[*publication](),
+	s.forwarder = &forwarder{held: s.held, log: s.log, ended: s.ended, ready: newGatherer[*publication](),
 		solo: newGatherer[*publication](), stuck: newGatherer[*publication]()}
 	return s
 }
@@ -140,7 +140,7 @@ func TestACarriedRowStaysUntilTheConfirm(t *testing.T) {
 		if len(to) != 1 {
 			t.Fatalf("%d messages are forwarded", len(to))
 		}
-		s.holds.failed(to[0], Missing, problem{})
+		s.held.enqueueFailed(to[0], Missing, problem{})
 		w.wait(time.Minute)
 		if deleted > 0 || len(s.toForget.take(10)) > 0 || m.isAcked() {
 			t.Error("a row is deleted before the confirm, or its message acked")
@@ -269,7 +269,7 @@ func TestTheStageTimeOfAHeldMessageIsMovedOn(t *testing.T) {
 		if ledger.times(inFlight.staged.ID) != 0 {
 			t.Error("a message that was just judged is touched")
 		}
-		s.holds.failed(publicationsTo("target", 1)[0], Full, problem{})
+		s.held.enqueueFailed(publicationsTo("target", 1)[0], Full, problem{})
 		wait(touchInterval + time.Millisecond)
 		if n := ledger.times(inFlight.staged.ID); n != 1 {
 			t.Errorf("it is touched %d times once its target is held", n)

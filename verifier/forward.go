@@ -15,7 +15,7 @@ import (
 )
 
 // A forwarder publishes messages and tracks which are safe: confirmed and not returned (rule 4 of
-// package bridge). If a target does not take a message, the message waits in holds and is published
+// package bridge). If a target does not take a message, the message waits in heldTargets and is published
 // again, until its fate is known.
 //
 // Most messages go over the main channel, without waiting for each other's confirms. A publish that
@@ -47,9 +47,9 @@ type forwarder struct {
 	copies  int // Options.Copies
 	log     *slog.Logger
 
-	holds  *holds
+	held   *heldTargets
 	ended  func(*publication, fate, error) // takes over publications that have ended; it must not block
-	moving counter                         // publications in the forwarder, except those waiting in holds
+	moving counter                         // publications in the forwarder, except those waiting in heldTargets
 
 	ready *gatherer[*publication] // to be published
 	solo  *gatherer[*publication] // to be published alone
@@ -95,7 +95,7 @@ func (f *forwarder) run(ctx context.Context) error {
 // publish queues a publication.
 func (f *forwarder) publish(p *publication) {
 	f.moving.add(1)
-	if !f.waits(p) {
+	if !f.enqueueIfHeld(p) {
 		f.ready.add(p)
 	}
 }
@@ -127,12 +127,12 @@ func (f *forwarder) abandon(must func(*publication) bool) []*publication {
 	f.mu.Unlock()
 	for _, c := range channels {
 		for _, p := range c.abandon(must) {
-			f.holds.ended(p, false)
+			f.held.noteEnd(p, false)
 			f.moving.add(-1)
 			out = append(out, p)
 		}
 	}
-	return append(out, f.holds.remove(must)...)
+	return append(out, f.held.remove(must)...)
 }
 
 // takeBack removes publications that wait for a channel.
@@ -141,7 +141,7 @@ func (f *forwarder) takeBack(must func(*publication) bool) (out []*publication) 
 		out = append(out, g.remove(must)...)
 	}
 	for _, p := range out {
-		f.holds.ended(p, false) // if it was a trial, the trial did not happen
+		f.held.noteEnd(p, false) // if it was a trial, the trial did not happen
 	}
 	f.moving.add(-len(out))
 	return out
@@ -149,7 +149,7 @@ func (f *forwarder) takeBack(must func(*publication) bool) (out []*publication) 
 
 // retry retries held targets, and gives up messages that have been unroutable for too long.
 func (f *forwarder) retry(now time.Time) {
-	again, dead := f.holds.tick(now)
+	again, dead := f.held.tick(now)
 	f.moving.add(len(again) + len(dead))
 	for _, p := range dead {
 		f.end(p, expired, nil)
@@ -161,9 +161,9 @@ func (f *forwarder) retry(now time.Time) {
 
 // waits queues p at its target if the target is held, and reports whether it is. A copy for the
 // audit queue never waits and is never retried: it ends.
-func (f *forwarder) waits(p *publication) bool {
+func (f *forwarder) enqueueIfHeld(p *publication) bool {
 	switch {
-	case !f.holds.takes(p):
+	case !f.held.enqueueIfHeld(p):
 		return false
 	case p.course == audit:
 		f.end(p, leftOut, nil)
@@ -185,20 +185,20 @@ func (f *forwarder) failed(p *publication, reason HoldReason, why problem) {
 		if reason == Full && p.to.Exchange != "" {
 			m.nacks, m.nackedAt = m.nacks+1, time.Now()
 			if m.nacks >= int64(f.copies) {
-				f.holds.nackedOut(p, why)
+				f.held.nackedOut(p, why)
 				f.end(p, nackedOut, nil)
 				return
 			}
 		}
 	}
-	f.holds.failed(p, reason, why)
+	f.held.enqueueFailed(p, reason, why)
 	f.moving.add(-1)
 }
 
 // end passes p to the next stage. p stays in moving until the next stage has counted it, so drain
 // overlooks no message.
 func (f *forwarder) end(p *publication, what fate, err error) {
-	f.holds.ended(p, what == placed)
+	f.held.noteEnd(p, what == placed)
 	f.ended(p, what, err)
 	f.moving.add(-1)
 }
@@ -262,7 +262,7 @@ func (f *forwarder) amongOthers(ctx context.Context, p *publication) error {
 		}
 		// A target is held before its channel is left, so a publication that waited for room on the old
 		// channel does not reach the new one.
-		if f.waits(p) {
+		if f.enqueueIfHeld(p) {
 			return nil
 		}
 		one := main.begin(p)
@@ -465,7 +465,7 @@ func (f *forwarder) lookAt(main *mainChannel, now time.Time) {
 	behind, overdue, silent := main.look(now, f.timeout)
 	leave := overdue || silent
 	for _, to := range behind {
-		leave = f.holds.behind(to) || leave
+		leave = f.held.holdStuck(to) || leave
 	}
 	if !leave {
 		return

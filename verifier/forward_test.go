@@ -25,7 +25,7 @@ func TestTheForwarderCountsAMessageUntilItIsHandedOn(t *testing.T) {
 			f.end(p, placed, nil)
 		}},
 		"refused after its target was held": {forward, refused, func(f *forwarder, p *publication) {
-			f.holds.behind(p.to)
+			f.held.holdStuck(p.to)
 			f.publish(p)
 			f.retry(later())
 			f.end(p, refused, nil)
@@ -40,13 +40,13 @@ func TestTheForwarderCountsAMessageUntilItIsHandedOn(t *testing.T) {
 			f.failed(p, Full, problem{})
 		}},
 		"left out, since the audit queue is held": {audit, leftOut, func(f *forwarder, p *publication) {
-			f.holds.behind(p.to)
+			f.held.holdStuck(p.to)
 			f.publish(p)
 		}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			f := &forwarder{holds: testHolds(time.Minute), ready: newGatherer[*publication](), log: slog.New(slog.DiscardHandler), copies: 10}
+			f := &forwarder{held: testHolds(time.Minute), ready: newGatherer[*publication](), log: slog.New(slog.DiscardHandler), copies: 10}
 			p := publicationsTo("target", 1)[0]
 			p.course = test.course
 			ends := 0
@@ -60,8 +60,8 @@ func TestTheForwarderCountsAMessageUntilItIsHandedOn(t *testing.T) {
 				}
 			}
 			test.play(f, p)
-			if ends != 1 || f.moving.value() != 0 || f.holds.size() != 0 {
-				t.Errorf("it ends %d times; %d are counted and %d wait", ends, f.moving.value(), f.holds.size())
+			if ends != 1 || f.moving.value() != 0 || f.held.size() != 0 {
+				t.Errorf("it ends %d times; %d are counted and %d wait", ends, f.moving.value(), f.held.size())
 			}
 		})
 	}

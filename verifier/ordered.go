@@ -180,7 +180,7 @@ func (s *session) settleDown(ctx context.Context, c *consumer) {
 	ticker := time.NewTicker(lookInterval)
 	defer ticker.Stop()
 	late := time.After(s.opts.ConfirmTimeout + time.Second)
-	free := func(m *message) bool { return !s.holds.has(m.staged.Target()) }
+	free := func(m *message) bool { return !s.held.has(m.staged.Target()) }
 	for slices.ContainsFunc(c.keyOrder.underWay(), free) {
 		select {
 		case <-ctx.Done():
@@ -221,7 +221,7 @@ func (s *session) abandon() {
 		return
 	}
 	s.room.leave((*message).over)
-	s.holds.forget((*message).over)
+	s.held.forget((*message).over)
 	s.forwarder.forget((*message).over)
 }
 

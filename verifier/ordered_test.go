@@ -50,7 +50,7 @@ func TestALaneIsLeftForLackOfRoomOnlyIfItGainsRoom(t *testing.T) {
 // Otherwise a dead queue that is full or missing would gather a copy for each channel that is left.
 func TestDeadLettersOfALaneThatIsLeftAreForgotten(t *testing.T) {
 	const room = 1000
-	s := &session{holds: testHolds(time.Minute), room: newWaitingRoom(1), shards: []*shard{nil}}
+	s := &session{held: testHolds(time.Minute), room: newWaitingRoom(1), shards: []*shard{nil}}
 	s.forwarder = &forwarder{ready: newGatherer[*publication](), solo: newGatherer[*publication](), stuck: newGatherer[*publication]()}
 	left, next := orderedConsumer(room), orderedConsumer(room)
 	var stays []*message
@@ -63,7 +63,7 @@ func TestDeadLettersOfALaneThatIsLeftAreForgotten(t *testing.T) {
 		c.keyOrder.ready(judged)
 		for _, m := range []*message{malformed, judged} {
 			m.why = deathReason{wire.DeadMalformed, ""}
-			s.holds.failed(m.toDead("staging.dead", time.Now()), Full, problem{})
+			s.held.enqueueFailed(m.toDead("staging.dead", time.Now()), Full, problem{})
 		}
 		stays = []*message{malformed, judged}
 	}
@@ -72,7 +72,7 @@ func TestDeadLettersOfALaneThatIsLeftAreForgotten(t *testing.T) {
 	if a, b := len(left.keyOrder.underWay()), len(next.keyOrder.underWay()); a != 0 || b != 1 {
 		t.Errorf("%d of the lane that is left are on their way, %d of the next one", a, b)
 	}
-	for _, target := range s.holds.targets {
+	for _, target := range s.held.targets {
 		if len(target.waiting) != 2 || target.waiting[0].message != stays[0] || target.waiting[1].message != stays[1] {
 			t.Errorf("%d wait for the dead queue, want the two of the next lane", len(target.waiting))
 		}
@@ -81,8 +81,8 @@ func TestDeadLettersOfALaneThatIsLeftAreForgotten(t *testing.T) {
 
 // While the broker blocks publishing, messages stay in the forwarder, but consumers are left.
 func TestUnpublishedMessagesOfALaneThatIsLeftAreForgotten(t *testing.T) {
-	s := &session{holds: testHolds(time.Minute), room: newWaitingRoom(1), shards: []*shard{nil}}
-	s.forwarder = &forwarder{holds: s.holds, ready: newGatherer[*publication](), solo: newGatherer[*publication](), stuck: newGatherer[*publication]()}
+	s := &session{held: testHolds(time.Minute), room: newWaitingRoom(1), shards: []*shard{nil}}
+	s.forwarder = &forwarder{held: s.held, ready: newGatherer[*publication](), solo: newGatherer[*publication](), stuck: newGatherer[*publication]()}
 	var last *publication
 	for _, leave := range []bool{true, true, false} {
 		c := orderedConsumer(1000)
@@ -111,7 +111,7 @@ func TestUnpublishedMessagesOfALaneThatIsLeftAreForgotten(t *testing.T) {
 func TestTheEndOfAVerifierWaitsForNoExchange(t *testing.T) {
 	for name, age := range map[string]time.Duration{"while a lane is used": 0, "while it is left": 2 * time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &session{opts: Options{ConfirmTimeout: time.Hour}, holds: testHolds(time.Minute)}
+			s := &session{opts: Options{ConfirmTimeout: time.Hour}, held: testHolds(time.Minute)}
 			c := orderedConsumer(1000)
 			first, second := keyed("key", 1), keyed("key", 2)
 			c.keyOrder.join(first)
@@ -146,14 +146,14 @@ func TestTheEndOfAVerifierWaitsForNoExchange(t *testing.T) {
 func TestALaneThatIsLeftWaitsForNoTrialAtAHeldTarget(t *testing.T) {
 	for _, held := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &session{opts: Options{ConfirmTimeout: time.Minute}, holds: testHolds(time.Hour)}
+			s := &session{opts: Options{ConfirmTimeout: time.Minute}, held: testHolds(time.Hour)}
 			c := orderedConsumer(1000)
 			m := keyed("key", 1)
 			m.staged.RoutingKey = "stuck"
 			c.keyOrder.join(m)
 			c.keyOrder.ready(m)
 			if held {
-				s.holds.behind(m.staged.Target())
+				s.held.holdStuck(m.staged.Target())
 			}
 			c.acks.took(1)
 			time.Sleep(2 * time.Hour)

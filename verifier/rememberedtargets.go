@@ -12,14 +12,14 @@ import (
 // messages. maxRemembered and maxSuspects bound them. They contain no messages: the broker delivers
 // these again.
 type rememberedTargets struct {
-	held     map[bridge.Target]*hold
+	held     map[bridge.Target]*heldTarget
 	suspects map[string]bool
 	at       time.Time // when the session ended
 }
 
 // remember stores the targets of a session that has ended.
 func (c *rememberedTargets) remember(f *forwarder, now time.Time) {
-	c.held, c.at = f.holds.keep(), now
+	c.held, c.at = f.held.forNextSession(), now
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	c.suspects = maps.Clone(f.suspects)
@@ -27,7 +27,7 @@ func (c *rememberedTargets) remember(f *forwarder, now time.Time) {
 
 // recall returns the targets for the next session. The time without a session does not count,
 // because no target was tried.
-func (c *rememberedTargets) recall(now time.Time) (held map[bridge.Target]*hold, suspects map[string]bool) {
+func (c *rememberedTargets) recall(now time.Time) (held map[bridge.Target]*heldTarget, suspects map[string]bool) {
 	suspects = maps.Clone(c.suspects)
 	if suspects == nil {
 		suspects = make(map[string]bool)

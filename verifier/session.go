@@ -23,13 +23,13 @@ var errConsumerEnded = fmt.Errorf("%w: consumer ended by the broker", bridge.Err
 
 // A session is the pipeline of the package comment, on one pair of connections:
 //
-//	take -> look ---------------> forwarder <-> holds
+//	take -> look ---------------> forwarder <-> heldTargets
 //	          \-> room -> settle -/     \-> forget -> ack
 //
 // Before forwarder a message of an ordered queue waits for its turn (keyOrder).
 //
 // A message has one owner at a time. The owner passes it on and then does not touch it again. While
-// a message waits in the room or in holds, thin may remove it and set it aside.
+// a message waits in the room or in heldTargets, thin may remove it and set it aside.
 //
 // A session does not outlive its connections: on any error the whole session ends, every unacked
 // message is redelivered, and a new session is started.
@@ -59,8 +59,8 @@ type session struct {
 	room        *waitingRoom
 	evidence    *evidence
 	turn        turn
-	holds       *holds
-	more        chan struct{} // woken when another message waits in the room or in holds
+	held        *heldTargets
+	more        chan struct{} // woken when another message waits in the room or in heldTargets
 	forwarder   *forwarder
 	connections *connections // the verifier's
 	forgetter   *forgetter   // the verifier's
@@ -129,7 +129,7 @@ func (v *Verifier) open(ctx context.Context, proven *driver.Proven) (_ *session,
 		s.carried = newCarriedSet(s.opts.Prefetch, bytes.staging)
 	}
 	held, suspects := v.remembered.recall(time.Now())
-	s.holds = newHolds(&s.opts, s.more, held)
+	s.held = newHeldTargets(&s.opts, s.more, held)
 	publishing, err := v.broker.Connect(ctx)
 	if err != nil {
 		return nil, err
@@ -140,7 +140,7 @@ func (v *Verifier) open(ctx context.Context, proven *driver.Proven) (_ *session,
 		limit:    s.opts.Prefetch,
 		copies:   s.opts.Copies,
 		log:      s.log,
-		holds:    s.holds,
+		held:     s.held,
 		ended:    s.ended,
 		ready:    newGatherer[*publication](),
 		solo:     newGatherer[*publication](),
@@ -351,7 +351,7 @@ func (s *session) consumers() []*consumer {
 func (s *session) reunite() int {
 	apart := func(m *message) bool { return m.keyOrder == nil && m.unacked.apart.Load() }
 	s.room.enter(false, s.arrivals.take(math.MaxInt)...)
-	waiting := append(s.room.leave(apart), s.holds.leave(apart)...)
+	waiting := append(s.room.leave(apart), s.held.leave(apart)...)
 	waiting = append(waiting, s.carried.part(apart)...)
 	s.setAside(waiting...)
 	return len(waiting)

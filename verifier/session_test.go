@@ -15,10 +15,10 @@ import (
 // a lookup had it when the end came.
 func TestTheMembersOfATornGroupAreSetAsideOnceAtTheEnd(t *testing.T) {
 	s := &session{
-		log: slog.New(slog.DiscardHandler), stats: &counters{}, holds: testHolds(time.Minute),
+		log: slog.New(slog.DiscardHandler), stats: &counters{}, held: testHolds(time.Minute),
 		arrivals: newGatherer[*message](), room: newWaitingRoom(1), waiting: newConsumer("w", 10, 1<<20, time.Hour, nil),
 	}
-	s.forwarder = &forwarder{holds: s.holds, ended: s.ended, ready: newGatherer[*publication]()}
+	s.forwarder = &forwarder{held: s.held, ended: s.ended, ready: newGatherer[*publication]()}
 	places := map[string]func(*message){
 		"not looked up": func(m *message) { s.arrivals.add(m) },
 		"in the room":   func(m *message) { s.room.enter(false, m) },
@@ -27,7 +27,7 @@ func TestTheMembersOfATornGroupAreSetAsideOnceAtTheEnd(t *testing.T) {
 			got, _ := s.room.pick()
 			s.room.waited(got, true)
 		},
-		"its target is held": func(m *message) { s.holds.failed(m.toTarget(), Full, problem{}) },
+		"its target is held": func(m *message) { s.held.enqueueFailed(m.toTarget(), Full, problem{}) },
 	}
 	groups := []*unackedDelivery{{consumer: s.waiting}, {consumer: s.waiting}}
 	for _, place := range places {

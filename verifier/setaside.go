@@ -12,7 +12,7 @@ import (
 // excess is the number of waiting messages from the staging queue beyond the limit (half of
 // Options.Prefetch).
 func (s *session) excess() int {
-	return s.room.size() + s.holds.size() - s.opts.mostWaiting() - int(s.waiting.open.Load())
+	return s.room.size() + s.held.size() - s.opts.mostWaiting() - int(s.waiting.open.Load())
 }
 
 // tend manages waiting messages: it retries held targets, and sets aside messages that have waited
@@ -55,7 +55,7 @@ func (s *session) thin(now time.Time) {
 			return false
 		}
 		s.room.leave(count)
-		s.holds.leave(count)
+		s.held.leave(count)
 	}
 	must := func(m *message) bool {
 		if (excess > 0 || excessBytes > 0) && fresh(m) {
@@ -65,7 +65,7 @@ func (s *session) thin(now time.Time) {
 		}
 		return s.overstays(m, now)
 	}
-	leaving := append(s.room.leave(must), s.holds.leave(must)...)
+	leaving := append(s.room.leave(must), s.held.leave(must)...)
 	// A message may wait for a channel until the broker's consumer timeout is near.
 	tooLong := func(m *message) bool { return m.keyOrder == nil && now.Sub(m.received) >= s.opts.HandBack }
 	s.setAside(append(leaving, s.forwarder.leave(tooLong)...)...)

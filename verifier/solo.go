@@ -39,7 +39,7 @@ func (f *forwarder) runSolo(ctx context.Context, messages *gatherer[*publication
 			return nil
 		}
 		for _, p := range messages.take(1) {
-			if f.waits(p) {
+			if f.enqueueIfHeld(p) {
 				continue
 			}
 			err := channel.open(ctx)

@@ -158,7 +158,7 @@ func (v *Verifier) State() State {
 	state.Keys = state.Keys[:min(len(state.Keys), oldestLimit)]
 	state.Settling = int(s.settling.Load())
 	state.Blocked = s.blocked()
-	state.Targets = s.holds.list()
+	state.Targets = s.held.list()
 	slices.SortFunc(state.Targets, func(a, b HeldTarget) int { return cmp.Compare(a.Target.String(), b.Target.String()) })
 	state.Evidence, state.WithheldSince = s.evidence.state()
 	state.Withheld = s.room.withheld()

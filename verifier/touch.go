@@ -82,7 +82,7 @@ func (s *session) touchHeld(ctx context.Context) {
 	}
 	s.jobs.touch.Run(ctx, func(ctx context.Context) (time.Duration, error) {
 		now := time.Now()
-		held := s.carried.untouched(now, s.holds.has, touchLimit)
+		held := s.carried.untouched(now, s.held.has, touchLimit)
 		held = append(held, s.forgetter.untouched(now, touchLimit-len(held))...)
 		if len(held) == 0 {
 			_ = s.toucher.failed(nil) // the next statement shows whether the database still fails

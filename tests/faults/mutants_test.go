@@ -376,7 +376,7 @@ var mutants = []mutant{
 		says: "not in time|have not come",
 		edits: []edit{{"verifier/solo.go", `	case p.course == forward:
 		f.end(`, `	case p.course == forward && mutant("a message that the broker refuses is tried for ever"):
-		f.failed(p, Full, noConfirm)
+		f.enqueueFailed(p, Full, noConfirm)
 	case p.course == forward:
 		f.end(`}},
 	},

@@ -11,27 +11,27 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// holds contains the targets that take no messages now, with the messages that wait for them: a
+// heldTargets contains the targets that take no messages now, with the messages that wait for them: a
 // full queue (nack), a missing one (return, 404), a stuck one. Each such target is tried with
 // backoff, first with one message, after a success with twice as many. It delays no other target
 // (rule 8 of package bridge). It is released when all its waiting messages may be tried together:
 // with order keys messages come one after the other, so one always waits.
 //
 // An exchange that nacks a message may have given it to its other queues; only the full queue lacks
-// it. So the first attempt of a message at such an exchange does not wait (hold.passes), each
+// it. So the first attempt of a message at such an exchange does not wait (heldTarget.exempts), each
 // message is retried after pauses of its own (retryAt), and given up after Options.Copies attempts.
-type holds struct {
+type heldTargets struct {
 	log        *slog.Logger
 	unroutable time.Duration // how long a missing target is retried
 	copies     int           // Options.Copies
 	more       chan struct{} // woken when another message waits
 
 	mu      sync.Mutex
-	targets map[bridge.Target]*hold
+	targets map[bridge.Target]*heldTarget
 	count   int
 }
 
-type hold struct {
+type heldTarget struct {
 	reason  HoldReason
 	problem problem
 	since   time.Time // when the target was first held
@@ -83,22 +83,22 @@ const (
 )
 
 // newHolds begins with the targets that the last session held.
-func newHolds(o *Options, more chan struct{}, held map[bridge.Target]*hold) *holds {
-	return &holds{log: o.Logger, unroutable: o.Unroutable, copies: o.Copies, more: more, targets: held}
+func newHeldTargets(o *Options, more chan struct{}, held map[bridge.Target]*heldTarget) *heldTargets {
+	return &heldTargets{log: o.Logger, unroutable: o.Unroutable, copies: o.Copies, more: more, targets: held}
 }
 
 // keep returns the held targets for the next session, without the messages. Results that the old
 // session's channels still report change only h.
-func (h *holds) keep() map[bridge.Target]*hold {
+func (h *heldTargets) forNextSession() map[bridge.Target]*heldTarget {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	kept := make(map[bridge.Target]*hold)
+	kept := make(map[bridge.Target]*heldTarget)
 	for to, target := range h.targets {
 		if len(kept) == maxRemembered {
 			break
 		}
 		next := *target.backoff
-		kept[to] = &hold{
+		kept[to] = &heldTarget{
 			reason: target.reason, problem: target.problem, since: target.since, silent: target.silent,
 			backoff: &next, due: target.due, burst: 1,
 			missingSince: target.missingSince, missingAt: target.missingAt, remembered: true,
@@ -108,8 +108,8 @@ func (h *holds) keep() map[bridge.Target]*hold {
 }
 
 // postponed returns copies of held targets with their times moved by a duration.
-func postponed(held map[bridge.Target]*hold, by time.Duration) map[bridge.Target]*hold {
-	out := make(map[bridge.Target]*hold)
+func postponed(held map[bridge.Target]*heldTarget, by time.Duration) map[bridge.Target]*heldTarget {
+	out := make(map[bridge.Target]*heldTarget)
 	for to, target := range held {
 		next, wait := *target, *target.backoff
 		next.backoff, next.due = &wait, target.due.Add(by)
@@ -122,22 +122,22 @@ func postponed(held map[bridge.Target]*hold, by time.Duration) map[bridge.Target
 }
 
 // takes reports whether p's target is held. If so, p waits there, unless it is for the audit queue.
-func (h *holds) takes(p *publication) (held bool) {
+func (h *heldTargets) enqueueIfHeld(p *publication) (held bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	target := h.targets[p.to]
-	if target == nil || p.trial || target.passes(p) {
+	if target == nil || p.trial || target.exempts(p) {
 		return false
 	}
 	if p.course != audit {
-		h.wait(target, p)
+		h.enqueue(target, p)
 	}
 	return true
 }
 
 // passes reports whether p does not wait although its target is held: p is the first attempt at an
 // exchange that nacks, and the exchange may have other queues for it.
-func (t *hold) passes(p *publication) bool {
+func (t *heldTarget) exempts(p *publication) bool {
 	m := p.forwards()
 	return t.reason == Full && !t.silent && p.to.Exchange != "" && m != nil && m.nacks == 0
 }
@@ -155,7 +155,7 @@ func nackPause(nacks int64) time.Duration {
 	return pause
 }
 
-func (h *holds) wait(target *hold, p *publication) {
+func (h *heldTargets) enqueue(target *heldTarget, p *publication) {
 	target.waiting = append(target.waiting, p)
 	h.count += p.crowds()
 	wake(h.more)
@@ -167,7 +167,7 @@ func (h *holds) wait(target *hold, p *publication) {
 // unroutableSince returns when a message began to wait for its missing target. If an earlier
 // session has handed the message back by its end, the time continues from the target's, but begins
 // no earlier than the message was staged.
-func (t *hold) unroutableSince(m *message, now time.Time) time.Time {
+func (t *heldTarget) unroutableSince(m *message, now time.Time) time.Time {
 	if !t.remembered || !m.delivery.Redelivered || t.missingSince.IsZero() {
 		return now
 	}
@@ -182,61 +182,61 @@ func (t *hold) unroutableSince(m *message, now time.Time) time.Time {
 }
 
 // failed queues p at its target, which did not take it.
-func (h *holds) failed(p *publication, reason HoldReason, why problem) {
+func (h *heldTargets) enqueueFailed(p *publication, reason HoldReason, why problem) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	target := h.hold(p.to, reason, why, "message_id", p.id())
+	target := h.holdTarget(p.to, reason, why, "message_id", p.id())
 	target.silent = target.silent || reason == Stuck || p.slow && reason == Full
 	target.refuted = reason == Missing
 	target.works = false
-	h.wait(target, p)
-	h.refused(target, p, reason)
+	h.enqueue(target, p)
+	h.noteFailure(target, p, reason)
 }
 
 // nackedOut is failed for a message that is given up.
-func (h *holds) nackedOut(p *publication, why problem) {
+func (h *heldTargets) nackedOut(p *publication, why problem) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	target := h.hold(p.to, Full, why, "message_id", p.id())
+	target := h.holdTarget(p.to, Full, why, "message_id", p.id())
 	target.silent = target.silent || p.slow
 	target.refuted, target.works = false, false
-	h.refused(target, p, Full)
+	h.noteFailure(target, p, Full)
 }
 
 // refused updates the target after a failed attempt.
-func (h *holds) refused(target *hold, p *publication, reason HoldReason) {
+func (h *heldTargets) noteFailure(target *heldTarget, p *publication, reason HoldReason) {
 	if reason == Missing {
 		target.missingAt = time.Now()
 		if target.missingSince.IsZero() {
 			target.missingSince = target.missingAt
 		}
 	} else {
-		target.exists()
+		target.noteExists()
 	}
 	if p.trial {
 		target.failed = true
-		h.tried(p, false)
+		h.endTrial(p, false)
 	}
 }
 
 // behind holds a target that does not confirm while others do. It returns false if the target is
 // held already. Messages in flight to it may still arrive.
-func (h *holds) behind(to bridge.Target) bool {
+func (h *heldTargets) holdStuck(to bridge.Target) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.targets[to] != nil {
 		return false
 	}
-	h.hold(to, Stuck, noConfirm).silent = true
+	h.holdTarget(to, Stuck, noConfirm).silent = true
 	return true
 }
 
 // hold returns the held target, and begins to hold it if necessary.
-func (h *holds) hold(to bridge.Target, reason HoldReason, why problem, about ...any) *hold {
+func (h *heldTargets) holdTarget(to bridge.Target, reason HoldReason, why problem, about ...any) *heldTarget {
 	target := h.targets[to]
 	if target == nil {
 		now := time.Now()
-		target = &hold{since: now, backoff: newBackOff(50*time.Millisecond, 5*time.Second), burst: 1}
+		target = &heldTarget{since: now, backoff: newBackOff(50*time.Millisecond, 5*time.Second), burst: 1}
 		target.due = now.Add(target.backoff.NextBackOff())
 		h.targets[to] = target
 		said := append([]any{"target", to.String(), "reason", string(reason), "text", why.text, "mend", why.mend}, about...)
@@ -251,12 +251,12 @@ func (h *holds) hold(to bridge.Target, reason HoldReason, why problem, about ...
 
 // ended notes that p needs no further attempt: the target has it, or p was taken out or ended
 // otherwise.
-func (h *holds) ended(p *publication, placed bool) {
+func (h *heldTargets) noteEnd(p *publication, placed bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch target := h.targets[p.to]; {
 	case p.trial:
-		h.tried(p, placed)
+		h.endTrial(p, placed)
 	case placed && target != nil && target.reason == Full && p.to.Exchange != "" && !target.silent:
 		target.works, target.due = true, time.Now() // a first attempt (passes) shows it as well
 	}
@@ -264,7 +264,7 @@ func (h *holds) ended(p *publication, placed bool) {
 
 // tried counts the end of one trial. After the last one of a burst it decides when to try next, and
 // with how many. A message that was refused for its own sake says nothing about its target.
-func (h *holds) tried(p *publication, placed bool) {
+func (h *heldTargets) endTrial(p *publication, placed bool) {
 	p.trial = false
 	target := h.targets[p.to]
 	target.placed = target.placed || placed
@@ -283,7 +283,7 @@ func (h *holds) tried(p *publication, placed bool) {
 		target.due = time.Now()
 		return
 	}
-	target.exists()
+	target.noteExists()
 	target.works, target.silent = true, false
 	target.backoff.Reset()
 	target.burst = min(2*target.burst, maxBurst)
@@ -292,7 +292,7 @@ func (h *holds) tried(p *publication, placed bool) {
 
 // exists notes that the target exists. If it is missing later, the time of its waiting messages
 // begins then.
-func (t *hold) exists() {
+func (t *heldTarget) noteExists() {
 	t.missingSince = time.Time{}
 	for _, p := range t.waiting {
 		if m := p.forwards(); m != nil {
@@ -307,11 +307,11 @@ func (t *hold) exists() {
 //
 // At most soloChannels silent targets are tried at a time, the longest due first. The messages
 // of the others wait here, where they can be set aside.
-func (h *holds) tick(now time.Time) (again, dead []*publication) {
+func (h *heldTargets) tick(now time.Time) (again, dead []*publication) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	trying := 0 // silent targets
-	var due []*hold
+	var due []*heldTarget
 	for to, target := range h.targets {
 		if target.trying > 0 {
 			if target.silent {
@@ -347,24 +347,24 @@ func (h *holds) tick(now time.Time) (again, dead []*publication) {
 			} else if target.silent {
 				due = append(due, target)
 			} else {
-				again = append(again, h.try(target, min(n, maxBurst))...)
+				again = append(again, h.startTrials(target, min(n, maxBurst))...)
 			}
 		case now.Before(target.due):
 		case target.silent:
 			due = append(due, target)
 		default:
-			again = append(again, h.try(target, min(target.burst, len(target.waiting)))...)
+			again = append(again, h.startTrials(target, min(target.burst, len(target.waiting)))...)
 		}
 	}
-	slices.SortFunc(due, func(a, b *hold) int { return a.due.Compare(b.due) })
+	slices.SortFunc(due, func(a, b *heldTarget) int { return a.due.Compare(b.due) })
 	for _, target := range due[:min(len(due), max(0, soloChannels-trying))] {
-		again = append(again, h.try(target, 1)...)
+		again = append(again, h.startTrials(target, 1)...)
 	}
 	return again, dead
 }
 
 // bringForward moves the publications whose own pause is over to the front, and counts them.
-func (t *hold) bringForward(now time.Time) (due int) {
+func (t *heldTarget) bringForward(now time.Time) (due int) {
 	isDue := func(p *publication) bool {
 		m := p.forwards()
 		return m == nil || !now.Before(m.retryAt())
@@ -385,7 +385,7 @@ func (t *hold) bringForward(now time.Time) (due int) {
 }
 
 // try removes and returns the first n publications for another attempt.
-func (h *holds) try(target *hold, n int) []*publication {
+func (h *heldTargets) startTrials(target *heldTarget, n int) []*publication {
 	trials := target.waiting[:n]
 	for _, p := range trials {
 		h.count -= p.crowds()
@@ -401,7 +401,7 @@ func (h *holds) try(target *hold, n int) []*publication {
 //
 // Messages of an order key arrive here one after the other. So for them the target's missing time
 // counts, and any attempt since the message was received.
-func (h *holds) givesUp(target *hold, m *message, now time.Time) bool {
+func (h *heldTargets) givesUp(target *heldTarget, m *message, now time.Time) bool {
 	if m.keyOrder != nil {
 		return now.Sub(h.missedSince(target, m)) >= h.unroutable && !m.received.After(target.missingAt)
 	}
@@ -415,7 +415,7 @@ func (h *holds) givesUp(target *hold, m *message, now time.Time) bool {
 }
 
 // missedSince returns since when the target of a message counts as missing.
-func (h *holds) missedSince(target *hold, m *message) time.Time {
+func (h *heldTargets) missedSince(target *heldTarget, m *message) time.Time {
 	if m.keyOrder != nil && target.missingSince.After(m.unroutableSince) {
 		return target.missingSince
 	}
@@ -424,7 +424,7 @@ func (h *holds) missedSince(target *hold, m *message) time.Time {
 
 // leave removes and returns the messages for which must returns true, the oldest first.
 // Publications to the verifier's own queues never leave.
-func (h *holds) leave(must func(*message) bool) (out []*message) {
+func (h *heldTargets) leave(must func(*message) bool) (out []*message) {
 	for _, p := range h.remove(forwarded(must)) {
 		out = append(out, p.message)
 	}
@@ -432,7 +432,7 @@ func (h *holds) leave(must func(*message) bool) (out []*message) {
 }
 
 // forget removes all publications of messages that are over, dead letters too.
-func (h *holds) forget(over func(*message) bool) {
+func (h *heldTargets) forget(over func(*message) bool) {
 	h.remove(func(p *publication) bool { return p.message != nil && over(p.message) })
 }
 
@@ -444,7 +444,7 @@ func forwarded(must func(*message) bool) func(*publication) bool {
 	}
 }
 
-func (h *holds) remove(must func(*publication) bool) (out []*publication) {
+func (h *heldTargets) remove(must func(*publication) bool) (out []*publication) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, target := range h.targets {
@@ -453,7 +453,7 @@ func (h *holds) remove(must func(*publication) bool) (out []*publication) {
 	return out
 }
 
-func (h *holds) takeOut(target *hold, must func(*publication) bool) []*publication {
+func (h *heldTargets) takeOut(target *heldTarget, must func(*publication) bool) []*publication {
 	var out, rest []*publication
 	for _, p := range target.waiting {
 		if must(p) {
@@ -468,21 +468,21 @@ func (h *holds) takeOut(target *hold, must func(*publication) bool) []*publicati
 }
 
 // has reports whether a target is held.
-func (h *holds) has(to bridge.Target) bool {
+func (h *heldTargets) has(to bridge.Target) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.targets[to] != nil
 }
 
 // size returns the number of waiting messages that could be set aside.
-func (h *holds) size() int {
+func (h *heldTargets) size() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.count
 }
 
 // list returns the held targets.
-func (h *holds) list() []HeldTarget {
+func (h *heldTargets) list() []HeldTarget {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	out := make([]HeldTarget, 0, len(h.targets))
@@ -497,7 +497,7 @@ func (h *holds) list() []HeldTarget {
 
 // deadLetterAt returns when the first waiting message goes to the dead queue, if the state of the
 // target does not change; zero if none does.
-func (h *holds) deadLetterAt(to bridge.Target, target *hold) (first time.Time) {
+func (h *heldTargets) deadLetterAt(to bridge.Target, target *heldTarget) (first time.Time) {
 	for _, p := range target.waiting {
 		var at time.Time
 		m := p.forwards()

@@ -11,27 +11,27 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-func testHolds(unroutableFor time.Duration) *holds {
-	return &holds{
+func testHolds(unroutableFor time.Duration) *heldTargets {
+	return &heldTargets{
 		log:        slog.New(slog.DiscardHandler),
 		unroutable: unroutableFor,
 		more:       make(chan struct{}, 1),
-		targets:    make(map[bridge.Target]*hold),
+		targets:    make(map[bridge.Target]*heldTarget),
 	}
 }
 
-// A ticked holds remembers the publications that tick has returned.
-type tickedHolds struct {
-	*holds
+// A ticked heldTargets remembers the publications that tick has returned.
+type tickedTargets struct {
+	*heldTargets
 	again, dead []*publication
 }
 
-func newTickedHolds(unroutableFor time.Duration) *tickedHolds {
-	return &tickedHolds{holds: testHolds(unroutableFor)}
+func newTickedHolds(unroutableFor time.Duration) *tickedTargets {
+	return &tickedTargets{heldTargets: testHolds(unroutableFor)}
 }
 
-func (h *tickedHolds) tick(now time.Time) {
-	again, dead := h.holds.tick(now)
+func (h *tickedTargets) tick(now time.Time) {
+	again, dead := h.heldTargets.tick(now)
 	h.again, h.dead = append(h.again, again...), append(h.dead, dead...)
 }
 
@@ -44,11 +44,11 @@ func publicationsTo(queue string, n int) []*publication {
 }
 
 // heldFor holds a target for which n publications wait; the first of them has just failed.
-func heldFor(unroutableFor time.Duration, why HoldReason, n int) (*tickedHolds, []*publication) {
+func heldFor(unroutableFor time.Duration, why HoldReason, n int) (*tickedTargets, []*publication) {
 	h, waiting := newTickedHolds(unroutableFor), publicationsTo("target", n)
-	h.failed(waiting[0], why, problem{})
+	h.enqueueFailed(waiting[0], why, problem{})
 	for _, p := range waiting[1:] {
-		h.takes(p)
+		h.enqueueIfHeld(p)
 	}
 	return h, waiting
 }
@@ -58,10 +58,10 @@ func later() time.Time { return time.Now().Add(time.Hour) }
 
 func TestAHeldTargetIsTriedWithOneMessageThenWithTwiceAsMany(t *testing.T) {
 	h, _ := heldFor(time.Hour, Full, 7)
-	if !h.takes(publicationsTo("target", 1)[0]) {
+	if !h.enqueueIfHeld(publicationsTo("target", 1)[0]) {
 		t.Fatal("a message for a held target is not kept")
 	}
-	if h.takes(publicationsTo("other", 1)[0]) {
+	if h.enqueueIfHeld(publicationsTo("other", 1)[0]) {
 		t.Error("another target is held as well")
 	}
 	for _, want := range []int{1, 2, 4, 1} {
@@ -75,7 +75,7 @@ func TestAHeldTargetIsTriedWithOneMessageThenWithTwiceAsMany(t *testing.T) {
 			t.Fatal("more are tried before the last attempt has ended")
 		}
 		for _, p := range h.again {
-			h.ended(p, true)
+			h.noteEnd(p, true)
 		}
 	}
 	h.tick(later())
@@ -87,11 +87,11 @@ func TestAHeldTargetIsTriedWithOneMessageThenWithTwiceAsMany(t *testing.T) {
 func TestAFailedAttemptStartsAgainWithOne(t *testing.T) {
 	h, _ := heldFor(time.Hour, Full, 7)
 	h.tick(later()) // one
-	h.ended(h.again[0], true)
+	h.noteEnd(h.again[0], true)
 	h.again = nil
 	h.tick(later()) // two
-	h.ended(h.again[0], true)
-	h.failed(h.again[1], Full, problem{})
+	h.noteEnd(h.again[0], true)
+	h.enqueueFailed(h.again[1], Full, problem{})
 	h.again = nil
 	h.tick(time.Now())
 	if len(h.again) != 0 {
@@ -123,9 +123,9 @@ func TestATargetThatLeftAMessageUnansweredIsTriedAloneUntilItWorks(t *testing.T)
 			h := newTickedHolds(2 * time.Hour)
 			waiting := publicationsTo("target", 9)
 			waiting[0].slow = c.slow
-			h.failed(waiting[0], c.reason, problem{})
+			h.enqueueFailed(waiting[0], c.reason, problem{})
 			for _, p := range waiting[1:] {
-				h.takes(p)
+				h.enqueueIfHeld(p)
 			}
 			trial := func() *publication {
 				h.again = nil
@@ -137,23 +137,23 @@ func TestATargetThatLeftAMessageUnansweredIsTriedAloneUntilItWorks(t *testing.T)
 				t.Fatalf("the first trial goes alone: %t", p.solo)
 			}
 			p.slow = false
-			h.failed(p, Full, problem{})
+			h.enqueueFailed(p, Full, problem{})
 			if p = trial(); p.solo != c.alone {
 				t.Errorf("after a nack the next trial goes alone: %t", p.solo)
 			}
-			h.ended(p, false)
+			h.noteEnd(p, false)
 			if p = trial(); p.solo != c.alone || len(h.again) != 1 {
 				t.Errorf("after one that was refused for itself %d are tried, alone: %t", len(h.again), p.solo)
 			}
-			h.ended(p, true)
+			h.noteEnd(p, true)
 			if p = trial(); p.solo || len(h.again) != 2 {
 				t.Errorf("it works, and %d are tried, alone: %t", len(h.again), p.solo)
 			}
-			h.failed(publicationsTo("target", 1)[0], Stuck, problem{}) // one that was on its way for long
+			h.enqueueFailed(publicationsTo("target", 1)[0], Stuck, problem{}) // one that was on its way for long
 			for _, p := range h.again {
-				h.ended(p, true)
+				h.noteEnd(p, true)
 			}
-			h.failed(publicationsTo("target", 1)[0], Stuck, problem{})
+			h.enqueueFailed(publicationsTo("target", 1)[0], Stuck, problem{})
 			if p = trial(); !p.solo || len(h.again) != 1 {
 				t.Errorf("it is silent again, and %d are tried, alone: %t", len(h.again), p.solo)
 			}
@@ -171,8 +171,8 @@ func TestATargetThatWorksIsHeldNoLongerAlthoughTheNextOfEachKeyWaits(t *testing.
 			h.tick(later())
 			for _, p := range h.again {
 				passed++
-				h.ended(p, true)
-				h.takes(publicationsTo("target", 1)[0])
+				h.noteEnd(p, true)
+				h.enqueueIfHeld(publicationsTo("target", 1)[0])
 			}
 		}
 		t.Logf("%d keys: %d messages in %d rounds", keys, passed, rounds)
@@ -184,17 +184,17 @@ func TestATargetThatWorksIsHeldNoLongerAlthoughTheNextOfEachKeyWaits(t *testing.
 
 func TestATargetWhoseMessagesWereSetAsideStaysHeld(t *testing.T) {
 	h := newTickedHolds(time.Hour)
-	h.failed(publicationsTo("full", 1)[0], Full, problem{})
+	h.enqueueFailed(publicationsTo("full", 1)[0], Full, problem{})
 	all := func(*message) bool { return true }
 	if n := len(h.leave(all)); n != 1 {
 		t.Fatalf("%d leave", n)
 	}
 	h.tick(time.Now().Add(rememberFor / 2))
-	if !h.takes(publicationsTo("full", 1)[0]) {
+	if !h.enqueueIfHeld(publicationsTo("full", 1)[0]) {
 		t.Fatal("the next message for it is not kept")
 	}
 	h.tick(time.Now().Add(rememberFor / 2))
-	h.ended(h.again[0], true)
+	h.noteEnd(h.again[0], true)
 	h.tick(time.Now())
 	if len(h.targets) != 0 {
 		t.Error("it is held after a success")
@@ -204,7 +204,7 @@ func TestATargetWhoseMessagesWereSetAsideStaysHeld(t *testing.T) {
 func TestHeldTargetsWithoutMessagesAreForgotten(t *testing.T) {
 	h := newTickedHolds(time.Hour)
 	for i := range maxRemembered + 10 {
-		h.failed(publicationsTo(fmt.Sprint(i), 1)[0], Missing, problem{})
+		h.enqueueFailed(publicationsTo(fmt.Sprint(i), 1)[0], Missing, problem{})
 	}
 	h.leave(func(*message) bool { return true })
 	h.tick(time.Now())
@@ -223,9 +223,9 @@ func TestUnroutableIsGivenUpOnlyAfterAnAttempt(t *testing.T) {
 	h := newTickedHolds(time.Minute)
 	old, young := publicationsTo("missing", 1)[0], publicationsTo("missing", 1)[0]
 	old.message.unroutableSince = time.Now().Add(-time.Hour)
-	h.failed(young, Missing, problem{})
+	h.enqueueFailed(young, Missing, problem{})
 	h.tick(time.Now()) // the attempt that has just failed
-	if !h.takes(old) {
+	if !h.enqueueIfHeld(old) {
 		t.Fatal("not kept")
 	}
 	h.tick(time.Now())
@@ -233,7 +233,7 @@ func TestUnroutableIsGivenUpOnlyAfterAnAttempt(t *testing.T) {
 		t.Fatal("given up without an attempt")
 	}
 	h.tick(later())
-	h.failed(h.again[0], Missing, problem{})
+	h.enqueueFailed(h.again[0], Missing, problem{})
 	h.tick(time.Now())
 	if len(h.dead) != 1 || h.dead[0] != old {
 		t.Errorf("%d are given up, want the old one", len(h.dead))
@@ -247,7 +247,7 @@ func TestADeadLetterIsNeverGivenUp(t *testing.T) {
 	h := newTickedHolds(time.Nanosecond)
 	p := publicationsTo("staging.dead", 1)[0]
 	p.course = deadLetter
-	h.failed(p, Missing, problem{})
+	h.enqueueFailed(p, Missing, problem{})
 	h.tick(later())
 	if len(h.dead) != 0 {
 		t.Error("given up")
@@ -259,14 +259,14 @@ func TestADeadLetterIsNeverGivenUp(t *testing.T) {
 func TestTheTimeOfAMissingTargetBeginsWhenItIsFoundMissing(t *testing.T) {
 	h, _ := heldFor(time.Minute, Full, 2)
 	h.tick(later())
-	h.failed(h.again[0], Missing, problem{})
+	h.enqueueFailed(h.again[0], Missing, problem{})
 	h.tick(time.Now())
 	if len(h.dead) != 0 {
 		t.Fatalf("%d are given up at the first sign that their target is missing", len(h.dead))
 	}
 	h.again = nil
 	h.tick(later())
-	h.failed(h.again[0], Missing, problem{})
+	h.enqueueFailed(h.again[0], Missing, problem{})
 	h.tick(time.Now().Add(2 * time.Minute))
 	if len(h.dead) != 2 {
 		t.Errorf("%d are given up after their time, want both", len(h.dead))
@@ -274,16 +274,16 @@ func TestTheTimeOfAMissingTargetBeginsWhenItIsFoundMissing(t *testing.T) {
 }
 
 func TestATargetThatWasThereBetweenIsMissingAnew(t *testing.T) {
-	for name, thereBetween := range map[string]func(h *tickedHolds, trial *publication){
-		"took one": func(h *tickedHolds, trial *publication) { h.ended(trial, true) },
-		"was full": func(h *tickedHolds, trial *publication) { h.failed(trial, Full, problem{}) },
+	for name, thereBetween := range map[string]func(h *tickedTargets, trial *publication){
+		"took one": func(h *tickedTargets, trial *publication) { h.noteEnd(trial, true) },
+		"was full": func(h *tickedTargets, trial *publication) { h.enqueueFailed(trial, Full, problem{}) },
 	} {
 		h := newTickedHolds(time.Minute)
 		waiting := publicationsTo("target", 3)
 		waiting[1].message.unroutableSince = time.Now().Add(-time.Hour)
-		h.failed(waiting[0], Missing, problem{})
-		h.takes(waiting[1])
-		h.takes(waiting[2])
+		h.enqueueFailed(waiting[0], Missing, problem{})
+		h.enqueueIfHeld(waiting[1])
+		h.enqueueIfHeld(waiting[2])
 		h.tick(time.Now())
 		if len(h.dead) != 1 {
 			t.Fatalf("%s: %d are given up, want the oldest", name, len(h.dead))
@@ -296,7 +296,7 @@ func TestATargetThatWasThereBetweenIsMissingAnew(t *testing.T) {
 		thereBetween(h, h.again[0])
 		h.again = nil
 		h.tick(later())
-		h.failed(h.again[0], Missing, problem{})
+		h.enqueueFailed(h.again[0], Missing, problem{})
 		h.tick(time.Now())
 		if len(h.dead) != 1 {
 			t.Errorf("%s: %d are given up, although their target was there a moment ago", name, len(h.dead)-1)
@@ -322,19 +322,19 @@ func TestMessagesOfAKeyAreGivenUpByTheTimeOfTheirTarget(t *testing.T) {
 	}
 	now := time.Now()
 	first := of(now)
-	h.failed(first, Missing, problem{})
+	h.enqueueFailed(first, Missing, problem{})
 	if givenUp(time.Now()) != 0 {
 		t.Fatal("given up at the first attempt")
 	}
 	h.tick(now.Add(time.Minute / 2))
-	h.failed(h.again[len(h.again)-1], Missing, problem{})
+	h.enqueueFailed(h.again[len(h.again)-1], Missing, problem{})
 	since := h.targets[first.to].missingSince
 	late := since.Add(time.Minute)
 	if givenUp(late) != 1 {
 		t.Fatal("the first is not given up after its time")
 	}
 	for i := range 500 {
-		if !h.takes(of(now)) {
+		if !h.enqueueIfHeld(of(now)) {
 			t.Fatal("not held")
 		}
 		h.targets[first.to].due = late.Add(time.Hour)
@@ -343,13 +343,13 @@ func TestMessagesOfAKeyAreGivenUpByTheTimeOfTheirTarget(t *testing.T) {
 		}
 	}
 	young := of(h.targets[first.to].missingAt.Add(time.Second))
-	h.takes(young)
+	h.enqueueIfHeld(young)
 	if givenUp(late) != 0 {
 		t.Error("one that came after the last attempt is given up")
 	}
 	held := of(now) // with HoldKeys
 	held.message.unroutableSince = late
-	h.takes(held)
+	h.enqueueIfHeld(held)
 	if givenUp(late.Add(time.Minute/2)) != 0 {
 		t.Error("one that holds its key is given up again at once")
 	}
@@ -362,14 +362,14 @@ func TestTheTimeOfATargetBeginsAnewWhenItWasThere(t *testing.T) {
 	h := newTickedHolds(time.Minute)
 	p := publicationsTo("missing", 1)[0]
 	p.message.keyOrder = newKeyOrder()
-	h.failed(p, Missing, problem{})
+	h.enqueueFailed(p, Missing, problem{})
 	h.targets[p.to].due = time.Now()
 	h.targets[p.to].missingSince = time.Now().Add(-time.Minute / 2)
 	h.tick(time.Now())
-	h.failed(h.again[0], Full, problem{})
+	h.enqueueFailed(h.again[0], Full, problem{})
 	h.targets[p.to].due = time.Now()
 	h.tick(time.Now())
-	h.failed(h.again[1], Missing, problem{})
+	h.enqueueFailed(h.again[1], Missing, problem{})
 	h.tick(time.Now().Add(time.Minute / 2))
 	if len(h.dead) != 0 {
 		t.Error("given up, although its target was there a moment ago")
@@ -384,7 +384,7 @@ func TestTheLogDatesTheDeadLettersOfAMissingTarget(t *testing.T) {
 		var log bytes.Buffer
 		h := testHolds(time.Minute)
 		h.log = slog.New(slog.NewTextHandler(&log, nil))
-		h.failed(publicationsTo("gone", 1)[0], reason, noQueue)
+		h.enqueueFailed(publicationsTo("gone", 1)[0], reason, noQueue)
 		if said := log.String(); !strings.Contains(said, want) {
 			t.Errorf("the log says %s, not %s", said, want)
 		}
@@ -399,11 +399,11 @@ func TestTheNextSessionKnowsTheHeldTargets(t *testing.T) {
 	began := time.Now().Add(-40 * time.Second)
 	h.targets[target].missingSince = began
 	h.targets[target].silent = true
-	f := &forwarder{holds: h.holds, suspects: map[string]bool{"missing": true}}
+	f := &forwarder{held: h.heldTargets, suspects: map[string]bool{"missing": true}}
 	var c rememberedTargets
 	ended := time.Now()
 	c.remember(f, ended)
-	h.failed(publicationsTo("target", 1)[0], Full, problem{}) // a late report of the ended session
+	h.enqueueFailed(publicationsTo("target", 1)[0], Full, problem{}) // a late report of the ended session
 
 	held, suspects := c.recall(ended.Add(time.Hour))
 	next := newTickedHolds(time.Minute)
@@ -427,7 +427,7 @@ func TestTheNextSessionKnowsTheHeldTargets(t *testing.T) {
 	again.message.delivery.Redelivered = true
 	got.missingSince, got.missingAt = began, began
 	for _, p := range []*publication{again, fresh} {
-		if !next.takes(p) {
+		if !next.enqueueIfHeld(p) {
 			t.Fatal("the target is not held")
 		}
 	}
@@ -439,13 +439,13 @@ func TestTheNextSessionKnowsTheHeldTargets(t *testing.T) {
 func TestNoMoreSilentTargetsAreTriedThanThereAreChannels(t *testing.T) {
 	h := newTickedHolds(time.Hour)
 	for i := range 3 * soloChannels {
-		h.failed(publicationsTo(fmt.Sprint(i), 1)[0], Stuck, noConfirm)
+		h.enqueueFailed(publicationsTo(fmt.Sprint(i), 1)[0], Stuck, noConfirm)
 	}
 	h.tick(later())
 	if len(h.again) != soloChannels || h.size() != 2*soloChannels {
 		t.Fatalf("%d are tried, %d wait", len(h.again), h.size())
 	}
-	h.ended(h.again[0], true)
+	h.noteEnd(h.again[0], true)
 	h.tick(later())
 	if len(h.again) != soloChannels+1 {
 		t.Errorf("%d are tried after one trial has ended", len(h.again))
@@ -462,11 +462,11 @@ func TestAnExchangeThatNacksKeepsNoFirstAttemptWaiting(t *testing.T) {
 	}
 	nack := func(p *publication) {
 		p.message.nacks, p.message.nackedAt = p.message.nacks+1, time.Now()
-		h.failed(p, Full, fullQueue)
+		h.enqueueFailed(p, Full, fullQueue)
 	}
 	first, second := to(), to()
 	for _, p := range []*publication{first, second} {
-		if h.takes(p) {
+		if h.enqueueIfHeld(p) {
 			t.Fatal("a first attempt waits")
 		}
 		nack(p)
@@ -477,10 +477,10 @@ func TestAnExchangeThatNacksKeepsNoFirstAttemptWaiting(t *testing.T) {
 		t.Fatalf("%d are tried, want the one whose pause is over", len(h.again))
 	}
 	nack(first)
-	if again := to(); h.takes(again) {
+	if again := to(); h.enqueueIfHeld(again) {
 		t.Error("a first attempt waits after a failed trial")
 	} else {
-		h.ended(again, true)
+		h.noteEnd(again, true)
 	}
 	h.again = nil
 	h.tick(time.Now())
@@ -489,8 +489,8 @@ func TestAnExchangeThatNacksKeepsNoFirstAttemptWaiting(t *testing.T) {
 	}
 	if queue := (bridge.Target{RoutingKey: "full"}); !func() bool {
 		p := &publication{to: queue, message: new(message)}
-		h.failed(p, Full, fullQueue)
-		return h.takes(&publication{to: queue, message: new(message)})
+		h.enqueueFailed(p, Full, fullQueue)
+		return h.enqueueIfHeld(&publication{to: queue, message: new(message)})
 	}() {
 		t.Error("a message for a queue that is full does not wait")
 	}
