@@ -459,7 +459,7 @@ func (f *forwarder) isBlocked() string {
 // the channel.
 func (f *forwarder) lookAt(main *mainChannel, now time.Time) {
 	if main.conn.Blocked() != "" { // no target is the cause
-		main.excuse(now)
+		main.restartTimes(now)
 		return
 	}
 	behind, overdue, silent := main.look(now, f.timeout)
@@ -511,7 +511,7 @@ func (f *forwarder) giveUpOldest(now time.Time) {
 // closes the channel when none are.
 func (f *forwarder) clear(c *mainChannel, now time.Time) {
 	if c.conn.Err() == nil && c.conn.Blocked() != "" {
-		c.excuse(now)
+		c.restartTimes(now)
 		return
 	}
 	if again := c.unread(now); len(again) > 0 {

@@ -210,8 +210,8 @@ func (c *mainChannel) abandon(must func(*publication) bool) (out []*publication)
 	return out
 }
 
-// excuse restarts all times: the broker accepts no message from any connection.
-func (c *mainChannel) excuse(now time.Time) {
+// restartTimes restarts all times: the broker accepts no message from any connection.
+func (c *mainChannel) restartTimes(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.heard = now

@@ -84,7 +84,7 @@ func TestALateConfirmOfAGivenUpPublicationDoesNotCount(t *testing.T) {
 	if _, _, silent := c.look(now.Add(2*patience), patience); !silent {
 		t.Error("a channel without confirms is not silent")
 	}
-	c.excuse(now.Add(2 * patience))
+	c.restartTimes(now.Add(2 * patience))
 	if _, _, silent := c.look(now.Add(2*patience), patience); silent {
 		t.Error("a blocked channel is silent")
 	}
