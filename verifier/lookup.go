@@ -174,7 +174,7 @@ func (s *session) settle(ctx context.Context) error {
 			s.withhold(m)
 			continue
 		}
-		tooMany := m.unacked.consumer == s.staging && s.excess() > 0 // thin takes no message from a settler
+		tooMany := m.unacked.consumer == s.staging && s.excess() > 0 // setAsideExcess takes no message from a settler
 		leaves := outcome != driver.StillOpen || tooMany || s.overstays(m, time.Now())
 		s.room.waited(m, !leaves)
 		switch {

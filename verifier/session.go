@@ -29,7 +29,7 @@ var errConsumerEnded = fmt.Errorf("%w: consumer ended by the broker", bridge.Err
 // Before forwarder a message of an ordered queue waits for its turn (keyOrder).
 //
 // A message has one owner at a time. The owner passes it on and then does not touch it again. While
-// a message waits in the room or in heldTargets, thin may remove it and set it aside.
+// a message waits in the room or in heldTargets, setAsideExcess may remove it and set it aside.
 //
 // A session does not outlive its connections: on any error the whole session ends, every unacked
 // message is redelivered, and a new session is started.

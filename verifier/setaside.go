@@ -35,14 +35,14 @@ func (s *session) tend(ctx context.Context) error {
 			s.giveBack(now)
 			s.tellWithheld(now)
 		}
-		s.thin(time.Now())
+		s.setAsideExcess(time.Now())
 	}
 }
 
-// thin sets aside messages that have waited for too long. Of the messages from the staging queue it
+// setAsideExcess sets aside messages that have waited for too long. Of the messages from the staging queue it
 // also sets aside the oldest if they are too many, or leave too little of Options.MaxBytes. So
 // there is always room for new messages, and a slow transaction delays its own messages only.
-func (s *session) thin(now time.Time) {
+func (s *session) setAsideExcess(now time.Time) {
 	excess := s.excess()
 	fresh := func(m *message) bool { return m.unacked.consumer == s.staging }
 	excessBytes := 0

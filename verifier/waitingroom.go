@@ -21,7 +21,7 @@ const (
 
 // A waitingRoom holds messages whose transaction was open, or looked rolled back without evidence,
 // at their last lookup. It is bounded: messages that exceed its limit, or have been in it for too
-// long, are set aside (session.thin).
+// long, are set aside (session.setAsideExcess).
 //
 // A message in the room is either idle, or busy: in a lookup, or with a settler that waits for its
 // transaction. A busy message has no other judge meanwhile.

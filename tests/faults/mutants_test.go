@@ -413,8 +413,8 @@ var mutants = []mutant{
 		pkg:  "verifier",
 		test: "TestSlowTransactionsDelayTheirOwnMessagesOnly",
 		says: "messages have not come",
-		edits: []edit{{"verifier/setaside.go", `func (s *session) thin(now time.Time) {
-`, `func (s *session) thin(now time.Time) {
+		edits: []edit{{"verifier/setaside.go", `func (s *session) setAsideExcess(now time.Time) {
+`, `func (s *session) setAsideExcess(now time.Time) {
 	if mutant("a waiting room that is full stays so") {
 		return
 	}
