@@ -109,7 +109,7 @@ func (s *session) use(ctx context.Context, c *consumer) error {
 	defer stop()
 	var unpacked errgroup.Group
 	unpacked.Go(func() error { return s.unpack(unpacking, c) })
-	c.wears(unpacking)
+	c.awaitReopen(unpacking)
 	stop()
 	err := unpacked.Wait()
 	c.keyOrder.close()
@@ -142,8 +142,8 @@ const lookInterval = 50 * time.Millisecond
 // all its messages again.
 const exchangePause = 5 * lookInterval
 
-// wears waits until the consumer should be left, or ctx ends.
-func (c *consumer) wears(ctx context.Context) {
+// awaitReopen waits until the consumer should be left, or ctx ends.
+func (c *consumer) awaitReopen(ctx context.Context) {
 	ticker := time.NewTicker(lookInterval)
 	defer ticker.Stop()
 	for {
@@ -151,16 +151,16 @@ func (c *consumer) wears(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case now := <-ticker.C:
-			if c.worn(now) {
+			if c.shouldReopen(now) {
 				return
 			}
 		}
 	}
 }
 
-// worn reports whether the consumer holds a message for too long, or has room again for a delivery that
+// shouldReopen reports whether the consumer holds a message for too long, or has room again for a delivery that
 // had none.
-func (c *consumer) worn(now time.Time) bool {
+func (c *consumer) shouldReopen(now time.Time) bool {
 	if since, some := c.acks.oldest(); some && now.Sub(since) >= c.handBack {
 		return true
 	}

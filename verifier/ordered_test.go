@@ -33,15 +33,15 @@ func TestALaneIsLeftForLackOfRoomOnlyIfItGainsRoom(t *testing.T) {
 			t.Fatalf("%s: %d are kept", name, len(kept))
 		}
 		soon, late := c.opened.Add(exchangePause/2), c.opened.Add(time.Minute)
-		if c.worn(late) {
+		if c.shouldReopen(late) {
 			t.Errorf("%s: it is left while there is no room for the second", name)
 		}
 		c.took(kept[0].unacked, 1)
 		c.done(1, []*unackedDelivery{kept[0].unacked})
-		if c.worn(soon) {
+		if c.shouldReopen(soon) {
 			t.Errorf("%s: it is left a moment after it was opened", name)
 		}
-		if !c.worn(late) {
+		if !c.shouldReopen(late) {
 			t.Errorf("%s: it is kept although there is room for the second", name)
 		}
 	}

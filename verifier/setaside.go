@@ -74,7 +74,7 @@ func (s *session) setAsideExcess(now time.Time) {
 // giveBack hands messages back to their queue that could not be set aside within another half of
 // Options.HandBack, or of ConfirmTimeout if that is longer: nothing can be published, or the
 // waiting or the dead queue takes nothing. They come again at once. A message in flight may arrive
-// nevertheless, and then comes twice. An ordered queue gives back by its next channel (consumer.worn).
+// nevertheless, and then comes twice. An ordered queue gives back by its next channel (consumer.shouldReopen).
 func (s *session) giveBack(now time.Time) {
 	most := s.opts.HandBack + max(s.opts.HandBack, s.opts.ConfirmTimeout)/2
 	tooLong := func(m *message) bool { return m.unacked.consumer.keyOrder == nil && now.Sub(m.received) >= most }
