@@ -80,7 +80,7 @@ func (s *session) serve(moving, taking context.Context, sh *shard) error {
 			taking, stop := context.WithCancel(taking)
 			defer context.AfterFunc(life, stop)()
 			defer stop()
-			if err := s.use(taking, c); err != nil {
+			if err := s.unpackUntilReopen(taking, c); err != nil {
 				return err
 			}
 			if taking.Err() != nil { // drain finishes the messages on their way
@@ -102,9 +102,9 @@ func (s *session) serve(moving, taking context.Context, sh *shard) error {
 	}
 }
 
-// use unpacks the consumer's deliveries until the consumer should be left and none of its messages is on
+// unpackUntilReopen unpacks the consumer's deliveries until the consumer should be left and none of its messages is on
 // its way, or until ctx ends. After that no message of the consumer gets a turn.
-func (s *session) use(ctx context.Context, c *consumer) error {
+func (s *session) unpackUntilReopen(ctx context.Context, c *consumer) error {
 	unpacking, stop := context.WithCancel(ctx)
 	defer stop()
 	var unpacked errgroup.Group
@@ -114,7 +114,7 @@ func (s *session) use(ctx context.Context, c *consumer) error {
 	err := unpacked.Wait()
 	c.keyOrder.close()
 	if err == nil {
-		s.settleDown(ctx, c)
+		s.awaitUnderWay(ctx, c)
 	}
 	return err
 }
@@ -173,10 +173,10 @@ func (c *consumer) shouldReopen(now time.Time) bool {
 	return first >= 0 && c.bytes <= c.maxBytes/2 && c.fits(c.bytes, c.resting[first])
 }
 
-// settleDown waits until no message of the consumer is on its way, except messages for held targets.
+// awaitUnderWay waits until no message of the consumer is on its way, except messages for held targets.
 // Meanwhile abandon forgets the messages that wait for such targets; a trial in progress may come
 // twice.
-func (s *session) settleDown(ctx context.Context, c *consumer) {
+func (s *session) awaitUnderWay(ctx context.Context, c *consumer) {
 	ticker := time.NewTicker(lookInterval)
 	defer ticker.Stop()
 	late := time.After(s.opts.ConfirmTimeout + time.Second)

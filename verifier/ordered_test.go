@@ -122,7 +122,7 @@ func TestTheEndOfAVerifierWaitsForNoExchange(t *testing.T) {
 			time.Sleep(age)
 			ctx, stop := context.WithCancel(t.Context())
 			used := make(chan error, 1)
-			go func() { used <- s.use(ctx, c) }()
+			go func() { used <- s.unpackUntilReopen(ctx, c) }()
 			time.Sleep(time.Minute)
 			if age == 0 && c.keyOrder.isClosed() || age > 0 && !c.keyOrder.isClosed() {
 				t.Errorf("%s: the line is closed: %t", name, c.keyOrder.isClosed())
@@ -158,7 +158,7 @@ func TestALaneThatIsLeftWaitsForNoTrialAtAHeldTarget(t *testing.T) {
 			c.acks.took(1)
 			time.Sleep(2 * time.Hour)
 			began := time.Now()
-			if err := s.use(t.Context(), c); err != nil {
+			if err := s.unpackUntilReopen(t.Context(), c); err != nil {
 				t.Error(err)
 			}
 			if took := time.Since(began); held != (took < time.Second) {
