@@ -71,7 +71,7 @@ func (g *gatherer[T]) remove(must func(T) bool) (removed []T) {
 }
 
 // pause waits for d, or until ctx ends. Under load a stage pauses for some
-// milliseconds to gather a larger burst: cost is per burst (see pace).
+// milliseconds to gather a larger burst: cost is per burst (see loadMeter).
 func pause(ctx context.Context, d time.Duration) {
 	if d <= 0 {
 		return

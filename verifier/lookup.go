@@ -41,7 +41,7 @@ func (s *session) look(ctx context.Context) error {
 		case <-s.idlers():
 		}
 		if s.arrivals.count() < lookupEnough {
-			pause(ctx, s.pace.gather(lookupGather))
+			pause(ctx, s.load.gather(lookupGather))
 		}
 		fresh := s.arrivals.take(lookupLimit)
 		waiting := s.room.lookAgain(time.Now(), lookupLimit)
@@ -94,13 +94,13 @@ func (s *session) lookUp(ctx context.Context, fresh, waiting []*message) error {
 	}
 	var hits, misses, again, young []*message
 	// With shorter pauses, further lookups would cost more than settling.
-	busy, now := s.pace.gather(lookupGather) >= lookupGather/2, time.Now()
+	busy, now := s.load.gather(lookupGather) >= lookupGather/2, time.Now()
 	for _, m := range fresh { // a message that is not found has no outcome yet: rule 3 of package bridge
 		switch {
 		case found[m.staged.ID]:
 			hits = append(hits, m)
 			if m.unacked.consumer == s.waiting {
-				s.pace.add(1) // counts like a new one, since it goes on
+				s.load.add(1) // counts like a new one, since it goes on
 			}
 		case m.unacked.consumer == s.waiting:
 			again = append(again, m)

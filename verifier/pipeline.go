@@ -118,7 +118,7 @@ func (s *session) parse(m *message) {
 		return
 	}
 	if m.unacked.consumer != s.waiting { // a message that comes round again counts as load only if it goes on
-		s.pace.add(1)
+		s.load.add(1)
 	}
 	if keyOrder := m.unacked.consumer.keyOrder; keyOrder != nil {
 		keyOrder.join(m)

@@ -49,7 +49,7 @@ type session struct {
 	waiting   *consumer
 	shards    []*shard // the ordered queues
 
-	pace        pace
+	load        loadMeter
 	arrivals    *gatherer[*message]
 	carried     *carriedSet         // nil if no row of the ledger carries a message
 	toucher     *toucher            // the verifier's

@@ -9,7 +9,7 @@ import (
 func TestGatheringGrowsWithTheRateAndEndsWithIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const longest = 10 * time.Millisecond
-		var p pace
+		var p loadMeter
 		at := func(perSecond int) time.Duration {
 			for range 200 {
 				time.Sleep(time.Second / time.Duration(perSecond))
