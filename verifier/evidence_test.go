@@ -11,12 +11,12 @@ func TestWithheldMessagesTurnSlowlyWhereNothingCommits(t *testing.T) {
 	began := time.Now()
 	e := &evidence{began: began}
 	for quiet, want := range map[time.Duration]time.Duration{0: 0, 4 * time.Second: time.Second, time.Hour: longestWithheld} {
-		if got := e.turn(began.Add(quiet)); got != want {
+		if got := e.stayTime(began.Add(quiet)); got != want {
 			t.Errorf("after %v they stay for %v, must stay for %v", quiet, got, want)
 		}
 	}
 	e.sought(began.Add(time.Hour))
-	if got := e.turn(began.Add(time.Hour)); got != 0 {
+	if got := e.stayTime(began.Add(time.Hour)); got != 0 {
 		t.Errorf("after a commit they stay for %v", got)
 	}
 }

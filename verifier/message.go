@@ -22,7 +22,7 @@ type message struct {
 	why      deathReason // why it goes to the dead queue, if it does
 
 	committed       bool      // its row exists and is deleted when the message is safe elsewhere
-	unroutableSince time.Time // when it began to wait for its missing target; with an order key: when its key was last held for it (triesOn)
+	unroutableSince time.Time // when it began to wait for its missing target; with an order key: when its key was last held for it (retriesHoldingKey)
 	attempts        int64     // failed attempts
 	nacks           int64     // how many of these an exchange has nacked: as many copies may have arrived
 	nackedAt        time.Time // when the last of these was nacked

@@ -235,9 +235,9 @@ func (s *session) passed(m *message) {
 	}
 }
 
-// stays reports whether a message that should go to the dead queue stays in its queue and holds its
+// holdsKeyInstead reports whether a message that should go to the dead queue stays in its queue and holds its
 // key instead.
-func (s *session) stays(m *message, why deathReason) bool {
+func (s *session) holdsKeyInstead(m *message, why deathReason) bool {
 	if m.keyOrder == nil || !m.committed || !s.opts.HoldKeys {
 		return false
 	}
@@ -246,9 +246,9 @@ func (s *session) stays(m *message, why deathReason) bool {
 	return true
 }
 
-// triesOn publishes a message again that holds its key after its target has not taken it for too
+// retriesHoldingKey publishes a message again that holds its key after its target has not taken it for too
 // long. It returns false if the message should go to the dead queue instead.
-func (s *session) triesOn(m *message, why deathReason) bool {
+func (s *session) retriesHoldingKey(m *message, why deathReason) bool {
 	if m.keyOrder == nil || !s.opts.HoldKeys || m.over() {
 		return false
 	}

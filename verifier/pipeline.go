@@ -72,7 +72,7 @@ func (s *session) unpack(ctx context.Context, c *consumer) error {
 func (s *session) arrive(u *unackedDelivery, d amqp.Delivery) {
 	now := u.received
 	if at, ok := d.Headers[wire.HeaderSetAsideAt].(int64); ok && u.consumer == s.waiting {
-		s.turn.adapt(now, now.Sub(time.UnixMilli(at)))
+		s.stay.adapt(now, now.Sub(time.UnixMilli(at)))
 	}
 	if wire.IsMarker(d) {
 		s.arriveMarker(u, d)
@@ -177,7 +177,7 @@ func (s *session) dropped(m *message) {
 
 // deadLetter sends a message to the dead queue.
 func (s *session) deadLetter(m *message, why deathReason) {
-	if m.over() || s.stays(m, why) {
+	if m.over() || s.holdsKeyInstead(m, why) {
 		return
 	}
 	now := time.Now()
@@ -207,7 +207,7 @@ func (s *session) ended(p *publication, what fate, err error) {
 
 // giveUp sends a message to the dead queue after its target has not taken it for too long.
 func (s *session) giveUp(m *message, why deathReason) {
-	if !s.triesOn(m, why) {
+	if !s.retriesHoldingKey(m, why) {
 		s.deadLetter(m, why)
 	}
 }

@@ -58,7 +58,7 @@ type session struct {
 	finished    atomic.Bool         // at the end all messages were acked or handed back
 	room        *waitingRoom
 	evidence    *evidence
-	turn        turn
+	stay        stayTime
 	held        *heldTargets
 	more        chan struct{} // woken when another message waits in the room or in heldTargets
 	forwarder   *forwarder

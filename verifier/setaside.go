@@ -103,59 +103,59 @@ func (s *session) overstays(m *message, now time.Time) bool {
 	case m.unacked.consumer == s.staging:
 		return age >= min(s.opts.Patience, s.opts.HandBack)
 	case s.waiting.full() && m.withheld:
-		return age >= min(max(s.turn.length(), s.evidence.turn(now)), s.opts.HandBack)
+		return age >= min(max(s.stay.length(), s.evidence.stayTime(now)), s.opts.HandBack)
 	case s.waiting.full():
-		return age >= min(s.turn.length(), s.opts.HandBack)
+		return age >= min(s.stay.length(), s.opts.HandBack)
 	default:
 		return age >= s.opts.HandBack
 	}
 }
 
 const (
-	// longestTurn and shortestTurn bound how long messages of the waiting queue stay here while others
+	// longestStay and shortestStay bound how long messages of the waiting queue stay here while others
 	// wait behind them. (tend runs every 50 ms.)
-	longestTurn  = time.Second
-	shortestTurn = 50 * time.Millisecond
+	longestStay  = time.Second
+	shortestStay = 50 * time.Millisecond
 	// oftenRound and rareRound: each message of the waiting queue should come round again after a time
 	// between these.
 	oftenRound = time.Second
 	rareRound  = 4 * time.Second
 )
 
-// A turn is how long messages of the waiting queue stay if others wait behind them. They have been
+// A stayTime is how long messages of the waiting queue stay if others wait behind them. They have been
 // looked up by then. A message whose transaction has ended may be behind very many of a transaction
-// that stays open: so the more messages there are, the shorter is the turn.
-type turn struct {
+// that stays open: so the more messages there are, the shorter is the stay.
+type stayTime struct {
 	mu      sync.Mutex
-	shorter time.Duration // the turn is longestTurn minus this
+	shorter time.Duration // the stay is longestStay minus this
 	changed time.Time
 }
 
-func (t *turn) length() time.Duration {
+func (t *stayTime) length() time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return longestTurn - t.shorter
+	return longestStay - t.shorter
 }
 
 // adapt is called when a message has come round again, with the duration of the round. A changed
-// turn affects that duration only from the next messages on, so the turn changes at most once per
+// stay affects that duration only from the next messages on, so the stay changes at most once per
 // turn.
-func (t *turn) adapt(now time.Time, round time.Duration) {
+func (t *stayTime) adapt(now time.Time, round time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	length := longestTurn - t.shorter
+	length := longestStay - t.shorter
 	if now.Sub(t.changed) < length {
 		return
 	}
 	switch {
 	case round > rareRound:
-		length = max(length/2, shortestTurn)
+		length = max(length/2, shortestStay)
 	case round < oftenRound:
-		length = min(length*2, longestTurn)
+		length = min(length*2, longestStay)
 	default:
 		return
 	}
-	t.shorter, t.changed = longestTurn-length, now
+	t.shorter, t.changed = longestStay-length, now
 }
 
 // groupBytes bounds the records of messages that are set aside together. A message with more than a

@@ -517,8 +517,8 @@ var mutants = []mutant{
 		test: "TestATargetThatTakesNothingHoldsItsKeysOnly",
 		says: "came after",
 		edits: []edit{
-			{"verifier/keyorder.go", `len(all) > 0 && all[0] == m && k.turn(m)`, `len(all) > 0 && (all[0] == m || mutant("two of a key in flight")) && l.turn(m)`},
-			{"verifier/keyorder.go", `at == 0 && next.ready && k.turn(next)`, `at == 0 && next.ready && !mutant("two of a key in flight") && l.turn(next)`},
+			{"verifier/keyorder.go", `len(all) > 0 && all[0] == m && k.turn(m)`, `len(all) > 0 && (all[0] == m || mutant("two of a key in flight")) && l.stay(m)`},
+			{"verifier/keyorder.go", `at == 0 && next.ready && k.turn(next)`, `at == 0 && next.ready && !mutant("two of a key in flight") && l.stay(next)`},
 		},
 	},
 	{

@@ -18,7 +18,7 @@ type Calls chan struct{} // holds an element for each call that runs
 func NewCalls(n int) Calls { return make(Calls, n) }
 
 // turn is how long a call waits for the previous one.
-const turn = time.Second
+const stayTime = time.Second
 
 // ErrNoAnswer: the database has not answered in time, or still runs the previous call.
 var ErrNoAnswer = errors.New("the database has not answered in time")
@@ -26,7 +26,7 @@ var ErrNoAnswer = errors.New("the database has not answered in time")
 // InTime returns the result of a call, or an error after patience. The context of the call ends
 // after limit, or with ctx. A panic in the call becomes an error.
 func InTime[T any](ctx context.Context, running Calls, patience, limit time.Duration, call func(context.Context) (T, error)) (none T, err error) {
-	late, turn := time.NewTimer(patience), time.NewTimer(min(patience, turn))
+	late, turn := time.NewTimer(patience), time.NewTimer(min(patience, stayTime))
 	defer late.Stop()
 	defer turn.Stop()
 	select {
