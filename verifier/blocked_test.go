@@ -11,7 +11,7 @@ func TestABlockedBrokerIsLoggedOnceAndItsReleaseOnce(t *testing.T) {
 	var log bytes.Buffer
 	f := &forwarder{log: slog.New(slog.NewTextHandler(&log, nil))}
 	for _, reason := range []string{"", "low on memory", "low on memory", "", ""} {
-		f.tellBlocked(reason)
+		f.reportBlocked(reason)
 		if f.isBlocked() != reason {
 			t.Errorf("it says %q, must say %q", f.isBlocked(), reason)
 		}

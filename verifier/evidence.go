@@ -93,8 +93,8 @@ func (s *session) withhold(m *message) {
 	s.room.withhold(m)
 }
 
-// tellWithheld logs once that messages wait for evidence, unless it comes soon.
-func (s *session) tellWithheld(now time.Time) {
+// reportWithheld logs once that messages wait for evidence, unless it comes soon.
+func (s *session) reportWithheld(now time.Time) {
 	s.evidence.look(now, s.room.withheld())
 	if s.evidence.untold(now, s.opts.ExplainAfter) {
 		s.log.Warn("messages that look rolled back are not dropped: since the session began, no message was found that a sender has committed on this database server since then. "+

@@ -245,7 +245,7 @@ func (f *forwarder) reconnectLater(ctx context.Context, pauseFor time.Duration, 
 	if ctx.Err() != nil {
 		return
 	}
-	f.tellDisconnected(err)
+	f.setDisconnected(err)
 	f.log.Warn("no connection to publish over", "error", err, "retry_in", pauseFor)
 	f.giveUpOldest(time.Now()) // at a limit of connections, the oldest channel's may be one too many
 	pause(ctx, pauseFor)
@@ -397,7 +397,7 @@ func (f *forwarder) watchMain(ctx context.Context) error {
 			f.lose(main)
 		case now := <-ticker.C:
 			if main != nil {
-				f.tellBlocked(main.conn.Blocked())
+				f.reportBlocked(main.conn.Blocked())
 				f.lookAt(main, now)
 			}
 			for _, c := range left {
@@ -421,8 +421,8 @@ func (f *forwarder) lose(main *mainChannel) {
 	f.closing.Go(main.close)
 }
 
-// tellDisconnected stores why there is no main channel.
-func (f *forwarder) tellDisconnected(err error) {
+// setDisconnected stores why there is no main channel.
+func (f *forwarder) setDisconnected(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.disconnected = err.Error()
@@ -434,8 +434,8 @@ func (f *forwarder) isDisconnected() bool {
 	return f.disconnected != ""
 }
 
-// tellBlocked logs when the broker stops accepting messages, and when it accepts them again.
-func (f *forwarder) tellBlocked(reason string) {
+// reportBlocked logs when the broker stops accepting messages, and when it accepts them again.
+func (f *forwarder) reportBlocked(reason string) {
 	f.mu.Lock()
 	before := f.blocked
 	f.blocked = reason

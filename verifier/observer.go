@@ -61,8 +61,8 @@ const (
 	SetAside     Verdict = "set_aside" // not judged yet: moved to the waiting queue
 )
 
-// tell calls the observer for messages that are done.
-func (s *session) tell(messages ...*message) {
+// notify calls the observer for messages that are done.
+func (s *session) notify(messages ...*message) {
 	if s.opts.Observer == nil {
 		return
 	}

@@ -281,7 +281,7 @@ func (s *session) dead(m *message) {
 
 // done reports finished messages to the observer and lets them be acked.
 func (s *session) done(messages ...*message) {
-	s.tell(messages...)
+	s.notify(messages...)
 	s.release(messages...)
 }
 

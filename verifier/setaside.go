@@ -33,7 +33,7 @@ func (s *session) tend(ctx context.Context) error {
 			s.forwarder.retry(now)
 			s.abandon()
 			s.giveBack(now)
-			s.tellWithheld(now)
+			s.reportWithheld(now)
 		}
 		s.setAsideExcess(time.Now())
 	}

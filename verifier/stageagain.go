@@ -167,7 +167,7 @@ func (g *stager) round(ctx context.Context) (time.Duration, error) {
 		}
 	}
 	if looked {
-		g.tell(at, time.Now())
+		g.storeDue(at, time.Now())
 	}
 	g.evaluateMarkers()
 	errs = append(errs, err, g.askAway(ctx))
@@ -630,8 +630,8 @@ func refusedForGood(err error) bool {
 	return refusal != nil && refusal.Code != amqp.AccessRefused || errors.Is(err, bridge.ErrInvalidMessage) || errors.Is(err, bridge.ErrMalformed)
 }
 
-// tell stores the result of the last look, for State.
-func (g *stager) tell(at, now time.Time) {
+// storeDue stores the result of the last look, for State.
+func (g *stager) storeDue(at, now time.Time) {
 	var first time.Time
 	for _, c := range g.candidates {
 		if first.IsZero() || c.row.StageAt.Before(first) {
