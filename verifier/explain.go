@@ -28,7 +28,7 @@ func (s *session) explain(ctx context.Context) {
 	var told named
 	s.jobs.explain.Run(ctx, func(ctx context.Context) (time.Duration, error) {
 		slow := s.longest()
-		if err := s.over(ctx, slow, told); err != nil {
+		if err := s.logWaitEnds(ctx, slow, told); err != nil {
 			return interval, err
 		}
 		now := time.Now()
@@ -95,9 +95,9 @@ func seen(h inspect.Holder) (attributes []any) {
 	return attributes
 }
 
-// over logs the end of the wait of each message for which a holder was named. It asks the database,
+// logWaitEnds logs the end of the wait of each message for which a holder was named. It asks the database,
 // because a message that is being set aside is held by no verifier for a moment.
-func (s *session) over(ctx context.Context, waiting []*message, told named) error {
+func (s *session) logWaitEnds(ctx context.Context, waiting []*message, told named) error {
 	for t, last := range told {
 		if slices.ContainsFunc(waiting, func(m *message) bool { return m.staged.ID == last.id }) {
 			continue

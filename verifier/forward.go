@@ -100,10 +100,10 @@ func (f *forwarder) publish(p *publication) {
 	}
 }
 
-// forget removes publications of messages that are over. While the broker blocks publishing, each
+// removePublications removes publications of messages that come again. While the broker blocks publishing, each
 // consumer of an ordered queue would otherwise leave all its messages here.
-func (f *forwarder) forget(over func(*message) bool) {
-	f.takeBack(func(p *publication) bool { return p.message != nil && over(p.message) })
+func (f *forwarder) removePublications(of func(*message) bool) {
+	f.takeBack(func(p *publication) bool { return p.message != nil && of(p.message) })
 }
 
 // leave removes and returns messages to forward that wait here for a channel. The caller owns them
@@ -275,7 +275,7 @@ func (f *forwarder) amongOthers(ctx context.Context, p *publication) error {
 			main.sent(one)
 			return nil
 		}
-		if !main.forget(one) { // it was given up meanwhile, and another channel has it
+		if !main.withdraw(one) { // it was given up meanwhile, and another channel has it
 			return nil
 		}
 		switch {

@@ -431,9 +431,9 @@ func (h *heldTargets) leave(must func(*message) bool) (out []*message) {
 	return out
 }
 
-// forget removes all publications of messages that are over, dead letters too.
-func (h *heldTargets) forget(over func(*message) bool) {
-	h.remove(func(p *publication) bool { return p.message != nil && over(p.message) })
+// removePublications removes all publications of messages that come again, dead letters too.
+func (h *heldTargets) removePublications(of func(*message) bool) {
+	h.remove(func(p *publication) bool { return p.message != nil && of(p.message) })
 }
 
 // forwarded adapts must to publications: it holds for publications that forward such a message.

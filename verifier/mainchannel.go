@@ -87,14 +87,14 @@ func (c *mainChannel) sent(a *attempt) {
 	a.at = time.Now()
 }
 
-// forget removes an attempt. It returns false if the attempt was removed before.
-func (c *mainChannel) forget(a *attempt) bool {
+// withdraw removes an attempt. It returns false if the attempt was removed before.
+func (c *mainChannel) withdraw(a *attempt) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.remove(a)
 }
 
-// confirmed is forget for an attempt with a result. Unless the result is ErrUnconfirmed, it comes
+// confirmed is withdraw for an attempt with a result. Unless the result is ErrUnconfirmed, it comes
 // from the broker.
 func (c *mainChannel) confirmed(a *attempt, err error) bool {
 	c.mu.Lock()

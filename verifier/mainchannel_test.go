@@ -78,7 +78,7 @@ func TestALateConfirmOfAGivenUpPublicationDoesNotCount(t *testing.T) {
 	if out := c.giveUp(now, patience, false); len(out) != 1 || out[0] != attempts["old"].p {
 		t.Errorf("%d are given up", len(out))
 	}
-	if c.confirmed(attempts["old"], nil) || c.forget(attempts["old"]) {
+	if c.confirmed(attempts["old"], nil) || c.withdraw(attempts["old"]) {
 		t.Error("a late confirm counts although the message is on its way elsewhere")
 	}
 	if _, _, silent := c.look(now.Add(2*patience), patience); !silent {

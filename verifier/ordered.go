@@ -174,7 +174,7 @@ func (c *consumer) shouldReopen(now time.Time) bool {
 }
 
 // awaitUnderWay waits until no message of the consumer is on its way, except messages for held targets.
-// Meanwhile abandon forgets the messages that wait for such targets; a trial in progress may come
+// Meanwhile abandon removes the messages that wait for such targets; a trial in progress may come
 // twice.
 func (s *session) awaitUnderWay(ctx context.Context, c *consumer) {
 	ticker := time.NewTicker(lookInterval)
@@ -204,9 +204,9 @@ func (s *session) leave(c *consumer) error {
 	return nil
 }
 
-// over reports whether the message was delivered over a channel that was left or is about to be.
+// comesAgain reports whether the message was delivered over a channel that was left or is about to be.
 // The message comes again.
-func (m *message) over() bool {
+func (m *message) comesAgain() bool {
 	keyOrder := m.unacked.consumer.keyOrder // the message's own keyOrder is nil if it could not be judged
 	if keyOrder == nil || !keyOrder.isClosed() {
 		return false
@@ -215,14 +215,14 @@ func (m *message) over() bool {
 	return true
 }
 
-// abandon forgets waiting messages that will come over another channel.
+// abandon removes waiting messages that will come over another channel.
 func (s *session) abandon() {
 	if len(s.shards) == 0 {
 		return
 	}
-	s.room.leave((*message).over)
-	s.held.forget((*message).over)
-	s.forwarder.forget((*message).over)
+	s.room.leave((*message).comesAgain)
+	s.held.removePublications((*message).comesAgain)
+	s.forwarder.removePublications((*message).comesAgain)
 }
 
 // passed gives the next message of the key its turn.
@@ -249,7 +249,7 @@ func (s *session) holdsKeyInstead(m *message, why deathReason) bool {
 // retriesHoldingKey publishes a message again that holds its key after its target has not taken it for too
 // long. It returns false if the message should go to the dead queue instead.
 func (s *session) retriesHoldingKey(m *message, why deathReason) bool {
-	if m.keyOrder == nil || !s.opts.HoldKeys || m.over() {
+	if m.keyOrder == nil || !s.opts.HoldKeys || m.comesAgain() {
 		return false
 	}
 	s.holdsKey(m, why)

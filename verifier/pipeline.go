@@ -133,7 +133,7 @@ func (s *session) committed(messages ...*message) {
 	now := time.Now()
 	s.carried.committed(now, messages...)
 	for _, m := range messages {
-		if m.over() {
+		if m.comesAgain() {
 			continue
 		}
 		m.committed, m.judged = true, now
@@ -156,7 +156,7 @@ func notAllowed(to bridge.Target) string {
 
 // drop ends a message whose transaction has rolled back. The audit queue may keep a copy.
 func (s *session) drop(m *message) {
-	if m.over() {
+	if m.comesAgain() {
 		return
 	}
 	m.judged = time.Now()
@@ -177,7 +177,7 @@ func (s *session) dropped(m *message) {
 
 // deadLetter sends a message to the dead queue.
 func (s *session) deadLetter(m *message, why deathReason) {
-	if m.over() || s.holdsKeyInstead(m, why) {
+	if m.comesAgain() || s.holdsKeyInstead(m, why) {
 		return
 	}
 	now := time.Now()

@@ -256,7 +256,7 @@ func (g *stager) readAll(ctx context.Context) (at time.Time, err error) {
 		pause = max(pause, fullLook)
 		shorter = pause
 		g.reach = min(reachStep*g.reach, fullReach) // further back, for the next slow place
-		g.unstageable.forgetGone()
+		g.unstageable.removeGone()
 	}
 	g.full, g.more = time.Now().Add(pause), time.Now().Add(shorter)
 	return at, err

@@ -58,8 +58,8 @@ func (u *unstageable) staged(ids []uuid.UUID) {
 	}
 }
 
-// forgetGone removes rows that are gone from the ledger.
-func (u *unstageable) forgetGone() {
+// removeGone removes rows that are gone from the ledger.
+func (u *unstageable) removeGone() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for id, seen := range u.rows {
