@@ -152,9 +152,9 @@ func (a *acks) awaitRead() error {
 	return nil
 }
 
-// leave is finish without handing anything back: closing the channel does that, and keeps the
+// finishInOrder is finish without handing anything back: closing the channel does that, and keeps the
 // order.
-func (a *acks) leave() error {
+func (a *acks) finishInOrder() error {
 	a.mu.Lock()
 	a.stuck = math.MaxUint64
 	err := a.send(true)

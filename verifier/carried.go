@@ -95,8 +95,8 @@ func (c *carriedSet) join(first *heldCarried, m *message) bool {
 	return true
 }
 
-// leave removes m, which is done, and returns the copies that had joined it.
-func (c *carriedSet) leave(m *message) (copies []*message) {
+// remove removes m, which is done, and returns the copies that had joined it.
+func (c *carriedSet) remove(m *message) (copies []*message) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	h := m.carried

@@ -199,7 +199,7 @@ func (c *consumer) rested(now time.Time) (tags []uint64) {
 // the end of the channel hands back.
 func (c *consumer) finish() error {
 	if c.keyOrder != nil {
-		return c.acks.leave()
+		return c.acks.finishInOrder()
 	}
 	return c.acks.finish()
 }

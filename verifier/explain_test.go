@@ -106,7 +106,7 @@ func TestATransactionIsNamedWhenItsTimeHasComeAndWhenItIsOver(t *testing.T) {
 		if said := log.String(); !strings.Contains(said, `msg="a message waits for an open transaction"`) || !strings.Contains(said, "waited=4s waiting=1 session=7 login=shop hint=") {
 			t.Errorf("after %v the log says %q", time.Since(start), said)
 		}
-		s.room.leave(func(*message) bool { return true }) // set aside
+		s.room.removeMessages(func(*message) bool { return true }) // set aside
 		time.Sleep(ends)
 		synctest.Wait()
 		const over = "no longer waits"

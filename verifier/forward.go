@@ -106,9 +106,9 @@ func (f *forwarder) removePublications(of func(*message) bool) {
 	f.takeBack(func(p *publication) bool { return p.message != nil && of(p.message) })
 }
 
-// leave removes and returns messages to forward that wait here for a channel. The caller owns them
+// removeMessages removes and returns messages to forward that wait here for a channel. The caller owns them
 // then.
-func (f *forwarder) leave(must func(*message) bool) (out []*message) {
+func (f *forwarder) removeMessages(must func(*message) bool) (out []*message) {
 	for _, p := range f.takeBack(forwarded(must)) {
 		out = append(out, p.message)
 	}

@@ -422,9 +422,9 @@ func (h *heldTargets) missedSince(target *heldTarget, m *message) time.Time {
 	return m.unroutableSince
 }
 
-// leave removes and returns the messages for which must returns true, the oldest first.
-// Publications to the verifier's own queues never leave.
-func (h *heldTargets) leave(must func(*message) bool) (out []*message) {
+// removeMessages removes and returns the messages for which must returns true, the oldest first.
+// Publications to the verifier's own queues stay.
+func (h *heldTargets) removeMessages(must func(*message) bool) (out []*message) {
 	for _, p := range h.remove(forwarded(must)) {
 		out = append(out, p.message)
 	}

@@ -186,7 +186,7 @@ func TestATargetWhoseMessagesWereSetAsideStaysHeld(t *testing.T) {
 	h := newTickedHolds(time.Hour)
 	h.enqueueFailed(publicationsTo("full", 1)[0], Full, problem{})
 	all := func(*message) bool { return true }
-	if n := len(h.leave(all)); n != 1 {
+	if n := len(h.removeMessages(all)); n != 1 {
 		t.Fatalf("%d leave", n)
 	}
 	h.tick(time.Now().Add(rememberFor / 2))
@@ -206,7 +206,7 @@ func TestHeldTargetsWithoutMessagesAreForgotten(t *testing.T) {
 	for i := range maxRemembered + 10 {
 		h.enqueueFailed(publicationsTo(fmt.Sprint(i), 1)[0], Missing, problem{})
 	}
-	h.leave(func(*message) bool { return true })
+	h.removeMessages(func(*message) bool { return true })
 	h.tick(time.Now())
 	if len(h.targets) != maxRemembered {
 		t.Errorf("%d are remembered", len(h.targets))

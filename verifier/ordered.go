@@ -126,7 +126,7 @@ func (s *session) exchange(ctx context.Context, sh *shard) error {
 	left := make(chan struct{})
 	var rest sync.WaitGroup
 	rest.Go(func() { s.discard(c, left) })
-	err := s.leave(c)
+	err := s.closeChannel(c)
 	close(left)
 	rest.Wait()
 	if err != nil {
@@ -192,8 +192,8 @@ func (s *session) awaitUnderWay(ctx context.Context, c *consumer) {
 	}
 }
 
-// leave acks the safe messages, and gives all others back by closing the channel.
-func (s *session) leave(c *consumer) error {
+// closeChannel acks the safe messages, and gives all others back by closing the channel.
+func (s *session) closeChannel(c *consumer) error {
 	if err := c.finish(); err != nil {
 		return err
 	}
@@ -220,7 +220,7 @@ func (s *session) abandon() {
 	if len(s.shards) == 0 {
 		return
 	}
-	s.room.leave((*message).comesAgain)
+	s.room.removeMessages((*message).comesAgain)
 	s.held.removePublications((*message).comesAgain)
 	s.forwarder.removePublications((*message).comesAgain)
 }

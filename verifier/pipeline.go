@@ -305,7 +305,7 @@ func (s *session) release(messages ...*message) {
 				s.stager.staged.left(m.staged.ID)
 			}
 			if m.carried != nil {
-				if copies := s.carried.leave(m); len(copies) > 0 {
+				if copies := s.carried.remove(m); len(copies) > 0 {
 					defer s.endJoined(m, copies)
 				}
 			}

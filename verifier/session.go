@@ -351,7 +351,7 @@ func (s *session) consumers() []*consumer {
 func (s *session) reunite() int {
 	apart := func(m *message) bool { return m.keyOrder == nil && m.unacked.apart.Load() }
 	s.room.enter(false, s.arrivals.take(math.MaxInt)...)
-	waiting := append(s.room.leave(apart), s.held.leave(apart)...)
+	waiting := append(s.room.removeMessages(apart), s.held.removeMessages(apart)...)
 	waiting = append(waiting, s.carried.part(apart)...)
 	s.setAside(waiting...)
 	return len(waiting)

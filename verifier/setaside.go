@@ -54,8 +54,8 @@ func (s *session) setAsideExcess(now time.Time) {
 			}
 			return false
 		}
-		s.room.leave(count)
-		s.held.leave(count)
+		s.room.removeMessages(count)
+		s.held.removeMessages(count)
 	}
 	must := func(m *message) bool {
 		if (excess > 0 || excessBytes > 0) && fresh(m) {
@@ -65,10 +65,10 @@ func (s *session) setAsideExcess(now time.Time) {
 		}
 		return s.overstays(m, now)
 	}
-	leaving := append(s.room.leave(must), s.held.leave(must)...)
+	leaving := append(s.room.removeMessages(must), s.held.removeMessages(must)...)
 	// A message may wait for a channel until the broker's consumer timeout is near.
 	tooLong := func(m *message) bool { return m.keyOrder == nil && now.Sub(m.received) >= s.opts.HandBack }
-	s.setAside(append(leaving, s.forwarder.leave(tooLong)...)...)
+	s.setAside(append(leaving, s.forwarder.removeMessages(tooLong)...)...)
 }
 
 // giveBack hands messages back to their queue that could not be set aside within another half of

@@ -279,9 +279,9 @@ func (r *waitingRoom) messages() []*message {
 	return out
 }
 
-// leave removes and returns the idle messages for which must returns true. It calls must in the
+// removeMessages removes and returns the idle messages for which must returns true. It calls must in the
 // order of arrival.
-func (r *waitingRoom) leave(must func(*message) bool) []*message {
+func (r *waitingRoom) removeMessages(must func(*message) bool) []*message {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var out []*message
