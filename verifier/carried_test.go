@@ -29,7 +29,7 @@ func carryingSession(ledger driver.Ledger) *session {
 	}
 	s.forgetter = newForgetter(ledger, s.log, &s.stats.abandoned)
 	s.opts, _ = (&Options{Logger: s.log}).withDefaults()
-	s.forwarder = &forwarder{held: s.held, log: s.log, ended: s.ended, ready: newGatherer[*publication](),
+	s.forwarder = &forwarder{held: s.held, log: s.log, onEnd: s.publicationEnded, ready: newGatherer[*publication](),
 		solo: newGatherer[*publication](), stuck: newGatherer[*publication]()}
 	return s
 }
@@ -68,21 +68,21 @@ func TestACopySharesTheEndOfTheMessageThatItHasJoined(t *testing.T) {
 	}{
 		"forwarded": {func(s *session, m *message) {
 			s.committed(m)
-			s.ended(m.toTarget(), placed, nil)
+			s.publicationEnded(m.toTarget(), placed, nil)
 			s.done(s.toForget.take(10)...)
 		}, isAcked, isAcked},
 		"dead-lettered": {func(s *session, m *message) {
 			s.committed(m)
-			s.ended(m.toDead("dead", time.Now()), placed, nil)
+			s.publicationEnded(m.toDead("dead", time.Now()), placed, nil)
 			s.done(s.toForget.take(10)...)
 		}, isAcked, isAcked},
 		"dead-lettered, but not judged": {func(s *session, m *message) {
-			s.ended(m.toDead("dead", time.Now()), placed, nil)
+			s.publicationEnded(m.toDead("dead", time.Now()), placed, nil)
 		}, isJudged, isJudged},
 		"dropped": {func(s *session, m *message) { s.drop(m) }, isJudged, isJudged},
 		// A copy from the waiting queue may be the one that was put there.
 		"set aside": {func(s *session, m *message) {
-			s.ended(m.toWaiting("waiting", time.Now()), placed, nil)
+			s.publicationEnded(m.toWaiting("waiting", time.Now()), placed, nil)
 		}, isAcked, isJudged},
 		"handed back": {func(s *session, m *message) {
 			m.unacked.back.Store(true)
@@ -145,7 +145,7 @@ func TestACarriedRowStaysUntilTheConfirm(t *testing.T) {
 		if deleted > 0 || len(s.toForget.take(10)) > 0 || m.isAcked() {
 			t.Error("a row is deleted before the confirm, or its message acked")
 		}
-		s.ended(to[0], placed, nil)
+		s.publicationEnded(to[0], placed, nil)
 		if forgotten := s.toForget.take(10); !slices.Equal(forgotten, []*message{m}) {
 			t.Errorf("after the confirm %d rows are to be deleted", len(forgotten))
 		}

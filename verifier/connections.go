@@ -70,8 +70,8 @@ func (c *connections) takes(now time.Time) bool {
 	return true
 }
 
-// end releases the place that begin took.
-func (c *connections) end() {
+// release releases the place that begin took.
+func (c *connections) release() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.settling--

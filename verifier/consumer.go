@@ -104,9 +104,9 @@ func (c *consumer) consume() (err error) {
 	return nil
 }
 
-// ended returns why the consumer has ended. The library reports the reason of the end of its
+// endReason returns why the consumer has ended. The library reports the reason of the end of its
 // channel or connection before it closes the deliveries.
-func (c *consumer) ended() error {
+func (c *consumer) endReason() error {
 	select {
 	case reason := <-c.refusals:
 		if reason != nil {

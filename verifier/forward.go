@@ -48,7 +48,7 @@ type forwarder struct {
 	log     *slog.Logger
 
 	held   *heldTargets
-	ended  func(*publication, fate, error) // takes over publications that have ended; it must not block
+	onEnd  func(*publication, fate, error) // takes over publications that have ended; it must not block
 	moving counter                         // publications in the forwarder, except those waiting in heldTargets
 
 	ready *gatherer[*publication] // to be published
@@ -199,7 +199,7 @@ func (f *forwarder) failed(p *publication, reason HoldReason, why problem) {
 // overlooks no message.
 func (f *forwarder) end(p *publication, what fate, err error) {
 	f.held.noteEnd(p, what == placed)
-	f.ended(p, what, err)
+	f.onEnd(p, what, err)
 	f.moving.add(-1)
 }
 

@@ -50,7 +50,7 @@ func TestTheForwarderCountsAMessageUntilItIsHandedOn(t *testing.T) {
 			p := publicationsTo("target", 1)[0]
 			p.course = test.course
 			ends := 0
-			f.ended = func(got *publication, what fate, _ error) {
+			f.onEnd = func(got *publication, what fate, _ error) {
 				ends++
 				if got != p || what != test.what {
 					t.Errorf("it ends with fate %d, want %d", what, test.what)

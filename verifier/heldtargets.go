@@ -249,7 +249,7 @@ func (h *heldTargets) holdTarget(to bridge.Target, reason HoldReason, why proble
 	return target
 }
 
-// ended notes that p needs no further attempt: the target has it, or p was taken out or ended
+// noteEnd notes that p needs no further attempt: the target has it, or p was taken out or ended
 // otherwise.
 func (h *heldTargets) noteEnd(p *publication, placed bool) {
 	h.mu.Lock()

@@ -136,7 +136,7 @@ func (s *session) settle(ctx context.Context) error {
 	for s.connections.begin(ctx) {
 		m, slow := s.room.next(ctx)
 		if m == nil {
-			s.connections.end()
+			s.connections.release()
 			return nil
 		}
 		wait := s.opts.SettleWait
@@ -156,7 +156,7 @@ func (s *session) settle(ctx context.Context) error {
 		if err == nil && outcome == driver.RolledBack && evident {
 			swept, err = s.sweptMaybe(ctx, m)
 		}
-		s.connections.end()
+		s.connections.release()
 		if ctx.Err() != nil {
 			s.room.waited(m, true) // reunite must see the message
 			return nil

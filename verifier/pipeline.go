@@ -22,10 +22,10 @@ func (s *session) take(ctx context.Context, c *consumer) error {
 		case <-ctx.Done():
 			return nil
 		case <-c.cancels:
-			return c.ended()
+			return c.endReason()
 		case d, ok := <-c.deliveries:
 			if !ok {
-				return c.ended()
+				return c.endReason()
 			}
 			s.consuming.Received(d)
 			c.receive(d)
@@ -188,8 +188,8 @@ func (s *session) deadLetter(m *message, why deathReason) {
 	s.forwarder.publish(m.toDead(s.opts.Topology.DeadQueue(), now))
 }
 
-// ended takes over publications that the forwarder has ended.
-func (s *session) ended(p *publication, what fate, err error) {
+// publicationEnded takes over publications that the forwarder has ended.
+func (s *session) publicationEnded(p *publication, what fate, err error) {
 	switch what {
 	case placed:
 		s.placed(p)

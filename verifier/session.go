@@ -141,7 +141,7 @@ func (v *Verifier) open(ctx context.Context, proven *driver.Proven) (_ *session,
 		copies:   s.opts.Copies,
 		log:      s.log,
 		held:     s.held,
-		ended:    s.ended,
+		onEnd:    s.publicationEnded,
 		ready:    newGatherer[*publication](),
 		solo:     newGatherer[*publication](),
 		stuck:    newGatherer[*publication](),
@@ -225,7 +225,7 @@ func (s *session) run(ctx context.Context) error {
 	stopEnd := context.AfterFunc(failing, func() {
 		defer close(ended)
 		if !s.finished.Load() {
-			s.end()
+			s.ackAndClose()
 		}
 	})
 	defer func() {

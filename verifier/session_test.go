@@ -18,7 +18,7 @@ func TestTheMembersOfATornGroupAreSetAsideOnceAtTheEnd(t *testing.T) {
 		log: slog.New(slog.DiscardHandler), stats: &counters{}, held: testHolds(time.Minute),
 		arrivals: newGatherer[*message](), room: newWaitingRoom(1), waiting: newConsumer("w", 10, 1<<20, time.Hour, nil),
 	}
-	s.forwarder = &forwarder{held: s.held, ended: s.ended, ready: newGatherer[*publication]()}
+	s.forwarder = &forwarder{held: s.held, onEnd: s.publicationEnded, ready: newGatherer[*publication]()}
 	places := map[string]func(*message){
 		"not looked up": func(m *message) { s.arrivals.add(m) },
 		"in the room":   func(m *message) { s.room.enter(false, m) },

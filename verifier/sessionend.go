@@ -15,10 +15,10 @@ const lastMoment = time.Second
 
 var errSessionEnded = errors.New("the session has ended")
 
-// end acks safe messages before a session that has failed hands the rest back: a message that is
+// ackAndClose acks safe messages before a session that has failed hands the rest back: a message that is
 // acked now does not come again. It waits a moment for the confirms of messages that are on their
 // way. Then it closes the consuming connection.
-func (s *session) end() {
+func (s *session) ackAndClose() {
 	defer s.consuming.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), lastMoment)
 	defer cancel()

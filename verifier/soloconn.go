@@ -119,12 +119,12 @@ func (c *soloChannel) open(ctx context.Context) (err error) {
 }
 
 // release ends the channel, and closes the connection if no other channel uses it.
-func (c *soloChannel) release() { c.end(false) }
+func (c *soloChannel) release() { c.close(false) }
 
 // leave is release for a connection that has failed or a target that did not confirm.
-func (c *soloChannel) leave() { c.end(true) }
+func (c *soloChannel) leave() { c.close(true) }
 
-func (c *soloChannel) end(leave bool) {
+func (c *soloChannel) close(leave bool) {
 	if c.connection != nil {
 		if c.publisher != nil && !leave {
 			c.publisher.Close()

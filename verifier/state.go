@@ -126,8 +126,8 @@ func (p *present) end(err error) {
 	p.session, p.since, p.err = nil, time.Time{}, err
 }
 
-// ended records the end of a session, or of an attempt to start one.
-func (v *Verifier) ended(err error) {
+// recordEnd records the end of a session, or of an attempt to start one.
+func (v *Verifier) recordEnd(err error) {
 	v.now.end(err)
 	if v.opts.Observer != nil {
 		v.jobs.observe.Do(func() { v.opts.Observer.SessionEnded(err) })

@@ -85,7 +85,7 @@ func (v *Verifier) Run(ctx context.Context) error {
 	defer context.AfterFunc(ctx, func() { v.now.stop(true) })()
 	s, err := v.start(ctx)
 	if err != nil && ctx.Err() == nil && !full(err) {
-		v.ended(err)
+		v.recordEnd(err)
 		return err
 	}
 	wait, apart := newBackOff(100*time.Millisecond, 3*time.Second), newBackOff(time.Second, 30*time.Second)
@@ -107,7 +107,7 @@ func (v *Verifier) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return v.stopped(s, err)
 		}
-		v.ended(err)
+		v.recordEnd(err)
 		retry, what := between.NextBackOff(), "session ended"
 		if s == nil {
 			what = "no session"

@@ -145,7 +145,7 @@ func (r *waitingRoom) waited(m *message, stays bool) {
 	}
 	r.remove(w)
 	wake(r.settlable)
-	r.ended(w)
+	r.transactionEnded(w)
 }
 
 // withhold ends a settler's wait for m, which looks rolled back: m stays, and is neither settled
@@ -187,9 +187,9 @@ func (r *waitingRoom) withheld() int {
 	return r.kept.Len()
 }
 
-// ended requests an immediate lookup of messages that may belong to the same transaction as w. A
+// transactionEnded requests an immediate lookup of messages that may belong to the same transaction as w. A
 // transaction that was open for long has all its messages among the slow ones.
-func (r *waitingRoom) ended(w *waiter) {
+func (r *waitingRoom) transactionEnded(w *waiter) {
 	if w.slow {
 		r.slowAll = true
 	}
@@ -236,7 +236,7 @@ func (r *waitingRoom) looked(m *message, found bool, now time.Time) {
 	defer r.mu.Unlock()
 	if w := r.waiters[m]; found {
 		r.remove(w)
-		r.ended(w)
+		r.transactionEnded(w)
 	} else {
 		w.slow = w.slow || now.Sub(m.received) >= slowAge
 		r.idle(w)
