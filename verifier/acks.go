@@ -54,9 +54,9 @@ func newAcks(ch acknowledger) *acks {
 	return &acks{ch: ch, more: make(chan struct{}, 1)}
 }
 
-// took registers a delivery. It must be called for every delivery, in their order: one ack covers
+// register registers a delivery. It must be called for every delivery, in their order: one ack covers
 // every lower tag.
-func (a *acks) took(tag uint64) {
+func (a *acks) register(tag uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.open = append(a.open, openTag{tag, unacked, time.Now()})
@@ -144,7 +144,7 @@ func (a *acks) sendLast() error {
 }
 
 // awaitRead waits until the broker has read the acks. The broker's answer arrives behind deliveries,
-// so awaitRead does not hold mu, which took needs.
+// so awaitRead does not hold mu, which register needs.
 func (a *acks) awaitRead() error {
 	if err := a.ch.Qos(1, 0, false); err != nil {
 		return fmt.Errorf("ack the last: %w", err)

@@ -57,7 +57,7 @@ func deliver(b *brokerAcks, n int) *acks {
 	a := newAcks(b)
 	for i := range n {
 		b.unacked = append(b.unacked, uint64(i+1))
-		a.took(uint64(i + 1))
+		a.register(uint64(i + 1))
 	}
 	return a
 }
@@ -74,7 +74,7 @@ func TestTheReceiverDoesNotWaitForTheLastAnswer(t *testing.T) {
 					t.Fatal("the next delivery waits for the answer")
 				}
 				a.mu.Unlock()
-				a.took(2)
+				a.register(2)
 			}
 			if err := end(a); err != nil {
 				t.Error(err)
@@ -171,7 +171,7 @@ func TestAMessageThatStaysKeepsNoRecordOfLaterOnes(t *testing.T) {
 	tag := uint64(1)
 	arrive := func() {
 		b.unacked = append(b.unacked, tag)
-		a.took(tag)
+		a.register(tag)
 		tag++
 	}
 	arrive() // the delivery that stays

@@ -38,9 +38,9 @@ func carryingSession(ledger driver.Ledger) *session {
 // that.
 func (s *session) delivered(c *consumer, id uuid.UUID) *message {
 	tag := uint64(len(c.acks.open) + 1)
-	c.acks.took(tag)
+	c.acks.register(tag)
 	u := &unackedDelivery{consumer: c, tag: tag, received: time.Now()}
-	c.took(u, 1)
+	c.countMessages(u, 1)
 	m := &message{unacked: u, received: time.Now(), delivery: amqp.Delivery{MessageId: id.String(), Body: []byte("body")}}
 	m.staged = wire.Staged{Carried: true, Message: bridge.Message{ID: id, RoutingKey: "target"}}
 	if s.carried.take(m) {

@@ -120,10 +120,10 @@ func (c *consumer) endReason() error {
 // receive keeps a delivery, or lets it rest. It must not block, or the connection stops reading.
 func (c *consumer) receive(d amqp.Delivery) {
 	u := &unackedDelivery{consumer: c, tag: d.DeliveryTag, bytes: wire.Held(d), received: time.Now()}
-	c.acks.took(u.tag)
+	c.acks.register(u.tag)
 	c.mu.Lock()
 	c.received = true
-	keep := c.fits(c.bytes, u) && (d.Redelivered && c.keyOrder == nil || !c.taken(u.received))
+	keep := c.fits(c.bytes, u) && (d.Redelivered && c.keyOrder == nil || !c.roomReserved(u.received))
 	if keep {
 		c.bytes += u.bytes
 		c.returning = max(0, c.returning-u.bytes)
@@ -141,13 +141,13 @@ func (c *consumer) fits(bytes int, u *unackedDelivery) bool {
 	return bytes == 0 || bytes+u.bytes <= c.maxBytes
 }
 
-// taken reports whether the free room is reserved for earlier deliveries. Otherwise small newcomers
+// roomReserved reports whether the free room is reserved for earlier deliveries. Otherwise small newcomers
 // would leave a large message no room for ever.
-func (c *consumer) taken(now time.Time) bool {
-	return c.expected(now) > 0 || slices.ContainsFunc(c.resting, waits)
+func (c *consumer) roomReserved(now time.Time) bool {
+	return c.expected(now) > 0 || slices.ContainsFunc(c.resting, needsRoom)
 }
 
-func waits(u *unackedDelivery) bool { return !u.stranded.Load() }
+func needsRoom(u *unackedDelivery) bool { return !u.stranded.Load() }
 
 // expected returns the number of bytes that were handed back and should come again. They may go to
 // another verifier, so no room is reserved for them for long.
@@ -158,8 +158,8 @@ func (c *consumer) expected(now time.Time) int {
 	return c.returning
 }
 
-// wakeUp hands back resting deliveries: as many as there is room for, and any that are too old.
-func (c *consumer) wakeUp(ctx context.Context) error {
+// handBackResting hands back resting deliveries: as many as there is room for, and any that are too old.
+func (c *consumer) handBackResting(ctx context.Context) error {
 	ticker := time.NewTicker(restInterval)
 	defer ticker.Stop()
 	for {
@@ -167,20 +167,20 @@ func (c *consumer) wakeUp(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case now := <-ticker.C:
-			c.acks.handBack(c.rested(now)...)
+			c.acks.handBack(c.takeResting(now)...)
 		}
 	}
 }
 
-// rested removes the resting deliveries to hand back, and returns their tags: in the order of
+// takeResting removes the resting deliveries to hand back, and returns their tags: in the order of
 // arrival, up to the first that does not fit.
-func (c *consumer) rested(now time.Time) (tags []uint64) {
+func (c *consumer) takeResting(now time.Time) (tags []uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	bytes, behind := c.bytes+c.expected(now), false
 	c.resting = slices.DeleteFunc(c.resting, func(u *unackedDelivery) bool {
-		room := waits(u) && !behind && c.fits(bytes, u)
-		behind = behind || waits(u) && !room
+		room := needsRoom(u) && !behind && c.fits(bytes, u)
+		behind = behind || needsRoom(u) && !room
 		if !room && now.Sub(u.received) < c.handBack {
 			return false
 		}
@@ -214,7 +214,7 @@ func (c *consumer) crowded() bool { return int(c.open.Load()) >= c.prefetch }
 func (c *consumer) short() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.ContainsFunc(c.resting, waits)
+	return slices.ContainsFunc(c.resting, needsRoom)
 }
 
 // empty reports whether the consumer has no unacked delivery.
@@ -262,8 +262,8 @@ func (c *consumer) waitRoom(ctx context.Context) bool {
 	return true
 }
 
-// took sets the number of messages in an unacked delivery.
-func (c *consumer) took(u *unackedDelivery, messages int) {
+// countMessages sets the number of messages in an unacked delivery.
+func (c *consumer) countMessages(u *unackedDelivery, messages int) {
 	u.open.Store(int32(messages))
 	u.single = messages == 1
 	c.open.Add(int64(messages))

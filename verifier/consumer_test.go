@@ -25,7 +25,7 @@ func TestALargeMessageGetsRoomAmongSmallOnes(t *testing.T) {
 		var kept []*unackedDelivery
 		finish := func() {
 			for _, a := range c.arrived.take(1000) {
-				c.took(a.unacked, 1)
+				c.countMessages(a.unacked, 1)
 				kept = append(kept, a.unacked)
 			}
 			if len(kept) > 0 { // one message is done
@@ -46,7 +46,7 @@ func TestALargeMessageGetsRoomAmongSmallOnes(t *testing.T) {
 			deliver(small, false) // the backlog
 			now = now.Add(restInterval)
 			got := false
-			for _, back := range c.rested(now) {
+			for _, back := range c.takeResting(now) {
 				deliver(small, false) // these come before the deliveries that were handed back
 				size, was := sizes[back]
 				if !was {

@@ -59,7 +59,7 @@ type forwarder struct {
 
 	mu           sync.Mutex
 	main         *mainChannel    // nil before the first one, and after one was left or lost
-	left         []*mainChannel  // channels that were left and still have publications in flight
+	leftChannels []*mainChannel  // channels that were left and still have publications in flight
 	blocked      string          // the broker's reason for accepting nothing; "" if it accepts messages
 	disconnected string          // why there is no connection for the main channel; "" if there is one
 	suspects     map[string]bool // exchanges whose messages are published alone
@@ -120,7 +120,7 @@ func (f *forwarder) removeMessages(must func(*message) bool) (out []*message) {
 func (f *forwarder) abandon(must func(*publication) bool) []*publication {
 	out := f.takeBack(must)
 	f.mu.Lock()
-	channels := slices.Clone(f.left)
+	channels := slices.Clone(f.leftChannels)
 	if f.main != nil {
 		channels = append(channels, f.main)
 	}
@@ -366,7 +366,7 @@ func (f *forwarder) mainConnection() *bridge.Connection {
 // close ends the main channels' connections for good.
 func (f *forwarder) close() {
 	f.mu.Lock()
-	all := f.left
+	all := f.leftChannels
 	if f.main != nil {
 		all = append(all, f.main)
 	}
@@ -384,7 +384,7 @@ func (f *forwarder) watchMain(ctx context.Context) error {
 	defer ticker.Stop()
 	for {
 		f.mu.Lock()
-		main, left := f.main, slices.Clone(f.left)
+		main, left := f.main, slices.Clone(f.leftChannels)
 		f.mu.Unlock()
 		var lost <-chan struct{}
 		if main != nil {
@@ -476,8 +476,8 @@ func (f *forwarder) lookAt(main *mainChannel, now time.Time) {
 		return
 	}
 	f.main = nil
-	f.left = append(f.left, main)
-	tooMany := len(f.left) > maxLeft
+	f.leftChannels = append(f.leftChannels, main)
+	tooMany := len(f.leftChannels) > maxLeft
 	f.mu.Unlock()
 	if silent {
 		f.log.Warn("no confirm for too long; looking for the target that is stuck", "waited", f.timeout)
@@ -494,8 +494,8 @@ func (f *forwarder) lookAt(main *mainChannel, now time.Time) {
 func (f *forwarder) giveUpOldest(now time.Time) {
 	f.mu.Lock()
 	var oldest *mainChannel
-	if len(f.left) > 0 {
-		oldest = f.left[0]
+	if len(f.leftChannels) > 0 {
+		oldest = f.leftChannels[0]
 	}
 	f.mu.Unlock()
 	if oldest == nil {
@@ -529,7 +529,7 @@ func (f *forwarder) clear(c *mainChannel, now time.Time) {
 		return
 	}
 	f.mu.Lock()
-	f.left = slices.DeleteFunc(f.left, func(other *mainChannel) bool { return other == c })
+	f.leftChannels = slices.DeleteFunc(f.leftChannels, func(other *mainChannel) bool { return other == c })
 	f.mu.Unlock()
 	f.closing.Go(c.close) // closing may take a while
 }

@@ -69,7 +69,7 @@ func (k *keyOrder) passed(m *message) *message {
 	return nil
 }
 
-// left notes that m is done, or stays in its queue.
+// finished notes that m is done, or stays in its queue.
 func (k *keyOrder) finished(m *message) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

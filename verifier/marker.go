@@ -54,7 +54,7 @@ func (s *session) arriveMarker(u *unackedDelivery, d amqp.Delivery) {
 		why = deathReason{wire.DeadForeign, "marker of ledger " + marker.Ledger.String() +
 			"; this verifier judges " + s.ledger.Identity().String()}
 	default:
-		u.consumer.took(u, 0) // no message
+		u.consumer.countMessages(u, 0) // no message
 		if s.stager == nil {
 			s.endMarker(u)
 			return
@@ -62,7 +62,7 @@ func (s *session) arriveMarker(u *unackedDelivery, d amqp.Delivery) {
 		s.stager.receive(heldMarker{marker, u, time.Now()})
 		return
 	}
-	u.consumer.took(u, 1)
+	u.consumer.countMessages(u, 1)
 	s.deadLetter(&message{unacked: u, delivery: d, received: u.received}, why)
 }
 
@@ -147,7 +147,7 @@ func (g *stager) goneBy(look time.Time) {
 	if g.anew {
 		return
 	}
-	left := g.left()
+	left := g.undeleted()
 	for id, c := range g.candidates {
 		if c.before(look) && !left[id] && !g.carried.has(id) {
 			c.gone = true
@@ -173,7 +173,7 @@ func (g *stager) sendMarker(ctx context.Context, at time.Time) error {
 }
 
 func (g *stager) needsMarker(at time.Time) bool {
-	left := g.left()
+	left := g.undeleted()
 	for id, c := range g.candidates {
 		if c.before(at) && !left[id] && !g.carried.has(id) {
 			return true

@@ -169,7 +169,7 @@ func (c *consumer) shouldReopen(now time.Time) bool {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	first := slices.IndexFunc(c.resting, waits)
+	first := slices.IndexFunc(c.resting, needsRoom)
 	return first >= 0 && c.bytes <= c.maxBytes/2 && c.fits(c.bytes, c.resting[first])
 }
 

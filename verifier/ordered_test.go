@@ -36,7 +36,7 @@ func TestALaneIsLeftForLackOfRoomOnlyIfItGainsRoom(t *testing.T) {
 		if c.shouldReopen(late) {
 			t.Errorf("%s: it is left while there is no room for the second", name)
 		}
-		c.took(kept[0].unacked, 1)
+		c.countMessages(kept[0].unacked, 1)
 		c.done(1, []*unackedDelivery{kept[0].unacked})
 		if c.shouldReopen(soon) {
 			t.Errorf("%s: it is left a moment after it was opened", name)
@@ -118,7 +118,7 @@ func TestTheEndOfAVerifierWaitsForNoExchange(t *testing.T) {
 			c.keyOrder.join(second)
 			c.keyOrder.ready(first)
 			c.keyOrder.ready(second)
-			c.acks.took(1)
+			c.acks.register(1)
 			time.Sleep(age)
 			ctx, stop := context.WithCancel(t.Context())
 			used := make(chan error, 1)
@@ -155,7 +155,7 @@ func TestALaneThatIsLeftWaitsForNoTrialAtAHeldTarget(t *testing.T) {
 			if held {
 				s.held.holdStuck(m.staged.Target())
 			}
-			c.acks.took(1)
+			c.acks.register(1)
 			time.Sleep(2 * time.Hour)
 			began := time.Now()
 			if err := s.unpackUntilReopen(t.Context(), c); err != nil {
@@ -177,7 +177,7 @@ func TestAStrandedMessageThatHoldsItsKeyKeepsNoBody(t *testing.T) {
 	m := keyed("key", 1)
 	m.unacked, m.delivery.Body, m.committed = a.unacked, a.delivery.Body, true
 	m.staged.Message.Publishing.Body = a.delivery.Body
-	c.took(a.unacked, 1)
+	c.countMessages(a.unacked, 1)
 	c.keyOrder.join(m)
 	c.keyOrder.join(keyed("key", 2))
 	c.keyOrder.ready(m)

@@ -80,11 +80,11 @@ func (s *session) arrive(u *unackedDelivery, d amqp.Delivery) {
 	}
 	members, err := wire.Members(d)
 	if err != nil {
-		u.consumer.took(u, 1)
+		u.consumer.countMessages(u, 1)
 		s.deadLetter(&message{unacked: u, delivery: d, received: now}, deathReason{wire.DeadMalformed, err.Error()})
 		return
 	}
-	u.consumer.took(u, len(members))
+	u.consumer.countMessages(u, len(members))
 	for _, member := range members {
 		s.parse(&message{unacked: u, delivery: member, received: now})
 	}
@@ -302,7 +302,7 @@ func (s *session) release(messages ...*message) {
 				m.keyOrder.finished(m)
 			}
 			if m.staged.Restaged && s.stager != nil {
-				s.stager.staged.left(m.staged.ID)
+				s.stager.staged.noteDone(m.staged.ID)
 			}
 			if m.carried != nil {
 				if copies := s.carried.remove(m); len(copies) > 0 {

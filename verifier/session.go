@@ -248,7 +248,7 @@ func (s *session) run(ctx context.Context) error {
 	takers, takerCtx := newStages(taking)
 	for _, c := range []*consumer{s.staging, s.waiting} {
 		takers.Go(func() error { return s.unpack(takerCtx, c) })
-		takers.Go(func() error { return c.wakeUp(takerCtx) })
+		takers.Go(func() error { return c.handBackResting(takerCtx) })
 	}
 	for _, sh := range s.shards {
 		group.Go(func() error { return s.serve(moving, takerCtx, sh) })

@@ -63,7 +63,7 @@ func (s *session) ackLast(ctx context.Context) {
 // awaits reports whether a confirm may still come on one of the main channels.
 func (f *forwarder) awaits() bool {
 	f.mu.Lock()
-	all := append([]*mainChannel{f.main}, f.left...)
+	all := append([]*mainChannel{f.main}, f.leftChannels...)
 	f.mu.Unlock()
 	for _, c := range all {
 		if c != nil && c.conn.Err() == nil && c.publisher.Err() == nil && !c.empty() {

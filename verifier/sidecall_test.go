@@ -142,7 +142,7 @@ func TestAPanicLeavesNoMarkerUnacked(t *testing.T) {
 	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
 		s := w.verifier()
 		s.stager.publish = func(context.Context, []bridge.Outgoing) error { panic("a fault") }
-		s.stager.left = func() map[uuid.UUID]bool { panic("a fault") }
+		s.stager.undeleted = func() map[uuid.UUID]bool { panic("a fault") }
 		w.commits(1, true, nil)
 		w.wait(dueIdle + driver.PublishedGrace + seenBefore + moment)
 		staging := &message{unacked: s.brings(s.staging, w.marker())}

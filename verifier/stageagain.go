@@ -87,18 +87,18 @@ const (
 // No message depends on a stager. A stager belongs to one session, because the end of a channel
 // returns deliveries to the queues, in front of the markers.
 type stager struct {
-	ledger  driver.Ledger
-	running sideCall // for Due, Claim and Committed
-	publish func(context.Context, []bridge.Outgoing) error
-	blocked func() bool // reports whether nothing can be published
-	carried *carriedSet
-	left    func() map[uuid.UUID]bool // rows of delivered messages that could not be deleted
-	done    func(*unackedDelivery)    // acks a marker, or hands it back
-	queue   string
-	waiting string
-	timeout time.Duration // of a publication
-	log     *slog.Logger
-	count   *atomic.Int64 // messages that were staged again
+	ledger    driver.Ledger
+	running   sideCall // for Due, Claim and Committed
+	publish   func(context.Context, []bridge.Outgoing) error
+	blocked   func() bool // reports whether nothing can be published
+	carried   *carriedSet
+	undeleted func() map[uuid.UUID]bool // rows of delivered messages that could not be deleted
+	done      func(*unackedDelivery)    // acks a marker, or hands it back
+	queue     string
+	waiting   string
+	timeout   time.Duration // of a publication
+	log       *slog.Logger
+	count     *atomic.Int64 // messages that were staged again
 
 	unstageable unstageable
 	staged      stagedWindow
@@ -140,7 +140,7 @@ func (c candidate) stageable() bool { return c.row.Unpublished() || c.gone }
 
 func newStager(s *session, running sideCall) *stager {
 	return &stager{
-		ledger: s.ledger, running: running, publish: s.broker.Publish, carried: s.carried, left: s.forgetter.rows, done: s.endMarker,
+		ledger: s.ledger, running: running, publish: s.broker.Publish, carried: s.carried, undeleted: s.forgetter.rows, done: s.endMarker,
 		blocked: func() bool { return s.blocked() != "" },
 		queue:   s.opts.Topology.Queue, waiting: s.opts.Topology.WaitingQueue(),
 		timeout: s.opts.ConfirmTimeout, log: s.log, count: &s.stats.restaged,
@@ -407,7 +407,7 @@ func (g *stager) stage(ctx context.Context) (waits bool, err error) {
 	slices.SortFunc(rows, func(a, b driver.DueRow) int {
 		return cmp.Or(a.StageAt.Compare(b.StageAt), bytes.Compare(a.ID[:], b.ID[:]))
 	})
-	left := g.left()
+	left := g.undeleted()
 	for len(rows) > 0 && room > 0 && roomBytes > 0 {
 		if g.blocked() { // before a claim moves a stage time in vain
 			return false, nil
@@ -454,7 +454,7 @@ func (g *stager) askAway(ctx context.Context) error {
 	}
 	for _, id := range silent {
 		if !stay[id] {
-			g.staged.left(id)
+			g.staged.noteDone(id)
 		}
 	}
 	return nil

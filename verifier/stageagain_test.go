@@ -239,7 +239,7 @@ func (w *carryingWorld) staged() map[uuid.UUID]wire.Staged {
 			}
 			all[m.ID] = m
 			for _, s := range w.sessions {
-				s.stager.staged.left(m.ID)
+				s.stager.staged.noteDone(m.ID)
 			}
 		}
 	}
@@ -277,7 +277,7 @@ func (w *carryingWorld) runs(s *session) *session {
 
 // brings delivers a message to a consumer.
 func (s *session) brings(c *consumer, p amqp.Publishing) *unackedDelivery {
-	c.acks.took(uint64(len(c.acks.open) + 1))
+	c.acks.register(uint64(len(c.acks.open) + 1))
 	unacked := &unackedDelivery{consumer: c, tag: uint64(len(c.acks.open)), received: time.Now()}
 	s.arrive(unacked, amqp.Delivery{Headers: p.Headers, MessageId: p.MessageId, Body: p.Body})
 	return unacked

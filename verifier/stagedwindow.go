@@ -63,8 +63,8 @@ func (w *stagedWindow) add(messages []driver.Carried) {
 	}
 }
 
-// left removes a message that is done here, or whose row is gone.
-func (w *stagedWindow) left(id uuid.UUID) {
+// noteDone removes a message that is done here, or whose row is gone.
+func (w *stagedWindow) noteDone(id uuid.UUID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	b := w.of[id]

@@ -825,7 +825,7 @@ func (i *Inspector) carried()`},
 		pkg:  "verifier",
 		test: "TestASideJobThatHangsHoldsNoSessionUp",
 		says: "not in time",
-		edits: []edit{{"verifier/sweep.go", `		swept, err := inTime(`, `		if mutant("the end of a session waits for a sweep that hangs") {
+		edits: []edit{{"verifier/sweep.go", `		swept, err := inTime(`, `		if mutant("the end of a session needsRoom for a sweep that hangs") {
 			_, _ = s.ledger.Sweep(ctx, s.opts.SweepAge, sweepLimit)
 		}
 		swept, err := inTime(`}},
