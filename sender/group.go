@@ -60,44 +60,44 @@ type Broker interface {
 	Done() <-chan struct{} // closed when the Broker is closed
 }
 
-// A cargo contains the messages that one call stages. Their records are encoded when it is made,
+// A batch contains the messages that one call stages. Their records are encoded when it is made,
 // since the messages belong to the caller, who may change them afterwards.
-type cargo struct {
+type batch struct {
 	ids     []uuid.UUID // of the records
 	records [][]byte
 	alone   bool // it gains nothing from a group
 }
 
-func (c *cargo) add(id uuid.UUID, record []byte) {
-	c.ids = append(c.ids, id)
-	c.records = append(c.records, record)
+func (b *batch) add(id uuid.UUID, record []byte) {
+	b.ids = append(b.ids, id)
+	b.records = append(b.records, record)
 }
 
-// A shipment is one publication: a cargo that travels alone, or the cargos that gathered while
-// another was under way. In an ordered queue it has as many cargos as fit into a group. A single
-// cargo that does not fit is published group by group, in turns with other shipments: so no
+// A shipment is one publication: a batch that travels alone, or the batches that gathered while
+// another was under way. In an ordered queue it has as many batches as fit into a group. A single
+// batch that does not fit is published group by group, in turns with other shipments: so no
 // transaction waits for more confirms than necessary.
 type shipment struct {
 	records [][]byte  // records that are still to be published
 	size    int       // of the records
 	bytes   int       // counted by begin
-	leash   *leash    // of a cargo that travels alone
+	leash   *leash    // of a batch that travels alone
 	begun   time.Time // when it began to wait for its turn
 	callers int       // number of callers that wait for it
 	done    chan struct{}
 	err     error // valid once done is closed
 }
 
-// begin starts publishing a cargo, and does not wait for it. A shipment's time begins when it is
+// begin starts publishing a batch, and does not wait for it. A shipment's time begins when it is
 // shipped, so it is done within twice the timeout: the timeout of the previous shipment, and its
-// own. In an ordered queue that is true of each of its groups. If no caller waits for the cargo yet
+// own. In an ordered queue that is true of each of its groups. If no caller waits for the batch yet
 // and too much is under way, begin returns nil.
-func (s *stager) begin(ctx context.Context, c cargo, waitedFor bool) (*shipment, error) {
+func (s *stager) begin(ctx context.Context, b batch, waitedFor bool) (*shipment, error) {
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("publish: nothing sent: %w: %w", bridge.ErrUnavailable, context.Cause(ctx))
 	}
 	size := 0
-	for _, record := range c.records {
+	for _, record := range b.records {
 		size += len(record)
 	}
 	bytes := max(size, earlyLeast)
@@ -107,12 +107,12 @@ func (s *stager) begin(ctx context.Context, c cargo, waitedFor bool) (*shipment,
 		return nil, nil
 	}
 	s.underWay += bytes
-	if c.alone {
-		alone := &shipment{records: c.records, bytes: bytes, leash: newLeash(s.timeout), done: make(chan struct{})}
+	if b.alone {
+		alone := &shipment{records: b.records, bytes: bytes, leash: newLeash(s.timeout), done: make(chan struct{})}
 		go s.shipAlone(alone)
 		return alone, nil
 	}
-	return s.join(c.records, size, bytes), nil
+	return s.join(b.records, size, bytes), nil
 }
 
 // wait waits until the broker has confirmed a whole shipment, or for its first failure. The error

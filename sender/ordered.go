@@ -29,12 +29,12 @@ func newOrdered(o Options, newStager func(queue string) *stager) ordered {
 
 // stage stages messages, each in the queue of its key, and waits for the confirms. So later
 // messages, of the same transaction or of one that begins after its commit, are behind them.
-func (o ordered) stage(ctx context.Context, cargos map[string]*cargo) (err error) {
-	ended := make(chan error, len(cargos))
-	for queue, c := range cargos {
-		go func() { ended <- o.stagers[queue].stage(ctx, *c) }()
+func (o ordered) stage(ctx context.Context, batches map[string]*batch) (err error) {
+	ended := make(chan error, len(batches))
+	for queue, b := range batches {
+		go func() { ended <- o.stagers[queue].stage(ctx, *b) }()
 	}
-	for range cargos {
+	for range batches {
 		if one := <-ended; err == nil {
 			err = one
 		}
@@ -42,11 +42,11 @@ func (o ordered) stage(ctx context.Context, cargos map[string]*cargo) (err error
 	return err
 }
 
-// stage publishes a cargo and waits for the confirms.
-func (s *stager) stage(ctx context.Context, c cargo) error {
-	joined, err := s.begin(ctx, c, true)
+// stage publishes a batch and waits for the confirms.
+func (s *stager) stage(ctx context.Context, b batch) error {
+	joined, err := s.begin(ctx, b, true)
 	if err != nil {
 		return err
 	}
-	return s.wait(ctx, joined, c.ids[0])
+	return s.wait(ctx, joined, b.ids[0])
 }

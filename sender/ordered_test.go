@@ -20,18 +20,18 @@ func orderedStager(b Broker) *stager {
 }
 
 // cargoOf returns messages of which each fills most of a group.
-func cargoOf(t *testing.T, names ...string) cargo {
+func batchOf(t *testing.T, names ...string) batch {
 	t.Helper()
-	return cargoWith(t, strings.Repeat(".", groupBytes*2/3), names)
+	return batchWith(t, strings.Repeat(".", groupBytes*2/3), names)
 }
 
 // smallCargoOf returns messages of which any number fits into a group.
-func smallCargoOf(t *testing.T, names ...string) cargo {
+func smallBatchOf(t *testing.T, names ...string) batch {
 	t.Helper()
-	return cargoWith(t, "", names)
+	return batchWith(t, "", names)
 }
 
-func cargoWith(t *testing.T, filling string, names []string) (c cargo) {
+func batchWith(t *testing.T, filling string, names []string) (b batch) {
 	t.Helper()
 	for _, name := range names {
 		m := small
@@ -41,18 +41,18 @@ func cargoWith(t *testing.T, filling string, names []string) (c cargo) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.add(m.ID, wire.EncodeRecord(publishing))
+		b.add(m.ID, wire.EncodeRecord(publishing))
 	}
-	return c
+	return b
 }
 
-// begun starts publishing cargos, one after the other.
-func begun(t *testing.T, s *stager, cargos ...cargo) []*shipment {
+// begun starts publishing batches, one after the other.
+func begun(t *testing.T, s *stager, batches ...batch) []*shipment {
 	t.Helper()
-	out := make([]*shipment, len(cargos))
-	for i, c := range cargos {
+	out := make([]*shipment, len(batches))
+	for i, b := range batches {
 		var err error
-		if out[i], err = s.begin(t.Context(), c, true); err != nil {
+		if out[i], err = s.begin(t.Context(), b, true); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
@@ -66,7 +66,7 @@ func TestGatheredOrderedMessagesAreConfirmedGroupByGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &slowBroker{takes: 200 * time.Millisecond, fails: "message3"}
 		start := time.Now()
-		for i, one := range begun(t, orderedStager(b), cargoOf(t, "1"), cargoOf(t, "2"), cargoOf(t, "3"), cargoOf(t, "4")) {
+		for i, one := range begun(t, orderedStager(b), batchOf(t, "1"), batchOf(t, "2"), batchOf(t, "3"), batchOf(t, "4")) {
 			<-one.done
 			if got, want := time.Since(start), time.Duration(i+1)*b.takes; got != want {
 				t.Errorf("shipment %d is done after %v, want %v", i+1, got, want)
@@ -84,12 +84,12 @@ func TestGatheredOrderedMessagesAreConfirmedGroupByGroup(t *testing.T) {
 func TestOrderedMessagesThatFitIntoAGroupTravelTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &slowBroker{takes: 200 * time.Millisecond}
-		var cargos []cargo
+		var batches []batch
 		for i := range 20 {
-			cargos = append(cargos, smallCargoOf(t, fmt.Sprint(i)))
+			batches = append(batches, smallBatchOf(t, fmt.Sprint(i)))
 		}
 		start := time.Now()
-		all := begun(t, orderedStager(b), cargos...)
+		all := begun(t, orderedStager(b), batches...)
 		<-all[len(all)-1].done
 		if took := time.Since(start); took != 2*b.takes {
 			t.Errorf("20 small ones took %v, want the time of two confirms", took)
@@ -105,12 +105,12 @@ func TestEachGroupOfATransactionHasTheTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &slowBroker{takes: 800 * time.Millisecond}
 		s := orderedStager(b)
-		if err := s.stage(t.Context(), cargoOf(t, "1", "2", "3")); err != nil {
+		if err := s.stage(t.Context(), batchOf(t, "1", "2", "3")); err != nil {
 			t.Error(err)
 		}
 		b.fails = "message2"
 		b.taken = nil
-		if err := s.stage(t.Context(), cargoOf(t, "1", "2", "3")); !errors.Is(err, bridge.ErrNacked) {
+		if err := s.stage(t.Context(), batchOf(t, "1", "2", "3")); !errors.Is(err, bridge.ErrNacked) {
 			t.Errorf("error %v", err)
 		}
 		if len(b.taken) != 1 {
@@ -124,7 +124,7 @@ func TestAnOrderedCallWaitsForTwiceTheTimeoutAtMost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &slowBroker{takes: time.Hour}
 		start := time.Now()
-		for i, one := range begun(t, orderedStager(b), cargoOf(t, "1"), cargoOf(t, "2"), cargoOf(t, "3"), cargoOf(t, "4"), cargoOf(t, "5")) {
+		for i, one := range begun(t, orderedStager(b), batchOf(t, "1"), batchOf(t, "2"), batchOf(t, "3"), batchOf(t, "4"), batchOf(t, "5")) {
 			<-one.done
 			if !bridge.Retryable(one.err) || !errors.Is(one.err, bridge.ErrUnconfirmed) {
 				t.Errorf("shipment %d: error %v", i+1, one.err)

@@ -20,7 +20,7 @@ func TestALargeTransactionMakesNoOtherWaitForAllOfIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := orderedBroker()
 		start := time.Now()
-		all := begun(t, orderedStager(b), cargoOf(t, "1", "2", "3", "4", "5"), cargoOf(t, "6"), cargoOf(t, "7", "8"))
+		all := begun(t, orderedStager(b), batchOf(t, "1", "2", "3", "4", "5"), batchOf(t, "6"), batchOf(t, "7", "8"))
 		<-all[1].done
 		if got, want := time.Since(start), 2*b.takes; got != want {
 			t.Errorf("the one behind the large one is done after %v, want %v", got, want)
@@ -37,16 +37,16 @@ func TestALargeTransactionMakesNoOtherWaitForAllOfIt(t *testing.T) {
 	})
 }
 
-// Small cargos join the rest of a large one if they fit into its group.
+// Small batches join the rest of a large one if they fit into its group.
 func TestTheRestOfALargeTransactionSharesItsGroupWithOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := orderedBroker()
 		s := orderedStager(b)
 		s.limit = 2
-		all := begun(t, s, smallCargoOf(t, "1", "2", "3"), smallCargoOf(t, "4", "5"))
+		all := begun(t, s, smallBatchOf(t, "1", "2", "3"), smallBatchOf(t, "4", "5"))
 		time.Sleep(b.takes)
 		synctest.Wait() // the second group is under way
-		all = append(all, begun(t, s, smallCargoOf(t, "6"))...)
+		all = append(all, begun(t, s, smallBatchOf(t, "6"))...)
 		for i, one := range all {
 			<-one.done
 			if one.err != nil {
@@ -67,7 +67,7 @@ func TestNothingMoreIsPublishedOfALargeTransactionThatHasGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := orderedBroker()
 		s := orderedStager(b)
-		large := cargoOf(t, "1", "2", "3", "4", "5")
+		large := batchOf(t, "1", "2", "3", "4", "5")
 		ctx, cancel := context.WithTimeout(t.Context(), b.takes+b.takes/2) // during the second group
 		defer cancel()
 		all := begun(t, s, large)

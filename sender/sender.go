@@ -243,8 +243,8 @@ func (s *Sender) record(m bridge.Message, publishing amqp.Publishing) (record []
 
 // load separates the messages that are not carried: messages with an order key by the queues of
 // their keys, and the others.
-func (s *Sender) load(messages []encoded) (inOrder map[string]*cargo, others cargo) {
-	inOrder = make(map[string]*cargo)
+func (s *Sender) load(messages []encoded) (inOrder map[string]*batch, others batch) {
+	inOrder = make(map[string]*batch)
 	others.alone = s.opts.GroupMessages == 1
 	for _, m := range messages {
 		if m.carried {
@@ -257,7 +257,7 @@ func (s *Sender) load(messages []encoded) (inOrder map[string]*cargo, others car
 		}
 		queue := s.ordered.topology.OrderedQueueOf(m.orderKey)
 		if inOrder[queue] == nil {
-			inOrder[queue] = new(cargo)
+			inOrder[queue] = new(batch)
 		}
 		inOrder[queue].add(m.id, m.record)
 	}

@@ -14,12 +14,12 @@ import (
 )
 
 // Staged represents the messages of one call of StageTx: recorded, and on their way to the staging
-// queue. The messages in cargo are not carried and have no order key. The transaction must not
+// queue. The messages in batch are not carried and have no order key. The transaction must not
 // commit before Wait has returned nil.
 type Staged struct {
 	sender *Sender
 	ids    []uuid.UUID
-	cargo  cargo
+	batch  batch
 
 	mu       sync.Mutex
 	shipment *shipment // nil: nothing has been published yet
@@ -73,7 +73,7 @@ func (s *Sender) stage(ctx context.Context, tx bridge.Tx, first []encoded, msgs 
 			return nil, fmt.Errorf("send: %w", err)
 		}
 	}
-	inOrder, cargo := s.load(messages)
+	inOrder, batch := s.load(messages)
 	if len(inOrder) > 0 && s.outage != nil && s.outage.holdsBackOrdered() {
 		return nil, s.mustRollBack(ctx, fmt.Errorf("%w: it was tried a moment ago, and messages with an order key are never carried", bridge.ErrUnavailable))
 	}
@@ -96,11 +96,11 @@ func (s *Sender) stage(ctx context.Context, tx bridge.Tx, first []encoded, msgs 
 			return nil, s.mustRollBack(ctx, err)
 		}
 	}
-	staged := &Staged{sender: s, ids: ids, cargo: cargo, judged: len(cargo.records) == 0}
+	staged := &Staged{sender: s, ids: ids, batch: batch, judged: len(batch.records) == 0}
 	if staged.judged {
 		return staged, nil // all have an order key or are carried
 	}
-	if staged.shipment, err = s.stager.begin(ctx, cargo, false); err != nil {
+	if staged.shipment, err = s.stager.begin(ctx, batch, false); err != nil {
 		return nil, s.mustRollBack(ctx, err)
 	}
 	return staged, nil
@@ -150,7 +150,7 @@ func (s *Staged) Wait(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.judged {
-		ended := s.sender.trace(ctx, Stage, len(s.cargo.records))
+		ended := s.sender.trace(ctx, Stage, len(s.batch.records))
 		s.err = s.wait(ctx)
 		ended(s.err)
 		s.judged = true
@@ -171,11 +171,11 @@ func (s *Staged) wait(ctx context.Context) error {
 func (s *Staged) confirmed(ctx context.Context) (err error) {
 	stager := s.sender.stager
 	if s.shipment == nil {
-		if s.shipment, err = stager.begin(ctx, s.cargo, true); err != nil {
+		if s.shipment, err = stager.begin(ctx, s.batch, true); err != nil {
 			return err
 		}
 	}
-	return stager.wait(ctx, s.shipment, s.cargo.ids[0])
+	return stager.wait(ctx, s.shipment, s.batch.ids[0])
 }
 
 // mustRollBack adds to the error of a staging that the transaction must roll back.
