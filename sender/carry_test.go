@@ -543,7 +543,7 @@ func TestCarriedMessagesGatherUnderLoad(t *testing.T) {
 			time.Sleep(100 * time.Microsecond)
 		}
 		flush(t, s)
-		// Each shipment takes the time of its confirm and the time to gather.
+		// Each publication takes the time of its confirm and the time to gather.
 		if n := len(b.groups()) - 3; n < 30 || n > 40 {
 			t.Errorf("3000 messages in 300 ms travel in %d groups", n)
 		}

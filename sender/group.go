@@ -19,9 +19,9 @@ const (
 	// groupBytes bounds the records in one group. A message of more than a third of it goes alone,
 	// since the broker's cost is then per byte.
 	groupBytes = 24 << 10
-	// maxShippers is how many shipments may be under way at once. Meanwhile messages of other calls
+	// maxPublishers is how many publications may be under way at once. Meanwhile messages of other calls
 	// gather for the next one.
-	maxShippers = 1
+	maxPublishers = 1
 	// earlyBytes bounds the bytes under way of transactions that stage early. Without it, transactions
 	// that stage, roll back and never wait could accumulate them. Each staging counts as at least
 	// earlyLeast.
@@ -29,12 +29,12 @@ const (
 	earlyLeast = 8 << 10
 )
 
-// A stager publishes the messages of transactions, and combines them: while a shipment waits for
-// its confirms, the messages of other transactions gather in the next one. If no shipment is under
+// A stager publishes the messages of transactions, and combines them: while a publication waits for
+// its confirms, the messages of other transactions gather in the next one. If no publication is under
 // way, no message waits.
 //
-// Every transaction waits for the confirms of the shipment that contains its messages (rule 2 of
-// package bridge). If a shipment fails, all of its transactions fail; each of them rolls back and
+// Every transaction waits for the confirms of the publication that contains its messages (rule 2 of
+// package bridge). If a publication fails, all of its transactions fail; each of them rolls back and
 // may try again.
 type stager struct {
 	ledger  uuid.UUID
@@ -43,13 +43,13 @@ type stager struct {
 	timeout time.Duration
 	limit   int     // most messages in a group
 	ordered bool    // its queue is ordered: publications go one after the other
-	outage  *outage // notified of the end of each shipment, unless the queue is ordered
+	outage  *outage // notified of the end of each publication, unless the queue is ordered
 	count   *counters
 
-	mu       sync.Mutex
-	next     []*shipment // to be published in this order; messages gather in the last one
-	shippers int
-	underWay int // bytes of all shipments, counted by begin
+	mu         sync.Mutex
+	next       []*publication // to be published in this order; messages gather in the last one
+	publishers int
+	underWay   int // bytes of all publications, counted by begin
 }
 
 // A Broker has the methods of *bridge.Broker that a Sender calls. Package sendertest has another
@@ -73,11 +73,11 @@ func (b *batch) add(id uuid.UUID, record []byte) {
 	b.records = append(b.records, record)
 }
 
-// A shipment is one publication: a batch that travels alone, or the batches that gathered while
+// A publication is one publication: a batch that travels alone, or the batches that gathered while
 // another was under way. In an ordered queue it has as many batches as fit into a group. A single
-// batch that does not fit is published group by group, in turns with other shipments: so no
+// batch that does not fit is published group by group, in turns with other publications: so no
 // transaction waits for more confirms than necessary.
-type shipment struct {
+type publication struct {
 	records [][]byte  // records that are still to be published
 	size    int       // of the records
 	bytes   int       // counted by begin
@@ -88,11 +88,11 @@ type shipment struct {
 	err     error // valid once done is closed
 }
 
-// begin starts publishing a batch, and does not wait for it. A shipment's time begins when it is
-// shipped, so it is done within twice the timeout: the timeout of the previous shipment, and its
+// begin starts publishing a batch, and does not wait for it. A publication's time begins when it is
+// published, so it is done within twice the timeout: the timeout of the previous publication, and its
 // own. In an ordered queue that is true of each of its groups. If no caller waits for the batch yet
 // and too much is under way, begin returns nil.
-func (s *stager) begin(ctx context.Context, b batch, waitedFor bool) (*shipment, error) {
+func (s *stager) begin(ctx context.Context, b batch, waitedFor bool) (*publication, error) {
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("publish: nothing sent: %w: %w", bridge.ErrUnavailable, context.Cause(ctx))
 	}
@@ -108,16 +108,16 @@ func (s *stager) begin(ctx context.Context, b batch, waitedFor bool) (*shipment,
 	}
 	s.underWay += bytes
 	if b.alone {
-		alone := &shipment{records: b.records, bytes: bytes, leash: newLeash(s.timeout), done: make(chan struct{})}
-		go s.shipAlone(alone)
+		alone := &publication{records: b.records, bytes: bytes, leash: newLeash(s.timeout), done: make(chan struct{})}
+		go s.publishAlone(alone)
 		return alone, nil
 	}
 	return s.join(b.records, size, bytes), nil
 }
 
-// wait waits until the broker has confirmed a whole shipment, or for its first failure. The error
+// wait waits until the broker has confirmed a whole publication, or for its first failure. The error
 // names the caller's message first, not the group.
-func (s *stager) wait(ctx context.Context, joined *shipment, first uuid.UUID) error {
+func (s *stager) wait(ctx context.Context, joined *publication, first uuid.UUID) error {
 	if joined.leash != nil {
 		stop := context.AfterFunc(ctx, func() { joined.leash.end(ctx) })
 		defer stop()
@@ -144,7 +144,7 @@ func (s *stager) wait(ctx context.Context, joined *shipment, first uuid.UUID) er
 	return err
 }
 
-// late returns the error of a caller that cannot wait for its shipment any longer.
+// late returns the error of a caller that cannot wait for its publication any longer.
 func (s *stager) late(cause error) error {
 	if reason := s.broker.Blocked(); reason != "" {
 		return fmt.Errorf("%w: %w: %s", bridge.ErrUnconfirmed, bridge.ErrBlocked, reason)
@@ -152,83 +152,83 @@ func (s *stager) late(cause error) error {
 	return fmt.Errorf("%w in time: %w", bridge.ErrUnconfirmed, cause)
 }
 
-// join adds records to a shipment, and makes sure that ship runs. The caller holds mu.
-func (s *stager) join(records [][]byte, size, bytes int) *shipment {
+// join adds records to a publication, and makes sure that run runs. The caller holds mu.
+func (s *stager) join(records [][]byte, size, bytes int) *publication {
 	joined := s.gathering(len(records), size)
 	joined.records = append(joined.records, records...)
 	joined.size += size
 	joined.bytes += bytes
 	joined.callers++
-	if s.shippers < maxShippers {
-		s.shippers++
-		go s.ship()
+	if s.publishers < maxPublishers {
+		s.publishers++
+		go s.run()
 	}
 	return joined
 }
 
-// gathering returns the shipment that a number of records with a total size joins.
-func (s *stager) gathering(records, size int) *shipment {
+// gathering returns the publication that a number of records with a total size joins.
+func (s *stager) gathering(records, size int) *publication {
 	if n := len(s.next); n > 0 {
 		last := s.next[n-1]
 		if !s.ordered || len(last.records)+records <= s.limit && last.size+size <= groupBytes {
 			return last
 		}
 	}
-	next := &shipment{begun: time.Now(), done: make(chan struct{})}
+	next := &publication{begun: time.Now(), done: make(chan struct{})}
 	s.next = append(s.next, next)
 	return next
 }
 
-// ship publishes one shipment after the other until there is none. Each has the full timeout, and
+// run publishes one publication after the other until there is none. Each has the full timeout, and
 // does not end with the context of one caller, because a caller that gives up must not cancel the
 // others' messages.
-func (s *stager) ship() {
+func (s *stager) run() {
 	for {
 		s.mu.Lock()
 		if len(s.next) == 0 {
-			s.shippers--
+			s.publishers--
 			s.mu.Unlock()
 			return
 		}
-		shipment := s.next[0]
+		p := s.next[0]
 		s.next = slices.Delete(s.next, 0, 1)
 		s.mu.Unlock()
 		if s.ordered {
-			s.shipGroup(shipment)
+			s.publishGroup(p)
 			continue
 		}
-		learn := s.outage.watch(shipment.size)
-		err := s.publishInTime(shipment.records)
+		learn := s.outage.watch(p.size)
+		err := s.publishInTime(p.records)
 		learn(err, false)
-		s.end(shipment, err)
+		s.finish(p, err)
 	}
 }
 
-// shipGroup publishes the first group of a shipment in an ordered queue. The rest waits for its
-// next turn, behind shipments that have gathered meanwhile: a large transaction must not make the
+// publishGroup publishes the first group of a publication in an ordered queue. The rest waits for its
+// next turn, behind publications that have gathered meanwhile: a large transaction must not make the
 // others wait for all of it. A group is published only after the previous one is confirmed: two at
-// once may change places, because a Publisher may change its channel between them. A shipment that
+// once may change places, because a Publisher may change its channel between them. A publication that
 // has waited for the timeout, or that no caller waits for any more, is not published.
-func (s *stager) shipGroup(shipment *shipment) {
+func (s *stager) publishGroup(p *publication) {
 	s.mu.Lock()
-	left := shipment.callers == 0
+	left := p.callers == 0
 	s.mu.Unlock()
-	if left || time.Since(shipment.begun) > s.timeout {
-		s.end(shipment, &bridge.PublishError{Err: s.late(context.DeadlineExceeded)})
+	if left || time.Since(p.begun) > s.timeout {
+		s.finish(p, &bridge.PublishError{Err: s.late(context.DeadlineExceeded)})
 		return
 	}
-	n, size := firstGroup(shipment.records, s.limit)
-	err := s.publishInTime(shipment.records[:n])
-	if err != nil || n == len(shipment.records) {
-		s.end(shipment, err)
+	n, size := firstGroup(p.records, s.limit)
+	err := s.publishInTime(p.records[:n])
+	if err != nil || n == len(p.records) {
+		s.finish(p, err)
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	shipment.records = shipment.records[n:]
-	shipment.size -= size
-	shipment.begun = time.Now()
-	s.next = append(s.next, shipment)
+	p.records = p.records[n:]
+	p.size -= size
+	p.begun = time.Now()
+	s.next = append(s.next, p)
 }
 
 func (s *stager) publishInTime(records [][]byte) error {
@@ -237,8 +237,8 @@ func (s *stager) publishInTime(records [][]byte) error {
 	return s.publish(ctx, records, s.limit)
 }
 
-// shipAlone publishes the shipment of one caller. It ends when the caller gives it up.
-func (s *stager) shipAlone(alone *shipment) {
+// publishAlone publishes the publication of one caller. It ends when the caller gives it up.
+func (s *stager) publishAlone(alone *publication) {
 	defer alone.leash.release()
 	learn := s.outage.watch(alone.bytes)
 	err := s.publish(alone.leash, alone.records, 1)
@@ -247,7 +247,7 @@ func (s *stager) shipAlone(alone *shipment) {
 	} else {
 		learn(err, false)
 	}
-	s.end(alone, err)
+	s.finish(alone, err)
 }
 
 func (s *stager) publish(ctx context.Context, records [][]byte, limit int) error {
@@ -269,14 +269,14 @@ func (s *stager) waiting() int {
 	return s.underWay
 }
 
-// end passes the result of a shipment to its waiting callers.
-func (s *stager) end(shipment *shipment, err error) {
+// finish passes the result of a publication to its waiting callers.
+func (s *stager) finish(p *publication, err error) {
 	s.mu.Lock()
-	s.underWay -= shipment.bytes
-	shipment.records = nil // waiting callers still hold the shipment
+	s.underWay -= p.bytes
+	p.records = nil // waiting callers still hold the publication
 	s.mu.Unlock()
-	shipment.err = err
-	close(shipment.done)
+	p.err = err
+	close(p.done)
 }
 
 // grouped combines records into as few staged messages as their limits allow. A single record
@@ -314,7 +314,7 @@ func (s *stager) outgoing(messages []amqp.Publishing) []bridge.Outgoing {
 	return out
 }
 
-// A leash is the context of a shipment that travels alone. It ends after the timeout, or when its
+// A leash is the context of a publication that travels alone. It ends after the timeout, or when its
 // caller's context ends.
 type leash struct {
 	context.Context
@@ -338,7 +338,7 @@ func (g givenUp) Unwrap() error { return g.error }
 
 func (l *leash) end(by context.Context) { l.cancel(givenUp{context.Cause(by), by.Err()}) }
 
-// givenUp reports whether the caller has given the shipment up.
+// givenUp reports whether the caller has given the publication up.
 func (l *leash) givenUp() bool { return errors.As(context.Cause(l.Context), new(givenUp)) }
 
 // Err distinguishes a caller's deadline from its cancellation, since bridge.Retryable does.

@@ -118,7 +118,7 @@ func TestUnawaitedEarlyStagingIsBounded(t *testing.T) {
 				stageEarly(t, s, small)
 			}
 			late := stageEarly(t, s, small)
-			if late.shipment != nil {
+			if late.publication != nil {
 				t.Error("more is under way than may be")
 			}
 			waited := make(chan error, 1)
@@ -143,8 +143,8 @@ func TestALargeMessageIsStagedEarlyToo(t *testing.T) {
 		large := small
 		large.Publishing.Body = make([]byte, earlyBytes+1)
 		first, second := stageEarly(t, s, large), stageEarly(t, s, small)
-		if first.shipment == nil || second.shipment != nil {
-			t.Errorf("begun: the large one %t, another beside it %t", first.shipment != nil, second.shipment != nil)
+		if first.publication == nil || second.publication != nil {
+			t.Errorf("begun: the large one %t, another beside it %t", first.publication != nil, second.publication != nil)
 		}
 		if err := errors.Join(first.Wait(t.Context()), second.Wait(t.Context())); err != nil {
 			t.Error(err)
@@ -217,7 +217,7 @@ func TestACallerThatGivesUpGetsItsReasonAndFailsNoOther(t *testing.T) {
 					t.Errorf("%s, one that was not given up: %v", size, err)
 				}
 			}
-			time.Sleep(time.Minute) // until the last shipment has ended: the others may have had a separate one
+			time.Sleep(time.Minute) // until the last publication has ended: the others may have had a separate one
 		})
 	}
 }
@@ -231,11 +231,11 @@ func TestACallerThatGivesUpOnABlockingBrokerGetsTheBrokersReason(t *testing.T) {
 		if !errors.Is(err, bridge.ErrBlocked) || !errors.Is(err, bridge.ErrUnconfirmed) || !bridge.Retryable(err) || !strings.Contains(err.Error(), "low on memory") {
 			t.Errorf("error %v", err)
 		}
-		time.Sleep(time.Minute) // until the shipment has ended
+		time.Sleep(time.Minute) // until the publication has ended
 	})
 }
 
-// Messages of one moment gather behind the first. When their shipment fails, each transaction's
+// Messages of one moment gather behind the first. When their publication fails, each transaction's
 // error names its own message.
 func TestTransactionsOfOneMomentTravelTogetherAndFailTogether(t *testing.T) {
 	for _, fails := range []bool{false, true} {
@@ -273,7 +273,7 @@ func TestTransactionsOfOneMomentTravelTogetherAndFailTogether(t *testing.T) {
 	}
 }
 
-// A shipment that has queued behind another has the whole timeout: confirms that take more than
+// A publication that has queued behind another has the whole timeout: confirms that take more than
 // half of it are in time for all.
 func TestTheClockOfAShipmentStartsWhenItIsShipped(t *testing.T) {
 	const limit = 5 * time.Second

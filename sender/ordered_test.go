@@ -47,9 +47,9 @@ func batchWith(t *testing.T, filling string, names []string) (b batch) {
 }
 
 // begun starts publishing batches, one after the other.
-func begun(t *testing.T, s *stager, batches ...batch) []*shipment {
+func begun(t *testing.T, s *stager, batches ...batch) []*publication {
 	t.Helper()
-	out := make([]*shipment, len(batches))
+	out := make([]*publication, len(batches))
 	for i, b := range batches {
 		var err error
 		if out[i], err = s.begin(t.Context(), b, true); err != nil {

@@ -21,10 +21,10 @@ type Staged struct {
 	ids    []uuid.UUID
 	batch  batch
 
-	mu       sync.Mutex
-	shipment *shipment // nil: nothing has been published yet
-	judged   bool
-	err      error // valid once judged
+	mu          sync.Mutex
+	publication *publication // nil: nothing has been published yet
+	judged      bool
+	err         error // valid once judged
 }
 
 // StageTx records the messages' IDs in tx and begins to publish the messages. It does not wait
@@ -100,7 +100,7 @@ func (s *Sender) stage(ctx context.Context, tx bridge.Tx, first []encoded, msgs 
 	if staged.judged {
 		return staged, nil // all have an order key or are carried
 	}
-	if staged.shipment, err = s.stager.begin(ctx, batch, false); err != nil {
+	if staged.publication, err = s.stager.begin(ctx, batch, false); err != nil {
 		return nil, s.mustRollBack(ctx, err)
 	}
 	return staged, nil
@@ -170,12 +170,12 @@ func (s *Staged) wait(ctx context.Context) error {
 // confirmed publishes messages that were not published early, and waits for all confirms.
 func (s *Staged) confirmed(ctx context.Context) (err error) {
 	stager := s.sender.stager
-	if s.shipment == nil {
-		if s.shipment, err = stager.begin(ctx, s.batch, true); err != nil {
+	if s.publication == nil {
+		if s.publication, err = stager.begin(ctx, s.batch, true); err != nil {
 			return err
 		}
 	}
-	return stager.wait(ctx, s.shipment, s.batch.ids[0])
+	return stager.wait(ctx, s.publication, s.batch.ids[0])
 }
 
 // mustRollBack adds to the error of a staging that the transaction must roll back.
