@@ -78,12 +78,12 @@ func (b *batch) add(id uuid.UUID, record []byte) {
 // batch that does not fit is published group by group, in turns with other publications: so no
 // transaction waits for more confirms than necessary.
 type publication struct {
-	records [][]byte  // records that are still to be published
-	size    int       // of the records
-	bytes   int       // counted by begin
-	leash   *leash    // of a batch that travels alone
-	begun   time.Time // when it began to wait for its turn
-	callers int       // number of callers that wait for it
+	records [][]byte       // records that are still to be published
+	size    int            // of the records
+	bytes   int            // counted by begin
+	ctx     *callerContext // of a batch that travels alone
+	begun   time.Time      // when it began to wait for its turn
+	callers int            // number of callers that wait for it
 	done    chan struct{}
 	err     error // valid once done is closed
 }
@@ -108,7 +108,7 @@ func (s *stager) begin(ctx context.Context, b batch, waitedFor bool) (*publicati
 	}
 	s.underWay += bytes
 	if b.alone {
-		alone := &publication{records: b.records, bytes: bytes, leash: newLeash(s.timeout), done: make(chan struct{})}
+		alone := &publication{records: b.records, bytes: bytes, ctx: newCallerContext(s.timeout), done: make(chan struct{})}
 		go s.publishAlone(alone)
 		return alone, nil
 	}
@@ -118,8 +118,8 @@ func (s *stager) begin(ctx context.Context, b batch, waitedFor bool) (*publicati
 // wait waits until the broker has confirmed a whole publication, or for its first failure. The error
 // names the caller's message first, not the group.
 func (s *stager) wait(ctx context.Context, joined *publication, first uuid.UUID) error {
-	if joined.leash != nil {
-		stop := context.AfterFunc(ctx, func() { joined.leash.end(ctx) })
+	if joined.ctx != nil {
+		stop := context.AfterFunc(ctx, func() { joined.ctx.endWith(ctx) })
 		defer stop()
 		<-joined.done
 		return joined.err
@@ -239,10 +239,10 @@ func (s *stager) publishInTime(records [][]byte) error {
 
 // publishAlone publishes the publication of one caller. It ends when the caller gives it up.
 func (s *stager) publishAlone(alone *publication) {
-	defer alone.leash.release()
+	defer alone.ctx.release()
 	learn := s.outage.watch(alone.bytes)
-	err := s.publish(alone.leash, alone.records, 1)
-	if alone.leash.givenUp() {
+	err := s.publish(alone.ctx, alone.records, 1)
+	if alone.ctx.givenUp() {
 		learn(context.Canceled, false) // the caller's end is no failure of the broker
 	} else {
 		learn(err, false)
@@ -314,21 +314,21 @@ func (s *stager) outgoing(messages []amqp.Publishing) []bridge.Outgoing {
 	return out
 }
 
-// A leash is the context of a publication that travels alone. It ends after the timeout, or when its
+// A callerContext is the context of a publication that travels alone. It ends after the timeout, or when its
 // caller's context ends.
-type leash struct {
+type callerContext struct {
 	context.Context
 	cancel  context.CancelCauseFunc
 	release context.CancelFunc
 }
 
-func newLeash(timeout time.Duration) *leash {
+func newCallerContext(timeout time.Duration) *callerContext {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	ctx, release := context.WithTimeout(ctx, timeout)
-	return &leash{ctx, cancel, release}
+	return &callerContext{ctx, cancel, release}
 }
 
-// givenUp is the cause of a leash that has ended with a caller's context.
+// givenUp is the cause of a callerContext that has ended with a caller's context.
 type givenUp struct {
 	error // the cause of that context
 	how   error
@@ -336,15 +336,15 @@ type givenUp struct {
 
 func (g givenUp) Unwrap() error { return g.error }
 
-func (l *leash) end(by context.Context) { l.cancel(givenUp{context.Cause(by), by.Err()}) }
+func (c *callerContext) endWith(by context.Context) { c.cancel(givenUp{context.Cause(by), by.Err()}) }
 
 // givenUp reports whether the caller has given the publication up.
-func (l *leash) givenUp() bool { return errors.As(context.Cause(l.Context), new(givenUp)) }
+func (c *callerContext) givenUp() bool { return errors.As(context.Cause(c.Context), new(givenUp)) }
 
 // Err distinguishes a caller's deadline from its cancellation, since bridge.Retryable does.
-func (l *leash) Err() error {
-	if by := (givenUp{}); errors.As(context.Cause(l.Context), &by) {
+func (c *callerContext) Err() error {
+	if by := (givenUp{}); errors.As(context.Cause(c.Context), &by) {
 		return by.how
 	}
-	return l.Context.Err()
+	return c.Context.Err()
 }
