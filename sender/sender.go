@@ -241,9 +241,9 @@ func (s *Sender) record(m bridge.Message, publishing amqp.Publishing) (record []
 	return wire.EncodeRecord(publishing), false
 }
 
-// load separates the messages that are not carried: messages with an order key by the queues of
+// splitByQueue separates the messages that are not carried: messages with an order key by the queues of
 // their keys, and the others.
-func (s *Sender) load(messages []encoded) (inOrder map[string]*batch, others batch) {
+func (s *Sender) splitByQueue(messages []encoded) (inOrder map[string]*batch, others batch) {
 	inOrder = make(map[string]*batch)
 	others.alone = s.opts.GroupMessages == 1
 	for _, m := range messages {

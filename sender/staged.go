@@ -73,7 +73,7 @@ func (s *Sender) stage(ctx context.Context, tx bridge.Tx, first []encoded, msgs 
 			return nil, fmt.Errorf("send: %w", err)
 		}
 	}
-	inOrder, batch := s.load(messages)
+	inOrder, batch := s.splitByQueue(messages)
 	if len(inOrder) > 0 && s.outage != nil && s.outage.holdsBackOrdered() {
 		return nil, s.mustRollBack(ctx, fmt.Errorf("%w: it was tried a moment ago, and messages with an order key are never carried", bridge.ErrUnavailable))
 	}
