@@ -135,13 +135,13 @@ func (c *carrier) release(admitted []*carriedMessage) {
 	defer c.mu.Unlock()
 	for _, m := range admitted {
 		if m != nil {
-			c.forget(m)
+			c.remove(m)
 		}
 	}
 }
 
-// forget removes a message that is no longer to be published. The caller holds mu.
-func (c *carrier) forget(m *carriedMessage) {
+// remove removes a message that is no longer to be published. The caller holds mu.
+func (c *carrier) remove(m *carriedMessage) {
 	c.held -= m.held()
 	if c.held == 0 && c.idle != nil {
 		close(c.idle)
@@ -252,7 +252,7 @@ func (c *carrier) take() (groups [][]*carriedMessage, calls int) {
 	bytes, taken := 0, 0
 	for _, m := range c.waiting {
 		if !m.recorded.After(oldest) { // a verifier is about to stage it
-			c.forget(m)
+			c.remove(m)
 			taken++
 			continue
 		}
@@ -328,9 +328,9 @@ func (c *carrier) judge(groups [][]*carriedMessage, ended []error, failure error
 			}
 			switch {
 			case err == nil:
-				c.forget(m)
+				c.remove(m)
 			case m.refusals == carryRefusals:
-				c.forget(m)
+				c.remove(m)
 				if refusesMessage(err) {
 					c.outage.logger.Warn("the broker refuses a carried message; it stays in its row", "queue", c.outage.queue, "message_id", m.id.String(), "error", err)
 				}
@@ -341,7 +341,7 @@ func (c *carrier) judge(groups [][]*carriedMessage, ended []error, failure error
 	}
 	if errors.Is(failure, context.Canceled) { // the Broker is closed
 		for _, m := range c.waiting {
-			c.forget(m)
+			c.remove(m)
 		}
 		c.waiting = nil
 	}
