@@ -299,7 +299,7 @@ func (b *batch[T]) deliver(ctx, caller context.Context, d amqp.Delivery) error {
 		pass := sync.OnceFunc(func() { <-b.turn })
 		defer pass()
 		defer time.AfterFunc(slowAttempt, pass).Stop()
-		err = g.Contain("transaction", d.MessageId, func() (err error) { // in a new goroutine a panic would end the process
+		err = g.RecoverPanic("transaction", d.MessageId, func() (err error) { // in a new goroutine a panic would end the process
 			ended, err = attempt(ctx, g, b.begin, key, func(ctx context.Context, tx T) error { return b.fn(ctx, tx, []amqp.Delivery{d}) })
 			return err
 		})

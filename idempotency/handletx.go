@@ -76,7 +76,7 @@ func (g *Guard) attemptTx(ctx context.Context, key string, fn func(context.Conte
 		claimed = claimError == nil
 		return fresh && claimed, claimError
 	}
-	err := g.keys.Contain("handler", key, func() error { return fn(ctx, claim) })
+	err := g.keys.RecoverPanic("handler", key, func() error { return fn(ctx, claim) })
 	switch {
 	case claimError != nil:
 		return engine.Unfinished, claimError

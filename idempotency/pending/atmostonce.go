@@ -179,7 +179,7 @@ func (g *Guard) runEffect(ctx context.Context, started time.Time, key string, ef
 	}
 	ctx, end := context.WithDeadlineCause(ctx, started.Add(g.opts.EffectTimeout), errEffectTimeout)
 	defer end()
-	failure := g.keys.Contain("effect", key, func() error { return effect(ctx, d) })
+	failure := g.keys.RecoverPanic("effect", key, func() error { return effect(ctx, d) })
 	if failure != nil && ctx.Err() != nil {
 		failure = fmt.Errorf("%w: %w", context.Cause(ctx), failure)
 	}

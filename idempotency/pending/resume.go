@@ -102,7 +102,7 @@ func (g *Guard) ask(ctx context.Context, db *sql.DB) (bool, error) {
 		return false, err
 	}
 	verdict := Unknown
-	err = g.keys.Contain("Options.FindOut", found.Key, func() (err error) {
+	err = g.keys.RecoverPanic("Options.FindOut", found.Key, func() (err error) {
 		p, err := newMessage(*found)
 		if err != nil {
 			return err

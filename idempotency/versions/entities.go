@@ -28,7 +28,7 @@ func versionOf(e *engine.Engine, d amqp.Delivery, of VersionFunc) (entity string
 	if err := engine.Readable(d); err != nil {
 		return "", 0, err
 	}
-	err = e.Contain("version function", d.MessageId, func() (err error) {
+	err = e.RecoverPanic("version function", d.MessageId, func() (err error) {
 		entity, version, err = of(d)
 		return err
 	})

@@ -140,7 +140,7 @@ func (h *HighWater) read(d amqp.Delivery) (source, key string, err error) {
 	if err := engine.Readable(d); err != nil {
 		return "", "", err
 	}
-	err = h.engine.Contain("key function", d.MessageId, func() (err error) {
+	err = h.engine.RecoverPanic("key function", d.MessageId, func() (err error) {
 		source, key, err = h.keyOf(d)
 		return err
 	})

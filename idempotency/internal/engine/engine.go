@@ -65,8 +65,8 @@ func CheckKey(s string) error {
 	return nil
 }
 
-// Contain runs f and turns a panic into an error, with its stack in the log.
-func (e *Engine) Contain(what, key string, f func() error) (err error) {
+// RecoverPanic runs f and turns a panic into an error, with its stack in the log.
+func (e *Engine) RecoverPanic(what, key string, f func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = fmt.Errorf("panic: %v", v)
@@ -78,7 +78,7 @@ func (e *Engine) Contain(what, key string, f func() error) (err error) {
 
 // Run runs a handler. Its error is a Failure.
 func (e *Engine) Run(key string, fn func() error) error {
-	if err := e.Contain("handler", key, fn); err != nil {
+	if err := e.RecoverPanic("handler", key, fn); err != nil {
 		return Failure(fmt.Errorf("run handler: %w", err))
 	}
 	return nil

@@ -44,7 +44,7 @@ func (e *Keys) Key(d amqp.Delivery) (key string, err error) {
 		}
 		return d.MessageId, nil
 	}
-	err = e.Contain("Options.Key", d.MessageId, func() (err error) {
+	err = e.RecoverPanic("Options.Key", d.MessageId, func() (err error) {
 		key, err = e.Opts.Key(d)
 		return err
 	})
