@@ -118,7 +118,7 @@ func (g *Guard) lease(ctx context.Context, db *sql.DB) (mine *driver.Pending, er
 		} else {
 			mine.Attempts++
 		}
-		return sure(g.keys.Inbox.ChangePending(ctx, tx, g.keys.Consumer, before, *mine, g.opts.Lease+g.opts.Lease/4))
+		return expectChanged(g.keys.Inbox.ChangePending(ctx, tx, g.keys.Consumer, before, *mine, g.opts.Lease+g.opts.Lease/4))
 	})
 	if err != nil {
 		return nil, err

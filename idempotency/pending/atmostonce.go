@@ -127,9 +127,9 @@ func (g *Guard) start(ctx context.Context, tx bridge.Tx, mine *driver.Pending, m
 		return engine.Unfinished, nil
 	case found.State == driver.Ready:
 		mine.Attempts = found.Attempts + 1
-		return engine.Unfinished, sure(g.keys.Inbox.ChangePending(ctx, tx, g.keys.Consumer, found.Run, *mine, 2*g.opts.EffectTimeout))
+		return engine.Unfinished, expectChanged(g.keys.Inbox.ChangePending(ctx, tx, g.keys.Consumer, found.Run, *mine, 2*g.opts.EffectTimeout))
 	case len(found.Message) == 0:
-		err = sure(g.keys.Inbox.AttachMessage(ctx, tx, g.keys.Consumer, found.Key, found.Run, message))
+		err = expectChanged(g.keys.Inbox.AttachMessage(ctx, tx, g.keys.Consumer, found.Key, found.Run, message))
 	}
 	if err == nil {
 		g.keys.Log.Warn("the effect of the message was started before", "message_id", mine.Key,

@@ -65,7 +65,7 @@ func (g *Guard) resume(ctx context.Context, db *sql.DB, effect Effect) (bool, er
 		}
 		mine = &driver.Pending{Key: found.Key, State: driver.Started, Run: uuid.NewString(),
 			Attempts: found.Attempts + 1, Error: found.Error, Message: found.Message}
-		return sure(g.keys.Inbox.ChangePending(ctx, tx, g.keys.Consumer, found.Run, *mine, 2*g.opts.EffectTimeout))
+		return expectChanged(g.keys.Inbox.ChangePending(ctx, tx, g.keys.Consumer, found.Run, *mine, 2*g.opts.EffectTimeout))
 	})
 	if err != nil || mine == nil {
 		return false, err
@@ -96,7 +96,7 @@ func (g *Guard) ask(ctx context.Context, db *sql.DB) (bool, error) {
 			return err
 		}
 		// The run stays, so that its worker may still record how the effect ended.
-		return sure(g.keys.Inbox.ChangePending(ctx, tx, g.keys.Consumer, found.Run, *found, g.keys.Opts.ShortDelay()))
+		return expectChanged(g.keys.Inbox.ChangePending(ctx, tx, g.keys.Consumer, found.Run, *found, g.keys.Opts.ShortDelay()))
 	})
 	if err != nil || found == nil {
 		return false, err

@@ -177,8 +177,8 @@ func (g *Guard) recordUntil(until, ctx context.Context, db *sql.DB, fn func(ctx 
 // errAgain ends a transaction if another one committed between two of its statements.
 var errAgain = errors.New("the message's row has changed meanwhile")
 
-// sure returns an error if a change found another row than expected.
-func sure(changed bool, err error) error {
+// expectChanged returns an error if a change found another row than expected.
+func expectChanged(changed bool, err error) error {
 	if err == nil && !changed {
 		return errAgain
 	}

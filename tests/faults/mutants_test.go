@@ -245,7 +245,7 @@ var mutants = []mutant{
 		pkg:  "idempotency",
 		test: "TestAReceiverThatStopsLosesNothing",
 		says: "after the stop got|delivered a message again",
-		edits: []edit{{"idempotency/internal/engine/settle.go", `	e.Count.LeftUnacked.Add(1)
+		edits: []edit{{"idempotency/internal/engine/ack.go", `	e.Count.LeftUnacked.Add(1)
 `, `	if mutant("requeue at a stop") {
 		return e.HandBack(d, reason)
 	}
