@@ -228,10 +228,10 @@ const (
 )
 
 // Run consumes until ctx ends, and drains. Then it returns nil, or an error that wraps
-// ErrNotDrained if handlers still run. Otherwise it returns only if the broker refuses the login and
-// has not accepted it before; the error is bridge.ErrCredentials. Run logs any other failure and
-// tries again: the broker may come back, and a missing queue may be declared. A Consumer runs once
-// at a time.
+// ErrNotDrained if handlers still run. Otherwise it returns only if the broker refuses the login
+// and has not accepted it before; the error is bridge.ErrCredentials. Run logs any other failure
+// and tries again: the broker may come back, and a missing queue may be declared. A Consumer runs
+// once at a time.
 func (c *Consumer) Run(ctx context.Context) error {
 	if !c.runs.CompareAndSwap(false, true) {
 		return fmt.Errorf("consume %q: the consumer runs already", c.queue)

@@ -58,7 +58,8 @@ func (o *openDeliveries) settle(tag uint64, multiple bool, tell func() error) er
 	return tell()
 }
 
-// remove removes the delivery with this tag, or with multiple all up to it, and returns the acked ones.
+// remove removes the delivery with this tag, or with multiple all up to it, and returns the acked
+// ones.
 func (o *openDeliveries) remove(tag uint64, multiple bool) (acked []uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

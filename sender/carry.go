@@ -37,10 +37,10 @@ const (
 )
 
 const (
-	// carryGather is how long carried messages of different calls gather before a publication, while they
+	// carryGather is how long carried messages of different calls gather before a round, while they
 	// come faster than the broker confirms.
 	carryGather = 8 * time.Millisecond
-	// carryGroups bounds the groups of one publication. One publication at a time is on its way.
+	// carryGroups bounds the groups of one round. One round at a time is on its way.
 	carryGroups = 64
 	// carryRefusals is how often the broker may refuse a message before the message is left to its
 	// row. The first refusal may be due to another message of its group.
@@ -54,7 +54,7 @@ const (
 // A carrier publishes carried messages. No transaction waits for it: the rows hold the messages,
 // and a verifier stages each message that does not reach the staging queue in time.
 //
-// It publishes one publication after the other. Meanwhile further messages gather for the next one. If
+// It publishes in rounds. Meanwhile further messages gather for the next round. If
 // a group fails, its messages are published again, until driver.StageAgainAfter after they were
 // recorded. The carrier's goroutine runs while it holds messages.
 type carrier struct {
@@ -190,7 +190,7 @@ func (c *carrier) groupWaits() bool {
 // run publishes until no message is waiting.
 func (c *carrier) run() {
 	pauses := newPauses()
-	calls := 0 // of the last publication
+	calls := 0 // of the last round
 	for {
 		if calls > 1 {
 			c.gather()
@@ -237,7 +237,7 @@ func (c *carrier) gather() {
 	c.mu.Unlock()
 }
 
-// take removes and returns the groups of the next publication, one group while the broker fails, and
+// take removes and returns the groups of the next round, one group while the broker fails, and
 // the number of calls whose messages were waiting. Without messages it ends the run, and groups is
 // nil.
 func (c *carrier) take() (groups [][]*carriedMessage, calls int) {
@@ -273,8 +273,8 @@ func (c *carrier) take() (groups [][]*carriedMessage, calls int) {
 	return groups, calls
 }
 
-// run publishes groups in parallel and waits for their confirms. It returns false if messages wait
-// for another attempt.
+// publishGroups publishes groups in parallel and waits for their confirms. It returns false if
+// messages wait for another attempt.
 func (c *carrier) publishGroups(groups [][]*carriedMessage) bool {
 	bytes := 0
 	for _, group := range groups {

@@ -562,7 +562,7 @@ func TestCarriedMessagesGatherUnderLoad(t *testing.T) {
 	})
 }
 
-func TestGroupsOfOneShipmentAreJudgedApart(t *testing.T) {
+func TestGroupsOfOneRoundAreJudgedApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		failed := false
 		b := &scriptedBroker{answer: func(_ context.Context, bodies []string) error {

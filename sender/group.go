@@ -19,8 +19,8 @@ const (
 	// groupBytes bounds the records in one group. A message of more than a third of it goes alone,
 	// since the broker's cost is then per byte.
 	groupBytes = 24 << 10
-	// maxPublishers is how many publications may be under way at once. Meanwhile messages of other calls
-	// gather for the next one.
+	// maxPublishers is how many publications may be under way at once. Meanwhile messages of other
+	// calls gather for the next one.
 	maxPublishers = 1
 	// earlyBytes bounds the bytes under way of transactions that stage early. Without it, transactions
 	// that stage, roll back and never wait could accumulate them. Each staging counts as at least
@@ -30,12 +30,12 @@ const (
 )
 
 // A stager publishes the messages of transactions, and combines them: while a publication waits for
-// its confirms, the messages of other transactions gather in the next one. If no publication is under
-// way, no message waits.
+// its confirms, the messages of other transactions gather in the next one. If no publication is
+// under way, no message waits.
 //
 // Every transaction waits for the confirms of the publication that contains its messages (rule 2 of
-// package bridge). If a publication fails, all of its transactions fail; each of them rolls back and
-// may try again.
+// package bridge). If a publication fails, all of its transactions fail; each of them rolls back
+// and may try again.
 type stager struct {
 	ledger  uuid.UUID
 	queue   bridge.Target
@@ -73,7 +73,7 @@ func (b *batch) add(id uuid.UUID, record []byte) {
 	b.records = append(b.records, record)
 }
 
-// A publication is one publication: a batch that travels alone, or the batches that gathered while
+// A publication is a batch that travels alone, or the batches that gathered while
 // another was under way. In an ordered queue it has as many batches as fit into a group. A single
 // batch that does not fit is published group by group, in turns with other publications: so no
 // transaction waits for more confirms than necessary.
@@ -89,9 +89,9 @@ type publication struct {
 }
 
 // begin starts publishing a batch, and does not wait for it. A publication's time begins when it is
-// published, so it is done within twice the timeout: the timeout of the previous publication, and its
-// own. In an ordered queue that is true of each of its groups. If no caller waits for the batch yet
-// and too much is under way, begin returns nil.
+// published, so it is done within twice the timeout: the timeout of the previous publication, and
+// its own. In an ordered queue that is true of each of its groups. If no caller waits for the batch
+// yet and too much is under way, begin returns nil.
 func (s *stager) begin(ctx context.Context, b batch, waitedFor bool) (*publication, error) {
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("publish: nothing sent: %w: %w", bridge.ErrUnavailable, context.Cause(ctx))
@@ -115,8 +115,8 @@ func (s *stager) begin(ctx context.Context, b batch, waitedFor bool) (*publicati
 	return s.join(b.records, size, bytes), nil
 }
 
-// wait waits until the broker has confirmed a whole publication, or for its first failure. The error
-// names the caller's message first, not the group.
+// wait waits until the broker has confirmed a whole publication, or for its first failure. The
+// error names the caller's message first, not the group.
 func (s *stager) wait(ctx context.Context, joined *publication, first uuid.UUID) error {
 	if joined.ctx != nil {
 		stop := context.AfterFunc(ctx, func() { joined.ctx.endWith(ctx) })
@@ -152,7 +152,7 @@ func (s *stager) late(cause error) error {
 	return fmt.Errorf("%w in time: %w", bridge.ErrUnconfirmed, cause)
 }
 
-// join adds records to a publication, and makes sure that run runs. The caller holds mu.
+// join adds records to a publication, and makes sure that run is running. The caller holds mu.
 func (s *stager) join(records [][]byte, size, bytes int) *publication {
 	joined := s.gathering(len(records), size)
 	joined.records = append(joined.records, records...)
@@ -204,11 +204,12 @@ func (s *stager) run() {
 	}
 }
 
-// publishGroup publishes the first group of a publication in an ordered queue. The rest waits for its
-// next turn, behind publications that have gathered meanwhile: a large transaction must not make the
-// others wait for all of it. A group is published only after the previous one is confirmed: two at
-// once may change places, because a Publisher may change its channel between them. A publication that
-// has waited for the timeout, or that no caller waits for any more, is not published.
+// publishGroup publishes the first group of a publication in an ordered queue. The rest waits for
+// its next turn, behind publications that have gathered meanwhile: a large transaction must not
+// make the others wait for all of it. A group is published only after the previous one is
+// confirmed: two at once may change places, because a Publisher may change its channel between
+// them. A publication that has waited for the timeout, or that no caller waits for any more, is not
+// published.
 func (s *stager) publishGroup(p *publication) {
 	s.mu.Lock()
 	left := p.callers == 0
@@ -237,7 +238,7 @@ func (s *stager) publishInTime(records [][]byte) error {
 	return s.publish(ctx, records, s.limit)
 }
 
-// publishAlone publishes the publication of one caller. It ends when the caller gives it up.
+// publishAlone publishes the batch of one caller. It ends when the caller gives it up.
 func (s *stager) publishAlone(alone *publication) {
 	defer alone.ctx.release()
 	learn := s.outage.watch(alone.bytes)
@@ -314,8 +315,8 @@ func (s *stager) outgoing(messages []amqp.Publishing) []bridge.Outgoing {
 	return out
 }
 
-// A callerContext is the context of a publication that travels alone. It ends after the timeout, or when its
-// caller's context ends.
+// A callerContext is the context of a publication that travels alone. It ends after the timeout, or
+// when its caller's context ends.
 type callerContext struct {
 	context.Context
 	cancel  context.CancelCauseFunc

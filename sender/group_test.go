@@ -275,7 +275,7 @@ func TestTransactionsOfOneMomentTravelTogetherAndFailTogether(t *testing.T) {
 
 // A publication that has queued behind another has the whole timeout: confirms that take more than
 // half of it are in time for all.
-func TestTheClockOfAShipmentStartsWhenItIsShipped(t *testing.T) {
+func TestTheTimeOfAPublicationStartsWhenItIsPublished(t *testing.T) {
 	const limit = 5 * time.Second
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := newSender(t, Options{Timeout: limit}, &slowBroker{takes: 3 * time.Second}, nil)

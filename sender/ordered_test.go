@@ -19,13 +19,13 @@ func orderedStager(b Broker) *stager {
 	return &stager{broker: b, timeout: time.Second, limit: wire.MaxMembers, ordered: true, count: newCounters()}
 }
 
-// cargoOf returns messages of which each fills most of a group.
+// batchOf returns messages of which each fills most of a group.
 func batchOf(t *testing.T, names ...string) batch {
 	t.Helper()
 	return batchWith(t, strings.Repeat(".", groupBytes*2/3), names)
 }
 
-// smallCargoOf returns messages of which any number fits into a group.
+// smallBatchOf returns messages of which any number fits into a group.
 func smallBatchOf(t *testing.T, names ...string) batch {
 	t.Helper()
 	return batchWith(t, "", names)
@@ -69,10 +69,10 @@ func TestGatheredOrderedMessagesAreConfirmedGroupByGroup(t *testing.T) {
 		for i, one := range begun(t, orderedStager(b), batchOf(t, "1"), batchOf(t, "2"), batchOf(t, "3"), batchOf(t, "4")) {
 			<-one.done
 			if got, want := time.Since(start), time.Duration(i+1)*b.takes; got != want {
-				t.Errorf("shipment %d is done after %v, want %v", i+1, got, want)
+				t.Errorf("publication %d is done after %v, want %v", i+1, got, want)
 			}
 			if failed := one.err != nil; failed != (i == 2) {
-				t.Errorf("shipment %d: error %v", i+1, one.err)
+				t.Errorf("publication %d: error %v", i+1, one.err)
 			}
 		}
 		if want := []string{"1", "2", "4"}; !slices.Equal(b.taken, want) {
@@ -127,7 +127,7 @@ func TestAnOrderedCallWaitsForTwiceTheTimeoutAtMost(t *testing.T) {
 		for i, one := range begun(t, orderedStager(b), batchOf(t, "1"), batchOf(t, "2"), batchOf(t, "3"), batchOf(t, "4"), batchOf(t, "5")) {
 			<-one.done
 			if !bridge.Retryable(one.err) || !errors.Is(one.err, bridge.ErrUnconfirmed) {
-				t.Errorf("shipment %d: error %v", i+1, one.err)
+				t.Errorf("publication %d: error %v", i+1, one.err)
 			}
 		}
 		if took := time.Since(start); took != 2*time.Second {

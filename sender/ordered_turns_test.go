@@ -11,8 +11,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// orderedBroker returns a broker for an orderedStager. A confirm takes less than half of the stager's
-// timeout.
+// orderedBroker returns a broker for an orderedStager. A confirm takes less than half of the
+// stager's timeout.
 func orderedBroker() *slowBroker { return &slowBroker{takes: 400 * time.Millisecond} }
 
 // Each transaction waits for one group of the others, and keeps its own order.
@@ -28,7 +28,7 @@ func TestALargeTransactionMakesNoOtherWaitForAllOfIt(t *testing.T) {
 		for i, one := range all {
 			<-one.done
 			if one.err != nil {
-				t.Errorf("shipment %d: %v", i+1, one.err)
+				t.Errorf("publication %d: %v", i+1, one.err)
 			}
 		}
 		if want := []string{"1", "6", "7", "2", "8", "3", "4", "5"}; !slices.Equal(b.taken, want) {
@@ -50,7 +50,7 @@ func TestTheRestOfALargeTransactionSharesItsGroupWithOthers(t *testing.T) {
 		for i, one := range all {
 			<-one.done
 			if one.err != nil {
-				t.Errorf("shipment %d: %v", i+1, one.err)
+				t.Errorf("publication %d: %v", i+1, one.err)
 			}
 		}
 		if want := []string{"1", "2", "4", "5", "3", "6"}; !slices.Equal(b.taken, want) || len(b.published) != 3 {

@@ -121,10 +121,10 @@ func (s *Sender) SendTx(ctx context.Context, tx bridge.Tx, msgs ...bridge.Messag
 // has returned; before that Cancel does not find them.
 //
 // After an error the caller must roll back. If a verifier claims the row at the same moment, Cancel
-// may return the error with which the database reports such conflicts: PostgreSQL at REPEATABLE READ
-// and SERIALIZABLE (SQLSTATE 40001), SQL Server at SNAPSHOT (3960), MariaDB since 11.6.2 also at its
-// default level (1020; see package mysql). Run the transaction again. On a ledger of an own table the error wraps
-// errors.ErrUnsupported.
+// may return the error with which the database reports such conflicts: PostgreSQL at REPEATABLE
+// READ and SERIALIZABLE (SQLSTATE 40001), SQL Server at SNAPSHOT (3960), MariaDB since 11.6.2 also
+// at its default level (1020; see package mysql). Run the transaction again. On a ledger of an own
+// table the error wraps errors.ErrUnsupported.
 func (s *Sender) Cancel(ctx context.Context, tx bridge.Tx, id uuid.UUID) (bool, error) {
 	return s.ledger.Cancel(ctx, tx, id)
 }
@@ -241,8 +241,8 @@ func (s *Sender) record(m bridge.Message, publishing amqp.Publishing) (record []
 	return wire.EncodeRecord(publishing), false
 }
 
-// splitByQueue separates the messages that are not carried: messages with an order key by the queues of
-// their keys, and the others.
+// splitByQueue separates the messages that are not carried: messages with an order key by the
+// queues of their keys, and the others.
 func (s *Sender) splitByQueue(messages []encoded) (inOrder map[string]*batch, others batch) {
 	inOrder = make(map[string]*batch)
 	others.alone = s.opts.GroupMessages == 1

@@ -54,8 +54,8 @@ func newAcks(ch acknowledger) *acks {
 	return &acks{ch: ch, more: make(chan struct{}, 1)}
 }
 
-// register registers a delivery. It must be called for every delivery, in their order: one ack covers
-// every lower tag.
+// register registers a delivery. It must be called for every delivery, in their order: one ack
+// covers every lower tag.
 func (a *acks) register(tag uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -143,8 +143,8 @@ func (a *acks) sendLast() error {
 	return nil
 }
 
-// awaitRead waits until the broker has read the acks. The broker's answer arrives behind deliveries,
-// so awaitRead does not hold mu, which register needs.
+// awaitRead waits until the broker has read the acks. The broker's answer arrives behind
+// deliveries, so awaitRead does not hold mu, which register needs.
 func (a *acks) awaitRead() error {
 	if err := a.ch.Qos(1, 0, false); err != nil {
 		return fmt.Errorf("ack the last: %w", err)
@@ -152,8 +152,8 @@ func (a *acks) awaitRead() error {
 	return nil
 }
 
-// finishInOrder is finish without handing anything back: closing the channel does that, and keeps the
-// order.
+// finishInOrder is finish without handing anything back: closing the channel does that, and keeps
+// the order.
 func (a *acks) finishInOrder() error {
 	a.mu.Lock()
 	a.stuck = math.MaxUint64

@@ -12,8 +12,8 @@ import (
 )
 
 // A carriedSet contains the carried messages that this verifier holds: unpacked and not done. The
-// consumers bound it. If several copies of a message are here, one of them is judged; the others have
-// joined it and share its end. Messages of ordered queues are never in the set.
+// consumers bound it. If several copies of a message are here, one of them is judged; the others
+// have joined it and share its end. Messages of ordered queues are never in the set.
 type carriedSet struct {
 	mostJoined, mostBytes int // bounds of all copies that have joined others
 

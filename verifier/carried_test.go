@@ -22,7 +22,7 @@ import (
 func carryingSession(ledger driver.Ledger) *session {
 	s := &session{
 		ledger: ledger, log: slog.New(slog.DiscardHandler), stats: &counters{}, jobs: newSideJobs(slog.New(slog.DiscardHandler)),
-		held: testHolds(time.Minute), arrivals: newGatherer[*message](), room: newWaitingRoom(1),
+		held: testTargets(time.Minute), arrivals: newGatherer[*message](), room: newWaitingRoom(1),
 		staging: newConsumer("twoqueue", 3000, 64<<20, time.Hour, nil), waiting: newConsumer("twoqueue.waiting", 1500, 64<<20, time.Hour, nil),
 		carried: newCarriedSet(3000, 64<<20), toucher: newToucher(ledger), toTouch: newGatherer[*message](),
 		evidence: &evidence{}, more: make(chan struct{}, 1), toForget: newGatherer[*message](),
@@ -34,8 +34,8 @@ func carryingSession(ledger driver.Ledger) *session {
 	return s
 }
 
-// delivered returns a carried message that a consumer has just received. If a copy is here, it joins
-// that.
+// delivered returns a carried message that a consumer has just received. If a copy is here, it
+// joins that.
 func (s *session) delivered(c *consumer, id uuid.UUID) *message {
 	tag := uint64(len(c.acks.open) + 1)
 	c.acks.register(tag)

@@ -13,21 +13,21 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
-// A consumer is a consumer on its own channel, with its acks, and with the messages that it has
-// received.
+// A consumer consumes one queue on its own channel. It has the channel's acks and the messages that
+// it has received.
 //
 // The broker limits the number of a consumer's unacked deliveries, but not their bytes (RabbitMQ's
-// guide 'Consumer Prefetch'). So the consumer keeps the content of at most maxBytes. A delivery that
-// exceeds this rests: the consumer keeps only its tag until there is room. Then it hands the delivery
-// back, and it comes again.
+// guide 'Consumer Prefetch'). So the consumer keeps the content of at most maxBytes. A delivery
+// that exceeds this rests: the consumer keeps only its tag until there is room. Then it hands the
+// delivery back, and it comes again.
 //
 // A message that no queue of the broker accepts rests too, until it is too old to be held.
 //
-// The consumer of an ordered queue hands nothing back, since that would change the order. Its resting
-// deliveries come again over the next channel (shard).
+// The consumer of an ordered queue hands nothing back, since that would change the order. Its
+// resting deliveries come again over the next channel (shard).
 //
-// All consumers share a connection. The connection reads at most about readAhead and one message ahead
-// of them.
+// All consumers share a connection. The connection reads at most about readAhead and one message
+// ahead of them.
 type consumer struct {
 	queue    string
 	prefetch int
@@ -56,8 +56,8 @@ type consumer struct {
 	handedBack time.Time
 }
 
-// An unackedDelivery is one unacked delivery: a message, or a group of messages. It is acked when the last of
-// them is done.
+// An unackedDelivery is a message, or a group of messages. It is acked when the last message is
+// done.
 type unackedDelivery struct {
 	consumer *consumer
 	tag      uint64
@@ -83,7 +83,8 @@ const restInterval = 50 * time.Millisecond
 // returnPatience is how long room is reserved for deliveries that were handed back.
 const returnPatience = 5 * restInterval
 
-// readAhead bounds the bytes of deliveries that the connection reads before the consumers receive them.
+// readAhead bounds the bytes of deliveries that the connection reads before the consumers receive
+// them.
 const readAhead = 1 << 20
 
 func newConsumer(queue string, prefetch, maxBytes int, handBack time.Duration, ch *amqp.Channel) *consumer {
@@ -141,8 +142,8 @@ func (c *consumer) fits(bytes int, u *unackedDelivery) bool {
 	return bytes == 0 || bytes+u.bytes <= c.maxBytes
 }
 
-// roomReserved reports whether the free room is reserved for earlier deliveries. Otherwise small newcomers
-// would leave a large message no room for ever.
+// roomReserved reports whether the free room is reserved for earlier deliveries. Otherwise small
+// newcomers would leave a large message no room for ever.
 func (c *consumer) roomReserved(now time.Time) bool {
 	return c.expected(now) > 0 || slices.ContainsFunc(c.resting, needsRoom)
 }
@@ -158,7 +159,8 @@ func (c *consumer) expected(now time.Time) int {
 	return c.returning
 }
 
-// handBackResting hands back resting deliveries: as many as there is room for, and any that are too old.
+// handBackResting hands back resting deliveries: as many as there is room for, and any that are too
+// old.
 func (c *consumer) handBackResting(ctx context.Context) error {
 	ticker := time.NewTicker(restInterval)
 	defer ticker.Stop()
@@ -249,8 +251,8 @@ func (c *consumer) stranded() (n int) {
 	return n
 }
 
-// waitRoom waits until the consumer holds fewer messages than it may: groups could bring many more than
-// the prefetch count. It returns false if ctx ends.
+// waitRoom waits until the consumer holds fewer messages than it may: groups could bring many more
+// than the prefetch count. It returns false if ctx ends.
 func (c *consumer) waitRoom(ctx context.Context) bool {
 	for c.crowded() {
 		select {
@@ -269,8 +271,8 @@ func (c *consumer) countMessages(u *unackedDelivery, messages int) {
 	c.open.Add(int64(messages))
 }
 
-// done removes messages from the consumer's count, and acks, hands back or rests the unacked deliveries that have
-// ended.
+// done removes messages from the consumer's count, and acks, hands back or rests the unacked
+// deliveries that have ended.
 func (c *consumer) done(messages int, ended []*unackedDelivery) {
 	if messages == 0 && len(ended) == 0 {
 		return

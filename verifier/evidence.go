@@ -170,8 +170,8 @@ func (e *evidence) state() (found, withheld time.Time) {
 	return time.Time{}, e.withheld
 }
 
-// stayTime returns how long a withheld message of the waiting queue stays while others wait behind it.
-// The time grows while no committed message is found, so a quiet system does not spin.
+// stayTime returns how long a withheld message of the waiting queue stays while others wait behind
+// it. The time grows while no committed message is found, so a quiet system does not spin.
 func (e *evidence) stayTime(now time.Time) time.Duration {
 	e.mu.Lock()
 	defer e.mu.Unlock()

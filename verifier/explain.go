@@ -95,8 +95,8 @@ func seen(h inspect.Holder) (attributes []any) {
 	return attributes
 }
 
-// logWaitEnds logs the end of the wait of each message for which a holder was named. It asks the database,
-// because a message that is being set aside is held by no verifier for a moment.
+// logWaitEnds logs the end of the wait of each message for which a holder was named. It asks the
+// database, because a message that is being set aside is held by no verifier for a moment.
 func (s *session) logWaitEnds(ctx context.Context, waiting []*message, told named) error {
 	for t, last := range told {
 		if slices.ContainsFunc(waiting, func(m *message) bool { return m.staged.ID == last.id }) {

@@ -15,8 +15,8 @@ import (
 )
 
 // A forwarder publishes messages and tracks which are safe: confirmed and not returned (rule 4 of
-// package bridge). If a target does not take a message, the message waits in heldTargets and is published
-// again, until its fate is known.
+// package bridge). If a target does not take a message, the message waits in heldTargets and is
+// published again, until its fate is known.
 //
 // Most messages go over the main channel, without waiting for each other's confirms. A publish that
 // the broker refuses (missing exchange, no right, refused property) closes the channel, and the
@@ -100,14 +100,14 @@ func (f *forwarder) publish(p *publication) {
 	}
 }
 
-// removePublications removes publications of messages that come again. While the broker blocks publishing, each
-// consumer of an ordered queue would otherwise leave all its messages here.
+// removePublications removes publications of messages that come again. While the broker blocks
+// publishing, each consumer of an ordered queue would otherwise leave all its messages here.
 func (f *forwarder) removePublications(of func(*message) bool) {
 	f.takeBack(func(p *publication) bool { return p.message != nil && of(p.message) })
 }
 
-// removeMessages removes and returns messages to forward that wait here for a channel. The caller owns them
-// then.
+// removeMessages removes and returns messages to forward that wait here for a channel. The caller
+// owns them then.
 func (f *forwarder) removeMessages(must func(*message) bool) (out []*message) {
 	for _, p := range f.takeBack(forwarded(must)) {
 		out = append(out, p.message)

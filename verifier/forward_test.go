@@ -46,7 +46,7 @@ func TestTheForwarderCountsAMessageUntilItIsHandedOn(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			f := &forwarder{held: testHolds(time.Minute), ready: newGatherer[*publication](), log: slog.New(slog.DiscardHandler), copies: 10}
+			f := &forwarder{held: testTargets(time.Minute), ready: newGatherer[*publication](), log: slog.New(slog.DiscardHandler), copies: 10}
 			p := publicationsTo("target", 1)[0]
 			p.course = test.course
 			ends := 0

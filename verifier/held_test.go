@@ -94,7 +94,7 @@ func with(headers amqp.Table) amqp.Table {
 
 // The messages of many groups, small on the wire and large when decoded, fill the consumer's room.
 // Further deliveries rest.
-func TestALaneCountsTheDecodedSizeOfAGroup(t *testing.T) {
+func TestAConsumerCountsTheDecodedSizeOfAGroup(t *testing.T) {
 	headers := amqp.Table{}
 	for i := range 500 {
 		headers[fmt.Sprintf("%03x", i)] = nil

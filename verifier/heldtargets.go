@@ -11,15 +11,16 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// heldTargets contains the targets that take no messages now, with the messages that wait for them: a
-// full queue (nack), a missing one (return, 404), a stuck one. Each such target is tried with
+// heldTargets contains the targets that take no messages now, with the messages that wait for them:
+// a full queue (nack), a missing one (return, 404), a stuck one. Each such target is tried with
 // backoff, first with one message, after a success with twice as many. It delays no other target
 // (rule 8 of package bridge). It is released when all its waiting messages may be tried together:
 // with order keys messages come one after the other, so one always waits.
 //
 // An exchange that nacks a message may have given it to its other queues; only the full queue lacks
-// it. So the first attempt of a message at such an exchange does not wait (heldTarget.exempts), each
-// message is retried after pauses of its own (retryAt), and given up after Options.Copies attempts.
+// it. So the first attempt of a message at such an exchange does not wait (heldTarget.exempts),
+// each message is retried after pauses of its own (retryAt), and given up after Options.Copies
+// attempts.
 type heldTargets struct {
 	log        *slog.Logger
 	unroutable time.Duration // how long a missing target is retried

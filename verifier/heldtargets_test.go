@@ -11,7 +11,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-func testHolds(unroutableFor time.Duration) *heldTargets {
+func testTargets(unroutableFor time.Duration) *heldTargets {
 	return &heldTargets{
 		log:        slog.New(slog.DiscardHandler),
 		unroutable: unroutableFor,
@@ -20,14 +20,14 @@ func testHolds(unroutableFor time.Duration) *heldTargets {
 	}
 }
 
-// A ticked heldTargets remembers the publications that tick has returned.
+// tickedTargets remembers the publications that tick has returned.
 type tickedTargets struct {
 	*heldTargets
 	again, dead []*publication
 }
 
-func newTickedHolds(unroutableFor time.Duration) *tickedTargets {
-	return &tickedTargets{heldTargets: testHolds(unroutableFor)}
+func newTickedTargets(unroutableFor time.Duration) *tickedTargets {
+	return &tickedTargets{heldTargets: testTargets(unroutableFor)}
 }
 
 func (h *tickedTargets) tick(now time.Time) {
@@ -45,7 +45,7 @@ func publicationsTo(queue string, n int) []*publication {
 
 // heldFor holds a target for which n publications wait; the first of them has just failed.
 func heldFor(unroutableFor time.Duration, why HoldReason, n int) (*tickedTargets, []*publication) {
-	h, waiting := newTickedHolds(unroutableFor), publicationsTo("target", n)
+	h, waiting := newTickedTargets(unroutableFor), publicationsTo("target", n)
 	h.enqueueFailed(waiting[0], why, problem{})
 	for _, p := range waiting[1:] {
 		h.enqueueIfHeld(p)
@@ -120,7 +120,7 @@ func TestATargetThatLeftAMessageUnansweredIsTriedAloneUntilItWorks(t *testing.T)
 		"never confirmed":        {Stuck, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := newTickedHolds(2 * time.Hour)
+			h := newTickedTargets(2 * time.Hour)
 			waiting := publicationsTo("target", 9)
 			waiting[0].slow = c.slow
 			h.enqueueFailed(waiting[0], c.reason, problem{})
@@ -183,7 +183,7 @@ func TestATargetThatWorksIsHeldNoLongerAlthoughTheNextOfEachKeyWaits(t *testing.
 }
 
 func TestATargetWhoseMessagesWereSetAsideStaysHeld(t *testing.T) {
-	h := newTickedHolds(time.Hour)
+	h := newTickedTargets(time.Hour)
 	h.enqueueFailed(publicationsTo("full", 1)[0], Full, problem{})
 	all := func(*message) bool { return true }
 	if n := len(h.removeMessages(all)); n != 1 {
@@ -202,7 +202,7 @@ func TestATargetWhoseMessagesWereSetAsideStaysHeld(t *testing.T) {
 }
 
 func TestHeldTargetsWithoutMessagesAreForgotten(t *testing.T) {
-	h := newTickedHolds(time.Hour)
+	h := newTickedTargets(time.Hour)
 	for i := range maxRemembered + 10 {
 		h.enqueueFailed(publicationsTo(fmt.Sprint(i), 1)[0], Missing, problem{})
 	}
@@ -220,7 +220,7 @@ func TestHeldTargetsWithoutMessagesAreForgotten(t *testing.T) {
 // A message is given up only when an attempt has just shown that its target is still missing: its
 // time alone is not enough.
 func TestUnroutableIsGivenUpOnlyAfterAnAttempt(t *testing.T) {
-	h := newTickedHolds(time.Minute)
+	h := newTickedTargets(time.Minute)
 	old, young := publicationsTo("missing", 1)[0], publicationsTo("missing", 1)[0]
 	old.message.unroutableSince = time.Now().Add(-time.Hour)
 	h.enqueueFailed(young, Missing, problem{})
@@ -244,7 +244,7 @@ func TestUnroutableIsGivenUpOnlyAfterAnAttempt(t *testing.T) {
 }
 
 func TestADeadLetterIsNeverGivenUp(t *testing.T) {
-	h := newTickedHolds(time.Nanosecond)
+	h := newTickedTargets(time.Nanosecond)
 	p := publicationsTo("staging.dead", 1)[0]
 	p.course = deadLetter
 	h.enqueueFailed(p, Missing, problem{})
@@ -278,7 +278,7 @@ func TestATargetThatWasThereBetweenIsMissingAnew(t *testing.T) {
 		"took one": func(h *tickedTargets, trial *publication) { h.noteEnd(trial, true) },
 		"was full": func(h *tickedTargets, trial *publication) { h.enqueueFailed(trial, Full, problem{}) },
 	} {
-		h := newTickedHolds(time.Minute)
+		h := newTickedTargets(time.Minute)
 		waiting := publicationsTo("target", 3)
 		waiting[1].message.unroutableSince = time.Now().Add(-time.Hour)
 		h.enqueueFailed(waiting[0], Missing, problem{})
@@ -307,7 +307,7 @@ func TestATargetThatWasThereBetweenIsMissingAnew(t *testing.T) {
 // The next message of a key comes when the previous one was given up. It has its target's time, not
 // its own, but an attempt since it was received must have failed.
 func TestMessagesOfAKeyAreGivenUpByTheTimeOfTheirTarget(t *testing.T) {
-	h := newTickedHolds(time.Minute)
+	h := newTickedTargets(time.Minute)
 	of := func(received time.Time) *publication {
 		p := publicationsTo("missing", 1)[0]
 		p.message.keyOrder, p.message.received = newKeyOrder(), received
@@ -359,7 +359,7 @@ func TestMessagesOfAKeyAreGivenUpByTheTimeOfTheirTarget(t *testing.T) {
 }
 
 func TestTheTimeOfATargetBeginsAnewWhenItWasThere(t *testing.T) {
-	h := newTickedHolds(time.Minute)
+	h := newTickedTargets(time.Minute)
 	p := publicationsTo("missing", 1)[0]
 	p.message.keyOrder = newKeyOrder()
 	h.enqueueFailed(p, Missing, problem{})
@@ -382,7 +382,7 @@ func TestTheLogDatesTheDeadLettersOfAMissingTarget(t *testing.T) {
 		Full:    `reason=full text="the queue does not exist" mend="declare the queue, or send to another one" message_id=""` + "\n",
 	} {
 		var log bytes.Buffer
-		h := testHolds(time.Minute)
+		h := testTargets(time.Minute)
 		h.log = slog.New(slog.NewTextHandler(&log, nil))
 		h.enqueueFailed(publicationsTo("gone", 1)[0], reason, noQueue)
 		if said := log.String(); !strings.Contains(said, want) {
@@ -406,7 +406,7 @@ func TestTheNextSessionKnowsTheHeldTargets(t *testing.T) {
 	h.enqueueFailed(publicationsTo("target", 1)[0], Full, problem{}) // a late report of the ended session
 
 	held, suspects := c.recall(ended.Add(time.Hour))
-	next := newTickedHolds(time.Minute)
+	next := newTickedTargets(time.Minute)
 	next.targets = held
 	got := next.targets[target]
 	if got == nil || got.reason != Missing || !got.silent || got.problem != h.targets[target].problem && got.problem.text != "" {
@@ -437,7 +437,7 @@ func TestTheNextSessionKnowsTheHeldTargets(t *testing.T) {
 }
 
 func TestNoMoreSilentTargetsAreTriedThanThereAreChannels(t *testing.T) {
-	h := newTickedHolds(time.Hour)
+	h := newTickedTargets(time.Hour)
 	for i := range 3 * soloChannels {
 		h.enqueueFailed(publicationsTo(fmt.Sprint(i), 1)[0], Stuck, noConfirm)
 	}
@@ -455,7 +455,7 @@ func TestNoMoreSilentTargetsAreTriedThanThereAreChannels(t *testing.T) {
 // An exchange that nacks may have other queues. Each message's first attempt waits for nothing;
 // further attempts follow after pauses of its own, independent of the other messages.
 func TestAnExchangeThatNacksKeepsNoFirstAttemptWaiting(t *testing.T) {
-	h := newTickedHolds(time.Hour)
+	h := newTickedTargets(time.Hour)
 	exchange := bridge.Target{Exchange: "events"}
 	to := func() *publication {
 		return &publication{to: exchange, message: new(message)}

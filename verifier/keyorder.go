@@ -6,9 +6,9 @@ import (
 	"sync"
 )
 
-// A keyOrder keeps the messages of one ordered queue in order. Each key has a separate order, the order
-// in the queue. Only the first message of a key is on its way. The next one follows when the broker
-// has the first at its target or in the dead queue, or when the first is dropped.
+// A keyOrder keeps the messages of one ordered queue in order. Each key has a separate order, the
+// order in the queue. Only the first message of a key is on its way. The next one follows when the
+// broker has the first at its target or in the dead queue, or when the first is dropped.
 type keyOrder struct {
 	mu     sync.Mutex
 	keys   map[string][]*message // messages that have not passed, the earliest first

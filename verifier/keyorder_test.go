@@ -97,7 +97,7 @@ func TestMessagesOfAKeyPassInTheOrderOfTheQueue(t *testing.T) {
 	})
 }
 
-func TestAClosedLineGivesNoTurns(t *testing.T) {
+func TestAClosedKeyOrderGivesNoTurns(t *testing.T) {
 	k := newKeyOrder()
 	a, b, c := keyed("k", 1), keyed("k", 2), keyed("other", 3)
 	for _, m := range []*message{a, b, c} {

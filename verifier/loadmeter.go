@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A loadMeter measures how fast messages arrive, and decides how long a stage should gather before it
-// acts. Cost is per burst (measured: the broker's work for a message in bursts of hundreds is a
+// A loadMeter measures how fast messages arrive, and decides how long a stage should gather before
+// it acts. Cost is per burst (measured: the broker's work for a message in bursts of hundreds is a
 // third of its work in bursts of five), so gathering saves more the more messages there are. When
 // few come, none waits.
 type loadMeter struct {

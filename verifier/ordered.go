@@ -13,9 +13,9 @@ import (
 // A shard is an ordered queue, with the consumer that consumes it at present.
 //
 // Its messages are never nacked, since that would change the order of the queue: only the end of a
-// channel hands messages back in their order. So if a consumer holds a message for too long, or had no
-// room for a delivery that now fits, its channel is closed and the next consumer begins. Before that,
-// messages on their way are finished; the rest is forgotten here and is delivered again.
+// channel hands messages back in their order. So if a consumer holds a message for too long, or had
+// no room for a delivery that now fits, its channel is closed and the next consumer begins. Before
+// that, messages on their way are finished; the rest is forgotten here and is delivered again.
 type shard struct {
 	quiet chan struct{} // closed when none of its deliveries is unpacked any more
 
@@ -102,8 +102,8 @@ func (s *session) serve(moving, taking context.Context, sh *shard) error {
 	}
 }
 
-// unpackUntilReopen unpacks the consumer's deliveries until the consumer should be left and none of its messages is on
-// its way, or until ctx ends. After that no message of the consumer gets a turn.
+// unpackUntilReopen unpacks the consumer's deliveries until the consumer should be left and none of
+// its messages is on its way, or until ctx ends. After that no message of the consumer gets a turn.
 func (s *session) unpackUntilReopen(ctx context.Context, c *consumer) error {
 	unpacking, stop := context.WithCancel(ctx)
 	defer stop()
@@ -138,8 +138,8 @@ func (s *session) exchange(ctx context.Context, sh *shard) error {
 // lookInterval is the time between checks of a shard's consumer.
 const lookInterval = 50 * time.Millisecond
 
-// exchangePause is the shortest time before a consumer is left for lack of room. Each exchange delivers
-// all its messages again.
+// exchangePause is the shortest time before a consumer is left for lack of room. Each exchange
+// delivers all its messages again.
 const exchangePause = 5 * lookInterval
 
 // awaitReopen waits until the consumer should be left, or ctx ends.
@@ -158,8 +158,8 @@ func (c *consumer) awaitReopen(ctx context.Context) {
 	}
 }
 
-// shouldReopen reports whether the consumer holds a message for too long, or has room again for a delivery that
-// had none.
+// shouldReopen reports whether the consumer holds a message for too long, or has room again for a
+// delivery that had none.
 func (c *consumer) shouldReopen(now time.Time) bool {
 	if since, some := c.acks.oldest(); some && now.Sub(since) >= c.handBack {
 		return true
@@ -173,9 +173,9 @@ func (c *consumer) shouldReopen(now time.Time) bool {
 	return first >= 0 && c.bytes <= c.maxBytes/2 && c.fits(c.bytes, c.resting[first])
 }
 
-// awaitUnderWay waits until no message of the consumer is on its way, except messages for held targets.
-// Meanwhile abandon removes the messages that wait for such targets; a trial in progress may come
-// twice.
+// awaitUnderWay waits until no message of the consumer is on its way, except messages for held
+// targets. Meanwhile abandon removes the messages that wait for such targets; a trial in progress
+// may come twice.
 func (s *session) awaitUnderWay(ctx context.Context, c *consumer) {
 	ticker := time.NewTicker(lookInterval)
 	defer ticker.Stop()
@@ -204,8 +204,8 @@ func (s *session) closeChannel(c *consumer) error {
 	return nil
 }
 
-// comesAgain reports whether the message was delivered over a channel that was left or is about to be.
-// The message comes again.
+// comesAgain reports whether the message was delivered over a channel that was left or is about to
+// be. The message comes again.
 func (m *message) comesAgain() bool {
 	keyOrder := m.unacked.consumer.keyOrder // the message's own keyOrder is nil if it could not be judged
 	if keyOrder == nil || !keyOrder.isClosed() {
@@ -235,8 +235,8 @@ func (s *session) passed(m *message) {
 	}
 }
 
-// holdsKeyInstead reports whether a message that should go to the dead queue stays in its queue and holds its
-// key instead.
+// holdsKeyInstead reports whether a message that should go to the dead queue stays in its queue and
+// holds its key instead.
 func (s *session) holdsKeyInstead(m *message, why deathReason) bool {
 	if m.keyOrder == nil || !m.committed || !s.opts.HoldKeys {
 		return false
@@ -246,8 +246,8 @@ func (s *session) holdsKeyInstead(m *message, why deathReason) bool {
 	return true
 }
 
-// retriesHoldingKey publishes a message again that holds its key after its target has not taken it for too
-// long. It returns false if the message should go to the dead queue instead.
+// retriesHoldingKey publishes a message again that holds its key after its target has not taken it
+// for too long. It returns false if the message should go to the dead queue instead.
 func (s *session) retriesHoldingKey(m *message, why deathReason) bool {
 	if m.keyOrder == nil || !s.opts.HoldKeys || m.comesAgain() {
 		return false

@@ -19,9 +19,9 @@ func orderedConsumer(maxBytes int) *consumer {
 	return c
 }
 
-// A consumer that is left for lack of room must gain room by it, for at least the first message that
-// has none.
-func TestALaneIsLeftForLackOfRoomOnlyIfItGainsRoom(t *testing.T) {
+// A consumer that is left for lack of room must gain room by it, for at least the first message
+// that has none.
+func TestAConsumerIsLeftForLackOfRoomOnlyIfItGainsRoom(t *testing.T) {
 	const room = 1000
 	for name, second := range map[string]int{"both are too large": room * 3 / 4, "one is larger than the share": 2 * room} {
 		c := orderedConsumer(room)
@@ -48,9 +48,9 @@ func TestALaneIsLeftForLackOfRoomOnlyIfItGainsRoom(t *testing.T) {
 }
 
 // Otherwise a dead queue that is full or missing would gather a copy for each channel that is left.
-func TestDeadLettersOfALaneThatIsLeftAreForgotten(t *testing.T) {
+func TestDeadLettersOfAConsumerThatIsLeftAreForgotten(t *testing.T) {
 	const room = 1000
-	s := &session{held: testHolds(time.Minute), room: newWaitingRoom(1), shards: []*shard{nil}}
+	s := &session{held: testTargets(time.Minute), room: newWaitingRoom(1), shards: []*shard{nil}}
 	s.forwarder = &forwarder{ready: newGatherer[*publication](), solo: newGatherer[*publication](), stuck: newGatherer[*publication]()}
 	left, next := orderedConsumer(room), orderedConsumer(room)
 	var stays []*message
@@ -70,18 +70,18 @@ func TestDeadLettersOfALaneThatIsLeftAreForgotten(t *testing.T) {
 	left.keyOrder.close()
 	s.abandon()
 	if a, b := len(left.keyOrder.underWay()), len(next.keyOrder.underWay()); a != 0 || b != 1 {
-		t.Errorf("%d of the lane that is left are on their way, %d of the next one", a, b)
+		t.Errorf("%d of the consumer that is left are on their way, %d of the next one", a, b)
 	}
 	for _, target := range s.held.targets {
 		if len(target.waiting) != 2 || target.waiting[0].message != stays[0] || target.waiting[1].message != stays[1] {
-			t.Errorf("%d wait for the dead queue, want the two of the next lane", len(target.waiting))
+			t.Errorf("%d wait for the dead queue, want the two of the next consumer", len(target.waiting))
 		}
 	}
 }
 
 // While the broker blocks publishing, messages stay in the forwarder, but consumers are left.
-func TestUnpublishedMessagesOfALaneThatIsLeftAreForgotten(t *testing.T) {
-	s := &session{held: testHolds(time.Minute), room: newWaitingRoom(1), shards: []*shard{nil}}
+func TestUnpublishedMessagesOfAConsumerThatIsLeftAreForgotten(t *testing.T) {
+	s := &session{held: testTargets(time.Minute), room: newWaitingRoom(1), shards: []*shard{nil}}
 	s.forwarder = &forwarder{held: s.held, ready: newGatherer[*publication](), solo: newGatherer[*publication](), stuck: newGatherer[*publication]()}
 	var last *publication
 	for _, leave := range []bool{true, true, false} {
@@ -103,15 +103,15 @@ func TestUnpublishedMessagesOfALaneThatIsLeftAreForgotten(t *testing.T) {
 	}
 	ready, solo := s.forwarder.ready.take(10), s.forwarder.solo.take(10)
 	if len(ready) != 1 || ready[0] != last || len(solo) != 1 || s.forwarder.moving.value() != 2 {
-		t.Errorf("%d and %d are to be published, %d on their way, want the last lane's only", len(ready), len(solo), s.forwarder.moving.value())
+		t.Errorf("%d and %d are to be published, %d on their way, want the last consumer's only", len(ready), len(solo), s.forwarder.moving.value())
 	}
 }
 
 // Messages on their way are drained then, and no others follow.
 func TestTheEndOfAVerifierWaitsForNoExchange(t *testing.T) {
-	for name, age := range map[string]time.Duration{"while a lane is used": 0, "while it is left": 2 * time.Hour} {
+	for name, age := range map[string]time.Duration{"while a consumer is used": 0, "while it is left": 2 * time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &session{opts: Options{ConfirmTimeout: time.Hour}, held: testHolds(time.Minute)}
+			s := &session{opts: Options{ConfirmTimeout: time.Hour}, held: testTargets(time.Minute)}
 			c := orderedConsumer(1000)
 			first, second := keyed("key", 1), keyed("key", 2)
 			c.keyOrder.join(first)
@@ -143,10 +143,10 @@ func TestTheEndOfAVerifierWaitsForNoExchange(t *testing.T) {
 }
 
 // A stuck target may take its time for each attempt; the other keys do not wait for it.
-func TestALaneThatIsLeftWaitsForNoTrialAtAHeldTarget(t *testing.T) {
+func TestAConsumerThatIsLeftWaitsForNoTrialAtAHeldTarget(t *testing.T) {
 	for _, held := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &session{opts: Options{ConfirmTimeout: time.Minute}, held: testHolds(time.Hour)}
+			s := &session{opts: Options{ConfirmTimeout: time.Minute}, held: testTargets(time.Hour)}
 			c := orderedConsumer(1000)
 			m := keyed("key", 1)
 			m.staged.RoutingKey = "stuck"

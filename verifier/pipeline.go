@@ -13,8 +13,8 @@ import (
 )
 
 // take reads one consumer's deliveries, also while the session drains: acks bring new ones, which
-// are not unpacked any more, and the consumer bounds them. There is no basic.cancel before the drain:
-// RabbitMQ 3.10 ignores some of the acks that reach a quorum queue after it (measured). The
+// are not unpacked any more, and the consumer bounds them. There is no basic.cancel before the
+// drain: RabbitMQ 3.10 ignores some of the acks that reach a quorum queue after it (measured). The
 // channel's end cancels too.
 func (s *session) take(ctx context.Context, c *consumer) error {
 	for {

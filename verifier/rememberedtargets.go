@@ -7,10 +7,10 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// rememberedTargets are the held targets and suspect exchanges that a verifier remembers from one session to
-// the next. Without them each session would have to find them again, at the expense of other
-// messages. maxRemembered and maxSuspects bound them. They contain no messages: the broker delivers
-// these again.
+// rememberedTargets are the held targets and suspect exchanges that a verifier remembers from one
+// session to the next. Without them each session would have to find them again, at the expense of
+// other messages. maxRemembered and maxSuspects bound them. They contain no messages: the broker
+// delivers these again.
 type rememberedTargets struct {
 	held     map[bridge.Target]*heldTarget
 	suspects map[string]bool

@@ -15,7 +15,7 @@ import (
 // a lookup had it when the end came.
 func TestTheMembersOfATornGroupAreSetAsideOnceAtTheEnd(t *testing.T) {
 	s := &session{
-		log: slog.New(slog.DiscardHandler), stats: &counters{}, held: testHolds(time.Minute),
+		log: slog.New(slog.DiscardHandler), stats: &counters{}, held: testTargets(time.Minute),
 		arrivals: newGatherer[*message](), room: newWaitingRoom(1), waiting: newConsumer("w", 10, 1<<20, time.Hour, nil),
 	}
 	s.forwarder = &forwarder{held: s.held, onEnd: s.publicationEnded, ready: newGatherer[*publication]()}

@@ -15,9 +15,9 @@ const lastMoment = time.Second
 
 var errSessionEnded = errors.New("the session has ended")
 
-// ackAndClose acks safe messages before a session that has failed hands the rest back: a message that is
-// acked now does not come again. It waits a moment for the confirms of messages that are on their
-// way. Then it closes the consuming connection.
+// ackAndClose acks safe messages before a session that has failed hands the rest back: a message
+// that is acked now does not come again. It waits a moment for the confirms of messages that are on
+// their way. Then it closes the consuming connection.
 func (s *session) ackAndClose() {
 	defer s.consuming.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), lastMoment)

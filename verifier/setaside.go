@@ -39,9 +39,10 @@ func (s *session) tend(ctx context.Context) error {
 	}
 }
 
-// setAsideExcess sets aside messages that have waited for too long. Of the messages from the staging queue it
-// also sets aside the oldest if they are too many, or leave too little of Options.MaxBytes. So
-// there is always room for new messages, and a slow transaction delays its own messages only.
+// setAsideExcess sets aside messages that have waited for too long. Of the messages from the
+// staging queue it also sets aside the oldest if they are too many, or leave too little of
+// Options.MaxBytes. So there is always room for new messages, and a slow transaction delays its own
+// messages only.
 func (s *session) setAsideExcess(now time.Time) {
 	excess := s.excess()
 	fresh := func(m *message) bool { return m.unacked.consumer == s.staging }
@@ -74,7 +75,8 @@ func (s *session) setAsideExcess(now time.Time) {
 // giveBack hands messages back to their queue that could not be set aside within another half of
 // Options.HandBack, or of ConfirmTimeout if that is longer: nothing can be published, or the
 // waiting or the dead queue takes nothing. They come again at once. A message in flight may arrive
-// nevertheless, and then comes twice. An ordered queue gives back by its next channel (consumer.shouldReopen).
+// nevertheless, and then comes twice. An ordered queue gives back by its next channel
+// (consumer.shouldReopen).
 func (s *session) giveBack(now time.Time) {
 	most := s.opts.HandBack + max(s.opts.HandBack, s.opts.ConfirmTimeout)/2
 	tooLong := func(m *message) bool { return m.unacked.consumer.keyOrder == nil && now.Sub(m.received) >= most }
@@ -93,8 +95,8 @@ func (s *session) giveBack(now time.Time) {
 }
 
 // overstays reports whether a message has waited for long enough. A message from the staging queue
-// may wait for Options.Patience. A message from the waiting queue may wait for a turn if others may
-// be waiting behind it, else for Options.HandBack.
+// may wait for Options.Patience. A message from the waiting queue may wait for the stay time if
+// others may be waiting behind it, else for Options.HandBack.
 func (s *session) overstays(m *message, now time.Time) bool {
 	age := now.Sub(m.received)
 	switch {
@@ -122,9 +124,9 @@ const (
 	rareRound  = 4 * time.Second
 )
 
-// A stayTime is how long messages of the waiting queue stay if others wait behind them. They have been
-// looked up by then. A message whose transaction has ended may be behind very many of a transaction
-// that stays open: so the more messages there are, the shorter is the stay.
+// A stayTime is how long messages of the waiting queue stay if others wait behind them. They have
+// been looked up by then. A message whose transaction has ended may be behind very many of a
+// transaction that stays open: so the more messages wait, the shorter the stay is.
 type stayTime struct {
 	mu      sync.Mutex
 	shorter time.Duration // the stay is longestStay minus this
@@ -139,7 +141,7 @@ func (t *stayTime) length() time.Duration {
 
 // adapt is called when a message has come round again, with the duration of the round. A changed
 // stay affects that duration only from the next messages on, so the stay changes at most once per
-// turn.
+// stay.
 func (t *stayTime) adapt(now time.Time, round time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -11,7 +11,8 @@ import (
 // whether the log has reported that it fails.
 type sideJobs struct{ forget, stage, touch, sweep, explain, observe *sidejob.Job }
 
-// sideCalls are the calls of prove and of the side jobs, without the calls of forgetter and toucher.
+// sideCalls are the calls of prove and of the side jobs, without the calls of forgetter and
+// toucher.
 type sideCalls struct{ stage, sweep, explain, prove sideCall }
 
 func newSideCalls() sideCalls {

@@ -1028,14 +1028,14 @@ func TestAMarkerIsNoMessage(t *testing.T) {
 		ordered := newConsumer("o", 10, 1<<20, time.Hour, nil)
 		ordered.keyOrder = newKeyOrder()
 		for reason, strange := range map[string]struct {
-			lane   *consumer
-			marker amqp.Publishing
+			consumer *consumer
+			marker   amqp.Publishing
 		}{
 			wire.DeadForeign:   {s.staging, wire.Marker{Ledger: uuid.New(), Look: time.Now()}.Publishing()},
 			wire.DeadMalformed: {s.waiting, amqp.Publishing{Headers: amqp.Table{wire.HeaderMarker: "?"}}},
 			"":                 {ordered, w.marker()},
 		} {
-			s.brings(strange.lane, strange.marker)
+			s.brings(strange.consumer, strange.marker)
 			dead := s.forwarder.ready.take(10)
 			if len(dead) != 1 || dead[0].course != deadLetter || reason != "" && dead[0].message.why.code != reason {
 				t.Errorf("%q: it is not dead-lettered: %+v", reason, dead)

@@ -187,8 +187,8 @@ func (r *waitingRoom) withheld() int {
 	return r.kept.Len()
 }
 
-// transactionEnded requests an immediate lookup of messages that may belong to the same transaction as w. A
-// transaction that was open for long has all its messages among the slow ones.
+// transactionEnded requests an immediate lookup of messages that may belong to the same transaction
+// as w. A transaction that was open for long has all its messages among the slow ones.
 func (r *waitingRoom) transactionEnded(w *waiter) {
 	if w.slow {
 		r.slowAll = true
@@ -279,8 +279,8 @@ func (r *waitingRoom) messages() []*message {
 	return out
 }
 
-// removeMessages removes and returns the idle messages for which must returns true. It calls must in the
-// order of arrival.
+// removeMessages removes and returns the idle messages for which must returns true. It calls must
+// in the order of arrival.
 func (r *waitingRoom) removeMessages(must func(*message) bool) []*message {
 	r.mu.Lock()
 	defer r.mu.Unlock()

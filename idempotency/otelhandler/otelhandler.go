@@ -44,8 +44,8 @@ func Wrap(provider trace.TracerProvider, queue string, handle func(context.Conte
 	}
 }
 
-// WrapBatch is Wrap for idempotency.NewBatchConsumer. A batch has one span, which begins a trace, and a
-// link to the span in the headers of each message: the messages come from different traces.
+// WrapBatch is Wrap for idempotency.NewBatchConsumer. A batch has one span, which begins a trace,
+// and a link to the span in the headers of each message: the messages come from different traces.
 func WrapBatch(provider trace.TracerProvider, queue string, handle func(context.Context, []amqp.Delivery) error) func(context.Context, []amqp.Delivery) error {
 	tracer, from := tracerOf(provider), otelbridge.Destination(bridge.Target{RoutingKey: queue})
 	return func(ctx context.Context, ds []amqp.Delivery) error {

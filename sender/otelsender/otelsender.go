@@ -1,5 +1,5 @@
-// Package otelsender makes OpenTelemetry spans of a sender, and writes the trace context (traceparent,
-// tracestate) into the messages' headers:
+// Package otelsender makes OpenTelemetry spans of a sender, and writes the trace context
+// (traceparent, tracestate) into the messages' headers:
 //
 //	s, err := sender.New(ledger, broker, &sender.Options{Tracer: otelsender.New(nil)})
 //

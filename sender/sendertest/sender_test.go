@@ -349,8 +349,8 @@ func TestTheDatabaseInMemoryTakesEveryStatement(t *testing.T) {
 	}
 }
 
-// A delayed message is listed with its time until a transaction that cancels it has committed. A message
-// that was published cannot be cancelled.
+// A delayed message is listed with its time until a transaction that cancels it has committed. A
+// message that was published cannot be cancelled.
 func TestACancelledMessageIsNotListed(t *testing.T) {
 	eachKind(t, func(t *testing.T, s *sendertest.Sender, db *sql.DB) {
 		delayed, other := message("reminder"), message("now")

@@ -376,17 +376,17 @@ var mutants = []mutant{
 		says: "not in time|have not come",
 		edits: []edit{{"verifier/solo.go", `	case p.course == forward:
 		f.end(`, `	case p.course == forward && mutant("a message that the broker refuses is tried for ever"):
-		f.enqueueFailed(p, Full, noConfirm)
+		f.failed(p, Full, noConfirm)
 	case p.course == forward:
 		f.end(`}},
 	},
 	{
-		name: "a session forgets the culprits of the last one",
+		name: "a session forgets the held targets of the last one",
 		pkg:  "verifier",
 		test: "TestTheNextSessionKnowsTheCulprit",
 		says: "times a channel was closed",
 		edits: []edit{{"verifier/verifier.go", `			v.remembered.remember(s.forwarder, time.Now())
-`, `			if !mutant("a session forgets the rememberedTargets of the last one") {
+`, `			if !mutant("a session forgets the held targets of the last one") {
 				v.remembered.remember(s.forwarder, time.Now())
 			}
 `}},
@@ -440,7 +440,7 @@ var mutants = []mutant{
 		test: "TestMessagesInGroupsAreBounded",
 		says: "messages were held, more than a prefetch",
 		edits: []edit{{"verifier/consumer.go", `	for c.crowded() {
-`, `	for l.open.Load() >= int64(l.prefetch) && !mutant("groups are not counted") {
+`, `	for c.open.Load() >= int64(c.prefetch) && !mutant("groups are not counted") {
 `}},
 	},
 	// Rule 11.
@@ -517,8 +517,8 @@ var mutants = []mutant{
 		test: "TestATargetThatTakesNothingHoldsItsKeysOnly",
 		says: "came after",
 		edits: []edit{
-			{"verifier/keyorder.go", `len(all) > 0 && all[0] == m && k.turn(m)`, `len(all) > 0 && (all[0] == m || mutant("two of a key in flight")) && l.stay(m)`},
-			{"verifier/keyorder.go", `at == 0 && next.ready && k.turn(next)`, `at == 0 && next.ready && !mutant("two of a key in flight") && l.stay(next)`},
+			{"verifier/keyorder.go", `len(all) > 0 && all[0] == m && k.turn(m)`, `len(all) > 0 && (all[0] == m || mutant("two of a key in flight")) && k.turn(m)`},
+			{"verifier/keyorder.go", `at == 0 && next.ready && k.turn(next)`, `at == 0 && next.ready && !mutant("two of a key in flight") && k.turn(next)`},
 		},
 	},
 	{
@@ -825,7 +825,7 @@ func (i *Inspector) carried()`},
 		pkg:  "verifier",
 		test: "TestASideJobThatHangsHoldsNoSessionUp",
 		says: "not in time",
-		edits: []edit{{"verifier/sweep.go", `		swept, err := inTime(`, `		if mutant("the end of a session needsRoom for a sweep that hangs") {
+		edits: []edit{{"verifier/sweep.go", `		swept, err := inTime(`, `		if mutant("the end of a session waits for a sweep that hangs") {
 			_, _ = s.ledger.Sweep(ctx, s.opts.SweepAge, sweepLimit)
 		}
 		swept, err := inTime(`}},
