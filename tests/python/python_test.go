@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,6 +25,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/wire"
 	"github.com/twoqueue/twoqueue/tests/program"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
@@ -187,6 +189,25 @@ func (s *sender) begin(end string, stops []string, messages ...map[string]any) {
 	line, err := json.Marshal(job{messages, end, stops})
 	must(s.t, err)
 	s.tell(line)
+}
+
+// login returns the database's address for a new role with the rights of a sender.
+func (w *world) login() string {
+	w.t.Helper()
+	role := "r_" + strings.ReplaceAll(uuid.NewString(), "-", "_")
+	rights, err := migrate.Rights(migrate.PostgreSQL, migrate.Sender, "", "", "")
+	must(w.t, err)
+	_, err = w.DB.ExecContext(w.t.Context(), `CREATE ROLE `+role+` LOGIN`)
+	must(w.t, err)
+	w.t.Cleanup(func() { _, _ = w.DB.Exec(`DROP OWNED BY ` + role + `; DROP ROLE ` + role) })
+	for _, right := range append(rights, "INSERT ON orders") {
+		_, err = w.DB.ExecContext(w.t.Context(), `GRANT `+right+` TO `+role)
+		must(w.t, err)
+	}
+	address, err := url.Parse(w.DatabaseURL)
+	must(w.t, err)
+	address.User = url.User(role)
+	return address.String()
 }
 
 // message returns a message in the form of the test vectors, with a new ID.
@@ -535,7 +556,7 @@ func TestPythonsMessagesKeepTheOrderOfTheirKeys(t *testing.T) {
 	w.WantNothingLeft(t)
 }
 
-// The code of the README, as a program.
+// The code of the README, as a program whose logins have only the rights of a sender.
 func TestTheReadmesPythonCodeSends(t *testing.T) {
 	t.Parallel()
 	readme, err := os.ReadFile(senderFolder + "/README.md")
@@ -551,7 +572,7 @@ func TestTheReadmesPythonCodeSends(t *testing.T) {
 	w.Queue("emails", nil)
 	v := w.Verify(verifier.Options{})
 	cmd := python(t, "-c", code)
-	cmd.Env = append(cmd.Env, "DATABASE_URL="+w.DatabaseURL, "AMQP_URL="+w.AMQP)
+	cmd.Env = append(cmd.Env, "DATABASE_URL="+w.login(), "AMQP_URL="+servertest.User(t, w.AMQP, "", `^amq\.default$`, ""))
 	if got := program.RunCmd(t, cmd); got.Code != 0 {
 		t.Fatalf("exit code %d: %s%s", got.Code, got.Stdout, got.Stderr)
 	}
