@@ -13,7 +13,8 @@
 //
 // InTx begins and ends the transaction. If you do that yourself, call SendTx in it: SendTx(ctx,
 // bridge.SQL(tx), …) for a *sql.Tx or a *sqlx.Tx; a *sql.DB does not compile. bridge.SQL describes
-// the argument for other libraries. The examples (example_*_test.go in this folder) are whole
+// the argument for other libraries; packages pgxsender, gormsender and bunsender have an InTx for
+// theirs. The examples (example_*_test.go in this folder) are whole
 // programs: PostgreSQL, SQL Server, sqlx, an own table, staging early, carrying, and delayed
 // messages.
 //

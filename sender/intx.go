@@ -137,26 +137,33 @@ func (s *Sender) InTx(ctx context.Context, db *sql.DB, opts *sql.TxOptions, fn f
 	if err != nil {
 		return fmt.Errorf("begin transaction: %w", err)
 	}
+	return s.InBegun(ctx, sqlTx, func(outbox *Outbox) error { return fn(&Tx{tx: sqlTx, outbox: outbox}) })
+}
+
+// InBegun is InTx in a transaction that has just begun. It is for packages that join the sender to
+// another library, such as package bunsender. InBegun ends tx. It calls Rollback also after Commit;
+// then Rollback must do nothing. InBegun does not stop statements that fn leaves running.
+func (s *Sender) InBegun(ctx context.Context, tx bridge.SQLTx, fn func(outbox *Outbox) error) error {
 	// After a commit this does nothing. It also runs after a panic in fn.
-	defer func() { _ = sqlTx.Rollback() }()
-	if err := s.ledger.Enter(ctx, bridge.SQL(sqlTx)); err != nil {
+	defer func() { _ = tx.Rollback() }()
+	if err := s.ledger.Enter(ctx, bridge.SQL(tx)); err != nil {
 		return fmt.Errorf("begin transaction: %w", err)
 	}
-	tx := &Tx{tx: sqlTx, outbox: s.Outbox(ctx, bridge.SQL(sqlTx))}
-	defer tx.outbox.stop() // after a panic in fn too
-	if err := fn(tx); err != nil {
+	outbox := s.Outbox(ctx, bridge.SQL(tx))
+	defer outbox.stop() // after a panic in fn too
+	if err := fn(outbox); err != nil {
 		return err
 	}
-	tx.outbox.End()
+	outbox.End()
 	// Before the outbox records, because outside of a transaction a Record commits at once.
-	if err := s.ledger.Leave(ctx, bridge.SQL(sqlTx)); err != nil {
+	if err := s.ledger.Leave(ctx, bridge.SQL(tx)); err != nil {
 		return fmt.Errorf("commit transaction: %w", err)
 	}
-	if err := tx.outbox.Confirm(ctx); err != nil { // rule 2
+	if err := outbox.Confirm(ctx); err != nil { // rule 2
 		return err
 	}
 	if ctx.Err() != nil {
 		return fmt.Errorf("commit transaction: rolled back instead: %w", context.Cause(ctx))
 	}
-	return CommitError(sqlTx.Commit())
+	return CommitError(tx.Commit())
 }

@@ -41,6 +41,11 @@ func documented(t *testing.T) []example {
 			return err
 		case entry.IsDir() && (path == "tests" || path == "cmd" || strings.HasPrefix(entry.Name(), ".") && path != "."):
 			return fs.SkipDir
+		case entry.IsDir():
+			if _, err := fs.Stat(root, path+"/go.mod"); err == nil && path != "." {
+				return fs.SkipDir // a module of its own, whose tests compile its examples
+			}
+			return nil
 		case !strings.HasSuffix(path, "_test.go"):
 			return nil
 		}

@@ -2,14 +2,21 @@ module github.com/twoqueue/twoqueue/tests/orm
 
 go 1.26.0
 
-replace github.com/twoqueue/twoqueue => ../..
+replace (
+	github.com/twoqueue/twoqueue => ../..
+	github.com/twoqueue/twoqueue/sender/bunsender => ../../sender/bunsender
+	github.com/twoqueue/twoqueue/sender/gormsender => ../../sender/gormsender
+)
 
 require (
 	entgo.io/ent v0.14.5
+	github.com/google/uuid v1.6.0
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/jmoiron/sqlx v1.4.0
 	github.com/rabbitmq/amqp091-go v1.16.0
 	github.com/twoqueue/twoqueue v0.0.0-00010101000000-000000000000
+	github.com/twoqueue/twoqueue/sender/bunsender v0.0.0-00010101000000-000000000000
+	github.com/twoqueue/twoqueue/sender/gormsender v0.0.0-00010101000000-000000000000
 	github.com/uptrace/bun v1.3.0
 	github.com/uptrace/bun/dialect/pgdialect v1.3.0
 	go.uber.org/goleak v1.3.0
@@ -30,7 +37,6 @@ require (
 	github.com/golang-sql/civil v0.0.0-20220223132316-b832511892a9 // indirect
 	github.com/golang-sql/sqlexp v0.1.0 // indirect
 	github.com/google/go-cmp v0.6.0 // indirect
-	github.com/google/uuid v1.6.0 // indirect
 	github.com/hashicorp/hcl/v2 v2.18.1 // indirect
 	github.com/jackc/pgpassfile v1.0.0 // indirect
 	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect

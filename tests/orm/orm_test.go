@@ -42,8 +42,16 @@ var programs = map[string]func(t *testing.T, url string) program{
 	"GORM":             func(t *testing.T, url string) program { return onGORM(openGORM(t, url, false)) },
 	"GORM, statements": func(t *testing.T, url string) program { return onGORM(openGORM(t, url, true)) },
 	"bun":              func(t *testing.T, url string) program { return onBun(openBun(t, url)) },
-	"ent":              newEnt,
-	"sqlc":             newSqlc,
+	"GORM, InTx": func(t *testing.T, url string) program {
+		db := openGORM(t, url, false)
+		return usesInTx{onGORM(db), byGORM(db)}
+	},
+	"bun, InTx": func(t *testing.T, url string) program {
+		db := openBun(t, url)
+		return usesInTx{onBun(db), byBun(db)}
+	},
+	"ent":  newEnt,
+	"sqlc": newSqlc,
 }
 
 // work is the work of a program in a transaction. tx is the transaction as the bridge takes it,
