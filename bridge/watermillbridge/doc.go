@@ -1,0 +1,94 @@
+// Package watermillbridge joins Watermill (github.com/ThreeDotsLabs/watermill) to the bridge: a
+// message.Publisher that sends in an SQL transaction, and a message.Subscriber whose handlers work in
+// one. It is a module of its own, so that only programs that use Watermill inherit it.
+//
+//	publisher := watermillbridge.NewPublisher(nil)
+//	err := s.InTx(ctx, db, nil, func(tx *sender.Tx) error { // s is a *sender.Sender
+//		if _, err := tx.ExecContext(ctx, `INSERT INTO orders …`); err != nil {
+//			return err
+//		}
+//		placed := message.NewMessageWithContext(watermillbridge.WithTx(ctx, tx), watermill.NewUUID(), payload)
+//		return publisher.Publish("orders", placed) // goes out if the transaction commits
+//	})
+//
+// A handler of a router changes its database and publishes a message, both once per message:
+//
+//	subscriber, err := watermillbridge.NewSubscriber(broker, db, inbox, "billing",
+//		&watermillbridge.SubscriberOptions{Sender: s})
+//	router, err := message.NewRouter(message.RouterConfig{}, nil)
+//	router.AddMiddleware(watermillbridge.Reasons)
+//	router.AddHandler("bill", "orders", subscriber, "invoices", publisher,
+//		func(msg *message.Message) ([]*message.Message, error) {
+//			ctx := msg.Context()
+//			tx := watermillbridge.TxFromContext(ctx) // a *sql.Tx
+//			if _, err := tx.ExecContext(ctx, `INSERT INTO invoices …`); err != nil {
+//				return nil, err // rolls back, and the message comes again
+//			}
+//			return []*message.Message{message.NewMessageWithContext(ctx, watermill.NewUUID(), invoice)}, nil
+//		})
+//	err = router.Run(ctx)
+//
+// The example is the whole program. A verifier must run, and allow the targets (package verifier).
+//
+// # The publisher
+//
+// Watermill's Publish has no context, so each message must have one: a Publisher sends the message in
+// the transaction of that context. WithTx adds the transaction of sender.InTx or a similar function,
+// WithSendTx a transaction that you commit yourself. Make the messages of a handler with the context of
+// the handled message. message.Message.Copy does not copy the context.
+//
+// A topic is the name of a queue, unless PublisherOptions.Target returns another target. The receiver
+// declares the queue. Until then the verifier tries again, and at last moves the message to the dead
+// queue.
+//
+// # The subscriber
+//
+// For each message the Subscriber begins a transaction and claims the message's ID in the inbox, with
+// the Guard of package idempotency. If the ID was claimed before, the message was handled before: the
+// Subscriber acks it at the broker and does not deliver it. Otherwise it delivers the message, with the
+// open transaction in its context (TxFromContext). Then
+//
+//	Ack                    the messages that were published with the message's context are recorded
+//	                       and staged, the transaction commits, and then the broker gets its ack
+//	the commit fails       the transaction rolls back, and the message comes again in spite of its Ack;
+//	                       if the commit has no answer, the next claim finds out whether it happened
+//	Nack                   the transaction rolls back, and the message comes again
+//	neither, until the     the transaction rolls back, and the message comes again; a later Ack
+//	context ends           returns false
+//	the process dies       the database rolls back, and the message comes again; if the commit was
+//	                       done, it is acked then and not delivered
+//
+// So the work in the transaction, and the messages sent in it, have effect exactly once. The handler may
+// run more than once, and an effect outside of the transaction may be repeated. The handler must have
+// done all its work before the Ack. Watermill's router acks after the handler has returned and its
+// messages are published.
+//
+// A message that comes again is another *message.Message with another transaction. As in package
+// idempotency (SubscriberOptions.Guard), a Nack is a failed attempt, the pause after each is longer, and
+// after 13 failed attempts the message is moved to the dead queue. With one worker, the default, a
+// message that fails holds up the messages behind it. With several workers it waits in a retry queue.
+// The middleware Reasons, or the function Nack, gives the reason: a deadlock or an
+// idempotency.RetryLater then does not count, and a backoff.Permanent ends the attempts.
+// idempotency.Attempt returns the number of the attempt. Do not use Watermill's middleware Retry for
+// failed statements: on PostgreSQL the transaction accepts no statement after a failed one.
+//
+// Each topic has one queue, which all subscriptions to the topic share, so there are no consumer groups.
+// For a group, bind a queue of its own to an exchange (PublisherOptions.Target), and return that queue's
+// name from SubscriberOptions.Queue. The order is kept with PublisherOptions.OrderKey, one worker, and
+// ReceiverOptions.SingleActiveConsumer.
+//
+// # How messages are mapped
+//
+// The payload is the body. Each metadata entry is a header with a string. The UUID, which may be any
+// text, is the header _watermill_message_uuid, as in watermill-amqp: programs with either package
+// understand the other's messages. Nothing else is sent, and nothing is added to the metadata.
+//
+// The message-id is an ID that the sender makes in each Publish, and the receiver claims that ID. So
+// a UUID that is published twice is handled twice, unless SubscriberOptions.Guard.Key returns the UUID.
+//
+// Publish refuses metadata that would not arrive, with bridge.ErrInvalidMessage: keys that begin with
+// x-bridge-, keys that brokers add, such as x-death, and more than bridge.Message allows.
+//
+// If the sender is another program, the UUID is the message-id, unless the header is there, and the
+// metadata are the headers with strings. DeliveryFromContext returns the whole delivery.
+package watermillbridge
