@@ -211,7 +211,7 @@ func examineNodes(ctx context.Context, g *group, m *management) int {
 		if n.Running {
 			running++
 		} else {
-			g.warn(cluster, "start it, or take it out of the cluster: rabbitmqctl forget_cluster_node "+n.Name, "%s does not run", n.Name)
+			g.warn(cluster, "start it, or remove it from the cluster: rabbitmqctl forget_cluster_node "+n.Name, "%s does not run", n.Name)
 		}
 		if len(n.Partitions) > 0 {
 			g.fail(cluster, "see RabbitMQ's guide to network partitions; restart the nodes of the smaller part",
@@ -278,7 +278,7 @@ func examineConsumers(ctx context.Context, g *group, m *management, q *managedQu
 	}
 	switch {
 	case len(names) > 0 && r == roleStaging:
-		g.fail(check, "stop it, and take its right to read the queue", "a program other than a verifier consumes staged messages: %s", strings.Join(names, "; "))
+		g.fail(check, "stop it, and revoke its right to read the queue", "a program other than a verifier consumes staged messages: %s", strings.Join(names, "; "))
 	case len(names) > 0:
 		g.warn(check, "check that this program is meant to handle dead messages", "a program other than the bridge's consumes dead messages: %s", strings.Join(names, "; "))
 	}

@@ -38,7 +38,7 @@ func examineReceiver(ctx context.Context, g *group, m *management, name string) 
 	case strategy != "at-least-once":
 		g.fail(check, mend, "x-dead-letter-strategy is not at-least-once: a message can be lost on the way to the dead queue")
 	case overflow(q) != "reject-publish":
-		g.fail(check, mend, "x-overflow is not reject-publish, so that the broker ignores x-dead-letter-strategy: a message can be lost on the way to the dead queue")
+		g.fail(check, mend, "x-overflow is not reject-publish, so the broker ignores x-dead-letter-strategy: a message can be lost on the way to the dead queue")
 	}
 	if hasExchange && exchange == "" {
 		examineDeadTarget(ctx, g, m, q, check)

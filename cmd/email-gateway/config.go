@@ -49,8 +49,8 @@ type config struct {
 		User         string            `desc:"the mail server's login, if it needs one"`
 		Password     string            `desc:"its password"`
 		PasswordFile string            `split_words:"true" desc:"a file that contains the password instead"`
-		Name         string            `desc:"the name with which the gateway introduces itself (default: the host's)"`
-		Timeout      environment.Span  `default:"30s" desc:"how long connecting may take, and then each command"`
+		Name         string            `desc:"the gateway's name in EHLO (default: the host's name)"`
+		Timeout      environment.Span  `default:"30s" desc:"how long connecting may take, and how long each command"`
 		Answer       environment.Span  `default:"10m" desc:"how long the server may take to answer to the end of an e-mail; after it the e-mail is doubtful"`
 		Sessions     environment.Count `default:"4" desc:"how many e-mails are sent at once, each over a connection of its own; the gateway opens that many database connections and up to six more"`
 	}

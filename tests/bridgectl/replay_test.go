@@ -49,7 +49,7 @@ func TestReplaySendsCommittedMessagesOnly(t *testing.T) {
 		tool    *tool
 		id, why string
 	}{
-		{s.tool, rolledBack, "it belongs to ledger " + theirs.Ledger.Identity().String() + ", not to the ledger of BRIDGE_DATABASE_URL"},
+		{s.tool, rolledBack, "it belongs to ledger " + theirs.Ledger.Identity().String() + "; set BRIDGE_DATABASE_URL to that ledger's database"},
 		{s.also("BRIDGE_DATABASE_URL="), rolledBack, "BRIDGE_DATABASE_URL is not set, so its ledger cannot be asked"},
 		{theirs.tool, rolledBack, "it was rolled back, unless it was forwarded before (ask the inbox): discard it"},
 		{s.tool, forbidden, "the verifiers' allow-list forbids its target"},
