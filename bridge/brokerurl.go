@@ -77,9 +77,9 @@ func checkURL(address string, config *tls.Config) error {
 	}
 	switch secure := parsed.Scheme == "amqps"; {
 	case files && !secure:
-		return fmt.Errorf("%w: parameters for TLS need amqps in the place of amqp", ErrURL)
+		return fmt.Errorf("%w: parameters for TLS need amqps instead of amqp", ErrURL)
 	case config != nil && !secure:
-		return errors.New("BrokerOptions.TLS needs a URL with amqps in the place of amqp")
+		return errors.New("BrokerOptions.TLS needs a URL with amqps instead of amqp")
 	case config != nil && files:
 		return errors.New("BrokerOptions.TLS and parameters for TLS in the URL exclude each other; remove one of them")
 	case (query.Get("certfile") == "") != (query.Get("keyfile") == ""):

@@ -40,7 +40,7 @@ func TestPublishEndsAtItsDeadline(t *testing.T) {
 		"there is no broker":               {nil, 1, 1, []error{ErrUnavailable}, -1, []error{ErrUnavailable}},
 		"it confirms nothing":              {&script{}, 10, 1, []error{ErrUnconfirmed, context.DeadlineExceeded}, 0, nil},
 		"it confirms the first":            {&script{confirms: 1}, 2, 1, []error{ErrUnconfirmed, context.DeadlineExceeded}, 1, nil},
-		"it confirms all but the last":     {&script{confirms: 9}, 10, 1, []error{ErrUnconfirmed}, 9, nil},
+		"it confirms all except the last":  {&script{confirms: 9}, 10, 1, []error{ErrUnconfirmed}, 9, nil},
 		"it reads nothing after the first": {&script{confirms: 1, reads: 1}, 5, large, []error{ErrUnavailable, context.DeadlineExceeded}, -1, []error{ErrUnavailable, context.DeadlineExceeded}},
 		"it blocks":                        {&script{blocks: "low on memory"}, 1, 1, []error{ErrUnconfirmed, ErrBlocked}, 0, []error{ErrBlocked}},
 		"it blocks and reads nothing":      {&script{blocks: "low on disk", reads: 1}, 5, large, []error{ErrBlocked}, -1, []error{ErrBlocked}},

@@ -76,7 +76,7 @@ func (t Topology) exchangeExists(conn *Connection, refusal error) error {
 	case err == nil:
 		return fmt.Errorf("exchange %q: %w", t.Exchange, ErrUnchecked)
 	case refusedWith(err, amqp.AccessRefused): // RabbitMQ 4.3 answers only a login with some right to the exchange
-		return fmt.Errorf("exchange %q: %w; nor may it check that the exchange exists", t.Exchange, ErrUnchecked)
+		return fmt.Errorf("exchange %q: %w, and may not check that the exchange exists", t.Exchange, ErrUnchecked)
 	case refusedWith(err, amqp.NotFound):
 		return fmt.Errorf("exchange %q: is missing, and the login has no right to declare it: %w", t.Exchange, refusal)
 	}

@@ -294,7 +294,7 @@ func exists(conn *Connection, name string, refusal error) error {
 		// RabbitMQ 4.3 answers only a login with some right to the queue (measured on 4.3.6). The
 		// verifier has none to the dead queue; it writes to it through the default exchange, which
 		// returns unroutable messages.
-		return fmt.Errorf("queue %q: %w; nor may it check that the queue exists", name, ErrUnchecked)
+		return fmt.Errorf("queue %q: %w, and may not check that the queue exists", name, ErrUnchecked)
 	default:
 		return fmt.Errorf("queue %q: is missing, and the login has no right to declare it: %w", name, refusal)
 	}

@@ -48,7 +48,7 @@ func printScript(w io.Writer, dialect Dialect, part Part, from int64, in schema.
 	case SQLServer:
 		script.WriteString("-- Run it by sqlcmd -b -x: without -b, sqlcmd goes on after an error.\n")
 	case MySQL:
-		fmt.Fprintf(script, "-- Others wait behind a statement that waits for open transactions. It fails after %d s: run the script again.\nSET SESSION lock_wait_timeout = %[1]d;\n", mysqlTableWait)
+		fmt.Fprintf(script, "-- A statement may wait for open transactions, and other sessions wait behind it. It fails after %d s: run the script again.\nSET SESSION lock_wait_timeout = %[1]d;\n", mysqlTableWait)
 	case SQLite:
 		script.WriteString("-- Run it by sqlite3 -bail: without -bail, sqlite3 goes on after an error.\n")
 	}

@@ -109,7 +109,7 @@ func Rights(dialect Dialect, role Role, database string, ledger, inbox Schema) (
 			}
 		}
 	default:
-		return nil, fmt.Errorf("%s has no logins; the rights are those of the file", dialect)
+		return nil, fmt.Errorf("%s has no logins; the permissions of the file decide", dialect)
 	}
 	for i, right := range rights {
 		if onInbox.MatchString(right) {

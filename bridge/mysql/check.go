@@ -97,7 +97,7 @@ WHERE Variable_name IN ('group_replication_group_name', 'group_replication_consi
 func takesWrites(readOnly string) error {
 	for _, value := range strings.Fields(readOnly) {
 		if !mysqlserver.Off(value) {
-			return fmt.Errorf("%w: it is read-only (read_only and innodb_read_only are %s)", bridge.ErrNotPrimary, readOnly)
+			return fmt.Errorf("%w: the server is read-only (read_only and innodb_read_only are %s)", bridge.ErrNotPrimary, readOnly)
 		}
 	}
 	return nil
@@ -120,7 +120,7 @@ func (l *Ledger) checkReplica(ctx context.Context) error {
 			return err
 		}
 		if applies(status) {
-			return fmt.Errorf("%w: it is a replica", bridge.ErrNotPrimary)
+			return fmt.Errorf("%w: the server is a replica", bridge.ErrNotPrimary)
 		}
 	}
 	return rows.Err()

@@ -149,7 +149,7 @@ func (l *Ledger) classify(err error) error {
 		defer cancel()
 		var standby bool
 		if l.db.GetContext(ctx, &standby, `SELECT pg_is_in_recovery()`) == nil && standby {
-			return fmt.Errorf("%w: it is in recovery: %w", bridge.ErrNotPrimary, err)
+			return fmt.Errorf("%w: the server is in recovery: %w", bridge.ErrNotPrimary, err)
 		}
 	}
 	return classify(l.schema, err)
@@ -294,7 +294,7 @@ func (l *Ledger) check(ctx context.Context, names ...string) error {
 	}
 	switch {
 	case server.Standby:
-		return fmt.Errorf("%w: it is in recovery", bridge.ErrNotPrimary)
+		return fmt.Errorf("%w: the server is in recovery", bridge.ErrNotPrimary)
 	case server.ReadOnly:
 		return fmt.Errorf("%w: default_transaction_read_only is on, for the server, the database, the login or the connection", bridge.ErrReadOnly)
 	}

@@ -52,7 +52,7 @@ func (l *Ledger) sweptBefore(ctx context.Context) (time.Time, error) {
 	}
 	err := l.db.GetContext(ctx, &row, l.schema.In(sweptBefore), l.Identity().String())
 	if err == nil && row.Standby {
-		err = fmt.Errorf("%w: it is in recovery", bridge.ErrNotPrimary)
+		err = fmt.Errorf("%w: the server is in recovery", bridge.ErrNotPrimary)
 	}
 	if err != nil || !row.SweptBefore.Valid {
 		return time.Time{}, err

@@ -138,7 +138,7 @@ func (o ownTable) settle(ctx context.Context, id uuid.UUID, wait time.Duration, 
 	case err != nil:
 		return stillOpen(ctx, err)
 	case n.Standby:
-		return driver.StillOpen, "", fmt.Errorf("%w: it is in recovery or read-only", bridge.ErrNotPrimary)
+		return driver.StillOpen, "", fmt.Errorf("%w: the server is in recovery or read-only", bridge.ErrNotPrimary)
 	case n.Own != 1:
 		return driver.StillOpen, "", tables.OtherLedger(o.ledger.Identity())
 	case n.Found > 0:

@@ -68,7 +68,7 @@ func (l *Ledger) readIdentity(ctx context.Context) (uuid.UUID, error) {
 	}
 	switch {
 	case s.Updateability.String != mssql.ReadWrite:
-		return uuid.Nil, fmt.Errorf("%w: it is %q; connect to the primary, without ApplicationIntent=ReadOnly", bridge.ErrNotPrimary, s.Updateability.String)
+		return uuid.Nil, fmt.Errorf("%w: the database is %q; connect to the primary, without ApplicationIntent=ReadOnly", bridge.ErrNotPrimary, s.Updateability.String)
 	case s.Compatibility < mssql.MinCompatibility:
 		return uuid.Nil, fmt.Errorf("the database's compatibility level is %d, must be at least %d: ALTER DATABASE CURRENT SET COMPATIBILITY_LEVEL", s.Compatibility, mssql.MinCompatibility)
 	case s.Durability.String != mssql.Durable && !s.Babelfish: // Babelfish does not show it

@@ -102,7 +102,7 @@ func (l *Ledger) sweptBefore(ctx context.Context) (time.Time, error) {
 	case len(rows) == 0:
 		return time.Time{}, sql.ErrNoRows
 	case rows[0].Updateability.String != mssql.ReadWrite:
-		return time.Time{}, fmt.Errorf("%w: it is %q", bridge.ErrNotPrimary, rows[0].Updateability.String)
+		return time.Time{}, fmt.Errorf("%w: the database is %q", bridge.ErrNotPrimary, rows[0].Updateability.String)
 	}
 	return mssql.ParseTime(rows[0].SweptBefore)
 }

@@ -72,7 +72,7 @@ func (l *Ledger) settleBySelect(ctx context.Context, q sqlx.QueryerContext, id u
 	case len(rows) != 1:
 		return driver.StillOpen, "", fmt.Errorf("%d rows, must be 1", len(rows))
 	case rows[0].Updateability.String != mssql.ReadWrite:
-		return driver.StillOpen, "", fmt.Errorf("%w: it is %q", bridge.ErrNotPrimary, rows[0].Updateability.String)
+		return driver.StillOpen, "", fmt.Errorf("%w: the database is %q", bridge.ErrNotPrimary, rows[0].Updateability.String)
 	case rows[0].Own != 1:
 		return driver.StillOpen, "", tables.OtherLedger(l.Identity())
 	case rows[0].Found > 0:

@@ -150,7 +150,7 @@ func (d *diagnosis) server() {
 			why = append(why, name+" is "+d.variables[name])
 		}
 	}
-	d.Expect(inspection.CheckPrimary, len(why) == 0, "it takes writes", inspect.Error, strings.Join(why, ", "), "connect to the primary")
+	d.Expect(inspection.CheckPrimary, len(why) == 0, "the server takes writes", inspect.Error, strings.Join(why, ", "), "connect to the primary")
 	several := d.isOn("wsrep_on")
 	if mode, known := d.variables["group_replication_single_primary_mode"]; known && mysqlserver.Off(mode) {
 		several = true

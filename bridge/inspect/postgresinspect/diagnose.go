@@ -160,14 +160,14 @@ func (d *diagnosis) server(ctx context.Context) error {
 		return err
 	}
 	d.Expect(inspection.CheckVersion, s.Number >= minVersion, s.Version, inspect.Error, s.Version+", must be at least 13", "use a newer server")
-	d.Expect(inspection.CheckPrimary, !s.Standby, "it is not in recovery", inspect.Error, "it is in recovery: a standby", "connect to the primary")
+	d.Expect(inspection.CheckPrimary, !s.Standby, "the server is not in recovery", inspect.Error, "the server is in recovery: a standby", "connect to the primary")
 	var several string
 	if err := d.db.GetContext(ctx, &several, multimaster); err != nil {
 		return err
 	}
 	d.Expect("one writing node", several == "", "no extension for several writing nodes found", inspect.Warning,
 		"extension "+several+" lets several nodes take writes: no node waits for another's locks, so another node's open transactions look rolled back",
-		"have all senders and verifiers use one node, and keep bridge_ledger out of the replication")
+		"let all senders and verifiers use one node, and keep bridge_ledger out of the replication")
 	if err := d.durability(ctx, sending); err != nil {
 		return err
 	}

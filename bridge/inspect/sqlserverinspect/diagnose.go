@@ -115,8 +115,8 @@ func (d *diagnosis) server(ctx context.Context) error {
 	}
 	d.Expect("compatibility level", p.Compatibility >= mssql.MinCompatibility, fmt.Sprint(p.Compatibility), inspect.Error,
 		fmt.Sprintf("%d, must be at least %d", p.Compatibility, mssql.MinCompatibility), "ALTER DATABASE CURRENT SET COMPATIBILITY_LEVEL")
-	d.Expect(inspection.CheckPrimary, p.Updateability.String == mssql.ReadWrite, "it takes writes", inspect.Error,
-		fmt.Sprintf("it is %q: a readable secondary, or read-only", p.Updateability.String),
+	d.Expect(inspection.CheckPrimary, p.Updateability.String == mssql.ReadWrite, "the server takes writes", inspect.Error,
+		fmt.Sprintf("the database is %q: a readable secondary, or read-only", p.Updateability.String),
 		"connect to the primary, without ApplicationIntent=ReadOnly")
 	durability(&d.Findings, p, "forwarded")
 	d.primaries(p, peersAt, peersErr)
@@ -174,8 +174,8 @@ func (d *diagnosis) isolation(p properties) {
 		level = "READ COMMITTED, with versions (READ_COMMITTED_SNAPSHOT)"
 	}
 	d.OK(inspection.CheckIsolation, "%s; SNAPSHOT is %s; the verifier asks for locks either way", level, p.Snapshots)
-	d.Expect("lock hints", !p.Babelfish, "it is not Babelfish, which ignores them", inspect.Warning,
-		"it is Babelfish, which ignores them: the verifier waits by an INSERT instead, and an own table cannot be used",
+	d.Expect("lock hints", !p.Babelfish, "the server is not Babelfish, which ignores them", inspect.Warning,
+		"Babelfish ignores them: the verifier waits by an INSERT instead, and an own table cannot be used",
 		"see 'Where hints are ignored' in the comment of package sqlserver")
 }
 
@@ -185,7 +185,7 @@ func (d *diagnosis) locking(p properties) {
 	}
 	d.OK("optimized locking", "%s", map[bool]string{true: "on", false: "off"}[p.Optimized])
 	d.Expect("lock escalation", p.Escalation == "DISABLE", "disabled", inspect.Warning,
-		fmt.Sprintf("it is %q: after a transaction with thousands of rows, messages wait for it one by one", p.Escalation),
+		fmt.Sprintf("set to %q: after a transaction with thousands of rows, messages wait for it one by one", p.Escalation),
 		"ALTER TABLE "+d.on.Table+" SET (LOCK_ESCALATION = DISABLE)")
 	d.Expect("page locks", p.PageLocks == 0, "none", inspect.Warning,
 		fmt.Sprintf("allowed by %d indexes: the non-waiting lookup does not skip them", p.PageLocks),

@@ -87,7 +87,7 @@ func (f *Findings) Ledger(ctx context.Context, ledger driver.Ledger) {
 	if err := ledger.Check(ctx); err != nil {
 		f.Error(checkLedger, "see the text; a verifier does not start until this is fixed", "%v", err)
 	} else {
-		f.OK(checkLedger, "it is %s", ledger.Identity())
+		f.OK(checkLedger, "identity %s", ledger.Identity())
 	}
 	if ledger.DB().Stats().MaxOpenConnections == 1 {
 		f.Error(checkPool, "raise SetMaxOpenConns: a verifier needs one for each settle, and a few more", "%v", errOneConnection)

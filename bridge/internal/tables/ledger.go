@@ -171,7 +171,7 @@ func (*Ledger) FellBack() error { return nil }
 func (l *Ledger) Check(ctx context.Context) error {
 	identity, err := l.verbs.Identity(ctx)
 	if err == nil && identity != l.identity {
-		err = fmt.Errorf("%w: it is %s, not %s", bridge.ErrOtherLedger, identity, l.identity)
+		err = fmt.Errorf("%w: found %s, opened %s", bridge.ErrOtherLedger, identity, l.identity)
 	}
 	if err == nil && l.verbs.Check != nil {
 		err = l.verbs.Check(ctx)

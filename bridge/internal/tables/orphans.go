@@ -31,7 +31,7 @@ type Sweep struct {
 // may be gone, and its ID recorded once more.
 func (s Sweep) Run(ctx context.Context, age time.Duration, limit int) (swept []driver.Orphan, err error) {
 	if age < driver.MinSweepAge {
-		return nil, fmt.Errorf("age is %v, must be %v at least", age, driver.MinSweepAge)
+		return nil, fmt.Errorf("age is %v, must be at least %v", age, driver.MinSweepAge)
 	}
 	orphans, err := s.List(ctx, age, limit)
 	if err != nil || len(orphans) == 0 {

@@ -20,7 +20,7 @@ import (
 // cannot be names.
 func Names(own bridge.OwnTable) (schema, table, column string, err error) {
 	if own.Canary != "" && !strings.Contains(own.Canary, "$id") {
-		return "", "", "", errors.New("the canary has no $id, the placeholder for the ID")
+		return "", "", "", errors.New("the canary has no $id, the placeholder of the ID")
 	}
 	table = own.Table
 	if before, after, found := strings.Cut(table, "."); found {
