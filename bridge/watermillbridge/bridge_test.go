@@ -173,7 +173,7 @@ func TestASubscriberHandlesOnce(t *testing.T) {
 		}
 	})
 
-	t.Run("the reason of a Nack says what becomes of it", func(t *testing.T) {
+	t.Run("the reason of a Nack decides its outcome", func(t *testing.T) {
 		messages, _ := w.subscribe(t, "reasons", watermillbridge.SubscriberOptions{})
 		w.publish(t, "reasons", text("reasons"))
 		first := servertest.Next(t, "the message", messages)
@@ -384,7 +384,7 @@ func TestAMessageComesAsItWasPublished(t *testing.T) {
 	}
 }
 
-func TestNewSubscriberNamesWhatIsWrong(t *testing.T) {
+func TestNewSubscriberNamesTheWrongOption(t *testing.T) {
 	t.Parallel()
 	_, err := watermillbridge.NewSubscriber(nil, nil, nil, "", nil)
 	if err == nil || !strings.Contains(err.Error(), "db is nil") {

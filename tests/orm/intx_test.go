@@ -22,8 +22,8 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// A door is an InTx of a library.
-type door func(ctx context.Context, s *sender.Sender, fn func(tx transaction) error) error
+// An inTxFunc is an InTx of a library.
+type inTxFunc func(ctx context.Context, s *sender.Sender, fn func(tx transaction) error) error
 
 // A transaction is the argument of the function of such an InTx.
 type transaction struct {
@@ -37,7 +37,7 @@ type transaction struct {
 	inner func(fn func(tx transaction) error) error // in a savepoint; its outbox is the outer one
 }
 
-func byGORM(db *gorm.DB) door {
+func byGORM(db *gorm.DB) inTxFunc {
 	return func(ctx context.Context, s *sender.Sender, fn func(tx transaction) error) error {
 		return gormsender.InTx(ctx, s, db, nil, func(tx *gormsender.Transaction) error { return fn(inGORM(tx, tx.DB)) })
 	}
@@ -54,7 +54,7 @@ func inGORM(tx *gormsender.Transaction, db *gorm.DB) transaction {
 	}
 }
 
-func byBun(db *bun.DB) door {
+func byBun(db *bun.DB) inTxFunc {
 	return func(ctx context.Context, s *sender.Sender, fn func(tx transaction) error) error {
 		return bunsender.InTx(ctx, s, db, nil, func(tx *bunsender.Transaction) error { return fn(inBun(ctx, tx, tx)) })
 	}
@@ -77,20 +77,20 @@ func inBun(ctx context.Context, tx *bunsender.Transaction, db bun.IDB) transacti
 	}
 }
 
-var doors = map[string]func(t *testing.T, url string) door{
-	"GORM":             func(t *testing.T, url string) door { return byGORM(openGORM(t, url, false)) },
-	"GORM, statements": func(t *testing.T, url string) door { return byGORM(openGORM(t, url, true)) },
-	"bun":              func(t *testing.T, url string) door { return byBun(openBun(t, url)) },
+var doors = map[string]func(t *testing.T, url string) inTxFunc{
+	"GORM":             func(t *testing.T, url string) inTxFunc { return byGORM(openGORM(t, url, false)) },
+	"GORM, statements": func(t *testing.T, url string) inTxFunc { return byGORM(openGORM(t, url, true)) },
+	"bun":              func(t *testing.T, url string) inTxFunc { return byBun(openBun(t, url)) },
 }
 
 // usesInTx sends by InTx.
 type usesInTx struct {
 	inTx
-	door
+	inTxFunc
 }
 
 func (p usesInTx) send(ctx context.Context, s *sender.Sender, order string, end error) error {
-	return p.door(ctx, s, func(tx transaction) error {
+	return p.inTxFunc(ctx, s, func(tx transaction) error {
 		if err := tx.place(order); err != nil {
 			return err
 		}
@@ -101,7 +101,7 @@ func (p usesInTx) send(ctx context.Context, s *sender.Sender, order string, end 
 	})
 }
 
-func onDoors(t *testing.T, test func(t *testing.T, s *stage.Stage, open func(t *testing.T, url string) door)) {
+func onEachAPI(t *testing.T, test func(t *testing.T, s *stage.Stage, open func(t *testing.T, url string) inTxFunc)) {
 	for name, open := range doors {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -110,9 +110,9 @@ func onDoors(t *testing.T, test func(t *testing.T, s *stage.Stage, open func(t *
 	}
 }
 
-func TestInTxSendsWhatCommits(t *testing.T) {
+func TestInTxSendsCommittedMessagesOnly(t *testing.T) {
 	t.Parallel()
-	onDoors(t, func(t *testing.T, s *stage.Stage, open func(t *testing.T, url string) door) {
+	onEachAPI(t, func(t *testing.T, s *stage.Stage, open func(t *testing.T, url string) inTxFunc) {
 		ctx := t.Context()
 		inTx := open(t, s.DatabaseURL)
 		if _, err := s.DB.ExecContext(ctx, `CREATE TABLE items (o bigint REFERENCES orders DEFERRABLE INITIALLY DEFERRED)`); err != nil {
@@ -179,7 +179,7 @@ func TestInTxSendsWhatCommits(t *testing.T) {
 		}
 		s.Eventually("nothing is staged", func() bool { return len(s.Staged()) == 0 && v.State().Held == 0 })
 		if n := s.Depth("orders"); n != 0 {
-			t.Errorf("%d messages of what was rolled back", n)
+			t.Errorf("%d messages of the rolled-back transaction", n)
 		}
 	})
 }
@@ -198,7 +198,7 @@ func (r recorder) Record(ctx context.Context, tx bridge.Tx, entries []driver.Ent
 // The database commits, and its answer gets lost.
 func TestInTxKnowsAnUnknownCommit(t *testing.T) {
 	t.Parallel()
-	onDoors(t, func(t *testing.T, s *stage.Stage, open func(t *testing.T, url string) door) {
+	onEachAPI(t, func(t *testing.T, s *stage.Stage, open func(t *testing.T, url string) inTxFunc) {
 		valve, url := servertest.Through(t, s.DatabaseURL)
 		inTx := open(t, url)
 		holds, err := sender.New(recorder{s.Ledger, valve.HoldReplies}, s.Broker, &sender.Options{Queue: "staging", Timeout: stage.Patience, Carry: sender.CarryNever})
@@ -206,7 +206,7 @@ func TestInTxKnowsAnUnknownCommit(t *testing.T) {
 			t.Fatal(err)
 		}
 		ended := make(chan error, 1)
-		go func() { ended <- usesInTx{door: inTx}.send(t.Context(), holds, "two apples", nil) }()
+		go func() { ended <- usesInTx{inTxFunc: inTx}.send(t.Context(), holds, "two apples", nil) }()
 		s.Eventually("committed", func() bool {
 			var n int
 			return s.DB.QueryRowContext(t.Context(), `SELECT count(*) FROM orders`).Scan(&n) == nil && n == 1
