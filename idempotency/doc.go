@@ -48,9 +48,15 @@
 // Only effects in the transaction happen exactly once. An effect outside of it may be repeated.
 //
 // [Guard.Handle] begins and commits the transaction; package pgxreceiver does so with pgx. If you
-// begin and commit yourself, with any library, use [Guard.HandleTx]. A handler that replies sends
-// its [Reply] with sender.SendTx in the same transaction. [Guard.HandleBatch] handles many messages
-// in one transaction, with one statement for all claims, one commit and one ack.
+// begin and commit yourself, with any library, use [Guard.HandleTx]. [Guard.HandleBatch] handles
+// many messages in one transaction, with one statement for all claims, one commit and one ack.
+//
+// A handler sends its [Reply], or any other message, in the same transaction:
+//
+//	_, err = s.SendTx(ctx, bridge.SQL(tx), message) // s is a *sender.Sender
+//
+// Each worker uses one database connection. A sql.DB keeps two idle connections by default, so call
+// its SetMaxIdleConns with the number of workers.
 //
 // # Outcomes of a delivery
 //
@@ -75,8 +81,10 @@
 //
 // The handler is to blame if it returns an error or panics, or if the database refuses the commit,
 // and the connection still answers afterwards. Such an attempt counts. After Options.Attempts of
-// them the message is dead-lettered. The broker or the database is to blame, and the attempt does
-// not count, in these cases:
+// them the message is dead-lettered. If no retry can help, for example because the body cannot be
+// decoded, the handler returns backoff.Permanent(err), of github.com/cenkalti/backoff/v5, and the
+// message is dead-lettered at once, with err as the reason. The broker or the database is to blame,
+// and the attempt does not count, in these cases:
 //
 //   - the handler returns an error of package bridge for which the message is not the cause: the
 //     broker is unavailable, blocks or does not confirm, a queue is full or missing, a login is

@@ -80,6 +80,13 @@ func TestReadmeHasTheExamples(t *testing.T) {
 			t.Errorf("README.md does not have this block of %s:\n%s", name, want)
 		}
 	}
+	service, err := os.ReadFile("../receiver/service/main.go")
+	must(t, err)
+	_, bill, _ := strings.Cut(string(service), "\nfunc bill(")
+	bill, _, _ = strings.Cut(bill, "\n}\n")
+	if want := "```go\nfunc bill(" + bill + "\n}\n```\n"; !strings.Contains(string(readme), want) {
+		t.Errorf("README.md does not have the handler of tests/receiver/service:\n%s", want)
+	}
 }
 
 // Every test that a page names exists.
