@@ -40,7 +40,7 @@ var errOver = fmt.Errorf("the function given to InTx has returned: %w", sql.ErrT
 
 // errCutShort: a panic or runtime.Goexit ended a call of Send or Stage. A caller that recovers must
 // not commit, because the messages of that call are missing.
-var errCutShort = errors.New("send: the transaction must roll back: a call of Send or Stage did not return, because of a panic or of runtime.Goexit")
+var errCutShort = errors.New("send: the transaction must roll back: a call of Send or Stage ended by a panic or runtime.Goexit")
 
 // Send is Tx.Send.
 func (o *Outbox) Send(msgs ...bridge.Message) ([]uuid.UUID, error) {
@@ -165,7 +165,7 @@ func CommitError(err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, sql.ErrTxDone):
-		return fmt.Errorf("commit transaction: not sent, it has ended before: %w", err)
+		return fmt.Errorf("commit transaction: not sent: the transaction had ended before: %w", err)
 	case refused(err), failedBefore(err):
 		return fmt.Errorf("commit transaction: rolled back: %w", err)
 	}

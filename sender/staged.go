@@ -75,7 +75,7 @@ func (s *Sender) stage(ctx context.Context, tx bridge.Tx, first []encoded, msgs 
 	}
 	inOrder, batch := s.splitByQueue(messages)
 	if len(inOrder) > 0 && s.outage != nil && s.outage.holdsBackOrdered() {
-		return nil, s.mustRollBack(ctx, fmt.Errorf("%w: it was tried a moment ago, and messages with an order key are never carried", bridge.ErrUnavailable))
+		return nil, s.mustRollBack(ctx, fmt.Errorf("%w: the last attempt failed a moment ago, and messages with an order key are never carried", bridge.ErrUnavailable))
 	}
 	// Rule 1: the INSERT has succeeded before the first byte leaves.
 	ended := s.trace(ctx, Record, len(messages))
@@ -196,7 +196,7 @@ func (s *Sender) explain(err error) error {
 		queue = failed.Target.RoutingKey
 	}
 	if s.opts.Exchange != "" {
-		return fmt.Errorf("exchange %q has no binding to a queue %q; verifiers with the same exchange make both when they start, as does bridge.Topology: %w", s.opts.Exchange, queue, err)
+		return fmt.Errorf("exchange %q has no binding to a queue %q; verifiers with the same exchange declare both when they start, as does bridge.Topology: %w", s.opts.Exchange, queue, err)
 	}
 	return fmt.Errorf("there is no queue %q; verifiers declare it when they start, as does bridge.Topology: %w", queue, err)
 }

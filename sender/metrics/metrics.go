@@ -8,7 +8,7 @@
 //
 // The metrics, each of which is a field of sender.Stats:
 //
-//	twoqueue_sender_recorded_total       messages recorded in a transaction, whatever became of it
+//	twoqueue_sender_recorded_total       messages recorded in a transaction, committed or rolled back
 //	twoqueue_sender_carried_total        of these: carried by their rows
 //	twoqueue_sender_staged_total         messages given to the broker
 //	twoqueue_sender_confirmed_total      of these: confirmed
@@ -47,9 +47,9 @@ var (
 		desc  *prometheus.Desc
 		value func(sender.Stats) uint64
 	}{
-		{describe("recorded_total", "Messages recorded in a transaction, whatever became of it."), func(s sender.Stats) uint64 { return s.Recorded }},
-		{describe("carried_total", "Recorded messages that their rows carry."), func(s sender.Stats) uint64 { return s.Carried }},
-		{describe("staged_total", "Messages given to the broker; a carried one that is published again counts again."), func(s sender.Stats) uint64 { return s.Staged }},
+		{describe("recorded_total", "Messages recorded in a transaction, committed or rolled back."), func(s sender.Stats) uint64 { return s.Recorded }},
+		{describe("carried_total", "Recorded messages carried by their rows."), func(s sender.Stats) uint64 { return s.Carried }},
+		{describe("staged_total", "Messages given to the broker; a carried message counts again when it is published again."), func(s sender.Stats) uint64 { return s.Staged }},
 		{describe("confirmed_total", "Staged messages that the broker has confirmed."), func(s sender.Stats) uint64 { return s.Confirmed }},
 		{describe("refused_total", "Staged messages in publications for which the broker closed the channel."), func(s sender.Stats) uint64 { return s.Refused }},
 		{describe("failed_total", "Staged messages that were returned, nacked or not confirmed."), func(s sender.Stats) uint64 { return s.Failed }},
@@ -59,12 +59,12 @@ var (
 		value func(sender.Stats) float64
 	}{
 		{describe("waiting_bytes", "Bytes of messages that wait for their confirms, as the limits count them."), func(s sender.Stats) float64 { return float64(s.Waiting) }},
-		{describe("outage", "1 while the broker is out, as the last publication showed; else 0."), func(s sender.Stats) float64 { return one(s.Outage) }},
+		{describe("outage", "1 while the broker is out, judged by the last publication; else 0."), func(s sender.Stats) float64 { return one(s.Outage) }},
 		{describe("failing", "1 while publications fail, because the broker is out or for another reason; else 0."), func(s sender.Stats) float64 { return one(s.Err != nil) }},
-		{describe("failing_timestamp_seconds", "When publications last began or ceased to fail, in seconds since 1970; 0: never."), func(s sender.Stats) float64 { return seconds(s.Since) }},
+		{describe("failing_timestamp_seconds", "Time at which publications last began or stopped failing, in seconds since 1970; 0: never."), func(s sender.Stats) float64 { return seconds(s.Since) }},
 	}
-	groups   = describe("group_messages", "How many messages travelled together, for each message in the staging queues.")
-	confirms = describe("confirm_seconds", "How long the confirmed publications took, with the wait for a connection.")
+	groups   = describe("group_messages", "Messages in each staged message: 1, or the size of its group.")
+	confirms = describe("confirm_seconds", "Duration of confirmed publications, with the wait for a connection.")
 )
 
 func one(is bool) float64 {

@@ -80,7 +80,7 @@ func (m *memory) sees(tx *transaction, id uuid.UUID) (bool, error) {
 	}
 	for other := range m.open {
 		if _, ok := other.last(id); ok {
-			return false, fmt.Errorf("sendertest: row %s is changed by another open transaction, for which a database would wait", id)
+			return false, fmt.Errorf("sendertest: row %s is locked by another open transaction; a database would wait for its end", id)
 		}
 	}
 	return slices.Contains(m.committed, id), nil
@@ -186,7 +186,7 @@ func (m *memory) Driver() driver.Driver { return notByName{} }
 type notByName struct{}
 
 func (notByName) Open(string) (driver.Conn, error) {
-	return nil, errors.New("sendertest: only New makes such a database")
+	return nil, errors.New("sendertest: open this database through New")
 }
 
 type conn struct {

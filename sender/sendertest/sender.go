@@ -87,7 +87,7 @@ func start(t testing.TB, ledger driver.Recorder, rows *rows, opts *sender.Option
 func (s *Sender) Committed() []bridge.Message {
 	s.t.Helper()
 	if s.memory != nil && s.rows.foreign() {
-		s.t.Fatal("sendertest: a message was recorded in a transaction that is not of Sender.DB, so its end cannot be known: use Sender.DB, On, or Recorded")
+		s.t.Fatal("sendertest: a message was recorded in a transaction that is not of Sender.DB, so its outcome is unknown: use Sender.DB, On, or Recorded")
 	}
 	ids, err := s.committed()
 	if err != nil {
@@ -132,7 +132,7 @@ func (s *Sender) FailPublish(err error) { s.broker.failWith(err) }
 func (s *Sender) LoseCommit(committed bool) {
 	s.t.Helper()
 	if s.memory == nil {
-		s.t.Fatal("sendertest: LoseCommit is for Sender.DB, which a Sender of On has not")
+		s.t.Fatal("sendertest: LoseCommit needs Sender.DB; a Sender of On has none")
 	}
 	s.memory.loseCommit(committed)
 }

@@ -321,7 +321,7 @@ func TestAnOwnFakeTransactionIsRecordedAndItsOutcomeUnknown(t *testing.T) {
 		}
 		s.Committed()
 	})
-	if !strings.Contains(got, "cannot be known") {
+	if !strings.Contains(got, "outcome is unknown") {
 		t.Errorf("the test fails with %q", got)
 	}
 }
