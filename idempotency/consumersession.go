@@ -41,7 +41,7 @@ const (
 )
 
 var (
-	errReturned  = errors.New("a message was handed back; in an ordered consumer that ends the channel")
+	errReturned  = errors.New("a message was requeued, which ends the channel of an ordered consumer")
 	errCancelled = errors.New("the broker has ended the consumer: its queue was deleted or has moved, or a message was held for longer than the consumer timeout")
 )
 
@@ -202,7 +202,7 @@ func (c *Consumer) take(s *consumerSession, d amqp.Delivery) {
 	d = wire.Restored(d)
 	leave := c.room.take(d)
 	if leave == nil {
-		c.log.Info("message goes back, since ConsumerOptions.MaxBytes leave no room for it", "message_id", d.MessageId, "bytes", len(d.Body))
+		c.log.Info("message requeued: ConsumerOptions.MaxBytes leaves no room for it", "message_id", d.MessageId, "bytes", len(d.Body))
 		return
 	}
 	j := &job{session: s, delivery: d, settled: settled, key: c.key(d), leave: leave}
@@ -275,7 +275,7 @@ func (c *Consumer) settle(jobs []*job) {
 	if len(open) == 0 || session.over() {
 		return
 	}
-	c.log.Error("message was neither acked nor rejected by its handler; handing it back",
+	c.log.Error("handler neither acked nor rejected the message; requeueing it",
 		"message_id", open[0].delivery.MessageId, "messages", len(open), "delay", unsettledPause)
 	if !engine.Pause(session.Stopping, unsettledPause) {
 		return

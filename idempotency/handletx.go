@@ -25,8 +25,8 @@ type Claim func(ctx context.Context, tx bridge.Tx) (fresh bool, err error)
 const lookLimit = 10 * time.Second
 
 var (
-	errNotClaimed   = errors.New("the handler has returned nil and has not claimed the key: call claim in the transaction")
-	errNotCommitted = errors.New("the handler has returned nil, and its claim is not committed: commit before you return")
+	errNotClaimed   = errors.New("the handler returned nil without claiming the key: call claim in the transaction")
+	errNotCommitted = errors.New("the handler returned nil, and its claim is not committed: commit before you return")
 )
 
 // HandleTx is Handle in a transaction that the caller begins and commits, with any library:
@@ -108,7 +108,7 @@ func (g *Guard) committed(parent context.Context, key string) (bool, error) {
 		return err
 	})
 	if err != nil {
-		return false, fmt.Errorf("look at the claim: %w", err)
+		return false, fmt.Errorf("query the claim: %w", err)
 	}
 	defer tx.Rollback()
 	absent, err := g.keys.Inbox.Claim(ctx, bridge.SQL(tx), g.keys.Consumer, []string{key})
@@ -116,7 +116,7 @@ func (g *Guard) committed(parent context.Context, key string) (bool, error) {
 		return false, engine.Failure(errNotCommitted) // another transaction still has it open
 	}
 	if err != nil {
-		return false, fmt.Errorf("look at the claim: %w", err)
+		return false, fmt.Errorf("query the claim: %w", err)
 	}
 	return len(absent) == 0, nil
 }

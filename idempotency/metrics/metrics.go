@@ -11,14 +11,14 @@
 //	twoqueue_receiver_deliveries_total{outcome}  deliveries by outcome, as idempotency.Stats has them
 //	twoqueue_receiver_failed_attempts_total      attempts that count as the handler's failure
 //	twoqueue_receiver_not_acked_total            acks that did not reach the broker
-//	twoqueue_receiver_released_total             of versions.Ordered: kept events whose turn has come
+//	twoqueue_receiver_released_total             of versions.Ordered: kept events handled when their turn came
 //	twoqueue_receiver_delivery_seconds           histogram of Handler and BatchHandler: one delivery with all its
 //	                                             attempts and the pauses between them
 //	twoqueue_receiver_consuming                  1 if the broker delivers to the Consumer, else 0
 //	twoqueue_receiver_changed_timestamp_seconds  when consuming last changed; 0 before the first session
 //	twoqueue_receiver_running                    handlers that run
 //	twoqueue_receiver_oldest_running_seconds     how long the first of these has run; 0 if none runs
-//	twoqueue_receiver_pending{state}             messages that the inbox has claimed and not done
+//	twoqueue_receiver_pending{state}             claimed messages that are not done
 //	twoqueue_receiver_oldest_pending_seconds{state}
 //	                                             the age of the oldest of these; 0 if there is none
 //
@@ -69,7 +69,7 @@ func New(consumer string, strategy Strategy, inbox driver.Inbox) *Receiver {
 		strategy: strategy,
 		handled: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:        "twoqueue_receiver_delivery_seconds",
-			Help:        "Time that a delivery has taken, with all its attempts and the pauses between them.",
+			Help:        "Duration of a delivery, with all its attempts and the pauses between them.",
 			ConstLabels: prometheus.Labels{"consumer": consumer},
 			Buckets:     prometheus.ExponentialBuckets(0.001, 3, 14),
 		}),
@@ -112,16 +112,16 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	deliveries     = desc("deliveries_total", "Deliveries by what became of them.", "outcome")
+	deliveries     = desc("deliveries_total", "Deliveries, by outcome.", "outcome")
 	failedAttempts = desc("failed_attempts_total", "Attempts that count as the handler's failure.")
 	notAcked       = desc("not_acked_total", "Acks that did not reach the broker.")
-	released       = desc("released_total", "Kept events whose turn has come.")
+	released       = desc("released_total", "Kept events that were handled when their turn came.")
 	consuming      = desc("consuming", "1 if the broker delivers to this process, else 0.")
-	changed        = desc("changed_timestamp_seconds", "When consuming last changed, in seconds since 1970; 0 before the first session.")
-	running        = desc("running", "Handlers that run.")
-	oldestRunning  = desc("oldest_running_seconds", "How long the first of the running handlers has run; 0 if none runs.")
-	pendings       = desc("pending", "Messages that the inbox has claimed and not done, by state; doubtful and failed ones wait for an operator.", "state")
-	oldestPending  = desc("oldest_pending_seconds", "Age of the oldest of these, among the first 1000 in the order of their keys; 0 if there is none.", "state")
+	changed        = desc("changed_timestamp_seconds", "Time of the last change of consuming, in seconds since 1970; 0 before the first session.")
+	running        = desc("running", "Running handlers.")
+	oldestRunning  = desc("oldest_running_seconds", "Time for which the oldest running handler has run; 0 if none runs.")
+	pendings       = desc("pending", "Claimed messages that are not done, by state; doubtful and failed ones wait for an operator.", "state")
+	oldestPending  = desc("oldest_pending_seconds", "Age of the oldest claimed message that is not done, among the first 1000 in the order of their keys; 0 if there is none.", "state")
 )
 
 // Describe implements prometheus.Collector.

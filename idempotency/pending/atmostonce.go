@@ -142,7 +142,7 @@ func (g *Guard) start(ctx context.Context, tx bridge.Tx, mine *driver.Pending, m
 }
 
 // errNotBegun: the effect was not begun, because the inbox answered too late.
-var errNotBegun = errors.New("the inbox answered so late that Options.EffectTimeout is over")
+var errNotBegun = errors.New("the inbox answered after Options.EffectTimeout")
 
 // perform runs the effect of a started message, and records its end. notDone is the ending if the
 // effect certainly was not done.

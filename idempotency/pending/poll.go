@@ -24,7 +24,7 @@ func (g *Guard) poll(ctx context.Context, one func(ctx context.Context) (found b
 			break
 		}
 		delay := delays.NextBackOff()
-		g.keys.Log.Warn("pending messages cannot be worked off, trying again", "delay", delay, "error", err)
+		g.keys.Log.Warn("cannot process pending messages; retrying", "delay", delay, "error", err)
 		engine.Pause(ctx, delay)
 	}
 	return nil

@@ -101,7 +101,7 @@ func (g *Guard) end(ctx context.Context, db *sql.DB, mine driver.Pending, how en
 	c := g.transition(mine, how, cause)
 	switch {
 	case how == unclear:
-		g.keys.Log.Error("it is unknown whether the effect was done", "message_id", mine.Key, "error", cause)
+		g.keys.Log.Error("unknown whether the effect completed", "message_id", mine.Key, "error", cause)
 	case how == failed && c.next.State == driver.Failed:
 		g.keys.Log.Error("message failed", "message_id", mine.Key, "attempts", mine.Attempts, "error", cause)
 	case how == failed:
@@ -121,7 +121,7 @@ func (g *Guard) end(ctx context.Context, db *sql.DB, mine driver.Pending, how en
 		return engine.Unfinished, err
 	case how == done:
 		if !found {
-			g.keys.Log.Warn("an effect was done, and its row is gone or another's", "message_id", mine.Key)
+			g.keys.Log.Warn("effect completed, but its row was removed or taken over", "message_id", mine.Key)
 		}
 		return engine.Handled, nil
 	case how == unclear:
@@ -167,7 +167,7 @@ func (g *Guard) recordUntil(until, ctx context.Context, db *sql.DB, fn func(ctx 
 			return fmt.Errorf("%w: %w", context.Cause(until), err)
 		}
 		delay := delays.NextBackOff()
-		g.keys.Log.Warn("the inbox cannot be written, trying again", "delay", delay, "error", err)
+		g.keys.Log.Warn("cannot write to the inbox; retrying", "delay", delay, "error", err)
 		if !engine.Pause(until, delay) {
 			return fmt.Errorf("%w: %w", context.Cause(until), err)
 		}

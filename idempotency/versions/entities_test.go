@@ -142,7 +142,7 @@ func TestAnEventThatCannotBePlacedIsDeadLetteredWithTheReason(t *testing.T) {
 		if name == "HighWater" {
 			receivertest.Must(t, s.handle(t.Context(), r.DB, r.event("b:9"), placeEvent))
 			want.Handled = 1
-			texts["b:10"] = "cannot be compared"
+			texts["b:10"] = "must have equal length"
 			texts["a:"] = "key is empty"
 			texts["a:"+long] = "256 bytes"
 			texts["a:\xff"] = "not UTF-8"

@@ -121,7 +121,7 @@ func (h *HighWater) Handle(ctx context.Context, db *sql.DB, d amqp.Delivery, fn 
 			case err != nil:
 				return engine.Unfinished, err
 			case mark != "" && len(key) != len(mark):
-				return engine.Unfinished, engine.Refusal(fmt.Errorf("key %q of source %q has not the length of the last one, %q: they cannot be compared", key, source, mark))
+				return engine.Unfinished, engine.Refusal(fmt.Errorf("all keys of source %q must have equal length: %q, then %q", source, mark, key))
 			case key <= mark:
 				return engine.Duplicate, nil
 			}

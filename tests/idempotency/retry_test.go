@@ -268,7 +268,7 @@ func TestARetryQueueThatTakesNothingLosesNothing(t *testing.T) {
 			if name == "full" && q.depth(q.retries[0]) != before {
 				t.Error("a copy is in the full queue")
 			}
-			if n := strings.Count(q.log.String(), "retried in place"); n != 1 {
+			if n := strings.Count(q.log.String(), "retrying in place"); n != 1 {
 				t.Errorf("%d warnings: %s", n, q.log.String())
 			}
 			if stats := guard.Stats(); stats.RetriedLater != 0 || stats.FailedAttempts != 2*messages {

@@ -56,7 +56,7 @@ func (e *Engine) giveUp(caller, ctx context.Context, d amqp.Delivery, reason err
 	err := e.deadLetter(ctx, d, reason)
 	if err != nil && !errors.Is(err, ErrNotAcked) {
 		if !e.Opts.HandBack {
-			e.Log.Error("message can be neither handled nor dead-lettered, trying again later", "message_id", d.MessageId,
+			e.Log.Error("message can be neither handled nor dead-lettered; retrying later", "message_id", d.MessageId,
 				"delay", e.Opts.MaxDelay, "error", err, "reason", reason)
 		}
 		Pause(caller, e.Opts.MaxDelay)

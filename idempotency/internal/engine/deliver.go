@@ -25,7 +25,7 @@ const (
 )
 
 // ErrGone: the attempt's goroutine exited without returning, so the delivery is handed back.
-var ErrGone = errors.New("the goroutine has ended in the attempt, by runtime.Goexit or a panic outside of the handler")
+var ErrGone = errors.New("attempt's goroutine exited without returning, by runtime.Goexit or a panic outside the handler")
 
 // Deliver makes attempts at d until one of them ends it, and tells the broker. It also tells the
 // broker if the goroutine ends first.

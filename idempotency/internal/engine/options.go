@@ -74,7 +74,7 @@ func (o *Options) validate() error {
 	}
 	switch chosen {
 	case 0:
-		return errors.New("Options must say what becomes of a message that cannot be handled: set Queues, DeadLetterExchange, DeadLetter, or HandBack to hand it back for ever")
+		return errors.New("no place for messages that cannot be handled: set Options.Queues, DeadLetterExchange, DeadLetter, or HandBack to requeue them for ever")
 	case 1:
 		return nil
 	default:

@@ -89,6 +89,6 @@ func (q *Queues) complain(queue, id string, err error) {
 	defer q.mu.Unlock()
 	if now := time.Now(); now.Sub(q.warned) >= time.Minute {
 		q.warned = now
-		q.log.Warn("message is not in its retry queue, and is retried in place", "retry_queue", queue, "message_id", id, "error", err)
+		q.log.Warn("message could not be moved to its retry queue; retrying in place", "retry_queue", queue, "message_id", id, "error", err)
 	}
 }

@@ -56,7 +56,7 @@ func InTransaction[T Transaction](ctx context.Context, e *Engine, begin func(ctx
 	}
 	if err := tx.Commit(ctx); err != nil {
 		if errors.Is(err, sql.ErrTxDone) && ctx.Err() == nil {
-			err = fmt.Errorf("the handler has ended the transaction itself: %w", err)
+			err = fmt.Errorf("the handler ended the transaction itself: %w", err)
 		}
 		return Unfinished, blame(ctx, tx, fmt.Errorf("commit: %w", err))
 	}
