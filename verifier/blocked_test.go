@@ -17,7 +17,7 @@ func TestABlockedBrokerIsLoggedOnceAndItsReleaseOnce(t *testing.T) {
 		}
 	}
 	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
-	if len(lines) != 2 || !strings.Contains(lines[0], `takes no messages" reason="low on memory"`) || !strings.Contains(lines[1], "takes messages again") {
+	if len(lines) != 2 || !strings.Contains(lines[0], `accepts no messages" reason="low on memory"`) || !strings.Contains(lines[1], "accepts messages again") {
 		t.Errorf("the log is %q", lines)
 	}
 }

@@ -234,6 +234,6 @@ func (s *session) endJoined(m *message, copies []*message) {
 	}
 	s.done(done...)
 	s.release(back...)
-	s.log.Debug("copies of a message that was held", "message_id", m.id(), "verdict", string(m.verdict),
+	s.log.Debug("copies of a held message ended with it", "message_id", m.id(), "verdict", string(m.verdict),
 		"done", len(done), "judged", len(again), "handed_back", len(back))
 }

@@ -58,7 +58,7 @@ func (c *connections) takes(now time.Time) bool {
 	if !c.refused.IsZero() && now.Sub(c.refused) >= regrowth {
 		if c.refused, c.most = now, c.most+1; c.most >= c.all {
 			c.refused, c.most = time.Time{}, c.all
-			c.log.Info("the database has connections for all lookups again")
+			c.log.Info("database has connections for all lookups again")
 		}
 	}
 	if c.settling >= c.most {
@@ -94,7 +94,7 @@ func (c *connections) refuses(err error, settling int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.refused.IsZero() {
-		c.log.Warn("the database opens no further connection; going on with the open ones", "error", err)
+		c.log.Warn("database refuses further connections; using the open ones", "error", err)
 	}
 	c.refused = time.Now()
 	c.most = max(1, min(c.most, settling)-1)

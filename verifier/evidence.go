@@ -56,7 +56,7 @@ func (s *session) seekEvidence(ctx context.Context, committed ...*message) error
 			return nil // a later message may be evidence
 		}
 		if err != nil {
-			return fmt.Errorf("look for evidence: %w", err)
+			return fmt.Errorf("query for evidence: %w", err)
 		}
 	}
 	if len(ids) == 0 {
@@ -65,7 +65,7 @@ func (s *session) seekEvidence(ctx context.Context, committed ...*message) error
 	if first, withheld := s.evidence.find(time.Now()); first {
 		s.room.release()
 		if withheld {
-			s.log.Info("a committed message has shown that the senders commit here: messages that look rolled back are dropped from now on",
+			s.log.Info("evidence found: senders commit on this database server; messages that look rolled back are dropped from now on",
 				"message_id", ids[0].String(), "instance", string(s.proven.Instance()))
 		}
 	}
@@ -97,8 +97,8 @@ func (s *session) withhold(m *message) {
 func (s *session) reportWithheld(now time.Time) {
 	s.evidence.look(now, s.room.withheld())
 	if s.evidence.untold(now, s.opts.ExplainAfter) {
-		s.log.Warn("messages that look rolled back are not dropped: since the session began, no message was found that a sender has committed on this database server since then. "+
-			"They wait for one. Is it a copy, or an old primary?", "messages", s.room.withheld(), "instance", string(s.proven.Instance()))
+		s.log.Warn("messages that look rolled back are not dropped: no message has been found that a sender committed on this database server since the session began. "+
+			"They wait for one. Is the server a copy, or an old primary?", "messages", s.room.withheld(), "instance", string(s.proven.Instance()))
 	}
 }
 

@@ -55,7 +55,7 @@ func (s *session) explain(ctx context.Context) {
 func (s *session) name(ctx context.Context, m *message, waiting int, told *named) error {
 	holders, err := s.holders(ctx, m.staged.ID)
 	if err != nil {
-		return fmt.Errorf("ask who holds message %s up: %w", m.id(), err)
+		return fmt.Errorf("query the holders of message %s: %w", m.id(), err)
 	}
 	now := time.Now()
 	for _, h := range holders {
@@ -104,7 +104,7 @@ func (s *session) logWaitEnds(ctx context.Context, waiting []*message, told name
 		}
 		holders, err := s.holders(ctx, last.id)
 		if err != nil {
-			return fmt.Errorf("ask whether message %s is still held up: %w", last.id, err)
+			return fmt.Errorf("query whether message %s still waits: %w", last.id, err)
 		}
 		if len(holders) > 0 { // one such answer takes a second
 			return nil

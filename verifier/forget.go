@@ -271,7 +271,7 @@ func (f *forgetter) keep(rows []leftRow, why error) {
 		if errors.Is(why, errLocked) { // a lock ends by itself; on SQLite any writer locks all rows
 			level = slog.LevelInfo
 		}
-		f.log.Log(context.Background(), level, "rows of messages that are delivered are deleted later", "rows", len(rows), "message_id", rows[0].id.String(), "reason", why)
+		f.log.Log(context.Background(), level, "rows of delivered messages not deleted yet; retrying", "rows", len(rows), "message_id", rows[0].id.String(), "reason", why)
 	}
 	f.giveUp(rows[room:])
 }
@@ -337,7 +337,7 @@ func (f *forgetter) deleted(n int, locked []uuid.UUID) (next time.Duration) {
 	f.tried(n, locked)
 	switch {
 	case len(f.left) == 0:
-		f.log.Info("all rows of messages that are delivered are deleted")
+		f.log.Info("all rows of delivered messages are deleted")
 		return retryIdle
 	case len(locked) < n:
 		f.wait.Reset()

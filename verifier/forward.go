@@ -442,9 +442,9 @@ func (f *forwarder) reportBlocked(reason string) {
 	f.mu.Unlock()
 	switch {
 	case before == "" && reason != "":
-		f.log.Warn("the broker takes no messages", "reason", reason)
+		f.log.Warn("the broker accepts no messages", "reason", reason)
 	case before != "" && reason == "":
-		f.log.Info("the broker takes messages again")
+		f.log.Info("the broker accepts messages again")
 	}
 }
 

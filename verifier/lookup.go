@@ -181,7 +181,7 @@ func (s *session) settle(ctx context.Context) error {
 		case outcome == driver.Committed:
 			s.committed(m)
 		case swept:
-			s.deadLetter(m, deathReason{wire.DeadSwept, "no row, but orphan rows of its time have been removed: it may have been one"})
+			s.deadLetter(m, deathReason{wire.DeadSwept, "row absent, but a sweep removed orphan rows of its age: its row may have been one of them"})
 		case outcome == driver.RolledBack:
 			s.drop(m)
 		case leaves:

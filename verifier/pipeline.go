@@ -149,7 +149,7 @@ func (s *session) committed(messages ...*message) {
 
 func notAllowed(to bridge.Target) string {
 	if to.DirectReply() {
-		return to.String() + " is a direct reply-to, where the broker does not say whether the message arrived; the asker must name a queue"
+		return to.String() + " is a direct reply-to: the broker does not report whether the message arrived; the requester must name a queue"
 	}
 	return to.String() + " is not on the allow-list"
 }
@@ -265,7 +265,7 @@ func (s *session) refused(p *publication, err error) {
 	case p.course == deadLetter && !p.enclosed:
 		s.forwarder.publish(p.asRecord())
 	default:
-		s.log.Error("message stays in its queue, since the broker takes it nowhere", "message_id", m.id(),
+		s.log.Error("broker accepts the message in no queue; it stays where it is", "message_id", m.id(),
 			"bytes", len(m.delivery.Body), "queue", m.unacked.consumer.queue, "again_in", s.opts.HandBack, "error", err)
 		m.unacked.stranded.Store(true)
 		m.delivery.Body, m.staged.Message.Publishing.Body = nil, nil // in an ordered queue the message holds its key

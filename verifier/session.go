@@ -101,7 +101,7 @@ func (v *Verifier) open(ctx context.Context, proven *driver.Proven) (_ *session,
 		return nil, err
 	}
 	for _, queue := range missing {
-		s.log.Info("queue made, since it did not exist", "queue", queue)
+		s.log.Info("queue did not exist; created", "queue", queue)
 	}
 	if s.consuming, err = v.broker.Connect(ctx); err != nil {
 		return nil, err
@@ -298,7 +298,7 @@ func (s *session) watch(ctx context.Context, ending <-chan struct{}) error {
 		case <-ending:
 			ending, late = nil, time.After(s.opts.Drain+lastAcks)
 		case <-late:
-			return fmt.Errorf("the end is not through after %v", s.opts.Drain+lastAcks)
+			return fmt.Errorf("drain did not finish within %v", s.opts.Drain+lastAcks)
 		}
 	}
 }
@@ -314,7 +314,7 @@ func (s *session) drain(ctx context.Context) error {
 				return nil
 			case <-late:
 				left := s.forwarder.moving.value() + s.forgetting.value()
-				return errors.Join(fmt.Errorf("%d messages are not through after %v", left, s.opts.Drain), s.finish())
+				return errors.Join(fmt.Errorf("%d messages not finished within %v", left, s.opts.Drain), s.finish())
 			}
 		}
 		if s.reunite() == 0 {

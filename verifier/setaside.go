@@ -87,7 +87,7 @@ func (s *session) giveBack(now time.Time) {
 	if len(back) == 0 {
 		return
 	}
-	s.log.Warn("messages are handed back, since they could be neither forwarded nor set aside", "messages", len(back), "after", most)
+	s.log.Warn("messages requeued: neither forwarded nor set aside in time", "messages", len(back), "after", most)
 	for _, m := range back {
 		m.unacked.back.Store(true)
 	}

@@ -22,7 +22,7 @@ func newSideCalls() sideCalls {
 func newSideJobs(logger *slog.Logger) sideJobs {
 	return sideJobs{
 		forget:  sidejob.New("forget", logger),
-		stage:   sidejob.NewAwaited("stage", "carried messages of which no queue has a copy wait until this works", logger),
+		stage:   sidejob.NewAwaited("stage", "carried messages without a copy in a queue wait until the job works", logger),
 		touch:   sidejob.New("touch", logger),
 		sweep:   sidejob.New("sweep", logger),
 		explain: sidejob.New("explain", logger),

@@ -346,7 +346,7 @@ func (g *stager) walk(ctx context.Context, position *driver.DueRow, limit, most 
 // beginAnew forgets all rows when the database's clock has gone back, as in a failover to another
 // server: the old times no longer show which rows were seen before a marker.
 func (g *stager) beginAnew(at time.Time) error {
-	err := fmt.Errorf("the database's clock has gone back by %v; all due rows are looked for anew", g.at.Sub(at))
+	err := fmt.Errorf("the database's clock went back by %v; searching all due rows again", g.at.Sub(at))
 	clear(g.candidates)
 	g.at, g.full, g.more, g.recent, g.all = time.Time{}, time.Time{}, time.Time{}, driver.DueRow{}, driver.DueRow{}
 	g.allLimit, g.reach = dueLimit, fullReach
@@ -365,7 +365,7 @@ func (g *stager) readPage(ctx context.Context, after driver.DueRow, limit int, p
 		return a, err
 	})
 	if err != nil {
-		return nil, at, fmt.Errorf("look for carried messages to stage: %w", err)
+		return nil, at, fmt.Errorf("search carried messages to stage: %w", err)
 	}
 	return a.page, a.at, nil
 }
@@ -542,9 +542,9 @@ func (g *stager) stageable(claimed []driver.Carried) (stageable []driver.Carried
 		switch {
 		case err != nil:
 		case message.ID != c.ID:
-			err = fmt.Errorf("its record has the ID %s", message.ID)
+			err = fmt.Errorf("the record has the ID %s", message.ID)
 		case message.OrderKey != "":
-			err = errors.New("it has an order key, so no row may carry it")
+			err = errors.New("the message has an order key, so no row may carry it")
 		case !message.Carried:
 			c.Message, err = g.marked(c.Message)
 		}

@@ -134,7 +134,7 @@ func (v *Verifier) stopped(s *session, err error) error {
 	v.now.end(err)
 	v.forgetter.last()
 	if s != nil && err != nil {
-		v.opts.Logger.Warn("verifier stopped; what is unacked is handed back", "queue", v.opts.Topology.Queue, "error", err)
+		v.opts.Logger.Warn("verifier stopped before draining; unacked messages are requeued", "queue", v.opts.Topology.Queue, "error", err)
 		return fmt.Errorf("stop verifier: %w: %w", ErrNotDrained, err)
 	}
 	v.opts.Logger.Info("verifier stopped", "queue", v.opts.Topology.Queue)
@@ -149,7 +149,7 @@ func (v *Verifier) start(ctx context.Context) (*session, error) {
 	}
 	if reason := v.ledger.FellBack(); reason != nil {
 		v.fellBack.Do(func() {
-			v.opts.Logger.Warn("the ledger waits in its second way, since the first failed the proof", "ledger", v.ledger.Identity().String(), "reason", reason)
+			v.opts.Logger.Warn("waiting lookup failed the proof; using its fallback", "ledger", v.ledger.Identity().String(), "reason", reason)
 		})
 	}
 	s, err := v.open(ctx, proven)
@@ -197,7 +197,7 @@ func (v *Verifier) prove(ctx context.Context) (*driver.Proven, error) {
 // unclaimed logs once that verifiers of another ledger are not kept from the queue.
 func (v *Verifier) unclaimed(err error) {
 	v.noClaim.Do(func() {
-		v.opts.Logger.Info("verifiers of another ledger are not kept from the queue; give the login the rights to configure and read the ledger queue",
+		v.opts.Logger.Info("cannot keep verifiers of another ledger from the queue; give the login the rights to configure and read the ledger queue",
 			"queue", v.opts.Topology.Queue, "ledger_queue", v.opts.Topology.LedgerQueue(), "error", err)
 	})
 }

@@ -51,7 +51,7 @@ func TestReadyNamesTheMissingServers(t *testing.T) {
 
 	brokerValve.HoldReplies()
 	brokerValve.Cut()
-	p.AwaitEndpoint("/readyz", 503, "broker: no connection, or it refuses something\nsession: none; see the log\n")
+	p.AwaitEndpoint("/readyz", 503, "broker: no connection, or the broker refuses an operation\nsession: none; see the log\n")
 	phase(`"state":"failing"`, `"error":"`, "broker unavailable")
 	brokerValve.Release()
 	p.AwaitEndpoint("/readyz", 200, "ok\n")
@@ -101,7 +101,7 @@ func TestNotReadyWhileDraining(t *testing.T) {
 			s.WaitDepth(target, 1)
 			p.Signal(c.signal)
 			if c.code == 0 {
-				p.AwaitEndpoint("/readyz", 503, "stopping: what has been judged is being forwarded\n")
+				p.AwaitEndpoint("/readyz", 503, "stopping: forwarding the judged messages\n")
 				if code, _ := p.Endpoint("/livez"); code != 200 {
 					t.Errorf("livez: %d", code)
 				}

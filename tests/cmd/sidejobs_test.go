@@ -85,9 +85,9 @@ func TestMessagesDependOnNothingBesideThem(t *testing.T) {
 		said := job
 		switch {
 		case job == "job=stage":
-			said = `side job fails; carried messages of which no queue has a copy wait until this works" ` + job
+			said = `side job fails; carried messages without a copy in a queue wait until the job works" ` + job
 		case strings.HasPrefix(job, "job="):
-			said = `side job fails; messages do not wait for it" ` + job
+			said = `side job fails; no message waits for it" ` + job
 		}
 		if n := strings.Count(log, said); n != 1 {
 			t.Errorf("the log says %d times %s:\n%s", n, said, log)

@@ -50,7 +50,7 @@ func TestTheVerifierJudgesRightWhereHintsAreIgnored(t *testing.T) {
 	if n := s.Depth(queue) + s.Depth(s.Topology.DeadQueue()) + s.Rows(); n != 0 {
 		t.Errorf("%d messages or rows too many", n)
 	}
-	if said := strings.Count(own.String(), "second way"); said != 1 {
+	if said := strings.Count(own.String(), "using its fallback"); said != 1 {
 		t.Errorf("the verifier's logger has it %d times, must be once:\n%s", said, own.String())
 	}
 	if global.Len() > 0 {

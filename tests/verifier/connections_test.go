@@ -161,7 +161,7 @@ func TestMessagesGoBackWhileNothingCanBePublished(t *testing.T) {
 	login, valve := behindValve(t, s)
 	back := make(chan struct{}, 1000)
 	v := s.Verify(verifier.Options{HandBack: time.Second, Patience: time.Second, ConfirmTimeout: 2 * time.Second,
-		Logger: slog.New(logSignal{slog.DiscardHandler, "messages are handed back", back})})
+		Logger: slog.New(logSignal{slog.DiscardHandler, "messages requeued", back})})
 	expectAll(t, s, queue, goodBatch(s, queue, 10))
 	servertest.LimitConnections(t, login, "user", 1)
 	valve.CutLast() // the publishing connection is opened last

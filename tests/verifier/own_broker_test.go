@@ -99,7 +99,7 @@ func testTooLarge(t *testing.T, broker *servers.RabbitMQ, limit func(bytes int))
 	limit(66_000)
 	refusals := make(chan struct{}, 1000)
 	v := s.Verify(verifier.Options{Patience: 200 * time.Millisecond, HandBack: time.Second,
-		Logger: slog.New(logSignal{slog.DiscardHandler, "message stays in its queue", refusals})})
+		Logger: slog.New(logSignal{slog.DiscardHandler, "broker accepts the message in no queue", refusals})})
 	expectAll(t, s, queue, ids)
 	s.Eventually("the small malformed one is dead", func() bool { return s.Depth(s.Topology.DeadQueue()) > 0 })
 	s.Eventually("each of the four is refused again and again", func() bool { return len(refusals) >= 12 })

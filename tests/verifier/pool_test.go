@@ -36,7 +36,7 @@ func TestAServerThatOpensNoFurtherConnectionEndsNoSession(t *testing.T) {
 		add(want, ids...)
 	}
 	v := s.Verify(verifier.Options{Logger: slog.New(slog.NewTextHandler(&limited.log, nil))})
-	s.Eventually("the server refuses a connection", func() bool { return len(limited.log.with("opens no further connection")) > 0 })
+	s.Eventually("the server refuses a connection", func() bool { return len(limited.log.with("refuses further connections")) > 0 })
 	for range 3 {
 		expectAll(t, s, queue, goodBatch(s, queue, messages))
 	}

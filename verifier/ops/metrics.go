@@ -35,27 +35,27 @@ func newMetrics(of *Monitor) *metrics {
 	m := &metrics{
 		of: of,
 		deadLetters: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "twoqueue_dead_letters_total",
-			Help: "Messages put into the dead queue, by the reason that they carry."}, []string{"reason"}),
+			Help: "Messages moved to the dead queue, by reason."}, []string{"reason"}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "twoqueue_session_failures_total",
 			Help: "Sessions that ended, or could not start, by cause."}, []string{"cause"}),
 		lastForward: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twoqueue_last_forward_timestamp_seconds",
-			Help: "When a target confirmed a message the last time, in seconds since 1970; 0: not yet."}),
+			Help: "Time of the last confirm of a message at a target, in seconds since 1970; 0: none yet."}),
 		staged: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "twoqueue_staged_to_forwarded_seconds",
-			Help:    "From when a sender was given a message, by its clock, until its target had confirmed it. The rest of the sender's transaction is part of it: nobody learns the time of a commit.",
+			Help:    "Time from a message's staging, by the sender's clock, to the confirm at its target. It includes the rest of the sender's transaction, because the time of a COMMIT is unknown.",
 			Buckets: buckets}),
 		judged: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "twoqueue_judged_to_forwarded_seconds",
-			Help:    "From the moment at which the verifier saw that a message's transaction had committed until its target had confirmed it.",
+			Help:    "Time from the lookup that found a message's transaction committed to the confirm at its target.",
 			Buckets: buckets}),
 		due: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twoqueue_carried_due",
-			Help: "Rows of the ledger that carry a message whose stage time has come, when the database was asked the last time; 500 means that many or more. In a backlog most of these messages are in the queues; after an outage of the broker most are only in their rows."}),
+			Help: "Rows of the ledger that carry a message whose stage time has come, at the last query; 500 means 500 or more. In a backlog most of these messages are in the queues; after an outage of the broker most are only in their rows."}),
 		oldestDue: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twoqueue_carried_oldest_due_seconds",
-			Help: "Time since the stage time of the first of these rows, by the database's clock, when the database was asked the last time; 0 if none is due."}),
+			Help: "Time since the earliest stage time of these rows, by the database's clock, at the last query; 0 if none is due."}),
 		orphans: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twoqueue_orphan_rows",
-			Help: "Rows of the ledger that are old enough for the sweep, when the database was asked the last time; 1000 means that many or more."}),
+			Help: "Rows of the ledger that are old enough for the sweep, at the last query; 1000 means 1000 or more."}),
 		sampled: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twoqueue_sample_timestamp_seconds",
-			Help: "When the database answered the last time how many carried messages are due, in seconds since 1970; 0: not yet."}),
+			Help: "Time of the last successful query for due carried messages, in seconds since 1970; 0: none yet."}),
 		sampleFailed: prometheus.NewCounter(prometheus.CounterOpts{Name: "twoqueue_sample_failures_total",
-			Help: "Times that the database did not tell how many carried messages are due or rows are orphans."}),
+			Help: "Failed queries for due carried messages or for orphan rows."}),
 	}
 	for _, reason := range wire.DeadReasons() { // the label values exist from the start
 		m.deadLetters.WithLabelValues(reason)
@@ -123,26 +123,26 @@ func seconds(from, to time.Time) float64 { return max(0, to.Sub(from).Seconds())
 type present struct{ of *Monitor }
 
 var (
-	messagesDesc  = desc("twoqueue_messages_total", "Messages that the verifier has done with, by verdict. set_aside is no verdict: the message waited for long and was moved to the waiting queue, and a verifier takes it up again.", "verdict")
-	restagedDesc  = desc("twoqueue_restaged_total", "Messages that their rows carry, and that have been staged from there: their first copies were lost, or there were none.")
+	messagesDesc  = desc("twoqueue_messages_total", "Messages finished by the verifier, by verdict. set_aside is no verdict: the message waited for long and was moved to the waiting queue, where verifiers consume it again.", "verdict")
+	restagedDesc  = desc("twoqueue_restaged_total", "Carried messages staged from their rows: their first copies were lost, or there were none.")
 	sweptDesc     = desc("twoqueue_swept_total", "Orphan rows removed from the ledger.")
 	undeletedDesc = desc("twoqueue_rows_undeleted", "Ledger rows of delivered messages that could not be deleted yet: locked, or the database refuses.")
-	abandonedDesc = desc("twoqueue_rows_abandoned_total", "Ledger rows of delivered messages that could not be deleted, and are no longer tried. The sweep removes plain ones; carried messages are delivered again.")
-	unstageDesc   = desc("twoqueue_rows_unstageable", "Ledger rows that carry a message which the verifier could not stage: the broker refuses it, or its record cannot be read; 10000 means that many or more.")
-	delayedDesc   = desc("twoqueue_delayed_messages", "Delayed messages (Message.NotBefore) whose time had not come when the database was asked the last time; 10000 means that many or more.")
-	nextDesc      = desc("twoqueue_delayed_next_timestamp_seconds", "The time of the next of these messages, by the database's clock, in seconds since 1970; 0 if none waits.")
-	overdueDesc   = desc("twoqueue_unpublished_oldest_due_seconds", "Time since the stage time of the first row that is due and of which no copy was published, when the database was asked the last time: a delayed message, or one that was recorded while the broker was out; 0 if there is none.")
-	sessionsDesc  = desc("twoqueue_sessions_total", "Sessions started, each with a proof that has passed.")
-	runningDesc   = desc("twoqueue_session_running", "1 if there is a session, else 0. A session notices that the database is away when it has something to judge.")
-	usableDesc    = desc("twoqueue_database_usable", "1 if the ledger's database was usable when it was asked the last time, else 0.")
-	blockedDesc   = desc("twoqueue_broker_blocked", "1 while nothing can be published, else 0. Either the broker allows no connection, or it has a memory or disk alarm. The broker tells a worker of an alarm when the worker publishes.")
+	abandonedDesc = desc("twoqueue_rows_abandoned_total", "Ledger rows of delivered messages that could not be deleted, and are no longer retried. The sweep removes plain ones; carried messages are delivered again.")
+	unstageDesc   = desc("twoqueue_rows_unstageable", "Ledger rows that carry a message which the verifier could not stage: the broker refuses it, or its record cannot be read; 10000 means 10000 or more.")
+	delayedDesc   = desc("twoqueue_delayed_messages", "Delayed messages (Message.NotBefore) whose time had not come at the last query; 10000 means 10000 or more.")
+	nextDesc      = desc("twoqueue_delayed_next_timestamp_seconds", "Time of the next delayed message, by the database's clock, in seconds since 1970; 0 if none waits.")
+	overdueDesc   = desc("twoqueue_unpublished_oldest_due_seconds", "Time since the earliest stage time of a due row without a published copy, at the last query: a delayed message, or a message recorded while the broker was out; 0 if there is none.")
+	sessionsDesc  = desc("twoqueue_sessions_total", "Sessions started, each after a passed proof.")
+	runningDesc   = desc("twoqueue_session_running", "1 if there is a session, else 0. A session notices a lost database only when it has messages to judge.")
+	usableDesc    = desc("twoqueue_database_usable", "1 if the ledger's database was usable at the last check, else 0.")
+	blockedDesc   = desc("twoqueue_broker_blocked", "1 while nothing can be published, else 0. Either the broker refuses a connection, or it has a memory or disk alarm. The broker reports an alarm to a worker when the worker publishes.")
 	heldDesc      = desc("twoqueue_messages_held", "Messages held: taken from a queue, and not yet forwarded, dropped, dead-lettered or set aside.")
-	waitingDesc   = desc("twoqueue_messages_waiting", "Messages held that wait, by reason: transaction (an open one), evidence (they look rolled back, and nothing shows yet that the senders commit on this database server), full, unroutable or stuck (their targets take nothing), too_large (for the broker by now: max_message_size was lowered).", "reason")
-	oldestDesc    = desc("twoqueue_oldest_waiting_age_seconds", "Time since the staging of the message that has waited longest for an open transaction, among the messages that this verifier holds; 0 if none waits.")
+	waitingDesc   = desc("twoqueue_messages_waiting", "Messages held that wait, by reason: transaction (an open one), evidence (they look rolled back, and nothing shows yet that the senders commit on this database server), full, unroutable or stuck (their targets take nothing), too_large (the broker's max_message_size was lowered).", "reason")
+	oldestDesc    = desc("twoqueue_oldest_waiting_age_seconds", "Time since the staging of the held message that has waited longest for an open transaction; 0 if none waits.")
 	settlingDesc  = desc("twoqueue_settles_in_flight", "Lookups that wait in the database for the end of a transaction.")
 	targetsDesc   = desc("twoqueue_targets_unavailable", "Targets that take nothing at present, by reason: full (nack), unroutable (missing), stuck (no confirms).", "reason")
-	keysDesc      = desc("twoqueue_keys_waiting", "Order keys of which messages wait for an earlier one.")
-	evidenceDesc  = desc("twoqueue_waiting_for_evidence_seconds", "For how long messages have waited for evidence; 0 if none waits for it.")
+	keysDesc      = desc("twoqueue_keys_waiting", "Order keys whose messages wait for an earlier one.")
+	evidenceDesc  = desc("twoqueue_waiting_for_evidence_seconds", "Time for which messages have waited for evidence; 0 if none waits for it.")
 )
 
 func desc(name, help string, labels ...string) *prometheus.Desc {

@@ -25,20 +25,20 @@ func (m *Monitor) Ready(ctx context.Context) error {
 	}
 	state := of.verifier.State()
 	if state.Stopping {
-		return errors.New("stopping: what has been judged is being forwarded")
+		return errors.New("stopping: forwarding the judged messages")
 	}
 	var missing []error
 	if m.check(ctx, of) != nil {
 		missing = append(missing, errors.New("database: not reachable, or not usable as a ledger"))
 	}
 	if state.Blocked != "" {
-		missing = append(missing, errors.New("broker: takes no messages, or allows no connection to publish; see its alarms and its limits of connections"))
+		missing = append(missing, errors.New("broker: accepts no messages, or refuses a connection to publish; see its alarms and its connection limits"))
 	}
 	if foreign := m.foreign.stream(time.Now()); foreign != "" {
 		missing = append(missing, errors.New(foreign))
 	}
 	if !state.WithheldSince.IsZero() && time.Since(state.WithheldSince) > withheldPatience {
-		missing = append(missing, errors.New("evidence: messages look rolled back, and nothing shows that the senders commit on this database server: is it a copy, or an old primary? They wait"))
+		missing = append(missing, errors.New("evidence: messages that look rolled back wait; nothing shows that the senders commit on this database server. Is the server a copy, or an old primary?"))
 	}
 	if state.DeleteErr != nil {
 		missing = append(missing, errors.New("database: refuses to delete the rows of delivered messages; see the log"))
@@ -48,15 +48,15 @@ func (m *Monitor) Ready(ctx context.Context) error {
 		if state.Err != nil {
 			switch CauseOf(state.Err) {
 			case Broker:
-				missing = append(missing, errors.New("broker: no connection, or it refuses something"))
+				missing = append(missing, errors.New("broker: no connection, or the broker refuses an operation"))
 			case Queue:
-				missing = append(missing, errors.New("broker: a queue is not as it must be"))
+				missing = append(missing, errors.New("broker: a queue has other properties than it must have"))
 			case Proof:
 				if errors.Is(state.Err, bridge.ErrOtherInstance) {
-					missing = append(missing, errors.New("database: two servers answer under its address, or it was restarted"))
+					missing = append(missing, errors.New("database: two servers answer at its address, or the server was restarted"))
 					break
 				}
-				missing = append(missing, errors.New("proof: the database is not to be trusted"))
+				missing = append(missing, errors.New("proof: the database failed the proof"))
 			}
 			text = "session: none; see the log"
 		}

@@ -21,7 +21,7 @@ type report struct {
 	Session  *time.Time `json:"session,omitempty"`
 	Sessions int64      `json:"sessions"`
 	Error    string     `json:"error,omitempty"`   // why there is no session, or why the database is not usable
-	Blocked  string     `json:"blocked,omitempty"` // why the broker takes no messages
+	Blocked  string     `json:"blocked,omitempty"` // why the broker accepts no messages
 
 	Foreign string `json:"foreign,omitempty"` // messages of another ledger keep coming
 

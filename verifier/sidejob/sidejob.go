@@ -36,7 +36,7 @@ type Job struct {
 
 // New returns a job that no message waits for. name is its name in the log.
 func New(name string, logger *slog.Logger) *Job {
-	return NewAwaited(name, "messages do not wait for it", logger)
+	return NewAwaited(name, "no message waits for it", logger)
 }
 
 // NewAwaited returns a job that messages wait for. If it fails, the log also has the text waiting,

@@ -173,7 +173,7 @@ function table(id, heading, columns, rows, none) {
 const phases = {
   starting: 'database and broker have not both answered yet',
   failing: 'nothing is judged',
-  stopping: 'what has been judged is being forwarded',
+  stopping: 'forwarding the judged messages',
 };
 
 function show(r) {
@@ -186,7 +186,7 @@ function show(r) {
     ? `since ${when(r.session)}${r.sessions > 1 ? `, session ${number.format(r.sessions)}` : ''}`
       + (r.targets_held === 1 ? '; 1 target takes nothing' : r.targets_held ? `; ${number.format(r.targets_held)} targets take nothing` : '') : phases[r.state] || '');
   const trouble = r.error ? `${r.session ? 'The database' : 'The last session'}: ${r.error}` : r.blocked ? `Nothing can be published: ${r.blocked}` : r.foreign ? r.foreign
-    : r.withheld_since ? `Messages that look rolled back are waiting for evidence, since ${when(r.withheld_since)}: in this session no message was found that a sender has committed on this database server. Is it a copy, or an old primary?` : '';
+    : r.withheld_since ? `Messages that look rolled back are waiting for evidence, since ${when(r.withheld_since)}: in this session no message has been found that a sender committed on this database server. Is the server a copy, or an old primary?` : '';
   byID('error').hidden = !trouble;
   setText(byID('error'), trouble);
 
@@ -203,8 +203,8 @@ function show(r) {
     ['Program', '', (h) => h.program, (h) => [h.login, h.host].filter(Boolean).join(' from ')],
     ['State', '', (h) => h.state],
     ['Last statement', 'code', (h) => h.statement],
-  ], t.open, t.error ? `The database does not tell: ${t.error}`
-    : t.known ? 'None that the login may see.' : 'This database cannot tell whose transactions are open.');
+  ], t.open, t.error ? `The database did not answer the query: ${t.error}`
+    : t.known ? 'None that the login may see.' : 'This database does not report whose transactions are open.');
   table('oldest', 'oldest-h', [
     ['Has waited', 'time', (m) => since(r.now, m.since)],
     ['Target', '', (m) => m.target],
@@ -261,7 +261,7 @@ function age() {
     : paused ? `paused; ${span(seconds)} old` : stale ? `${span(seconds)} old` : 'up to date');
   const e = byID('stale');
   e.hidden = paused || !stale;
-  setText(e, e.hidden ? '' : 'The worker does not answer. What is below is old; trying again.');
+  setText(e, e.hidden ? '' : 'The worker does not answer. The data below is old; trying again.');
 }
 
 const isPaused = () => byID('pause').getAttribute('aria-pressed') === 'true';
