@@ -14,10 +14,13 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/migrate"
+	"github.com/twoqueue/twoqueue/bridge/mysql"
 	"github.com/twoqueue/twoqueue/bridge/watermillbridge"
 	"github.com/twoqueue/twoqueue/idempotency"
 	"github.com/twoqueue/twoqueue/sender"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+	"github.com/twoqueue/twoqueue/tests/stage"
 )
 
 // publish commits messages to a topic.
@@ -157,19 +160,48 @@ func TestASubscriberHandlesOnce(t *testing.T) {
 
 	t.Run("a message that cannot be sent rolls it back", func(t *testing.T) {
 		messages, _ := w.subscribe(t, "mute", watermillbridge.SubscriberOptions{Sender: w.sender})
-		w.publish(t, "mute", text("mute"))
-		msg := servertest.Next(t, "the message", messages)
-		bill(t, msg, "mute")
-		refused := message.NewMessageWithContext(msg.Context(), "", nil)
-		refused.Metadata.Set(strings.Repeat("x", 300), "a name that is too long")
-		if err := watermillbridge.NewPublisher(nil).Publish("answers", refused); !errors.Is(err, bridge.ErrInvalidMessage) {
-			t.Errorf("error %v", err)
+		for _, key := range []string{strings.Repeat("x", 300), "x-death"} { // refused by the sender and by the Publisher
+			w.publish(t, "mute", text("mute"))
+			msg := servertest.Next(t, "the message", messages)
+			bill(t, msg, "mute")
+			refused := message.NewMessageWithContext(msg.Context(), "", nil)
+			refused.Metadata.Set(key, "a name that is too long or reserved")
+			if err := watermillbridge.NewPublisher(nil).Publish("answers", refused); !errors.Is(err, bridge.ErrInvalidMessage) {
+				t.Errorf("error %v", err)
+			}
+			msg.Ack() // all the same
+			servertest.Next(t, "the message again", messages).Ack()
+			w.empty("mute")
 		}
-		msg.Ack() // all the same
-		servertest.Next(t, "the message again", messages).Ack()
-		w.empty("mute")
 		if n := w.invoices(t, "mute"); n != 0 {
 			t.Errorf("%d invoices without their message", n)
+		}
+	})
+
+	t.Run("without a message ID, as from watermill-amqp, the UUID is the key", func(t *testing.T) {
+		messages, _ := w.subscribe(t, "plain", watermillbridge.SubscriberOptions{})
+		for _, id := range []string{"17", "17", "18"} {
+			p := amqp.Publishing{Headers: amqp.Table{watermillbridge.HeaderUUID: id}}
+			if err := w.Channel.PublishWithContext(t.Context(), "", "plain", true, false, p); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, want := range []string{"17", "18"} {
+			if msg := servertest.Next(t, "message "+want, messages); msg.UUID != want || !msg.Ack() {
+				t.Errorf("UUID %q, must be %q", msg.UUID, want)
+			}
+		}
+		w.empty("plain")
+	})
+
+	t.Run("a changed payload does not come again", func(t *testing.T) {
+		messages, _ := w.subscribe(t, "changed", watermillbridge.SubscriberOptions{})
+		w.publish(t, "changed", text("changed"))
+		msg := servertest.Next(t, "the message", messages)
+		copy(msg.Payload, "SECRET!")
+		msg.Nack()
+		if msg := servertest.Next(t, "the message again", messages); string(msg.Payload) != "changed" || !msg.Ack() {
+			t.Errorf("payload %q", msg.Payload)
 		}
 	})
 
@@ -287,6 +319,55 @@ func TestASubscriberHandlesOnce(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// InnoDB ends a transaction at a deadlock. Later statements are committed one by one, and so would be
+// the record of a message that the handler has published.
+func TestATransactionThatTheServerHasEndedSendsNothing(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.MariaDB)
+	if err := migrate.Inbox(t.Context(), s.DB, migrate.MySQL); err != nil {
+		t.Fatal(err)
+	}
+	inbox, err := mysql.OpenInbox(t.Context(), s.DB)
+	if err != nil {
+		t.Fatal(err)
+	}
+	deadlock := servertest.NewDeadlock(t, s.DB)
+	log := stage.Logger(t)
+	sub, err := watermillbridge.NewSubscriber(s.Broker, s.DB, inbox, "billing", &watermillbridge.SubscriberOptions{
+		Sender: s.Sender, Receiver: idempotency.ReceiverOptions{Logger: log}, Guard: idempotency.Options{Logger: log}, Consumer: idempotency.ConsumerOptions{Logger: log},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	messages, err := sub.Subscribe(t.Context(), "orders")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sub.Close()
+	if err := s.Channel.PublishWithContext(t.Context(), "", "orders", true, false, amqp.Publishing{MessageId: "17"}); err != nil {
+		t.Fatal(err)
+	}
+	publish := func(msg *message.Message) {
+		if err := watermillbridge.NewPublisher(nil).Publish("invoices", message.NewMessageWithContext(msg.Context(), "", nil)); err != nil {
+			t.Fatal(err)
+		}
+		msg.Ack()
+	}
+	msg := servertest.Next(t, "the message", messages)
+	_ = deadlock(servertest.InTx(msg.Context(), watermillbridge.TxFromContext(msg.Context())))
+	publish(msg)
+	msg = servertest.Next(t, "the message again", messages)
+	if depth, rows := s.Depth("staging"), s.Rows(); depth != 0 || rows != 0 {
+		t.Errorf("%d messages are staged and %d IDs recorded", depth, rows)
+	}
+	publish(msg)
+	s.WaitDepth("staging", 1)
+	s.Eventually("orders is empty", func() bool { return s.Depth("orders") == 0 })
+	if n := s.Rows(); n != 1 {
+		t.Errorf("%d IDs recorded", n)
+	}
 }
 
 func TestTheExampleBills(t *testing.T) {

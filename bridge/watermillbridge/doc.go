@@ -69,8 +69,18 @@
 // message that fails holds up the messages behind it. With several workers it waits in a retry queue.
 // The middleware Reasons, or the function Nack, gives the reason: a deadlock or an
 // idempotency.RetryLater then does not count, and a backoff.Permanent ends the attempts.
-// idempotency.Attempt returns the number of the attempt. Do not use Watermill's middleware Retry for
-// failed statements: on PostgreSQL the transaction accepts no statement after a failed one.
+// idempotency.Attempt returns the number of the attempt.
+//
+// An Ack commits all that the handler did, also if a middleware hid its error. So do not use Watermill's
+// middlewares that hide an error or call the handler again in the same transaction: Retry, Duplicator,
+// PoisonQueue, IgnoreErrors. The statements and messages of the failed call would be committed with the
+// rest, and on PostgreSQL the transaction accepts no statement after a failed one. Let the router nack
+// the message: the Guard tries again, and has a dead queue. InstantAck commits before the handler works.
+//
+// On MySQL and MariaDB a deadlock ends the transaction, and so does a statement such as CREATE TABLE. If
+// the handler acks nevertheless, its messages do not go out, and the message comes again. But statements
+// after the end are committed, and after a CREATE TABLE the statements before it and the claim too: then
+// the message is acked as handled, without its handler's messages.
 //
 // Each topic has one queue, which all subscriptions to the topic share, so there are no consumer groups.
 // For a group, bind a queue of its own to an exchange (PublisherOptions.Target), and return that queue's
@@ -85,6 +95,8 @@
 //
 // The message-id is an ID that the sender makes in each Publish, and the receiver claims that ID. So
 // a UUID that is published twice is handled twice, unless SubscriberOptions.Guard.Key returns the UUID.
+// Package watermill-amqp sends no message-id. Then the receiver claims the UUID, and a UUID that is
+// published twice is handled once.
 //
 // Publish refuses metadata that would not arrive, with bridge.ErrInvalidMessage: keys that begin with
 // x-bridge-, keys that brokers add, such as x-death, and more than bridge.Message allows.

@@ -1,6 +1,7 @@
 package watermillbridge
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 	"strings"
@@ -33,13 +34,21 @@ func received(d amqp.Delivery) *message.Message {
 	if !ok {
 		id = d.MessageId
 	}
-	msg := message.NewMessage(id, d.Body)
+	msg := message.NewMessage(id, bytes.Clone(d.Body)) // the handler may change it, and d may be kept
 	for key, value := range d.Headers {
 		if text, ok := value.(string); ok && !lost(key) {
 			msg.Metadata[key] = text
 		}
 	}
 	return msg
+}
+
+// keyOf is the default of Guard.Key. Package watermill-amqp sends a UUID and no message ID.
+func keyOf(d amqp.Delivery) (string, error) {
+	if id, ok := d.Headers[HeaderUUID].(string); ok && d.MessageId == "" {
+		return id, nil
+	}
+	return d.MessageId, nil
 }
 
 // lost reports whether metadata with this key would not arrive as a header: this package or the

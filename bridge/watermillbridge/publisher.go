@@ -67,6 +67,7 @@ func (p *Publisher) publish(topic string, msg *message.Message) error {
 	}
 	content, err := publishing(msg)
 	if err != nil {
+		_, _ = tx.Send(bridge.Message{}) // fails too, so the transaction cannot commit without msg
 		return err
 	}
 	target := p.opts.Target(topic)

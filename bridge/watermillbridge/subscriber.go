@@ -33,7 +33,8 @@ type SubscriberOptions struct {
 	// otherwise a Consumer does not use them.
 	Receiver idempotency.ReceiverOptions
 
-	// Guard are the options of each queue's Guard. Its Queues must be nil. If one of DeadLetterExchange,
+	// Guard are the options of each queue's Guard. Its Queues must be nil. Without Key the key is the
+	// message ID, and in a message without one the UUID of watermill-amqp. If one of DeadLetterExchange,
 	// DeadLetter and HandBack is set, no queue is declared: the topic's queue must exist.
 	// Default: queues are declared (idempotency.DeclareReceiver), and failed messages wait in them.
 	Guard idempotency.Options
@@ -148,6 +149,9 @@ func (s *Subscriber) guard(ctx context.Context, queue string) (*idempotency.Guar
 		}
 		opts.Queues = queues
 	}
+	if opts.Key == nil {
+		opts.Key = keyOf
+	}
 	return idempotency.New(s.inbox, s.consumer+"/"+queue, &opts)
 }
 
@@ -163,7 +167,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	stopping, stop := context.WithCancel(ctx)
 	unlink := context.AfterFunc(s.closing, stop)
 	queue := s.opts.Queue(topic)
-	sub := &subscription{db: s.db, sender: s.opts.Sender, stopping: stopping, out: make(chan *message.Message)}
+	sub := &subscription{db: s.db, inbox: s.inbox, sender: s.opts.Sender, stopping: stopping, out: make(chan *message.Message)}
 	consumer, err := idempotency.NewConsumer(s.broker, queue, sub.handle, &s.opts.Consumer)
 	if err == nil {
 		sub.guard, err = s.guard(stopping, queue)
@@ -218,6 +222,7 @@ func (s *Subscriber) Close() error {
 // A subscription delivers the messages of one queue.
 type subscription struct {
 	db       *sql.DB
+	inbox    driver.Inbox
 	guard    *idempotency.Guard
 	sender   *sender.Sender // nil: the transactions cannot send
 	stopping context.Context
@@ -289,6 +294,14 @@ func (sub *subscription) attempt(ctx context.Context, tx *sql.Tx, d amqp.Deliver
 	end()
 	if outbox == nil {
 		return nil
+	}
+	// Before the outbox records, because outside of a transaction a Record commits at once. The Guard
+	// leaves the fence again before its COMMIT.
+	if err := sub.inbox.Leave(ctx, bridge.SQL(tx)); err != nil {
+		return err
+	}
+	if err := sub.inbox.Enter(ctx, bridge.SQL(tx)); err != nil {
+		return err
 	}
 	return outbox.Confirm(ctx) // rule 2 of package bridge
 }
