@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/twoqueue/twoqueue/bridge/internal/schema"
 )
 
 // A Role is the task of a login. Each role should have a login of its own.
@@ -45,38 +47,51 @@ var tableRights = map[Role]struct {
 // onInbox matches a right on a table of the inbox.
 var onInbox = regexp.MustCompile(`\bON bridge_(inbox|mark|kept)`)
 
+func partOf(right string) Part {
+	if onInbox.MatchString(right) {
+		return InboxPart
+	}
+	return LedgerPart
+}
+
 // Rights returns the least rights of a role's login in a database of this kind, each in the form
 // between GRANT and TO. database is the database's name as written in a statement, which MySQL
 // needs for Migrator. ledger and inbox are the schemas of the two parts' tables, and the rights
-// name them; for "" they are on public or dbo, and name the tables alone. Grant the rights after
-// the migration, in the tables' database. With an own table (bridge.OwnTable) sender and verifier
-// also need SELECT on it. SQLite has no logins, which is an error.
-func Rights(dialect Dialect, role Role, database string, ledger, inbox Schema) ([]string, error) {
+// name them; for "" they are on public or dbo, and name the tables alone. parts leaves out the rights on
+// other parts, whose tables are in another database; without parts both are included. Grant the
+// rights after the migration, in the tables' database. With an own table (bridge.OwnTable) sender
+// and verifier also need SELECT on it. SQLite has no logins, which is an error.
+func Rights(dialect Dialect, role Role, database string, ledger, inbox Schema, parts ...Part) ([]string, error) {
 	if !slices.Contains(Roles(), role) {
 		return nil, fmt.Errorf("role %q is not known", role)
 	}
-	ofLedger, err := ledger.in(dialect)
-	if err != nil {
-		return nil, err
-	}
-	ofInbox, err := inbox.in(dialect)
-	if err != nil {
-		return nil, err
+	in := make(map[Part]schema.Name)
+	for part, s := range map[Part]Schema{LedgerPart: ledger, InboxPart: inbox} {
+		if len(parts) > 0 && !slices.Contains(parts, part) {
+			continue
+		}
+		name, err := s.in(dialect)
+		if err != nil {
+			return nil, err
+		}
+		in[part] = name
 	}
 	var rights []string
 	for at := role; at != ""; at = tableRights[at].like {
 		rights = slices.Concat(tableRights[at].rights, rights)
 	}
+	wanted := func(part Part) bool { _, ok := in[part]; return ok }
+	rights = slices.DeleteFunc(rights, func(right string) bool { return !wanted(partOf(right)) })
 	var schemas []string // schemas that the role uses
 	standard := map[Dialect]string{PostgreSQL: "public", SQLServer: "dbo"}[dialect]
-	if role == Migrator || slices.ContainsFunc(rights, func(right string) bool { return !onInbox.MatchString(right) }) {
-		schemas = append(schemas, cmp.Or(ofLedger.Quoted(), standard))
-	}
-	if role == Migrator || slices.ContainsFunc(rights, onInbox.MatchString) {
-		schemas = append(schemas, cmp.Or(ofInbox.Quoted(), standard))
+	for _, part := range []Part{LedgerPart, InboxPart} {
+		on := func(right string) bool { return partOf(right) == part }
+		if wanted(part) && (role == Migrator || slices.ContainsFunc(rights, on)) {
+			schemas = append(schemas, cmp.Or(in[part].Quoted(), standard))
+		}
 	}
 	schemas = slices.Compact(schemas)
-	judges := role == Verifier || role == Operator
+	judges := (role == Verifier || role == Operator) && wanted(LedgerPart)
 	switch dialect {
 	case PostgreSQL:
 		for i, schema := range schemas {
@@ -112,11 +127,7 @@ func Rights(dialect Dialect, role Role, database string, ledger, inbox Schema) (
 		return nil, fmt.Errorf("%s has no logins; the permissions of the file decide", dialect)
 	}
 	for i, right := range rights {
-		if onInbox.MatchString(right) {
-			rights[i] = ofInbox.In(right)
-		} else {
-			rights[i] = ofLedger.In(right)
-		}
+		rights[i] = in[partOf(right)].In(right)
 	}
 	return rights, nil
 }

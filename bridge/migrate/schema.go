@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"fmt"
 	"io"
+	"io/fs"
+	"slices"
 
 	"github.com/cenkalti/backoff/v5"
 	"github.com/pressly/goose/v3"
@@ -31,8 +33,14 @@ func (s Schema) Check(dialect Dialect) error {
 // In returns a statement with the schema before the names of the bridge's tables. Check must accept
 // the Schema.
 func (s Schema) In(dialect Dialect, statement string) string {
+	return s.Statements(dialect)(statement)
+}
+
+// Statements returns a function that does what In does, also with tables, which are a program's own. It
+// keeps its answers, so the statements must hold no values.
+func (s Schema) Statements(dialect Dialect, tables ...string) func(statement string) string {
 	in, _ := s.in(dialect)
-	return in.In(statement)
+	return in.With(tables...).In
 }
 
 // Usage returns the right on the schema that a login on PostgreSQL needs before it sees the tables,
@@ -72,6 +80,16 @@ func (s Schema) Inbox(ctx context.Context, db *sql.DB, dialect Dialect) error {
 	return s.migrate(ctx, db, dialect, InboxPart)
 }
 
+// Tables creates or updates a program's own tables in the schema, as the function Tables does. tables
+// are the names of the tables in the statements. Each migration is one batch.
+func (s Schema) Tables(ctx context.Context, db *sql.DB, dialect Dialect, files fs.FS, part string, tables ...string) error {
+	in, err := s.in(dialect)
+	if err != nil {
+		return fmt.Errorf("migrate %s: %w", part, err)
+	}
+	return s.tables(ctx, db, dialect, files, Part(part), in.With(append(slices.Clone(tables), Part(part).versions())...))
+}
+
 // Version returns the version of a part in the schema, as the function Version does.
 func (s Schema) Version(ctx context.Context, db *sql.DB, dialect Dialect, part Part) (there, wanted int64, err error) {
 	in, err := s.in(dialect)
@@ -104,14 +122,22 @@ func (s Schema) migrate(ctx context.Context, db *sql.DB, dialect Dialect, part P
 	if err != nil {
 		return fmt.Errorf("migrate %s: %w", part, err)
 	}
+	return s.tables(ctx, db, dialect, files, part, in)
+}
+
+func (s Schema) tables(ctx context.Context, db *sql.DB, dialect Dialect, files fs.FS, part Part, in schema.Name) error {
 	if !in.IsSet() {
 		return Tables(ctx, db, dialect, files, string(part))
+	}
+	all, err := migrationsIn(files, dialect, part)
+	if err != nil {
+		return fmt.Errorf("migrate %s: %w", part, err)
 	}
 	return repeatedly(ctx, string(part), in, func() error {
 		if err := exists(ctx, db, dialect, in); err != nil {
 			return err
 		}
-		return attemptIn(ctx, db, dialect, part, in)
+		return attemptIn(ctx, db, dialect, part, all, in)
 	})
 }
 
@@ -133,11 +159,7 @@ func exists(ctx context.Context, db *sql.DB, dialect Dialect, in schema.Name) er
 
 // attemptIn runs each version as one batch: goose splits a text at semicolons and comments, which
 // the schema's name may contain.
-func attemptIn(ctx context.Context, db *sql.DB, dialect Dialect, part Part, in schema.Name) error {
-	all, err := migrations(dialect, part)
-	if err != nil {
-		return err
-	}
+func attemptIn(ctx context.Context, db *sql.DB, dialect Dialect, part Part, all []migration, in schema.Name) error {
 	versions := in.In(part.versions())
 	store, err := database.NewStore(gooseDialect[dialect], versions)
 	if err != nil {

@@ -88,8 +88,13 @@ func (m migration) up() string {
 	return strings.TrimSpace(text)
 }
 
-// migrations returns the migrations of a part, in their order; at least one.
+// migrations returns the migrations of a part of the bridge.
 func migrations(dialect Dialect, part Part) ([]migration, error) {
+	return migrationsIn(files, dialect, part)
+}
+
+// migrationsIn are those of a part, in their order; one at least.
+func migrationsIn(files fs.FS, dialect Dialect, part Part) ([]migration, error) {
 	dir := path.Join("sql", string(dialect), string(part))
 	entries, err := fs.ReadDir(files, dir)
 	if err != nil || len(entries) == 0 {

@@ -23,14 +23,6 @@ func (*Inbox) Transient(err error) bool {
 	return false
 }
 
-// The numbers of a server that opens no further connection: SQL Server's 'user connections', and
-// Azure SQL Database's limits ('Database Engine events and errors').
-const (
-	tooManySessions = 17809
-	noResource      = 10928
-	noResourceNow   = 10929
-)
-
 // classify adds the bridge's error, with the remedy, to the driver's error. needed are the rights
 // without which the statement is denied.
 func classify(in schema.Name, err error, needed string) error {
@@ -41,7 +33,7 @@ func classify(in schema.Name, err error, needed string) error {
 		return fmt.Errorf("%w: %s: %w", bridge.ErrNoSchema, in.Fix("the login's default schema"), err)
 	case mssql.ReadOnlyReplica:
 		return fmt.Errorf("%w: %w", bridge.ErrNotPrimary, err)
-	case tooManySessions, noResource, noResourceNow:
+	case mssql.TooManySessions, mssql.AzureWorkers, mssql.AzureFewWorkers: // no further connection
 		return fmt.Errorf("%w: %w", driver.ErrNoConnection, err)
 	case mssql.Denied, mssql.ColumnDenied:
 		return fmt.Errorf("the login lacks a right, needed here: GRANT %s: %w", in.In(needed), err)

@@ -84,6 +84,7 @@ func (l *Ledger) verbs() tables.Verbs {
 		Table:       l.schema.In(l.table),
 		Schema:      l.schema,
 		Settles:     l.schema.In(settleByInsert),
+		Versions:    l.versioned.Load,
 		Forget:      l.forget,
 		Orphans:     l.orphans,
 		Raise:       l.raise,

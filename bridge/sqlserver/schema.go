@@ -16,8 +16,8 @@ import (
 //	ledger, err := sqlserver.Schema("messaging").Open(ctx, db)
 //
 // All statements then name the schema, and no login's default schema matters. Statements that name
-// the schema also share their plans between logins of different default schemas. The schema ""
-// means the login's default schema, or dbo.
+// the schema also share their plans between logins of different default schemas
+// ('sys.dm_exec_plan_attributes', user_id). The schema "" means the login's default schema, or dbo.
 type Schema string
 
 // Open opens the ledger whose tables are in the schema, as the function Open does.

@@ -37,6 +37,8 @@ func newGrantsCommand(a *app) *cobra.Command {
 		Short:       "Print the least rights of a role's login as commands for an administrator",
 		Long: `Prints the rights at the database of BRIDGE_DATABASE_URL as SQL, and the rights at the broker
 as rabbitmqctl commands in comments; --broker prints the commands alone. Contacts no server.
+If BRIDGE_INBOX_URL names another database, --inbox prints the rights there. Without --inbox a
+role that uses the ledger gets the rights at the ledger's database.
 Run the SQL in that database after the tables exist:
 
   bridgectl grants verifier --login twoqueue_verifier | psql shop
@@ -69,6 +71,7 @@ replace its earlier ones on the virtual host, so grant a login one role there.
 	cmd.ValidArgsFunction = cobra.FixedCompletions(grantRoles(), cobra.ShellCompDirectiveNoFileComp)
 	cmd.Flags().StringVar(&g.login, "login", "", "the login's name (default: twoqueue_ROLE)")
 	cmd.Flags().BoolVar(&g.broker, "broker", false, "print the commands for the broker alone")
+	cmd.Flags().BoolVar(&g.inbox, "inbox", false, "print the rights at the inbox's database alone")
 	cmd.Flags().StringVar(&g.target, "target", "emails", "the queue of a receiver, or of the gateway")
 	cmd.Flags().BoolVar(&g.declares, "declares", false, "the receiver uses idempotency.DeclareReceiver or DeadQueue")
 	cmd.Flags().BoolVar(&g.sends, "sends", false, "the receiver sends messages in its transactions: it needs the rights of a sender too")
@@ -80,18 +83,24 @@ replace its earlier ones on the virtual host, so grant a login one role there.
 type grants struct {
 	app                         *app
 	login, target, schema, kind string
-	broker, declares, sends     bool
+	inbox, broker               bool
+	declares, sends             bool
 }
 
-// schemas returns the schemas of the ledger's and of the inbox's tables.
-func (g *grants) schemas(role migrate.Role) (ledger, inbox migrate.Schema) {
+// place returns the database in which to grant a role its rights, and the parts of the bridge that are
+// there; none: both. A receiver that sends has both in its database.
+func (g *grants) place(role migrate.Role) (url string, parts []migrate.Part) {
 	c := g.app.config
-	ledger = migrate.Schema(cmp.Or(g.schema, string(c.Schema)))
-	inbox = migrate.Schema(cmp.Or(g.schema, string(c.Inbox.Schema)))
-	if role == migrate.Migrator && c.Inbox.URL != "" && !sameDatabase(c.Inbox.URL, c.Database.URL) {
-		return ledger, ledger // the database of these rights has no inbox
+	other := c.Inbox.URL != "" && !sameDatabase(c.Inbox.URL, c.Database.URL) && !g.sends
+	switch receiver := role == migrate.Receiver || role == migrate.Effects; {
+	case other && (g.inbox || receiver):
+		return c.Inbox.URL, []migrate.Part{migrate.InboxPart}
+	case g.inbox:
+		return c.Database.URL, []migrate.Part{migrate.InboxPart}
+	case other:
+		return c.Database.URL, []migrate.Part{migrate.LedgerPart}
 	}
-	return ledger, inbox
+	return c.Database.URL, nil
 }
 
 // sameDatabase reports whether two URLs name one database. It compares their texts only.
@@ -150,14 +159,19 @@ func (g *grants) statements(role string) ([]string, error) {
 	if role == scalerRole {
 		return []string{"-- This role needs no login at the database."}, nil
 	}
+	as := migrate.Role(role)
+	if role == gatewayRole {
+		as = migrate.Effects
+	}
+	address, parts := g.place(as)
 	dialect := migrate.Dialect(g.kind)
 	name := ""
 	if g.kind == "" {
 		var ok bool
-		if dialect, ok = database.DialectOf(g.app.config.Database.URL); !ok {
+		if dialect, ok = database.DialectOf(address); !ok {
 			return nil, misused("--database: is not given, and BRIDGE_DATABASE_URL is not set; give one of %s", strings.Join(dialects, ", "))
 		}
-		if parsed, err := url.Parse(g.app.config.Database.URL); err == nil {
+		if parsed, err := url.Parse(address); err == nil {
 			name = strings.TrimPrefix(parsed.Path, "/")
 		}
 	}
@@ -174,14 +188,14 @@ func (g *grants) statements(role string) ([]string, error) {
 	case migrate.SQLServer:
 		to = "[" + g.login + "]"
 	}
-	as := migrate.Role(role)
-	if role == gatewayRole {
-		as = migrate.Effects
-	}
-	ledger, inbox := g.schemas(as)
-	rights, err := migrate.Rights(dialect, as, name, ledger, inbox)
+	ledger := migrate.Schema(cmp.Or(g.schema, string(g.app.config.Schema)))
+	inbox := migrate.Schema(cmp.Or(g.schema, string(g.app.config.Inbox.Schema)))
+	rights, err := migrate.Rights(dialect, as, name, ledger, inbox, parts...)
 	if err != nil {
 		return nil, misused("BRIDGE_DATABASE_URL: %s", err)
+	}
+	if len(rights) == 0 {
+		return []string{"-- This role uses no table of the inbox."}, nil
 	}
 	if g.sends {
 		sending, err := migrate.Rights(dialect, migrate.Sender, name, ledger, inbox)
@@ -195,10 +209,13 @@ func (g *grants) statements(role string) ([]string, error) {
 		}
 	}
 	if role == gatewayRole {
-		rights = append(rights, "SELECT, INSERT, UPDATE, DELETE ON email_gateway")
+		rights = append(rights, inbox.Statements(dialect, "email_gateway")("SELECT, INSERT, UPDATE, DELETE ON email_gateway"))
 	}
 	for i, right := range rights {
 		rights[i] = "GRANT " + right + " TO " + to + ";"
+	}
+	if elsewhere := as == migrate.Operator || as == migrate.Migrator; elsewhere && slices.Contains(parts, migrate.LedgerPart) {
+		rights = append(rights, "", "-- The inbox is in another database: run there what grants --inbox prints.")
 	}
 	return rights, nil
 }

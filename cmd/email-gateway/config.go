@@ -32,7 +32,7 @@ type config struct {
 		URL     string `desc:"the database for the inbox and the e-mails' statuses: postgres:// or mysql://user:password@host:port/database, sqlserver:// or azuresql://user:password@host:port?database=name, or sqlite:/path/to/file; required"`
 		URLFile string `split_words:"true" desc:"a file that contains the URL instead; it is read again for each connection"`
 	}
-	Schema database.Schema `desc:"the schema that has the inbox's tables, on PostgreSQL or SQL Server, in the catalogue's spelling; the table email_gateway stays in the login's search_path or default schema, as the inbox does by default"`
+	Schema database.Schema `desc:"the schema that has the gateway's tables, the inbox and email_gateway, on PostgreSQL or SQL Server, in the catalogue's spelling (default: the login's search_path or default schema decides)"`
 	AMQP   struct {
 		URL     string `desc:"the broker: amqp://user:password@host:port/vhost, or amqps, with commas between the addresses of a cluster; required to send"`
 		URLFile string `split_words:"true" desc:"a file that contains the URL instead; it is read again for each connection"`

@@ -107,7 +107,7 @@ func open(ctx context.Context, c *config, db *database.Database, log *slog.Logge
 	if err != nil {
 		return nil, nil, err
 	}
-	statuses := &statuses{db.DB, inbox}
+	statuses := newStatuses(db, inbox)
 	if err := statuses.check(ctx); err != nil {
 		return nil, nil, fmt.Errorf("%w: %w", bridge.ErrNoSchema, err)
 	}

@@ -113,7 +113,7 @@ func migrate(ctx context.Context, c *config, stdout, stderr io.Writer) error {
 	if err := db.MigrateInbox(ctx); err != nil {
 		return err
 	}
-	if err := db.MigrateTables(ctx, tables, part); err != nil {
+	if err := db.MigrateTables(ctx, tables, part, part); err != nil {
 		return err
 	}
 	fmt.Fprintln(stdout, "the tables are there")

@@ -14,6 +14,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/cmd/internal/database"
 )
 
 // tables are the migrations of the table email_gateway, one folder for each database.
@@ -44,9 +45,17 @@ const longestError = 1000
 // statuses is the table email_gateway, beside the inbox. Of an e-mail it has only the recipients'
 // addresses.
 type statuses struct {
-	db    *sqlx.DB
-	inbox driver.Inbox
+	db       *sqlx.DB
+	inbox    driver.Inbox
+	inSchema func(statement string) string
 }
+
+func newStatuses(db *database.Database, inbox driver.Inbox) *statuses {
+	return &statuses{db.DB, inbox, db.Statements(part)}
+}
+
+// sql returns a statement as the database takes it.
+func (s *statuses) sql(statement string) string { return s.inSchema(s.db.Rebind(statement)) }
 
 // errBegun: another run has begun to send the e-mail, and its result is not known. errSentBefore:
 // another run has sent it.
@@ -79,7 +88,7 @@ WHERE message_id = ? AND (status IN ('retrying', 'refused', 'failed') OR status 
 				return err
 			}
 		}
-		return tx.GetContext(ctx, &attempt, tx.Rebind(`SELECT attempts FROM email_gateway WHERE message_id = ?`), id)
+		return tx.GetContext(ctx, &attempt, s.sql(`SELECT attempts FROM email_gateway WHERE message_id = ?`), id)
 	})
 	if err != nil {
 		return attempt, fmt.Errorf("record attempt: %w", err)
@@ -90,7 +99,7 @@ WHERE message_id = ? AND (status IN ('retrying', 'refused', 'failed') OR status 
 // first inserts the row of an e-mail that has none. If two runs do so at once, one fails.
 func (s *statuses) first(ctx context.Context, tx *sqlx.Tx, id string, recipients []string, at time.Time) error {
 	var is status
-	err := tx.GetContext(ctx, &is, tx.Rebind(`SELECT status FROM email_gateway WHERE message_id = ?`), id)
+	err := tx.GetContext(ctx, &is, s.sql(`SELECT status FROM email_gateway WHERE message_id = ?`), id)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		_, err = s.exec(ctx, tx, `INSERT INTO email_gateway (message_id, status, recipients, attempts, error, first_at, changed_at)
@@ -115,7 +124,7 @@ func (s *statuses) end(ctx context.Context, id string, attempt int, now status, 
 func (s *statuses) giveUp(ctx context.Context, id string, run int, now status, cause error) error {
 	return s.inTx(ctx, func(tx *sqlx.Tx) error {
 		var known int
-		err := tx.GetContext(ctx, &known, tx.Rebind(`SELECT count(*) FROM email_gateway WHERE message_id = ?`), id)
+		err := tx.GetContext(ctx, &known, s.sql(`SELECT count(*) FROM email_gateway WHERE message_id = ?`), id)
 		if err != nil {
 			return fmt.Errorf("record result: %w", err)
 		}
@@ -159,7 +168,7 @@ func (s *statuses) set(ctx context.Context, id string, now status, cause error, 
 // get returns "" for an e-mail that was never tried.
 func (s *statuses) get(ctx context.Context, id string) (status, error) {
 	var is status
-	err := s.db.GetContext(ctx, &is, s.db.Rebind(`SELECT status FROM email_gateway WHERE message_id = ?`), id)
+	err := s.db.GetContext(ctx, &is, s.sql(`SELECT status FROM email_gateway WHERE message_id = ?`), id)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return "", fmt.Errorf("look up status: %w", err)
 	}
@@ -169,7 +178,7 @@ func (s *statuses) get(ctx context.Context, id string) (status, error) {
 // recipients returns the addresses in an e-mail's row. It returns none if there is no row.
 func (s *statuses) recipients(ctx context.Context, id string) ([]string, error) {
 	var text string
-	err := s.db.GetContext(ctx, &text, s.db.Rebind(`SELECT recipients FROM email_gateway WHERE message_id = ?`), id)
+	err := s.db.GetContext(ctx, &text, s.sql(`SELECT recipients FROM email_gateway WHERE message_id = ?`), id)
 	switch {
 	case errors.Is(err, sql.ErrNoRows), err == nil && text == "":
 		return []string{}, nil
@@ -216,7 +225,7 @@ func (s *statuses) purge(ctx context.Context, before time.Time) error {
 		return fmt.Errorf("purge statuses: %w", err)
 	}
 	for after := ""; ; {
-		rows, err := s.db.QueryxContext(ctx, s.db.Rebind(`SELECT message_id FROM email_gateway
+		rows, err := s.db.QueryxContext(ctx, s.sql(`SELECT message_id FROM email_gateway
 WHERE changed_at < ? AND status NOT IN ('sending', 'doubtful') AND message_id > ? ORDER BY message_id`), before, after)
 		if err != nil {
 			return fmt.Errorf("purge statuses: %w", err)
@@ -280,7 +289,7 @@ func (s *statuses) eachPending(ctx context.Context, state driver.State, do func(
 }
 
 func (s *statuses) exec(ctx context.Context, in sqlx.ExecerContext, query string, args ...any) (changed int64, err error) {
-	result, err := in.ExecContext(ctx, s.db.Rebind(query), args...)
+	result, err := in.ExecContext(ctx, s.sql(query), args...)
 	if err != nil {
 		return 0, err
 	}

@@ -26,7 +26,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-func newStatuses(t *testing.T) (*statuses, driver.Inbox) {
+func statusesOf(t *testing.T) (*statuses, driver.Inbox) {
 	t.Helper()
 	return statusesIn(t, "sqlite:"+filepath.Join(t.TempDir(), "statuses.db"))
 }
@@ -39,7 +39,7 @@ func statusesIn(t *testing.T, address string) (*statuses, driver.Inbox) {
 	must(t, errors.Join(db.MigrateInbox(t.Context()), db.MigrateTables(t.Context(), tables, part)))
 	inbox, err := db.Inbox(t.Context())
 	must(t, err)
-	return &statuses{db.DB, inbox}, inbox
+	return newStatuses(db, inbox), inbox
 }
 
 func (s *statuses) want(t *testing.T, want status) {
@@ -62,7 +62,7 @@ func (s *statuses) mustBegin(t *testing.T, want int) {
 // being sent. After a dead-lettering the count of attempts starts again.
 func TestARunThatIsOverdueCannotSpeakForALaterOne(t *testing.T) {
 	for _, now := range []status{refused, failed} {
-		s, _ := newStatuses(t)
+		s, _ := statusesOf(t)
 		for _, speak := range []func(attempt int) error{
 			func(attempt int) error { return s.end(t.Context(), anID, attempt, now, errUnheard) },
 			func(attempt int) error { return s.giveUp(t.Context(), anID, attempt, now, errUnheard) },
@@ -80,13 +80,13 @@ func TestARunThatIsOverdueCannotSpeakForALaterOne(t *testing.T) {
 // A bad message with the ID of an e-mail that was sent, or may be, changes nothing.
 func TestADeadLetterDoesNotChangeTheStatusOfASentEmail(t *testing.T) {
 	for _, was := range []status{sent, sending, doubtful} {
-		s, _ := newStatuses(t)
+		s, _ := statusesOf(t)
 		s.mustBegin(t, 1)
 		must(t, s.end(t.Context(), anID, 1, was, nil))
 		must(t, s.giveUp(t.Context(), anID, 0, refused, errUnheard))
 		s.want(t, was)
 	}
-	s, _ := newStatuses(t)
+	s, _ := statusesOf(t)
 	must(t, s.giveUp(t.Context(), anID, 0, refused, errors.New(strings.Repeat("ä\xff", 2000))))
 	s.want(t, refused)
 	must(t, s.doubt(t.Context(), anID))
@@ -108,7 +108,7 @@ func TestOnlyEmailsThatTheInboxHasFinishedAreSettled(t *testing.T) {
 		{retrying, true, false, retrying},
 		{refused, true, false, refused},
 	} {
-		s, inbox := newStatuses(t)
+		s, inbox := statusesOf(t)
 		s.mustBegin(t, 1)
 		err := errors.Join(s.end(t.Context(), anID, 1, c.was, nil), s.inTx(t.Context(), func(tx *sqlx.Tx) (err error) {
 			if c.claimed {
@@ -129,7 +129,7 @@ func TestOnlyEmailsThatTheInboxHasFinishedAreSettled(t *testing.T) {
 }
 
 func TestMoreStatusesThanABatchAreSettled(t *testing.T) {
-	s, inbox := newStatuses(t)
+	s, inbox := statusesOf(t)
 	const n = 2*settleBatch + 1
 	err := s.inTx(t.Context(), func(tx *sqlx.Tx) error {
 		for i := range n {
@@ -155,7 +155,7 @@ VALUES (?, 'sending', '', 1, '', ?, ?)`, id, timestamp(), timestamp())
 // has given it up.
 func TestARunBeginsOnlyWhereNoOtherMayHaveSent(t *testing.T) {
 	for was, want := range map[status]error{"": nil, retrying: nil, refused: nil, failed: nil, sending: errBegun, doubtful: errBegun, sent: errSentBefore} {
-		s, _ := newStatuses(t)
+		s, _ := statusesOf(t)
 		if was != "" {
 			s.mustBegin(t, 1)
 			must(t, s.end(t.Context(), anID, 1, was, nil))
@@ -167,7 +167,7 @@ func TestARunBeginsOnlyWhereNoOtherMayHaveSent(t *testing.T) {
 			s.want(t, was)
 		}
 	}
-	s, _ := newStatuses(t)
+	s, _ := statusesOf(t)
 	s.mustBegin(t, 1)
 	s.mustBegin(t, 2) // the caller's first run was not done, although its result is unwritten
 	if _, err := s.begin(t.Context(), anID, nil, 1); !errors.Is(err, errBegun) {
@@ -190,14 +190,14 @@ func addPending(t *testing.T, s *statuses, state driver.State) {
 // A gateway died between 'sent' and the inbox's commit, and none ran for EMAIL_RETENTION.
 func TestAnEmailThatWasSentIsNotSentAgainAfterTheRetention(t *testing.T) {
 	for _, state := range pendingStates {
-		s, _ := newStatuses(t)
+		s, _ := statusesOf(t)
 		s.mustBegin(t, 1)
 		must(t, s.end(t.Context(), anID, 1, sent, nil))
 		addPending(t, s, state)
 		must(t, s.purge(t.Context(), timestamp().Add(time.Hour)))
 		s.want(t, sent)
 	}
-	s, _ := newStatuses(t)
+	s, _ := statusesOf(t)
 	s.mustBegin(t, 1)
 	must(t, s.end(t.Context(), anID, 1, sent, nil))
 	must(t, s.purge(t.Context(), timestamp().Add(time.Hour)))
@@ -205,7 +205,7 @@ func TestAnEmailThatWasSentIsNotSentAgainAfterTheRetention(t *testing.T) {
 }
 
 func TestAnOldEmailWithoutAStatusIsNotKnownToBeUnsent(t *testing.T) {
-	s, _ := newStatuses(t)
+	s, _ := statusesOf(t)
 	g := &gateway{config: &config{Retention: environment.Span(2 * time.Hour)}, statuses: s}
 	for age, want := range map[time.Duration]pending.Verdict{time.Hour: pending.NotDoneYet, 3 * time.Hour: pending.Unknown} {
 		verdict, err := g.findOut(t.Context(), pending.Message{Key: anID, Since: time.Now().Add(-age)})
@@ -218,7 +218,7 @@ func TestAnOldEmailWithoutAStatusIsNotKnownToBeUnsent(t *testing.T) {
 // A retry releases an e-mail only if the inbox has it as doubtful or failed.
 func TestARetryReleasesOnlyDoubtfulAndFailedEmails(t *testing.T) {
 	for state, want := range map[driver.State]status{driver.Doubtful: retrying, driver.Failed: retrying, driver.Started: doubtful, driver.Ready: doubtful} {
-		s, _ := newStatuses(t)
+		s, _ := statusesOf(t)
 		s.mustBegin(t, 1)
 		must(t, s.end(t.Context(), anID, 1, doubtful, nil))
 		addPending(t, s, state)

@@ -17,7 +17,7 @@ type config struct {
 		URL     string `desc:"the shop's database, which has the ledger: postgres:// or mysql://user:password@host:port/database, sqlserver:// or azuresql://user:password@host:port?database=name, or sqlite:/path/to/file; required"`
 		URLFile string `split_words:"true" desc:"a file that contains the URL instead; it is read again for each connection"`
 	}
-	Schema database.Schema `desc:"the schema that has the ledger's tables, as BRIDGE_SCHEMA of the verifiers (default: the login's search_path or default schema decides)"`
+	Schema database.Schema `desc:"the schema that has the ledger's tables, as BRIDGE_SCHEMA of the verifiers (default: the login's search_path or default schema decides, as for the table orders)"`
 	AMQP   struct {
 		URL     string `desc:"the broker: amqp://user:password@host:port/vhost, or amqps, with commas between the addresses of a cluster; required, but not with -migrate"`
 		URLFile string `split_words:"true" desc:"a file that contains the URL instead; it is read again for each connection"`

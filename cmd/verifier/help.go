@@ -30,7 +30,8 @@ certificate and key, for a server that asks for them. All files are in PEM.
   amqps://      cacertfile=FILE certfile=FILE keyfile=FILE
   postgres://   sslmode=verify-full sslrootcert=FILE sslcert=FILE sslkey=FILE
   mysql://      ssl-ca=FILE ssl-cert=FILE ssl-key=FILE, or tls=true
-  sqlserver://  certificate=FILE; encrypt=false allows a connection without TLS
+  sqlserver://  certificate=FILE; encrypt=disable goes without TLS, and
+                encrypt=false encrypts the login alone, for any certificate
   azuresql://   as sqlserver://
 
 Traces are exported by OTLP over HTTP if OTEL_EXPORTER_OTLP_ENDPOINT, or

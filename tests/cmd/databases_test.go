@@ -6,7 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
+	"github.com/twoqueue/twoqueue/tests/tds"
 )
 
 func hostOf(t *testing.T, address string) string {
@@ -26,4 +28,8 @@ func TestSQLServerByItsURL(t *testing.T) {
 		}
 	}
 	refused(t, 4, "BRIDGE_DATABASE_URL", "password", "BRIDGE_DATABASE_URL="+login(t, s.DatabaseURL), "BRIDGE_AMQP_URL="+s.AMQP)
+	for _, options := range []*tds.Options{nil, {Babelfish: true}} { // without tables
+		address := servertest.SQLServerDB(t, servertest.SQLServerStandIn(t, options).URL("master"), true)
+		refused(t, 6, "BRIDGE_DATABASE_URL", "verifier -migrate", "BRIDGE_DATABASE_URL="+address, "BRIDGE_AMQP_URL="+s.AMQP)
+	}
 }

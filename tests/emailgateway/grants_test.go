@@ -25,8 +25,8 @@ var permissions = regexp.MustCompile(`(?m)^rabbitmqctl set_permissions -p '[^']*
 const exchange = "twoqueue.stage"
 
 // login creates a role's login at the database and at the broker, with the rights that bridgectl
-// grants prints and no others, and returns the two addresses.
-func (w *world) login(role string) (database, broker string) {
+// grants prints and no others, and returns the two addresses. env are further variables of bridgectl.
+func (w *world) login(role string, env ...string) (database, broker string) {
 	w.t.Helper()
 	name := "r_" + strings.ReplaceAll(uuid.NewString(), "-", "_")
 	_, err := w.db.Exec(`CREATE ROLE ` + name + ` LOGIN`)
@@ -35,7 +35,7 @@ func (w *world) login(role string) (database, broker string) {
 	grants := func(more ...string) string {
 		w.t.Helper()
 		r := program.Run(w.t, "bridgectl", append([]string{"BRIDGE_DATABASE_URL=" + w.url, "BRIDGE_AMQP_URL=" + w.amqp, "BRIDGE_ALLOW=:" + queue,
-			"BRIDGE_EXCHANGE=" + exchange, "grants", role, "--login", name}, more...)...)
+			"BRIDGE_EXCHANGE=" + exchange, "grants", role, "--login", name}, append(more, env...)...)...)
 		if r.Code != 0 {
 			w.t.Fatalf("grants %s: %s", role, r.Stderr)
 		}

@@ -144,30 +144,24 @@ func TestThePrintedScriptSetsTheOptionsOfAFilteredIndex(t *testing.T) {
 
 // An open transaction has locked one of many rows to claim: the others are claimed.
 func TestAClaimPassesOverALockedRow(t *testing.T) {
-	for _, s := range switches {
-		t.Run(s.name, func(t *testing.T) {
-			t.Parallel()
-			if s.options.Babelfish && servertest.RealSQLServer() {
-				t.Skip("only the stand-in is one")
-			}
-			ledger := open(t, connect(t, newDatabase(t, servertest.SQLServer(t, &s.options), s.snapshot)))
-			var entries []driver.Entry
-			for range 20 {
-				entries = append(entries, driver.Entry{ID: newID(), Message: []byte("m")})
-			}
-			carry(t, ledger, entries...)
-			rows := due(t, ledger)
-			tx := begin(t, ledger.DB(), nil)
-			execute(t, tx, "DELETE FROM bridge_ledger WHERE id = '"+entries[3].ID.String()+"'")
-			claimed, err := ledger.Claim(context.Background(), rows)
-			must(t, err)
-			must(t, tx.Rollback())
-			if len(claimed) != 19 {
-				t.Errorf("%d are claimed, must be 19", len(claimed))
-			}
-			if left := due(t, ledger); len(left) != 1 || left[0].ID != entries[3].ID {
-				t.Errorf("%v is left", left)
-			}
-		})
-	}
+	inEachMode(t, func(t *testing.T, address string) {
+		ledger := open(t, connect(t, address))
+		var entries []driver.Entry
+		for range 20 {
+			entries = append(entries, driver.Entry{ID: newID(), Message: []byte("m")})
+		}
+		carry(t, ledger, entries...)
+		rows := due(t, ledger)
+		tx := begin(t, ledger.DB(), nil)
+		execute(t, tx, "DELETE FROM bridge_ledger WHERE id = '"+entries[3].ID.String()+"'")
+		claimed, err := ledger.Claim(context.Background(), rows)
+		must(t, err)
+		must(t, tx.Rollback())
+		if len(claimed) != 19 {
+			t.Errorf("%d are claimed, must be 19", len(claimed))
+		}
+		if left := due(t, ledger); len(left) != 1 || left[0].ID != entries[3].ID {
+			t.Errorf("%v is left", left)
+		}
+	})
 }

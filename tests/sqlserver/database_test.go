@@ -29,6 +29,19 @@ func onBoth(t *testing.T, test func(t *testing.T, address string)) {
 	}
 }
 
+// inEachMode runs a test on a database of each of the switches.
+func inEachMode(t *testing.T, test func(t *testing.T, address string)) {
+	for _, s := range switches {
+		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
+			if s.options.Babelfish && servertest.RealSQLServer() {
+				t.Skip("only the stand-in is one")
+			}
+			test(t, newDatabase(t, servertest.SQLServer(t, &s.options), s.snapshot))
+		})
+	}
+}
+
 // newDatabase creates a database with the ledger's tables, and returns its address.
 func newDatabase(t *testing.T, server string, snapshot bool) string {
 	t.Helper()

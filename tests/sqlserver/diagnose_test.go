@@ -17,6 +17,14 @@ func TestAHealthyDatabaseIsWell(t *testing.T) {
 	onBoth(t, func(t *testing.T, address string) {
 		ledger := open(t, connect(t, address))
 		ledgertest.Well(t, sqlserverinspect.New(ledger))
+	})
+}
+
+// An open transaction hides no row of others from the counts and lists of carried messages, whether
+// READPAST passes over its rows or not.
+func TestCarriedRowsAreReadInEachMode(t *testing.T) {
+	inEachMode(t, func(t *testing.T, address string) {
+		ledger := open(t, connect(t, address))
 		ledgertest.ReadsCarried(t, ledger, sqlserverinspect.New(ledger), nil)
 	})
 }
@@ -38,6 +46,8 @@ func TestDiagnose(t *testing.T) {
 		"an old level":            {statements: []string{"ALTER DATABASE CURRENT SET COMPATIBILITY_LEVEL = 110"}, check: "compatibility level", level: inspect.Error, says: "110"},
 		"a key of strings":        {statements: []string{"DROP TABLE bridge_ledger", "CREATE TABLE bridge_ledger (id nvarchar(36) NOT NULL PRIMARY KEY)"}, check: "ledger", level: inspect.Error, says: "uniqueidentifier"},
 		"escalation":              {statements: []string{"ALTER TABLE bridge_ledger SET (LOCK_ESCALATION = TABLE)"}, check: "lock escalation", level: inspect.Warning, says: "TABLE"},
+		"optimized locking":       {options: tds.Options{OptimizedLocking: true}, check: "optimized locking", level: inspect.OK, says: "on"},
+		"no page locks":           {check: "page locks", level: inspect.OK, says: "cannot be reorganized"},
 		"page locks":              {statements: []string{"ALTER INDEX ALL ON bridge_ledger SET (ALLOW_PAGE_LOCKS = ON)"}, check: "page locks", level: inspect.Warning, says: "2 indexes"},
 		"a secondary":             {failOver: true, check: "primary", level: inspect.Error, says: "READ_ONLY"},
 		"hints ignored":           {options: tds.Options{Babelfish: true}, check: "lock hints", level: inspect.Warning, says: "Babelfish"},
@@ -49,6 +59,7 @@ func TestDiagnose(t *testing.T) {
 		"an old server":           {options: tds.Options{Version: "13.0.1601.5"}, check: "server version", level: inspect.OK, says: "13.0"},
 		"others unseen":           {denied: "VIEW SERVER PERFORMANCE STATE", check: "holders of a row", level: inspect.Warning, says: "may not see"},
 		"others unseen, 2019":     {options: tds.Options{Version: "15.0.4355.3"}, denied: "VIEW SERVER PERFORMANCE STATE", check: "holders of a row", level: inspect.Warning, says: "may not see"},
+		"no such view":            {options: tds.Options{Babelfish: true}, denied: "SELECT ON sys.dm_tran_locks", check: "holders of a row", level: inspect.Warning, says: "may not see"},
 		"age unseen":              {denied: "VIEW SERVER PERFORMANCE STATE", check: "oldest open transaction", level: inspect.Unknown, says: "may not see"},
 		"no right to delete":      {denied: "DELETE ON bridge_ledger", check: "rights of a verifier", level: inspect.Error, says: "DELETE ON bridge_ledger"},
 		"no right to stage again": {denied: "UPDATE ON bridge_ledger", check: "rights to stage again", level: inspect.Error, says: "UPDATE ON bridge_ledger: a carried message whose staged copy is lost"},

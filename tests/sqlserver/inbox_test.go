@@ -7,11 +7,15 @@ import (
 	"testing"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/ledgertest"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
+	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/idempotency/idempotencytest"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/tds"
 )
@@ -65,11 +69,51 @@ func TestStatementsOfOneConsumerWaitForNoOther(t *testing.T) {
 	})
 }
 
+// A pool finds out that an idle connection was lost when a transaction begins on it. The transaction
+// has done nothing, so it begins on another one, and no pause of a failed attempt passes.
+func TestLostIdleConnectionsCostAReceiverNoAttempt(t *testing.T) {
+	server := servertest.SQLServer(t, nil)
+	admin, db := connect(t, server), connect(t, newDatabase(t, server, true))
+	must(t, migrate.Inbox(t.Context(), db, migrate.SQLServer))
+	inbox, err := sqlserver.OpenInbox(t.Context(), db)
+	must(t, err)
+	guard, err := idempotency.New(inbox, "receiver", &idempotency.Options{MinDelay: patience, MaxDelay: patience, Hold: time.Hour, HandBack: true})
+	must(t, err)
+	const pool = 3
+	db.SetMaxIdleConns(pool)
+	var conns []*sql.Conn
+	var sessions []string
+	for range pool {
+		conn, err := db.Conn(t.Context())
+		must(t, err)
+		var session string
+		must(t, conn.QueryRowContext(t.Context(), "SELECT @@SPID").Scan(&session))
+		conns, sessions = append(conns, conn), append(sessions, session)
+	}
+	for i, conn := range conns {
+		must(t, conn.Close())
+		execute(t, admin, "KILL "+sessions[i])
+		servertest.Eventually(t, "the session has ended", func() bool {
+			var n int
+			must(t, admin.QueryRowContext(t.Context(), "SELECT count(*) FROM sys.dm_exec_sessions WHERE session_id = "+sessions[i]).Scan(&n))
+			return n == 0
+		})
+	}
+	d := idempotencytest.New(bridge.Message{RoutingKey: "receiver", Publishing: amqp.Publishing{Body: []byte("m")}})
+	ctx, cancel := context.WithTimeout(t.Context(), patience/2)
+	defer cancel()
+	runs := 0
+	err = guard.Handle(ctx, db, d.Delivery, func(context.Context, *sql.Tx) error { runs++; return nil })
+	if err != nil || runs != 1 || d.Outcome() != idempotencytest.Acked {
+		t.Errorf("%d runs, %s, %v", runs, d.Outcome(), err)
+	}
+}
+
 // A statement that looks for overdue rows reads the index first and then the row. A statement
 // that changes a row changes the row first and then the index. Each may hold an entry that the
 // other needs ('Deadlocks guide').
 func TestALookForOverdueRowsAndAChangeDoNotDeadlock(t *testing.T) {
-	onBoth(t, func(t *testing.T, address string) {
+	inEachMode(t, func(t *testing.T, address string) {
 		db := connect(t, address)
 		must(t, migrate.Inbox(t.Context(), db, migrate.SQLServer))
 		inbox, err := sqlserver.OpenInbox(t.Context(), db)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,20 +14,29 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
+	"github.com/twoqueue/twoqueue/bridge/sqlserver"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/tds"
 )
 
 // Babelfish has no error number of its own for a missing table.
-func TestAnEmptyDatabaseHasNoVersion(t *testing.T) {
+func TestAnEmptyDatabaseHasNoVersionAndNeedsAMigration(t *testing.T) {
 	for name, options := range map[string]tds.Options{"SQL Server": {}, "Babelfish": {Babelfish: true}} {
 		t.Run(name, func(t *testing.T) {
 			db := connect(t, servertest.SQLServerDB(t, servertest.SQLServerStandIn(t, &options).URL("master"), false))
 			there, wanted, err := migrate.Version(t.Context(), db, migrate.SQLServer, migrate.LedgerPart)
 			if err != nil || there != 0 || wanted == 0 {
 				t.Errorf("version %d of %d, %v", there, wanted, err)
+			}
+			_, ledger := sqlserver.Open(t.Context(), db)
+			_, inbox := sqlserver.OpenInbox(t.Context(), db)
+			for doing, err := range map[string]error{"open ledger": ledger, "open inbox": inbox} {
+				if !errors.Is(err, bridge.ErrNoSchema) || !strings.Contains(err.Error(), "migrate.") {
+					t.Errorf("%s: %v", doing, err)
+				}
 			}
 		})
 	}

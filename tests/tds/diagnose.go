@@ -9,6 +9,16 @@ import (
 var diagnoseStatements = []statement{
 	form(`SELECT `+productColumns+`, CAST(DATABASEPROPERTYEX(DB_NAME(), 'Updateability') AS nvarchar(60)) AS updateability, d.compatibility_level AS compatibility, d.delayed_durability_desc AS durability, CAST(d.is_read_committed_snapshot_on AS int) AS rcsi, d.snapshot_isolation_state_desc AS snapshots, COALESCE(CAST(DATABASEPROPERTYEX(DB_NAME(), 'IsOptimizedLockingOn') AS int), 0) AS optimized, COALESCE((SELECT t.lock_escalation_desc FROM sys.tables t WHERE t.object_id = OBJECT_ID(@p1)), '') AS escalation, (SELECT count(*) FROM sys.indexes x WHERE x.object_id = OBJECT_ID(@p1) AND x.allow_page_locks = 1) AS page_locks, COALESCE((SELECT SUM(p.rows) FROM sys.partitions p WHERE p.object_id = OBJECT_ID('bridge_ledger') AND p.index_id IN (0, 1)), 0) AS row_count, COALESCE((SELECT CAST(t.is_replicated AS int) FROM sys.tables t WHERE t.object_id = OBJECT_ID(@p1)), 0) AS published, COALESCE((SELECT CAST(t.is_merge_published AS int) + CAST(t.is_sync_tran_subscribed AS int) FROM sys.tables t WHERE t.object_id = OBJECT_ID(@p1)), 0) AS merged FROM sys.databases d WHERE d.«(name = DB_NAME\(\)|database_id = DB_ID\(\))»`,
 		properties),
+	form(`SELECT `+productColumns+`, d.delayed_durability_desc AS durability FROM sys.databases d WHERE d.«(name = DB_NAME\(\)|database_id = DB_ID\(\))»`,
+		func(x *execution, words []string) (uint64, error) {
+			x.out.describe(column{"product", kindText}, column{"edition", kindInt}, column{"babelfish", kindInt}, column{"durability", kindText})
+			if !x.isThisDatabase(words[1]) {
+				return 0, nil
+			}
+			product, edition, babelfish := x.product()
+			x.out.row(product, edition, babelfish, x.durability())
+			return 1, nil
+		}),
 	form(`SELECT QUOTENAME(USER_NAME())`, func(x *execution, _ []string) (uint64, error) {
 		x.out.describe(column{"", kindText})
 		x.out.row("[dbo]")
@@ -101,7 +111,7 @@ func properties(x *execution, words []string) (uint64, error) {
 	}
 	product, edition, babelfish := x.product()
 	x.out.row(product, edition, babelfish, x.updateability(), x.db.compatibility, x.durability(),
-		count(x.db.snapshot), snapshots, 0, escalation, pageLocks, rows, count(how == OneWay || how == PeerToPeer), count(how == Merge))
+		count(x.db.snapshot), snapshots, count(x.server.options.OptimizedLocking), escalation, pageLocks, rows, count(how == OneWay || how == PeerToPeer), count(how == Merge))
 	return 1, nil
 }
 

@@ -60,10 +60,17 @@ var watchStatements = []statement{
 // VIEW SERVER STATE implies it.
 const viewServerState = "VIEW SERVER PERFORMANCE STATE"
 
+// locksView is a view that a Babelfish may not have. Which views of SQL Server's there are differs
+// between its versions.
+const locksView = "sys.dm_tran_locks"
+
 func (x *execution) seesOthers() bool { return !slices.Contains(x.server.denied, viewServerState) }
 
 // tell answers with the views' columns for sessions.
 func (x *execution) tell(found []*session) (uint64, error) {
+	if slices.Contains(x.server.denied, "SELECT ON "+locksView) && x.server.options.Babelfish {
+		return 0, noObject(locksView)
+	}
 	if !x.seesOthers() {
 		if version, _, _ := x.product(); strings.HasPrefix(version, "16.") {
 			return 0, errNotAllowed

@@ -2,6 +2,7 @@ package sqlserverinspect
 
 import (
 	"context"
+	"strings"
 
 	"github.com/google/uuid"
 	"github.com/jmoiron/sqlx"
@@ -11,17 +12,19 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
 )
 
-// The rows that carry messages. The statements skip locked rows.
+// The rows that carry messages. $past is the hints by which a statement skips locked rows. It is
+// left out where a plain SELECT reads the rows committed when it began: no document says that
+// READPAST skips a row that optimized locking protects by its transaction's ID.
 const (
 	countCarried = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 SET LOCK_TIMEOUT 1000;
 SELECT count(*) FROM (
-	SELECT TOP (@p1) l.stage_at FROM bridge_ledger l WITH (READCOMMITTEDLOCK, READPAST, ROWLOCK, INDEX (bridge_ledger_stage_at)) WHERE l.stage_at IS NOT NULL
+	SELECT TOP (@p1) l.stage_at FROM bridge_ledger l WITH ($past, INDEX (bridge_ledger_stage_at)) WHERE l.stage_at IS NOT NULL
 ) carried`
 
 	carriedColumns = `CONVERT(nvarchar(36), l.id) AS id, DATEDIFF_BIG(millisecond, '19700101', l.recorded_at) AS recorded_ms,
 	DATEDIFF_BIG(millisecond, '19700101', l.stage_at) AS stage_ms, DATALENGTH(l.message) AS bytes
-FROM bridge_ledger l WITH (READCOMMITTEDLOCK, READPAST, ROWLOCK`
+FROM bridge_ledger l WITH ($past`
 
 	carriedRows = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 SET LOCK_TIMEOUT 1000;
@@ -29,7 +32,7 @@ SELECT TOP (@p1) ` + carriedColumns + `, INDEX (bridge_ledger_stage_at)) WHERE l
 
 	carriedRow = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 SET LOCK_TIMEOUT 1000;
-SELECT ` + carriedColumns + `) WHERE l.id = CAST(@p1 AS uniqueidentifier) AND l.stage_at IS NOT NULL`
+SELECT ` + carriedColumns + `, FORCESEEK) WHERE l.id = CAST(@p1 AS uniqueidentifier) AND l.stage_at IS NOT NULL`
 
 	// The index is filtered, so its condition is repeated: see package sqlserver.
 	delayed = `, INDEX (bridge_ledger_stage_at)) WHERE l.stage_at IS NOT NULL AND l.stage_at > sysutcdatetime() AND l.stage_at <= l.recorded_at`
@@ -37,7 +40,7 @@ SELECT ` + carriedColumns + `) WHERE l.id = CAST(@p1 AS uniqueidentifier) AND l.
 	countDelayed = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 SET LOCK_TIMEOUT 1000;
 SELECT count(*) FROM (
-	SELECT TOP (@p1) l.stage_at FROM bridge_ledger l WITH (READCOMMITTEDLOCK, READPAST, ROWLOCK` + delayed + `
+	SELECT TOP (@p1) l.stage_at FROM bridge_ledger l WITH ($past` + delayed + `
 ) carried`
 
 	delayedRows = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
@@ -84,9 +87,15 @@ func (i *Inspector) CarriedRow(ctx context.Context, id uuid.UUID) (*inspect.Carr
 }
 
 func (i *Inspector) carried() inspection.Carried {
+	read := func(statement string) string {
+		if i.on.Versions() {
+			return strings.Replace(statement, "$past, ", "", 1)
+		}
+		return strings.Replace(statement, "$past", "READCOMMITTEDLOCK, READPAST, ROWLOCK", 1)
+	}
 	return inspection.Carried{
-		Ledger: i.ledger, Watched: i.on, Count: countCarried, Rows: carriedRows, Row: carriedRow,
-		CountWaiting: countDelayed, Waiting: delayedRows, MakeDue: advance,
+		Ledger: i.ledger, Watched: i.on, Count: read(countCarried), Rows: read(carriedRows), Row: read(carriedRow),
+		CountWaiting: read(countDelayed), Waiting: read(delayedRows), MakeDue: advance,
 		ID: func(id uuid.UUID) any { return id.String() },
 		Ask: func(ctx context.Context, ask func(context.Context, sqlx.QueryerContext) error) error {
 			return mssql.Try(ctx, func(ctx context.Context) error { return ask(ctx, i.on.DB) })

@@ -32,6 +32,8 @@ const (
 	COALESCE((SELECT CAST(t.is_merge_published AS int) + CAST(t.is_sync_tran_subscribed AS int) FROM sys.tables t WHERE t.object_id = OBJECT_ID(@p1)), 0) AS merged
 FROM sys.databases d WHERE ` + mssql.ThisDatabase
 
+	durabilityState = `SELECT ` + mssql.ServerColumns + `, d.delayed_durability_desc AS durability FROM sys.databases d WHERE ` + mssql.ThisDatabase
+
 	// These tables exist if something is published. 0x1: peer-to-peer ('syspublications',
 	// 'sysarticles').
 	peers = `SELECT count(*) FROM dbo.syspublications p JOIN dbo.sysarticles a ON a.pubid = p.pubid
@@ -131,7 +133,7 @@ func (d *diagnosis) server(ctx context.Context) error {
 func DiagnoseInbox(ctx context.Context, db *sql.DB) ([]inspect.Finding, error) {
 	var p properties
 	err := mssql.Try(ctx, func(ctx context.Context) error {
-		return sqlx.NewDb(db, "sqlserver").GetContext(ctx, &p, serverState, "bridge_inbox")
+		return sqlx.NewDb(db, "sqlserver").GetContext(ctx, &p, durabilityState)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("diagnose inbox: %w", err)
@@ -187,7 +189,7 @@ func (d *diagnosis) locking(p properties) {
 	d.Expect("lock escalation", p.Escalation == "DISABLE", "disabled", inspect.Warning,
 		fmt.Sprintf("set to %q: after a transaction with thousands of rows, messages wait for it one by one", p.Escalation),
 		"ALTER TABLE "+d.on.Table+" SET (LOCK_ESCALATION = DISABLE)")
-	d.Expect("page locks", p.PageLocks == 0, "none", inspect.Warning,
+	d.Expect("page locks", p.PageLocks == 0, "none; maintenance must rebuild the indexes or leave them out: an index without page locks cannot be reorganized", inspect.Warning,
 		fmt.Sprintf("allowed by %d indexes: the non-waiting lookup does not skip them", p.PageLocks),
 		"ALTER INDEX ALL ON "+d.on.Table+" SET (ALLOW_PAGE_LOCKS = OFF)")
 }

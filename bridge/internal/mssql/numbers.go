@@ -25,6 +25,7 @@ const (
 	UpdateConflict  = 3960 // of a snapshot transaction
 	ServerStops     = 6005 // SHUTDOWN is in progress
 	LogFull         = 9002
+	TooManySessions = 17809 // the limit 'user connections'
 
 	// Azure SQL Database moves, is busy, or is at a limit of its resources ('Troubleshoot transient
 	// connection errors').

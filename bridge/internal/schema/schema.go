@@ -6,6 +6,7 @@ package schema
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
 	"strings"
 	"sync"
@@ -21,6 +22,15 @@ type Name struct {
 	quoted   string    // with a full stop after it; empty for none
 	national string    // begins a literal that contains the name
 	known    *sync.Map // cache of In
+	names              // the names that In puts the schema before
+}
+
+// names find the names of tables and functions in a statement.
+type names struct {
+	owned map[string]bool
+	// token matches the parts of a statement that In checks. A name in quotes or in a comment
+	// stays, and so does a name with a schema. name matches in literals.
+	token, name *regexp.Regexp
 }
 
 // PostgreSQL returns a schema by its name in the catalogue, or the zero Name if name is empty.
@@ -52,22 +62,37 @@ func of(name, opening, closing, national string) (Name, error) {
 		return Name{}, nil
 	}
 	quoted := opening + strings.ReplaceAll(name, closing, closing+closing) + closing + "."
-	return Name{name, quoted, national, new(sync.Map)}, nil
+	return Name{name, quoted, national, new(sync.Map), bridges}, nil
 }
 
-var (
-	// token matches the parts of a statement that In checks. A name in quotes or in a comment
-	// stays, and so does a name with a schema.
-	token = regexp.MustCompile(`\bN'(?:[^']|'')*'|'(?:[^']|'')*'|"[^"]*"|\[(?:[^\]]|\]\])*\]|--[^\n]*|\.?\bbridge_\w+`)
-	name  = regexp.MustCompile(`\.?\bbridge_\w+`)
-)
+func namesOf(owned map[string]bool) names {
+	all := make([]string, 0, len(owned))
+	for name := range owned {
+		all = append(all, regexp.QuoteMeta(name))
+	}
+	name := `\.?\b(?:` + strings.Join(all, "|") + `)\b`
+	return names{owned, regexp.MustCompile(`\bN'(?:[^']|'')*'|'(?:[^']|'')*'|"[^"]*"|\[(?:[^\]]|\]\])*\]|--[^\n]*|` + name), regexp.MustCompile(name)}
+}
 
-// owned are the tables and functions. Names of indexes and constraints take no schema.
-var owned = map[string]bool{
+// With returns a Name whose In also puts the schema before tables, which are a program's own.
+func (n Name) With(tables ...string) Name {
+	if n.quoted == "" || len(tables) == 0 {
+		return n
+	}
+	owned := maps.Clone(n.owned)
+	for _, table := range tables {
+		owned[table] = true
+	}
+	n.known, n.names = new(sync.Map), namesOf(owned)
+	return n
+}
+
+// bridges are the bridge's tables and functions. Names of indexes and constraints take no schema.
+var bridges = namesOf(map[string]bool{
 	"bridge_ledger": true, "bridge_identity": true, "bridge_watermark": true, "bridge_parked": true, "bridge_ledger_version": true,
 	"bridge_inbox": true, "bridge_inbox_pending": true, "bridge_mark": true, "bridge_kept": true, "bridge_inbox_version": true,
 	"bridge_committed": true, "bridge_forget": true, "bridge_due": true, "bridge_claim": true, "bridge_touch": true,
-}
+})
 
 // In returns a statement with the schema before the names of the bridge's tables and functions,
 // also in literals. It caches its results, so a statement must contain no values. The zero Name
@@ -79,20 +104,20 @@ func (n Name) In(statement string) string {
 	if known, ok := n.known.Load(statement); ok {
 		return known.(string)
 	}
-	text := token.ReplaceAllStringFunc(statement, n.qualify)
+	text := n.token.ReplaceAllStringFunc(statement, n.qualify)
 	n.known.Store(statement, text)
 	return text
 }
 
 func (n Name) qualify(part string) string {
 	switch {
-	case owned[part]:
+	case n.owned[part]:
 		return n.quoted + part
 	case part[0] != '\'' && part[0] != 'N':
 		return part
 	}
-	literal := name.ReplaceAllStringFunc(part, func(word string) string {
-		if owned[word] {
+	literal := n.names.name.ReplaceAllStringFunc(part, func(word string) string {
+		if n.owned[word] {
 			return strings.ReplaceAll(n.quoted, "'", "''") + word
 		}
 		return word

@@ -41,6 +41,21 @@ func TestOnlyTheBridgesTablesAndFunctionsGetTheSchema(t *testing.T) {
 	}
 }
 
+func TestAProgramsOwnTablesGetTheSchemaToo(t *testing.T) {
+	plain, err := PostgreSQL("messaging")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const text = `CREATE INDEX emails_changed ON emails (id); SELECT 'emails' FROM bridge_ledger, public.emails, my_emails`
+	const bridges, all = `CREATE INDEX emails_changed ON emails (id); SELECT 'emails' FROM "messaging".bridge_ledger, public.emails, my_emails`,
+		`CREATE INDEX emails_changed ON "messaging".emails (id); SELECT '"messaging".emails' FROM "messaging".bridge_ledger, public.emails, my_emails`
+	for want, n := range map[string]Name{text: Name{}.With("emails"), bridges: plain, all: plain.With("emails")} {
+		if got := n.In(text); got != want {
+			t.Errorf("it becomes %s, must become %s", got, want)
+		}
+	}
+}
+
 func TestANameThatNoServerKeepsIsRefused(t *testing.T) {
 	for _, name := range []string{"a\nb", "a\x00", "\xff", strings.Repeat("a", 129)} {
 		if _, err := PostgreSQL(name); err == nil || !strings.Contains(err.Error(), "schema") {

@@ -71,6 +71,9 @@ type Verbs struct {
 	// Settles is a fragment that identifies settle statements in the server's session list, for an
 	// inspector; empty if a settle blocks no other transaction.
 	Settles string
+	// Versions tells, for the inspector of SQL Server, whether a plain SELECT reads what was
+	// committed when it began. It is nil on other databases.
+	Versions func() bool
 
 	// Recent does the same as in driver.Ledger.
 	Recent func(ctx context.Context, ids []uuid.UUID, age time.Duration) ([]uuid.UUID, driver.Instance, error)

@@ -13,11 +13,12 @@ type Watched struct {
 	Schema         schema.Name
 	Settle         Settle
 	Table, Settles string
+	Versions       func() bool
 	Classify       func(error) error
 }
 
 // WatchedOf returns these parts of l.
 func WatchedOf(l *Ledger) Watched {
 	classify := func(err error) error { return l.verbs.Classify(err, Settling) }
-	return Watched{DB: l.db, Schema: l.verbs.Schema, Settle: l.verbs.Settle, Table: l.verbs.Table, Settles: l.verbs.Settles, Classify: classify}
+	return Watched{DB: l.db, Schema: l.verbs.Schema, Settle: l.verbs.Settle, Table: l.verbs.Table, Settles: l.verbs.Settles, Versions: l.verbs.Versions, Classify: classify}
 }

@@ -210,10 +210,13 @@ func (d *Database) MigrateInbox(ctx context.Context) error {
 	return d.schema.Inbox(ctx, d.DB.DB, d.kind.dialect)
 }
 
-// MigrateTables does the same for the command's own tables. The login's settings choose their
-// schema, not d's; see migrate.Tables.
-func (d *Database) MigrateTables(ctx context.Context, files fs.FS, part string) error {
-	return migrate.Tables(ctx, d.DB.DB, d.kind.dialect, files, part)
+// MigrateTables does the same for the command's own tables; see migrate.Tables. The named tables go
+// into d's schema. Without names the login's settings choose the schema.
+func (d *Database) MigrateTables(ctx context.Context, files fs.FS, part string, tables ...string) error {
+	if len(tables) == 0 {
+		return migrate.Tables(ctx, d.DB.DB, d.kind.dialect, files, part)
+	}
+	return d.schema.Tables(ctx, d.DB.DB, d.kind.dialect, files, part, tables...)
 }
 
 // A Ledger is a ledger with its inspector, which answers operators' questions about it.

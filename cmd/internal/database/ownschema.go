@@ -56,5 +56,10 @@ func (s Schema) open(ctx context.Context, read func() string, create bool, patie
 // since the schema's name may have a question mark.
 func (d *Database) In(statement string) string { return d.schema.In(d.kind.dialect, statement) }
 
+// Statements returns a function that does what In does, also with tables of the command's own.
+func (d *Database) Statements(tables ...string) func(statement string) string {
+	return d.schema.Statements(d.kind.dialect, tables...)
+}
+
 // Usage returns the right on the schema that a login needs first, or "" (see migrate.Schema).
 func (d *Database) Usage() string { return d.schema.Usage(d.kind.dialect) }

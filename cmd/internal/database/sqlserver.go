@@ -44,12 +44,9 @@ func openSQLServer(ctx context.Context, read func() string, create bool) (*sqlx.
 }
 
 func sqlServerConnector(address string, create bool) (driver.Connector, error) {
-	parsed, err := sqlServerURL(address)
+	parsed, err := sqlServerURL(address, create)
 	if err != nil {
 		return nil, err
-	}
-	if !create { // a migration may take any time
-		boundSilence(parsed)
 	}
 	if intent, ok := parameter(parsed.Query(), "ApplicationIntent"); ok && strings.EqualFold(intent, "ReadOnly") {
 		return nil, fmt.Errorf("%w: ApplicationIntent=ReadOnly leads to a secondary, where no lookup waits; remove it", ErrURL)
@@ -62,8 +59,9 @@ func sqlServerConnector(address string, create bool) (driver.Connector, error) {
 	return connector, nil
 }
 
-// sqlServerURL returns a URL in the driver's form, encrypted by default.
-func sqlServerURL(address string) (*url.URL, error) {
+// sqlServerURL returns a URL in the driver's form, encrypted by default. Unless migrates is set, it
+// bounds a server's silence.
+func sqlServerURL(address string, migrates bool) (*url.URL, error) {
 	parsed, err := parse(address, "sqlserver://user:password@host:port?database=name")
 	if err != nil {
 		return nil, err
@@ -79,6 +77,9 @@ func sqlServerURL(address string) (*url.URL, error) {
 		if err == nil && config.Encryption != msdsn.EncryptionRequired && config.Encryption != msdsn.EncryptionStrict {
 			return nil, fmt.Errorf("%w: Azure SQL, and a login by fedauth, take TLS only: remove encrypt", ErrURL)
 		}
+	}
+	if !migrates { // a migration takes its time
+		boundSilence(parsed)
 	}
 	return parsed, nil
 }
@@ -107,7 +108,7 @@ func boundSilence(address *url.URL) {
 }
 
 func sqlServerInClear(address string) []string {
-	parsed, err := sqlServerURL(address)
+	parsed, err := sqlServerURL(address, false)
 	if err != nil {
 		return nil
 	}

@@ -52,15 +52,24 @@ func TestARecoveringSQLServerDatabaseIsAwaited(t *testing.T) {
 
 func TestASilentSQLServerIsLeft(t *testing.T) {
 	server := standIn(t)
-	for query, want := range map[string]time.Duration{"": silence, "&connection+timeout=300": 5 * time.Minute, "&Connection+Timeout=0": 0} {
-		address, err := sqlServerURL(server.URL("master") + query)
+	for _, c := range []struct {
+		query    string
+		migrates bool
+		want     time.Duration // 0: without a bound
+	}{
+		{"", false, silence},
+		{"", true, 0},
+		{"&connection+timeout=300", false, 5 * time.Minute},
+		{"&connection+timeout=300", true, 5 * time.Minute},
+		{"&Connection+Timeout=0", false, 0},
+	} {
+		address, err := sqlServerURL(server.URL("master")+c.query, c.migrates)
 		if err != nil {
 			t.Fatal(err)
 		}
-		boundSilence(address)
 		config, err := msdsn.Parse(address.String())
-		if err != nil || config.ConnTimeout != want {
-			t.Errorf("%q: the driver waits for %v (%v), must be %v", query, config.ConnTimeout, err, want)
+		if err != nil || config.ConnTimeout != c.want {
+			t.Errorf("%+v: the driver waits for %v (%v)", c, config.ConnTimeout, err)
 		}
 	}
 
@@ -103,7 +112,7 @@ func TestSQLServerIsEncryptedUnlessTheURLRefuses(t *testing.T) {
 		"sqlserver://u:p@shop-group.database.windows.net?database=shop&encrypt=true":       msdsn.EncryptionRequired,
 		"sqlserver://u:p@shop-group.database.usgovcloudapi.net?database=shop&encrypt=true": msdsn.EncryptionRequired,
 	} {
-		parsed, err := sqlServerURL(address)
+		parsed, err := sqlServerURL(address, false)
 		if err != nil {
 			t.Errorf("%s: %v", address, err)
 			continue

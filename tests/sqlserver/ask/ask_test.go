@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"database/sql"
 	"slices"
 	"strings"
@@ -52,6 +53,21 @@ func TestAServerThatDoesNotWaitIsDifferent(t *testing.T) {
 	var out strings.Builder
 	different, err := ask(t.Context(), &out, servertest.SQLServerDB(t, server.URL("master"), true))
 	if err != nil || different == 0 || !strings.Contains(out.String(), "DIFFERENT: rolled back") {
+		t.Errorf("%d are different, %v:\n%s", different, err, out.String())
+	}
+}
+
+func TestAModeThatFailsKeepsTheAnswersOfTheOthers(t *testing.T) {
+	server := servertest.SQLServerStandIn(t, nil)
+	all := questions
+	defer func() { questions = all }()
+	questions = []question{{text: "Is this asked?", want: "yes", ask: func(context.Context, *world) (string, error) {
+		server.Deny("CREATE TABLE") // to the next mode
+		return "yes", nil
+	}}}
+	var out strings.Builder
+	different, err := ask(t.Context(), &out, servertest.SQLServerDB(t, server.URL("master"), true))
+	if err != nil || different != 1 || !strings.Contains(out.String(), "| 1 | Is this asked? | yes | as expected |\n") || !strings.Contains(out.String(), "Not asked to the end: versioned: ") {
 		t.Errorf("%d are different, %v:\n%s", different, err, out.String())
 	}
 }

@@ -98,7 +98,14 @@ func deadlocks(ctx context.Context, w *world) (string, error) {
 	work := func(step func(round int, tx bridge.Tx) error) {
 		workers.Go(func() {
 			for round := range rounds {
-				if err := w.in(ctx, func(tx bridge.Tx) error { return step(round, tx) }); err != nil {
+				err := w.in(ctx, func(tx bridge.Tx) error {
+					// Longer than a server takes to find a deadlock: five seconds by default.
+					if _, err := tx.Exec(ctx, "SET LOCK_TIMEOUT 30000"); err != nil {
+						return err
+					}
+					return step(round, tx)
+				})
+				if err != nil {
 					mu.Lock()
 					errs[number(err)]++
 					mu.Unlock()

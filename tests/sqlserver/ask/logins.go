@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"net/url"
+	"strings"
 )
 
 // missingDatabase logs in to a database that does not exist.
@@ -52,7 +53,18 @@ func (w *world) login(ctx context.Context, database string) (string, error) {
 	return "no error", nil
 }
 
-// noServerState queries locks as a user without VIEW SERVER STATE.
+// seen are the views of sessions and locks that the library reads.
+var seen = []struct{ view, query string }{
+	{"dm_tran_locks", "SELECT count(*) FROM sys.dm_tran_locks"},
+	{"dm_exec_requests", "SELECT count(*) FROM sys.dm_exec_requests"},
+	{"dm_exec_sessions", "SELECT count(*) FROM sys.dm_exec_sessions"},
+	{"dm_exec_connections", "SELECT count(*) FROM sys.dm_exec_connections"},
+	{"dm_tran_session_transactions", "SELECT count(*) FROM sys.dm_tran_session_transactions"},
+	{"dm_tran_active_transactions", "SELECT count(*) FROM sys.dm_tran_active_transactions"},
+	{"dm_exec_sql_text", "SELECT count(*) FROM sys.dm_exec_sql_text(NULL)"},
+}
+
+// noServerState reads the views as a user without VIEW SERVER STATE.
 func noServerState(ctx context.Context, w *world) (_ string, err error) {
 	const user = "twoqueue_ask"
 	if _, err := w.db.ExecContext(ctx, "CREATE USER "+user+" WITHOUT LOGIN"); err != nil {
@@ -70,13 +82,14 @@ func noServerState(ctx context.Context, w *world) (_ string, err error) {
 	if _, err := conn.ExecContext(ctx, "EXECUTE AS USER = '"+user+"'"); err != nil {
 		return "", err
 	}
-	var n int
-	asked := conn.QueryRowContext(ctx, "SELECT count(*) FROM sys.dm_tran_locks").Scan(&n)
-	if _, err := conn.ExecContext(ctx, "REVERT"); err != nil {
-		return "", err
+	var answers []string
+	for _, s := range seen {
+		answer, n := "no error", 0
+		if err := conn.QueryRowContext(ctx, s.query).Scan(&n); err != nil {
+			answer = number(err)
+		}
+		answers = append(answers, s.view+": "+answer)
 	}
-	if asked == nil {
-		return "no error", nil
-	}
-	return number(asked), nil
+	_, err = conn.ExecContext(ctx, "REVERT")
+	return strings.Join(answers, "; "), err
 }

@@ -56,7 +56,8 @@ func main() {
 // patience bounds each question without a bound of its own.
 const patience = time.Minute
 
-// ask prints the table and returns the number of unexpected answers.
+// ask prints the table, and returns the number of unexpected answers and of modes not asked to the
+// end.
 func ask(ctx context.Context, out io.Writer, url string) (different int, err error) {
 	modes, restore, err := modesOf(ctx, url)
 	if err != nil {
@@ -69,9 +70,12 @@ func ask(ctx context.Context, out io.Writer, url string) (different int, err err
 			t.skipped = append(t.skipped, m.String())
 			continue
 		}
-		if err := askIn(ctx, t, m.String(), url); err != nil {
-			return 0, fmt.Errorf("%s: %w", m, err)
+		if err := askIn(ctx, t, m.String(), url); err != nil { // the answers of other modes count
+			t.failed = append(t.failed, fmt.Sprintf("%s: %v", m, err))
 		}
+	}
+	if len(t.modes) == 0 {
+		return 0, fmt.Errorf("nothing could be asked: %q", append(t.skipped, t.failed...))
 	}
 	return t.print(out)
 }

@@ -13,8 +13,7 @@ import (
 // scanned are tables that may be scanned: they have one row, or one row for each version.
 var scanned = []string{"bridge_identity", "bridge_watermark", "bridge_ledger_version", "bridge_inbox_version"}
 
-// plans examines the plans in the server's cache. The statement of Orphans, which scans the
-// ledger for the doctor, has not run by then.
+// plans examines the plans in the server's cache. The statements that scan have not run by then.
 func plans(ctx context.Context, w *world) (string, error) {
 	rows, err := w.db.QueryContext(ctx, `SELECT t.text, p.query_plan FROM sys.dm_exec_query_stats s
 CROSS APPLY sys.dm_exec_sql_text(s.sql_handle) t CROSS APPLY sys.dm_exec_query_plan(s.plan_handle) p
@@ -68,7 +67,7 @@ SELECT TOP (%d) 0x6F757273, CAST(NEWID() AS varbinary(16)), 'ready', '', 0, 0, 9
 			return "", err
 		}
 	}
-	for _, again := range []func(context.Context, *world) (string, error){besideOpen, settleWaits, proof, carried, inboxSeeks, twoTakersOf("many")} {
+	for _, again := range []func(context.Context, *world) (string, error){besideOpen, settleWaits, proof, carried, delayed, inboxSeeks, twoTakersOf("many")} {
 		if _, err := again(ctx, w); err != nil {
 			return "", err
 		}

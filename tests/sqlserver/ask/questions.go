@@ -17,6 +17,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect/sqlserverinspect"
+	"github.com/twoqueue/twoqueue/bridge/sqlserver"
 )
 
 // question is a question to a server. If want is empty, no code depends on the answer.
@@ -26,8 +27,7 @@ type question struct {
 	within     time.Duration // 0: patience
 }
 
-// The last question but one is about the plans of all statements that ran for the others. The
-// last one compiles new plans.
+// The plans are of the statements of all questions before them. The last question's plans scan.
 var questions = []question{
 	{text: "Does UPDATE … SET mark = mark keep a second one waiting until the COMMIT?",
 		ask: markWaits("")},
@@ -43,7 +43,7 @@ var questions = []question{
 		ask: missingDatabase},
 	{text: "And to a database that is offline?",
 		ask: offlineDatabase},
-	{text: "Which errors has a look at locks without VIEW SERVER STATE?",
+	{text: "Which errors has each view of sessions and locks without VIEW SERVER STATE?",
 		ask: noServerState},
 	{text: "Which settings has a pooled connection that comes back (LOCK_TIMEOUT, XACT_ABORT, NOCOUNT, isolation level): at once, after 1222, after 2627?", want: "-1 0 0 2, -1 0 0 2, -1 0 0 2",
 		ask: resets},
@@ -79,6 +79,8 @@ var questions = []question{
 		ask: setOptions},
 	{text: "Is a carried message recorded, found due beside one that is not committed, claimed once, touched and forgotten, and its stage time at first recorded_at?", want: "yes",
 		ask: carried},
+	{text: "Is a delayed message read, advanced and cancelled, and does a settle by INSERT tell a rollback?", want: "yes",
+		ask: delayed},
 	{text: "Do two workers that take pending messages at once get one each?", want: "first, second",
 		ask: twoTakers},
 	{text: "Which session holds a message up? (With the rights that this login has.)", want: "one session, with its statement",
@@ -86,7 +88,9 @@ var questions = []question{
 	{text: "Does a plan of ours scan a table whose rows others lock, or sort rows that it locks?", want: "none does",
 		ask: plans},
 	{text: "And with a million rows?", want: "none does",
-		ask: plansOfMany, within: 15 * time.Minute},
+		ask: plansOfMany, within: 10 * time.Minute},
+	{text: "Do the statements run that read a whole table, and is an orphan swept?", want: "yes",
+		ask: whole},
 }
 
 func newID() uuid.UUID { return uuid.Must(uuid.NewV7()) }
@@ -330,6 +334,69 @@ func carried(ctx context.Context, w *world) (string, error) {
 	left, err := w.ledger.Forget(ctx, ids)
 	if err != nil || len(left) > 0 {
 		return fmt.Sprint("rows are left: ", left), err
+	}
+	return "yes", nil
+}
+
+// delayed runs the statements on single rows that other questions leave out.
+func delayed(ctx context.Context, w *world) (string, error) {
+	inspector := sqlserverinspect.New(w.ledger)
+	later := func() driver.Entry {
+		return driver.Entry{ID: newID(), Message: []byte("m"), Unpublished: true, NotBefore: time.Now().Add(time.Hour).Truncate(time.Millisecond)}
+	}
+	now, first, second := newID(), later(), later()
+	err := w.in(ctx,
+		func(tx bridge.Tx) error { return w.ledger.Record(ctx, tx, driver.Plain(now)) },
+		func(tx bridge.Tx) error { return w.ledger.Record(ctx, tx, []driver.Entry{first, second}) })
+	if err != nil {
+		return err.Error(), nil
+	}
+	row, read := inspector.CarriedRow(ctx, first.ID)
+	recent, _, look := w.ledger.Recent(ctx, []uuid.UUID{now, first.ID}, time.Minute)
+	advanced, advance := inspector.Advance(ctx, first.ID)
+	cancelled := false
+	cancel := w.in(ctx, func(tx bridge.Tx) (err error) {
+		cancelled, err = w.ledger.Cancel(ctx, tx, second.ID)
+		return err
+	})
+	left, forget := w.ledger.Forget(ctx, []uuid.UUID{now, first.ID, second.ID}) // the last one is gone
+	_, swept := w.ledger.SweptBefore(ctx)
+	other, open := sqlserver.Open(ctx, w.db)
+	err = errors.Join(read, look, advance, cancel, forget, swept, open)
+	var outcome driver.Outcome
+	if err == nil {
+		other.FallBack(errors.New("asked by a question"))
+		outcome, _, err = other.Settle(ctx, newID(), time.Second)
+	}
+	if err != nil {
+		return err.Error(), nil
+	}
+	if row == nil || !slices.Equal(recent, []uuid.UUID{now}) || !advanced || !cancelled || len(left) > 0 || outcome != driver.RolledBack {
+		return fmt.Sprintf("the row is read: %t, %d are recent, advanced: %t, cancelled: %t, %d are left, %s", row != nil, len(recent), advanced, cancelled, len(left), outcome), nil
+	}
+	return "yes", nil
+}
+
+// whole runs the statements that no key bounds.
+func whole(ctx context.Context, w *world) (string, error) {
+	inspector := sqlserverinspect.New(w.ledger)
+	orphan := newID()
+	if err := w.in(ctx, func(tx bridge.Tx) error { return w.ledger.Record(ctx, tx, driver.Plain(orphan)) }); err != nil {
+		return err.Error(), nil
+	}
+	_, older := w.db.ExecContext(ctx, "UPDATE bridge_ledger SET recorded_at = DATEADD(hour, -2, recorded_at) WHERE id = '"+orphan.String()+"'")
+	swept, sweep := w.ledger.Sweep(ctx, time.Hour, 10)
+	_, count := inspector.CountCarried(ctx, 10)
+	_, list := inspector.CarriedRows(ctx, 10)
+	_, countDelayed := inspector.CountDelayed(ctx, 10)
+	_, listDelayed := inspector.DelayedRows(ctx, 10)
+	_, inbox := sqlserverinspect.DiagnoseInbox(ctx, w.db)
+	_, transactions := inspector.OpenTransactions(ctx, 0, 10)
+	if err := errors.Join(older, sweep, count, list, countDelayed, listDelayed, inbox, transactions); err != nil {
+		return err.Error(), nil
+	}
+	if len(swept) != 1 || swept[0].ID != orphan {
+		return fmt.Sprintf("%d are swept", len(swept)), nil
 	}
 	return "yes", nil
 }

@@ -14,6 +14,7 @@ type table struct {
 	modes   []string
 	answers [][]string // by mode
 	skipped []string   // modes
+	failed  []string   // modes, with their errors
 	server  []string   // the doctor's findings, by mode
 
 	different int
@@ -79,9 +80,12 @@ func (t *table) print(out io.Writer) (different int, err error) {
 	for _, m := range t.skipped {
 		fmt.Fprintf(&b, "\nThe database could not be switched to: %s.\n", m)
 	}
+	for _, f := range t.failed {
+		fmt.Fprintf(&b, "\nNot asked to the end: %s\n", f)
+	}
 	for i, m := range t.modes {
 		fmt.Fprintf(&b, "\n%s:\n%s\n", m, t.server[i])
 	}
 	_, err = io.WriteString(out, b.String())
-	return t.different, err
+	return t.different + len(t.failed), err
 }
