@@ -19,7 +19,9 @@ import zlib
 from datetime import timedelta
 
 import pika
+from pika.adapters.utils.connection_workflow import AMQPConnectorException
 from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
 
 MAX_SHORT = 255  # bytes of a name, a key or a property
 MAX_BYTES = 64 << 10  # of all headers and properties
@@ -28,9 +30,11 @@ MAX_ELEMENTS = 8192  # of a table or list in the headers
 MAX_DEPTH = 32  # of tables and lists in the headers
 MAX_EXPIRATION = 10 * 365 * 24 * 60 * 60 * 1000  # ms
 MAX_MEMBERS = 1000  # of a group
-GROUP_BYTES = 128 << 10  # this sender's own limit
+GROUP_BYTES = 128 << 10  # of its records: this sender's own limit
 DIRECT_REPLY = "amq.rabbitmq.reply-to"
-OUTAGE = (pika.exceptions.AMQPError, OSError)  # pika raises OSError if it cannot resolve a name
+# All exceptions of pika: OSError if it cannot resolve a name, the last one if the broker accepts the
+# connection and does not answer.
+OUTAGE = (pika.exceptions.AMQPError, OSError, AMQPConnectorException)
 
 
 class Refused(Exception):
@@ -97,6 +101,13 @@ def check(m):
     refuse_if(not isinstance(m.body, bytes), "the body is not bytes")
     taken = {"headers", "delivery_mode", "message_id", "cluster_id"}  # AMQP reserves the last one
     refuse_if(p.keys() & taken, "headers, delivery_mode, message_id and cluster_id are no properties here")
+    # AMQP could carry other types, but then the message would be malformed.
+    for text in (m.exchange, m.routing_key, m.order_key):
+        refuse_if(not isinstance(text, str), "exchange, routing key and order key must be str")
+    for name, value in p.items():
+        number = name in ("priority", "timestamp")
+        fits = isinstance(value, int) and not isinstance(value, bool) if number else isinstance(value, str)
+        refuse_if(value is not None and not fits, f"the property {name} must be {'int' if number else 'str'}")
     refuse_if(not m.exchange and not m.routing_key, "no target: exchange and routing key are empty")
     for text in (m.exchange, m.routing_key, m.order_key, *p.values()):
         refuse_if(isinstance(text, str) and len(text.encode()) > MAX_SHORT, f"a name, key or property has more than {MAX_SHORT} bytes")
@@ -117,7 +128,7 @@ def check(m):
     if expiration := p.get("expiration"):
         refuse_if(not re.fullmatch("[0-9]{1,12}", expiration) or int(expiration) > MAX_EXPIRATION, "the expiration is no number of ms, or is more than ten years")
     refuse_if(len(m.headers) > MAX_HEADERS, f"more than {MAX_HEADERS} headers")
-    texts = (value for name, value in p.items() if isinstance(value, str))
+    texts = (value for value in p.values() if isinstance(value, str))
     size = 64 + len(str(m.id)) + sum(len(text.encode()) for text in texts) + size_of(m.headers, 0) - 1
     refuse_if(size > MAX_BYTES, f"headers and properties have {size} bytes: at most {MAX_BYTES}")
 
@@ -170,7 +181,8 @@ def uuid7():
 
 def ledger_of(db):
     """Returns the identity of the database's ledger."""
-    return db.execute("SELECT identity FROM bridge_identity").fetchone()[0]
+    with db.transaction(), db.cursor(row_factory=tuple_row) as cursor:  # leaves no transaction open
+        return cursor.execute("SELECT identity FROM bridge_identity").fetchone()[0]
 
 
 # The join with bridge_identity inserts no row in another database. Both times of a carried row come
@@ -235,11 +247,12 @@ class Sender:
         for (queue, _), messages in by_queue.items():
             batch, size = [], 0
             for m, properties in messages:
-                if batch and (len(batch) == MAX_MEMBERS or size + len(m.body) > GROUP_BYTES):
+                length = len(record(properties, m.body))
+                if batch and (len(batch) == MAX_MEMBERS or size + length > GROUP_BYTES):
                     yield queue, batch
                     batch, size = [], 0
                 batch.append((m, properties))
-                size += len(m.body)
+                size += length
             yield queue, batch
 
     def _publish(self, queue, batch):
@@ -271,8 +284,9 @@ class Sender:
         self.close()
         try:
             self.connection = pika.BlockingConnection(self.parameters)
-            self.channel = self.connection.channel()
-            self.channel.confirm_delivery()
+            channel = self.connection.channel()
+            channel.confirm_delivery()
+            self.channel = channel  # only now: a signal's handler may raise an exception above
         except OUTAGE:
             self.close()
             if needed:
