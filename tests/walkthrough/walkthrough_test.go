@@ -15,7 +15,7 @@ import (
 
 // repeatedCommands are the commands that show the work of a program in the background. A reader
 // repeats them until they show the output of the page. All other commands are typed once.
-var repeatedCommands = regexp.MustCompile(`^(bridgectl status|bridgectl dead list|amqp-get .*|grep .* verifier\.log)$`)
+var repeatedCommands = regexp.MustCompile(`^(bridgectl (status|dead list.*|pending list|gaps list|marks list)|amqp-get .*|grep .* (verifier|receiver)\.log)$`)
 
 // stopped is the exit code of timeout when it has ended its command.
 const stopped = 124
@@ -35,7 +35,8 @@ func TestTheWalkThroughGoesAsItIsWritten(t *testing.T) {
 	database := servertest.StartPostgres(t, &servers.PostgresOptions{
 		Config: []string{"fsync = on", "full_page_writes = on", "synchronous_commit = on"}}).URL()
 	// The URL ends after the port, as on the page: other tools read a slash differently.
-	broker := strings.TrimSuffix(servertest.StartRabbitMQ(t, nil).URL(), "/")
+	rabbitmq := servertest.StartRabbitMQ(t, &servers.RabbitMQOptions{Plugins: []string{"rabbitmq_management"}})
+	broker := strings.TrimSuffix(rabbitmq.URL(), "/")
 	sh := startShell(t, checkout(t), append(program.Environment(), "NO_COLOR=1", "BRIDGE_HTTP_ADDR=127.0.0.1:0"))
 	for _, s := range all {
 		command := s.command
@@ -44,6 +45,8 @@ func TestTheWalkThroughGoesAsItIsWritten(t *testing.T) {
 			command = "export BRIDGE_DATABASE_URL=" + quote(database)
 		case strings.HasPrefix(command, "export BRIDGE_AMQP_URL="):
 			command = "export BRIDGE_AMQP_URL=" + quote(broker)
+		case strings.HasPrefix(command, "export BRIDGE_MANAGEMENT_URL="):
+			command = "export BRIDGE_MANAGEMENT_URL=" + quote(strings.TrimSuffix(rabbitmq.ManagementURL(), "/api"))
 		}
 		want := 0
 		if strings.Contains(command, "timeout ") {
@@ -71,7 +74,7 @@ func TestTheWalkThroughGoesAsItIsWritten(t *testing.T) {
 func checkout(t *testing.T) string {
 	t.Helper()
 	folder := t.TempDir()
-	cmd := exec.Command("cp", "-R", "bridge", "sender", "verifier", "idempotency", "cmd", "go.mod", "go.sum", folder)
+	cmd := exec.Command("cp", "-R", "--parents", "bridge", "sender", "verifier", "idempotency", "cmd", "tests/walkthrough/receiver", "go.mod", "go.sum", folder)
 	cmd.Dir = "../.."
 	if r := program.RunCmd(t, cmd); r.Code != 0 {
 		t.Fatalf("no copy: %+v", r)
