@@ -175,7 +175,7 @@
 // If Options.Topology.Audit is set, the audit queue keeps copies of dropped messages (rolled back,
 // or forwarded before).
 //
-// # Targets that take nothing
+// # Held targets
 //
 // A target may be full (nack), missing (return, or 404), or never confirm. Such a target is held:
 // its messages wait aside, the verifier retries it with backoff, and messages for other targets do

@@ -25,7 +25,7 @@ func TestProbesReportTheMissingPart(t *testing.T) {
 				asked.Add(1)
 				return missing
 			},
-			Notes:   func() []string { return []string{"targets: 1 takes nothing"} },
+			Notes:   func() []string { return []string{"targets: 1 is held"} },
 			Metrics: prometheus.NewRegistry(),
 		}.Handler()
 		get := func(path string) (code int, text string) {
@@ -34,7 +34,7 @@ func TestProbesReportTheMissingPart(t *testing.T) {
 			return answer.Code, answer.Body.String()
 		}
 		for range 20 {
-			if code, text := get("/readyz"); code != 200 || text != "ok\ntargets: 1 takes nothing\n" {
+			if code, text := get("/readyz"); code != 200 || text != "ok\ntargets: 1 is held\n" {
 				t.Fatalf("ready: %d %q", code, text)
 			}
 		}

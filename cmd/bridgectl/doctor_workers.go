@@ -35,7 +35,7 @@ type workerReport struct {
 	Now time.Time `json:"now"`
 }
 
-// examineWorkers asks workers' status pages which targets take nothing, and why.
+// examineWorkers asks workers' status pages which targets are held, and why.
 func examineWorkers(ctx context.Context, pages []string) group {
 	g := group{Name: "Workers"}
 	for _, page := range pages {

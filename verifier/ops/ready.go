@@ -65,15 +65,15 @@ func (m *Monitor) Ready(ctx context.Context) error {
 	return errors.Join(missing...)
 }
 
-// notes are lines for a ready verifier about targets that take nothing: these delay only their own
+// notes are lines for a ready verifier about held targets: these delay only their own
 // messages.
 func (m *Monitor) notes() []string {
 	switch n := len(m.state().Targets); n {
 	case 0:
 		return nil
 	case 1:
-		return []string{"targets: 1 takes nothing, and its messages wait; the log and the status page name it"}
+		return []string{"targets: 1 is held, and its messages wait; the log and the status page name it"}
 	default:
-		return []string{fmt.Sprintf("targets: %d take nothing, and their messages wait; the log and the status page name them", n)}
+		return []string{fmt.Sprintf("targets: %d are held, and their messages wait; the log and the status page name them", n)}
 	}
 }

@@ -184,7 +184,7 @@ function show(r) {
   setText(byID('phase'), r.state);
   setText(byID('phase-text'), r.state === 'running'
     ? `since ${when(r.session)}${r.sessions > 1 ? `, session ${number.format(r.sessions)}` : ''}`
-      + (r.targets_held === 1 ? '; 1 target takes nothing' : r.targets_held ? `; ${number.format(r.targets_held)} targets take nothing` : '') : phases[r.state] || '');
+      + (r.targets_held === 1 ? '; 1 target is held' : r.targets_held ? `; ${number.format(r.targets_held)} targets are held` : '') : phases[r.state] || '');
   const trouble = r.error ? `${r.session ? 'The database' : 'The last session'}: ${r.error}` : r.blocked ? `Nothing can be published: ${r.blocked}` : r.foreign ? r.foreign
     : r.withheld_since ? `Messages that look rolled back are waiting for evidence, since ${when(r.withheld_since)}: in this session no message has been found that a sender committed on this database server. Is the server a copy, or an old primary?` : '';
   byID('error').hidden = !trouble;
