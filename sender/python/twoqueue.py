@@ -13,6 +13,7 @@ format, and bridge/doc.go the rules.
 import dataclasses
 import re
 import struct
+import threading
 import time
 import uuid
 import zlib
@@ -193,7 +194,7 @@ SELECT %s::uuid, %s::bytea, t, t + %s FROM bridge_identity, clock_timestamp() AS
 
 
 class Sender:
-    """Sends messages in transactions. It has one connection to the broker and serves one thread."""
+    """Sends messages in transactions. It has one connection to the broker, and serves one thread at a time."""
 
     def __init__(self, parameters, ledger, staging_queue, exchange="", ordered_queues=0):
         """exchange and ordered_queues must be the verifiers' (BRIDGE_EXCHANGE,
@@ -202,6 +203,7 @@ class Sender:
         self.parameters, self.ledger = parameters, ledger
         self.staging_queue, self.exchange, self.ordered_queues = staging_queue, exchange, ordered_queues
         self.connection = self.channel = None
+        self.sending = threading.Lock()
 
     def send(self, db, *messages):
         """Sends messages in the open transaction of db, and returns their IDs.
@@ -209,6 +211,16 @@ class Sender:
         If send raises an exception, none of its messages is delivered, even if the transaction then
         commits. If send returns, all are delivered if and only if it commits.
         """
+        # Two threads at once would take each other's confirms. To wait here could be a deadlock, with a
+        # lock in the database.
+        if not self.sending.acquire(blocking=False):
+            raise RuntimeError("send: another thread is sending; make a Sender for each thread")
+        try:
+            return self._send(db, messages)
+        finally:
+            self.sending.release()
+
+    def _send(self, db, messages):
         if db.info.transaction_status != TransactionStatus.INTRANS:
             raise RuntimeError("send: no transaction is open; begin it before, as with db.transaction()")
         now = time.time_ns() // 1_000_000  # before the ID is recorded

@@ -592,6 +592,38 @@ for _ in range(2):
 `)
 }
 
+// Two threads at once could take each other's confirms.
+func TestPythonsSenderServesOneThreadAtATime(t *testing.T) {
+	t.Parallel()
+	newWorld(t, bridge.Topology{Queue: "staging"}).speak("RuntimeError sent sent", `
+import threading
+publishing, proceed = threading.Event(), threading.Event()
+class Sender(twoqueue.Sender):
+    def _publish(self, *args):
+        if not publishing.is_set():
+            publishing.set()
+            proceed.wait()
+        super()._publish(*args)
+def send():
+    with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True) as db:
+        try:
+            with db.transaction():
+                sender.send(db, twoqueue.Message("", "target"))
+            print("sent", end=" ")
+        except Exception as error:
+            print(type(error).__name__, end=" ")
+with psycopg.connect(os.environ["DATABASE_URL"]) as db:
+    sender = Sender(pika.URLParameters(os.environ["AMQP_URL"]), twoqueue.ledger_of(db), "staging")
+other = threading.Thread(target=send)
+other.start()
+publishing.wait()
+send()
+proceed.set()
+other.join()
+send()
+`)
+}
+
 // The broker accepts connections, and does not answer.
 func TestPythonsCarriedMessageNeedsNoAnswerOfTheBroker(t *testing.T) {
 	t.Parallel()
