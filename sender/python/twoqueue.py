@@ -11,6 +11,7 @@ format, and bridge/doc.go the rules.
 """
 
 import dataclasses
+import os
 import re
 import struct
 import threading
@@ -203,6 +204,7 @@ class Sender:
         self.parameters, self.ledger = parameters, ledger
         self.staging_queue, self.exchange, self.ordered_queues = staging_queue, exchange, ordered_queues
         self.connection = self.channel = None
+        self.process = os.getpid()
         self.sending = threading.Lock()
 
     def send(self, db, *messages):
@@ -286,6 +288,8 @@ class Sender:
 
     def _connect(self, needed):
         """Opens the connection if there is none, and returns whether there is one."""
+        if self.process != os.getpid():  # after a fork: the parent goes on with its connection
+            self.process, self.connection, self.channel = os.getpid(), None, None
         try:
             if self.connection is not None:
                 self.connection.process_data_events()  # raises an exception if the broker has closed it

@@ -624,6 +624,31 @@ send()
 `)
 }
 
+// Two processes on one connection would take each other's confirms.
+func TestPythonsForkedSenderOpensItsOwnConnection(t *testing.T) {
+	t.Parallel()
+	newWorld(t, bridge.Topology{Queue: "staging"}).speak("parent True child False parent True", `
+import gc
+def send(name):
+    with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True) as db, db.transaction():
+        sender.send(db, twoqueue.Message("", "target"))
+    print(name, sender.connection is inherited, end=" ", flush=True)
+with psycopg.connect(os.environ["DATABASE_URL"]) as db:
+    sender = twoqueue.Sender(pika.URLParameters(os.environ["AMQP_URL"]), twoqueue.ledger_of(db), "staging")
+    sender._connect(needed=True)
+    inherited = sender.connection
+send("parent")
+child = os.fork()
+if child == 0:
+    send("child")
+    inherited = None
+    gc.collect()  # this does not end the parent's connection
+    os._exit(0)
+os.waitpid(child, 0)
+send("parent")
+`)
+}
+
 // The broker accepts connections, and does not answer.
 func TestPythonsCarriedMessageNeedsNoAnswerOfTheBroker(t *testing.T) {
 	t.Parallel()
