@@ -39,8 +39,9 @@ type BrokerOptions struct {
 	// before Publish waits. Default 1024.
 	InFlight int
 	// Logger gets a line when the publishing connection is lost or cannot be made, one a minute
-	// during the outage, and one when the connection is back; and a line for each queue whose
-	// arguments Declare could not check. Default slog.Default().
+	// during the outage, and one when the connection is back; a line for each queue or exchange that
+	// Declare could not check; and a line when deliveries are not received (BoundReadAhead). Default
+	// slog.Default().
 	Logger *slog.Logger
 }
 
@@ -114,8 +115,8 @@ type link struct {
 // there until a connection fails or is lost. Then it tries the next. With TLS each certificate must
 // be for its own host, unless the parameter server_name_indication or TLS.ServerName gives one name
 // for all. A frozen node costs at most 5 s when a connection is made. An open connection to a node
-// that freezes is lost after one and a half heartbeats: 15 s, or with the parameter heartbeat=4, 6
-// s.
+// that freezes is lost after one and a half heartbeats: 15 s, or 6 s with the parameter
+// heartbeat=4.
 func Dial(ctx context.Context, url string, opts *BrokerOptions) (*Broker, error) {
 	b, err := NewBroker(url, opts)
 	if err != nil {
@@ -132,7 +133,7 @@ func Dial(ctx context.Context, url string, opts *BrokerOptions) (*Broker, error)
 
 // NewBroker is Dial without connecting, for a process that must start during an outage, such as a
 // sender of carried messages. Its error is ErrURL, or names a wrong option. A wrong login shows at
-// the first Publish.
+// the first Publish or Connect.
 func NewBroker(url string, opts *BrokerOptions) (*Broker, error) {
 	options, err := opts.withDefaults()
 	if err != nil {

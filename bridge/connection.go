@@ -18,7 +18,7 @@ import (
 // closePatience bounds the closing handshake with a broker that does not answer.
 const closePatience = 2 * time.Second
 
-// Product is the name of the bridge's connections in RabbitMQ's lists.
+// Product is the client's product that RabbitMQ's lists show for a connection of the bridge.
 const Product = "twoqueue"
 
 // A Connection is one connection to the broker. It never recovers. When it is over, Done is

@@ -100,11 +100,13 @@
 //	                                      time has come
 //	Cancel of a message, before COMMIT    rolled back; the message stays
 //	verifier: the claim of a carried      staged when the moved stage time comes
-//	message, before its staging
-//	verifier: that staging                if the first copy was only late, the second finds
-//	                                      no row and is dropped; or it is a duplicate
+//	message, before its staging is
+//	confirmed
+//	verifier: the confirm of that         if the first copy was only late, the second finds
+//	staging                               no row and is dropped; or it is a duplicate
 //	verifier: the lookup                  redelivered, looked up again
-//	verifier: publish to the target       redelivered, forwarded again: a duplicate
+//	verifier: publish to the target       redelivered, forwarded again: a duplicate with the
+//	                                      same ID
 //	verifier: its confirm, before DELETE  the same
 //	verifier: DELETE, before the ack      redelivered, absent, dropped: it had been
 //	                                      forwarded
@@ -124,17 +126,17 @@
 //     message leaves. A message without a row looks like one of a transaction that
 //     rolled back.
 //  2. COMMIT only when every message of the transaction is safe: confirmed by the broker and not
-//     returned, or carried by its row, by the same transaction (driver.Recorder). Anything else
-//     is an error, and the transaction must roll back. RabbitMQ returns an unroutable message and
-//     then confirms it all the same, so a confirm alone proves nothing. Messages with an order key
-//     are never carried: a later message would overtake one that got lost.
+//     returned, or carried by a row that the same transaction has inserted (driver.Recorder).
+//     Anything else is an error, and the transaction must roll back. RabbitMQ returns an unroutable
+//     message and then confirms it all the same, so a confirm alone proves nothing. Messages with an
+//     order key are never carried: a later message would overtake one that got lost.
 //  3. Only a lookup that waits on locks, on the primary, may return 'rolled back'. If a lookup
 //     does not wait, times out or fails, a missing row proves nothing. A row that it finds may be
 //     believed.
 //  4. Forwarded means confirmed and not returned. Until then the row and the staged
 //     message stay. Then they may go, in any order.
 //  5. A verifier proves on the live database that its lookup waits, in every session, before it
-//     judges (driver.Prove).
+//     judges (driver.Prove). If the proof fails, it judges nothing and reports the reason.
 //  6. A message is judged only by its own ledger, whose identity it carries. In any other
 //     database its row is missing, which would look like a rollback. A copy of the database, and
 //     an old primary that comes back, have the original's identity, and a pool may open a
@@ -146,23 +148,24 @@
 //     no verifier has staged again. An own table has no such time: there the message's staging time
 //     and a margin decide. Until then messages that look rolled back wait in the queues, and log,
 //     metric and readiness report that.
-//  7. A delivery tag never outlives its channel. After any error of a channel or connection all
-//     work begins anew on another. A Connection does not recover by itself.
+//  7. A delivery tag never outlives its channel. After any error of a channel or connection all of
+//     its work begins anew on another. A Connection does not recover by itself.
 //  8. No strange message is lost, and none stops the others. A message that is malformed, foreign,
-//     not allowed or refused goes to the dead queue, confirmed, with the reason. Only then is it
-//     acked. A message whose publish closes the channel must not be published again and again. A
-//     target that is full or missing delays its own messages only.
+//     not allowed, refused, or still unroutable after its retries goes to the dead queue, confirmed,
+//     with the reason. Only then is it acked. A publish that closes the channel (404, 403, 406) must
+//     not end one session after the other: the message that causes it is found, and the others go
+//     on. A target that is full or missing delays its own messages only.
 //  9. One slow transaction delays only its own messages, and the messages behind them with the same
 //     order key. If a verifier holds as many messages of an ordered queue as it may, that whole
 //     queue waits.
-//  10. Memory is bounded by configured counts, of messages and of bytes, whatever the
-//     backlog.
-//  11. The caller's transaction belongs to the caller: no commit, no rollback, no
-//     DDL in it. Tx has no method for them.
+//  10. Memory is bounded by configured counts, of messages and of bytes as they are held (decoded),
+//     whatever the backlog.
+//  11. The caller's transaction belongs to the caller: no commit, no rollback, no DDL in it. Tx has
+//     no method that commits or rolls back.
 //  12. The main job depends on nothing else. Lookup, settle, forward, forget and ack go on even
-//     if staging again, sweeping, counting, explaining, observing, the status page or the endpoints
-//     fail. These log when they begin to fail and when they work again, back off, and never end
-//     a session.
+//     if staging again, sweeping, counting, explaining, observing, auditing, the status page or the
+//     endpoints fail. These log when they begin to fail and when they work again, back off, and
+//     never end a session.
 //
 // # Rights at the broker
 //

@@ -72,7 +72,8 @@ var (
 	// ErrMalformed: a staged message does not follow the wire format.
 	ErrMalformed = errors.New("malformed staged message")
 
-	// ErrUnavailable: there is no connection to the broker, or it ended, or ErrConnectionLimit.
+	// ErrUnavailable: there is no connection to the broker, or it ended, or the broker does not take
+	// messages fast enough, or ErrConnectionLimit.
 	ErrUnavailable = errors.New("broker unavailable")
 
 	// ErrConnectionLimit comes with ErrUnavailable: the user, the virtual host or the node may have

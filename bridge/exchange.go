@@ -25,7 +25,8 @@ func (t Topology) BoundQueues() []string { return append([]string{t.Queue}, t.Or
 
 // DeclareExchange makes the Exchange and its bindings, or checks them; without an Exchange it does
 // nothing. The queues must exist. If the exchange has another type or durability, the error names
-// the difference. If the login lacks a right and the exchange exists, the error wraps ErrUnchecked.
+// the difference. If the login lacks a right, the error wraps ErrUnchecked, unless the broker
+// reports that the exchange is missing.
 func (t Topology) DeclareExchange(conn *Connection) error {
 	if t.Exchange == "" {
 		return nil

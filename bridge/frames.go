@@ -20,14 +20,14 @@ const mostHeld = 256 << 10
 // bytes, and an end (AMQP 0-9-1, section 2.3.5). A message is a method, a content header and a
 // body. The library ends the connection at a content header that it cannot read. So frames holds
 // each content header until it is whole, and replaces an unreadable message by its record (package
-// wire). one until it is whole, and replaces such a message by its record (package wire).
+// wire).
 type frames struct {
-	max atomic.Int64 // size of a frame that the library reads; 0: any
+	max atomic.Int64 // size of the largest frame that the library reads; 0: any
 
-	head [7]byte
-	have int    // the part received so far of a content header's payload and end byte
-	left int64  // bytes of the frame behind head
-	held []byte // the part of a content header's payload and its end that has come
+	head [7]byte // type, channel and size of the present frame
+	have int     // bytes of head that have come
+	left int64   // bytes of the frame behind head that have not come yet
+	held []byte  // the part of a content header's payload and end byte that has come
 }
 
 // follow appends to out the bytes that the library reads in place of p. It returns how many bytes

@@ -20,7 +20,6 @@ func (t Topology) LedgerQueue() string { return t.Queue + ".ledger" }
 // right to configure and to read the queue, or the queue's node is down.
 //
 // The identity is in x-dead-letter-routing-key, an argument that RabbitMQ compares.
-// The identity is in x-dead-letter-routing-key, an argument that RabbitMQ compares.
 func (t Topology) ClaimLedger(conn *Connection, ledger uuid.UUID) error {
 	ch, err := conn.Channel()
 	if err != nil {

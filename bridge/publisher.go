@@ -146,12 +146,12 @@ func (p *Publisher) Close() {
 	}
 }
 
-// Done is closed when the channel is over, just before the messages in flight are reported as
-// unconfirmed. Err then gives the reason.
+// Done is closed when the publisher has ended, and Err then gives the reason. If its channel was
+// lost, the messages in flight are reported as unconfirmed just afterwards. After Close they are
+// reported as usual.
 func (p *Publisher) Done() <-chan struct{} { return p.done }
 
-// Err returns nil while the channel is alive, and an error that wraps
-// ErrUnavailable afterwards.
+// Err returns nil until the publisher has ended, and an error that wraps ErrUnavailable afterwards.
 func (p *Publisher) Err() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

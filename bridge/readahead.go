@@ -14,8 +14,8 @@ import (
 const readAheadPatience = time.Second
 
 // A readAhead is a connection that bounds the bytes of deliveries read but not received. The AMQP
-// library reads everything that comes, and keeps it until it is received: 29 of 40 MB, on one
-// processor (measured).
+// library reads everything that comes, and keeps it until it is received (measured on one
+// processor: 29 of 40 MB).
 //
 // It pauses where a message begins. RabbitMQ sends the frames of one message after the other, so
 // every message before can be received.
@@ -25,7 +25,7 @@ type readAhead struct {
 	net.Conn
 	log    *slog.Logger
 	frames frames
-	buffer []byte        // frames made these of the last bytes from the broker
+	buffer []byte        // the last bytes from the broker, as frames returned them
 	ready  []byte        // the part of buffer that Read has not returned
 	begun  bool          // a message begins in those bytes
 	freed  chan struct{} // something was received, or the limit was lifted
