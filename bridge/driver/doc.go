@@ -15,7 +15,7 @@
 //	                                                Orphans, Sweep, SweptBefore,
 //	                                                ProofLedger, FallBack, FellBack
 //
-//	Inbox                idempotency                Claim, Unclaim, and the four below
+//	Inbox                idempotency                DB, Claim, Unclaim, and the four below
 //	PendingMessages      idempotency/pending        AddPending, LookUp, ChangePending,
 //	                                                AttachMessage, RemovePending,
 //	                                                RemoveBarePending, TakePending,

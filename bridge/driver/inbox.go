@@ -112,8 +112,8 @@ type Claimed struct {
 	Age time.Duration // since the claim
 }
 
-// Claims is the table of claims for the purge. The order of keys is the order in which the database
-// stores them.
+// Claims is the table of claims for the purge. The database stores the keys in the order of their
+// bytes, so Claimed reads them in that order.
 type Claims interface {
 	// Claimed returns up to limit claims in the order of the keys' bytes, beginning after a
 	// given key.
