@@ -91,11 +91,11 @@
 // at most 64 KiB. The frame counts as 64 bytes and the table of headers as 4. Each text property
 // counts as its bytes; the others are in the 64. Each header counts as its name and 1, and its
 // value: strings, bytes, tables and lists as 5 and their content, all other types as 16. At most
-// 1000 headers are allowed, not counting headers inside tables. A table or list inside them may
-// have at most 8192 elements, and the nesting may be at most 32 deep. amqp091-go reads no more: a larger delivery ends the
-// connection of each consumer that uses the library alone, at each delivery. On a
-// bridge.Connection, which verifiers and bridgectl use, the record of such a message arrives in its
-// place ([Unreadable]), and the verifier dead-letters it as malformed.
+// 1000 headers are allowed, not counting headers inside tables. A table or list in the headers may
+// have at most 8192 elements, and the nesting may be at most 32 deep. amqp091-go reads no more: a
+// larger delivery ends the connection of each consumer that uses the library alone, at each
+// delivery. On a bridge.Connection, which verifiers and bridgectl use, the record of such a message
+// arrives in its place ([Unreadable]), and the verifier dead-letters it as malformed.
 //
 // A staged message is published with the staging queue's name as routing key, mandatory, on a
 // channel in confirm mode. It goes to the verifiers' exchange (bridge.Topology.Exchange,
@@ -104,10 +104,10 @@
 // must also roll back at a nack (the queue is full), if the channel or the connection closes, and
 // if no confirm comes in time, except for a message that its row carries.
 //
-// The header x-bridge-staged-at, a 64-bit integer (type l; any other type counts as missing), is the time at which the sender received the
-// message from its caller, before it recorded the ID, in ms since 1970. It is needed if the ID is
-// no UUIDv7 of that moment. Without it a verifier cannot tell a swept row from a rollback ('The
-// sweep' in package driver).
+// The header x-bridge-staged-at, a 64-bit integer (type l; any other type counts as missing), is
+// the time at which the sender received the message from its caller, before it recorded the ID, in
+// ms since 1970. It is needed if the ID is no UUIDv7 of that moment. Without it a verifier cannot
+// distinguish a swept row from a rollback ('The sweep' in package driver).
 //
 // The header x-bridge-carried marks a message whose row in the ledger holds a copy of it. Its value
 // has no meaning. A sender that sets it must have inserted that copy, a record (see below) that has

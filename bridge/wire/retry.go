@@ -91,7 +91,8 @@ func Restored(d amqp.Delivery) amqp.Delivery {
 }
 
 // Retries returns, from the headers of a message, how many attempts have failed and how often the
-// message was in a retry queue. An invalid number counts as 0, or as the largest int32.
+// message was in a retry queue. A value that is no integer, or is negative, counts as 0, and one
+// above the largest int32 as that.
 func Retries(d amqp.Delivery) (failed, retries int) {
 	return count(d.Headers[HeaderAttempts]), count(d.Headers[HeaderRetries])
 }

@@ -18,7 +18,8 @@ import (
 )
 
 // The headers of a staged message: the wire format in the package's comment. The first three are
-// required. The others carry properties that a broker would act on in the staging queue.
+// required. The next four, and HeaderPriority, carry properties that a broker would act on in the
+// staging queue.
 const (
 	HeaderLedger     = "x-bridge-ledger"      // the ledger's identity, a UUID's canonical text
 	HeaderExchange   = "x-bridge-exchange"    // the target exchange, "" for the default exchange
