@@ -56,11 +56,11 @@
 //
 // Touch turns synchronous_commit off for its own statement. That is safe: if a crash of the server
 // undoes it, the row is due at its old stage time, and a verifier publishes one copy too many. A
-// Claim commits as the login's transactions do, and waits for the disk and for a synchronous
-// standby. If a crash undid it, the row would show that no copy of the message was published, and
-// Cancel would delete the row of a message that a receiver has. Due waits for no standby. A
-// failover may undo a row that Due has seen, but the copy is judged like every staged message, and
-// the judgement waits for the standby.
+// Claim always waits for the disk, and for a synchronous standby unless the login's
+// synchronous_commit is local. If a crash undid it, the row would show that no copy of the message
+// was published, and Cancel would delete the row of a message that a receiver has. Due waits for no
+// standby. A failover may undo a row that Due has seen, but the copy is judged like every staged
+// message, and the judgement waits for the standby.
 //
 // Each Claim and Touch leaves a dead version of the row, with an inline message of up to about 2
 // kB; a larger message is stored apart (TOAST) and not copied. While an old transaction keeps dead

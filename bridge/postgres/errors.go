@@ -35,7 +35,8 @@ func sqlState(err error) string {
 }
 
 // Transient implements driver.Marks. It is true of the classes connection exception, transaction
-// rollback and insufficient resources, and of the states of a server that stops.
+// rollback (except 40002) and insufficient resources, of lock_not_available, and of the states of a
+// server that stops.
 func (*Inbox) Transient(err error) bool {
 	const integrityViolation, serverStops = "40002", "57P"
 	state := sqlState(err)
