@@ -24,7 +24,8 @@ const (
 	carryPublished = `INSERT INTO bridge_ledger (id, recorded_at, message, stage_at)
 SELECT ?, unixepoch(), ?, ` + now + ` + 1000 FROM bridge_identity WHERE identity = ?`
 
-	// A stage time between two seconds is before its recorded_at, never after it.
+	// stage.at is the present second, or the given time if that is later. A stage time between two
+	// seconds is before its recorded_at, never after it.
 	carryUnpublished = `INSERT INTO bridge_ledger (id, recorded_at, message, stage_at)
 SELECT ?, (stage.at + 999) / 1000, ?, stage.at
 FROM bridge_identity CROSS JOIN (SELECT max(unixepoch() * 1000, ?) AS at) stage WHERE identity = ?`

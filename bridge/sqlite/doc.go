@@ -58,6 +58,10 @@
 //   - Give every connection a busy_timeout; without one, Record returns SQLITE_BUSY as soon as another
 //     connection writes. (Forget waits for other writers for half a second, then leaves all rows.
 //     Settle sets its own timeout.)
+//   - PRAGMA synchronous stays full, SQLite's default, for senders, verifiers and receivers. If it is
+//     normal or off, a crash of the machine can undo a transaction whose message has been forwarded or
+//     acked, and also a Claim, on which Cancel relies. Open and Check do not refuse it. sqliteinspect
+//     reports it for one of its own connections.
 //   - If a transaction first reads and then sends, begin it with _txlock=immediate. Otherwise
 //     SQLite does not let it write if another one has committed in between.
 //   - A copy of the file has the same identity. Before a copy gets a verifier of its own,
