@@ -45,7 +45,7 @@ const (
 // READ_COMMITTED_SNAPSHOT would: a key that is claimed without a row is done. So it reads first the
 // claim, then the row, both by locks; REPEATABLEREAD makes an Unclaim of the key wait until the row
 // is read. Where hints are ignored, a statement reads one snapshot, and of two transactions that
-// take the same row the second finds that its run has changed. its run has changed.
+// take the same row the second finds that its run has changed.
 func inboxIn(in schema.Name) tables.Inbox {
 	return tables.NewInbox(tables.Dialect{
 		Schema:      in,
