@@ -57,10 +57,11 @@ func partOf(right string) Part {
 // Rights returns the least rights of a role's login in a database of this kind, each in the form
 // between GRANT and TO. database is the database's name as written in a statement, which MySQL
 // needs for Migrator. ledger and inbox are the schemas of the two parts' tables, and the rights
-// name them; for "" they are on public or dbo, and name the tables alone. parts leaves out the rights on
-// other parts, whose tables are in another database; without parts both are included. Grant the
-// rights after the migration, in the tables' database. With an own table (bridge.OwnTable) sender
-// and verifier also need SELECT on it. SQLite has no logins, which is an error.
+// name them. For "" the rights on a schema name public or dbo, and the rights on tables name the
+// table alone. With parts, only the rights on these parts are included, for tables in different
+// databases; without parts, the rights on both. Grant the rights after the migration, in
+// the tables' database. With an own table (bridge.OwnTable) sender and verifier also need SELECT on
+// it. SQLite has no logins, which is an error.
 func Rights(dialect Dialect, role Role, database string, ledger, inbox Schema, parts ...Part) ([]string, error) {
 	if !slices.Contains(Roles(), role) {
 		return nil, fmt.Errorf("role %q is not known", role)

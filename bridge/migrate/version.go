@@ -93,7 +93,7 @@ func migrations(dialect Dialect, part Part) ([]migration, error) {
 	return migrationsIn(files, dialect, part)
 }
 
-// migrationsIn are those of a part, in their order; one at least.
+// migrationsIn returns the migrations of a part in files, at least one, in their order.
 func migrationsIn(files fs.FS, dialect Dialect, part Part) ([]migration, error) {
 	dir := path.Join("sql", string(dialect), string(part))
 	entries, err := fs.ReadDir(files, dir)
