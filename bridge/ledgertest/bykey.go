@@ -33,8 +33,8 @@ type phase struct {
 // full is how many rows a full table has.
 const full = 1000
 
-// keptPlans is the number of executions after which a server may keep the plan of a statement
-// (PostgreSQL: five). The kept plan was made for an empty table.
+// keptPlans is how often a statement is executed on an empty table, so that a server keeps a plan
+// made for that (PostgreSQL may keep one after five executions).
 const keptPlans = 6
 
 // A keyed is a set of tables, with statements that find their rows by key.
