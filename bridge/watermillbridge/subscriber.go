@@ -59,9 +59,9 @@ type Subscriber struct {
 
 	closing context.Context
 	close   context.CancelFunc
-	mu      sync.Mutex // of running.Add beside close, and of failed
+	mu      sync.Mutex // guards failed, and keeps running.Add from following close
 	running sync.WaitGroup
-	failed  error // the first with which a subscription ended
+	failed  error // the first error that ended a subscription
 }
 
 var (
@@ -288,7 +288,7 @@ func (sub *subscription) attempt(ctx context.Context, tx *sql.Tx, d amqp.Deliver
 	case <-msg.Nacked():
 		return a.nacked()
 	case <-ctx.Done():
-		msg.Nack() // a later Ack is told that it is none
+		msg.Nack() // a later Ack returns false
 		return context.Cause(ctx)
 	}
 	end()
