@@ -13,7 +13,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/sqlite"
 )
 
-// An Inspector inspects a ledger. It implements inspect.Diagnoser and inspect.CarriedReader.
+// An Inspector inspects a ledger. It implements inspect.Diagnoser, inspect.CarriedReader and
+// inspect.Advancer.
 type Inspector struct {
 	ledger driver.Ledger // the inspected ledger
 	on     tables.Watched
