@@ -113,8 +113,8 @@ func (f *Findings) Clock(ctx context.Context, db *sqlx.DB, query string) {
 	f.clock(time.UnixMilli(ms), before, time.Now(), fix)
 }
 
-// clock judges a time that was read between before and after: a difference is only a time outside
-// of the two.
+// clock judges a time that was read between before and after. The clocks differ only if it lies
+// outside of the two.
 func (f *Findings) clock(theirs, before, after time.Time, fix string) {
 	var difference time.Duration
 	switch {

@@ -21,8 +21,8 @@ type Flush struct {
 func NewFlush() *Flush { return &Flush{writing: make(chan struct{}, 1)} }
 
 // Run returns once a write has committed that began after the call, with the instance that the
-// write returns. All callers during one write share the next one. If its caller's context ends
-// during a write, that write counts for no caller.
+// write returns. All callers during one write share the next one. If the context of the writing
+// caller ends during its write, that write counts for no caller.
 func (f *Flush) Run(ctx context.Context, write func() (driver.Instance, error)) (driver.Instance, error) {
 	before := f.begun.Load()
 	select {

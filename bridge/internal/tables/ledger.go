@@ -182,9 +182,8 @@ func (l *Ledger) Check(ctx context.Context) error {
 	return l.wrap(Checking, err)
 }
 
-// Record inserts the rows without messages with one statement per Most rows or fewer, and the rows
-// with messages by Carry, about a mebibyte at once. If it fails, tx contains some of the rows or
-// none.
+// Record inserts the rows without messages by one call of Verbs.Record, and the rows with messages
+// by Verbs.Carry, about a mebibyte at once. If it fails, tx contains some of the rows or none.
 func (l *Ledger) Record(ctx context.Context, tx bridge.Tx, entries []driver.Entry) error {
 	plain, carried := splitCarried(entries)
 	if len(plain) > 0 {

@@ -134,7 +134,8 @@ func (o OwnLedger) Check(ctx context.Context) error {
 	return o.Ledger.wrap("check own table", o.verbs.Check(ctx))
 }
 
-// Features denies every verb that would change rows of the table.
+// Features denies the verbs for carried messages, for the sweep, and Recent. Record and Forget are
+// not denied; they change no row.
 func (OwnLedger) Features() driver.Features { return driver.Features{KeepsRows: true} }
 
 // ProofLedger returns the ledger on bridge_ledger. If there is a Canary, the ProofLedger of that
