@@ -48,10 +48,10 @@ var errTogetherTooLong = errors.New("an attempt at the whole batch took longer t
 // A failed attempt at a batch counts against no message: in it Attempt is 0. If the database is
 // unavailable, or ends the transaction because of a deadlock, the batch is tried again as a whole.
 // An attempt at the batch may take a quarter of Options.Hold; then fn's context ends. The batch is
-// also split if such an attempt fails after more than 10 seconds, or if the database refuses the
-// claims three times. So a message whose claim hangs, or whose handling ends only with its context,
-// stops no other message. If fn ignores its context for ever, the whole batch waits for it, in this
-// process.
+// also split if such an attempt fails after more than 10 seconds, or if at the third attempt or
+// later fn meets a deadlock or the database refuses the claims. So a message whose claim hangs, or
+// whose handling ends only with its context, stops no other message. If fn ignores its context for
+// ever, the whole batch waits for it, in this process.
 //
 // The keys are claimed in sorted order, whatever the order of ds, so two batches with some of the
 // same messages cannot deadlock: the second batch waits until the first has ended, and handles the

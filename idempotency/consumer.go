@@ -56,11 +56,11 @@ import (
 //
 // # Acks
 //
-// While the Consumer has more than Workers deliveries, acks wait for others for up to 5 ms, or
-// until they are a quarter of the prefetch. The broker then gets one ack for many messages. If the
-// process dies or the connection is lost, messages whose acks were waiting come again, and are
-// duplicates, as after any lost ack. No call returns ErrNotAcked for them, and Stats.NotAcked does
-// not count them.
+// While the Consumer has more than Workers deliveries that no handler has acked, acks wait for
+// others for up to 5 ms, or until they are a quarter of the prefetch. The broker then gets one ack
+// for many messages. If the process dies or the connection is lost, messages whose acks were
+// waiting come again, and are duplicates, as after any lost ack. No call returns ErrNotAcked for
+// them, and Stats.NotAcked does not count them.
 //
 // # Shutdown
 //
@@ -170,7 +170,8 @@ func (o *ConsumerOptions) ordered() bool { return o.Workers == 1 || o.Key != nil
 // error names the wrong argument or option.
 //
 // handle is called for each delivery, by up to ConsumerOptions.Workers goroutines at once. Its
-// context ends ConsumerOptions.Drain after Run's. d must not be used after handle has returned.
+// context ends ConsumerOptions.Drain after Run's context or the delivery's session has ended. d
+// must not be used after handle has returned.
 func NewConsumer(broker *bridge.Broker, queue string, handle func(ctx context.Context, d amqp.Delivery) error, opts *ConsumerOptions) (*Consumer, error) {
 	if handle == nil {
 		return nil, errors.New("new consumer: handle is nil")

@@ -100,7 +100,8 @@
 // with pauses of at most 10 seconds, until Options.Hold ends, and hands the message back. If a
 // message's handler loses the connection each time, for example by a statement too large for the
 // server, the database also seems to be to blame: the message comes again until the queue's
-// delivery limit ends it. Stats.HandedBack then grows, and FailedAttempts does not.
+// delivery limit ends it. From RabbitMQ 4.3 on a hand-back does not count towards that limit, so
+// the message may come again for ever. Stats.HandedBack then grows, and FailedAttempts does not.
 //
 // A message whose key (Options.Key; by default its ID) is empty, longer than 255 bytes, not UTF-8, or
 // has a NUL byte, is dead-lettered without an attempt. So is a message that cannot be read.
@@ -166,10 +167,11 @@
 // primary key; [Guard.Purge] deletes a backlog.
 //
 // A UUIDv7 or ULID contains the time when it was made. If that was longer ago than the retention,
-// the key may have been deleted from the inbox, so the message is dead-lettered with [ErrTooOld].
-// Keys are kept an hour longer, so that clocks may differ by that much. Any other key has no time:
-// after the retention a copy is handled again, as new. Choose a retention beyond which no copy can
-// come, not even from a dead queue, or a negative one, which keeps keys for ever.
+// and the key is not in the inbox, the key may have been deleted from it. So the message is
+// dead-lettered with [ErrTooOld]. Keys are kept an hour longer, so that clocks may differ by that
+// much. Any other key has no time: after the retention a copy is handled again, as new. Choose a
+// retention beyond which no copy can come, not even from a dead queue, or a negative one, which
+// keeps keys for ever.
 //
 // # Shutdown
 //

@@ -13,7 +13,7 @@ import (
 
 // A Guard handles each message once for one consumer. It is safe for concurrent use. Its goroutines
 // end with their call. In memory it keeps its counters, the position of its purge, and the failed
-// attempts of up to 10,000 messages that it has handed back.
+// attempts of up to 10,000 messages that it has handed back or left unacked.
 type Guard struct {
 	keys *engine.Keys
 }

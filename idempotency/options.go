@@ -19,10 +19,10 @@ type Options struct {
 
 	// Retention is how long the keys of handled messages are kept, at least. It must exceed the time
 	// in which a copy of a message can still come: from queues, from the dead queue, from a backup. If
-	// a key contains its time (a UUIDv7 in the text form of RFC 9562, a ULID in capitals) and is
-	// older, its message is not handled as new, but dead-lettered with the reason ErrTooOld. A copy
-	// with any other key would be handled again. At least an hour. Default 30 days; negative: for
-	// ever.
+	// a key contains its time (a UUIDv7 in the text form of RFC 9562, a ULID in capitals), is older
+	// and is not in the inbox, its message is not handled as new, but dead-lettered with the reason
+	// ErrTooOld. A copy with any other key would be handled again. At least an hour. Default 30 days;
+	// negative: for ever.
 	Retention time.Duration
 
 	// Attempts is how often the handler may fail before the message is dead-lettered. An attempt that
@@ -48,8 +48,8 @@ type Options struct {
 	// below the broker's consumer timeout (30 minutes unless changed). After that the broker gives the
 	// message to another consumer and closes the channel with all its deliveries, or on RabbitMQ 4.3
 	// cancels the consumer and silently ignores a late ack. The broker's time also includes the wait
-	// for a free worker: with a Consumer's default prefetch, at most three times as long again.
-	// Default 6 minutes.
+	// for a free worker: with a Consumer's default prefetch, at most three times Hold, so four times
+	// Hold in all. Default 6 minutes.
 	Hold time.Duration
 
 	// Drain is how long the running attempt may go on after the context of Handle has ended. Then the

@@ -12,7 +12,7 @@ import (
 
 // A Transaction is a transaction that a Guard begins and ends, with its connection. It connects a
 // Guard to a database library other than database/sql; package pgxreceiver has one for pgx. After
-// Commit or Rollback only Ping and Close are called.
+// Commit or Rollback only Rollback, Ping and Close are called.
 type Transaction interface {
 	bridge.Tx
 
@@ -20,7 +20,8 @@ type Transaction interface {
 	// sql.ErrTxDone.
 	Commit(ctx context.Context) error
 
-	// Rollback rolls back. It is also called after Commit, and then does nothing.
+	// Rollback rolls back. It is also called after Commit, and a second time, and then must do
+	// nothing.
 	Rollback()
 
 	// Ping reports whether the connection still answers: if so, a failure is the handler's; if not,
