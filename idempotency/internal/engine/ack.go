@@ -112,9 +112,9 @@ func (e *Engine) leave(d amqp.Delivery, reason error) error {
 	return fmt.Errorf("handle message %q: %w: %w", d.MessageId, ErrLeftUnacked, reason)
 }
 
-// HandBack requeues d with a nack, which unlike a reject does not count towards the delivery limit
-// of a queue on RabbitMQ 4.3. If the nack fails the channel is closed, and the broker requeues the
-// message by itself. If the order matters, HandBack closes the channel instead.
+// HandBack requeues d with a nack. From RabbitMQ 4.3 on a nack, unlike a reject, does not count
+// towards the queue's delivery limit. If the nack fails the channel is closed, and the broker
+// requeues the message by itself. If the order matters, HandBack closes the channel instead.
 func (e *Engine) HandBack(d amqp.Delivery, reason error) error {
 	e.Count.HandedBack.Add(1)
 	requeue := func() error { return d.Nack(false, true) }

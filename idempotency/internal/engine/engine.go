@@ -24,7 +24,7 @@ var ErrHeldTooLong = errors.New("delivery held for longer than Options.Hold")
 
 // An Engine makes attempts at deliveries for one consumer. It is safe for concurrent use, and
 // starts no goroutines. In memory it keeps its counters and the failed attempts of up to 10,000
-// messages that it has handed back.
+// messages that it has handed back or left unacked.
 type Engine struct {
 	Consumer string
 	Opts     Options // filled and checked

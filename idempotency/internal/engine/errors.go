@@ -6,8 +6,8 @@ import (
 	"github.com/cenkalti/backoff/v5"
 )
 
-// A handlerError is an attempt that failed in the handler. Every other error of an attempt is the
-// database's.
+// A handlerError is an attempt that failed in the handler. Every other error of an attempt, except
+// a refusal, is the database's.
 type handlerError struct{ err error }
 
 func (e *handlerError) Error() string { return e.err.Error() }

@@ -5,8 +5,9 @@ import "sync"
 // maxFailures bounds the messages whose failed attempts an Engine remembers.
 const maxFailures = 10_000
 
-// A failures counts the failed attempts of messages that were handed back before their last attempt
-// because Options.Hold ended. Otherwise a handler that takes long would fail for ever.
+// A failures counts the failed attempts of messages that were handed back or left unacked before
+// their last attempt. Otherwise a handler that takes so long that Options.Hold ends first would fail
+// for ever.
 type failures struct {
 	mu    sync.Mutex
 	count map[string]int // by message ID

@@ -92,8 +92,8 @@ func (o *Options) delays() *backoff.ExponentialBackOff {
 	}
 }
 
-// ShortDelay bounds the pauses after a failure without a message as its cause: it ends for all
-// messages at once.
+// ShortDelay bounds the pauses after a failure that no message has caused. Such a failure ends for
+// all messages at once.
 func (o *Options) ShortDelay() time.Duration { return min(o.MaxDelay, 10*time.Second) }
 
 // ShortDelays returns the pauses after such failures.

@@ -23,7 +23,7 @@ const (
 	// PostgreSQL finds that few by the index even before it has statistics of the table.
 	purgeLook = 8
 
-	// purgeEvery is the number of new claims after which a Keys makes a step: less than purgeBatch, so
+	// purgeEvery is the number of messages after which a Keys makes a step: less than purgeBatch, so
 	// that the purge is faster than the claims.
 	purgeEvery = 200
 
@@ -39,7 +39,7 @@ const (
 type purge struct {
 	mu     sync.Mutex
 	begun  bool   // the first step is done
-	claims int    // since the last step
+	claims int    // messages since the last step
 	after  string // the next step begins after this key
 }
 
@@ -89,8 +89,8 @@ func (e *Keys) PurgeSome(ctx context.Context, db *sql.DB, ds ...amqp.Delivery) {
 func (e *Keys) purgeNext(ctx context.Context, db *sql.DB, d amqp.Delivery) bool {
 	_, next, err := e.purgeStep(ctx, db, e.purge.after)
 	if err == nil && !e.purge.begun {
-		// The walk continues at a key of this process. So processes that end before their walk does reach
-		// all keys together, if new keys are spread over all.
+		// The walk continues at the key of a message of this process. A process may end before its walk.
+		// If keys are random, such processes begin at different keys, and together reach all keys.
 		e.purge.begun = true
 		key, _ := e.Key(d)
 		_, next, err = e.purgeStep(ctx, db, key)
