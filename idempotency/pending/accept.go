@@ -103,7 +103,7 @@ func (g *Guard) Work(ctx context.Context, db *sql.DB, fn Handler) error {
 }
 
 // lease takes the message that has been due for longest, or returns nil if there is none. A message
-// whose attempts all ended without a result is failed instead.
+// whose last attempt ended without a result is failed instead.
 func (g *Guard) lease(ctx context.Context, db *sql.DB) (mine *driver.Pending, err error) {
 	err = engine.InOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) error {
 		mine, err = g.keys.Inbox.TakePending(ctx, tx, g.keys.Consumer, driver.Ready)

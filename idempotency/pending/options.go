@@ -21,9 +21,9 @@ type Options struct {
 	// its context ends. If the database confirms the row only after this time, the effect is not
 	// begun. After twice this time without a result it is doubtful. It must be below Hold. A delivery
 	// is kept at most for the sum of both, and 10 seconds to record the end; so the broker's consumer
-	// timeout must be longer. If an effect outlives the process at a stop, it is in doubt: let
-	// ConsumerOptions.Drain be longer than EffectTimeout. Default 1 minute, or half of Hold if that is
-	// less.
+	// timeout must be longer. If a stop ends the process before an effect has ended, the effect is in
+	// doubt: let ConsumerOptions.Drain be longer than EffectTimeout. Default 1 minute, or half of Hold
+	// if that is less.
 	EffectTimeout time.Duration
 
 	// FindOut finds out for Resume whether a doubtful message's effect was done, if the outside system

@@ -38,7 +38,7 @@ var errUnreadable = backoff.Permanent(errors.New("stored message cannot be read"
 type Message struct {
 	Key      string
 	State    State
-	Attempts int       // number of attempts that have begun
+	Attempts int       // number of attempts that have begun, without those that do not count
 	Since    time.Time // of its first claim, by the database's clock, to the millisecond
 	Error    string    // why the latest attempt failed, or why the message is doubtful
 
@@ -125,8 +125,9 @@ func (g *Guard) MarkDone(ctx context.Context, db *sql.DB, key string) error {
 }
 
 // Retry records that a doubtful message's effect was not done, or that a failed message is to be
-// tried again. Resume or Work then tries it, with all of Options.Attempts. If the message is in no
-// such state, Retry returns ErrNotPending or ErrUnderWay.
+// tried again, and ends the pause of a ready one. Resume or Work then tries the message at once,
+// with all of Options.Attempts. If the message is in no such state, Retry returns ErrNotPending or
+// ErrUnderWay.
 func (g *Guard) Retry(ctx context.Context, db *sql.DB, key string) error {
 	return wrapKey("retry message", key, g.decide(ctx, db, key, again))
 }
