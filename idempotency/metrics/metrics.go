@@ -20,7 +20,8 @@
 //	twoqueue_receiver_oldest_running_seconds     how long the first of these has run; 0 if none runs
 //	twoqueue_receiver_pending{state}             claimed messages that are not done
 //	twoqueue_receiver_oldest_pending_seconds{state}
-//	                                             the age of the oldest of these; 0 if there is none
+//	                                             the age of the oldest of the first 1000 of these in
+//	                                             the order of their keys; 0 if there is none
 //
 // The last two are absent while the inbox does not answer.
 //
