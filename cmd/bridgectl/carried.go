@@ -13,8 +13,8 @@ import (
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
 )
 
-// dueMost bounds a list of carried rows. SQL Server's statement takes so many rows, the fewest
-// of all databases.
+// dueMost bounds a list of carried rows. SQL Server's statement takes at most this many rows, fewer
+// than the statement of any other database.
 const dueMost = 500
 
 func newCarriedCommand(a *app) *cobra.Command {

@@ -29,8 +29,8 @@ type deadFilter struct {
 	now      time.Time
 }
 
-// deadReasons lists the reasons of verifiers and of the broker, and further ones of
-// cmd/email-gateway.
+// deadReasons lists the reasons of verifiers and of the broker, and the further ones of receivers
+// (idempotency.DeadQueue) and of cmd/email-gateway.
 var deadReasons = append(wire.DeadReasons(), reasonBroker, "failed", "too-old")
 
 func (f *deadFilter) flags(cmd *cobra.Command) {

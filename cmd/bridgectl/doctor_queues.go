@@ -216,7 +216,9 @@ func givenUp(r role) string {
 	return "are dropped"
 }
 
-// overflow returns a full queue's treatment of messages. The argument prevails over the policy.
+// overflow returns a full queue's treatment of messages: the argument, or without an argument the
+// policy. RabbitMQ does the same for classic queues. For quorum queues its policy prevails over the
+// argument (gather_policy_config in rabbit_quorum_queue.erl), which overflow does not consider.
 func overflow(q *managedQueue) string {
 	for _, value := range []any{q.Arguments["x-overflow"], q.EffectivePolicy["overflow"]} {
 		if text, ok := value.(string); ok {

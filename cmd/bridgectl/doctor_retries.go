@@ -11,7 +11,8 @@ import (
 )
 
 // examineRetryQueues examines the retry queues of a receiver with the default delays of
-// idempotency.DeclareReceiver. A receiver without any of them retries in place.
+// idempotency.DeclareReceiver. It adds nothing if none of them exists: the receiver has other
+// delays, or retries in place.
 func examineRetryQueues(ctx context.Context, g *group, m *management, name string) {
 	check := "retry queues of " + name
 	before := len(g.Findings)
