@@ -9,8 +9,8 @@
 //	doubtful    the mail server may have accepted the e-mail: see below
 //	refused     the message is no e-mail (the schema, the limits) or is too old, or the mail
 //	            server refuses it for good (5xx): in the dead queue, with the reason
-//	failed      the mail server has refused it for now (4xx) EMAIL_ATTEMPTS times: in the dead
-//	            queue
+//	failed      EMAIL_ATTEMPTS times the mail server has refused it for now (4xx), or the connection
+//	            has ended before the e-mail's last line: in the dead queue
 //	handed_back in its own queue again: the mail server is away, or the gateway stops
 //
 // The dead queue's messages have the headers x-bridge-dead-reason (malformed, not-allowed,
@@ -51,7 +51,7 @@
 //
 // The table email_gateway has one row for each message: its ID, the recipients' addresses, the status,
 // the attempts, the last error and the times. A row is kept for EMAIL_RETENTION, and for as long as
-// the inbox is not done with the message. The e-mail itself is only in queues, except while it is
-// doubtful: then the inbox keeps it until an operator has decided. Logs and metrics contain only an
-// e-mail's message ID.
+// the inbox is not done with the message. The e-mail itself is only in queues, unless it was in
+// doubt: then the inbox keeps it until it is sent, or an operator has marked it as sent. Logs and
+// metrics contain only an e-mail's message ID.
 package main
