@@ -156,7 +156,7 @@ func Open(ctx context.Context, url string) (*Database, error) {
 }
 
 // OpenAnew is Open for a program that runs for long. It calls read for the URL before each
-// connection, but for SQLite only once. The kind of database must stay the same.
+// connection, but for SQLite only at the start. The kind of database must stay the same.
 func OpenAnew(ctx context.Context, read func() string) (*Database, error) {
 	return open(ctx, read, false, patience)
 }
