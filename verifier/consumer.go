@@ -137,7 +137,7 @@ func (c *consumer) receive(d amqp.Delivery) {
 	}
 }
 
-// fits reports whether there is room for p beside a number of bytes. Alone p always fits.
+// fits reports whether there is room for u beside a number of bytes. Alone u always fits.
 func (c *consumer) fits(bytes int, u *unackedDelivery) bool {
 	return bytes == 0 || bytes+u.bytes <= c.maxBytes
 }

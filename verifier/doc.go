@@ -129,26 +129,27 @@
 // message again, as a side job:
 //
 //   - At least twice a second the verifier looks for rows whose stage time has come. One look reads
-//     at most some thousand rows; in a longer backlog later looks continue. Each look reads the
-//     rows of the last seconds first. After two slow looks it pauses for 20 times the shorter one.
-//     The walk through all rows pauses for 50 times its duration (5 s to a minute), and skips a
-//     place where the database takes too long. If a row's sender has published nothing, the
-//     verifier claims the row and stages its message at once. The more such rows the walk meets,
-//     the shorter are its pauses.
-//   - When it has seen other rows for half a second, it publishes a marker (wire.Marker) to the
-//     staging queue. The verifier that receives a marker holds it for half a second, and moves it
-//     to the waiting queue. The verifier that receives it from there holds it for a second. By then
-//     each copy that was in the queues before the marker has reached a verifier, which has deleted
-//     the row or moved its stage time on. So a row has no copy in a queue if this verifier saw it
-//     before the marker was sent, does not hold its message, and finds its stage time unchanged.
-//     The verifier claims such rows and stages their messages.
+//     at most 5,000 rows; in a longer backlog the next looks continue. Each look reads the rows of
+//     the last seconds first. After two slow looks it pauses for 20 times the shorter one. The walk
+//     through all rows pauses for 50 times its duration (5 s to a minute), and skips a place where
+//     the database takes too long. If a row's sender has published nothing, the verifier claims the
+//     row and stages its message at once. The more such rows the walk meets, the shorter are its
+//     pauses.
+//   - If a row's sender has published its message, a copy may be in a queue. When the verifier has
+//     seen such a row for half a second, it publishes a marker (wire.Marker) to the staging queue.
+//     The verifier that receives a marker holds it for half a second, and moves it to the waiting
+//     queue. The verifier that receives it from there holds it for a second. By then each copy that
+//     was in the queues before the marker has reached a verifier, which has deleted the row or
+//     moved its stage time on. So a row has no copy in a queue if this verifier saw it before the
+//     marker was sent, does not hold its message, and finds its stage time unchanged. The verifier
+//     claims such rows and stages their messages.
 //   - A verifier stages the messages that have been due for longest first. At most 2,000 of them,
-//     of 16 MiB in all, are on their way to their targets; as these are forwarded it stages the
-//     next. So a backlog waits for no look, and new messages wait behind few others. Other
-//     verifiers forward some of them. When one of the messages is done, all messages of earlier
-//     batches have left the staging queue. If none is done for a second, the verifier asks the
-//     ledger which rows are gone. If none is done for ten seconds, for example because other
-//     verifiers hold them all for a missing target, it stages others.
+//     16 MiB in all, are on their way to their targets; as these are forwarded it stages the next.
+//     So a backlog waits for no look, and new messages wait behind few others. Other verifiers
+//     forward some of them. When one of the messages is done, all messages of earlier batches have
+//     left the staging queue. If none is staged or done for a second, the verifier asks the ledger
+//     which rows are gone. If this lasts for ten seconds, for example because other verifiers hold
+//     them all for a missing target, it stages others.
 //   - A claim moves the stage time by the age of the row, by 10 s at least and by 10 min at most,
 //     before the message is published. If the verifier dies in between, the row is due again at
 //     that time.
@@ -204,7 +205,8 @@
 //
 // The next session remembers which targets were held, how long each has been missing, and the
 // exchanges whose messages close a channel. If a message of a missing target is delivered again,
-// its time towards Options.Unroutable continues. The time without a session does not count.
+// its time towards Options.Unroutable counts from when the target was found missing, or from the
+// message's staging if that was later. The time without a session does not count.
 //
 // # Connections to the broker
 //
@@ -214,9 +216,9 @@
 // messages that have not been confirmed. At worst these are MostBrokerConnections. Before a session
 // it opens two others for a moment, one after the other. RabbitMQ may still count them, and the
 // connections of an earlier verifier, so a start that meets the limit of connections waits and
-// tries again. Without a connection to publish over, the session goes on and retries with backoff,
-// up to every five seconds. If there is none for messages that are published alone, they go over
-// the main connection, and trials of stuck targets wait.
+// tries again. Without a connection to publish over, the session goes on and retries, after pauses
+// that grow to about five seconds. If there is none for messages that are published alone, they go
+// over the main connection, and trials of stuck targets wait.
 //
 // # Rows that cannot be deleted
 //
@@ -317,7 +319,7 @@
 // that gave it. If an outcome comes from another server than the proof covers, such as an old
 // primary that has come back, or a copy, the session ends with an error that names both
 // (bridge.ErrOtherInstance). The verifier closes the pool's idle connections and starts a new
-// session. While connections lead to both servers, the pauses between sessions grow, up to 30 s.
+// session. While connections lead to both servers, the pauses between sessions grow, up to 45 s.
 //
 // When the context of Run ends, the verifier takes at most Options.Drain to finish the messages
 // that it has judged, and hands back the rest. If a judged message is not finished by then, Run
@@ -327,8 +329,8 @@
 //
 // # The effects of each failure
 //
-// An effect lasts as long as its failure. Tests in tests/verifier show it, unless another folder is
-// named.
+// An effect lasts as long as its failure; but a message in the dead queue stays there. Tests in
+// tests/verifier show it, unless another folder is named.
 //
 //	failure                                    it stops                      shown by
 //	an open transaction                        its messages, its keys        TestSlowTransactionsDelayTheirOwnMessagesOnly,
@@ -369,7 +371,7 @@
 //	no connection for messages published       none, they borrow; trials of  TestALimitOfConnectionsEndsNoSession
 //	alone                                      silent targets wait
 //	outcomes of another server                 the session; the next may     TestAnOutcomeOfAnotherServerIsNotBelieved
-//	                                           begin up to 30 s later
+//	                                           begin up to 45 s later
 //	no evidence yet                            messages that look rolled     TestARowFromBeforeTheSessionIsNoEvidence,
 //	                                           back, and their keys          TestVerifiersOfTwoCopiesLoseNoCarriedMessage
 //	the waiting, dead or audit queue           its messages, which go back   –

@@ -73,9 +73,10 @@ func (s *session) seekEvidence(ctx context.Context, committed ...*message) error
 }
 
 // mayBeEvidence reports whether a committed message may prove that a sender has committed since the
-// session began. A message that a verifier has staged again proves nothing, because staging changes
-// the time of its row. On an own table only the time of staging counts, with a margin. On a ledger
-// this check saves queries about a backlog.
+// session began. A message that a verifier has staged from its row proves nothing: if it was
+// delayed, its row's recorded_at is the time when it was first due (driver.Entry.NotBefore),
+// perhaps long after its sender's commit. On an own table only the time of staging counts, with a
+// margin. On a ledger this check saves queries about a backlog.
 func (s *session) mayBeEvidence(m *message, now time.Time) bool {
 	at, began := m.staged.StagedAt, s.evidence.began
 	switch {

@@ -39,7 +39,7 @@ import (
 //
 // Publishing connections have no delivery tags: if one is lost or cannot be opened, the session
 // goes on. Messages wait then, and the forwarder connects again with backoff. Options.HandBack
-// bounds how long they wait (leave, abandon).
+// bounds how long they wait (removeMessages, abandon).
 type forwarder struct {
 	connect func(context.Context) (*bridge.Connection, error)
 	timeout time.Duration
@@ -159,8 +159,8 @@ func (f *forwarder) retry(now time.Time) {
 	}
 }
 
-// waits queues p at its target if the target is held, and reports whether it is. A copy for the
-// audit queue never waits and is never retried: it ends.
+// enqueueIfHeld queues p at its target if the target is held, and reports whether it is. A copy for
+// the audit queue never waits and is never retried: it ends.
 func (f *forwarder) enqueueIfHeld(p *publication) bool {
 	switch {
 	case !f.held.enqueueIfHeld(p):

@@ -14,8 +14,9 @@ import (
 // heldTargets contains the targets that take no messages now, with the messages that wait for them:
 // a full queue (nack), a missing one (return, 404), a stuck one. Each such target is tried with
 // backoff, first with one message, after a success with twice as many. It delays no other target
-// (rule 8 of package bridge). It is released when all its waiting messages may be tried together:
-// with order keys messages come one after the other, so one always waits.
+// (rule 8 of package bridge). It is released as soon as all its waiting messages may be tried
+// together, not only when none waits: messages of an order key come one after the other, so with
+// them one always waits.
 //
 // An exchange that nacks a message may have given it to its other queues; only the full queue lacks
 // it. So the first attempt of a message at such an exchange does not wait (heldTarget.exempts),
@@ -83,13 +84,13 @@ const (
 	maxRemembered = 1000
 )
 
-// newHolds begins with the targets that the last session held.
+// newHeldTargets begins with the targets that the last session held.
 func newHeldTargets(o *Options, more chan struct{}, held map[bridge.Target]*heldTarget) *heldTargets {
 	return &heldTargets{log: o.Logger, unroutable: o.Unroutable, copies: o.Copies, more: more, targets: held}
 }
 
-// keep returns the held targets for the next session, without the messages. Results that the old
-// session's channels still report change only h.
+// forNextSession returns the held targets for the next session, without the messages. Results that
+// the old session's channels still report change only h.
 func (h *heldTargets) forNextSession() map[bridge.Target]*heldTarget {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -122,7 +123,8 @@ func postponed(held map[bridge.Target]*heldTarget, by time.Duration) map[bridge.
 	return out
 }
 
-// takes reports whether p's target is held. If so, p waits there, unless it is for the audit queue.
+// enqueueIfHeld reports whether p's target is held. If so, p waits there, unless it is for the
+// audit queue.
 func (h *heldTargets) enqueueIfHeld(p *publication) (held bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -136,7 +138,7 @@ func (h *heldTargets) enqueueIfHeld(p *publication) (held bool) {
 	return true
 }
 
-// passes reports whether p does not wait although its target is held: p is the first attempt at an
+// exempts reports whether p does not wait although its target is held: p is the first attempt at an
 // exchange that nacks, and the exchange may have other queues for it.
 func (t *heldTarget) exempts(p *publication) bool {
 	m := p.forwards()
@@ -182,7 +184,7 @@ func (t *heldTarget) unroutableSince(m *message, now time.Time) time.Time {
 	return since
 }
 
-// failed queues p at its target, which did not take it.
+// enqueueFailed queues p at its target, which did not take it.
 func (h *heldTargets) enqueueFailed(p *publication, reason HoldReason, why problem) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -194,7 +196,7 @@ func (h *heldTargets) enqueueFailed(p *publication, reason HoldReason, why probl
 	h.noteFailure(target, p, reason)
 }
 
-// nackedOut is failed for a message that is given up.
+// nackedOut is enqueueFailed for a message that is given up: it is not queued.
 func (h *heldTargets) nackedOut(p *publication, why problem) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -204,7 +206,7 @@ func (h *heldTargets) nackedOut(p *publication, why problem) {
 	h.noteFailure(target, p, Full)
 }
 
-// refused updates the target after a failed attempt.
+// noteFailure updates the target after a failed attempt.
 func (h *heldTargets) noteFailure(target *heldTarget, p *publication, reason HoldReason) {
 	if reason == Missing {
 		target.missingAt = time.Now()
@@ -220,7 +222,7 @@ func (h *heldTargets) noteFailure(target *heldTarget, p *publication, reason Hol
 	}
 }
 
-// behind holds a target that does not confirm while others do. It returns false if the target is
+// holdStuck holds a target that does not confirm while others do. It returns false if the target is
 // held already. Messages in flight to it may still arrive.
 func (h *heldTargets) holdStuck(to bridge.Target) bool {
 	h.mu.Lock()
@@ -232,7 +234,7 @@ func (h *heldTargets) holdStuck(to bridge.Target) bool {
 	return true
 }
 
-// hold returns the held target, and begins to hold it if necessary.
+// holdTarget returns the held target, and begins to hold it if necessary.
 func (h *heldTargets) holdTarget(to bridge.Target, reason HoldReason, why problem, about ...any) *heldTarget {
 	target := h.targets[to]
 	if target == nil {
@@ -259,12 +261,12 @@ func (h *heldTargets) noteEnd(p *publication, placed bool) {
 	case p.trial:
 		h.endTrial(p, placed)
 	case placed && target != nil && target.reason == Full && p.to.Exchange != "" && !target.silent:
-		target.works, target.due = true, time.Now() // a first attempt (passes) shows it as well
+		target.works, target.due = true, time.Now() // a first attempt (exempts) shows it as well
 	}
 }
 
-// tried counts the end of one trial. After the last one of a burst it decides when to try next, and
-// with how many. A message that was refused for its own sake says nothing about its target.
+// endTrial counts the end of one trial. After the last one of a burst it decides when to try next,
+// and with how many. A message that was refused for its own sake says nothing about its target.
 func (h *heldTargets) endTrial(p *publication, placed bool) {
 	p.trial = false
 	target := h.targets[p.to]
@@ -291,7 +293,7 @@ func (h *heldTargets) endTrial(p *publication, placed bool) {
 	target.due = time.Now()
 }
 
-// exists notes that the target exists. If it is missing later, the time of its waiting messages
+// noteExists notes that the target exists. If it is missing later, the time of its waiting messages
 // begins then.
 func (t *heldTarget) noteExists() {
 	t.missingSince = time.Time{}
@@ -385,7 +387,7 @@ func (t *heldTarget) bringForward(now time.Time) (due int) {
 	return due
 }
 
-// try removes and returns the first n publications for another attempt.
+// startTrials removes and returns the first n publications for another attempt.
 func (h *heldTargets) startTrials(target *heldTarget, n int) []*publication {
 	trials := target.waiting[:n]
 	for _, p := range trials {

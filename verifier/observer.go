@@ -13,8 +13,8 @@ type Observer interface {
 	// Done is called for each message that the verifier has finished. After a crash or a lost
 	// connection it is called again for messages that come again.
 	Done(Event)
-	// SessionEnded is called when a session has ended or could not start, with the reason. It
-	// is not called at the end of Run.
+	// SessionEnded is called when a session has ended or could not start, with the reason. It is not
+	// called for a session that ends because the context of Run has ended.
 	SessionEnded(error)
 }
 

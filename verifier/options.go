@@ -24,8 +24,8 @@ type Options struct {
 	// its memory. Half of them may wait, for an open transaction or for a target that takes nothing.
 	// Further messages, and messages that have waited longer than Patience, go to the waiting queue.
 	// In addition a verifier holds messages of the waiting queue, half of Prefetch but at least
-	// twenty, and 500 of each ordered queue. If the waiting queue has more, they take turns. With a
-	// smaller Prefetch a message waits longer for its turn, and the turns cost the broker work.
+	// twenty, and 500 of each ordered queue. If the waiting queue has more messages, these take turns.
+	// With a smaller Prefetch a message waits longer for its turn, and the turns cost the broker work.
 	// Default 3000.
 	Prefetch int
 	// HoldKeys decides about a committed message with an order key that would go to the dead queue

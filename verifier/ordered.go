@@ -26,8 +26,8 @@ type shard struct {
 // orderedPrefetch is how many messages of each ordered queue a verifier holds at once. It must be
 // the same for all verifiers. A quorum queue puts the messages that a consumer gives back into a
 // separate list (returns in RabbitMQ's rabbit_fifo), which it delivers first. If the next
-// consumer's prefetch is smaller, messages that this consumer gives back overtake the rest of the
-// list.
+// consumer's prefetch is smaller, the messages that it gives back in its turn overtake the rest of
+// the list.
 const orderedPrefetch = 500
 
 func (s *session) openShard(queue string, maxBytes int) (*shard, error) {
@@ -246,8 +246,9 @@ func (s *session) holdsKeyInstead(m *message, why deathReason) bool {
 	return true
 }
 
-// retriesHoldingKey publishes a message again that holds its key after its target has not taken it
-// for too long. It returns false if the message should go to the dead queue instead.
+// retriesHoldingKey is called when a message's target has not taken it for too long. With HoldKeys
+// it publishes the message again, and the message holds its key. It returns false if the message
+// should go to the dead queue instead.
 func (s *session) retriesHoldingKey(m *message, why deathReason) bool {
 	if m.keyOrder == nil || !s.opts.HoldKeys || m.comesAgain() {
 		return false

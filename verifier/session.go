@@ -220,7 +220,8 @@ func (s *session) run(ctx context.Context) error {
 	// Any failure ends all stages. The end of ctx ends only the stages that take new work; the others
 	// run until they are drained.
 	group, failing := errgroup.WithContext(context.WithoutCancel(ctx))
-	// Even if a stage is still waiting then, safe messages are acked, and the rest is handed back.
+	// If a stage fails, safe messages are acked and the rest is handed back, even while another stage
+	// waits.
 	ended := make(chan struct{})
 	stopEnd := context.AfterFunc(failing, func() {
 		defer close(ended)

@@ -28,8 +28,8 @@ const (
 	stageInterval = 100 * time.Millisecond
 	roomInterval  = 10 * time.Millisecond
 	// dueOften and dueRarely bound the time between looks at the ledger; dueIdle is this time while no
-	// row has been due yet. A delayed message is late by this time and less than a quarter of a
-	// second. Two slow looks are followed by a pause of recentShare times the shorter one: so a
+	// row has been due yet. A delayed message is late by this time at most, plus less than a quarter
+	// of a second. Two slow looks are followed by a pause of recentShare times the shorter one: so a
 	// delayed message is less than a second late even if each look takes 30 ms. The walk through all
 	// due rows pauses for allShare times its duration.
 	dueOften    = 250 * time.Millisecond

@@ -15,10 +15,10 @@ const (
 	// verifier forwards some while it claims and stages others.
 	stagedLimit = 2000
 	stagedBytes = 16 << 20
-	// stagedSilence: if none of these messages is done for this time, the verifier asks the ledger
-	// which of them are gone, because other verifiers may have forwarded them. stagedPatience: if none
-	// is done for this time, they no longer count, because all of them wait, with other verifiers, for
-	// targets that take nothing.
+	// stagedSilence: if none of these messages is staged or done for this time, the verifier asks the
+	// ledger which of them are gone, because other verifiers may have forwarded them. stagedPatience:
+	// if none is staged or done for this time, they no longer count, because all of them wait, with
+	// other verifiers, for targets that take nothing.
 	stagedSilence  = time.Second
 	stagedPatience = driver.StageAgainAfter
 )
@@ -96,7 +96,7 @@ func (w *stagedWindow) keep(added []driver.Carried, staged []uuid.UUID) {
 	}
 }
 
-// silent returns all messages, if none has been done for stagedSilence.
+// silent returns all messages, if none has been staged or done for stagedSilence.
 func (w *stagedWindow) silent(now time.Time) (ids []uuid.UUID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -41,8 +41,9 @@ type State struct {
 	// Others may be in the waiting queue.
 	WithheldSince time.Time
 	// Due counts the rows that carry a message and whose stage time has come, as far as they are
-	// remembered: at most 10,000. In a backlog most of these messages are also in the queues; after an
-	// outage of the broker most are only in their rows.
+	// remembered: at most 10,000, and 10,000 more of which no copy was ever published. In a backlog
+	// most of these messages are also in the queues; after an outage of the broker most are only in
+	// their rows.
 	Due int
 	// Overdue is how long ago the stage time of the first of them was, by the database's clock; zero
 	// if none is due.
@@ -76,7 +77,7 @@ type HeldTarget struct {
 	Problem  string    // why it takes none, in words
 	Mend     string    // how to fix it
 	// DeadLetterAt is when the first of the messages goes to the dead queue, unless the target takes
-	// messages by then; zero if none does.
+	// messages by then; zero if none is to go there.
 	DeadLetterAt time.Time
 }
 

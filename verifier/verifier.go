@@ -15,7 +15,7 @@ import (
 
 // ErrNotDrained means that a verifier ended before all judged messages were finished: Options.Drain
 // was over, or the broker or the database was unavailable. No message is lost. Unacked messages are
-// handed back; those already forwarded come twice.
+// handed back; those already forwarded may come twice.
 var ErrNotDrained = errors.New("not drained")
 
 // A Verifier judges staged messages by one ledger. Any number of verifiers, in any number of

@@ -28,7 +28,7 @@ const (
 type waitingRoom struct {
 	mu      sync.Mutex
 	fresh   *list.List // idle
-	slow    *list.List // idle, was still open after slowAge
+	slow    *list.List // idle, was still open after slowAge or after a settler's wait
 	kept    *list.List // idle, looks rolled back: withheld until there is evidence
 	all     *list.List // of *waiter, by arrival
 	waiters map[*message]*waiter
@@ -206,8 +206,9 @@ func (r *waitingRoom) remove(w *waiter) {
 	delete(r.waiters, w.m)
 }
 
-// lookAgain returns at most limit idle messages for another lookup, the slow ones only when that is
-// due, those without a lookup for longest first. Each must be returned through looked.
+// lookAgain returns at most limit idle messages for another lookup: the messages that are not slow,
+// and slow ones if their lookup is due; of each kind first the messages whose last lookup is
+// longest ago. Each must be returned through looked.
 func (r *waitingRoom) lookAgain(now time.Time, limit int) []*message {
 	r.mu.Lock()
 	defer r.mu.Unlock()
