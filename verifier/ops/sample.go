@@ -96,8 +96,8 @@ type delayed struct {
 }
 
 // countDelayed counts the messages that wait for their time, and measures for how long the first
-// unpublished row has been due. It reads the index on the stage time, no message, and waits for no
-// transaction.
+// unpublished row has been due, if it is among the first dueLimit due rows. It reads the index on
+// the stage time, no message, and waits for no transaction.
 func (m *Monitor) countDelayed(ctx context.Context, of *watched, due []driver.DueRow, now time.Time) error {
 	if of.carried == nil || !of.ledger.Features().Carries {
 		return nil

@@ -11,8 +11,8 @@ import (
 //go:embed page
 var pageFiles embed.FS
 
-// policy lets the page load only its own two files and its data, and prevents that data from
-// messages runs as a script.
+// policy lets the page load only its own two files and its data, and keeps data of messages from
+// running as a script.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
 
