@@ -17,14 +17,15 @@ type Calls chan struct{} // holds an element for each call that runs
 // NewCalls allows n calls at a time, at least 1.
 func NewCalls(n int) Calls { return make(Calls, n) }
 
-// turn is how long a call waits for the previous one.
+// stayTime is how long a call waits for a running one to end, if as many run as allowed.
 const stayTime = time.Second
 
 // ErrNoAnswer: the database has not answered in time, or still runs the previous call.
 var ErrNoAnswer = errors.New("the database has not answered in time")
 
-// InTime returns the result of a call, or an error after patience. The context of the call ends
-// after limit, or with ctx. A panic in the call becomes an error.
+// InTime returns the result of a call, or ErrNoAnswer after patience, or after a second in which no
+// running call has ended. The context of the call ends after limit, or with ctx. A panic in the
+// call becomes an error.
 func InTime[T any](ctx context.Context, running Calls, patience, limit time.Duration, call func(context.Context) (T, error)) (none T, err error) {
 	late, turn := time.NewTimer(patience), time.NewTimer(min(patience, stayTime))
 	defer late.Stop()

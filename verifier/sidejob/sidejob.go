@@ -15,7 +15,8 @@ import (
 )
 
 const (
-	// retryFirst and retryLongest bound the time between two attempts of a failing job.
+	// retryFirst and retryLongest bound the time between two attempts of a failing job, before a
+	// jitter of half that time.
 	retryFirst   = 500 * time.Millisecond
 	retryLongest = 15 * time.Second
 	// calm is the time without a failure after which a job counts as working again.
@@ -46,8 +47,8 @@ func NewAwaited(name, waiting string, logger *slog.Logger) *Job {
 }
 
 // Run runs one round of the job after the other until ctx ends. A round returns the time until the
-// next one. After an error or a panic Run waits at least that long, and longer each time, up to 15
-// s.
+// next one. After an error or a panic Run waits at least that long, and longer each time, up to
+// 22.5 s (retryLongest with jitter).
 func (j *Job) Run(ctx context.Context, round func(context.Context) (next time.Duration, err error)) {
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = retryFirst, retryLongest
