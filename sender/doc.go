@@ -134,9 +134,9 @@
 //	})
 //
 // Cancel returns false if a verifier has the message already. So the receiver of a reminder should
-// check that the order is still unpaid. The row shows this, and a crash of the database keeps the
-// row. A failover to a replica that lacks the verifier's last commits does not: then Cancel may
-// return true although the message was delivered.
+// check that the order is still unpaid. Cancel sees in the row whether a verifier has the message,
+// also after a crash of the database. But after a failover to a replica that lacks the verifier's
+// last commits, Cancel may return true although the message was delivered.
 //
 // Leave bridge.Message.ID zero, so that the ID's time is NotBefore. A receiver refuses a UUIDv7
 // that is older than its idempotency.Options.Retention, and an ID that was made long before
@@ -146,10 +146,11 @@
 //
 // The sender considers the broker out when a publication has failed because the broker is
 // unavailable, blocks, has no room in the staging queue, or does not confirm within
-// Options.Timeout, and also while the confirm of a publication is a second late. (A missing queue
-// or right, a refused login and a refused message are no outages: repair them.) From then on all
-// messages without an order key are carried, and their transactions commit without the broker,
-// until one message is confirmed. Only transactions that were waiting when the outage began fail:
+// Options.Timeout, and also while a publication has waited for its confirm for more than a second.
+// (A missing queue or right, a refused login and a refused message are no outages: repair them.)
+// From then on, until one message is confirmed, all messages without an order key are carried,
+// unless Options.Carry is CarryNever, and their transactions commit without the broker. Of these,
+// only transactions that were waiting when the outage began fail:
 //
 //	                      it begins          while it is known
 //	carried anyway        commits            commits
@@ -158,13 +159,14 @@
 //	CarryNever            fails              fails
 //	with an order key     fails              fails at once
 //
-// A transaction that fails does so after Options.Timeout at most, except where the table says 'at
-// once', with an error for which bridge.Retryable returns true: roll back, which InTx has done, and
-// try again with a new transaction. Make the broker with bridge.NewBroker, so that your process can
-// start during an outage.
+// A transaction that fails does so after twice Options.Timeout at most (longer with order keys, see
+// Options.Timeout), or at once where the table says so and Options.Carry is not CarryNever.
+// bridge.Retryable returns true for its error: roll back, which InTx has done, and try again with a
+// new transaction. Make the broker with bridge.NewBroker, so that your process can start during an
+// outage.
 //
-// New needs a broker even with CarryAlways. A verifier's session drops no message until it has
-// found the row of a message that a sender published itself (rule 6 of package bridge).
+// New needs a broker even with CarryAlways, because a verifier's session drops no message until it
+// has found the row of a message that a sender published itself (rule 6 of package bridge).
 //
 // # In order
 //
@@ -178,16 +180,16 @@
 // # Errors
 //
 // Roll back; InTx has done so already. Then no message of the transaction is delivered: the
-// verifier finds no rows, and drops the messages that the broker has. Then:
+// verifier finds no rows, and drops the messages that the broker has. Then look at the error:
 //
 //	bridge.Refusal(err)        not nil: the broker closed the channel because of a
 //	                           message of this transaction, or of another one in its
 //	                           group. 403: the login may not write to the exchange
 //	                           (Options.Exchange; rights call the default exchange
-//	                           amq.default); 404: there is no such exchange; no
-//	                           attempt helps. 406: usually the message is larger than
-//	                           max_message_size. Try again once or twice only, in case
-//	                           it was another one
+//	                           amq.default); 404: there is no such exchange; after
+//	                           403 and 404 no attempt helps. 406: usually the message
+//	                           is larger than max_message_size. Try again once or
+//	                           twice only, in case it was another one
 //	bridge.Retryable(err)      no broker, blocked, full queue, no confirm in time, or no
 //	                           connection to begin the transaction on:
 //	                           try again later with a new transaction, but not for
@@ -203,8 +205,8 @@
 //	                           transaction while the function ran; its comment says
 //	                           which statements are committed
 //	sender.ErrCommitUnknown    from InTx only: the COMMIT's answer is missing. If it
-//	                           did commit, the message is delivered: look before you
-//	                           repeat it
+//	                           did commit, the message is delivered: check before you
+//	                           repeat the work
 //
 // Any other error is the database driver's. It also is bridge.ErrNoSchema, bridge.ErrNotPrimary or
 // bridge.ErrReadOnly if that is the cause. A *bridge.PublishError in the chain names a message. If

@@ -116,7 +116,7 @@ func (s *stager) begin(ctx context.Context, b batch, waitedFor bool) (*publicati
 }
 
 // wait waits until the broker has confirmed a whole publication, or for its first failure. The
-// error names the caller's message first, not the group.
+// error names first, the caller's first message, and not the group.
 func (s *stager) wait(ctx context.Context, joined *publication, first uuid.UUID) error {
 	if joined.ctx != nil {
 		stop := context.AfterFunc(ctx, func() { joined.ctx.endWith(ctx) })

@@ -26,12 +26,13 @@ type Options struct {
 	// Timeout bounds one staging: waiting for a connection, publishing, waiting for the confirms.
 	// Messages that gather behind others have the full Timeout after these are done, so their
 	// transaction waits for twice Timeout at most. A transaction that sends messages both with and
-	// without order keys waits for four times Timeout, since the messages without a key come after. If
-	// the messages of one call for an ordered queue do not fit into one group, other transactions'
-	// groups may go between, and each group takes twice Timeout at most; if the queue is overloaded,
-	// such a transaction fails first. The database transaction is open meanwhile. The statement that
-	// records does not count. For messages that are staged early the time begins with StageTx, and the
-	// caller's time until Wait does not count. Default 5 s. A context that ends earlier counts.
+	// without order keys waits for four times Timeout at most, since the messages without a key come
+	// after. If the messages of one call for an ordered queue do not fit into one group, other
+	// transactions' groups may go between, and each group takes twice Timeout at most; if the queue is
+	// overloaded, such a transaction fails first. The database transaction is open meanwhile. The
+	// statement that records does not count. For messages that are staged early the time begins with
+	// StageTx, and the caller's time until Wait does not count. Default 5 s. A context that ends
+	// earlier counts.
 	Timeout time.Duration
 	// MaxMessageBytes is the largest accepted body; a larger one is bridge.ErrInvalidMessage. It must
 	// not exceed the broker's max_message_size: the broker closes the channel of a sender that
@@ -47,8 +48,9 @@ type Options struct {
 	// Carry selects the messages that are carried: a message's row in the ledger holds a copy of it,
 	// so the commit does not wait for the broker ('Carrying' in the package comment). Messages with an
 	// order key are never carried: in an outage their transaction fails, at once if the broker is
-	// known to be out. Carrying needs bridge_ledger: on a ledger of an own table CarrySmall carries
-	// nothing, and New refuses CarryOnOutage and CarryAlways. Default CarrySmall.
+	// known to be out and Carry is not CarryNever. Carrying needs bridge_ledger: on a ledger of an own
+	// table CarrySmall carries nothing, and New refuses CarryOnOutage and CarryAlways. Default
+	// CarrySmall.
 	Carry Carry
 	// CarryBytes is the largest message that CarrySmall carries: body, properties and headers as
 	// stored in the row (wire.EncodeRecord). Default 8 KiB: with 8 transactions at once on PostgreSQL,

@@ -155,8 +155,9 @@ func (o *Outbox) Confirm(ctx context.Context) error {
 	return nil
 }
 
-// CommitError classifies the error of a COMMIT. The result is ErrCommitUnknown, unless the server
-// itself has answered that it rolled back: by an SQLSTATE of class 23 (a deferred constraint) or 40
+// CommitError classifies the error of a COMMIT. The result is ErrCommitUnknown, unless the COMMIT
+// was not sent because the transaction had ended before (sql.ErrTxDone), or the server itself has
+// answered that it rolled back: by an SQLSTATE of class 23 (a deferred constraint) or 40
 // (serialization failure, deadlock), except 40003, 'completion unknown', or by ROLLBACK, since an
 // earlier statement had failed. The driver's error must have a method SQLState or be one of the
 // texts in failedBefore, as with pgx and lib/pq. CommitError returns nil for nil.

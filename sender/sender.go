@@ -19,7 +19,7 @@ import (
 // A Sender stages messages for transactions. Any number of goroutines may use it. It needs no
 // closing: its publications end within twice Options.Timeout, or with the broker. For an ordered
 // queue that is true of each group of a call's messages. Carried messages are published for at most
-// driver.StageAgainAfter and Options.Timeout; Flush waits for them.
+// driver.StageAgainAfter plus Options.Timeout; Flush waits for them.
 type Sender struct {
 	ledger  driver.Recorder
 	stager  *stager
@@ -89,8 +89,9 @@ func New(ledger driver.Recorder, broker Broker, opts *Options) (*Sender, error) 
 // ErrCredentials. The package comment lists the remedies. bridge.Retryable reports whether a new
 // transaction may succeed.
 //
-// A PublishError names a message of this transaction. If Options.GroupMessages is 1, or a message
-// is too large for a group, it names the one that failed, otherwise the first.
+// A PublishError names a message of this transaction. If no message has an order key, and
+// Options.GroupMessages is 1 or a message is too large for a group, it names the message that
+// failed, otherwise the first one that was published with it.
 //
 // If SendTx finds that the broker is out, its error is one for which bridge.Retryable returns true.
 // A new transaction's messages are then carried, unless Options.Carry is CarryNever or they have an
@@ -134,8 +135,8 @@ func (s *Sender) Cancel(ctx context.Context, tx bridge.Tx, id uuid.UUID) (bool, 
 // to their rows, and verifiers stage them some seconds late. So call it before the process ends and
 // before the Broker is closed, when no transaction sends any more; otherwise it waits for their
 // messages too. Flush returns an error if ctx ends first, or if the sender knows that the broker is
-// out: at once, or when a confirm is 5 s late. No committed message is lost by that. If no message
-// is carried, Flush returns nil at once.
+// out: at once, or when a confirm has been missing for 5 s. No committed message is lost by that.
+// If no message is carried, Flush returns nil at once.
 func (s *Sender) Flush(ctx context.Context) error {
 	if s.carrier == nil {
 		return nil

@@ -30,8 +30,9 @@ type Stats struct {
 	Waiting int
 
 	// Outage reports whether the broker is out: the last publication of messages without an order key
-	// failed for a reason that time repairs. Err is the reason of its failure, an outage or not; nil:
-	// it was confirmed. Since is when failures last began or ended; zero: none has happened.
+	// failed for a reason that time repairs, or its confirm is late. Err is the reason of its failure,
+	// an outage or not; nil: it was confirmed. Since is when failures last began or ended; zero: none
+	// has happened.
 	Outage bool
 	Err    error
 	Since  time.Time

@@ -26,7 +26,7 @@ type Step string
 
 const (
 	Record Step = "record" // the INSERT into the ledger
-	Stage  Step = "stage"  // from the publication of messages that are not carried, or from Wait, until they are confirmed
+	Stage  Step = "stage"  // until messages that are not carried are confirmed: with an order key from their publication, else from Wait
 )
 
 func (s *Sender) trace(ctx context.Context, step Step, messages int) (ended func(error)) {
