@@ -21,5 +21,5 @@ func Attempt(ctx context.Context) (number int, last bool) { return engine.Attemp
 // retry queue whose delay is at least this long, or else in the slowest; with 0, in a slower one
 // each time. In place, the delivery is held meanwhile, so the pause ends with Options.Hold, and the
 // message is handed back. An effect of package pending returns pending.NotDone(RetryLater(err,
-// after)).
+// after)). In Work and Resume of that package 0 means the longest of these pauses from the start.
 func RetryLater(err error, after time.Duration) error { return engine.RetryLater(err, after) }

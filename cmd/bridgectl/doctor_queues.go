@@ -228,8 +228,9 @@ func overflow(q *managedQueue) string {
 	return "drop-head"
 }
 
-// examineConsumerTimeout compares the time for which verifiers hold a message with the consumer
-// timeout of the queues. The API does not report the timeout of the broker as a whole.
+// examineConsumerTimeout compares BRIDGE_HAND_BACK with the consumer timeout of the queues. It does
+// not add the further time for which a verifier holds a message that it cannot set aside
+// (verifier.Options.HandBack). The API does not report the timeout of the broker as a whole.
 func examineConsumerTimeout(g *group, queues []*managedQueue, handBack time.Duration) {
 	const check = "consumer timeout"
 	least, where := time.Duration(0), ""
