@@ -44,8 +44,8 @@ var files embed.FS
 // Ledger creates the ledger's tables in db, or updates them to the version of this release. The
 // ledger's identity is made once, with its tables. After a crash, call it again; any number of
 // processes may call it at once (see the package comment). It returns the database's errors after
-// some attempts. A login without the right to create tables gets an error that names the right,
-// after some seconds.
+// some attempts. On PostgreSQL and SQL Server, a login without the right to create tables gets an
+// error that names the right, after some seconds.
 func Ledger(ctx context.Context, db *sql.DB, dialect Dialect) error {
 	return Schema("").Ledger(ctx, db, dialect)
 }
