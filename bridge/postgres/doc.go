@@ -73,8 +73,8 @@
 // orphan. Orphans reads the whole ledger, which has no index by time: a million rows in about a
 // second, measured. Sweep deletes by key, FOR UPDATE SKIP LOCKED.
 //
-// migrate.Ledger waits at most 3 s for a table's lock. If it fails because a transaction stays
-// open longer, call it again.
+// migrate.Ledger makes five attempts, and waits at most 3 s for a table's lock in each. If it fails
+// because a transaction stays open longer, call it again.
 //
 // # A table of the application's own
 //
@@ -124,8 +124,8 @@
 //	sweeper     also UPDATE on bridge_watermark and UPDATE (stage_at) on bridge_ledger, which
 //	            FOR UPDATE needs
 //	receiver    SELECT on bridge_inbox_version, and
-//	  Handle    INSERT on bridge_inbox; also SELECT and DELETE, to purge old keys, unless
-//	            Options.Retention is negative
+//	  Handle    INSERT on bridge_inbox; for HandleBatch also SELECT; also SELECT and DELETE,
+//	            to purge old keys, unless Options.Retention is negative
 //	  AtMostOnce, Accept, Work
 //	            SELECT, INSERT and DELETE on bridge_inbox, and SELECT, INSERT, UPDATE and DELETE
 //	            on bridge_inbox_pending
