@@ -70,7 +70,7 @@
 // them before they change bridge_ledger.
 //
 // The migration locks bridge_ledger exclusively for a moment. It waits for open transactions for 3
-// seconds at most; then it fails, and migrate.Ledger tries again.
+// seconds at most; then it fails, and migrate.Ledger tries again, five times in all.
 //
 // # Orphans
 //
