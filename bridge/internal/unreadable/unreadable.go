@@ -95,8 +95,9 @@ func appendFrame(b []byte, kind byte, channel [2]byte, payload []byte) []byte {
 	return append(append(b, payload...), frameEnd)
 }
 
-// A reader parses as the library does, and keeps nothing. It refuses one thing that the library
-// accepts: a value cut off at the end of its list.
+// A reader parses as the library does, and keeps nothing. It refuses a few things that the library
+// accepts: a value without content at the end of a list, a list that its container cuts off, and a
+// table with repeated names if it has more than limits.MaxElements fields.
 type reader struct {
 	b   []byte
 	err error
