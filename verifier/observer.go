@@ -47,7 +47,7 @@ type Event struct {
 	Received time.Time // by this verifier
 	Judged   time.Time // when the outcome of its transaction was known, or that it goes to the dead queue
 	Safe     time.Time // when the broker had confirmed it at its target, or its copy in another queue
-	Done     time.Time // when its row was deleted, if it was to be; the ack comes next
+	Done     time.Time // when its row was deleted, or left to be deleted later, if it was to be; the ack comes next
 }
 
 // A Verdict is the end of a message in a verifier.

@@ -86,9 +86,10 @@ type Options struct {
 	// Copies is the largest number of times that a message is published to a target behind an exchange
 	// that nacks it. A nack means that one of the exchange's queues is full, without naming it: each
 	// attempt may give the other queues another copy. The pauses between the attempts grow from 1 s to
-	// 2 min; the default takes about 10 min. Then the message goes to the dead queue. Other messages
-	// for the target do not wait. A queue that is a target itself, by the default exchange, has no
-	// other queues beside it: it is retried without a bound. At most 65535. Default 10.
+	// 2 min; the default takes about 10 min. Then the message goes to the dead queue; with HoldKeys, a
+	// message with an order key is published again, without a bound. Other messages for the target do
+	// not wait. A queue that is a target itself, by the default exchange, has no other queues beside
+	// it: it is retried without a bound. At most 65535. Default 10.
 	Copies int
 	// ConfirmTimeout is how long a forwarded message may stay unconfirmed before
 	// its target counts as stuck. Default 10 s.

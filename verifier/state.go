@@ -77,7 +77,8 @@ type HeldTarget struct {
 	Problem  string    // why it takes none, in words
 	Mend     string    // how to fix it
 	// DeadLetterAt is when the first of the messages goes to the dead queue, unless the target takes
-	// messages by then; zero if none is to go there.
+	// messages by then; zero if none is to go there. With Options.HoldKeys a message with an order key
+	// counts here, although it stays in its queue.
 	DeadLetterAt time.Time
 }
 
