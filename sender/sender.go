@@ -110,10 +110,10 @@ func (s *Sender) SendTx(ctx context.Context, tx bridge.Tx, msgs ...bridge.Messag
 }
 
 // Cancel cancels a message in tx, if no copy of it can exist yet: a delayed message whose time has
-// not come, or one that only its row carries because the broker was out. It reports whether it did.
-// If it returns true and tx commits, the message is never delivered; after a rollback it is. If
-// Cancel returns false, the message was delivered, is on its way, was never sent, or is in another
-// database.
+// not come, or one that only its row carries because the broker was out or
+// Options.CarryPendingBytes was reached. It reports whether it did. If it returns true and tx
+// commits, the message is never delivered; after a rollback it is. If Cancel returns false, the
+// message was delivered, is on its way, was never sent, or is in another database.
 //
 // If a verifier claims the row at the same moment, Cancel returns false or true, depending on who
 // was first. After a failover to a replica that lacks a verifier's last commits, Cancel may return
