@@ -59,7 +59,7 @@ func checkURLs(urls []string, config *tls.Config) error {
 	return nil
 }
 
-// checkURL refuses a URL that the AMQP library would misread, or of which it would ignore a part:
+// checkURL refuses a URL that the AMQP library would misread, and parameters that it would ignore:
 // half a client certificate, and TLS parameters without TLS. No error contains any part of the URL.
 func checkURL(address string, config *tls.Config) error {
 	parsed, err := url.Parse(address)
