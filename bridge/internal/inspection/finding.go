@@ -94,8 +94,8 @@ func (f *Findings) Ledger(ctx context.Context, ledger driver.Ledger) {
 	}
 }
 
-// The tolerated differences between the clocks: a verifier's sweep allows for half an hour ('The
-// sweep' in package driver).
+// The tolerated differences between the clocks. They are far below the half hour that a verifier's
+// sweep allows for ('The sweep' in package driver).
 const (
 	clockWarning = time.Second
 	clockError   = time.Minute

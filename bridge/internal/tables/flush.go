@@ -14,7 +14,7 @@ type Flush struct {
 	begun     atomic.Int64    // number of writes
 	writing   chan struct{}   // holds an element during a write
 	committed int64           // number of the last write that has committed; belongs to the caller that is writing
-	instance  driver.Instance // instance of that write; likewise
+	instance  driver.Instance // instance of that write; belongs to the same caller
 }
 
 // NewFlush returns a Flush.

@@ -44,9 +44,10 @@ type Verbs struct {
 	// Check returns nil if a verifier may judge by this server. It may be nil.
 	Check func(ctx context.Context) error
 
-	// Record inserts ids in tx if it has the identity. It returns the number of inserted rows.
+	// Record inserts ids in tx if the database of tx has the ledger's identity. It returns the
+	// number of inserted rows.
 	Record func(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) (changed int64, err error)
-	// Carry inserts rows with about a mebibyte of messages in tx, if it has the identity. All rows
+	// Carry inserts rows with about a mebibyte of messages in tx, under the same condition. All rows
 	// get the same times. It returns the number of inserted rows.
 	Carry func(ctx context.Context, tx bridge.Tx, stage Stage, messages []driver.Carried) (changed int64, err error)
 
@@ -71,7 +72,7 @@ type Verbs struct {
 	// Settles is a fragment that identifies settle statements in the server's session list, for an
 	// inspector; empty if a settle blocks no other transaction.
 	Settles string
-	// Versions tells, for the inspector of SQL Server, whether a plain SELECT reads what was
+	// Versions reports, for the inspector of SQL Server, whether a plain SELECT reads the rows
 	// committed when it began. It is nil on other databases.
 	Versions func() bool
 
