@@ -58,7 +58,8 @@ func refusesMessage(failure error) bool {
 }
 
 // watch must be called before each publication with its size, and the returned function after it. A
-// publication that takes too long counts as failed until it has ended.
+// publication that takes too long counts as failed until it has ended; if it ends by its caller's
+// cancellation or by a refusal that does not count, until another one is confirmed.
 func (o *outage) watch(bytes int) (ended func(failure error, carried bool)) {
 	over := false // guarded by mu
 	slow := time.AfterFunc(outAfter+time.Duration(bytes)*outAfterByte, func() {
