@@ -255,7 +255,7 @@ func (s *session) retriesHoldingKey(m *message, why deathReason) bool {
 	}
 	s.holdsKey(m, why)
 	m.unroutableSince = time.Now()
-	m.nacks = max(0, m.nacks-1) // after the longest pause
+	m.nacks = max(1, m.nacks-1) // the longest pause comes first; with no nack there would be none (heldTarget.exempts)
 	s.forwarder.publish(m.toTarget())
 	return true
 }

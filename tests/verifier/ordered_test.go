@@ -260,6 +260,36 @@ func TestHoldKeysForwardsNothingPastAMessageThatWouldBeDead(t *testing.T) {
 	}
 }
 
+// A full queue behind an exchange nacks a message that holds its key. Each attempt gives the other
+// queues a copy, so a pause comes before it, even if Options.Copies allows one attempt.
+func TestAMessageThatHoldsItsKeyPausesBetweenItsAttempts(t *testing.T) {
+	t.Parallel()
+	s := orderedStage(t, bridge.Topology{})
+	exchange, _, _ := fanOut(t, s)
+	var log lines
+	s.Verify(verifier.Options{HoldKeys: true, Copies: 1, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	s.Commit(bridge.Message{Exchange: exchange, OrderKey: "k", Publishing: amqp.Publishing{Body: []byte("1")}})
+	var held []string
+	s.Eventually("the message holds its key for the third time", func() bool {
+		held = log.with("holds its order key")
+		return len(held) >= 3
+	})
+	if took := timeOf(t, held[2]).Sub(timeOf(t, held[0])); took < 1500*time.Millisecond {
+		t.Errorf("two more attempts took %v, and each should wait for a second", took)
+	}
+}
+
+// timeOf returns the time of a line of the log.
+func timeOf(t *testing.T, line string) time.Time {
+	t.Helper()
+	word, _, _ := strings.Cut(line, " ")
+	at, err := time.Parse(time.RFC3339, strings.TrimPrefix(word, "time="))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at
+}
+
 // Only a few of the messages fit, so the others come again and again.
 func TestLargeMessagesKeepTheirOrderInLittleRoom(t *testing.T) {
 	t.Parallel()
