@@ -38,7 +38,7 @@ const (
 // Transient implements driver.Marks.
 func (*Inbox) Transient(err error) bool {
 	switch mysqlserver.Number(err) {
-	case lockWaitTimeout, deadlock, changedSince, tooManySessions, serverStops, sessionKilled, sessionWasKilled, tableFull:
+	case lockWaitTimeout, deadlock, changedSince, tooManySessions, tooManyOfUser, tooMuchOfUser, serverStops, sessionKilled, sessionWasKilled, tableFull:
 		return true
 	}
 	return false

@@ -16,7 +16,7 @@ func isDuplicate(err error) bool {
 // Transient implements driver.Marks.
 func (*Inbox) Transient(err error) bool {
 	switch mssql.Number(err) {
-	case mssql.DeadlockVictim, mssql.LockTimeout, mssql.UpdateConflict, mssql.LogFull, mssql.DiskFull, mssql.ServerStops,
+	case mssql.DeadlockVictim, mssql.LockTimeout, mssql.UpdateConflict, mssql.LogFull, mssql.DiskFull, mssql.ServerStops, mssql.TooManySessions,
 		mssql.AzureMoved, mssql.AzureBusy, mssql.AzureUnavailable, mssql.AzureWorkers, mssql.AzureFewWorkers:
 		return true
 	}

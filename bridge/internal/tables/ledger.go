@@ -359,13 +359,16 @@ func (l *Ledger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (
 func (l *Ledger) Recent(ctx context.Context, ids []uuid.UUID, age time.Duration) (found []uuid.UUID, from driver.Instance, err error) {
 	for chunk := range slices.Chunk(ids, l.verbs.Most) {
 		some, answers, err := l.verbs.Recent(ctx, chunk, age)
-		if err == nil && from != "" && from != answers {
+		if err == nil && from != "" && answers != "" && from != answers {
 			err = fmt.Errorf("%w: %s, then %s", bridge.ErrOtherInstance, from, answers)
 		}
 		if err != nil {
 			return nil, "", fmt.Errorf("look up %d recent IDs: %w", len(ids), l.verbs.Classify(err, LookingUp))
 		}
-		found, from = append(found, some...), answers
+		found = append(found, some...)
+		if answers != "" { // a locked table names no instance, and has no rows
+			from = answers
+		}
 	}
 	return found, from, nil
 }

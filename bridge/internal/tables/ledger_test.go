@@ -1,8 +1,10 @@
 package tables
 
 import (
+	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"pgregory.net/rapid"
@@ -20,6 +22,34 @@ func TestTheReleaseThatParkedRefusesTablesWithoutParking(t *testing.T) {
 	}
 	if err := CheckLedgerVersion(ledgerVersion - 1); !errors.Is(err, bridge.ErrNoSchema) {
 		t.Errorf("version %d: %v, must be %v", ledgerVersion-1, err, bridge.ErrNoSchema)
+	}
+}
+
+// A statement that finds nothing may name no instance. A statement that names another one than the
+// first ends the lookup.
+func TestALookupOfRecentIDsComparesTheInstancesThatAreNamed(t *testing.T) {
+	for name, c := range map[string]struct {
+		answers []driver.Instance
+		want    driver.Instance
+		err     error
+	}{
+		"the first names none": {[]driver.Instance{"", "a"}, "a", nil},
+		"the last names none":  {[]driver.Instance{"a", ""}, "a", nil},
+		"both name one":        {[]driver.Instance{"a", "a"}, "a", nil},
+		"another one":          {[]driver.Instance{"a", "", "b"}, "", bridge.ErrOtherInstance},
+	} {
+		n := 0
+		l := &Ledger{verbs: Verbs{
+			Most:     1,
+			Classify: func(err error, _ string) error { return err },
+			Recent: func(context.Context, []uuid.UUID, time.Duration) ([]uuid.UUID, driver.Instance, error) {
+				n++
+				return nil, c.answers[n-1], nil
+			},
+		}}
+		if _, from, err := l.Recent(t.Context(), make([]uuid.UUID, len(c.answers)), time.Hour); from != c.want || !errors.Is(err, c.err) {
+			t.Errorf("%s: %q, %v", name, from, err)
+		}
 	}
 }
 
