@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -133,13 +134,7 @@ func sameValue(there, wanted any) bool {
 func examinePolicies(g *group, q *managedQueue, r role, want bridge.Queue) {
 	check := "policies of " + q.Name
 	before := len(g.Findings)
-	var names []string
-	for _, name := range []string{q.Policy, q.OperatorPolicy} {
-		if name != "" {
-			names = append(names, fmt.Sprintf("%q", name))
-		}
-	}
-	by := "policy " + strings.Join(names, " and ")
+	by := q.policies()
 	mend := "remove it from " + by + ", or change its pattern so that it does not match the queue"
 	policy := q.EffectivePolicy
 	if r != roleAudit {
@@ -152,7 +147,7 @@ func examinePolicies(g *group, q *managedQueue, r role, want bridge.Queue) {
 				continue
 			}
 			if overflow(q) == "drop-head" {
-				g.fail(check, mend, "%s is %s, and a full queue drops the oldest messages: committed ones are lost", name, valueText(limit))
+				g.fail(check, mend, "%s is %s, and a full queue drops the oldest messages: committed ones %s", name, valueText(limit), droppedText(r))
 			} else {
 				g.warn(check, mend, "%s is %s, and a full queue refuses messages: %s", name, valueText(limit), refusedText(r))
 			}
@@ -164,6 +159,9 @@ func examinePolicies(g *group, q *managedQueue, r role, want bridge.Queue) {
 	if limit, ok := policy["delivery-limit"].(float64); ok && q.Type == "quorum" && sooner(limit, want.Arguments["x-delivery-limit"]) {
 		g.fail(check, mend, "delivery-limit is %s: messages that are requeued too often %s", valueText(limit), givenUp(r))
 	}
+	if value, ok := policy["overflow"]; ok && want.Arguments["x-overflow"] == "reject-publish" && overflow(q) == "drop-head" {
+		g.fail(check, mend, "overflow is %s, which prevails over the queue's x-overflow and turns x-dead-letter-strategy at-least-once off: messages that the broker gives up can be lost on the way to the dead queue", valueText(value))
+	}
 	// For this setting a queue's argument prevails over a policy.
 	if exchange, ok := policy["dead-letter-exchange"]; ok && want.Arguments["x-dead-letter-exchange"] == nil {
 		g.warn(check, mend, "dead-letter-exchange is %q: messages that a consumer rejects go there", fmt.Sprint(exchange))
@@ -173,11 +171,25 @@ func examinePolicies(g *group, q *managedQueue, r role, want bridge.Queue) {
 			g.warn(check, mend, "%s is %q: messages arrive from another broker, without a check by this ledger", name, fmt.Sprint(value))
 		}
 	}
-	if len(names) == 0 {
+	if by == "" {
 		g.fineSince(before, check, "none")
 	} else {
 		g.fineSince(before, check, "%s does no harm", by)
 	}
+}
+
+// policies names the policy and the operator policy of a queue, or is empty if it has none.
+func (q *managedQueue) policies() string {
+	var names []string
+	for _, name := range []string{q.Policy, q.OperatorPolicy} {
+		if name != "" {
+			names = append(names, fmt.Sprintf("%q", name))
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return "policy " + strings.Join(names, " and ")
 }
 
 // valueText returns a value out of JSON as text, with all digits.
@@ -194,6 +206,15 @@ func millisText(v any) string {
 		return short(time.Duration(ms) * time.Millisecond)
 	}
 	return fmt.Sprint(v)
+}
+
+// droppedText: the staging, waiting and ordered queues dead-letter the messages that they drop,
+// without a confirm.
+func droppedText(r role) string {
+	if r == roleStaging {
+		return "go to the dead queue instead of their target, or are lost"
+	}
+	return "are lost"
 }
 
 func refusedText(r role) string {
@@ -216,14 +237,19 @@ func givenUp(r role) string {
 	return "are dropped"
 }
 
-// overflow returns a full queue's treatment of messages: the argument, or without an argument the
-// policy. RabbitMQ does the same for classic queues. For quorum queues its policy prevails over the
-// argument (gather_policy_config in rabbit_quorum_queue.erl), which overflow does not consider.
+// overflow returns a full queue's treatment of messages. For a classic queue the argument prevails
+// over the policy. For a quorum queue the policy prevails, and every value other than
+// reject-publish is drop-head (rabbit_quorum_queue.erl of RabbitMQ 3.10, 4.0 and 4.3).
 func overflow(q *managedQueue) string {
-	for _, value := range []any{q.Arguments["x-overflow"], q.EffectivePolicy["overflow"]} {
-		if text, ok := value.(string); ok {
-			return text
+	argument, policy := q.Arguments["x-overflow"], q.EffectivePolicy["overflow"]
+	if q.Type == "quorum" {
+		if cmp.Or(policy, argument) == "reject-publish" {
+			return "reject-publish"
 		}
+		return "drop-head"
+	}
+	if text, ok := cmp.Or(argument, policy).(string); ok {
+		return text
 	}
 	return "drop-head"
 }

@@ -37,6 +37,9 @@ func examineReceiver(ctx context.Context, g *group, m *management, name string) 
 		g.warn(check, mend, "a %s queue dead-letters without a confirm: a message can be lost on the way to the dead queue", q.Type)
 	case strategy != "at-least-once":
 		g.fail(check, mend, "x-dead-letter-strategy is not at-least-once: a message can be lost on the way to the dead queue")
+	case overflow(q) != "reject-publish" && q.EffectivePolicy["overflow"] != nil:
+		g.fail(check, "set overflow to reject-publish in "+q.policies(), "overflow is %s by %s, which prevails over x-overflow, so the broker ignores x-dead-letter-strategy: a message can be lost on the way to the dead queue",
+			valueText(q.EffectivePolicy["overflow"]), q.policies())
 	case overflow(q) != "reject-publish":
 		g.fail(check, mend, "x-overflow is not reject-publish, so the broker ignores x-dead-letter-strategy: a message can be lost on the way to the dead queue")
 	}

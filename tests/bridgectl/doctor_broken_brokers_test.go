@@ -130,6 +130,19 @@ var brokenBrokers = []brokenBroker{
 		{"policies of twoqueue", inspect.Error, "message-ttl is 5ms"},
 		{"policies of twoqueue.dead", inspect.Warning, "max-length is 10, and a full queue refuses"},
 	}},
+	{"policies that turn reject-publish off", nil, func(w *world) {
+		w.policy("drop", "^twoqueue$", map[string]any{"max-length": 1, "overflow": "drop-head"})
+		w.policy("dead letters", "waiting", map[string]any{"overflow": "drop-head"})
+	}, func(w *world) {
+		for range 3 { // confirmed, although the queue's x-overflow is reject-publish
+			w.publish("twoqueue")
+		}
+	}, []found{
+		{"policies of twoqueue", inspect.Error, "max-length is 1, and a full queue drops the oldest messages: committed ones go to the dead queue"},
+		{"policies of twoqueue", inspect.Error, "overflow is drop-head, which prevails"},
+		{"policies of twoqueue.waiting", inspect.Error, "overflow is drop-head, which prevails"},
+		{"dead messages", inspect.Warning, "2 messages are ready in twoqueue.dead"},
+	}},
 	{"a policy for the length of a classic queue, which drops", []string{"BRIDGE_CLASSIC=true"}, func(w *world) {
 		w.policy("length", "^twoqueue$", map[string]any{"max-length": 10})
 	}, nothing, []found{{"policies of twoqueue", inspect.Error, "max-length is 10, and a full queue drops"}}},
