@@ -165,6 +165,34 @@ func TestAPolicyThatIsNotYetInAQueuesDescription(t *testing.T) {
 	}
 }
 
+// RabbitMQ 4 accepts a negative limit. The tests' RabbitMQ 3.10 does not.
+func TestANegativeDeliveryLimitIsNoLimit(t *testing.T) {
+	for _, c := range []struct {
+		argument, policy any
+		limit            float64
+		isSet            bool
+	}{
+		{nil, nil, 0, false},
+		{nil, 20.0, 20, true},
+		{100.0, nil, 100, true},
+		{100.0, 20.0, 20, true},
+		{20.0, 100.0, 20, true},
+		{-1.0, 20.0, 20, true},
+		{20.0, -1.0, 20, true},
+		{-1.0, nil, -1, true},
+	} {
+		q := &managedQueue{Type: "quorum", Arguments: looseMap{"x-delivery-limit": c.argument}, EffectivePolicy: looseMap{"delivery-limit": c.policy}}
+		if limit, isSet := q.deliveryLimit(); limit != c.limit || isSet != c.isSet {
+			t.Errorf("argument %v, policy %v: %v, %v", c.argument, c.policy, limit, isSet)
+		}
+	}
+	g := new(group)
+	examinePolicies(g, &managedQueue{Name: "q", Type: "quorum", Policy: "p", EffectivePolicy: looseMap{"delivery-limit": -1.0}}, roleStaging, bridge.Topology{Queue: "q"}.Queues()[0])
+	if len(g.Findings) != 1 || g.Findings[0].Level != inspect.OK {
+		t.Errorf("%+v", g.Findings)
+	}
+}
+
 func TestVersions(t *testing.T) {
 	for _, c := range []struct {
 		product, version string

@@ -224,10 +224,10 @@ func refusedText(r role) string {
 	return "verifiers hold dead messages until there is room"
 }
 
-// sooner reports whether a policy's delivery limit is below ours.
+// sooner reports whether a policy's delivery limit is below ours. A negative one is no limit.
 func sooner(limit float64, ours any) bool {
 	own, ok := ours.(int)
-	return !ok || limit < float64(own)
+	return limit >= 0 && (!ok || limit < float64(own))
 }
 
 func givenUp(r role) string {

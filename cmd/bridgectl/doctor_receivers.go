@@ -48,12 +48,11 @@ func examineReceiver(ctx context.Context, g *group, m *management, name string) 
 	}
 	if q.Type == "quorum" {
 		const mend = "set x-delivery-limit to 100 or more; a policy may only lower it"
-		limit, isSet := q.setting("x-delivery-limit", "delivery-limit")
-		number, _ := limit.(float64)
+		limit, isSet := q.deliveryLimit()
 		switch {
 		case !isSet:
 			g.warn(check, mend, "x-delivery-limit is not set: from RabbitMQ 4 on it is 20, and a message reaches it if its receivers lose their connection that often")
-		case number < enoughDeliveries:
+		case limit >= 0 && limit < enoughDeliveries:
 			g.warn(check, mend, "the delivery limit is %s: a message reaches it if its receivers lose their connection or requeue it that often", valueText(limit))
 		}
 	}
@@ -81,4 +80,22 @@ func (q *managedQueue) setting(argument, policy string) (value any, isSet bool) 
 		value, isSet = q.EffectivePolicy[policy]
 	}
 	return value, isSet
+}
+
+// deliveryLimit returns a quorum queue's delivery limit: the lower one of argument and policy. A
+// negative one is no limit, so the other one counts (resolve_delivery_limit in
+// rabbit_quorum_queue.erl of RabbitMQ 4.0 and 4.3; 3.10 accepts no negative policy).
+func (q *managedQueue) deliveryLimit() (limit float64, isSet bool) {
+	argument, hasArgument := q.Arguments["x-delivery-limit"].(float64)
+	policy, hasPolicy := q.EffectivePolicy["delivery-limit"].(float64)
+	switch {
+	case !hasPolicy:
+		return argument, hasArgument
+	case !hasArgument:
+		return policy, true
+	case policy < 0 || argument < 0:
+		return max(policy, argument), true
+	default:
+		return min(policy, argument), true
+	}
 }

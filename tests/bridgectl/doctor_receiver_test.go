@@ -34,18 +34,19 @@ func TestTheDoctorFindsReceiversWhoseDeadMessagesAreLost(t *testing.T) {
 		level inspect.Level
 		words string
 	}{
-		"safe":            {safe, inspect.OK, "at least once"},
-		"plain":           {amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": 1000000}, inspect.Error, "no dead-letter exchange"},
-		"classic":         {amqp.Table{"x-queue-type": "classic", "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}, inspect.Warning, "without a confirm"},
-		"at-most-once":    {but("x-dead-letter-strategy", nil), inspect.Error, "x-dead-letter-strategy is not at-least-once"},
-		"drop-head":       {but("x-overflow", nil), inspect.Error, "x-overflow is not reject-publish"},
-		"no-key":          {but("x-dead-letter-routing-key", nil), inspect.Warning, "no dead-letter routing key"},
-		"no-dead-queue":   {but("x-dead-letter-routing-key", "nowhere"), inspect.Error, "dead queue nowhere is missing"},
-		"no-limit":        {but("x-delivery-limit", nil), inspect.Warning, "from RabbitMQ 4 on it is 20"},
-		"a-small-limit":   {but("x-delivery-limit", 20), inspect.Warning, "the delivery limit is 20"},
-		"by-a-policy":     {amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": 1000000}, inspect.OK, "at least once"},
-		"by-a-policy-off": {safe, inspect.Error, `overflow is drop-head by policy "overflow"`},
-		"absent":          {nil, inspect.Error, "missing"},
+		"safe":                {safe, inspect.OK, "at least once"},
+		"plain":               {amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": 1000000}, inspect.Error, "no dead-letter exchange"},
+		"classic":             {amqp.Table{"x-queue-type": "classic", "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}, inspect.Warning, "without a confirm"},
+		"at-most-once":        {but("x-dead-letter-strategy", nil), inspect.Error, "x-dead-letter-strategy is not at-least-once"},
+		"drop-head":           {but("x-overflow", nil), inspect.Error, "x-overflow is not reject-publish"},
+		"no-key":              {but("x-dead-letter-routing-key", nil), inspect.Warning, "no dead-letter routing key"},
+		"no-dead-queue":       {but("x-dead-letter-routing-key", "nowhere"), inspect.Error, "dead queue nowhere is missing"},
+		"no-limit":            {but("x-delivery-limit", nil), inspect.Warning, "from RabbitMQ 4 on it is 20"},
+		"a-small-limit":       {but("x-delivery-limit", 20), inspect.Warning, "the delivery limit is 20"},
+		"by-a-policy":         {amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": 1000000}, inspect.OK, "at least once"},
+		"by-a-policy-off":     {safe, inspect.Error, `overflow is drop-head by policy "overflow"`},
+		"by-a-policy-limited": {safe, inspect.Warning, "the delivery limit is 20"},
+		"absent":              {nil, inspect.Error, "missing"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			switch name {
@@ -55,6 +56,9 @@ func TestTheDoctorFindsReceiversWhoseDeadMessagesAreLost(t *testing.T) {
 				fallthrough
 			case "by-a-policy-off":
 				w.policy("overflow", "^by-a-policy-off$", map[string]any{"overflow": "drop-head"})
+				fallthrough
+			case "by-a-policy-limited":
+				w.policy("limit", "^by-a-policy-limited$", map[string]any{"delivery-limit": 20})
 				fallthrough
 			default:
 				w.queue(name, c.args)
