@@ -124,6 +124,12 @@ func TestQueuesOfAllKinds(t *testing.T) {
 		{"a policy with a consumer timeout", func(g *group) { // RabbitMQ 3.12 and later
 			examineConsumerTimeout(g, []*managedQueue{{Name: "q", EffectivePolicy: looseMap{"consumer-timeout": 600000.0}}}, 10*time.Minute)
 		}, "consumer timeout", inspect.Error, "it is 10m on q"},
+		{"a hand-back below the consumer timeout whose half and confirm timeout exceed it", func(g *group) {
+			examineConsumerTimeout(g, []*managedQueue{{Name: "q", Arguments: looseMap{"x-consumer-timeout": 1800000.0}}}, 20*time.Minute)
+		}, "consumer timeout", inspect.Error, "it is 30m on q, and verifiers hold messages for up to 30m10s"},
+		{"such a hand-back, with the broker's consumer timeout", func(g *group) {
+			examineConsumerTimeout(g, []*managedQueue{{Name: "q"}}, 20*time.Minute)
+		}, "consumer timeout", inspect.Warning, "BRIDGE_HAND_BACK is 20m"},
 		{"one of three is away", func(g *group) {
 			examineState(g, &managedQueue{Name: "q", Type: "quorum", Members: []string{"a", "b", "c"}, Online: []string{"a", "b"}}, 3)
 		}, "members of q", inspect.Warning, "2 of 3 are online"},

@@ -254,9 +254,17 @@ func overflow(q *managedQueue) string {
 	return "drop-head"
 }
 
-// examineConsumerTimeout compares BRIDGE_HAND_BACK with the consumer timeout of the queues. It does
-// not add the further time for which a verifier holds a message that it cannot set aside
-// (verifier.Options.HandBack). The API does not report the timeout of the broker as a whole.
+// longestHeld returns how long verifiers with a hand-back may hold a message: the bound that
+// verifier.Options.HandBack documents. The verifier's giveBack requeues a message after one half of
+// the hand-back more, and a publication on its way may take ConfirmTimeout in addition. The doctor
+// does not read BRIDGE_CONFIRM_TIMEOUT and assumes the default.
+func longestHeld(handBack time.Duration) time.Duration {
+	const confirmTimeout = 10 * time.Second
+	return handBack + max(handBack, confirmTimeout)/2 + confirmTimeout
+}
+
+// examineConsumerTimeout compares the longest time for which verifiers hold a message with the
+// consumer timeout of the queues. The API does not report the timeout of the broker as a whole.
 func examineConsumerTimeout(g *group, queues []*managedQueue, handBack time.Duration) {
 	const check = "consumer timeout"
 	least, where := time.Duration(0), ""
@@ -267,18 +275,19 @@ func examineConsumerTimeout(g *group, queues []*managedQueue, handBack time.Dura
 			}
 		}
 	}
+	held := longestHeld(handBack)
 	switch {
-	case least > 0 && handBack >= least:
-		g.fail(check, fmt.Sprintf("raise it above %s, or lower BRIDGE_HAND_BACK", short(handBack)),
-			"it is %s on %s, and verifiers hold messages for %s: the broker requeues them earlier and ends the verifiers' sessions", short(least), where, short(handBack))
+	case least > 0 && held >= least:
+		g.fail(check, fmt.Sprintf("raise it above %s, or lower BRIDGE_HAND_BACK", short(held)),
+			"it is %s on %s, and verifiers hold messages for up to %s: the broker requeues them earlier and ends the verifiers' sessions", short(least), where, short(held))
 	case least > 0:
-		g.ok(check, "it is %s on %s; verifiers requeue messages after %s", short(least), where, short(handBack))
-	case handBack >= defaultConsumerTimeout:
-		g.warn(check, "raise consumer_timeout in rabbitmq.conf above it, or lower BRIDGE_HAND_BACK",
-			"BRIDGE_HAND_BACK is %s; unless consumer_timeout was raised, the broker requeues messages after %s and ends the verifiers' sessions", short(handBack), short(defaultConsumerTimeout))
+		g.ok(check, "it is %s on %s; verifiers hold messages for up to %s", short(least), where, short(held))
+	case held >= defaultConsumerTimeout:
+		g.warn(check, fmt.Sprintf("raise consumer_timeout in rabbitmq.conf above %s, or lower BRIDGE_HAND_BACK", short(held)),
+			"BRIDGE_HAND_BACK is %s, so verifiers hold messages for up to %s; unless consumer_timeout was raised, the broker requeues messages after %s and ends the verifiers' sessions", short(handBack), short(held), short(defaultConsumerTimeout))
 	default:
 		g.unknown(check, "ask on the broker's machine: rabbitmqctl eval 'application:get_env(rabbit, consumer_timeout).'",
-			"the broker does not report it; unless lowered it is %s, and verifiers requeue messages after %s", short(defaultConsumerTimeout), short(handBack))
+			"the broker does not report it; unless lowered it is %s, and verifiers hold messages for up to %s", short(defaultConsumerTimeout), short(held))
 	}
 }
 

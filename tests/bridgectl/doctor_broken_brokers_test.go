@@ -99,7 +99,7 @@ var brokenBrokers = []brokenBroker{
 	}},
 
 	{"a consumer timeout below the hand-back", nil, staged(quorum(amqp.Table{"x-consumer-timeout": 60000})), nil,
-		[]found{{"consumer timeout", inspect.Error, "it is 1m on twoqueue, and verifiers hold messages for 10m"}}},
+		[]found{{"consumer timeout", inspect.Error, "it is 1m on twoqueue, and verifiers hold messages for up to 15m10s"}}},
 	{"a consumer timeout above the hand-back", []string{"BRIDGE_HAND_BACK=30s"}, staged(quorum(amqp.Table{"x-consumer-timeout": 60000})), nil,
 		[]found{{"consumer timeout", inspect.OK, "it is 1m on twoqueue"}}},
 	{"a hand-back above the usual consumer timeout", []string{"BRIDGE_HAND_BACK=31m"}, nil, nothing,

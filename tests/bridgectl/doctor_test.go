@@ -32,7 +32,7 @@ func TestAHealthyBrokerIsAllWell(t *testing.T) {
 		return d.Unknown <= 1 && d.has("policies of twoqueue.waiting", inspect.OK, `"harmless"`) && d.has("disk watermark", inspect.OK, "")
 	}, "broker")
 	// RabbitMQ does not expose its consumer timeout.
-	if code != 0 || d.Errors+d.Warnings != 0 || !d.has("consumer timeout", inspect.Unknown, "10m") {
+	if code != 0 || d.Errors+d.Warnings != 0 || !d.has("consumer timeout", inspect.Unknown, "15m10s") {
 		t.Errorf("exit code %d\n%s", code, d)
 	}
 	for _, check := range []string{

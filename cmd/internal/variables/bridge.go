@@ -35,7 +35,7 @@ type Bridge struct {
 	Audit         environment.Copies `default:"0" desc:"how many copies of dropped messages (rolled back, or forwarded before) are kept in an audit queue beside the staging queue; 0: no audit queue"`
 	OrderedShards environment.Shards `split_words:"true" default:"0" desc:"the number of ordered queues beside the staging queue, for messages with an order key; all senders must use the same number; 0: none"`
 	Allow         Allow              `desc:"the targets that messages may be forwarded to, as EXCHANGE:KEY patterns with commas between them, where * stands for any characters; a queue is :NAME; *:* allows every target; a backslash before a colon or a comma makes it part of a name; a message committed for another target goes to the dead queue; required by a verifier, but not with -migrate"`
-	HandBack      environment.Span   `split_words:"true" default:"10m" desc:"how long a verifier holds a message unacked; must be shorter than the broker's consumer timeout (30m unless changed)"`
+	HandBack      environment.Span   `split_words:"true" default:"10m" desc:"how long a verifier holds a message unacked before it sets the message aside; one and a half times it, plus BRIDGE_CONFIRM_TIMEOUT, must be shorter than the broker's consumer timeout (30m unless changed)"`
 }
 
 // Open reads the URLs that are in files, and checks the URLs and the names.
