@@ -18,15 +18,9 @@ import (
 // similar error. Then its messages are handled alone, because one of them may be the cause.
 const togetherMost = 3
 
-const (
-	// slowAttempt is how long an attempt may delay the other messages of its batch. Another receiver
-	// may have claimed the key of one message, and hang.
-	slowAttempt = 10 * time.Second
-
-	// togetherPart is the divisor of Options.Hold for an attempt at a whole batch. The rest of Hold is
-	// for the messages alone.
-	togetherPart = 4
-)
+// togetherPart is the divisor of Options.Hold for an attempt at a whole batch. The rest of Hold is
+// for the messages alone.
+const togetherPart = 4
 
 var errTogetherTooLong = errors.New("an attempt at the whole batch took longer than a quarter of Options.Hold")
 
@@ -41,14 +35,14 @@ var errTogetherTooLong = errors.New("an attempt at the whole batch took longer t
 // handled alone, with a slice of length one and a separate transaction, as by Handle. So fn may run
 // several times for a message. Only the message that fails is retried and dead-lettered; its pauses
 // delay no other message of the batch. One attempt runs at a time, and the next one begins after 10
-// seconds if it has not ended. A message whose key cannot be used, or is too old, and one that
+// seconds, or an eighth of Options.Hold if that is less, if it has not ended. A message whose key cannot be used, or is too old, and one that
 // comes from a retry queue, is handled alone from the start. In a Consumer with one worker the
 // messages keep their order, and a message waits for the pauses of the previous one.
 //
 // A failed attempt at a batch counts against no message: in it Attempt is 0. If the database is
 // unavailable, or ends the transaction because of a deadlock, the batch is tried again as a whole.
 // An attempt at the batch may take a quarter of Options.Hold; then fn's context ends. The batch is
-// also split if such an attempt fails after more than 10 seconds, or if at the third attempt or
+// also split if such an attempt fails after that time or later, or if at the third attempt or
 // later fn meets a deadlock or the database refuses the claims. So a message whose claim hangs, or
 // whose handling ends only with its context, stops no other message. If fn ignores its context for
 // ever, the whole batch waits for it, in this process.
@@ -107,7 +101,14 @@ type batch[T engine.Transaction] struct {
 	begin func(ctx context.Context) (T, error)
 	fn    func(ctx context.Context, tx T, fresh []amqp.Delivery) error
 	limit time.Time     // ds may be held until then
-	turn  chan struct{} // of the one attempt at a single message that runs, for slowAttempt at most
+	turn  chan struct{} // of the one attempt at a single message that runs, for slowAttempt() at most
+}
+
+// slowAttempt returns how long an attempt may delay the other messages of its batch. Another
+// receiver may have claimed the key of one message, and hang. The time is shorter than an attempt
+// at the whole batch may take, and leaves time in Options.Hold for the messages alone.
+func (b *batch[T]) slowAttempt() time.Duration {
+	return min(10*time.Second, b.keys.Opts.Hold/(2*togetherPart))
 }
 
 // A keyed is a delivery with its key.
@@ -160,7 +161,7 @@ func (b *batch[T]) tryTogether(parent context.Context, ds []keyed) (result error
 			}
 			return errors.Join(all...), false
 		}
-		if len(ds) == 1 || time.Since(begun) >= slowAttempt || b.blames(err, tries) {
+		if len(ds) == 1 || time.Since(begun) >= b.slowAttempt() || b.blames(err, tries) {
 			g.Log.Warn("batch failed, handling its messages one by one", "messages", len(ds), "error", err)
 			return nil, true
 		}
@@ -298,7 +299,7 @@ func (b *batch[T]) deliver(ctx, caller context.Context, d amqp.Delivery) error {
 		}
 		pass := sync.OnceFunc(func() { <-b.turn })
 		defer pass()
-		defer time.AfterFunc(slowAttempt, pass).Stop()
+		defer time.AfterFunc(b.slowAttempt(), pass).Stop()
 		err = g.RecoverPanic("transaction", d.MessageId, func() (err error) { // in a new goroutine a panic would end the process
 			ended, err = attempt(ctx, g, b.begin, key, func(ctx context.Context, tx T) error { return b.fn(ctx, tx, []amqp.Delivery{d}) })
 			return err

@@ -275,16 +275,20 @@ func TestABatchWhoseHandlerEndsItsGoroutineIsHandedBack(t *testing.T) {
 
 // The claim of one message waits for a transaction that does not end, in the batch and alone.
 func TestAMessageWhoseAttemptHangsDelaysTheOthersOfItsBatchAndStopsNone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newReceiver(t, idempotency.Options{DeadLetterExchange: true, Hold: time.Hour})
-		r.Inbox.Held = "m1"
-		err := r.guard.HandleBatch(t.Context(), r.DB, r.deliveries("m1", "m2", "m3"), placeOrders)
-		if !errors.Is(err, idempotency.ErrHandedBack) {
-			t.Errorf("error %v", err)
-		}
-		r.WantRows(2, 2)
-		r.wantStats(idempotency.Stats{Handled: 2, HandedBack: 1})
-	})
+	for _, hold := range []time.Duration{time.Hour, 20 * time.Second, 4 * time.Second} {
+		t.Run(hold.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newReceiver(t, idempotency.Options{DeadLetterExchange: true, Hold: hold})
+				r.Inbox.Held = "m1"
+				err := r.guard.HandleBatch(t.Context(), r.DB, r.deliveries("m1", "m2", "m3"), placeOrders)
+				if !errors.Is(err, idempotency.ErrHandedBack) {
+					t.Errorf("error %v", err)
+				}
+				r.WantRows(2, 2)
+				r.wantStats(idempotency.Stats{Handled: 2, HandedBack: 1})
+			})
+		})
+	}
 }
 
 // With one worker the order of the queue is kept, even if a message fails at first.
