@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"strings"
 	"time"
 
@@ -133,7 +134,7 @@ The command waits for a worker that is handling an event of the entity (--wait).
 				return err
 			}
 			if c.dry {
-				err = patience.within(cmd.Context(), func(ctx context.Context) error { return s.look(ctx, db) })
+				err = patience.within(cmd.Context(), func(ctx context.Context) error { return s.look(ctx, db, start, discard) })
 			} else {
 				var take versions.EventFunc
 				if take, err = s.taker(cmd.Context(), a, discard); err == nil {
@@ -194,11 +195,21 @@ func (s *gapSkip) taker(ctx context.Context, a *app, discard bool) (versions.Eve
 	}, nil
 }
 
-// look counts the kept events that a skip would give up.
-func (s *gapSkip) look(ctx context.Context, db *inboxDatabase) error {
+// look counts the kept events that a skip would give up, or returns the error of that skip.
+func (s *gapSkip) look(ctx context.Context, db *inboxDatabase, start int64, discard bool) error {
 	err := db.inTx(ctx, func(tx bridge.Tx) error {
-		if _, err := db.inbox.LockMark(ctx, tx, s.Consumer, s.Entity); err != nil {
+		mark, err := db.inbox.LockMark(ctx, tx, s.Consumer, s.Entity)
+		if err != nil {
 			return err
+		}
+		last := start - 1
+		if mark != "" {
+			if last, err = strconv.ParseInt(mark, 10, 64); err != nil {
+				return fmt.Errorf("its mark is no version: %w", err)
+			}
+		}
+		if s.Through <= last {
+			return versions.ErrNotWaiting
 		}
 		for {
 			version, message, err := db.inbox.FirstKept(ctx, tx, s.Consumer, s.Entity)
@@ -207,6 +218,9 @@ func (s *gapSkip) look(ctx context.Context, db *inboxDatabase) error {
 			}
 			if message == nil || version > s.Through {
 				return errRolledBack
+			}
+			if !discard && s.DeadQueue == "" {
+				return errKept
 			}
 			if err := db.inbox.Unkeep(ctx, tx, s.Consumer, s.Entity, version); err != nil {
 				return err

@@ -461,7 +461,10 @@ func TestAnOperatorSkipsVersionsThatDoNotCome(t *testing.T) {
 			}
 			r.fails(2, "confirm with --yes", skip("--through=2")...)
 			r.fails(1, "does not wait for this version", skip("--through=1", "--yes")...)
-			if text := r.must(skip("--through=4", "--dry-run")...); !strings.Contains(text, "would continue after version 4; 2 kept events given up") {
+			// A dry run fails where the skip would.
+			r.fails(1, "does not wait for this version", skip("--through=1", "--dry-run")...)
+			r.fails(1, "move it with --dead-queue NAME, or delete it with --discard", skip("--through=4", "--dry-run")...)
+			if text := r.must(skip("--through=4", "--dry-run", "--discard")...); !strings.Contains(text, "would continue after version 4; 2 kept events given up") {
 				t.Errorf("dry run: %s", text)
 			}
 			r.must(skip("--through=2", "--yes")...)
