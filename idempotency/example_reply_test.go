@@ -50,6 +50,7 @@ func Example_requestAndReply() {
 	if b.guard, err = idempotency.New(inbox, "bank", &idempotency.Options{Queues: queues}); err != nil {
 		log.Fatal(err)
 	}
+	// A verifier on this database's staging queue forwards the replies; it must allow their queue.
 	if b.sender, err = sender.New(ledger, broker, nil); err != nil {
 		log.Fatal(err)
 	}
