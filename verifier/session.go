@@ -222,11 +222,17 @@ func (s *session) run(ctx context.Context) error {
 	group, failing := errgroup.WithContext(context.WithoutCancel(ctx))
 	// If a stage fails, safe messages are acked and the rest is handed back, even while another stage
 	// waits.
-	ended := make(chan struct{})
+	ended, opened := make(chan struct{}), make(chan struct{})
 	stopEnd := context.AfterFunc(failing, func() {
 		defer close(ended)
-		if !s.finished.Load() {
+		if s.finished.Load() {
+			return
+		}
+		select {
+		case <-opened: // the last acks make requests on the channels, one at a time
 			s.ackAndClose()
+		case <-time.After(lastMoment): // the broker does not answer
+			s.consuming.Close()
 		}
 	})
 	defer func() {
@@ -241,11 +247,13 @@ func (s *session) run(ctx context.Context) error {
 
 	for _, c := range []*consumer{s.staging, s.waiting} {
 		if err := c.consume(); err != nil {
+			close(opened)
 			group.Go(func() error { return err })
 			return group.Wait()
 		}
 		group.Go(func() error { return s.take(moving, c) }) // at once: the broker's answer to the next consume arrives behind the deliveries
 	}
+	close(opened)
 	takers, takerCtx := newStages(taking)
 	for _, c := range []*consumer{s.staging, s.waiting} {
 		takers.Go(func() error { return s.unpack(takerCtx, c) })
