@@ -94,7 +94,7 @@ const settleBatch = 500
 
 // open returns the first IDs after the given one whose status is 'sending' or 'doubtful'.
 func (s *statuses) open(ctx context.Context, after string) (ids []string, err error) {
-	rows, err := s.db.QueryxContext(ctx, s.db.Rebind(`SELECT message_id FROM email_gateway
+	rows, err := s.db.QueryxContext(ctx, s.sql(`SELECT message_id FROM email_gateway
 WHERE message_id > ? AND status IN ('sending', 'doubtful') ORDER BY message_id`), after)
 	if err != nil {
 		return nil, err
