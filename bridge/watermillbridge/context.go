@@ -46,7 +46,7 @@ func (o ownTx) Send(messages ...bridge.Message) ([]uuid.UUID, error) {
 // noSender is the Tx of a Subscriber that has no sender.
 type noSender struct{}
 
-var errNoSender = errors.New("the context is that of a message whose subscriber has no sender: set SubscriberOptions.Sender")
+var errNoSender = errors.New("the subscriber of this message has no sender: set SubscriberOptions.Sender")
 
 func (noSender) Send(...bridge.Message) ([]uuid.UUID, error) { return nil, errNoSender }
 
