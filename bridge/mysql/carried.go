@@ -13,7 +13,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
 // Messages are in the statements as base64. A message as a parameter would be text to the server,
@@ -76,7 +76,7 @@ FROM bridge_identity i LEFT JOIN (
 // carry inserts the first row only if the identity is right, and the others only if the first was
 // inserted. (A SELECT of the identity would begin the snapshot of a transaction at REPEATABLE READ.
 // One INSERT of messages in a JSON array took MariaDB 10.11 three times as long.)
-func (l *Ledger) carry(ctx context.Context, tx bridge.Tx, stage tables.Stage, messages []driver.Carried) (int64, error) {
+func (l *Ledger) carry(ctx context.Context, tx bridge.Tx, stage portable.Stage, messages []driver.Carried) (int64, error) {
 	var grace time.Duration
 	if stage.Published {
 		grace = driver.PublishedGrace
@@ -102,7 +102,7 @@ func (l *Ledger) carry(ctx context.Context, tx bridge.Tx, stage tables.Stage, me
 // until the transaction ends.
 func (l *Ledger) cancel(ctx context.Context, tx bridge.Tx, id uuid.UUID) (int64, error) {
 	var there int
-	if err := tables.QueryRow(ctx, tx, l.statement(seesRow, digits(id)), nil, &there); err != nil {
+	if err := portable.QueryRow(ctx, tx, l.statement(seesRow, digits(id)), nil, &there); err != nil {
 		return 0, err
 	}
 	if there == 0 {
@@ -121,7 +121,7 @@ func (l *Ledger) cancel(ctx context.Context, tx bridge.Tx, id uuid.UUID) (int64,
 func inBase64(m driver.Carried) string { return base64.StdEncoding.EncodeToString(m.Message) }
 
 // due reads a snapshot.
-func (l *Ledger) due(ctx context.Context, after driver.DueRow, limit int) ([]tables.DueRow, error) {
+func (l *Ledger) due(ctx context.Context, after driver.DueRow, limit int) ([]portable.DueRow, error) {
 	var rows []struct {
 		Now        string
 		ID         uuid.NullUUID
@@ -129,7 +129,7 @@ func (l *Ledger) due(ctx context.Context, after driver.DueRow, limit int) ([]tab
 		StageAt    sql.NullString `db:"stage_at"`
 		Bytes      sql.NullInt64
 	}
-	err := tables.OnConnection(ctx, l.db, func(conn *sqlx.Conn) error {
+	err := portable.OnConnection(ctx, l.db, func(conn *sqlx.Conn) error {
 		return l.alone(ctx, conn, func() error {
 			rows = nil
 			return conn.SelectContext(ctx, &rows, l.statement(due, "", after.StageAt.UTC().Format(timeText), digits(after.ID), limit))
@@ -138,7 +138,7 @@ func (l *Ledger) due(ctx context.Context, after driver.DueRow, limit int) ([]tab
 	if err != nil {
 		return nil, err
 	}
-	found := make([]tables.DueRow, len(rows))
+	found := make([]portable.DueRow, len(rows))
 	for i, row := range rows {
 		f := &found[i]
 		f.ID, f.Bytes = row.ID, row.Bytes
@@ -168,10 +168,10 @@ func (l *Ledger) claim(ctx context.Context, rows []driver.DueRow) (messages []dr
 		pairs[i], ids[i] = [2]string{digits(row.ID), row.StageAt.UTC().Format(timeText)}, row.ID
 	}
 	self := digits(uuid.New())
-	err = tables.OnConnection(ctx, l.db, func(conn *sqlx.Conn) error {
+	err = portable.OnConnection(ctx, l.db, func(conn *sqlx.Conn) error {
 		var moved int
 		err := l.alone(ctx, conn, func() (err error) {
-			moved, err = tables.Changed(conn.ExecContext(ctx, l.statement(claim, inJSON(pairs), driver.StageAgainAfter.Microseconds(), driver.StageAgainWithin.Microseconds(), self)))
+			moved, err = portable.Changed(conn.ExecContext(ctx, l.statement(claim, inJSON(pairs), driver.StageAgainAfter.Microseconds(), driver.StageAgainWithin.Microseconds(), self)))
 			return err
 		})
 		if err != nil || moved == 0 {
@@ -186,7 +186,7 @@ func (l *Ledger) claim(ctx context.Context, rows []driver.DueRow) (messages []dr
 }
 
 func (l *Ledger) touch(ctx context.Context, ids []uuid.UUID) error {
-	return tables.OnConnection(ctx, l.db, func(conn *sqlx.Conn) error {
+	return portable.OnConnection(ctx, l.db, func(conn *sqlx.Conn) error {
 		return l.alone(ctx, conn, func() error {
 			_, err := conn.ExecContext(ctx, l.statement(touchCarried, array(ids), driver.StageAgainAfter.Microseconds(), driver.StageAgainWithin.Microseconds()))
 			return err

@@ -12,13 +12,13 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/internal/mysqlserver"
+	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 	"github.com/twoqueue/twoqueue/bridge/internal/schema"
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
 // readIdentity returns the ledger's identity after a check of the tables.
 func (l *Ledger) readIdentity(ctx context.Context) (uuid.UUID, error) {
-	identity, err := tables.ReadIdentity(ctx, l.db, schema.Name{})
+	identity, err := portable.ReadIdentity(ctx, l.db, schema.Name{})
 	if err != nil {
 		return uuid.Nil, err
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/internal/mysqlserver"
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
 // Texts are in the statements as hexadecimal digits, as the IDs are, and a kept message in base64
@@ -33,7 +33,7 @@ FROM bridge_kept WHERE consumer = UNHEX('%s') GROUP BY consumer, entity) k
 JOIN bridge_mark m ON m.consumer = k.consumer AND m.name = k.entity ORDER BY k.age DESC, k.entity LIMIT %d`
 )
 
-var entities = tables.NewEntities(tables.EntityDialect{
+var entities = portable.NewEntities(portable.EntityDialect{
 	Bind:         fill,
 	LockMark:     lockMark,
 	SetMark:      set,
@@ -54,7 +54,7 @@ func lockMark(ctx context.Context, tx bridge.Tx, consumer, name string) (mark st
 	statement, _ = fill(readMark, consumer, name)
 	rows, err := tx.Query(ctx, statement)
 	if err == nil {
-		_, err = tables.ReadRow(rows, &mark)
+		_, err = portable.ReadRow(rows, &mark)
 	}
 	return mark, err
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
 // logged is true if a commit is on the disk, and on the replica if the server waits for one, before
@@ -40,9 +40,9 @@ func (l *Ledger) makeDurable(ctx context.Context, on driver.Instance) error {
 			if err := tx.GetContext(ctx, &i, `SELECT `+server+` FROM `+started); err != nil {
 				return err
 			}
-			inserted, err := tables.Changed(tx.ExecContext(ctx, l.statement(recordOne, digits(id))))
+			inserted, err := portable.Changed(tx.ExecContext(ctx, l.statement(recordOne, digits(id))))
 			if err == nil && inserted == 0 {
-				err = tables.OtherLedger(l.Identity())
+				err = portable.OtherLedger(l.Identity())
 			}
 			if err == nil {
 				_, err = tx.ExecContext(ctx, l.statement(forget, array([]uuid.UUID{id})))

@@ -14,8 +14,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/mysqlserver"
+	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 	"github.com/twoqueue/twoqueue/bridge/internal/schema"
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
 const (
@@ -26,7 +26,7 @@ const (
 	byDue = `FORCE INDEX (bridge_inbox_pending_due)`
 )
 
-var inbox = tables.NewInbox(tables.Dialect{
+var inbox = portable.NewInbox(portable.Dialect{
 	Bind:        sqlx.QUESTION,
 	Key:         "`key`",
 	Now:         fmt.Sprintf(sinceEpoch, "UTC_TIMESTAMP(6)"),
@@ -43,7 +43,7 @@ var inbox = tables.NewInbox(tables.Dialect{
 
 // packing sends bytes as ASCII. A parameter is text to the server, which converts it if
 // character_set_connection differs from character_set_client: see carried.go.
-var packing = tables.Packing{
+var packing = portable.Packing{
 	Bytes: func(b []byte) []byte {
 		if b == nil {
 			return nil
@@ -69,8 +69,8 @@ var packing = tables.Packing{
 // 11.1). (Measured on MariaDB 10.11: 5 of 267 rounds of the suite beside a purge, none of 1,429 at
 // READ COMMITTED.)
 type Inbox struct {
-	tables.Inbox
-	tables.Entities
+	portable.Inbox
+	portable.Entities
 	fence
 }
 
@@ -79,7 +79,7 @@ var _ driver.Inbox = (*Inbox)(nil)
 // OpenInbox checks that the inbox's tables are in db. If they are missing or of an unusable
 // version, the error wraps bridge.ErrNoSchema.
 func OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
-	if err := tables.CheckInbox(ctx, sqlx.NewDb(db, "mysql"), schema.Name{}); err != nil {
+	if err := portable.CheckInbox(ctx, sqlx.NewDb(db, "mysql"), schema.Name{}); err != nil {
 		return nil, fmt.Errorf("open inbox: %w", classify(err))
 	}
 	return &Inbox{Inbox: inbox.On(db), Entities: entities}, nil
@@ -95,11 +95,11 @@ const claimMost = 100
 // transactions with a deadlock (1213), if they wait for a transaction that rolls back, or if two
 // claim some of the same keys and find one of these claimed: roll back and try again.
 func (*Inbox) Claim(ctx context.Context, tx bridge.Tx, consumer string, keys []string) (fresh []string, err error) {
-	if err := tables.CheckClaim(consumer, keys); err != nil {
+	if err := portable.CheckClaim(consumer, keys); err != nil {
 		return nil, fmt.Errorf("claim keys: %w", err)
 	}
 	of := hex.EncodeToString([]byte(consumer))
-	fresh, err = tables.ClaimParts(keys, claimMost, func(keys []string) (duplicate bool, err error) {
+	fresh, err = portable.ClaimParts(keys, claimMost, func(keys []string) (duplicate bool, err error) {
 		// A duplicate is recognised by its error, which leaves tx unchanged. INSERT IGNORE would
 		// take every other error for a duplicate too, and the count of ON DUPLICATE KEY UPDATE
 		// depends on the driver's connection. MySQL has no RETURNING.
@@ -131,7 +131,7 @@ WHERE `+sinceEpoch+` < `+sinceEpoch+` - ?`, "i.claimed_at", "UTC_TIMESTAMP(6)")
 
 // Forget deletes claims with one statement.
 func (*Inbox) Forget(ctx context.Context, tx bridge.Tx, consumer string, keys []string, age time.Duration) (int64, error) {
-	if err := tables.CheckKeys(consumer, keys); err != nil {
+	if err := portable.CheckKeys(consumer, keys); err != nil {
 		return 0, fmt.Errorf("forget claims: %w", err)
 	}
 	digits := make([]string, len(keys))

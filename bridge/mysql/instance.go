@@ -8,7 +8,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
 // An instance is the result of server.
@@ -40,6 +40,6 @@ func (s *start) name(i instance) driver.Instance {
 
 func (l *Ledger) nameInstance(ctx context.Context, tx bridge.Tx) (driver.Instance, error) {
 	var i instance
-	err := tables.QueryRow(ctx, tx, `SELECT `+server+` FROM `+started, nil, &i.Server, &i.Started)
+	err := portable.QueryRow(ctx, tx, `SELECT `+server+` FROM `+started, nil, &i.Server, &i.Started)
 	return l.start.name(i), err
 }

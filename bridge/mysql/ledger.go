@@ -13,7 +13,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/mysqlserver"
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
 // A Ledger is the ledger in one MySQL or MariaDB database. It implements driver.Ledger.
@@ -25,12 +25,12 @@ import (
 // max_allowed_packet of the server, by default 16 MiB on MariaDB and 64 MiB on MySQL, bounds a
 // carried message, which is sent in base64: it must be somewhat smaller than three quarters of it.
 type Ledger struct {
-	tables.Ledger
+	portable.Ledger
 	fence
 	db     *sqlx.DB
 	commit bool // end each statement with a COMMIT, since the connections do not
 	column column
-	flush  *tables.Flush
+	flush  *portable.Flush
 	start  *start
 }
 
@@ -40,9 +40,9 @@ var _ driver.Ledger = (*Ledger)(nil)
 // version or of an engine without transactions, the error wraps bridge.ErrNoSchema. db stays
 // the caller's.
 func Open(ctx context.Context, db *sql.DB) (*Ledger, error) {
-	l := &Ledger{db: sqlx.NewDb(db, "mysql"), column: ledgerColumn, flush: tables.NewFlush(), start: new(start)}
+	l := &Ledger{db: sqlx.NewDb(db, "mysql"), column: ledgerColumn, flush: portable.NewFlush(), start: new(start)}
 	var err error
-	if l.Ledger, err = tables.Open(ctx, l.db, l.verbs()); err != nil {
+	if l.Ledger, err = portable.Open(ctx, l.db, l.verbs()); err != nil {
 		return nil, err
 	}
 	if err := l.db.GetContext(ctx, &l.commit, `SELECT NOT @@SESSION.autocommit`); err != nil {
@@ -51,10 +51,10 @@ func Open(ctx context.Context, db *sql.DB) (*Ledger, error) {
 	return l, nil
 }
 
-func (l *Ledger) verbs() tables.Verbs {
-	return tables.Verbs{
+func (l *Ledger) verbs() portable.Verbs {
+	return portable.Verbs{
 		Classify:    func(err error, _ string) error { return classify(err) },
-		Most:        tables.Chunk,
+		Most:        portable.Chunk,
 		Tick:        time.Microsecond,
 		Identity:    l.readIdentity,
 		Check:       func(ctx context.Context) error { return errors.Join(l.checkVariables(ctx), l.checkReplica(ctx)) },
@@ -88,7 +88,7 @@ func (l *Ledger) record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) (int
 // the connection.
 func (l *Ledger) committed(ctx context.Context, ids []uuid.UUID) (found []uuid.UUID, from driver.Instance, err error) {
 	var durable bool
-	err = tables.OnConnection(ctx, l.db, func(conn *sqlx.Conn) error {
+	err = portable.OnConnection(ctx, l.db, func(conn *sqlx.Conn) error {
 		return l.alone(ctx, conn, func() (err error) {
 			found, from, durable, err = l.find(ctx, conn, l.statement(committed, array(ids)))
 			return err
@@ -101,7 +101,7 @@ func (l *Ledger) committed(ctx context.Context, ids []uuid.UUID) (found []uuid.U
 }
 
 func (l *Ledger) recent(ctx context.Context, ids []uuid.UUID, age time.Duration) (found []uuid.UUID, from driver.Instance, err error) {
-	err = tables.OnConnection(ctx, l.db, func(conn *sqlx.Conn) error {
+	err = portable.OnConnection(ctx, l.db, func(conn *sqlx.Conn) error {
 		return l.alone(ctx, conn, func() (err error) {
 			found, from, _, err = l.find(ctx, conn, l.timed(recent, ids, fmt.Sprint(age.Microseconds()), 0))
 			return err
@@ -121,7 +121,7 @@ func (l *Ledger) find(ctx context.Context, q sqlx.QueryerContext, statement stri
 		return nil, "", false, err
 	}
 	if len(rows) == 0 {
-		return nil, "", false, tables.OtherLedger(l.Identity())
+		return nil, "", false, portable.OtherLedger(l.Identity())
 	}
 	for _, row := range rows {
 		if row.ID.Valid {
@@ -134,10 +134,10 @@ func (l *Ledger) find(ctx context.Context, q sqlx.QueryerContext, statement stri
 // forget deletes the rows that it can lock at once. It looks up the remaining rows only if it has
 // deleted fewer than the given ones.
 func (l *Ledger) forget(ctx context.Context, ids []uuid.UUID) (left []uuid.UUID, err error) {
-	err = tables.OnConnection(ctx, l.db, func(conn *sqlx.Conn) error {
+	err = portable.OnConnection(ctx, l.db, func(conn *sqlx.Conn) error {
 		var gone int
 		err := l.alone(ctx, conn, func() (err error) {
-			gone, err = tables.Changed(conn.ExecContext(ctx, l.statement(forget, array(ids))))
+			gone, err = portable.Changed(conn.ExecContext(ctx, l.statement(forget, array(ids))))
 			return err
 		})
 		if err != nil || gone == len(ids) {
@@ -209,7 +209,7 @@ func setWaitTimeout(ctx context.Context, conn *sqlx.Conn, seconds int64) error {
 // keepingLocks is readCommitted for a transaction that keeps locks from one statement to the next:
 // if its client vanishes in between, the locks last for idleLimit.
 func keepingLocks(ctx context.Context, db *sqlx.DB, fn func(tx *sqlx.Tx) error) error {
-	return tables.OnConnection(ctx, db, func(conn *sqlx.Conn) error {
+	return portable.OnConnection(ctx, db, func(conn *sqlx.Conn) error {
 		usual, err := limitIdle(ctx, conn, idleLimit)
 		if err == nil {
 			err = readCommitted(ctx, conn, fn)

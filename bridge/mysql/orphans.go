@@ -9,7 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jmoiron/sqlx"
 
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
 // Times are text in the statements and in their results: the driver's value of a DATETIME depends
@@ -39,7 +39,7 @@ FROM bridge_identity i JOIN bridge_watermark w ON w.one = 1 WHERE i.one = 1 AND 
 const timeText = "2006-01-02 15:04:05.000000"
 
 // orphans reads the whole ledger in one snapshot.
-func (l *Ledger) orphans(ctx context.Context, age time.Duration, limit int) ([]tables.OrphanRow, error) {
+func (l *Ledger) orphans(ctx context.Context, age time.Duration, limit int) ([]portable.OrphanRow, error) {
 	var rows []struct {
 		ID         uuid.NullUUID
 		RecordedAt sql.NullString `db:"recorded_at"`
@@ -51,7 +51,7 @@ func (l *Ledger) orphans(ctx context.Context, age time.Duration, limit int) ([]t
 	if err != nil {
 		return nil, err
 	}
-	found := make([]tables.OrphanRow, len(rows))
+	found := make([]portable.OrphanRow, len(rows))
 	for i, row := range rows {
 		found[i].ID = row.ID
 		if !row.ID.Valid {
@@ -96,7 +96,7 @@ func (l *Ledger) expectOwn(ctx context.Context, tx *sqlx.Tx) error {
 	var n int
 	err := tx.GetContext(ctx, &n, l.statement(own, ""))
 	if err == nil && n == 0 {
-		err = tables.OtherLedger(l.Identity())
+		err = portable.OtherLedger(l.Identity())
 	}
 	return err
 }

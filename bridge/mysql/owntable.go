@@ -12,13 +12,13 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/mysqlserver"
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
 // An OwnLedger is a ledger that reads a table of the application's, and does not change it. It
 // implements driver.Ledger.
 type OwnLedger struct {
-	tables.OwnLedger
+	portable.OwnLedger
 	fence
 }
 
@@ -38,8 +38,8 @@ func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*OwnLed
 		return nil, fmt.Errorf("open own table: %w", err)
 	}
 	l := &Ledger{db: proof.db, commit: proof.commit, column: c, flush: proof.flush, start: proof.start}
-	l.Ledger = tables.With(&proof.Ledger, l.verbs())
-	return &OwnLedger{OwnLedger: tables.NewOwnLedger(&l.Ledger, c.table, c.name, proof, tables.OwnVerbs{
+	l.Ledger = portable.With(&proof.Ledger, l.verbs())
+	return &OwnLedger{OwnLedger: portable.NewOwnLedger(&l.Ledger, c.table, c.name, proof, portable.OwnVerbs{
 		Canary: own.Canary,
 		Rows:   func(ids []uuid.UUID) (string, []any) { return l.statement(rows, array(ids)), nil },
 		Check: func(ctx context.Context) error {
@@ -75,7 +75,7 @@ ORDER BY s.index_name <> 'PRIMARY', s.index_name`
 
 // inspect returns the column's quoted names, in the catalogue's spelling.
 func (o ownTable) inspect(ctx context.Context) (column, error) {
-	schema, table, name, err := tables.Names(o.own)
+	schema, table, name, err := portable.Names(o.own)
 	if err != nil {
 		return column{}, err
 	}
@@ -104,9 +104,9 @@ func (o ownTable) inspect(ctx context.Context) (column, error) {
 	}
 	for _, index := range indexes {
 		c := column{
-			table: tables.Quote(found.Schema, "`") + "." + tables.Quote(found.Table, "`"),
-			name:  tables.Quote(found.Name.String, "`"),
-			index: tables.Quote(index, "`"),
+			table: portable.Quote(found.Schema, "`") + "." + portable.Quote(found.Table, "`"),
+			name:  portable.Quote(found.Name.String, "`"),
+			index: portable.Quote(index, "`"),
 		}
 		err := o.read(ctx, c)
 		if mysqlserver.Number(err) == noSuchIndex { // it is IGNORED (MariaDB) or INVISIBLE (MySQL)

@@ -9,7 +9,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
 // settle reads the row with a shared lock, which waits for the transaction that has inserted it.
@@ -18,12 +18,12 @@ import (
 // second. A shorter max_statement_time or max_execution_time of the session bounds the wait too.
 func (l *Ledger) settle(ctx context.Context, id uuid.UUID, wait time.Duration, began func(sqlx.QueryerContext) error) (outcome driver.Outcome, from driver.Instance, err error) {
 	var durable bool
-	err = tables.OnConnection(ctx, l.db, func(conn *sqlx.Conn) (err error) {
+	err = portable.OnConnection(ctx, l.db, func(conn *sqlx.Conn) (err error) {
 		if began != nil {
 			err = began(conn)
 		}
 		if err == nil {
-			outcome, from, durable, err = l.settleOn(ctx, conn, id, tables.Wait(ctx, wait, time.Second))
+			outcome, from, durable, err = l.settleOn(ctx, conn, id, portable.Wait(ctx, wait, time.Second))
 		}
 		return err
 	})
@@ -65,7 +65,7 @@ func (l *Ledger) settleLocked(ctx context.Context, conn *sqlx.Conn, id uuid.UUID
 	case err != nil:
 		return driver.StillOpen, "", false, err
 	case len(rows) == 0:
-		return driver.StillOpen, "", false, tables.OtherLedger(l.Identity())
+		return driver.StillOpen, "", false, portable.OtherLedger(l.Identity())
 	}
 	if err := takesWrites(rows[0].ReadOnly); err != nil {
 		return driver.StillOpen, "", false, err

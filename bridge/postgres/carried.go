@@ -9,7 +9,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
 // Most transactions carry one message, so one message goes without an array: see recordOne. Both
@@ -61,7 +61,7 @@ SELECT c.id, c.message FROM waits, bridge_claim($1::text::uuid[], $2::text::time
 SELECT bridge_touch($1::text::uuid[]) FROM relaxed`
 )
 
-func (l *Ledger) carry(ctx context.Context, tx bridge.Tx, stage tables.Stage, messages []driver.Carried) (int64, error) {
+func (l *Ledger) carry(ctx context.Context, tx bridge.Tx, stage portable.Stage, messages []driver.Carried) (int64, error) {
 	one, many := carryOnePublished, carryManyPublished
 	var last []any
 	if !stage.Published {
@@ -69,7 +69,7 @@ func (l *Ledger) carry(ctx context.Context, tx bridge.Tx, stage tables.Stage, me
 		last = []any{stage.NotBefore.Format(time.RFC3339Nano)}
 	}
 	if len(messages) == 1 {
-		return tx.Exec(ctx, l.schema.In(one), append([]any{messages[0].ID.String(), l.Identity().String(), tables.NotNil(messages[0].Message)}, last...)...)
+		return tx.Exec(ctx, l.schema.In(one), append([]any{messages[0].ID.String(), l.Identity().String(), portable.NotNil(messages[0].Message)}, last...)...)
 	}
 	ids := make([]uuid.UUID, len(messages))
 	firsts, lengths := make([]int, len(messages)), make([]int, len(messages))
@@ -86,7 +86,7 @@ func (l *Ledger) cancel(ctx context.Context, tx bridge.Tx, id uuid.UUID) (int64,
 }
 
 // due reads a snapshot that is no older than the returned time.
-func (l *Ledger) due(ctx context.Context, after driver.DueRow, limit int) (rows []tables.DueRow, err error) {
+func (l *Ledger) due(ctx context.Context, after driver.DueRow, limit int) (rows []portable.DueRow, err error) {
 	err = l.db.SelectContext(ctx, &rows, l.schema.In(due), l.Identity().String(), after.StageAt.UTC().Format(time.RFC3339Nano), after.ID.String(), strconv.Itoa(limit))
 	return rows, err
 }

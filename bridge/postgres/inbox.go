@@ -10,8 +10,8 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 	"github.com/twoqueue/twoqueue/bridge/internal/schema"
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
 // now never changes within a statement, so the planner can search an index for it.
@@ -20,8 +20,8 @@ const now = `(extract(epoch FROM statement_timestamp()) * 1000)::bigint`
 // anew is noPlanReuse for the tables of an inbox, which also begin empty or small.
 const anew = `CASE WHEN ${1} IS NULL THEN ` + noPlanReuse + ` ELSE true END`
 
-func inboxIn(in schema.Name) tables.Inbox {
-	return tables.NewInbox(tables.Dialect{
+func inboxIn(in schema.Name) portable.Inbox {
+	return portable.NewInbox(portable.Dialect{
 		Schema:     in,
 		Bind:       sqlx.DOLLAR,
 		Key:        "key",
@@ -36,8 +36,8 @@ func inboxIn(in schema.Name) tables.Inbox {
 	})
 }
 
-func entitiesIn(in schema.Name) tables.Entities {
-	return tables.NewEntities(tables.StandardEntities(in, sqlx.DOLLAR, "now()", "floor(extract(epoch FROM now() - min(kept_at)))::bigint", anew, classifyIn(in)))
+func entitiesIn(in schema.Name) portable.Entities {
+	return portable.NewEntities(portable.StandardEntities(in, sqlx.DOLLAR, "now()", "floor(extract(epoch FROM now() - min(kept_at)))::bigint", anew, classifyIn(in)))
 }
 
 // An Inbox holds the tables of processed keys, pending messages, marks and kept messages in one
@@ -47,8 +47,8 @@ func entitiesIn(in schema.Name) tables.Entities {
 // allows. At REPEATABLE READ or above it fails with a serialization failure (SQLSTATE 40001) if the
 // mark was changed after the transaction's first statement: roll back and try again.
 type Inbox struct {
-	tables.Inbox
-	tables.Entities
+	portable.Inbox
+	portable.Entities
 	schema schema.Name
 }
 
@@ -65,7 +65,7 @@ func (s Schema) OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
 		return nil, fmt.Errorf("open inbox: %w", err)
 	}
 	conn := sqlx.NewDb(db, "postgres")
-	if err = tables.CheckInbox(ctx, conn, in); err == nil {
+	if err = portable.CheckInbox(ctx, conn, in); err == nil {
 		err = checkLogged(ctx, conn, []string{in.In("bridge_inbox"), in.In("bridge_inbox_pending"), in.In("bridge_mark"), in.In("bridge_kept")})
 	}
 	if err != nil {
@@ -87,11 +87,11 @@ const (
 // transaction's first statement is a serialization failure (SQLSTATE 40001): roll back and try
 // again.
 func (i *Inbox) Claim(ctx context.Context, tx bridge.Tx, consumer string, keys []string) (fresh []string, err error) {
-	if err = tables.CheckClaim(consumer, keys); err == nil {
+	if err = portable.CheckClaim(consumer, keys); err == nil {
 		if len(keys) == 1 {
 			fresh, err = i.claimKey(ctx, tx, consumer, keys)
 		} else {
-			fresh, err = tables.ReadClaimed(ctx, tx, i.schema.In(claimMany), consumer, texts(keys))
+			fresh, err = portable.ReadClaimed(ctx, tx, i.schema.In(claimMany), consumer, texts(keys))
 		}
 	}
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
 // findColumn reads the catalogue. A unique index counts if it is on the column alone, on all rows,
@@ -27,7 +27,7 @@ WHERE c.relname = $2::text AND CASE WHEN $1::text = '' THEN pg_table_is_visible(
 // inspectOwn returns the quoted names of the table and the column, the table's with its schema, so
 // that they are the same under any search_path.
 func inspectOwn(ctx context.Context, db *sqlx.DB, own bridge.OwnTable) (table, column string, err error) {
-	schema, name, column, err := tables.Names(own)
+	schema, name, column, err := portable.Names(own)
 	if err != nil {
 		return "", "", err
 	}
@@ -61,5 +61,5 @@ func inspectOwn(ctx context.Context, db *sqlx.DB, own bridge.OwnTable) (table, c
 	case found.RowSecurity:
 		return "", "", fmt.Errorf("row-level security may hide rows of %s from the login: give it BYPASSRLS", own.Table)
 	}
-	return tables.Quote(found.Schema, `"`) + "." + tables.Quote(found.Name, `"`), tables.Quote(column, `"`), nil
+	return portable.Quote(found.Schema, `"`) + "." + portable.Quote(found.Name, `"`), portable.Quote(column, `"`), nil
 }

@@ -13,8 +13,8 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 	"github.com/twoqueue/twoqueue/bridge/internal/schema"
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
 // The statements take IDs as the text of an array, or of a UUID, which every driver can send in
@@ -94,10 +94,10 @@ WHERE r.srrelid = to_regclass($1::text) AND s.subenabled LIMIT 1`
 // Record inserts the IDs with one statement, whatever their number. An error aborts tx, as always
 // in PostgreSQL: the caller can only roll back, to the beginning or to an earlier savepoint.
 type Ledger struct {
-	tables.Ledger
+	portable.Ledger
 	db     *sqlx.DB
 	schema schema.Name
-	flush  *tables.Flush
+	flush  *portable.Flush
 }
 
 var _ driver.Ledger = (*Ledger)(nil)
@@ -106,12 +106,12 @@ var _ driver.Ledger = (*Ledger)(nil)
 // version, the error wraps bridge.ErrNoSchema. db stays the caller's.
 func Open(ctx context.Context, db *sql.DB) (*Ledger, error) { return Schema("").Open(ctx, db) }
 
-func (l *Ledger) verbs() tables.Verbs {
-	return tables.Verbs{
+func (l *Ledger) verbs() portable.Verbs {
+	return portable.Verbs{
 		Classify: func(err error, _ string) error { return l.classify(err) },
-		Most:     tables.Chunk,
+		Most:     portable.Chunk,
 		Tick:     time.Microsecond,
-		Identity: func(ctx context.Context) (uuid.UUID, error) { return tables.ReadIdentity(ctx, l.db, l.schema) },
+		Identity: func(ctx context.Context) (uuid.UUID, error) { return portable.ReadIdentity(ctx, l.db, l.schema) },
 		Check:    func(ctx context.Context) error { return l.check(ctx, l.schema.In("bridge_ledger")) },
 		Record:   l.record,
 		Carry:    l.carry,
@@ -173,7 +173,7 @@ func (l *Ledger) find(ctx context.Context, q sqlx.QueryerContext, statement stri
 		return nil, "", err
 	}
 	if len(rows) == 0 {
-		return nil, "", tables.OtherLedger(l.Identity())
+		return nil, "", portable.OtherLedger(l.Identity())
 	}
 	var found []uuid.UUID
 	for _, row := range rows {
@@ -202,7 +202,7 @@ func (i instance) name() driver.Instance {
 
 func nameInstance(ctx context.Context, tx bridge.Tx) (driver.Instance, error) {
 	var i instance
-	err := tables.QueryRow(ctx, tx, `SELECT `+server, nil, &i.Started, &i.Port, &i.Waits)
+	err := portable.QueryRow(ctx, tx, `SELECT `+server, nil, &i.Started, &i.Port, &i.Waits)
 	return i.name(), err
 }
 
@@ -211,7 +211,7 @@ func nameInstance(ctx context.Context, tx bridge.Tx) (driver.Instance, error) {
 // shorter statement_timeout of the role bounds it too, and so does a deadline of ctx. If the
 // process dies in between, the server rolls back when it sees the connection gone.
 func (l *Ledger) settle(ctx context.Context, id uuid.UUID, wait time.Duration, began func(sqlx.QueryerContext) error) (driver.Outcome, driver.Instance, error) {
-	milliseconds := tables.Wait(ctx, wait, time.Millisecond) // never 0, which would wait for ever
+	milliseconds := portable.Wait(ctx, wait, time.Millisecond) // never 0, which would wait for ever
 	// Above READ COMMITTED a row that is committed during the wait would be a serialization
 	// failure.
 	tx, err := l.db.BeginTxx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
@@ -234,7 +234,7 @@ func (l *Ledger) settle(ctx context.Context, id uuid.UUID, wait time.Duration, b
 	case err != nil:
 		return stillOpen(ctx, err)
 	case n.Own != 1:
-		return driver.StillOpen, "", tables.OtherLedger(l.Identity())
+		return driver.StillOpen, "", portable.OtherLedger(l.Identity())
 	case n.Inserted == 0:
 		return l.committedOn(ctx, tx, n.instance)
 	default:

@@ -10,7 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
 const (
@@ -35,7 +35,7 @@ FROM bridge_identity i CROSS JOIN bridge_watermark w WHERE i.identity = $1::text
 )
 
 // orphans reads the whole ledger in one snapshot.
-func (l *Ledger) orphans(ctx context.Context, age time.Duration, limit int) (rows []tables.OrphanRow, err error) {
+func (l *Ledger) orphans(ctx context.Context, age time.Duration, limit int) (rows []portable.OrphanRow, err error) {
 	err = l.db.SelectContext(ctx, &rows, l.schema.In(orphans), l.Identity().String(), interval(age), strconv.Itoa(limit))
 	return rows, err
 }
@@ -61,11 +61,11 @@ func (l *Ledger) sweptBefore(ctx context.Context) (time.Time, error) {
 }
 
 func (l *Ledger) raise(ctx context.Context, before time.Time) error {
-	changed, err := tables.Changed(l.db.ExecContext(ctx, l.schema.In(raise), l.Identity().String(), before.Format(time.RFC3339Nano)))
+	changed, err := portable.Changed(l.db.ExecContext(ctx, l.schema.In(raise), l.Identity().String(), before.Format(time.RFC3339Nano)))
 	if err != nil {
 		return err
 	}
-	return tables.ExpectChanged(changed, 1, l.Identity())
+	return portable.ExpectChanged(changed, 1, l.Identity())
 }
 
 func (l *Ledger) sweep(ctx context.Context, ids []uuid.UUID, before time.Time) (swept []uuid.UUID, err error) {

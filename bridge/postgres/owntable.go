@@ -13,7 +13,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
 // A read cannot wait for an insert here, and the bridge must not insert into this table. So Record
@@ -50,7 +50,7 @@ ON CASE WHEN $1::text IS NULL THEN ` + noPlanReuse + ` ELSE true END WHERE i.ide
 
 // An OwnLedger is a ledger that reads a table of the application's, and does not change it. It
 // implements driver.Ledger. Its Record locks the IDs until tx ends.
-type OwnLedger struct{ tables.OwnLedger }
+type OwnLedger struct{ portable.OwnLedger }
 
 var _ driver.Ledger = (*OwnLedger)(nil)
 
@@ -90,8 +90,8 @@ func newOwnLedger(ledger *Ledger, own bridge.OwnTable, table, column string, pro
 		return ledger.find(ctx, ledger.db, committed, ids)
 	}
 	verbs.Check = func(ctx context.Context) error { return ledger.check(ctx, ledger.schema.In("bridge_ledger"), table) }
-	reads := tables.With(&ledger.Ledger, verbs)
-	return &OwnLedger{tables.NewOwnLedger(&reads, table, column, proof, tables.OwnVerbs{
+	reads := portable.With(&ledger.Ledger, verbs)
+	return &OwnLedger{portable.NewOwnLedger(&reads, table, column, proof, portable.OwnVerbs{
 		Canary: own.Canary,
 		Rows: func(ids []uuid.UUID) (string, []any) {
 			return hold, []any{array(ids), ledger.Identity().String(), keys(ids)}
@@ -112,7 +112,7 @@ type ownTable struct {
 // settle waits for the lock of the ID, and reads the row. lock_timeout bounds the wait, as in
 // Ledger.settle.
 func (o ownTable) settle(ctx context.Context, id uuid.UUID, wait time.Duration, began func(sqlx.QueryerContext) error) (driver.Outcome, driver.Instance, error) {
-	milliseconds := tables.Wait(ctx, wait, time.Millisecond)
+	milliseconds := portable.Wait(ctx, wait, time.Millisecond)
 	// At READ COMMITTED each statement has a snapshot of its own. The second statement's must not
 	// be older than the lock.
 	tx, err := o.ledger.db.BeginTxx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
@@ -140,7 +140,7 @@ func (o ownTable) settle(ctx context.Context, id uuid.UUID, wait time.Duration, 
 	case n.Standby:
 		return driver.StillOpen, "", fmt.Errorf("%w: the server is in recovery or read-only", bridge.ErrNotPrimary)
 	case n.Own != 1:
-		return driver.StillOpen, "", tables.OtherLedger(o.ledger.Identity())
+		return driver.StillOpen, "", portable.OtherLedger(o.ledger.Identity())
 	case n.Found > 0:
 		return o.ledger.committedOn(ctx, tx, n.instance)
 	default:

@@ -8,8 +8,8 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 	"github.com/twoqueue/twoqueue/bridge/internal/schema"
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
 // A Schema names the schema of the bridge's tables and functions, as spelled in pg_namespace:
@@ -22,12 +22,12 @@ type Schema string
 
 // Open opens the ledger whose tables are in the schema, as the function Open does.
 func (s Schema) Open(ctx context.Context, db *sql.DB) (*Ledger, error) {
-	l := &Ledger{db: sqlx.NewDb(db, "postgres"), flush: tables.NewFlush()}
+	l := &Ledger{db: sqlx.NewDb(db, "postgres"), flush: portable.NewFlush()}
 	var err error
 	if l.schema, err = schema.PostgreSQL(string(s)); err != nil {
 		return nil, fmt.Errorf("open ledger: %w", err)
 	}
-	if l.Ledger, err = tables.Open(ctx, l.db, l.verbs()); err != nil {
+	if l.Ledger, err = portable.Open(ctx, l.db, l.verbs()); err != nil {
 		return nil, err
 	}
 	if err := l.checkFunctions(ctx); err != nil {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
 // recorded_at is in whole seconds, stage_at in milliseconds. SQLite reads its clock once for each
@@ -50,9 +50,9 @@ WHERE (id, stage_at) IN (SELECT value ->> 'id', value ->> 'at' FROM json_each(?)
 WHERE id IN (SELECT value FROM json_each(?)) AND stage_at IS NOT NULL`
 )
 
-func (l *Ledger) carry(ctx context.Context, tx bridge.Tx, stage tables.Stage, messages []driver.Carried) (changed int64, err error) {
+func (l *Ledger) carry(ctx context.Context, tx bridge.Tx, stage portable.Stage, messages []driver.Carried) (changed int64, err error) {
 	for _, m := range messages {
-		statement, args := carryPublished, []any{m.ID.String(), tables.NotNil(m.Message)}
+		statement, args := carryPublished, []any{m.ID.String(), portable.NotNil(m.Message)}
 		if !stage.Published {
 			statement, args = carryUnpublished, append(args, stage.NotBefore.UnixMilli())
 		}
@@ -69,7 +69,7 @@ func (l *Ledger) cancel(ctx context.Context, tx bridge.Tx, id uuid.UUID) (int64,
 }
 
 // due reads the last commit.
-func (l *Ledger) due(ctx context.Context, after driver.DueRow, limit int) ([]tables.DueRow, error) {
+func (l *Ledger) due(ctx context.Context, after driver.DueRow, limit int) ([]portable.DueRow, error) {
 	var rows []struct {
 		Now        int64
 		ID         uuid.NullUUID
@@ -78,9 +78,9 @@ func (l *Ledger) due(ctx context.Context, after driver.DueRow, limit int) ([]tab
 		Bytes      sql.NullInt64
 	}
 	err := l.db.SelectContext(ctx, &rows, due, l.Identity().String(), after.StageAt.UnixMilli(), after.ID.String(), limit)
-	found := make([]tables.DueRow, len(rows))
+	found := make([]portable.DueRow, len(rows))
 	for i, row := range rows {
-		found[i] = tables.DueRow{
+		found[i] = portable.DueRow{
 			Now: time.UnixMilli(row.Now), ID: row.ID, Bytes: row.Bytes,
 			RecordedAt: sql.NullTime{Time: time.Unix(row.RecordedAt.Int64, 0), Valid: row.RecordedAt.Valid},
 			StageAt:    sql.NullTime{Time: time.UnixMilli(row.StageAt.Int64), Valid: row.StageAt.Valid},

@@ -11,11 +11,11 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 	"github.com/twoqueue/twoqueue/bridge/internal/schema"
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-var inbox = tables.NewInbox(tables.Dialect{
+var inbox = portable.NewInbox(portable.Dialect{
 	Bind:       sqlx.QUESTION,
 	Key:        "key",
 	Now:        `CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)`,
@@ -26,7 +26,7 @@ var inbox = tables.NewInbox(tables.Dialect{
 	Classify:   classify,
 })
 
-var entities = tables.NewEntities(tables.StandardEntities(schema.Name{}, sqlx.QUESTION, "unixepoch()", "unixepoch() - min(kept_at)", "", classify))
+var entities = portable.NewEntities(portable.StandardEntities(schema.Name{}, sqlx.QUESTION, "unixepoch()", "unixepoch() - min(kept_at)", "", classify))
 
 // An Inbox holds the tables of processed keys, pending messages, marks and kept messages in one
 // SQLite database. It implements driver.Inbox.
@@ -35,8 +35,8 @@ var entities = tables.NewEntities(tables.StandardEntities(schema.Name{}, sqlx.QU
 // as the connection's busy_timeout allows, and then returns SQLITE_BUSY. Make it the first
 // statement of tx, like Claim.
 type Inbox struct {
-	tables.Inbox
-	tables.Entities
+	portable.Inbox
+	portable.Entities
 }
 
 var _ driver.Inbox = (*Inbox)(nil)
@@ -44,7 +44,7 @@ var _ driver.Inbox = (*Inbox)(nil)
 // OpenInbox checks that the inbox's tables are in db. If they are missing or of an unusable
 // version, the error wraps bridge.ErrNoSchema.
 func OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
-	if err := tables.CheckInbox(ctx, sqlx.NewDb(db, "sqlite"), schema.Name{}); err != nil {
+	if err := portable.CheckInbox(ctx, sqlx.NewDb(db, "sqlite"), schema.Name{}); err != nil {
 		return nil, fmt.Errorf("open inbox: %w", classify(err))
 	}
 	return &Inbox{inbox.On(db), entities}, nil
@@ -78,7 +78,7 @@ const (
 // busy_timeout allows, and then returns SQLITE_BUSY. Make it the first statement of tx: SQLite lets
 // no transaction write that has read an older state.
 func (*Inbox) Claim(ctx context.Context, tx bridge.Tx, consumer string, keys []string) (fresh []string, err error) {
-	if err := tables.CheckClaim(consumer, keys); err != nil {
+	if err := portable.CheckClaim(consumer, keys); err != nil {
 		return nil, fmt.Errorf("claim keys: %w", err)
 	}
 	for some := range slices.Chunk(keys, claimMost) {
@@ -86,7 +86,7 @@ func (*Inbox) Claim(ctx context.Context, tx bridge.Tx, consumer string, keys []s
 		for _, key := range some {
 			args = append(args, consumer, key)
 		}
-		claimed, err := tables.ReadClaimed(ctx, tx, claimOne+strings.Repeat(claimMore, len(some)-1)+claimEnd, args...)
+		claimed, err := portable.ReadClaimed(ctx, tx, claimOne+strings.Repeat(claimMore, len(some)-1)+claimEnd, args...)
 		if err != nil {
 			return nil, fmt.Errorf("claim keys: %w", classify(err))
 		}

@@ -13,8 +13,8 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 	"github.com/twoqueue/twoqueue/bridge/internal/schema"
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
 // The statements take IDs as one JSON array, so that each is one statement, whatever the number of
@@ -43,7 +43,7 @@ WHERE i.identity = ?2`
 // Record inserts the IDs with one statement, whatever their number. If it fails, tx contains none
 // of them. It takes the file's write lock, which tx keeps until it ends.
 type Ledger struct {
-	tables.Ledger
+	portable.Ledger
 	db        *sqlx.DB
 	committed string
 }
@@ -56,16 +56,16 @@ var _ driver.Ledger = (*Ledger)(nil)
 func Open(ctx context.Context, db *sql.DB) (*Ledger, error) {
 	l := &Ledger{db: sqlx.NewDb(db, "sqlite"), committed: fmt.Sprintf(committed, "bridge_ledger", "id")}
 	var err error
-	if l.Ledger, err = tables.Open(ctx, l.db, l.verbs()); err != nil {
+	if l.Ledger, err = portable.Open(ctx, l.db, l.verbs()); err != nil {
 		return nil, err
 	}
 	return l, nil
 }
 
-func (l *Ledger) verbs() tables.Verbs {
-	return tables.Verbs{
+func (l *Ledger) verbs() portable.Verbs {
+	return portable.Verbs{
 		Classify: func(err error, _ string) error { return classify(err) },
-		Most:     tables.Chunk,
+		Most:     portable.Chunk,
 		Tick:     time.Second,
 		Identity: l.readIdentity,
 		Check:    l.check,
@@ -110,7 +110,7 @@ func (l *Ledger) find(ctx context.Context, q sqlx.QueryerContext, statement stri
 		return nil, "", err
 	}
 	if len(rows) == 0 {
-		return nil, "", tables.OtherLedger(l.Identity())
+		return nil, "", portable.OtherLedger(l.Identity())
 	}
 	if rows[0].Dirty {
 		return nil, "", fmt.Errorf("the connection reads uncommitted rows: set PRAGMA read_uncommitted to 0")
@@ -130,7 +130,7 @@ func (l *Ledger) find(ctx context.Context, q sqlx.QueryerContext, statement stri
 
 func nameInstance(ctx context.Context, tx bridge.Tx) (driver.Instance, error) {
 	var file sql.NullString
-	if err := tables.QueryRow(ctx, tx, `SELECT `+server, nil, &file); err != nil {
+	if err := portable.QueryRow(ctx, tx, `SELECT `+server, nil, &file); err != nil {
 		return "", err
 	}
 	return instanceOf(file.String)
@@ -167,7 +167,7 @@ func (l *Ledger) forget(ctx context.Context, ids []uuid.UUID) (left []uuid.UUID,
 // withBriefWait runs a statement that writes, on a connection that waits for other writers for
 // briefWait. busy reports that this was too short; the statement has then changed nothing.
 func (l *Ledger) withBriefWait(ctx context.Context, write func(conn *sqlx.Conn) error) (busy bool, err error) {
-	err = tables.OnConnection(ctx, l.db, func(conn *sqlx.Conn) error {
+	err = portable.OnConnection(ctx, l.db, func(conn *sqlx.Conn) error {
 		usual, err := waitFor(ctx, conn, briefWait)
 		if err != nil {
 			return err
@@ -191,7 +191,7 @@ func (l *Ledger) check(ctx context.Context) error {
 }
 
 func (l *Ledger) readIdentity(ctx context.Context) (uuid.UUID, error) {
-	identity, err := tables.ReadIdentity(ctx, l.db, schema.Name{})
+	identity, err := portable.ReadIdentity(ctx, l.db, schema.Name{})
 	if err != nil {
 		return uuid.Nil, err
 	}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
 // Times are whole seconds, rounded down.
@@ -28,16 +28,16 @@ WHERE EXISTS (SELECT 1 FROM bridge_identity WHERE identity = ?2)`
 )
 
 // orphans reads the whole ledger as of the last commit.
-func (l *Ledger) orphans(ctx context.Context, age time.Duration, limit int) ([]tables.OrphanRow, error) {
+func (l *Ledger) orphans(ctx context.Context, age time.Duration, limit int) ([]portable.OrphanRow, error) {
 	var rows []struct {
 		ID         uuid.NullUUID
 		RecordedAt sql.NullInt64 `db:"recorded_at"`
 	}
 	seconds := int64((age + time.Second - 1) / time.Second)
 	err := l.db.SelectContext(ctx, &rows, orphans, seconds, limit, l.Identity().String())
-	found := make([]tables.OrphanRow, len(rows))
+	found := make([]portable.OrphanRow, len(rows))
 	for i, row := range rows {
-		found[i] = tables.OrphanRow{ID: row.ID, RecordedAt: sql.NullTime{Time: time.Unix(row.RecordedAt.Int64, 0)}}
+		found[i] = portable.OrphanRow{ID: row.ID, RecordedAt: sql.NullTime{Time: time.Unix(row.RecordedAt.Int64, 0)}}
 	}
 	return found, err
 }
@@ -52,11 +52,11 @@ func (l *Ledger) sweptBefore(ctx context.Context) (time.Time, error) {
 }
 
 func (l *Ledger) raise(ctx context.Context, before time.Time) error {
-	changed, err := tables.Changed(l.db.ExecContext(ctx, raise, before.Unix(), l.Identity().String()))
+	changed, err := portable.Changed(l.db.ExecContext(ctx, raise, before.Unix(), l.Identity().String()))
 	if err != nil {
 		return err
 	}
-	return tables.ExpectChanged(changed, 1, l.Identity())
+	return portable.ExpectChanged(changed, 1, l.Identity())
 }
 
 func (l *Ledger) sweep(ctx context.Context, ids []uuid.UUID, before time.Time) (swept []uuid.UUID, err error) {

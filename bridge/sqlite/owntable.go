@@ -11,7 +11,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
 // rows reads whether the identity is right, and the number of rows found.
@@ -20,7 +20,7 @@ LEFT JOIN %[1]s l ON l.%[2]s = ids.value WHERE i.identity = ?`
 
 // An OwnLedger is a ledger that reads a table of the application's, and does not change it. It
 // implements driver.Ledger.
-type OwnLedger struct{ tables.OwnLedger }
+type OwnLedger struct{ portable.OwnLedger }
 
 var _ driver.Ledger = (*OwnLedger)(nil)
 
@@ -39,9 +39,9 @@ func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*OwnLed
 	l := &Ledger{db: proof.db, committed: fmt.Sprintf(committed, table, column)}
 	verbs := l.verbs()
 	verbs.Table = table
-	l.Ledger = tables.With(&proof.Ledger, verbs)
+	l.Ledger = portable.With(&proof.Ledger, verbs)
 	rows := fmt.Sprintf(rows, table, column)
-	return &OwnLedger{tables.NewOwnLedger(&l.Ledger, table, column, proof, tables.OwnVerbs{
+	return &OwnLedger{portable.NewOwnLedger(&l.Ledger, table, column, proof, portable.OwnVerbs{
 		Canary: own.Canary,
 		Rows:   func(ids []uuid.UUID) (string, []any) { return rows, []any{array(ids), l.Identity().String()} },
 		Check: func(ctx context.Context) error {
@@ -62,7 +62,7 @@ WHERE t.type = 'table' AND t.name = ?`
 
 // inspect returns the quoted names of the table and the column.
 func (l *Ledger) inspect(ctx context.Context, own bridge.OwnTable) (table, column string, err error) {
-	schema, table, column, err := tables.Names(own)
+	schema, table, column, err := portable.Names(own)
 	if err != nil {
 		return "", "", err
 	}
@@ -87,7 +87,7 @@ func (l *Ledger) inspect(ctx context.Context, own bridge.OwnTable) (table, colum
 	case !found.Unique:
 		return "", "", fmt.Errorf("%s needs a unique index on %s alone, not a partial one", own.Table, column)
 	}
-	return "main." + tables.Quote(table, `"`), tables.Quote(column, `"`), nil
+	return "main." + portable.Quote(table, `"`), portable.Quote(column, `"`), nil
 }
 
 // isText reports whether SQLite gives a column of that type the affinity of text.

@@ -9,7 +9,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
 // settle is a write, since BEGIN IMMEDIATE alone proves nothing: on a file that is open for reading
@@ -26,7 +26,7 @@ const slice = 100 * time.Millisecond
 // back: this leaves no trace in the file. Any writer makes it wait, not only the one that recorded
 // the ID. At the end of wait, which may be 100 ms late, the outcome is StillOpen.
 func (l *Ledger) settle(ctx context.Context, id uuid.UUID, wait time.Duration, _ func(sqlx.QueryerContext) error) (outcome driver.Outcome, from driver.Instance, err error) {
-	err = tables.OnConnection(ctx, l.db, func(conn *sqlx.Conn) (err error) {
+	err = portable.OnConnection(ctx, l.db, func(conn *sqlx.Conn) (err error) {
 		outcome, from, err = l.settleOn(ctx, conn, id, wait)
 		return err
 	})
@@ -35,7 +35,7 @@ func (l *Ledger) settle(ctx context.Context, id uuid.UUID, wait time.Duration, _
 
 // settleOn restores the connection's busy_timeout, unless it returns an error.
 func (l *Ledger) settleOn(ctx context.Context, conn *sqlx.Conn, id uuid.UUID, wait time.Duration) (driver.Outcome, driver.Instance, error) {
-	wait = time.Duration(tables.Wait(ctx, wait, time.Millisecond)) * time.Millisecond
+	wait = time.Duration(portable.Wait(ctx, wait, time.Millisecond)) * time.Millisecond
 	deadline := time.Now().Add(wait)
 	usual, err := waitFor(ctx, conn, max(1, min(wait, slice).Milliseconds()))
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
 // readNow reads the database's time once: a function that is twice in a statement may be evaluated
@@ -82,7 +82,7 @@ FROM $ids INNER LOOP JOIN bridge_ledger l WITH (` + readingPast + `) ON l.id = a
 WHERE DATEDIFF_BIG(millisecond, '19700101', l.stage_at) = asked.stage_ms` + fixedPlan
 
 // carry uses one statement for the messages of a chunk.
-func (l *Ledger) carry(ctx context.Context, tx bridge.Tx, stage tables.Stage, messages []driver.Carried) (changed int64, err error) {
+func (l *Ledger) carry(ctx context.Context, tx bridge.Tx, stage portable.Stage, messages []driver.Carried) (changed int64, err error) {
 	var ids []uuid.UUID
 	var pieces, all []byte
 	for _, m := range messages {
@@ -107,7 +107,7 @@ func (l *Ledger) cancel(ctx context.Context, tx bridge.Tx, id uuid.UUID) (int64,
 func filled(b []byte, length int) []byte { return append(b, make([]byte, length-len(b))...) }
 
 // due reads the rows committed when the statement began, or skips locked rows.
-func (l *Ledger) due(ctx context.Context, after driver.DueRow, limit int) ([]tables.DueRow, error) {
+func (l *Ledger) due(ctx context.Context, after driver.DueRow, limit int) ([]portable.DueRow, error) {
 	var rows []struct {
 		Now        sql.NullString
 		ID         []byte
@@ -130,7 +130,7 @@ func (l *Ledger) due(ctx context.Context, after driver.DueRow, limit int) ([]tab
 	if err != nil {
 		return nil, err
 	}
-	due := make([]tables.DueRow, len(rows))
+	due := make([]portable.DueRow, len(rows))
 	for i, row := range rows {
 		d := &due[i]
 		if d.Now, err = mssql.ParseTime(row.Now); err != nil {

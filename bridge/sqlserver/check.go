@@ -9,7 +9,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
 // uniqueKeys is the number of unique indexes on a column c of sys.columns alone and on all rows.
@@ -63,7 +63,7 @@ func (l *Ledger) readIdentity(ctx context.Context) (uuid.UUID, error) {
 	if err := s.Check(); err != nil {
 		return uuid.Nil, err
 	}
-	if err := tables.CheckLedgerVersion(s.Version.Int64); err != nil {
+	if err := portable.CheckLedgerVersion(s.Version.Int64); err != nil {
 		return uuid.Nil, err
 	}
 	switch {

@@ -5,8 +5,8 @@ import (
 	"errors"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 	"github.com/twoqueue/twoqueue/bridge/internal/schema"
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
 // An update that changes nothing locks the mark: it waits at every isolation level, and on a server
@@ -43,9 +43,9 @@ const (
 	keptRights = "SELECT, INSERT, DELETE ON bridge_kept"
 )
 
-func entitiesIn(in schema.Name) tables.Entities {
+func entitiesIn(in schema.Name) portable.Entities {
 	m := marks{in}
-	return tables.NewEntities(tables.EntityDialect{
+	return portable.NewEntities(portable.EntityDialect{
 		Bind:         func(statement string, args ...any) (string, []any) { return in.In(statement), pack(args) },
 		LockMark:     m.lock,
 		SetMark:      m.set,
@@ -56,7 +56,7 @@ func entitiesIn(in schema.Name) tables.Entities {
 		KeptEntities: keptEntities,
 		IsDuplicate:  isDuplicate,
 		Classify: func(err error, doing string) error {
-			if doing == tables.LockingMark || doing == tables.SettingMark {
+			if doing == portable.LockingMark || doing == portable.SettingMark {
 				return classify(in, err, markRights)
 			}
 			return classify(in, err, keptRights)
@@ -74,7 +74,7 @@ func (m marks) lock(ctx context.Context, tx bridge.Tx, consumer, name string) (s
 		if err != nil {
 			return "", err
 		}
-		if found, err := tables.ReadRow(rows, &mark); found || err != nil {
+		if found, err := portable.ReadRow(rows, &mark); found || err != nil {
 			return string(mark), err
 		}
 		_, err = tx.Exec(ctx, m.schema.In(makeMark), packed(consumer), packed(name))

@@ -11,8 +11,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
+	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 	"github.com/twoqueue/twoqueue/bridge/internal/schema"
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
 // claim holds a statement for each number of keys that it claims at most: few sizes, so that the
@@ -46,8 +46,8 @@ const (
 // claim, then the row, both by locks; REPEATABLEREAD makes an Unclaim of the key wait until the row
 // is read. Where hints are ignored, a statement reads one snapshot, and of two transactions that
 // take the same row the second finds that its run has changed.
-func inboxIn(in schema.Name) tables.Inbox {
-	return tables.NewInbox(tables.Dialect{
+func inboxIn(in schema.Name) portable.Inbox {
+	return portable.NewInbox(portable.Dialect{
 		Schema:      in,
 		Bind:        sqlx.AT,
 		Key:         "[key]",
@@ -75,8 +75,8 @@ func inboxIn(in schema.Name) tables.Inbox {
 // LOCK_TIMEOUT allows. At SNAPSHOT it fails with error 3960 if the mark was changed after the
 // snapshot: roll back and try again.
 type Inbox struct {
-	tables.Inbox
-	tables.Entities
+	portable.Inbox
+	portable.Entities
 	schema schema.Name
 }
 
@@ -105,7 +105,7 @@ func (s Schema) OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
 	if err := found.Check(); err != nil {
 		return nil, fmt.Errorf("open inbox: %w", err)
 	}
-	if err := tables.CheckInboxVersion(found.Version.Int64); err != nil {
+	if err := portable.CheckInboxVersion(found.Version.Int64); err != nil {
 		return nil, fmt.Errorf("open inbox: %w", err)
 	}
 	return &Inbox{inboxIn(in).On(db), entitiesIn(in), in}, nil
@@ -116,10 +116,10 @@ func (s Schema) OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
 // of the keys is claimed, the statement fails as a whole, and its keys are inserted in smaller
 // groups, down to one. Keys are kept as bytes, so that no collation makes two keys equal.
 func (i *Inbox) Claim(ctx context.Context, tx bridge.Tx, consumer string, keys []string) (fresh []string, err error) {
-	if err := tables.CheckClaim(consumer, keys); err != nil {
+	if err := portable.CheckClaim(consumer, keys); err != nil {
 		return nil, fmt.Errorf("claim keys: %w", err)
 	}
-	fresh, err = tables.ClaimParts(keys, 100, func(keys []string) (duplicate bool, err error) {
+	fresh, err = portable.ClaimParts(keys, 100, func(keys []string) (duplicate bool, err error) {
 		size := room(len(keys), []int{1, 10, 100})
 		args := make([]any, 0, size+2)
 		args = append(args, packed(consumer), int64(len(keys)))

@@ -16,8 +16,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
+	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 	"github.com/twoqueue/twoqueue/bridge/internal/schema"
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
 // fixedPlan is on the statements of every message. A ledger is empty most of the time, so its
@@ -51,7 +51,7 @@ WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)`)
 // carried messages. After an error roll back. With XACT_ABORT ON, or as the victim of a deadlock,
 // tx is rolled back already.
 type Ledger struct {
-	tables.Ledger
+	portable.Ledger
 	db     *sqlx.DB
 	schema schema.Name
 	*lookups
@@ -65,8 +65,8 @@ var _ driver.Ledger = (*Ledger)(nil)
 // db stays the caller's.
 func Open(ctx context.Context, db *sql.DB) (*Ledger, error) { return Schema("").Open(ctx, db) }
 
-func (l *Ledger) verbs() tables.Verbs {
-	return tables.Verbs{
+func (l *Ledger) verbs() portable.Verbs {
+	return portable.Verbs{
 		Classify:    func(err error, doing string) error { return classify(l.schema, err, l.rightsTo(doing)) },
 		Most:        chunk,
 		Tick:        time.Millisecond,
@@ -102,22 +102,22 @@ const (
 // rightsTo lists the rights that the portable verbs need, in the words of GRANT. The lookups'
 // rights depend on the table.
 var rightsTo = map[string]string{
-	tables.Opening:          stateRights,
-	tables.Checking:         stateRights,
-	tables.Recording:        recordRights,
-	tables.Carrying:         recordRights,
-	tables.Cancelling:       "SELECT, DELETE ON bridge_ledger",
-	tables.ListingDue:       readRights,
-	tables.Claiming:         "SELECT, UPDATE ON bridge_ledger",
-	tables.Touching:         "SELECT, UPDATE ON bridge_ledger",
-	tables.Forgetting:       "SELECT, DELETE ON bridge_ledger",
-	tables.ListingOrphans:   readRights,
-	tables.Sweeping:         readRights + ", DELETE ON bridge_ledger, SELECT, UPDATE ON bridge_watermark",
-	tables.ReadingWatermark: "SELECT ON bridge_watermark, SELECT ON bridge_identity",
+	portable.Opening:          stateRights,
+	portable.Checking:         stateRights,
+	portable.Recording:        recordRights,
+	portable.Carrying:         recordRights,
+	portable.Cancelling:       "SELECT, DELETE ON bridge_ledger",
+	portable.ListingDue:       readRights,
+	portable.Claiming:         "SELECT, UPDATE ON bridge_ledger",
+	portable.Touching:         "SELECT, UPDATE ON bridge_ledger",
+	portable.Forgetting:       "SELECT, DELETE ON bridge_ledger",
+	portable.ListingOrphans:   readRights,
+	portable.Sweeping:         readRights + ", DELETE ON bridge_ledger, SELECT, UPDATE ON bridge_watermark",
+	portable.ReadingWatermark: "SELECT ON bridge_watermark, SELECT ON bridge_identity",
 }
 
 func (l *Ledger) rightsTo(doing string) string {
-	if doing == tables.Settling && l.byInsert.Load() != nil {
+	if doing == portable.Settling && l.byInsert.Load() != nil {
 		return recordRights
 	}
 	return cmp.Or(rightsTo[doing], l.rights)

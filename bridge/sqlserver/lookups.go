@@ -11,7 +11,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
 // server names the instance by its name and its start, when it made tempdb. Azure SQL Database does
@@ -127,7 +127,7 @@ func (l *Ledger) find(ctx context.Context, q sqlx.QueryerContext, s statement, i
 		return nil, "", err
 	}
 	if len(rows) == 0 {
-		return nil, "", tables.OtherLedger(l.Identity())
+		return nil, "", portable.OtherLedger(l.Identity())
 	}
 	var found [][]byte
 	for _, row := range rows {

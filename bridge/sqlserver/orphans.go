@@ -11,7 +11,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
 // Times are text in ISO 8601, which no setting of the connection changes.
@@ -53,7 +53,7 @@ const timeText = "2006-01-02T15:04:05.000"
 
 // orphans reads the whole ledger, as it was committed or without locked rows. It waits for a change
 // of the table, and fails after a second. Ages are in whole seconds.
-func (l *Ledger) orphans(ctx context.Context, age time.Duration, limit int) ([]tables.OrphanRow, error) {
+func (l *Ledger) orphans(ctx context.Context, age time.Duration, limit int) ([]portable.OrphanRow, error) {
 	var rows []struct {
 		ID         []byte
 		RecordedAt sql.NullString `db:"recorded_at"`
@@ -70,7 +70,7 @@ func (l *Ledger) orphans(ctx context.Context, age time.Duration, limit int) ([]t
 	if err != nil {
 		return nil, err
 	}
-	found := make([]tables.OrphanRow, len(rows))
+	found := make([]portable.OrphanRow, len(rows))
 	for i, row := range rows {
 		if row.ID == nil {
 			continue // there are no orphans
@@ -110,13 +110,13 @@ func (l *Ledger) sweptBefore(ctx context.Context) (time.Time, error) {
 func (l *Ledger) raise(ctx context.Context, before time.Time) error {
 	var changed int
 	err := mssql.Try(ctx, func(ctx context.Context) (err error) {
-		changed, err = tables.Changed(l.db.ExecContext(ctx, l.schema.In(raise), before.Format(timeText), argument(l.Identity())))
+		changed, err = portable.Changed(l.db.ExecContext(ctx, l.schema.In(raise), before.Format(timeText), argument(l.Identity())))
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	return tables.ExpectChanged(changed, 1, l.Identity())
+	return portable.ExpectChanged(changed, 1, l.Identity())
 }
 
 // sweep skips locked rows.

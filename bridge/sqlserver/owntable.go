@@ -11,7 +11,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
 // rows reads whether the identity is right, and the number of rows found: rows that tx has inserted
@@ -21,7 +21,7 @@ const rows = `SELECT (SELECT count(*) FROM bridge_identity WHERE [identity] = CA
 
 // An OwnLedger is a ledger that reads a table of the application's, and does not change it. It
 // implements driver.Ledger.
-type OwnLedger struct{ tables.OwnLedger }
+type OwnLedger struct{ portable.OwnLedger }
 
 var _ driver.Ledger = (*OwnLedger)(nil)
 
@@ -48,7 +48,7 @@ func (s Schema) OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTabl
 		return nil, fmt.Errorf("open own table: %w", err)
 	}
 	l := &Ledger{db: proof.db, schema: proof.schema, lookups: lookupsIn(table, column)}
-	l.Ledger = tables.With(&proof.Ledger, l.verbs())
+	l.Ledger = portable.With(&proof.Ledger, l.verbs())
 	rows := forIDs(rows, "$table", table, "$column", column)
 	// read shows that the login may read the column, and that the table takes both lookups' hints.
 	read := func(ctx context.Context) error {
@@ -64,7 +64,7 @@ func (s Schema) OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTabl
 	if err != nil {
 		return nil, fmt.Errorf("open own table: %w", classify(l.schema, err, l.rights))
 	}
-	return &OwnLedger{tables.NewOwnLedger(&l.Ledger, table, column, proof, tables.OwnVerbs{
+	return &OwnLedger{portable.NewOwnLedger(&l.Ledger, table, column, proof, portable.OwnVerbs{
 		Rows: func(ids []uuid.UUID) (string, []any) {
 			text, packed, used := rows.fill(l.schema, ids)
 			return text, []any{packed, used, argument(l.Identity())}
@@ -94,13 +94,13 @@ WHERE o.object_id = OBJECT_ID(@p1)`
 // inspect returns the quoted names of the table and the column, in the catalogue's spelling, the
 // table's with its schema.
 func (l *Ledger) inspect(ctx context.Context, own bridge.OwnTable) (table, column string, err error) {
-	schema, table, column, err := tables.Names(own)
+	schema, table, column, err := portable.Names(own)
 	if err != nil {
 		return "", "", err
 	}
-	asked := tables.Quote(table, "]")
+	asked := portable.Quote(table, "]")
 	if schema != "" {
-		asked = tables.Quote(schema, "]") + "." + asked
+		asked = portable.Quote(schema, "]") + "." + asked
 	}
 	var found []struct {
 		Schema       string `db:"in_schema"`
@@ -138,6 +138,6 @@ func (l *Ledger) inspect(ctx context.Context, own bridge.OwnTable) (table, colum
 	case t.UniqueKeys == 0:
 		return "", "", fmt.Errorf("%s needs a unique index on %s alone, not filtered and not disabled", own.Table, column)
 	default:
-		return tables.Quote(t.Schema, "]") + "." + tables.Quote(t.Table, "]"), tables.Quote(t.Name.String, "]"), nil
+		return portable.Quote(t.Schema, "]") + "." + portable.Quote(t.Table, "]"), portable.Quote(t.Name.String, "]"), nil
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"unicode/utf16"
 
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
 // packing limits the lengths of parameters. The driver declares a parameter with its length, and
@@ -14,7 +14,7 @@ import (
 // alone, which a seek accepts like the parameter. The length has the bytes of a number converted to
 // binary ('binary and varbinary'). LEN does not count the spaces at the end, and counts characters
 // as LEFT does in any collation.
-var packing = tables.Packing{
+var packing = portable.Packing{
 	Bytes:    packBytes,
 	Text:     packText,
 	BytesOut: "SUBSTRING($1, 5, CAST(SUBSTRING($1, 1, 4) AS int))",

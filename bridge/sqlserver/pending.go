@@ -8,7 +8,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
 // Due rows are found and locked by two statements. The first reads keys by the index of due times,
@@ -60,7 +60,7 @@ FROM bridge_inbox_pending t ` + pendingByKey + ` AND state = 'started' AND due_m
 // TakePending implements driver.PendingMessages.
 func (i *Inbox) TakePending(ctx context.Context, tx bridge.Tx, consumer string, state driver.State) (taken *driver.Pending, err error) {
 	err = i.eachDue(ctx, tx, dueStored, consumer, state, func(key []byte) (bool, error) {
-		found, err := tables.ReadPending(ctx, tx, i.schema.In(takeDue), packed(consumer), packing.Bytes(key), packing.Text(string(state)))
+		found, err := portable.ReadPending(ctx, tx, i.schema.In(takeDue), packed(consumer), packing.Bytes(key), packing.Text(string(state)))
 		if len(found) > 0 {
 			taken = &found[0]
 		}
@@ -89,7 +89,7 @@ func (i *Inbox) DoubtOverdue(ctx context.Context, tx bridge.Tx, consumer string)
 // eachDue calls do with the keys of the due rows, in their order, until do returns that it is done.
 // It skips rows that another transaction has locked.
 func (i *Inbox) eachDue(ctx context.Context, tx bridge.Tx, find, consumer string, state driver.State, do func(key []byte) (done bool, err error)) error {
-	if err := tables.CheckConsumer(consumer); err != nil {
+	if err := portable.CheckConsumer(consumer); err != nil {
 		return err
 	}
 	after, afterKey := int64(math.MinInt64), []byte{}

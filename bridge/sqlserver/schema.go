@@ -7,8 +7,8 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
+	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 	"github.com/twoqueue/twoqueue/bridge/internal/schema"
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
 // A Schema names the schema of the bridge's tables, as spelled in sys.schemas:
@@ -27,7 +27,7 @@ func (s Schema) Open(ctx context.Context, db *sql.DB) (*Ledger, error) {
 	if l.schema, err = schema.SQLServer(string(s)); err != nil {
 		return nil, fmt.Errorf("open ledger: %w", err)
 	}
-	if l.Ledger, err = tables.Open(ctx, l.db, l.verbs()); err != nil {
+	if l.Ledger, err = portable.Open(ctx, l.db, l.verbs()); err != nil {
 		return nil, err
 	}
 	if err := l.readSetting(ctx, l.db); err != nil {

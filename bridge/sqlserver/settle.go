@@ -12,7 +12,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
 // bound begins the statements that wait. LOCK_TIMEOUT takes no parameter. A verifier's wait is
@@ -27,7 +27,7 @@ SELECT CAST(@p1 AS uniqueidentifier) FROM bridge_identity WHERE [identity] = CAS
 // settle reads the row of id, and waits for a transaction that has it locked. LOCK_TIMEOUT bounds
 // the wait, in whole milliseconds, and so does a deadline of ctx; both leave the connection usable.
 func (l *Ledger) settle(ctx context.Context, id uuid.UUID, wait time.Duration, began func(sqlx.QueryerContext) error) (driver.Outcome, driver.Instance, error) {
-	milliseconds := tables.Wait(ctx, wait, time.Millisecond) // never 0, which would not wait
+	milliseconds := portable.Wait(ctx, wait, time.Millisecond) // never 0, which would not wait
 	outcome, from := driver.StillOpen, driver.Instance("")
 	err := mssql.Try(ctx, func(ctx context.Context) (err error) {
 		byInsert := l.byInsert.Load() != nil
@@ -74,7 +74,7 @@ func (l *Ledger) settleBySelect(ctx context.Context, q sqlx.QueryerContext, id u
 	case rows[0].Updateability.String != mssql.ReadWrite:
 		return driver.StillOpen, "", fmt.Errorf("%w: the database is %q", bridge.ErrNotPrimary, rows[0].Updateability.String)
 	case rows[0].Own != 1:
-		return driver.StillOpen, "", tables.OtherLedger(l.Identity())
+		return driver.StillOpen, "", portable.OtherLedger(l.Identity())
 	case rows[0].Found > 0:
 		return driver.Committed, driver.Instance(rows[0].Instance), nil
 	default:
@@ -102,19 +102,19 @@ func (l *Ledger) settleByInsert(ctx context.Context, conn *sqlx.Conn, id uuid.UU
 	if err != nil {
 		return driver.StillOpen, "", err
 	}
-	inserted, err := tables.Changed(result, nil)
+	inserted, err := portable.Changed(result, nil)
 	if err != nil {
 		return driver.StillOpen, "", err
 	}
 	if inserted != 1 {
-		return driver.StillOpen, "", tables.OtherLedger(l.Identity())
+		return driver.StillOpen, "", portable.OtherLedger(l.Identity())
 	}
 	return driver.RolledBack, from, nil
 }
 
 func nameInstance(ctx context.Context, tx bridge.Tx) (driver.Instance, error) {
 	var name string
-	err := tables.QueryRow(ctx, tx, `SELECT `+server, nil, &name)
+	err := portable.QueryRow(ctx, tx, `SELECT `+server, nil, &name)
 	return driver.Instance(name), err
 }
 

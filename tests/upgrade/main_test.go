@@ -32,7 +32,7 @@ var next = map[string]map[string]string{
 // nextOverlay returns an overlay with the source of the next release.
 func nextOverlay(t *testing.T) string {
 	t.Helper()
-	const root, versions = "../..", "bridge/internal/tables/tables.go"
+	const root, versions = "../..", "bridge/internal/portable/portable.go"
 	source, err := os.ReadFile(filepath.Join(root, versions))
 	must(t, err)
 	texts := make(map[string]string) // by file

@@ -11,7 +11,7 @@ package postgresinspect
 import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 )
 
@@ -19,7 +19,7 @@ import (
 // inspect.CarriedReader and inspect.Advancer.
 type Inspector struct {
 	ledger driver.Ledger // the inspected ledger
-	on     tables.Watched
+	on     portable.Watched
 }
 
 var (
@@ -31,11 +31,11 @@ var (
 
 // New returns the inspector of a ledger.
 func New(ledger *postgres.Ledger) *Inspector {
-	return &Inspector{ledger, tables.WatchedOf(&ledger.Ledger)}
+	return &Inspector{ledger, portable.WatchedOf(&ledger.Ledger)}
 }
 
 // NewOwnTable returns the inspector of a ledger on a table of the application's own. Its
 // Diagnose leaves out carried messages and orphans: there are none.
 func NewOwnTable(ledger *postgres.OwnLedger) *Inspector {
-	return &Inspector{ledger, tables.WatchedOf(ledger.Ledger)}
+	return &Inspector{ledger, portable.WatchedOf(ledger.Ledger)}
 }

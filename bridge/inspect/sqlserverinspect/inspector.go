@@ -11,7 +11,7 @@ package sqlserverinspect
 import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
 )
 
@@ -19,7 +19,7 @@ import (
 // inspect.CarriedReader and inspect.Advancer.
 type Inspector struct {
 	ledger driver.Ledger // the inspected ledger
-	on     tables.Watched
+	on     portable.Watched
 }
 
 var (
@@ -31,11 +31,11 @@ var (
 
 // New returns the inspector of a ledger.
 func New(ledger *sqlserver.Ledger) *Inspector {
-	return &Inspector{ledger, tables.WatchedOf(&ledger.Ledger)}
+	return &Inspector{ledger, portable.WatchedOf(&ledger.Ledger)}
 }
 
 // NewOwnTable returns the inspector of a ledger on a table of the application's own. Its
 // Diagnose leaves out carried messages and orphans: there are none.
 func NewOwnTable(ledger *sqlserver.OwnLedger) *Inspector {
-	return &Inspector{ledger, tables.WatchedOf(ledger.Ledger)}
+	return &Inspector{ledger, portable.WatchedOf(ledger.Ledger)}
 }

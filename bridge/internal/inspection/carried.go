@@ -10,13 +10,13 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
 // Carried implements inspect.CarriedReader by the statements of a database.
 type Carried struct {
 	Ledger driver.Ledger
-	tables.Watched
+	portable.Watched
 	// Count and CountWaiting return one number, the number of rows, up to their parameter. Rows and
 	// Waiting return at most so many rows, and Row the row whose ID is its parameter, or nothing:
 	// id as text, recorded_ms and stage_ms in milliseconds since 1970, and bytes.
@@ -52,7 +52,7 @@ func (c Carried) count(ctx context.Context, doing, query string, limit int) (n i
 func (c Carried) Advance(ctx context.Context, id uuid.UUID) (bool, error) {
 	doing := "advance delayed message " + id.String()
 	if !c.Ledger.Features().Carries {
-		return false, tables.Unsupported(doing, "a ledger on an own table")
+		return false, portable.Unsupported(doing, "a ledger on an own table")
 	}
 	if c.Change == nil {
 		c.Change = func(ctx context.Context, change func(ctx context.Context, db sqlx.ExecerContext) error) error {
@@ -61,7 +61,7 @@ func (c Carried) Advance(ctx context.Context, id uuid.UUID) (bool, error) {
 	}
 	changed := 0
 	err := c.Change(ctx, func(ctx context.Context, db sqlx.ExecerContext) (err error) {
-		changed, err = tables.Changed(db.ExecContext(ctx, c.Schema.In(c.MakeDue), c.ID(id)))
+		changed, err = portable.Changed(db.ExecContext(ctx, c.Schema.In(c.MakeDue), c.ID(id)))
 		return err
 	})
 	if err != nil {
@@ -116,7 +116,7 @@ func (c Carried) read(ctx context.Context, doing, query string, arg any) ([]insp
 
 func (c Carried) ask(ctx context.Context, doing string, ask func(ctx context.Context, db sqlx.QueryerContext) error) error {
 	if !c.Ledger.Features().Carries {
-		return tables.Unsupported(doing, "a ledger on an own table")
+		return portable.Unsupported(doing, "a ledger on an own table")
 	}
 	if c.Ask == nil {
 		c.Ask = func(ctx context.Context, ask func(ctx context.Context, db sqlx.QueryerContext) error) error {

@@ -14,13 +14,13 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
 // A Watch implements Holders of inspect.Watcher: one session settles an ID, another reads from the
 // server which sessions it waits for.
 type Watch struct {
-	tables.Watched
+	portable.Watched
 	// Session returns the server's name of a session that is about to wait.
 	Session func(ctx context.Context, session sqlx.QueryerContext) (string, error)
 	// Look returns, over another connection, the sessions that this session waits for.
@@ -48,8 +48,8 @@ func (w Watch) Holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder, err
 }
 
 // OpenTransactions implements inspect.Watcher by list.
-func OpenTransactions(on tables.Watched, age time.Duration, limit int, list func() ([]inspect.Holder, error)) (found []inspect.Holder, err error) {
-	if err = tables.CheckAge(age, limit); err == nil {
+func OpenTransactions(on portable.Watched, age time.Duration, limit int, list func() ([]inspect.Holder, error)) (found []inspect.Holder, err error) {
+	if err = portable.CheckAge(age, limit); err == nil {
 		found, err = list()
 	}
 	if err != nil {

@@ -1,4 +1,4 @@
-package tables_test
+package portable_test
 
 import (
 	"context"
@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
 func TestWaitIsRoundedUpAndKeepsTheDeadline(t *testing.T) {
@@ -36,7 +36,7 @@ func TestWaitIsRoundedUpAndKeepsTheDeadline(t *testing.T) {
 				ctx, cancel = context.WithTimeout(ctx, c.deadline)
 				defer cancel()
 			}
-			if got := tables.Wait(ctx, c.wait, c.unit); got != c.want {
+			if got := portable.Wait(ctx, c.wait, c.unit); got != c.want {
 				t.Errorf("%v in units of %v under a deadline of %v: %d, must be %d", c.wait, c.unit, c.deadline, got, c.want)
 			}
 		})

@@ -1,6 +1,6 @@
-// Package tables is the portable part of the ledgers and inboxes of all databases. A database's
+// Package portable is the portable part of the ledgers and inboxes of all databases. A database's
 // package embeds Ledger, Inbox and Entities, and gives them its Verbs, Dialect and EntityDialect.
-package tables
+package portable
 
 import (
 	"context"

@@ -1,11 +1,11 @@
-package tables_test
+package portable_test
 
 import (
 	"strings"
 	"testing"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
 func TestNamesAreTakenApartAtTheDot(t *testing.T) {
@@ -21,7 +21,7 @@ func TestNamesAreTakenApartAtTheDot(t *testing.T) {
 		"a\x00b":        {},
 		"a\xffb":        {},
 	} {
-		schema, table, column, err := tables.Names(bridge.OwnTable{Table: text, Column: "id.x"})
+		schema, table, column, err := portable.Names(bridge.OwnTable{Table: text, Column: "id.x"})
 		if want == ([2]string{}) {
 			if err == nil {
 				t.Errorf("%q is taken for a table", text)
@@ -35,7 +35,7 @@ func TestNamesAreTakenApartAtTheDot(t *testing.T) {
 }
 
 func TestACanaryHasAnID(t *testing.T) {
-	_, _, _, err := tables.Names(bridge.OwnTable{Table: "orders", Column: "id", Canary: "INSERT INTO orders (n) VALUES (1)"})
+	_, _, _, err := portable.Names(bridge.OwnTable{Table: "orders", Column: "id", Canary: "INSERT INTO orders (n) VALUES (1)"})
 	if err == nil || !strings.Contains(err.Error(), "$id") {
 		t.Errorf("%v", err)
 	}
@@ -50,7 +50,7 @@ func FuzzQuoteHoldsAnyName(f *testing.F) {
 	f.Fuzz(func(t *testing.T, name string) {
 		for _, mark := range []string{`"`, "`", "]"} {
 			opening := strings.Replace(mark, "]", "[", 1)
-			rest, opened := strings.CutPrefix(tables.Quote(name, mark), opening)
+			rest, opened := strings.CutPrefix(portable.Quote(name, mark), opening)
 			if !opened {
 				t.Fatalf("%q is not opened", name)
 			}
