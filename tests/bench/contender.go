@@ -26,6 +26,8 @@ type contender struct {
 	verifier bool
 	// ahead is the largest number of messages that a receiver has handled and not yet reported.
 	ahead int
+	// batches: the receiver handles several messages in a transaction.
+	batches bool
 	// setUp creates the contender's tables and queues in a new place.
 	setUp func(ctx context.Context, p place, db *sql.DB) error
 	// relay is the contender's relay, which runs in its own process until ctx ends. It is nil if

@@ -40,9 +40,10 @@ var receiveScenario = scenario{
 
 const (
 	fewKeys = 1000
-	// mostReceived is more than any receiver handles in a second, even on a database that does not
-	// wait for the disk, as in the test.
+	// mostReceived is more than a receiver of single messages handles in a second, even on a database
+	// that does not wait for the disk, as in the test. mostBatched is the same for batches.
 	mostReceived = 20_000
+	mostBatched  = 60_000
 	// receivePatience is longer than a busy broker takes to deliver a message.
 	receivePatience = time.Minute
 )
@@ -100,7 +101,11 @@ func (s *session) receive(ctx context.Context, add adder) error {
 // fill fills the queue with enough messages for a measurement. At the end of the warm-up and of the
 // window each worker begins a last message.
 func (s *session) fill(ctx context.Context) error {
-	if err := feed(ctx, s.place, int(mostReceived*(s.w.warmUp+s.w.window).Seconds())+2*fullLoad); err != nil {
+	perSecond := float64(mostReceived)
+	if s.contender.batches {
+		perSecond = mostBatched
+	}
+	if err := feed(ctx, s.place, int(perSecond*(s.w.warmUp+s.w.window).Seconds())+2*fullLoad); err != nil {
 		return err
 	}
 	return s.w.settle(ctx)
@@ -183,11 +188,12 @@ var (
 	}
 	dedupeTablePgx = onPgx(dedupeTable)
 	receiveBatch   = &contender{
-		name:   "twoqueue-batch",
-		what:   "idempotency's Guard.HandleBatch, up to 100 messages in a transaction, whose rows the handler inserts with one statement; two at once in a batch consumer",
-		silent: true,
-		ahead:  4 * mostInBatch,
-		setUp:  setUpInbox,
+		name:    "twoqueue-batch",
+		what:    "idempotency's Guard.HandleBatch, up to 100 messages in a transaction, whose rows the handler inserts with one statement; two at once in a batch consumer",
+		silent:  true,
+		ahead:   4 * mostInBatch,
+		batches: true,
+		setUp:   setUpInbox,
 		open: func(ctx context.Context, p place, b business) (application, error) {
 			guard, err := openGuard(ctx, b.db, 0)
 			if err != nil {
