@@ -33,7 +33,7 @@ func TestAFailedPackageRunsOnceMoreAndIsNamed(t *testing.T) {
 			} {
 				must(t, os.WriteFile(filepath.Join(folder, file), []byte(text), 0o600))
 			}
-			script := `set -euo pipefail; source ../../compose/install.sh; source ../again.sh
+			script := `set -euo pipefail; source ../install.sh; source ../again.sh
 failed=; test_once "$OUT/main" "$FOLDER" "$PACKAGES" -v -count=1; try_again "$OUT" || failed=yes; name_flaky "$OUT"; [[ ! $failed ]]`
 			cmd := exec.Command("bash", "-c", "exec 2>&1; "+script)
 			cmd.Env = append(os.Environ(), "OUT="+t.TempDir(), "FOLDER="+folder, "PACKAGES="+c.packages, "SEEN="+filepath.Join(folder, "seen"))

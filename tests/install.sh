@@ -1,4 +1,4 @@
-# Sourced by compose/demo and tests/run: checks for Go, and installs missing Debian packages
+# Sourced by tests/run, compose/demo and others: checks for Go, and installs missing Debian packages
 # without starting their services.
 
 me=${0##*/}
