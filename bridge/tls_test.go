@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/tests/servers"
+	"github.com/twoqueue/twoqueue/compose/servers"
 )
 
 // With TLS 1.3 a broker refuses a client's certificate after the client has finished its handshake.

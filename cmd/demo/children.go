@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"github.com/twoqueue/twoqueue/tests/servers/children"
+	"github.com/twoqueue/twoqueue/compose/servers/children"
 )
 
 // A child is a process of the demo.

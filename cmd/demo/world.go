@@ -16,9 +16,9 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
+	"github.com/twoqueue/twoqueue/compose/servers"
 	"github.com/twoqueue/twoqueue/idempotency"
 	"github.com/twoqueue/twoqueue/idempotency/pending"
-	"github.com/twoqueue/twoqueue/tests/servers"
 )
 
 // cleanLimit bounds the removal of the demo's schema and queues from servers that are not its own.

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twoqueue/twoqueue/tests/servers"
+	"github.com/twoqueue/twoqueue/compose/servers"
 )
 
 // The test binary also plays the roles of the application's and the relay's processes.

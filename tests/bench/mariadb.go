@@ -13,7 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/tests/servers"
+	"github.com/twoqueue/twoqueue/compose/servers"
 )
 
 // The business row's and the outbox's statements for MariaDB. The relay's commits wait for the disk

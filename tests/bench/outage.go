@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/twoqueue/twoqueue/tests/servers"
+	"github.com/twoqueue/twoqueue/compose/servers"
 )
 
 // outageScenario has the broker fail under load. Its contenders work at the same time on the same

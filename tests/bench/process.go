@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/twoqueue/twoqueue/tests/servers/children"
+	"github.com/twoqueue/twoqueue/compose/servers/children"
 )
 
 // The roles that this program plays when it starts itself.

@@ -13,7 +13,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/tests/servers"
+	"github.com/twoqueue/twoqueue/compose/servers"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 

@@ -14,10 +14,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twoqueue/twoqueue/compose/servers"
+	"github.com/twoqueue/twoqueue/compose/servers/children"
 	"github.com/twoqueue/twoqueue/tests/faults/parts"
 	"github.com/twoqueue/twoqueue/tests/faults/world"
-	"github.com/twoqueue/twoqueue/tests/servers"
-	"github.com/twoqueue/twoqueue/tests/servers/children"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 

@@ -9,7 +9,7 @@ import (
 	driver "github.com/go-sql-driver/mysql"
 
 	"github.com/twoqueue/twoqueue/bridge/migrate"
-	"github.com/twoqueue/twoqueue/tests/servers"
+	"github.com/twoqueue/twoqueue/compose/servers"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 

@@ -14,7 +14,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/mysql"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
-	"github.com/twoqueue/twoqueue/tests/servers"
+	"github.com/twoqueue/twoqueue/compose/servers"
 )
 
 // unusable is an unusable table, as DDL, with the column and the text that the error must

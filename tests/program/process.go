@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twoqueue/twoqueue/tests/servers/children"
+	"github.com/twoqueue/twoqueue/compose/servers/children"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 

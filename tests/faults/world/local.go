@@ -8,8 +8,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/compose/servers"
 	"github.com/twoqueue/twoqueue/tests/faults/parts"
-	"github.com/twoqueue/twoqueue/tests/servers"
 )
 
 // silence suspends the process of a quorum queue for a while. The queue then confirms nothing, as a

@@ -6,8 +6,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/twoqueue/twoqueue/compose/servers/children"
 	"github.com/twoqueue/twoqueue/tests/faults/parts"
-	"github.com/twoqueue/twoqueue/tests/servers/children"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 

@@ -25,8 +25,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/twoqueue/twoqueue/tests/servers"
-	"github.com/twoqueue/twoqueue/tests/servers/children"
+	"github.com/twoqueue/twoqueue/compose/servers"
+	"github.com/twoqueue/twoqueue/compose/servers/children"
 )
 
 // endLimit is how long a command may take to end after SIGTERM.

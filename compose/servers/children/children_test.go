@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/twoqueue/twoqueue/tests/servers/children"
+	"github.com/twoqueue/twoqueue/compose/servers/children"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 

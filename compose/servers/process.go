@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/twoqueue/twoqueue/tests/servers/children"
+	"github.com/twoqueue/twoqueue/compose/servers/children"
 )
 
 // process is a child process: a server or a tool. It counts as ended when the child and all
