@@ -11,65 +11,37 @@
 //		return err
 //	})
 //
-// InTx begins and ends the transaction. If you do that yourself, call SendTx in it: SendTx(ctx,
-// bridge.SQL(tx), …) for a *sql.Tx or a *sqlx.Tx; a *sql.DB does not compile. bridge.SQL describes
-// the argument for other libraries; packages pgxsender, gormsender and bunsender have an InTx for
-// theirs. The examples (example_*_test.go in this folder) are whole
-// programs: PostgreSQL, SQL Server, sqlx, an own table, staging early, carrying, and delayed
-// messages.
+// InTx begins and commits the transaction. In a transaction of your own, call SendTx(ctx,
+// bridge.SQL(tx), …) with a *sql.Tx or a *sqlx.Tx; a *sql.DB does not compile. bridge.SQL describes
+// the argument for other libraries, and packages pgxsender, gormsender and bunsender have an InTx
+// for theirs. The examples (example_*_test.go in this folder) are whole programs: PostgreSQL, SQL
+// Server, sqlx, an own table, staging early, carrying, and delayed messages.
 //
 // The ledger's tables (package migrate, or verifier -migrate) must be in the transaction's
-// database. The verifier makes the queues, and no message arrives unless it runs; package verifier
-// describes the path of a message. Package bridge describes the protocol: its terms, its rules, and
-// the consequences of each crash.
+// database. A verifier must run: it makes the queues, and without it no message arrives (package
+// verifier). Package bridge describes the protocol: its terms, its rules, and the consequences of
+// each crash.
 //
 // # How it works
 //
 // SendTx inserts the messages' IDs into the ledger, publishes all messages to the staging queue,
-// and waits once for all confirms. (With an own table, it checks that their rows exist.) By
-// default, for a small message it also inserts a copy of the message, and does not wait for its
-// confirm (see 'Carrying'). Rules 1 and 2 of package bridge make that safe: the INSERT has
-// succeeded before the first byte of a message leaves, and SendTx returns nil only if every message
-// is confirmed and none was returned, or its row carries it.
+// and waits once for all confirms. For a small message it by default inserts a copy of the message
+// too, and does not wait for its confirm (see 'Carrying'). Rules 1 and 2 of package bridge make
+// that safe: the INSERT has succeeded before the first byte of a message leaves, and SendTx returns
+// nil only if each message is confirmed and was not returned, or its row carries it. With an own
+// table, SendTx inserts nothing and checks that the messages' rows exist.
 //
 // While SendTx waits, the transaction is open and holds its locks for a round trip to the broker,
 // at most for twice Options.Timeout (longer with order keys, see Options.Timeout). So send as late
 // in the transaction as you can, as InTx does, or stage early.
 //
-// # Staging early
-//
-// Tx.Stage, inside InTx, and StageTx, in your own transaction, record the messages and begin to
-// publish them at once. The broker confirms while the transaction's other statements run. InTx
-// waits for the confirm before it commits. After StageTx you must wait yourself: commit only when
-// Wait of its result has returned nil.
-//
-// Stage early if the content of the message is known before the transaction's last statements, and
-// these take about as long as the confirm. The costs:
-//
-//   - Your own rows are not locked for longer. The ledger's row is locked from the staging to
-//     the end of the transaction, and only the verifier waits for it.
-//   - The verifier receives the message sooner, and its lookup waits until the transaction
-//     ends. That is cheap for milliseconds. In a transaction that runs for seconds, send at the
-//     end.
-//   - If the transaction rolls back, the broker has stored the message for nothing, and the
-//     verifier drops it. If many roll back, send at the end.
-//
-// # Groups
-//
-// While a message waits for its confirm, messages of concurrent transactions gather. They travel to
-// the staging queue as one group, which costs the broker a fraction of single messages. Every
-// transaction waits for the confirm of the groups that contain its messages, and the verifier
-// judges each message by itself. If a group fails, every transaction with a message in it fails and
-// rolls back. If no publication is under way, a message does not wait for others. Carried messages
-// have separate groups. Options.GroupMessages = 1 turns grouping off.
-//
 // # Carrying
 //
 // The ledger's row of a message can also hold the message. Such a message is carried. It is
-// published to the staging queue when its row has been inserted, but no call waits for the confirm:
-// SendTx, Wait and InTx return at once. If a transaction also sends messages that are not carried,
-// it waits for their confirms only. Options.Carry selects the messages that are carried. Messages
-// with an order key never are.
+// published to the staging queue when its row has been inserted, but SendTx, Wait and InTx do not
+// wait for the confirm, so the transaction commits without it. If a transaction also sends messages
+// that are not carried, it waits for their confirms only. Options.Carry selects the messages that
+// are carried. Messages with an order key never are.
 //
 //	CarrySmall     the default: messages up to Options.CarryBytes (8 KiB), and in an
 //	               outage of the broker larger ones too
@@ -78,21 +50,21 @@
 //	CarryOnOutage  all in an outage of the broker, none otherwise
 //	CarryAlways    all
 //
-// If the publication of a carried message fails, its transaction does not. The sender publishes the
-// message again, until ten seconds after its record. If the message still is not in the staging
-// queue after the commit, a verifier stages it from its row, some seconds late. The same is true if
-// the process dies. While the broker fails or blocks, or more than Options.CarryPendingBytes wait
-// for their confirms, the sender only writes the row, and a verifier stages the message. Once a
-// second the sender nevertheless publishes one message, to find the end of the failure. The log has
-// a line when the sender stops publishing, and one when it goes on.
+// A carried message whose publication fails does not make its transaction fail. The sender
+// publishes the message again, until ten seconds after its record. If the staging queue still does
+// not have it, or the process has died, a verifier stages the message from its row after the
+// commit, some seconds late. While the broker fails or blocks, or more than
+// Options.CarryPendingBytes wait for their confirms, the sender writes only the rows, and publishes
+// one message a second to find the end of the failure. The log has a line when the sender stops
+// publishing, and one when it goes on.
 //
-// If the broker refuses a carried message (406: it is too large), the sender publishes the message
-// once more, alone, and then leaves it in its row. No verifier can stage such a message until the
-// broker accepts it. The log names its ID. Other messages go on.
+// If the broker refuses a carried message (406: it is too large), the sender publishes it once
+// more, alone, and then leaves it in its row until the broker accepts such a size and a verifier
+// can stage it. The log names its ID. Other messages go on.
 //
-// If the transaction rolls back, or rolls back to a savepoint that was set before the message was
-// recorded, the row is gone and the verifier drops the copy. If a confirm was lost or late, the
-// message may be delivered twice, with the same ID.
+// If the transaction rolls back, the row is gone and the verifier drops the copy. The same holds
+// for a rollback to a savepoint that was set before the message was recorded. If a confirm was lost
+// or late, the message may be delivered twice, with the same ID.
 //
 // A carried message costs the database about as much as a row of an outbox table: the INSERT
 // writes its bytes to the database's log, and the verifier deletes them with the row. Large messages
@@ -105,52 +77,15 @@
 //
 //	err := s.Flush(ctx) // then broker.Close()
 //
-// # Delayed messages
-//
-// A message with a bridge.Message.NotBefore waits in its row until the database's clock has reached
-// that time. Then a verifier stages it, and it is judged and forwarded like any other. It is
-// carried whatever its size and Options.Carry, never published by the sender, and not kept in the
-// sender's memory. It must have no order key, because later messages of the key would overtake it.
-// A ledger of an own table cannot carry it. SendTx refuses both with bridge.ErrInvalidMessage.
-//
-// The message is staged less than a second after its time, if a verifier runs and the broker
-// accepts messages. A verifier that was down stages the overdue ones, the earliest first, and new
-// messages overtake most of them. bridgectl delayed lists the waiting messages, cancels them, or
-// has them staged at once.
-//
-// NotBefore is an instant, and only the database's clock is compared with it. So a sender's clock
-// does not matter for a time that comes from data, such as an appointment. If the program adds a
-// duration to its own time.Now(), the message is late or early by the difference of the two clocks.
-//
-// Sender.Cancel cancels a delayed message in a transaction, for example the reminder of an order
-// that the transaction marks as paid:
-//
-//	err := s.InTx(ctx, db, nil, func(tx *sender.Tx) error {
-//		if _, err := tx.ExecContext(ctx, `UPDATE orders SET paid = true WHERE id = $1`, order); err != nil {
-//			return err
-//		}
-//		_, err := s.Cancel(ctx, tx, reminder)
-//		return err
-//	})
-//
-// Cancel returns false if a verifier has the message already. So the receiver of a reminder should
-// check that the order is still unpaid. Cancel sees in the row whether a verifier has the message,
-// also after a crash of the database. But after a failover to a replica that lacks the verifier's
-// last commits, Cancel may return true although the message was delivered.
-//
-// Leave bridge.Message.ID zero, so that the ID's time is NotBefore. A receiver refuses a UUIDv7
-// that is older than its idempotency.Options.Retention, and an ID that was made long before
-// NotBefore may be so old on arrival.
-//
 // # When the broker is out
 //
-// The sender considers the broker out when a publication has failed because the broker is
+// The sender considers the broker out after a publication has failed because the broker is
 // unavailable, blocks, has no room in the staging queue, or does not confirm within
-// Options.Timeout, and also while a publication has waited for its confirm for more than a second.
-// (A missing queue or right, a refused login and a refused message are no outages: repair them.)
-// From then on, until one message is confirmed, all messages without an order key are carried,
-// unless Options.Carry is CarryNever, and their transactions commit without the broker. Of these,
-// only transactions that were waiting when the outage began fail:
+// Options.Timeout. It also does so while a publication has waited for its confirm for more than a
+// second. (A missing queue or right, a refused login and a refused message are no outages: repair
+// them.) Until a message is confirmed again, the sender carries every message without an order key,
+// and their transactions commit without the broker. CarryNever turns this off. A transaction that
+// was waiting for a confirm when the outage began fails:
 //
 //	                      it begins          while it is known
 //	carried anyway        commits            commits
@@ -159,23 +94,14 @@
 //	CarryNever            fails              fails
 //	with an order key     fails              fails at once
 //
-// A transaction that fails does so after twice Options.Timeout at most (longer with order keys, see
-// Options.Timeout), or at once where the table says so and Options.Carry is not CarryNever.
-// bridge.Retryable returns true for its error: roll back, which InTx has done, and try again with a
-// new transaction. Make the broker with bridge.NewBroker, so that your process can start during an
-// outage.
+// A transaction fails after twice Options.Timeout at most (longer with order keys, see
+// Options.Timeout). With an order key it fails at once while the outage is known, but not with
+// CarryNever. bridge.Retryable returns true for its error: roll back, which InTx has done, and try
+// again with a new transaction. Make the broker with bridge.NewBroker, so that your process can
+// start during an outage.
 //
 // New needs a broker even with CarryAlways, because a verifier's session drops no message until it
 // has found the row of a message that a sender published itself (rule 6 of package bridge).
-//
-// # In order
-//
-// Messages with the same bridge.Message.OrderKey reach their target in order; package bridge has
-// the exact promise. They are staged in the ordered queues (Options.OrderedShards), in groups too,
-// but never carried: during an outage of the broker their transaction fails. If a transaction has
-// several such messages for one queue that do not fit into a group, it waits for the confirm of
-// each group before the next. Other transactions' groups may go between, so those transactions wait
-// for one of its groups and not for all.
 //
 // # Errors
 //
@@ -188,8 +114,8 @@
 //	                           (Options.Exchange; rights call the default exchange
 //	                           amq.default); 404: there is no such exchange; after
 //	                           403 and 404 no attempt helps. 406: usually the message
-//	                           is larger than max_message_size. Try again once or
-//	                           twice only, in case it was another one
+//	                           is larger than max_message_size; try again once or
+//	                           twice, in case another transaction's message was
 //	bridge.Retryable(err)      no broker, blocked, full queue, no confirm in time, or no
 //	                           connection to begin the transaction on:
 //	                           try again later with a new transaction, but not for
@@ -216,6 +142,84 @@
 // If a process dies, nothing needs to be done: the database rolls back open transactions, and
 // messages of committed ones are forwarded.
 //
+// # Staging early
+//
+// Tx.Stage (inside InTx) and StageTx (in your own transaction) record messages and begin to publish
+// them at once. The broker confirms while the transaction's other statements run. InTx waits for
+// the confirm before it commits. After StageTx you must wait yourself: commit only when Wait of its
+// result has returned nil.
+//
+// Stage early if the content of the message is known before the transaction's last statements, and
+// these take about as long as the confirm. The costs:
+//
+//   - Your own rows are not locked for longer. The ledger's row is locked from the staging to
+//     the end of the transaction, and only the verifier waits for it.
+//   - The verifier receives the message sooner, and its lookup waits until the transaction
+//     ends. That is cheap for milliseconds. In a transaction that runs for seconds, send at the
+//     end.
+//   - If the transaction rolls back, the broker has stored the message for nothing, and the
+//     verifier drops it. If many roll back, send at the end.
+//
+// # Groups
+//
+// While a message waits for its confirm, messages of concurrent transactions gather. They travel to
+// the staging queue as one group, which costs the broker a fraction of single messages. Every
+// transaction waits for the confirm of the groups that contain its messages, and the verifier
+// judges each message by itself. If a group fails, every transaction with a message in it fails and
+// rolls back. If no publication is under way, a message does not wait for others. Carried messages
+// have separate groups. Options.GroupMessages = 1 turns grouping off.
+//
+// # In order
+//
+// Messages with the same bridge.Message.OrderKey reach their target in order; package bridge has
+// the exact promise. They are staged in the ordered queues (Options.OrderedShards), also in groups,
+// and are never carried: during an outage of the broker their transaction fails. If the messages of
+// a transaction for one queue do not fit into one group, the transaction waits for the confirm of
+// each group before it sends the next. Other transactions' groups may go between, so they need not
+// wait for all of its groups.
+//
+// # Delayed messages
+//
+// A message with a bridge.Message.NotBefore waits in its row until the database's clock has reached
+// that time. Then a verifier stages it, and it is judged and forwarded like any other. Its row
+// always carries it, whatever its size and Options.Carry. The sender neither publishes it nor keeps
+// it in memory. A delayed message with an order key is bridge.ErrInvalidMessage, because later
+// messages of the key would overtake it. So is one on an own table, which carries nothing.
+//
+// The message is staged less than a second after its time, if a verifier runs and the broker
+// accepts messages. A verifier that was down stages the overdue ones, the earliest first, and new
+// messages overtake most of them. bridgectl delayed lists the waiting messages, cancels them, or
+// has them staged at once.
+//
+// NotBefore is an instant, and only the database's clock is compared with it. So a sender's clock
+// does not matter for a time that comes from data, such as an appointment. If the program adds a
+// duration to its own time.Now(), the message is late or early by the difference of the two clocks.
+//
+// Sender.Cancel cancels a delayed message in a transaction, for example the reminder of an order
+// that the transaction marks as paid:
+//
+//	err := s.InTx(ctx, db, nil, func(tx *sender.Tx) error {
+//		if _, err := tx.ExecContext(ctx, `UPDATE orders SET paid = true WHERE id = $1`, order); err != nil {
+//			return err
+//		}
+//		_, err := s.Cancel(ctx, tx, reminder)
+//		return err
+//	})
+//
+// Cancel returns false if a verifier has the message already, which it sees in the row, also after
+// a crash of the database. After a failover to a replica that lacks the verifier's last commits,
+// Cancel may return true although the message was delivered. So the receiver of a reminder should
+// check that the order is still unpaid.
+//
+// Leave bridge.Message.ID zero, so that the ID's time is NotBefore. A receiver refuses a UUIDv7
+// that is older than its idempotency.Options.Retention, as an ID that was made long before
+// NotBefore would be.
+//
+// # Unit tests
+//
+// Package sendertest has a Sender without a broker or a ledger. It returns the committed messages
+// to the test, and can be made to fail.
+//
 // # Metrics
 //
 // Sender.Stats counts messages and reports whether the broker is out. Package metrics, below this
@@ -226,14 +230,9 @@
 // With Options.Tracer the messages carry the trace context of their sender. Package otelsender
 // makes the spans with OpenTelemetry.
 //
-// # Unit tests
-//
-// Package sendertest has a Sender without a broker or a ledger. It returns the committed messages
-// to the test, and can be made to fail.
-//
 // # Limits
 //
-// It does not repeat a transaction, wait for the receiver, or keep an order among messages
-// without an order key. It does not see whether the target exists: the verifier sends an
-// unroutable message to the dead queue.
+// The sender does not repeat a transaction, does not wait for the receiver, and keeps no order
+// among messages without an order key. It does not see whether the target exists: the verifier
+// sends an unroutable message to the dead queue.
 package sender

@@ -12,41 +12,42 @@
 //	err = v.Run(ctx) // makes the queues; until ctx ends, then drains
 //
 // A verifier runs inside your service, or as the program cmd/verifier, which takes its
-// configuration from the environment. Package verifier/ops has metrics, readiness and a status page
-// for both, package verifier/otelverifier has the spans. Any number of verifiers of both kinds may
-// consume one staging queue; none of them holds state that matters. Package bridge describes the
-// protocol, its terms and its rules. Package sender is the other side.
+// configuration from the environment. Package verifier/ops adds metrics, readiness and a status
+// page to either, package verifier/otelverifier traces. Any number of verifiers of both kinds may
+// consume one staging queue. Each may be killed at any time. Package bridge describes the protocol,
+// its terms and its rules.
 //
 // # Guarantees and limits
 //
-// A message of a committed transaction arrives at least once, at its target or in the dead queue.
-// While the message is larger than the broker accepts, it stays in its queue. A message of a
-// rolled-back transaction never arrives. All copies of a message have the same ID. Messages without
-// an order key may arrive in another order: each is forwarded when its own transaction is known to
-// have committed and its own target takes it. The verifier does not read bodies.
+// A message of a committed transaction arrives at least once, at its target or in the dead queue. A
+// message of a rolled-back transaction never arrives. All copies of a message have the same ID. A
+// message that is larger than the broker accepts stays in its queue until the broker accepts it.
+// Each message without an order key is forwarded as soon as its own transaction is known to have
+// committed and its own target takes it, so such messages may overtake each other. The verifier
+// does not read bodies.
 //
 // # The steps of a message
 //
 //   - Lookup. Deliveries gather into batches. One statement that never waits asks which of the IDs
 //     are in the ledger. The messages that it finds have committed.
-//   - Waiting room. The other messages may be uncommitted, rolled back, or committed a moment ago.
-//     At most Options.Settlers of them are settled at a time, each by a statement that waits on the
-//     row lock of the open transaction. Only this statement may say 'rolled back'. The other
-//     messages in the room are looked up again with later batches, and whenever a transaction has
-//     ended, because they may belong to it. A message that has waited for 100 ms is slow: it is
-//     looked up only every 100 ms, and only half of the settlers may wait for slow messages. So
-//     many open transactions cost the other messages little.
+//   - Waiting room. A message that the lookup does not find may be uncommitted, rolled back, or
+//     committed a moment ago. It waits in memory, in the waiting room. At most Options.Settlers
+//     messages there are settled at a time, each by a statement that waits on the row lock of the
+//     open transaction. Only this statement may say 'rolled back'. All others in the room are
+//     looked up again with each later batch, and whenever a settled transaction ends, because they
+//     may belong to it. After 100 ms a message counts as slow: it is looked up only every 100 ms,
+//     and only half of the settlers may wait for slow messages. So many open transactions cost the
+//     other messages little.
 //   - Evidence. A session drops no message before it has found committed a message whose row was
 //     recorded since the session began (see Copies of the database).
 //   - Waiting queue. A message that waits longer than Options.Patience, or for which the room is
 //     too full, is copied to the waiting queue with a confirm and then acked. Small messages go
 //     there in groups. Verifiers consume that queue too, on its own channel and with its own
-//     prefetch. While the queue holds more messages than a verifier may hold, they circulate: each
-//     is looked up and copied to the queue's end. The longer a round takes, the shorter a message
-//     stays with the verifier, down to 50 ms, so a message behind very many others is reached soon.
-//     A transaction that stays open for hours, with more messages than fit into memory, delays its
-//     own messages only. No message is held longer than the broker's consumer timeout allows
-//     (Options.HandBack).
+//     prefetch. If the queue has more messages than the verifier may hold, they circulate: each is
+//     looked up and copied to the queue's end. The longer a round takes, the shorter each message
+//     is held, down to 50 ms, so that all come round soon. So even a transaction that stays open
+//     for hours, with more messages than fit into memory, delays its own messages only. No message
+//     is held longer than the broker's consumer timeout allows (Options.HandBack).
 //   - Forward. The message is published to its target, mandatory and persistent, without waiting
 //     for others. It is safe when it is confirmed and was not returned.
 //   - Forget, then ack. Rows are deleted in batches, then the messages are acked, many at once.
@@ -56,29 +57,30 @@
 // A delivery may be a group of messages (package wire). Each message is judged by itself, and the
 // delivery is acked when the last of them is done.
 //
-// The cost is per burst, not per message. Up to 500 messages a second, lookups do not gather. From
-// there to 1,500 a second they gather for up to 6 ms. From 1,000 a second on, a message is settled
-// by itself only when it is 25 ms old. Deletes gather for 30 ms at every rate, since no message
-// waits for them. So if the verifier is killed, the messages of those 30 ms come twice.
+// The cost is per burst, not per message. So under load messages wait for others: up to 500
+// messages a second not at all, then ever longer, and from 1,500 a second on for 6 ms before the
+// lookup. From 1,000 a second on, a message is settled by itself only when it is 25 ms old. Deletes
+// gather for 30 ms at every rate, since no message waits for them. If the verifier is killed, the
+// messages of those 30 ms come twice.
 //
 // # Copies of the database
 //
 // A copy of the database, and an old primary that comes back, have the ledger's identity and pass
-// the proof, but every message that was committed elsewhere since looks rolled back there. So a
+// the proof, but a message that was committed on the other server looks rolled back there. So a
 // session believes only the server that its proof covers (driver.Proven), and drops nothing before
-// it has evidence. Evidence is a message that the session finds committed, that no verifier has
-// staged again (wire.HeaderRestaged), and whose row was recorded after the session began, by the
-// database's clock. Until the session has evidence it runs one more statement for each batch of
-// committed messages. An own table has no such time; there the message's time of staging must be at
-// least a minute after the session's begin.
+// it has evidence that senders commit on this server. Evidence is a message that the session finds
+// committed, that no verifier has staged again (wire.HeaderRestaged), and whose row was recorded
+// after the session began, by the database's clock. (An own table has no such time. There the
+// message must have been staged at least a minute after the session began.) Until it has evidence,
+// the session runs one more statement for each batch of committed messages.
 //
-// Until then messages that look rolled back are withheld. They take places of waiting messages, but
-// no settler. When these places are full, further messages circulate through the waiting queue.
-// While no committed message comes they circulate ever more slowly, up to 30 s each round. Withheld
-// messages with an order key hold their key. If a verifier holds 500 messages of one ordered queue,
-// that queue stops until messages of other queues bring evidence. With evidence, all are settled
-// again. State.Withheld counts them. The log reports them after Options.ExplainAfter, and again when
-// evidence comes. If no sender commits, they simply wait.
+// Until then messages that look rolled back are withheld: they wait, for as long as no sender
+// commits. With evidence, all are settled again. A withheld message takes the place of a waiting
+// one, but no settler. When these places are taken, further messages circulate through the waiting
+// queue, ever more slowly, up to 30 s each round. Withheld messages with an order key hold their
+// key. If a verifier holds 500 messages of one ordered queue, that queue stops until messages of
+// other queues bring evidence. State.Withheld counts withheld messages. The log reports them after
+// Options.ExplainAfter, and again when evidence comes.
 //
 // # Messages in order
 //
@@ -95,11 +97,11 @@
 //     dropped, or confirmed at its target or in the dead queue. So one message of each key is on
 //     its way at a time, and the keys do not wait for each other.
 //   - Messages of an ordered queue are never nacked or set aside. A verifier gives them back only
-//     by closing the queue's channel. It does so when it has held a message for Options.HandBack.
-//     It also does so when a message had no room in Options.MaxBytes, half of the room is free
-//     again, and the message now fits. First it finishes the messages that are on their way, except
-//     messages for held targets, which may come twice. The session then goes on, with a new channel
-//     for that queue.
+//     by closing the queue's channel: after it has held a message for Options.HandBack, or to get a
+//     message again for which Options.MaxBytes had no room, as soon as half of the room is free and
+//     the message fits. Before it closes the channel it finishes the messages that are on their
+//     way, except messages for held targets, which may come twice. The session goes on with a new
+//     channel for that queue.
 //   - A verifier that was frozen or cut off also forwards in order, and awaits each confirm before
 //     it forwards the next message of a key. So the first copy of a message arrives before the
 //     first copy of the next, whatever another verifier does meanwhile.
@@ -108,73 +110,12 @@
 // fetched again from the queue may come out of order (rabbitmq-server, pull request 14386;
 // fixed by 15883 and 16008).
 //
-// An open transaction holds its key. A full or missing target holds its keys too. The messages
-// behind the first one take room: when there are 500 of them, or they fill their share of
-// Options.MaxBytes, they hold the whole ordered queue. State.Keys lists the waiting keys, and the
-// message that each waits for. When a message goes to the dead queue its key goes on, unless
-// Options.HoldKeys is set. A message that is larger than the broker now accepts holds its key.
-//
-// # Orphan rows
-//
-// A row that is older than Options.SweepAge and carries no message is an orphan: a queue was purged
-// or deleted, and the row's message is gone. The verifier removes orphans at the start of a session
-// and every ten minutes, if the queues are empty. (With Options.HoldKeys it must also have received
-// a message from every ordered queue.) If the message of a removed row does come, it goes to the
-// dead queue; package driver explains why it is never dropped.
-//
-// # Carried messages
-//
-// A ledger row may carry its message. The sender's commit then waits for no confirm, so the staged
-// copy may be lost, and the row is no orphan. As long as the row exists, verifiers stage the
-// message again, as a side job:
-//
-//   - At least twice a second the verifier looks for rows whose stage time has come. One look reads
-//     at most 5,000 rows; in a longer backlog the next looks continue. Each look reads the rows of
-//     the last seconds first. After two slow looks it pauses for 20 times the shorter one. The walk
-//     through all rows pauses for 50 times its duration (5 s to a minute), and skips a place where
-//     the database takes too long. If a row's sender has published nothing, the verifier claims the
-//     row and stages its message at once. The more such rows the walk meets, the shorter are its
-//     pauses.
-//   - If a row's sender has published its message, a copy may be in a queue. When the verifier has
-//     seen such a row for half a second, it publishes a marker (wire.Marker) to the staging queue.
-//     The verifier that receives a marker holds it for half a second, and moves it to the waiting
-//     queue. The verifier that receives it from there holds it for a second. By then each copy that
-//     was in the queues before the marker has reached a verifier, which has deleted the row or
-//     moved its stage time on. So a row has no copy in a queue if this verifier saw it before the
-//     marker was sent, does not hold its message, and finds its stage time unchanged. The verifier
-//     claims such rows and stages their messages.
-//   - A verifier stages the messages that have been due for longest first. At most 2,000 of them,
-//     16 MiB in all, are on their way to their targets; as these are forwarded it stages the next.
-//     So a backlog waits for no look, and new messages wait behind few others. Other verifiers
-//     forward some of them. When one of the messages is done, all messages of earlier batches have
-//     left the staging queue. If none is staged or done for a second, the verifier asks the ledger
-//     which rows are gone. If this lasts for ten seconds, for example because other verifiers hold
-//     them all for a missing target, it stages others.
-//   - A claim moves the stage time by the age of the row, by 10 s at least and by 10 min at most,
-//     before the message is published. If the verifier dies in between, the row is due again at
-//     that time.
-//   - If a verifier holds a committed message for half a second, or for a held target, it moves the
-//     row's stage time on in the same way (Touch). It does so too before it sets the message aside.
-//   - If a copy comes while the verifier holds the message, the copy joins it. The copy is acked if
-//     the message is forwarded or set aside, and goes back to its queue if the message does. The
-//     copy is judged by itself if the message is dropped. If the copy has come from the waiting
-//     queue, it is also judged by itself when the message is set aside: it may be the very copy
-//     that was put there.
-//
-// A lost message arrives about five seconds after its commit, or when its backlog is worked off. A
-// verifier that is killed or frozen may cause as many needless copies as it holds messages. A copy
-// whose message has been forwarded finds no row and is dropped. A duplicate, with the same ID, is
-// possible if two verifiers hold both copies at the same moment, or if a row could not be deleted.
-// If the broker refuses a message for good, the message stays in its row, and the log names it.
-// Stats.Restaged counts messages that were staged again. State.Due and State.Overdue describe the
-// rows that are due.
-//
-// Until the first carried row or message is seen, a look comes every 0.7 s. An own table carries nothing.
-//
-// # The audit queue
-//
-// If Options.Topology.Audit is set, the audit queue keeps copies of dropped messages (rolled back,
-// or forwarded before).
+// A message holds its key while its transaction is open, while its target is full or missing, or
+// while the broker's size limit is below its size. The messages behind it take room. When a
+// verifier holds 500 messages of an ordered queue, or they fill the queue's share of
+// Options.MaxBytes, the whole queue waits. State.Keys lists the waiting keys, and the message that
+// each waits for. When a message goes to the dead queue its key goes on, unless Options.HoldKeys is
+// set.
 //
 // # Held targets
 //
@@ -188,16 +129,17 @@
 // attempts. A nack of a target queue (by the default exchange) means that no queue has the message:
 // it is retried without a bound.
 //
-// A target counts as one that never confirms in two cases: messages that were published to other
-// targets a second later are confirmed, or the target nacks after a second or more, as RabbitMQ
-// does for a quorum queue without a leader. The verifier then tries it with one message at a time,
-// over a separate connection, until it takes one. A burst of 32 messages to such a target can make
-// RabbitMQ stop reading the whole connection within that second. So a target with such a burst is
-// also held when the whole connection has been silent for a second. Messages to other targets that
-// were published after the last confirmed one are then published again on another connection, and
-// may be delivered twice, with the same ID. If nothing that was published after the burst began is
-// confirmed, the verifier cannot distinguish the target from the others: then all wait for
-// Options.ConfirmTimeout, once.
+// A target counts as one that never confirms if messages that were published to other targets a
+// second later are confirmed first. So does a target that nacks after a second or more, as RabbitMQ
+// does for a quorum queue without a leader. The verifier then tries the target with one message at
+// a time, over a separate connection, until it takes one.
+//
+// Within that second, a burst of 32 messages to such a target can make RabbitMQ stop reading the
+// whole connection. So a target with such a burst is also held when the whole connection has been
+// silent for a second. Messages to other targets that were published after the last confirmed one
+// are then published again on another connection, and may be delivered twice, with the same ID. If
+// nothing that was published since the burst began is confirmed, the verifier cannot tell which
+// target is silent: all wait for Options.ConfirmTimeout, once.
 //
 // A publish that the broker refuses with an error closes its channel. The fate of the other
 // messages in flight there is unknown. All of them are published again one at a time, which
@@ -205,54 +147,8 @@
 //
 // The next session remembers which targets were held, how long each has been missing, and the
 // exchanges whose messages close a channel. If a message of a missing target is delivered again,
-// its time towards Options.Unroutable counts from when the target was found missing, or from the
-// message's staging if that was later. The time without a session does not count.
-//
-// # Connections to the broker
-//
-// A verifier needs two connections: one to consume, one to publish. It opens a third for messages
-// that are published alone, one for each of at most four targets that it tries after they did not
-// confirm, and one for carried messages and markers. It leaves at most eight connections to
-// messages that have not been confirmed. At worst these are MostBrokerConnections. Before a session
-// it opens two others for a moment, one after the other. RabbitMQ may still count them, and the
-// connections of an earlier verifier, so a start that meets the limit of connections waits and
-// tries again. Without a connection to publish over, the session goes on and retries, after pauses
-// that grow to about five seconds. If there is none for messages that are published alone, they go
-// over the main connection, and trials of stuck targets wait.
-//
-// # Rows that cannot be deleted
-//
-// A row of a delivered message may be locked: by an operator with an open DELETE, a sender whose
-// INSERT of the same ID failed and whose transaction is still open, or a client whose host
-// vanished. Or the DELETE fails, or the database does not answer it within a second. Then the
-// verifier acks the messages without it (rule 4 of package bridge allows both orders), so they are
-// not forwarded again and fill no prefetch. An order key goes on even sooner, at its message's
-// confirm. The verifier remembers at most 100,000 such rows, across sessions, and retries them with
-// backoff: plain rows for an hour, rows that carry their messages without end. While DELETEs fail,
-// no message waits for one. The verifier moves on the stage times of the rows that carry messages,
-// so that no verifier stages these again.
-//
-// If the verifier gives a plain row up, or dies, the row is an orphan: it is harmless, and the
-// sweep removes it. If such a row carries its message, a verifier stages the message again, and it
-// is delivered again, with the same ID. On an own table there is nothing to delete.
-// State.Undeleted, State.DeleteErr and Stats.Abandoned show such rows. The log reports when the
-// problem begins and when it ends.
-//
-// # Few connections
-//
-// The database may refuse a further connection (max_connections, a limit of the role or user). Then
-// the session goes on with its open connections: the lookup gets the next free one, before all
-// settlers, and fewer settlers wait at a time. After every five seconds without a refusal one more
-// settler tries. A verifier that starts meanwhile waits. If the lookup gets no connection for half
-// a minute, the session ends, so that other verifiers get its messages.
-//
-// # Side jobs
-//
-// Deleting rows again, staging again, moving stage times on, sweeping and explaining are side jobs:
-// no message waits for them, and no failure in them ends a session (rule 12 of package bridge). (A
-// message that is set aside waits for its Touch, for a second at most.) The log reports when one
-// begins to fail, and when it has worked again for a minute. An Observer may panic without harm,
-// but it must not block: messages wait until it returns.
+// Options.Unroutable counts from the moment at which the target was found missing, or from the
+// message's staging if it was staged later. The time without a session does not count.
 //
 // # The dead queue
 //
@@ -286,6 +182,90 @@
 // max_message_size the message goes on. Each such message counts towards the number that a verifier
 // holds of its queue (see Memory): if it reaches that number, the queue stops.
 //
+// # The audit queue
+//
+// If Options.Topology.Audit is set, the audit queue keeps copies of dropped messages (rolled back,
+// or forwarded before).
+//
+// # Carried messages
+//
+// A ledger row may carry its message. The sender's commit then waits for no confirm, so the staged
+// copy may be lost. As long as the row exists, verifiers stage such a message again, as a side job:
+//
+//   - The verifier looks for rows whose stage time has come: every 0.7 s, and at least twice a
+//     second once it has seen a carried row or message. A look first reads the rows that became due
+//     in the last seconds, then continues a walk through all due rows. It reads at most 5,000 rows.
+//     After two slow looks the verifier pauses for 20 times the shorter one. The walk pauses for 50
+//     times its duration (5 s to a minute), and skips a place where the database takes too long.
+//     The more rows without a published copy the walk meets, the shorter are its pauses.
+//   - If a row's sender has published nothing, no copy can be in a queue. The verifier claims the
+//     row and stages its message at once.
+//   - If a row's sender has published its message, a copy may be in a queue. To find out, the
+//     verifier sends a marker (wire.Marker) behind it. When it has seen the row for half a second,
+//     it publishes the marker to the staging queue. The verifier that receives the marker holds it
+//     for half a second, and moves it to the waiting queue. The verifier that receives it from
+//     there holds it for a second. By then each copy that was in the queues before the marker has
+//     reached a verifier, and that verifier has deleted the row or moved its stage time on. So if
+//     the row was seen before the marker was sent, its stage time is unchanged, and this verifier
+//     does not hold its message, then no queue has a copy. The verifier claims the row and stages
+//     its message.
+//   - In a backlog the verifier stages the messages first that have been due for longest. At most
+//     2,000 of them, 16 MiB in all, are on their way to their targets. As these are done it stages
+//     the next. So a backlog waits for no look, and new messages wait behind few others. Other
+//     verifiers forward some of these messages, which this verifier does not see. When one of them
+//     is done here, all messages of earlier batches have left the staging queue too, and no longer
+//     count. If none is staged or done for a second, the verifier asks the ledger which rows are
+//     gone. After ten such seconds, for example because other verifiers hold all of them for a
+//     missing target, it stages others.
+//   - A claim moves the stage time by the age of the row, by 10 s at least and by 10 min at most,
+//     before the message is published. If the verifier dies in between, the row is due again at
+//     that time.
+//   - A verifier moves the row's stage time on in the same way (Touch) when it has held a committed
+//     message for half a second, when it holds one for a held target, and before it sets one aside.
+//   - If a copy comes while the verifier holds the message, the copy joins it. When the message is
+//     forwarded or set aside, the copy is acked; when the message goes back to its queue, so does
+//     the copy; when the message is dropped, the copy is judged by itself. A copy from the waiting
+//     queue is judged by itself also when the message is set aside: it may be the very copy that
+//     was put there.
+//
+// A lost message arrives about five seconds after its commit, or when its backlog is worked off. A
+// verifier that is killed or frozen may cause as many needless copies as it holds messages. A copy
+// whose message has been forwarded finds no row and is dropped. A duplicate, with the same ID, is
+// possible if two verifiers hold both copies at the same moment, or if a row could not be deleted.
+// If the broker refuses a message for good, the message stays in its row, and the log names it.
+// Stats.Restaged counts messages that were staged again. State.Due and State.Overdue describe the
+// rows that are due.
+//
+// An own table carries nothing.
+//
+// # Orphan rows
+//
+// A row that carries no message and is older than Options.SweepAge counts as an orphan: its message
+// is gone, because a queue was purged or deleted. The verifier removes orphans at the start of a
+// session and every ten minutes, if the queues are empty. (With Options.HoldKeys it must also have
+// received a message from every ordered queue.) If the message of a removed row does come, it goes
+// to the dead queue; package driver explains why it is never dropped.
+//
+// # Rows that cannot be deleted
+//
+// The DELETE of a delivered message's row may fail, or get no answer within a second. Or another
+// session has locked the row: an operator with an open DELETE, a sender whose INSERT of the same ID
+// failed and whose transaction is still open, or a client whose host vanished. In all these cases
+// the verifier acks the messages first (rule 4 of package bridge allows both orders), so they are
+// not forwarded again and fill no prefetch. An order key goes on even sooner, at its message's
+// confirm.
+//
+// The verifier remembers at most 100,000 such rows, across sessions, and retries them with backoff:
+// plain rows for an hour, rows that carry their messages without end. While DELETEs fail, no
+// message waits for one. The verifier moves the stage times of rows that carry messages on, so that
+// no verifier stages these messages again.
+//
+// If the verifier gives a plain row up, or dies, the row is an orphan: it is harmless, and the
+// sweep removes it. If such a row carries its message, a verifier stages the message again, and it
+// is delivered again, with the same ID. On an own table there is nothing to delete.
+// State.Undeleted, State.DeleteErr and Stats.Abandoned show such rows. The log reports when the
+// problem begins and when it ends.
+//
 // # One staging queue for each ledger
 //
 // Verifiers of two ledgers on one staging queue would put each other's messages into the dead
@@ -299,27 +279,61 @@
 //
 // A verifier holds at most Options.Prefetch messages of the staging queue, half as many (at least
 // 20) of the waiting queue, and 500 of each ordered queue. They take at most Options.MaxBytes in
-// memory, counted decoded and with the members of a group unpacked (wire.Held); or one larger
-// message or group of each queue. RabbitMQ has no prefetch in bytes. So the verifier discards the
-// content of messages that exceed the bound, keeps them unacked, and hands them back in the order
-// of arrival when there is room. A large message may therefore be delivered several times. RabbitMQ
-// before 4.3 counts these deliveries; the queues allow a million. A verifier also holds copies of
-// messages that it is setting aside, and the data that a connection is writing. It reads ahead
-// about 1 MiB of bodies and one message.
+// memory, counted decoded and with the members of a group unpacked (wire.Held). A message or group
+// that is larger than its queue's share is held alone. In addition a verifier holds copies of
+// messages that it is setting aside, the data that a connection is writing, and about 1 MiB of
+// bodies and one message that it has read ahead.
+//
+// RabbitMQ has no prefetch in bytes. So the verifier discards the content of messages that exceed
+// the bound, keeps them unacked, and hands them back in the order of arrival when there is room. A
+// large message may therefore be delivered several times. RabbitMQ before 4.3 counts these
+// deliveries; the queues allow a million.
+//
+// # Connections to the broker
+//
+// A verifier needs two connections: one to consume, one to publish. When necessary it opens more,
+// up to MostBrokerConnections: one for messages that are published alone, one for carried messages
+// and markers, and one for each of at most four targets that did not confirm and are tried again.
+// Up to eight former publishing connections stay open only for the missing confirms of their
+// messages. Before a session the verifier opens two others for a moment, one after the other.
+// RabbitMQ may still count these, and the connections of an earlier verifier. So a start that meets
+// the limit of connections waits and tries again.
+//
+// Without a connection to publish over, the session goes on and retries, after pauses that grow to
+// about five seconds. Without a connection for messages that are published alone, these go over the
+// main connection, and trials of stuck targets wait.
+//
+// # Few connections to the database
+//
+// The database may refuse a further connection (max_connections, a limit of the role or user). Then
+// the session goes on with its open connections: the lookup gets the next free one, before all
+// settlers, and fewer settlers wait at a time. After every five seconds without a refusal one more
+// settler tries. A verifier that starts meanwhile waits. If the lookup gets no connection for half
+// a minute, the session ends, so that other verifiers get its messages.
+//
+// # Side jobs
+//
+// Deleting rows again, staging again, moving stage times on, sweeping and explaining are side jobs:
+// no message waits for them, and no failure in them ends a session (rule 12 of package bridge). (A
+// message that is set aside waits for its Touch, for a second at most.) The log reports when one
+// begins to fail, and when it has worked again for a minute. An Observer may panic without harm,
+// but it must not block: messages wait until it returns.
 //
 // # Errors and the end
 //
-// An error of the database, of the consuming connection or of a consuming channel ends the session
-// if it concerns a message, unless it is a refused database connection (see Few connections).
-// Before that, the session acks delivered messages and awaits confirms, for a second at most. All
-// other messages are redelivered. A new session starts with backoff. It drops the pool's broken
-// idle connections, proves again that the database makes a lookup wait (driver.Prove), and
-// connects. A pooled database connection that dies while it is idle is replaced without a new
-// session. That is safe because every outcome carries the ledger's identity and names the server
-// that gave it. If an outcome comes from another server than the proof covers, such as an old
-// primary that has come back, or a copy, the session ends with an error that names both
-// (bridge.ErrOtherInstance). The verifier closes the pool's idle connections and starts a new
-// session. While connections lead to both servers, the pauses between sessions grow, up to 45 s.
+// A session ends when its consuming connection or a consuming channel fails, or a database
+// statement for a message. (A refused database connection does not end it, see 'Few connections to
+// the database'; nor does a failed side job.) The session first acks delivered messages and awaits
+// confirms, for a second at most. All other messages are redelivered. A new session starts with
+// backoff. It drops the pool's broken idle connections, proves again that the database makes a
+// lookup wait (driver.Prove), and connects.
+//
+// A pooled database connection that dies while it is idle is replaced without a new session. That
+// is safe because every outcome carries the ledger's identity and names the server that gave it. If
+// an outcome comes from another server than the proof covers, such as an old primary that has come
+// back, or a copy, the session ends with an error that names both (bridge.ErrOtherInstance). The
+// verifier closes the pool's idle connections and starts a new session. While connections lead to
+// both servers, the pauses between sessions grow, up to 45 s.
 //
 // When the context of Run ends, the verifier takes at most Options.Drain to finish the messages
 // that it has judged, and hands back the rest. If a judged message is not finished by then, Run
@@ -329,8 +343,8 @@
 //
 // # The effects of each failure
 //
-// An effect lasts as long as its failure; but a message in the dead queue stays there. Tests in
-// tests/verifier show it, unless another folder is named.
+// An effect lasts as long as its failure, except that a message in the dead queue stays there. The
+// tests are in tests/verifier unless another folder is named.
 //
 //	failure                                    it stops                      shown by
 //	an open transaction                        its messages, its keys        TestSlowTransactionsDelayTheirOwnMessagesOnly,
