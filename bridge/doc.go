@@ -11,7 +11,7 @@
 //	s, err := sender.New(ledger, broker, nil)
 //	_, err = s.SendTx(ctx, bridge.SQL(tx), bridge.Message{RoutingKey: "emails", Publishing: amqp.Publishing{Body: body}})
 //
-// The other chapters:
+// The packages that describe the rest:
 //
 //   - [github.com/twoqueue/twoqueue/sender]: how to send, and the remedy for each error
 //   - [github.com/twoqueue/twoqueue/verifier]: the path of a message after it was sent
@@ -41,26 +41,33 @@
 //	  publish        -> staging queue -> consume
 //	  COMMIT                         publish -> target queue ->     handle once
 //
-// These words are used everywhere. The ledger is the table of IDs. The staging queue holds
-// messages whose transaction may still be open. To record is to insert the ID in the sender's
-// transaction. To stage is to publish the message to the staging queue. To settle is to wait on
-// the row lock until that transaction ends. The outcome is committed, rolled back or still
-// open. A committed message is forwarded to its target (exchange and routing key), and its row
-// is forgotten. A message of a rolled-back transaction is dropped. A message that can be neither
-// forwarded nor rightly dropped goes to the dead queue. The row of a carried message holds a copy
-// of it; a verifier stages that copy if no queue has the message, but not before the row's stage
-// time. An orphan is a row without a message, left after its message has gone from the queues. The
-// inbox is the receiver's table of processed keys.
+// These words have one meaning everywhere:
+//
+//	ledger           the table of IDs
+//	staging queue    the queue of messages whose transaction may still be open
+//	record           insert the ID, in the sender's transaction
+//	stage            publish the message to the staging queue
+//	settle           wait on the row lock until that transaction ends
+//	outcome          committed, rolled back, or still open
+//	target           an exchange and a routing key
+//	forward, forget  publish a committed message to its target, then delete its row
+//	drop             ack a message of a rolled-back transaction
+//	dead queue       for messages that can be neither forwarded nor rightly dropped
+//	carried message  its row holds a copy of it; if no queue has the message, a
+//	                 verifier stages that copy, but not before the row's stage time
+//	orphan           a row without a message whose message has gone from the queues
+//	inbox            the receiver's table of processed keys
 //
 // # Guarantees
 //
 // Every message of a committed transaction is delivered at least once, or is put into the dead
-// queue with the reason. All copies have the same message ID. No other message is delivered. This
-// holds while database and broker keep all that they have committed and confirmed; classic queues
-// may not, if the broker's host crashes (Topology.Classic). A message larger than the broker's
-// present limit stays in its queue until the limit is raised (package verifier). A receiver that
-// handles each message ID once (package idempotency) turns this into exactly once, for effects in
-// its database.
+// queue with the reason. All copies have the same message ID. No other message is delivered. A
+// receiver that handles each message ID once (package idempotency) turns this into exactly once,
+// for effects in its database.
+//
+// This holds while database and broker keep everything that they have committed and confirmed;
+// classic queues may not, if the broker's host crashes (Topology.Classic). A message larger than
+// the broker's present limit stays in its queue until the limit is raised (package verifier).
 //
 // Messages without an order key may arrive in any order, even within one transaction. No
 // delivery time is promised: a message waits for its transaction and for a verifier.
@@ -81,9 +88,9 @@
 //   - A copy may come again later, with the same ID. A receiver that skips messages it has
 //     handled sees the order.
 //   - The target must keep the order too: one queue with one active consumer.
-//   - Each attempt to send a message needs a new ID. A copy of a rolled-back attempt is further
-//     ahead in the queue. With the same ID it would be the first copy of the message, at the
-//     wrong place.
+//   - Each attempt to send a message needs a new ID. The copy of a rolled-back attempt is further
+//     ahead in the queue. With the same ID it would count as the message's first copy, and arrive
+//     too early.
 //   - Rows do not carry these messages: without the broker their transactions fail.
 //   - When a message goes to the dead queue, the verifier's option HoldKeys decides whether its
 //     key waits. A message replayed by an operator arrives when it is replayed.
@@ -171,32 +178,31 @@
 //
 // A sender needs only the right to write to Topology.Exchange. Through it the sender reaches the
 // staging queue and the ordered queues, and no others. Without an Exchange a sender needs the right
-// to write to amq.default, the name of the default exchange in rights, and so reaches every queue
-// of the virtual host: RabbitMQ checks no right for a queue when a message is published.
+// to write to the default exchange, which rights call amq.default. It then reaches every queue of
+// the virtual host, because RabbitMQ checks no right for a queue when a message is published.
 //
-// A receiver needs the right to read its queue. To declare that queue it also needs the right to
-// configure it, and if the queue has a dead-letter exchange, to write to that exchange (amq.default
-// for the default one). idempotency.DeadQueue needs the right to write to amq.default too, and a
-// receiver that replies needs the rights of a sender. bridgectl grants prints all of these.
+// A receiver needs the right to read its queue. A receiver that declares the queue also needs the
+// right to configure it, and, if it has a dead-letter exchange, the right to write to that exchange
+// (amq.default for the default one). idempotency.DeadQueue needs the right to write to amq.default.
+// A receiver that replies needs the rights of a sender. bridgectl grants prints all of these.
 //
 // # Requirements of a verifier
 //
 //   - Database: a driver.Ledger, as Open returns it, on the writable primary. The proof must
 //     pass, also through a pooler.
-//   - Broker: the queues of Topology; the right to read the staging, the waiting and the ordered
-//     queues; the right to write to the targets' exchanges and to amq.default, through which the
-//     verifier reaches the waiting, the dead and the audit queue. Unless they exist already, also
-//     the right to configure the queues, and for an Exchange the rights to configure and to read
-//     it and to write to the staging and the ordered queues, which a binding needs. With the rights
-//     to configure and to read Topology.LedgerQueue too, verifiers of another ledger are kept from
-//     the staging queue. Nothing may expire or overflow in the staging queue. Declare checks the
-//     queue's arguments for that, but it cannot see policies.
-//   - Cluster: a node without a majority must lose its clients. Up to RabbitMQ 4.2
-//     cluster_partition_handling = pause_minority does that. From 4.3 on this setting has no
-//     effect (RabbitMQ's guide 'Clustering and Network Partitions'), and the clients of such a
-//     node hear nothing until the partition ends (measured on 4.3.6). There the load balancer
-//     must take the node out. Without either, no message is lost, but that node's clients stop
-//     working.
+//   - Broker: the queues of Topology. Nothing may expire or overflow in the staging queue; Declare
+//     checks the queue's arguments for that, but cannot see policies.
+//   - Rights at the broker: to read the staging, the waiting and the ordered queues; to write to
+//     the targets' exchanges, and to amq.default, through which the verifier reaches the waiting,
+//     the dead and the audit queue. A verifier that declares the queues needs the right to
+//     configure them. One that declares an Exchange needs the rights to configure and to read it,
+//     and to write to the staging and the ordered queues, for the bindings. The rights to configure
+//     and to read Topology.LedgerQueue keep verifiers of other ledgers from the staging queue.
+//   - Cluster: a node without a majority must lose its clients. Otherwise no message is lost, but
+//     that node's clients stop working. Up to RabbitMQ 4.2 cluster_partition_handling =
+//     pause_minority does that. From 4.3 on this setting has no effect (RabbitMQ's guide
+//     'Clustering and Network Partitions'), and the clients of such a node hear nothing until the
+//     partition ends (measured on 4.3.6): the load balancer must take the node out.
 //   - An allow-list of targets: the verifier publishes on behalf of every login that may write to
 //     the staging queue.
 package bridge

@@ -28,8 +28,7 @@
 // A database implements all of them. A ledger lists in its [Features] which of the methods it
 // denies. Callers never inspect its type.
 //
-// Package inspect has the interfaces for operators. For each database a separate package implements
-// them, which an application does not link.
+// Package inspect has the interfaces for operators.
 //
 // [Prove] shows on the live database that a ledger waits, and returns it as a [Proven] ledger,
 // which believes outcomes of one [Instance] only. [Begin] begins a transaction even if a pooled
@@ -42,11 +41,11 @@
 //
 // A copy of a database, and a primary that comes back after a failover, have the ledger's identity
 // and pass the proof. Two provisions keep their verifiers from dropping messages that were
-// committed elsewhere (rule 6 of package bridge). Committed, Settle and Recent return the answering
-// [Instance], in the same statement; a Proven ledger believes only the instance of its proof. And
-// Recent returns the committed rows that were recorded within an age: a verifier drops nothing
-// before it has found a row that is younger than its session, and whose message no verifier has
-// staged again.
+// committed elsewhere (rule 6 of package bridge). First, Committed, Settle and Recent return the
+// answering [Instance], in the same statement, and a Proven ledger believes only the instance of
+// its proof. Second, Recent returns the committed rows that were recorded within an age. A verifier
+// drops nothing before it has found a row that is younger than its session and whose message no
+// verifier has staged again.
 //
 // # Carried messages
 //
@@ -56,10 +55,10 @@
 // the message.
 //
 // A carried row has a stage time, and is due when that time has come. If the sender publishes the
-// message, the stage time is [PublishedGrace] after the record. If not, it is the time of the
-// record, which marks that no copy can exist yet ([DueRow.Unpublished]). The row of a delayed
-// message gets the time that its sender wants ([Entry].NotBefore). All other times are read from
-// the database's clock.
+// message, the stage time is [PublishedGrace] after the record. If not, the stage time equals the
+// time of the record, which tells that no copy can exist yet ([DueRow.Unpublished]). The row of a
+// delayed message gets the time that its sender wants ([Entry].NotBefore). All other times are read
+// from the database's clock.
 //
 // Three verbs work on carried rows. Due lists the due rows. Claim moves the stage time of a row on
 // and returns the message, which the caller then publishes. Claim is one compare-and-set of the
@@ -68,7 +67,7 @@
 // message the caller holds, so that no other verifier publishes a copy. Both move it by the age of
 // the row, from [StageAgainAfter] to [StageAgainWithin].
 //
-// Cancel deletes a row, in a transaction of the sender's, while no copy of its message can exist.
+// A sender's transaction may delete a row with Cancel, as long as no copy of the message can exist.
 //
 // A copy is only a hint, and is judged like every staged message. So a copy that is published too
 // early, or twice, costs at most a duplicate with the same ID. A crash of the database may
@@ -78,8 +77,9 @@
 //
 // A row outlives its message if an operator purged or deleted a queue, if a crash of the database
 // undid a DELETE (see package postgres), or if a verifier that acks first died before its DELETE.
-// Only the sweep removes such rows. They look like rows whose message is still on its way. So the
-// sweep goes by age, and must lose no message even where it is wrong.
+// Only the sweep removes such rows. It recognises them by their age alone, since they look like
+// rows whose message is still on its way. So it must lose no message even if it removes the wrong
+// row.
 //
 // A message would be lost if the sweep removed the row of a commit, and a verifier then found
 // no row, took that for a rollback and dropped the message. Four facts exclude that:
@@ -103,8 +103,9 @@
 // message. So a carried message is never absent because of a sweep, and its verifier need not
 // compare S with W.
 //
-// If the sweep is wrong, the message goes to the dead queue instead of the target. So does a
-// message of a rolled-back transaction that was staged before W. So the age must exceed the longest
-// time from a Record to the forwarding, with the longest transaction and the longest outage. And no
-// sweep may run while the staging queue holds messages of that age.
+// If the sweep has removed the wrong row, the message goes to the dead queue instead of its target.
+// A message of a rolled-back transaction that was staged before W goes there too. To avoid both,
+// the age must exceed the longest time from a Record to the forwarding, with the longest
+// transaction and the longest outage, and no sweep may run while the staging queue holds messages
+// of that age.
 package driver
