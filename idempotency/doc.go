@@ -25,10 +25,10 @@
 //	gets changes of an entity that need their order    versions.Ordered            a version per entity; early events
 //	gets messages in the order of growing keys         versions.HighWater          a key per source
 //
-// If an outside service accepts an idempotency key, as many payment services do, pass it the
-// message ID, and use Handle: a repetition does no harm. A consumer name belongs to one strategy.
-// The package also works without a sender and a verifier of this module: any message with an ID
-// will do.
+// If an outside service accepts an idempotency key, as many payment services do, use Handle and
+// pass the message ID to the service: then a repetition does no harm. Each consumer name belongs to
+// one strategy. The package also works without a sender and a verifier of this module: a message
+// only needs an ID.
 //
 // # How a Guard works
 //
@@ -77,14 +77,15 @@
 // message comes again, as a duplicate. A Consumer logs these errors and goes on. If the goroutine
 // of a call ends in the handler (runtime.Goexit), the message is handed back.
 //
-// # Who is to blame for a failed attempt
+// # Failed attempts
 //
-// The handler is to blame if it returns an error or panics, or if the database refuses the commit,
-// and the connection still answers afterwards. Such an attempt counts. After Options.Attempts of
-// them the message is dead-lettered. If no retry can help, for example because the body cannot be
-// decoded, the handler returns backoff.Permanent(err), of github.com/cenkalti/backoff/v5, and the
-// message is dead-lettered at once, with err as the reason. The broker or the database is to blame,
-// and the attempt does not count, in these cases:
+// A failed attempt counts if the handler is to blame: it returns an error or panics, or the
+// database refuses the commit, and the connection still answers afterwards. After Options.Attempts
+// such attempts the message is dead-lettered. If no retry can help, for example because the body
+// cannot be decoded, the handler returns backoff.Permanent(err), of github.com/cenkalti/backoff/v5.
+// The message is then dead-lettered at once, with err as the reason.
+//
+// A failed attempt does not count in these cases:
 //
 //   - the handler returns an error of package bridge for which the message is not the cause: the
 //     broker is unavailable, blocks or does not confirm, a queue is full or missing, a login is
@@ -96,12 +97,13 @@
 //   - no transaction can be begun, the claim fails, or the connection is dead after the attempt
 //   - Options.Hold has ended
 //
-// After RetryLater the message waits as RetryLater says. Otherwise the Guard tries again in place,
-// with pauses of at most 10 seconds, until Options.Hold ends, and hands the message back. If a
-// message's handler loses the connection each time, for example by a statement too large for the
-// server, the database also seems to be to blame: the message comes again until the queue's
-// delivery limit ends it. From RabbitMQ 4.3 on a hand-back does not count towards that limit, so
-// the message may come again for ever. Stats.HandedBack then grows, and FailedAttempts does not.
+// After RetryLater the message waits as RetryLater says. In all other cases the Guard tries again
+// in place, with pauses of at most 10 seconds, until Options.Hold ends, and hands the message back.
+//
+// A handler that loses the connection each time, for example by a statement too large for the
+// server, looks like a failure of the database. Its message comes again until the queue's delivery
+// limit ends it, and from RabbitMQ 4.3 on, where a hand-back does not count towards that limit,
+// perhaps for ever. Stats.HandedBack then grows, and FailedAttempts does not.
 //
 // A message whose key (Options.Key; by default its ID) is empty, longer than 255 bytes, not UTF-8, or
 // has a NUL byte, is dead-lettered without an attempt. So is a message that cannot be read.
@@ -110,11 +112,11 @@
 //
 // [DeclareReceiver] declares a receiver's queue, retry queues with fixed delays, and a dead queue.
 // A message whose attempt failed is published to a retry queue, confirmed, and then acked, so it
-// keeps no worker. After the delay the broker moves it to the end of the queue, at least once. 13
+// keeps no worker. After the delay the broker moves it back to the end of the receiver's queue. 13
 // attempts take more than 18 minutes. Their number travels in the header x-bridge-attempts, which
-// no redelivery resets; [Attempt] returns it to the handler. If the process dies between the
-// confirm and the ack, the message and its copy are both in the queues, and the second is a
-// duplicate.
+// no redelivery resets; [Attempt] returns it to the handler. The broker may move a message twice,
+// and a process that dies between the confirm and the ack leaves the message and its copy in the
+// queues: the second one is a duplicate.
 //
 // Expiration, user-id, CC and BCC would act in a retry queue, so they travel in other headers. A
 // Consumer restores all but the user-id before the handler sees the message. Your own loop must
@@ -140,19 +142,20 @@
 // With Options.DeadLetterExchange the Guard rejects the message and the broker moves it. On a queue
 // without a dead-letter exchange the message is lost, which the Guard cannot see. By default the
 // broker awaits no confirm either: the message is lost if the dead queue is missing, full or
-// without a leader. Only a quorum queue avoids this, with all of x-dead-letter-exchange (and a
-// binding or x-dead-letter-routing-key), x-dead-letter-strategy at-least-once and x-overflow
-// reject-publish. bridgectl doctor --receiver QUEUE checks them. DeclareReceiver sets them.
+// without a leader. To avoid that, the receiver's queue must be a quorum queue with
+// x-dead-letter-exchange (and a binding, or x-dead-letter-routing-key), with x-dead-letter-strategy
+// at-least-once, and with x-overflow reject-publish. DeclareReceiver sets these, and bridgectl
+// doctor --receiver QUEUE checks them.
 //
 // # Requirements of the queue
 //
-// A quorum queue counts redeliveries. Beyond its delivery limit it dead-letters the message, or
-// drops it without a dead-letter exchange. The limit (20 from RabbitMQ 4.0 on unless set) stops a
-// message whose handling kills the process, which no code in the process can do. But each end of a
-// channel counts for all unacked messages, and before RabbitMQ 4.3 each hand-back does too. So
-// DeclareReceiver sets 100: enough for a hundred deployments or crashes while a message waits, and
-// for eight hours without the database. If messages must outlast more, set
-// ReceiverOptions.DeliveryLimit up to 1,000,000.
+// A quorum queue counts redeliveries. Beyond its delivery limit (20 from RabbitMQ 4.0 on unless
+// set) it dead-letters the message, or drops it without a dead-letter exchange. Only this limit
+// stops a message whose handling kills the process. But each end of a channel counts for all
+// unacked messages, and before RabbitMQ 4.3 each hand-back counts too. So DeclareReceiver sets the
+// limit to 100: enough for a hundred deployments or crashes while a message waits, and for eight
+// hours without the database. If messages must outlast more, set ReceiverOptions.DeliveryLimit, up
+// to 1,000,000.
 //
 // Declare queues before they are used, not with the first message. RabbitMQ writes the place of a
 // quorum queue's log to the disk some moments after the declaration. A broker that is killed before
@@ -166,12 +169,11 @@
 // Guard deletes older ones as it handles messages, up to 500 for every 200 messages, along the
 // primary key; [Guard.Purge] deletes a backlog.
 //
-// A UUIDv7 or ULID contains the time when it was made. If that was longer ago than the retention,
-// and the key is not in the inbox, the key may have been deleted from it. So the message is
-// dead-lettered with [ErrTooOld]. Keys are kept an hour longer, so that clocks may differ by that
-// much. Any other key has no time: after the retention a copy is handled again, as new. Choose a
-// retention beyond which no copy can come, not even from a dead queue, or a negative one, which
-// keeps keys for ever.
+// Choose a retention beyond which no copy can come, not even from a dead queue, or a negative one,
+// which keeps keys for ever. A later copy is handled again, as new, unless its key contains the
+// time when it was made, as a UUIDv7 or ULID does. A message with such a key that is older than the
+// retention, and not in the inbox, may have been handled: it is dead-lettered with [ErrTooOld].
+// Keys are kept an hour longer than the retention, so that clocks may differ by that much.
 //
 // # Shutdown
 //
@@ -184,9 +186,9 @@
 //
 // Instead of using a Consumer, you may consume with manual acks on a channel that the client
 // library does not recover by itself: after a recovery an ack with an old tag may ack another
-// message. End the loop when ctx ends, then close the channel. Prefetch, divided by the goroutines
-// that call Handle, times Options.Hold must stay below the broker's consumer timeout. Close the
-// channel when its deliveries end (rabbitmq-server, issue 17317).
+// message. Keep prefetch / goroutines * Options.Hold below the broker's consumer timeout, where
+// goroutines is the number of those that call Handle. End the loop when ctx ends, then close the
+// channel. Close it also when its deliveries end (rabbitmq-server, issue 17317).
 //
 // Package otelhandler continues the sender's trace, package metrics is a Prometheus collector, and
 // package idempotencytest makes deliveries for unit tests.

@@ -12,51 +12,48 @@ import (
 // Queues, DeadLetterExchange, DeadLetter and HandBack is required. The zero value of each other
 // field means its default. New returns an error that names an invalid field.
 type Options struct {
-	// Key returns the key of a message, which only copies of it share, such as the number of an order.
-	// A key has 1 to 255 bytes of UTF-8 without a NUL byte. If Key returns an error or an unusable
-	// key, or panics, the message is dead-lettered with the reason. Default: the message ID.
+	// Key returns the key of a message, such as an order's number: all copies of the message have
+	// it, and no other message. A key has 1 to 255 bytes of UTF-8 without a NUL byte. If Key returns
+	// an error or an unusable key, or panics, the message is dead-lettered with the reason. Default:
+	// the message ID.
 	Key func(d amqp.Delivery) (string, error)
 
 	// Retention is how long the keys of handled messages are kept, at least. It must exceed the time
-	// in which a copy of a message can still come: from queues, from the dead queue, from a backup. If
-	// a key contains its time (a UUIDv7 in the text form of RFC 9562, a ULID in capitals), is older
-	// and is not in the inbox, its message is not handled as new, but dead-lettered with the reason
-	// ErrTooOld. A copy with any other key would be handled again. At least an hour. Default 30 days;
-	// negative: for ever.
+	// in which a copy of a message can still come: from queues, from the dead queue, from a backup.
+	// A later copy is dead-lettered with the reason ErrTooOld if its key contains its time (a UUIDv7
+	// in the text form of RFC 9562, a ULID in capitals), and handled again if not. At least an hour.
+	// Default 30 days; negative: for ever.
 	Retention time.Duration
 
-	// Attempts is how often the handler may fail before the message is dead-lettered. An attempt that
-	// the broker or the database has made fail does not count, nor one that returns RetryLater; see
-	// 'Who is to blame' in the package comment. With Queues the count travels with the message.
-	// Otherwise each process counts separately, and its count ends with it. Default 13; 1 means no
-	// retry. If no retry can help, the handler returns backoff.Permanent(err), of
-	// github.com/cenkalti/backoff/v5.
+	// Attempts is how often the handler may fail before the message is dead-lettered. Failures of
+	// the broker and the database and the error RetryLater do not count, and backoff.Permanent ends
+	// the attempts at once ('Failed attempts' in the package comment). With Queues the count travels
+	// with the message. Otherwise each process counts for itself, and its count ends with it.
+	// Default 13; 1 means no retry.
 	Attempts int
 
-	// MinDelay is the pause after the first failed attempt that is retried in place. It doubles with
-	// each further one up to MaxDelay, and is varied at random by up to a half. The delivery is held
-	// meanwhile. MaxDelay is also the pause before a message that can be neither handled nor
-	// dead-lettered is handed back. Defaults 100 ms and 1 minute: 13 attempts take about four minutes,
-	// longer than a dependency takes to restart, and less than six, the default of Hold. They occupy
-	// one goroutine and one place in the prefetch: start more goroutines than messages fail at once,
-	// or lower Attempts.
+	// MinDelay is the pause after the first failed attempt that is retried in place. Each further
+	// pause is twice as long, up to MaxDelay, and varied at random by up to a half. A message that
+	// is retried in place keeps its goroutine and its place in the prefetch: start more goroutines
+	// than messages fail at once, or lower Attempts. MaxDelay is also the pause before a message
+	// that can be neither handled nor dead-lettered is handed back. Defaults 100 ms and 1 minute: 13
+	// attempts take about four minutes, longer than a dependency takes to restart and less than the
+	// default of Hold.
 	MinDelay time.Duration
 	MaxDelay time.Duration
 
-	// Hold is how long a delivery may be kept, over all its attempts and pauses; then the handler's
-	// context ends and the message is handed back. It must exceed the handler's longest run, and stay
-	// below the broker's consumer timeout (30 minutes unless changed). After that the broker gives the
-	// message to another consumer and closes the channel with all its deliveries, or on RabbitMQ 4.3
-	// cancels the consumer and silently ignores a late ack. The broker's time also includes the wait
-	// for a free worker: with a Consumer's default prefetch, at most three times Hold, so four times
-	// Hold in all. Default 6 minutes.
+	// Hold bounds all attempts and pauses of a delivery. Then the handler's context ends and the
+	// message is handed back. Hold must exceed the handler's longest run. With the wait for a free
+	// worker it must stay below the broker's consumer timeout (30 minutes unless changed): with a
+	// Consumer's default prefetch that is four times Hold at most. At the timeout the broker gives
+	// the message to another consumer and closes the channel with all its deliveries; RabbitMQ 4.3
+	// instead cancels the consumer and silently ignores a late ack. Default 6 minutes.
 	Hold time.Duration
 
-	// Drain is how long the running attempt may go on after the context of Handle has ended. Then the
-	// attempt's context ends too, and the attempt is rolled back. So at a stop a handler that takes no
-	// longer can finish. The process needs more time than this to stop: Docker gives 10 s, Kubernetes
-	// 30 s, unless configured otherwise. In a Consumer, ConsumerOptions.Drain counts instead. Default
-	// 5 seconds; negative: not at all.
+	// Drain is how long the running attempt may go on after the context of Handle has ended. Then
+	// the attempt's context ends too, and the attempt is rolled back. The process needs more time
+	// than Drain to stop: Docker gives 10 s, Kubernetes 30 s, unless configured otherwise. In a
+	// Consumer, ConsumerOptions.Drain counts instead. Default 5 seconds; negative: not at all.
 	Drain time.Duration
 
 	// Queues are the queues that DeclareReceiver has declared. A message whose attempt failed waits in
@@ -64,9 +61,9 @@ type Options struct {
 	// dead queue. See 'Retry queues' in the package comment.
 	Queues *Queues
 
-	// DeadLetterExchange states that the queue has a dead-letter exchange and that a queue is bound to
-	// it. Failed messages are then rejected, and the broker moves them there. On a queue without a
-	// dead-letter exchange they would be lost. By default they may be lost on the way, too: see 'Where
+	// DeadLetterExchange states that the queue has a dead-letter exchange and that a queue is bound
+	// to it. The Guard rejects failed messages, and the broker moves them there. Without such an
+	// exchange they are lost, and by default they may be lost on the way too: see 'Where
 	// dead-lettered messages go' in the package comment. The reason is in the log only.
 	DeadLetterExchange bool
 

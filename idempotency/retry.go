@@ -9,7 +9,7 @@ import (
 
 // Attempt returns the number of the handler's attempt at its message, from 1 on, and whether it is
 // the last one: if it fails, the message is dead-lettered. ctx is the handler's context. Attempts
-// that do not count (see 'Who is to blame' in the package comment) do not raise the number. In a
+// that do not count (see 'Failed attempts' in the package comment) do not raise the number. In a
 // function for Options.DeadLetter it is the number of failed attempts. With any other context it is
 // 0.
 func Attempt(ctx context.Context) (number int, last bool) { return engine.Attempt(ctx) }
