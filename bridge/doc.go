@@ -30,7 +30,7 @@
 //   - [github.com/twoqueue/twoqueue/bridge/driver]: the interfaces that a further database
 //     implements, and [github.com/twoqueue/twoqueue/bridge/ledgertest], the suite that it must pass
 //   - [github.com/twoqueue/twoqueue/bridge/inspect]: the interfaces for operators' questions to a
-//     database. The packages below it implement them; an application does not link them
+//     database, implemented in each database's package
 //
 // # The two queues
 //

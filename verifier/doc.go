@@ -5,7 +5,7 @@
 //	broker, err := bridge.Dial(ctx, "amqp://verifier:secret@localhost/", nil)
 //	options := &verifier.Options{
 //		Allow:   []verifier.Allow{{Exchange: "orders", RoutingKey: "*"}},
-//		Watcher: postgresinspect.New(ledger), // the log says whose transaction holds a message up
+//		Watcher: postgres.Inspect(ledger), // the log says whose transaction holds a message up
 //	}
 //	db.SetMaxIdleConns(options.Connections()) // database/sql keeps 2
 //	v, err := verifier.New(ledger, broker, options)

@@ -11,7 +11,6 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/inspect/postgresinspect"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/verifier"
@@ -40,7 +39,7 @@ func Example() {
 		log.Fatal(err)
 	}
 	defer broker.Close()
-	options := &verifier.Options{Allow: shopsTargets, Watcher: postgresinspect.New(ledger)}
+	options := &verifier.Options{Allow: shopsTargets, Watcher: postgres.Inspect(ledger)}
 	db.SetMaxIdleConns(options.Connections())
 	v, err := verifier.New(ledger, broker, options)
 	if err != nil {

@@ -107,8 +107,8 @@ type Options struct {
 	SweepAge time.Duration
 
 	// Watcher finds out whose open transaction a message waits for, for the log, as far as the login
-	// may see that. New and NewOwnTable in packages postgresinspect, mysqlinspect and sqlserverinspect
-	// return one. Nil: the log does not say, and ExplainAfter has no effect.
+	// may see that. Inspect and InspectOwnTable of packages postgres, mysql and sqlserver return one.
+	// Nil: the log does not say, and ExplainAfter has no effect.
 	Watcher inspect.Watcher
 	// ExplainAfter is how long a message waits for an open transaction before the log names the
 	// holder. The log repeats it after twice that time, four times, and so on. Default 10 s.

@@ -28,7 +28,8 @@
 // A database implements all of them. A ledger lists in its [Features] which of the methods it
 // denies. Callers never inspect its type.
 //
-// Package inspect has the interfaces for operators.
+// Package inspect has the interfaces for operators. The Inspector of each database implements them;
+// the linker leaves it out of a program that does not call Inspect.
 //
 // [Prove] shows on the live database that a ledger waits, and returns it as a [Proven] ledger,
 // which believes outcomes of one [Instance] only. [Begin] begins a transaction even if a pooled

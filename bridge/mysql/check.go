@@ -11,7 +11,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/internal/mysqlserver"
 	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 	"github.com/twoqueue/twoqueue/bridge/internal/schema"
 )
@@ -51,9 +50,9 @@ WHERE Variable_name IN ('wsrep_on', 'group_replication_single_primary_mode')`)
 	}
 	for _, s := range settings {
 		switch {
-		case s.Name == "wsrep_on" && !mysqlserver.Off(s.Value):
+		case s.Name == "wsrep_on" && !isOff(s.Value):
 			return fmt.Errorf("%w: in a Galera cluster no node waits for another's locks (wsrep_on = %s)", bridge.ErrNotPrimary, s.Value)
-		case s.Name == "group_replication_single_primary_mode" && mysqlserver.Off(s.Value):
+		case s.Name == "group_replication_single_primary_mode" && isOff(s.Value):
 			return fmt.Errorf("%w: with several primaries no node waits for another's locks (%s = %s)", bridge.ErrNotPrimary, s.Name, s.Value)
 		}
 	}
@@ -96,7 +95,7 @@ WHERE Variable_name IN ('group_replication_group_name', 'group_replication_consi
 // Variables').
 func takesWrites(readOnly string) error {
 	for _, value := range strings.Fields(readOnly) {
-		if !mysqlserver.Off(value) {
+		if !isOff(value) {
 			return fmt.Errorf("%w: the server is read-only (read_only and innodb_read_only are %s)", bridge.ErrNotPrimary, readOnly)
 		}
 	}
@@ -107,7 +106,7 @@ func takesWrites(readOnly string) error {
 // MONITOR or REPLICATION CLIENT may read the status; for others it does nothing.
 func (l *Ledger) checkReplica(ctx context.Context) error {
 	rows, err := l.db.QueryxContext(ctx, `SHOW REPLICA STATUS`)
-	if n := mysqlserver.Number(err); n == missingRight || n == syntaxError { // before MySQL 8.0.22
+	if n := errorNumber(err); n == missingRight || n == syntaxError { // before MySQL 8.0.22
 		return nil
 	}
 	if err != nil {
@@ -133,3 +132,6 @@ func applies(status map[string]any) bool {
 		return string(value) == "Yes"
 	})
 }
+
+// isOff reports whether value means that a variable is off.
+func isOff(value string) bool { return value == "0" || strings.EqualFold(value, "OFF") }

@@ -157,14 +157,6 @@
 //	            DELETE on bridge_kept
 //	migrator      SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, DROP and INDEX on the database
 //
-// To see the holders of a row (package mysqlinspect) a verifier needs PROCESS. On MySQL, Holders
-// also needs SELECT on performance_schema.*. Without these rights there is no answer. The program,
-// and the last statement of an idle session, come from performance_schema, if it is on with its
-// consumer events_statements_current; on MariaDB too they need SELECT on performance_schema.*.
-// OpenTransactions lists the sessions in this database that have changed rows of any table, and
-// prepared XA transactions of all databases. Diagnose needs a verifier's rights and reports missing
-// ones; with PROCESS it sees the age of the oldest transaction.
-//
 // Before MySQL 8.0.22 a SELECT … FOR SHARE, the server's reading of LOCK IN SHARE MODE, needs in
 // addition to SELECT one of DELETE, UPDATE and LOCK TABLES on each of its tables (MySQL 8.0
 // Reference Manual, 'SELECT Statement'; no such server was tested). A verifier has DELETE on
@@ -174,6 +166,21 @@
 // With a table of the application's own, sender and verifier also need SELECT on its column. A
 // verifier with REPLICA MONITOR (on MySQL, REPLICATION CLIENT) notices that it works on a replica
 // that is not read-only.
+//
+// # For operators
+//
+//	inspector := mysql.Inspect(ledger)
+//	findings, err := inspector.Diagnose(ctx)
+//	v, err := verifier.New(ledger, broker, &verifier.Options{Watcher: inspector})
+//
+//	findings, err = mysql.DiagnoseInbox(ctx, db) // of a receiver
+//
+// To see the holders of a row a verifier needs PROCESS. On MySQL, Holders also needs SELECT on performance_schema.*. Without these rights there is no answer. The program,
+// and the last statement of an idle session, come from performance_schema, if it is on with its
+// consumer events_statements_current; on MariaDB too they need SELECT on performance_schema.*.
+// OpenTransactions lists the sessions in this database that have changed rows of any table, and
+// prepared XA transactions of all databases. Diagnose needs a verifier's rights and reports missing
+// ones; with PROCESS it sees the age of the oldest transaction.
 //
 // # Requirements
 //

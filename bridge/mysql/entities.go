@@ -7,7 +7,6 @@ import (
 	"fmt"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/internal/mysqlserver"
 	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
@@ -42,7 +41,7 @@ var entities = portable.NewEntities(portable.EntityDialect{
 	FirstKept:    firstKept,
 	Unkeep:       unkeep,
 	KeptEntities: keptEntities,
-	IsDuplicate:  func(err error) bool { return mysqlserver.Number(err) == duplicateKey },
+	IsDuplicate:  func(err error) bool { return errorNumber(err) == duplicateKey },
 	Classify:     func(err error, _ string) error { return classify(err) },
 })
 

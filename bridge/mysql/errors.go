@@ -1,43 +1,64 @@
 package mysql
 
 import (
+	"errors"
 	"fmt"
+	"reflect"
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/internal/mysqlserver"
 )
 
 // The errors that the bridge handles, by number.
 const (
-	noDatabase       = 1046
-	unknownColumn    = 1054
-	duplicateKey     = 1062
-	syntaxError      = 1064
-	noSuchTable      = 1146
-	noSuchIndex      = 1176 // also for an index that no statement may use
-	lockWaitTimeout  = 1205
-	deadlock         = 1213
-	missingRight     = 1227
-	readOnlyOption   = 1290
-	noSavepoint      = 1305
-	readOnlyMode     = 1836
-	readOnlyTransact = 1792
-	changedSince     = 1020 // MariaDB, under innodb_snapshot_isolation
-	tooManySessions  = 1040
-	tooManyOfUser    = 1203 // max_user_connections
-	tooMuchOfUser    = 1226 // MAX_USER_CONNECTIONS of the account
-	serverStops      = 1053
-	sessionKilled    = 1927 // MariaDB
-	sessionWasKilled = 3169 // MySQL
-	tableFull        = 1114 // also for a full disk
-	statementTime    = 1969 // MariaDB's max_statement_time
-	executionTime    = 3024 // MySQL's max_execution_time
+	noDatabase         = 1046
+	unknownColumn      = 1054
+	duplicateKey       = 1062
+	syntaxError        = 1064
+	unknownTable       = 1109
+	missingTableRight  = 1142
+	missingColumnRight = 1143
+	noSuchTable        = 1146
+	noSuchIndex        = 1176 // also for an index that no statement may use
+	lockWaitTimeout    = 1205
+	deadlock           = 1213
+	missingRight       = 1227
+	readOnlyOption     = 1290
+	noSavepoint        = 1305
+	readOnlyMode       = 1836
+	readOnlyTransact   = 1792
+	changedSince       = 1020 // MariaDB, under innodb_snapshot_isolation
+	tooManySessions    = 1040
+	tooManyOfUser      = 1203 // max_user_connections
+	tooMuchOfUser      = 1226 // MAX_USER_CONNECTIONS of the account
+	serverStops        = 1053
+	sessionKilled      = 1927 // MariaDB
+	sessionWasKilled   = 3169 // MySQL
+	tableFull          = 1114 // also for a full disk
+	statementTime      = 1969 // MariaDB's max_statement_time
+	executionTime      = 3024 // MySQL's max_execution_time
 )
+
+// errorNumber returns the number of a server's error, or 0. The driver's error has it in a field and
+// no method that returns it. To name the driver's type would mean to import, and so to register, the
+// driver: so the field is found by its name.
+func errorNumber(err error) uint64 {
+	for ; err != nil; err = errors.Unwrap(err) {
+		value := reflect.Indirect(reflect.ValueOf(err))
+		if value.Kind() != reflect.Struct {
+			continue
+		}
+		field, ok := value.Type().FieldByName("Number")
+		if ok && len(field.Index) == 1 && value.Field(field.Index[0]).CanUint() {
+			return value.Field(field.Index[0]).Uint()
+		}
+	}
+	return 0
+}
 
 // Transient implements driver.Marks.
 func (*Inbox) Transient(err error) bool {
-	switch mysqlserver.Number(err) {
+	switch errorNumber(err) {
 	case lockWaitTimeout, deadlock, changedSince, tooManySessions, tooManyOfUser, tooMuchOfUser, serverStops, sessionKilled, sessionWasKilled, tableFull:
 		return true
 	}
@@ -46,13 +67,13 @@ func (*Inbox) Transient(err error) bool {
 
 // waitEnded reports whether a time-out of the server ended a wait.
 func waitEnded(err error) bool {
-	n := mysqlserver.Number(err)
+	n := errorNumber(err)
 	return n == lockWaitTimeout || n == statementTime || n == executionTime
 }
 
 // classify adds the bridge's error, with the remedy, to the driver's error.
 func classify(err error) error {
-	switch mysqlserver.Number(err) {
+	switch errorNumber(err) {
 	case duplicateKey:
 		return fmt.Errorf("%w: %w", bridge.ErrDuplicateID, err)
 	case noSuchTable, unknownColumn:

@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/internal/mysqlserver"
 )
 
 // fence is a savepoint at the beginning of a transaction. It disappears with the transaction, and
@@ -33,7 +32,7 @@ func (fence) Leave(ctx context.Context, tx bridge.Tx) error {
 	switch {
 	case err == nil:
 		return nil
-	case mysqlserver.Number(err) == noSavepoint:
+	case errorNumber(err) == noSavepoint:
 		return fmt.Errorf("%w: a deadlock whose error was ignored has rolled it back, or a statement such as CREATE TABLE has committed it; later statements are committed one by one", bridge.ErrTxEnded)
 	}
 	return fmt.Errorf("release savepoint: %w", classify(err))

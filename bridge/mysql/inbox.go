@@ -13,7 +13,6 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/internal/mysqlserver"
 	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 	"github.com/twoqueue/twoqueue/bridge/internal/schema"
 )
@@ -37,7 +36,7 @@ var inbox = portable.NewInbox(portable.Dialect{
 	Taking:      byDue,
 	Locked:      "FOR UPDATE SKIP LOCKED",
 	Overdue:     byDue,
-	IsDuplicate: func(err error) bool { return mysqlserver.Number(err) == duplicateKey },
+	IsDuplicate: func(err error) bool { return errorNumber(err) == duplicateKey },
 	Classify:    classify,
 })
 
@@ -111,7 +110,7 @@ func (*Inbox) Claim(ctx context.Context, tx bridge.Tx, consumer string, keys []s
 			text = fmt.Appendf(text, "(UNHEX('%s'), UNHEX('%x'))", of, key)
 		}
 		_, err = tx.Exec(ctx, string(text))
-		if mysqlserver.Number(err) == duplicateKey {
+		if errorNumber(err) == duplicateKey {
 			return true, nil
 		}
 		return false, err

@@ -12,7 +12,6 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/internal/mysqlserver"
 	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
@@ -165,7 +164,7 @@ func (l *Ledger) alone(ctx context.Context, conn *sqlx.Conn, run func() error) e
 			return fmt.Errorf("set the isolation level: %w", err)
 		}
 		err := run()
-		if mysqlserver.Number(err) == deadlock && again > 0 {
+		if errorNumber(err) == deadlock && again > 0 {
 			continue
 		}
 		if ended := l.end(ctx, conn); err == nil {
@@ -240,7 +239,7 @@ func readCommitted(ctx context.Context, db interface {
 		} else {
 			_ = tx.Rollback()
 		}
-		if mysqlserver.Number(err) != deadlock || again == 0 {
+		if errorNumber(err) != deadlock || again == 0 {
 			return err
 		}
 	}

@@ -11,7 +11,6 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/internal/mysqlserver"
 	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
@@ -109,7 +108,7 @@ func (o ownTable) inspect(ctx context.Context) (column, error) {
 			index: portable.Quote(index, "`"),
 		}
 		err := o.read(ctx, c)
-		if mysqlserver.Number(err) == noSuchIndex { // it is IGNORED (MariaDB) or INVISIBLE (MySQL)
+		if errorNumber(err) == noSuchIndex { // it is IGNORED (MariaDB) or INVISIBLE (MySQL)
 			continue
 		}
 		return c, err

@@ -135,15 +135,23 @@
 //	migrator      CREATE on the schema, and ownership of existing tables. In a database made
 //	            by PostgreSQL 15 or newer only its owner has that right on the schema public.
 //
-// To see the holders of a row (package postgresinspect) a verifier needs no further right. But
-// unless it is in pg_read_all_stats, it sees only process ID, login and program of other roles'
-// sessions, and OpenTransactions leaves these sessions out. OpenTransactions lists transactions,
-// also prepared ones, that hold a lock for writing on the ledger's table or the own table. Diagnose
-// needs a verifier's rights and reports missing ones; with pg_read_all_stats it sees the age of all
-// transactions.
-//
 // With a table of the application's own, sender and verifier also need USAGE on its schema and
 // SELECT on its column. The sender needs no INSERT on bridge_ledger.
+//
+// # For operators
+//
+//	inspector := postgres.Inspect(ledger)
+//	findings, err := inspector.Diagnose(ctx)
+//	v, err := verifier.New(ledger, broker, &verifier.Options{Watcher: inspector})
+//
+//	findings, err = postgres.DiagnoseInbox(ctx, db) // of a receiver
+//
+// To see the holders of a row a verifier needs no further right. But unless it is in
+// pg_read_all_stats, it sees only process ID, login and program of other roles' sessions, and
+// OpenTransactions leaves these sessions out. OpenTransactions lists transactions, also prepared
+// ones, that hold a lock for writing on the ledger's table or the own table. Diagnose needs a
+// verifier's rights and reports missing ones; with pg_read_all_stats it sees the age of all
+// transactions.
 //
 // # Poolers and standbys
 //
@@ -205,6 +213,6 @@
 //   - The bridge's tables are logged. A crash empties an UNLOGGED table: committed transactions
 //     would look rolled back. Check and OpenInbox refuse such tables.
 //   - synchronous_commit stays on for receivers too. If it is off, a crash of the server can undo
-//     effects whose message has been acked. postgresinspect.DiagnoseInbox reports it for a login.
+//     effects whose message has been acked. DiagnoseInbox reports it for a login.
 //   - Without Schema, senders and verifiers find the tables by search_path. It must be the same for all.
 package postgres

@@ -38,11 +38,16 @@
 //
 // A row that carries a message is no orphan. A Sweep waits for other writers, as every write does.
 //
-// # The holders of a row
+// # For operators
 //
-// SQLite does not show which process has the file's lock. So package sqliteinspect has no
-// inspect.Watcher. Its Diagnose only needs the right to read the file. It sees the pragmas of one
-// of its own connections, not the senders'.
+//	inspector := sqlite.Inspect(ledger)
+//	findings, err := inspector.Diagnose(ctx)
+//
+//	findings, err = sqlite.DiagnoseInbox(ctx, db) // of a receiver
+//
+// SQLite does not show which process has the file's lock. So an Inspector is no inspect.Watcher.
+// Diagnose only needs the right to read the file. It sees the pragmas of one of its own connections,
+// not the senders'.
 //
 // # A table of the application's own
 //
@@ -60,8 +65,8 @@
 //     Settle sets its own timeout.)
 //   - PRAGMA synchronous stays full, SQLite's default, for senders, verifiers and receivers. If it is
 //     normal or off, a crash of the machine can undo a transaction whose message has been forwarded or
-//     acked, and also a Claim, on which Cancel relies. Open and Check do not refuse it. sqliteinspect
-//     reports it for one of its own connections.
+//     acked, and also a Claim, on which Cancel relies. Open and Check do not refuse it. Diagnose
+//     and DiagnoseInbox report it for one of their own connections.
 //   - If a transaction first reads and then sends, begin it with _txlock=immediate. Otherwise
 //     SQLite does not let it write if another one has committed in between.
 //   - A copy of the file has the same identity. Before a copy gets a verifier of its own,

@@ -119,7 +119,7 @@ func (l *Ledger) due(ctx context.Context, after driver.DueRow, limit int) ([]por
 	if l.versioned.Load() {
 		text = dueVersions
 	}
-	err := mssql.Try(ctx, func(ctx context.Context) error {
+	err := try(ctx, func(ctx context.Context) error {
 		rows = nil
 		return l.db.SelectContext(ctx, &rows, l.schema.In(text), after.StageAt.UTC().Format(timeText), limit, argument(l.Identity()), argument(after.ID))
 	})
@@ -133,7 +133,7 @@ func (l *Ledger) due(ctx context.Context, after driver.DueRow, limit int) ([]por
 	due := make([]portable.DueRow, len(rows))
 	for i, row := range rows {
 		d := &due[i]
-		if d.Now, err = mssql.ParseTime(row.Now); err != nil {
+		if d.Now, err = parseTime(row.Now); err != nil {
 			return nil, err
 		}
 		if row.ID == nil {
@@ -143,10 +143,10 @@ func (l *Ledger) due(ctx context.Context, after driver.DueRow, limit int) ([]por
 		if d.ID.UUID, err = readID(row.ID); err != nil {
 			return nil, err
 		}
-		if d.RecordedAt.Time, err = mssql.ParseTime(row.RecordedAt); err != nil {
+		if d.RecordedAt.Time, err = parseTime(row.RecordedAt); err != nil {
 			return nil, err
 		}
-		if d.StageAt.Time, err = mssql.ParseTime(row.StageAt); err != nil {
+		if d.StageAt.Time, err = parseTime(row.StageAt); err != nil {
 			return nil, err
 		}
 		d.Bytes = row.Bytes
@@ -169,7 +169,7 @@ func (l *Ledger) claim(ctx context.Context, rows []driver.DueRow) (claimed []dri
 		}
 		times = filled(times, len(packed)/2)
 		var found []struct{ ID, Message []byte }
-		err = mssql.Try(ctx, func(ctx context.Context) error {
+		err = try(ctx, func(ctx context.Context) error {
 			found = nil
 			return sqlx.SelectContext(ctx, l.db, &found, text, packed, used, times)
 		})

@@ -8,7 +8,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
 	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
@@ -22,14 +21,14 @@ const uniqueKeys = `(SELECT count(*) FROM sys.indexes x
 const state = `SELECT CAST(i.[identity] AS binary(16)) AS [identity],
 	(SELECT max(version_id) FROM bridge_ledger_version) AS version,
 	CAST(DATABASEPROPERTYEX(DB_NAME(), 'Updateability') AS nvarchar(60)) AS updateability,
-	` + mssql.ServerColumns + `,
+	` + releaseColumns + `,
 	d.compatibility_level AS compatibility,
 	d.delayed_durability_desc AS durability,
 	TYPE_NAME(c.system_type_id) AS key_type,
 	` + uniqueKeys + ` AS unique_keys
 FROM sys.databases d LEFT JOIN bridge_identity i ON 1 = 1
 LEFT JOIN sys.columns c ON c.object_id = OBJECT_ID('bridge_ledger') AND c.name = 'id'
-WHERE ` + mssql.ThisDatabase
+WHERE ` + thisDatabase
 
 // keyType is the type of bridge_ledger.id.
 const keyType = "uniqueidentifier"
@@ -40,13 +39,13 @@ func (l *Ledger) readIdentity(ctx context.Context) (uuid.UUID, error) {
 		Identity      []byte
 		Version       sql.NullInt64
 		Updateability sql.NullString
-		mssql.Server
+		release
 		Compatibility int
 		Durability    sql.NullString
 		KeyType       sql.NullString `db:"key_type"`
 		UniqueKeys    int            `db:"unique_keys"`
 	}
-	err := mssql.Try(ctx, func(ctx context.Context) error {
+	err := try(ctx, func(ctx context.Context) error {
 		rows = nil
 		return l.db.SelectContext(ctx, &rows, l.schema.In(state))
 	})
@@ -60,19 +59,19 @@ func (l *Ledger) readIdentity(ctx context.Context) (uuid.UUID, error) {
 	if s.Identity == nil {
 		return uuid.Nil, fmt.Errorf("%w: bridge_identity is empty; drop the bridge's tables and call migrate.Ledger", bridge.ErrNoSchema)
 	}
-	if err := s.Check(); err != nil {
+	if err := s.check(); err != nil {
 		return uuid.Nil, err
 	}
 	if err := portable.CheckLedgerVersion(s.Version.Int64); err != nil {
 		return uuid.Nil, err
 	}
 	switch {
-	case s.Updateability.String != mssql.ReadWrite:
+	case s.Updateability.String != readWrite:
 		return uuid.Nil, fmt.Errorf("%w: the database is %q; connect to the primary, without ApplicationIntent=ReadOnly", bridge.ErrNotPrimary, s.Updateability.String)
-	case s.Compatibility < mssql.MinCompatibility:
-		return uuid.Nil, fmt.Errorf("the database's compatibility level is %d, must be at least %d: ALTER DATABASE CURRENT SET COMPATIBILITY_LEVEL", s.Compatibility, mssql.MinCompatibility)
-	case s.Durability.String != mssql.Durable && !s.Babelfish: // Babelfish does not show it
-		return uuid.Nil, fmt.Errorf("delayed durability is %s, must be %s, or a crash could undo transactions of forwarded messages: ALTER DATABASE CURRENT SET DELAYED_DURABILITY = %s", s.Durability.String, mssql.Durable, mssql.Durable)
+	case s.Compatibility < minCompatibility:
+		return uuid.Nil, fmt.Errorf("the database's compatibility level is %d, must be at least %d: ALTER DATABASE CURRENT SET COMPATIBILITY_LEVEL", s.Compatibility, minCompatibility)
+	case s.Durability.String != durable && !s.Babelfish: // Babelfish does not show it
+		return uuid.Nil, fmt.Errorf("delayed durability is %s, must be %s, or a crash could undo transactions of forwarded messages: ALTER DATABASE CURRENT SET DELAYED_DURABILITY = %s", s.Durability.String, durable, durable)
 	case !s.KeyType.Valid:
 		return uuid.Nil, fmt.Errorf("%w: there is no bridge_ledger with an id, or the login has no right on it: call migrate.Ledger, or GRANT SELECT ON %s", bridge.ErrNoSchema, l.schema.In("bridge_ledger"))
 	case s.KeyType.String != keyType:

@@ -178,13 +178,6 @@
 //	            SELECT, INSERT and UPDATE on bridge_mark; for Ordered also SELECT, INSERT and
 //	            DELETE on bridge_kept
 //
-// To see the holders of a row (package sqlserverinspect) a verifier needs VIEW SERVER STATE (since
-// 2022, VIEW SERVER PERFORMANCE STATE). In Azure SQL Database it needs VIEW DATABASE STATE, or, on
-// Basic, S0 and S1 and in elastic pools, a login that is a member of ##MS_ServerStateReader##.
-// Without it there is no answer; Diagnose tries it. OpenTransactions lists the sessions that have
-// the table locked for a change of its rows. Diagnose needs a verifier's rights and reports missing
-// ones. A server without such views, perhaps Babelfish, gives no answer either.
-//
 // With an own table:
 //
 //	sender    SELECT on the table, bridge_ledger, bridge_identity and bridge_ledger_version
@@ -195,6 +188,21 @@
 // bridge_ledger, but the catalogue shows a table only to logins with a right on it.) migrate.Ledger
 // and migrate.Inbox need CREATE TABLE in the database, and ALTER, SELECT, INSERT and UPDATE on the
 // schema.
+//
+// # For operators
+//
+//	inspector := sqlserver.Inspect(ledger)
+//	findings, err := inspector.Diagnose(ctx)
+//	v, err := verifier.New(ledger, broker, &verifier.Options{Watcher: inspector})
+//
+//	findings, err = sqlserver.DiagnoseInbox(ctx, db) // of a receiver
+//
+// To see the holders of a row a verifier needs VIEW SERVER STATE (since 2022, VIEW SERVER
+// PERFORMANCE STATE). In Azure SQL Database it needs VIEW DATABASE STATE, or, on Basic, S0 and S1
+// and in elastic pools, a login that is a member of ##MS_ServerStateReader##. Without it there is no
+// answer; Diagnose tries it. OpenTransactions lists the sessions that have the table locked for a
+// change of its rows. Diagnose needs a verifier's rights and reports missing ones. A server without
+// such views, perhaps Babelfish, gives no answer either.
 //
 // # Requirements
 //

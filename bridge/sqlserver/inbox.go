@@ -10,7 +10,6 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
 	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 	"github.com/twoqueue/twoqueue/bridge/internal/schema"
 )
@@ -29,7 +28,7 @@ func claiming(room int) string {
 INSERT INTO bridge_inbox (consumer, [key]) SELECT bytes(@p1), k.k FROM (VALUES ` + strings.Join(keys, ", ") + `) AS k (n, k) WHERE k.n <= @p2`)
 }
 
-const inboxState = `SELECT (SELECT max(version_id) FROM bridge_inbox_version) AS version, ` + mssql.ServerColumns
+const inboxState = `SELECT (SELECT max(version_id) FROM bridge_inbox_version) AS version, ` + releaseColumns
 
 const (
 	claimRights     = "INSERT ON bridge_inbox"
@@ -94,15 +93,15 @@ func (s Schema) OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
 	}
 	var found struct {
 		Version sql.NullInt64
-		mssql.Server
+		release
 	}
-	err = mssql.Try(ctx, func(ctx context.Context) error {
+	err = try(ctx, func(ctx context.Context) error {
 		return sqlx.NewDb(db, "sqlserver").GetContext(ctx, &found, in.In(inboxState))
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open inbox: %w", classify(in, err, openInboxRights))
 	}
-	if err := found.Check(); err != nil {
+	if err := found.check(); err != nil {
 		return nil, fmt.Errorf("open inbox: %w", err)
 	}
 	if err := portable.CheckInboxVersion(found.Version.Int64); err != nil {

@@ -140,7 +140,7 @@ func (l *Ledger) lookUp(ctx context.Context, ids []uuid.UUID) (found []uuid.UUID
 	for ids := range slices.Chunk(ids, chunk) {
 		var some []uuid.UUID
 		var answers driver.Instance
-		err := mssql.Try(ctx, func(ctx context.Context) (err error) {
+		err := try(ctx, func(ctx context.Context) (err error) {
 			some, answers, err = l.find(ctx, l.db, l.committed(), ids)
 			return err
 		})
@@ -161,7 +161,7 @@ func (l *Ledger) lookUp(ctx context.Context, ids []uuid.UUID) (found []uuid.UUID
 
 // recent finds no row while the whole table is locked.
 func (l *Ledger) recent(ctx context.Context, ids []uuid.UUID, age time.Duration) (found []uuid.UUID, from driver.Instance, err error) {
-	err = mssql.Try(ctx, func(ctx context.Context) (err error) {
+	err = try(ctx, func(ctx context.Context) (err error) {
 		found, from, err = l.find(ctx, l.db, l.recently(), ids, int64(min(age, math.MaxInt32*time.Millisecond)/time.Millisecond))
 		return err
 	})
@@ -199,7 +199,7 @@ func (l *Ledger) forget(ctx context.Context, ids []uuid.UUID) (left []uuid.UUID,
 // stays reports whether the row of an ID exists or is locked.
 func (l *Ledger) stays(ctx context.Context, id uuid.UUID) (bool, error) {
 	var found []uuid.UUID
-	err := mssql.Try(ctx, func(ctx context.Context) (err error) {
+	err := try(ctx, func(ctx context.Context) (err error) {
 		found, _, err = l.find(ctx, l.db, stays, []uuid.UUID{id})
 		return err
 	})

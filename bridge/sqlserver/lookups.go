@@ -106,7 +106,7 @@ func (l *lookups) recently() statement {
 // stays.
 func (l *lookups) readSetting(ctx context.Context, db *sqlx.DB) error {
 	var on int
-	err := mssql.Try(ctx, func(ctx context.Context) error { return db.GetContext(ctx, &on, snapshotOn, 1) })
+	err := try(ctx, func(ctx context.Context) error { return db.GetContext(ctx, &on, snapshotOn, 1) })
 	if err == nil {
 		l.versioned.Store(on == 1)
 	}

@@ -10,7 +10,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
 	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
@@ -47,7 +46,7 @@ var sweep = newSkipLocked(`DELETE l OUTPUT deleted.id
 FROM $ids INNER LOOP JOIN bridge_ledger l WITH (` + readingPast + `) ON l.id = asked.id
 WHERE l.recorded_at < CAST(@p3 AS datetime2(3)) AND l.stage_at IS NULL`)
 
-// timeText is the format of a datetime2(3) as a parameter. mssql.ParseTime reads the server's
+// timeText is the format of a datetime2(3) as a parameter. parseTime reads the server's
 // texts.
 const timeText = "2006-01-02T15:04:05.000"
 
@@ -63,7 +62,7 @@ func (l *Ledger) orphans(ctx context.Context, age time.Duration, limit int) ([]p
 		text = orphanVersions
 	}
 	seconds := int64((age + time.Second - 1) / time.Second)
-	err := mssql.Try(ctx, func(ctx context.Context) error {
+	err := try(ctx, func(ctx context.Context) error {
 		rows = nil
 		return l.db.SelectContext(ctx, &rows, l.schema.In(text), seconds, limit, argument(l.Identity()))
 	})
@@ -80,7 +79,7 @@ func (l *Ledger) orphans(ctx context.Context, age time.Duration, limit int) ([]p
 			return nil, err
 		}
 		found[i].ID = uuid.NullUUID{UUID: id, Valid: true}
-		if found[i].RecordedAt.Time, err = mssql.ParseTime(row.RecordedAt); err != nil {
+		if found[i].RecordedAt.Time, err = parseTime(row.RecordedAt); err != nil {
 			return nil, err
 		}
 	}
@@ -93,7 +92,7 @@ func (l *Ledger) sweptBefore(ctx context.Context) (time.Time, error) {
 		SweptBefore   sql.NullString `db:"swept_before"`
 		Updateability sql.NullString
 	}
-	err := mssql.Try(ctx, func(ctx context.Context) error {
+	err := try(ctx, func(ctx context.Context) error {
 		return l.db.SelectContext(ctx, &rows, l.schema.In(sweptBefore), argument(l.Identity()))
 	})
 	switch {
@@ -101,15 +100,15 @@ func (l *Ledger) sweptBefore(ctx context.Context) (time.Time, error) {
 		return time.Time{}, err
 	case len(rows) == 0:
 		return time.Time{}, sql.ErrNoRows
-	case rows[0].Updateability.String != mssql.ReadWrite:
+	case rows[0].Updateability.String != readWrite:
 		return time.Time{}, fmt.Errorf("%w: the database is %q", bridge.ErrNotPrimary, rows[0].Updateability.String)
 	}
-	return mssql.ParseTime(rows[0].SweptBefore)
+	return parseTime(rows[0].SweptBefore)
 }
 
 func (l *Ledger) raise(ctx context.Context, before time.Time) error {
 	var changed int
-	err := mssql.Try(ctx, func(ctx context.Context) (err error) {
+	err := try(ctx, func(ctx context.Context) (err error) {
 		changed, err = portable.Changed(l.db.ExecContext(ctx, l.schema.In(raise), before.Format(timeText), argument(l.Identity())))
 		return err
 	})

@@ -10,7 +10,6 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
 	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
@@ -112,7 +111,7 @@ func (l *Ledger) inspect(ctx context.Context, own bridge.OwnTable) (table, colum
 		Columnstores int
 		NoRowLocks   int `db:"no_row_locks"`
 	}
-	err = mssql.Try(ctx, func(ctx context.Context) error {
+	err = try(ctx, func(ctx context.Context) error {
 		found = nil
 		return l.db.SelectContext(ctx, &found, findColumn, asked, column)
 	})

@@ -29,7 +29,7 @@ SELECT CAST(@p1 AS uniqueidentifier) FROM bridge_identity WHERE [identity] = CAS
 func (l *Ledger) settle(ctx context.Context, id uuid.UUID, wait time.Duration, began func(sqlx.QueryerContext) error) (driver.Outcome, driver.Instance, error) {
 	milliseconds := portable.Wait(ctx, wait, time.Millisecond) // never 0, which would not wait
 	outcome, from := driver.StillOpen, driver.Instance("")
-	err := mssql.Try(ctx, func(ctx context.Context) (err error) {
+	err := try(ctx, func(ctx context.Context) (err error) {
 		byInsert := l.byInsert.Load() != nil
 		if !byInsert && began == nil {
 			outcome, from, err = l.settleBySelect(ctx, l.db, id, milliseconds)
@@ -71,7 +71,7 @@ func (l *Ledger) settleBySelect(ctx context.Context, q sqlx.QueryerContext, id u
 	switch {
 	case len(rows) != 1:
 		return driver.StillOpen, "", fmt.Errorf("%d rows, must be 1", len(rows))
-	case rows[0].Updateability.String != mssql.ReadWrite:
+	case rows[0].Updateability.String != readWrite:
 		return driver.StillOpen, "", fmt.Errorf("%w: the database is %q", bridge.ErrNotPrimary, rows[0].Updateability.String)
 	case rows[0].Own != 1:
 		return driver.StillOpen, "", portable.OtherLedger(l.Identity())

@@ -48,7 +48,7 @@ func (p skipLocked) run(ids []uuid.UUID, change func(s statement, ids []uuid.UUI
 // change runs a statement in a transaction of its own.
 func (l *Ledger) change(ctx context.Context, further ...any) func(s statement, ids []uuid.UUID) ([]uuid.UUID, error) {
 	return func(s statement, ids []uuid.UUID) (changed []uuid.UUID, err error) {
-		err = mssql.Try(ctx, func(ctx context.Context) (err error) {
+		err = try(ctx, func(ctx context.Context) (err error) {
 			changed, err = s.change(ctx, l.db, l.schema, ids, further...)
 			return err
 		})

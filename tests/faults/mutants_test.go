@@ -616,15 +616,15 @@ func (l *Ledger) cancel(`},
 	},
 	{
 		name: "delayed now leaves recorded_at",
-		pkg:  "../bridge/inspect/sqliteinspect",
+		pkg:  "../bridge/sqlite",
 		test: "TestAHealthyFileIsWell",
 		says: "an advanced row is {ID:",
 		edits: []edit{
-			{"bridge/inspect/sqliteinspect/carried.go", `	"context"
+			{"bridge/sqlite/inspector.go", `	"context"
 `, `	"context"
 	"strings"
 `},
-			{"bridge/inspect/sqliteinspect/carried.go", `func (i *Inspector) carried()`, `func leaving(statement string) string {
+			{"bridge/sqlite/inspector.go", `func (i *Inspector) carried()`, `func leaving(statement string) string {
 	if mutant("delayed now leaves recorded_at") {
 		_, rest, _ := strings.Cut(statement, ", stage_at = ")
 		return "UPDATE bridge_ledger SET stage_at = " + rest
@@ -633,7 +633,7 @@ func (l *Ledger) cancel(`},
 }
 
 func (i *Inspector) carried()`},
-			{"bridge/inspect/sqliteinspect/carried.go", `MakeDue: advance`, `MakeDue: leaving(advance)`},
+			{"bridge/sqlite/inspector.go", `MakeDue: advance`, `MakeDue: leaving(advance)`},
 		},
 	},
 	{

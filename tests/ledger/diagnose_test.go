@@ -7,8 +7,6 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
-	"github.com/twoqueue/twoqueue/bridge/inspect/mysqlinspect"
-	"github.com/twoqueue/twoqueue/bridge/inspect/postgresinspect"
 	"github.com/twoqueue/twoqueue/bridge/ledgertest"
 	"github.com/twoqueue/twoqueue/bridge/mysql"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
@@ -26,13 +24,13 @@ func inspectorOf(t *testing.T, ledger driver.Ledger) inspector {
 	t.Helper()
 	switch ledger := ledger.(type) {
 	case *postgres.Ledger:
-		return postgresinspect.New(ledger)
+		return postgres.Inspect(ledger)
 	case *postgres.OwnLedger:
-		return postgresinspect.NewOwnTable(ledger)
+		return postgres.InspectOwnTable(ledger)
 	case *mysql.Ledger:
-		return mysqlinspect.New(ledger)
+		return mysql.Inspect(ledger)
 	case *mysql.OwnLedger:
-		return mysqlinspect.NewOwnTable(ledger)
+		return mysql.InspectOwnTable(ledger)
 	}
 	t.Fatalf("%T has no inspector", ledger)
 	return nil

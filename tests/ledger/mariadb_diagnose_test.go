@@ -13,7 +13,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	seam "github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
-	"github.com/twoqueue/twoqueue/bridge/inspect/mysqlinspect"
 	"github.com/twoqueue/twoqueue/bridge/ledgertest"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/mysql"
@@ -142,7 +141,7 @@ func TestMariaDBDiagnose(t *testing.T) {
 	}
 	t.Run("a receiver's server", func(t *testing.T) {
 		_, admin := database(t)
-		inbox := diagnoser(func(ctx context.Context) ([]inspect.Finding, error) { return mysqlinspect.DiagnoseInbox(ctx, admin) })
+		inbox := diagnoser(func(ctx context.Context) ([]inspect.Finding, error) { return mysql.DiagnoseInbox(ctx, admin) })
 		ledgertest.Finds(t, inbox, "binary log", inspect.OK, "commits wait for it")
 		execute(t, admin, "SET GLOBAL sync_binlog = 0")
 		defer execute(t, admin, "SET GLOBAL sync_binlog = 1")

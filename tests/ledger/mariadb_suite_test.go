@@ -11,7 +11,6 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
-	"github.com/twoqueue/twoqueue/bridge/inspect/mysqlinspect"
 	"github.com/twoqueue/twoqueue/bridge/ledgertest"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/mysql"
@@ -39,7 +38,7 @@ func mariaDBHarness() ledgertest.Harness {
 			if err != nil {
 				return nil, nil, err
 			}
-			return ledger, mysqlinspect.New(ledger), nil
+			return ledger, mysql.Inspect(ledger), nil
 		},
 		MigrateInbox: func(ctx context.Context, db *sql.DB) error { return migrate.Inbox(ctx, db, migrate.MySQL) },
 		OpenInbox: func(ctx context.Context, db *sql.DB) (driver.Inbox, error) {

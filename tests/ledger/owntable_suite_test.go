@@ -11,8 +11,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
-	"github.com/twoqueue/twoqueue/bridge/inspect/mysqlinspect"
-	"github.com/twoqueue/twoqueue/bridge/inspect/postgresinspect"
 	"github.com/twoqueue/twoqueue/bridge/ledgertest"
 	"github.com/twoqueue/twoqueue/bridge/mysql"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
@@ -65,7 +63,7 @@ func postgresOwnTable(h ledgertest.Harness) ledgertest.Harness {
 		if err != nil {
 			return nil, nil, err
 		}
-		return ledger, postgresinspect.NewOwnTable(ledger), nil
+		return ledger, postgres.InspectOwnTable(ledger), nil
 	}
 	h.Insert = func(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
 		_, err := tx.Exec(ctx, `INSERT INTO "Shop"."or""der's; --" ("message ""ID""") SELECT unnest($1::text::uuid[])`,
@@ -87,7 +85,7 @@ func mariaDBOwnTable(columnType string) ledgertest.Harness {
 		if err != nil {
 			return nil, nil, err
 		}
-		return ledger, mysqlinspect.NewOwnTable(ledger), nil
+		return ledger, mysql.InspectOwnTable(ledger), nil
 	}
 	h.Insert = func(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
 		values := make([]string, len(ids))

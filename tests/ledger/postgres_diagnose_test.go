@@ -11,7 +11,6 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
-	"github.com/twoqueue/twoqueue/bridge/inspect/postgresinspect"
 	"github.com/twoqueue/twoqueue/bridge/ledgertest"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/compose/servers"
@@ -137,7 +136,7 @@ func testPostgresDiagnose(t *testing.T, server *servers.Postgres) {
 		address, admin := database(t)
 		role, at := newRole(t, address, admin)
 		inbox := diagnoser(func(ctx context.Context) ([]inspect.Finding, error) {
-			return postgresinspect.DiagnoseInbox(ctx, connect(t, at))
+			return postgres.DiagnoseInbox(ctx, connect(t, at))
 		})
 		ledgertest.Finds(t, inbox, "durability", inspect.OK, "")
 		execute(t, admin, "ALTER ROLE "+role+" SET synchronous_commit = off")

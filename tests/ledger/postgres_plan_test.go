@@ -11,7 +11,6 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/inspect/postgresinspect"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
@@ -141,7 +140,7 @@ func TestPostgresLooksAtManyDueRowsAndClaimsThemByKey(t *testing.T) {
 SELECT gen_random_uuid(), now(), 'x', now() - (n %% %d) * interval '1 ms' FROM generate_series(1, %d) AS n`, there/same, there)
 	delayed := fmt.Sprintf(`INSERT INTO bridge_ledger (id, recorded_at, message, stage_at)
 SELECT gen_random_uuid(), t, 'x', t FROM generate_series(1, %d) AS n, LATERAL (SELECT now() + n * interval '1 h') AS due (t)`, there)
-	inspector := postgresinspect.New(ledger)
+	inspector := postgres.Inspect(ledger)
 	for _, analyzed := range []bool{false, true} {
 		for _, statement := range []string{`TRUNCATE bridge_ledger`, `VACUUM (ANALYZE) bridge_ledger`, fill, delayed} {
 			_, err := db.Exec(statement)

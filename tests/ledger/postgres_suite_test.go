@@ -19,7 +19,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
-	"github.com/twoqueue/twoqueue/bridge/inspect/postgresinspect"
 	"github.com/twoqueue/twoqueue/bridge/ledgertest"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/pgxbridge"
@@ -77,7 +76,7 @@ func TestPostgresByPgxPool(t *testing.T) {
 			return nil, nil, err
 		}
 		opened.Add(ledger.DB())
-		return ledger, postgresinspect.New(ledger), nil
+		return ledger, postgres.Inspect(ledger), nil
 	}
 	h.OpenInbox = func(ctx context.Context, db *sql.DB) (driver.Inbox, error) {
 		inbox, err := pgxbridge.OpenInbox(ctx, poolOf(db))
@@ -192,7 +191,7 @@ func postgresHarness(by string, address func(testing.TB) string) ledgertest.Harn
 			if err != nil {
 				return nil, nil, err
 			}
-			return ledger, postgresinspect.New(ledger), nil
+			return ledger, postgres.Inspect(ledger), nil
 		},
 		MigrateInbox: func(ctx context.Context, db *sql.DB) error { return migrate.Inbox(ctx, db, migrate.PostgreSQL) },
 		OpenInbox: func(ctx context.Context, db *sql.DB) (driver.Inbox, error) {

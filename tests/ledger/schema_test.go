@@ -16,7 +16,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
-	"github.com/twoqueue/twoqueue/bridge/inspect/postgresinspect"
 	"github.com/twoqueue/twoqueue/bridge/ledgertest"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
@@ -70,7 +69,7 @@ func withOwnSchema(h ledgertest.Harness) ledgertest.Harness {
 		if err != nil {
 			return nil, nil, err
 		}
-		return ledger, postgresinspect.New(ledger), nil
+		return ledger, postgres.Inspect(ledger), nil
 	}
 	h.OpenInbox = func(ctx context.Context, db *sql.DB) (driver.Inbox, error) {
 		return postgres.Schema(ownSchema).OpenInbox(ctx, db)
@@ -136,9 +135,9 @@ func TestPostgresRolesInASchemaOfItsOwn(t *testing.T) {
 		t.Error("two schemas have one identity")
 	}
 	must(t, prove(t, verifier))
-	ledgertest.Well(t, postgresinspect.New(verifier), unfitForProduction...)
+	ledgertest.Well(t, postgres.Inspect(verifier), unfitForProduction...)
 	operator := open(as(migrate.Operator))
-	ledgertest.ReadsCarried(t, operator, postgresinspect.New(operator), nil)
+	ledgertest.ReadsCarried(t, operator, postgres.Inspect(operator), nil)
 	use(t, verifier)
 	id := newID()
 	must(t, recorded(t, open(as(migrate.Canceller)), id).Commit())
@@ -153,7 +152,7 @@ func TestPostgresRolesInASchemaOfItsOwn(t *testing.T) {
 	must(t, other.Check(t.Context()))
 	_, at := newRole(t, address, admin, "SELECT ON "+inOwnSchema("bridge_identity"), "SELECT ON "+inOwnSchema("bridge_ledger_version"),
 		`USAGE ON SCHEMA `+strings.TrimSuffix(inOwnSchema("bridge_x"), ".bridge_x"), "pg_read_all_stats")
-	mendRights(t, admin, postgresinspect.New(open(connect(t, at))), unfitForProduction...)
+	mendRights(t, admin, postgres.Inspect(open(connect(t, at))), unfitForProduction...)
 }
 
 func TestPostgresOwnTableBesideASchemaOfItsOwn(t *testing.T) {
@@ -165,7 +164,7 @@ func TestPostgresOwnTableBesideASchemaOfItsOwn(t *testing.T) {
 	ledger, err := postgres.Schema(ownSchema).OpenOwnTable(t.Context(), db, bridge.OwnTable{Table: "bridge_ledger", Column: "id", Canary: "INSERT INTO bridge_ledger (id) VALUES ($id)"})
 	must(t, err)
 	must(t, prove(t, ledger))
-	ledgertest.Well(t, postgresinspect.NewOwnTable(ledger), unfitForProduction...)
+	ledgertest.Well(t, postgres.InspectOwnTable(ledger), unfitForProduction...)
 	id := newID()
 	tx := begin(t, db)
 	_, err = tx.ExecContext(t.Context(), "INSERT INTO public.bridge_ledger (id) VALUES ($1)", id)

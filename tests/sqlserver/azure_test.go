@@ -6,7 +6,6 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
-	"github.com/twoqueue/twoqueue/bridge/inspect/sqlserverinspect"
 	"github.com/twoqueue/twoqueue/bridge/ledgertest"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
@@ -34,7 +33,7 @@ func TestAzureAndBabelfishAreRecognized(t *testing.T) {
 			if _, err := sqlserver.OpenInbox(t.Context(), ledger.DB()); err != nil {
 				t.Errorf("open inbox: %v", err)
 			}
-			findings, err := sqlserverinspect.New(ledger).Diagnose(t.Context())
+			findings, err := sqlserver.Inspect(ledger).Diagnose(t.Context())
 			must(t, err)
 			for _, f := range findings {
 				if f.Level == inspect.Error {
@@ -74,7 +73,7 @@ func TestTheDoctorTriesWhetherOthersCanBeSeen(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			server, ledger := onStandIn(t, &c.options)
 			server.Deny(c.denied)
-			ledgertest.Finds(t, sqlserverinspect.New(ledger), "holders of a row", c.level, "")
+			ledgertest.Finds(t, sqlserver.Inspect(ledger), "holders of a row", c.level, "")
 		})
 	}
 }
@@ -85,7 +84,7 @@ func TestAWaitForALatchIsNoHolder(t *testing.T) {
 	id := newID()
 	tx := recorded(t, ledger, id)
 	server.Inject(tds.LatchWait)
-	found, err := sqlserverinspect.New(ledger).Holders(t.Context(), id)
+	found, err := sqlserver.Inspect(ledger).Holders(t.Context(), id)
 	if err != nil || len(found) != 1 || strings.HasPrefix(found[0].Session, "-") ||
 		found[0].State != "sleeping" || !strings.Contains(found[0].Statement, "INSERT INTO bridge_ledger") {
 		t.Errorf("the holders: %+v, %v", found, err)

@@ -7,7 +7,6 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
-	"github.com/twoqueue/twoqueue/bridge/inspect/sqlserverinspect"
 	"github.com/twoqueue/twoqueue/bridge/ledgertest"
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
 	"github.com/twoqueue/twoqueue/tests/tds"
@@ -16,7 +15,7 @@ import (
 func TestAHealthyDatabaseIsWell(t *testing.T) {
 	onBoth(t, func(t *testing.T, address string) {
 		ledger := open(t, connect(t, address))
-		ledgertest.Well(t, sqlserverinspect.New(ledger))
+		ledgertest.Well(t, sqlserver.Inspect(ledger))
 	})
 }
 
@@ -25,7 +24,7 @@ func TestAHealthyDatabaseIsWell(t *testing.T) {
 func TestCarriedRowsAreReadInEachMode(t *testing.T) {
 	inEachMode(t, func(t *testing.T, address string) {
 		ledger := open(t, connect(t, address))
-		ledgertest.ReadsCarried(t, ledger, sqlserverinspect.New(ledger), nil)
+		ledgertest.ReadsCarried(t, ledger, sqlserver.Inspect(ledger), nil)
 	})
 }
 
@@ -78,7 +77,7 @@ func TestDiagnose(t *testing.T) {
 			if c.failOver {
 				server.FailOver()
 			}
-			ledgertest.Finds(t, sqlserverinspect.New(ledger), c.check, c.level, c.says)
+			ledgertest.Finds(t, sqlserver.Inspect(ledger), c.check, c.level, c.says)
 		})
 	}
 }
@@ -90,7 +89,7 @@ func TestTheAdviceForBabelfishCanBeFollowedThere(t *testing.T) {
 		execute(t, ledger.DB(), statement)
 	}
 	server.Deny("VIEW SERVER PERFORMANCE STATE")
-	found, err := sqlserverinspect.New(ledger).Diagnose(t.Context())
+	found, err := sqlserver.Inspect(ledger).Diagnose(t.Context())
 	must(t, err)
 	if len(found) == 0 {
 		t.Fatal("nothing is found")
@@ -111,9 +110,9 @@ func TestAnOwnTableIsDiagnosed(t *testing.T) {
 		ledger, err := sqlserver.OpenOwnTable(t.Context(), db, bridge.OwnTable{Table: "orders", Column: "id"})
 		must(t, err)
 		usual := []string{"lock escalation", "page locks"} // the defaults of a new table
-		ledgertest.Well(t, sqlserverinspect.NewOwnTable(ledger), usual...)
+		ledgertest.Well(t, sqlserver.InspectOwnTable(ledger), usual...)
 		for _, check := range usual {
-			ledgertest.Finds(t, sqlserverinspect.NewOwnTable(ledger), check, inspect.Warning, "")
+			ledgertest.Finds(t, sqlserver.InspectOwnTable(ledger), check, inspect.Warning, "")
 		}
 	})
 }
@@ -125,7 +124,7 @@ func (d diagnoser) Diagnose(ctx context.Context) ([]inspect.Finding, error) { re
 func TestAReceiversCommitsAreDiagnosed(t *testing.T) {
 	onBoth(t, func(t *testing.T, address string) {
 		db := connect(t, address)
-		inbox := diagnoser(func(ctx context.Context) ([]inspect.Finding, error) { return sqlserverinspect.DiagnoseInbox(ctx, db) })
+		inbox := diagnoser(func(ctx context.Context) ([]inspect.Finding, error) { return sqlserver.DiagnoseInbox(ctx, db) })
 		ledgertest.Finds(t, inbox, "durability", inspect.OK, "")
 		execute(t, db, "ALTER DATABASE CURRENT SET DELAYED_DURABILITY = ALLOWED")
 		ledgertest.Finds(t, inbox, "durability", inspect.Error, "message was acked")
@@ -144,11 +143,11 @@ func holdersWithLeastRights(t *testing.T, options *tds.Options) {
 	id := newID()
 	tx := recorded(t, ledger, id)
 	server.Deny("VIEW SERVER PERFORMANCE STATE")
-	found, err := sqlserverinspect.New(ledger).Holders(t.Context(), id)
+	found, err := sqlserver.Inspect(ledger).Holders(t.Context(), id)
 	if err != nil || len(found) > 0 {
 		t.Errorf("the holders: %+v, %v", found, err)
 	}
-	if found, err := sqlserverinspect.New(ledger).OpenTransactions(t.Context(), 0, 10); err != nil || found != nil {
+	if found, err := sqlserver.Inspect(ledger).OpenTransactions(t.Context(), 0, 10); err != nil || found != nil {
 		t.Errorf("the open transactions: %+v, %v", found, err)
 	}
 	must(t, tx.Rollback())

@@ -13,7 +13,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
-	"github.com/twoqueue/twoqueue/bridge/inspect/sqlserverinspect"
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/tds"
@@ -157,7 +156,7 @@ func TestDiagnoseOfAnOwnTableAsksForNoRightToStageOrSweep(t *testing.T) {
 	for _, right := range []string{"UPDATE ON bridge_ledger", "SELECT ON bridge_watermark", "UPDATE ON bridge_watermark"} {
 		server.Deny(right)
 	}
-	findings, err := sqlserverinspect.NewOwnTable(ledger.(*sqlserver.OwnLedger)).Diagnose(t.Context())
+	findings, err := sqlserver.InspectOwnTable(ledger.(*sqlserver.OwnLedger)).Diagnose(t.Context())
 	must(t, err)
 	checks := 0
 	for _, f := range findings {

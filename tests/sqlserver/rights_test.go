@@ -11,7 +11,6 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/inspect/sqlserverinspect"
 	"github.com/twoqueue/twoqueue/bridge/ledgertest"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
@@ -37,8 +36,8 @@ func TestTheRightsOfEachRoleAreEnough(t *testing.T) {
 		migrate.Effects:  func(t *testing.T, db *sql.DB) { receive(t, db, "lock mark") },
 		migrate.Operator: func(t *testing.T, db *sql.DB) {
 			ledger, later := judge(t, db)
-			ledgertest.Well(t, sqlserverinspect.New(ledger))
-			if advanced, err := sqlserverinspect.New(ledger).Advance(t.Context(), later); err != nil || !advanced {
+			ledgertest.Well(t, sqlserver.Inspect(ledger))
+			if advanced, err := sqlserver.Inspect(ledger).Advance(t.Context(), later); err != nil || !advanced {
 				t.Errorf("advance: %t, %v", advanced, err)
 			}
 		},

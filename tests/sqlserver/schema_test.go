@@ -13,7 +13,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
-	"github.com/twoqueue/twoqueue/bridge/inspect/sqlserverinspect"
 	"github.com/twoqueue/twoqueue/bridge/ledgertest"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
@@ -81,7 +80,7 @@ func withOwnSchema(h ledgertest.Harness) ledgertest.Harness {
 		if err != nil {
 			return nil, nil, err
 		}
-		return ledger, sqlserverinspect.New(ledger), nil
+		return ledger, sqlserver.Inspect(ledger), nil
 	}
 	h.OpenInbox = func(ctx context.Context, db *sql.DB) (driver.Inbox, error) {
 		return sqlserver.Schema(ownSchema).OpenInbox(ctx, db)
@@ -123,8 +122,8 @@ func TestASchemaOfItsOwnIsMadeByHandAndDiagnosed(t *testing.T) {
 	ledger, err := sqlserver.Schema(ownSchema).Open(t.Context(), db)
 	must(t, err)
 	must(t, prove(t, ledger))
-	ledgertest.Well(t, sqlserverinspect.New(ledger))
-	ledgertest.ReadsCarried(t, ledger, sqlserverinspect.New(ledger), nil)
+	ledgertest.Well(t, sqlserver.Inspect(ledger))
+	ledgertest.ReadsCarried(t, ledger, sqlserver.Inspect(ledger), nil)
 	_, err = own.NewIdentity(t.Context(), db, migrate.SQLServer, newID().String())
 	must(t, err)
 	if err := ledger.Check(t.Context()); !errors.Is(err, bridge.ErrOtherLedger) {

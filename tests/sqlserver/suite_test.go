@@ -12,7 +12,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
-	"github.com/twoqueue/twoqueue/bridge/inspect/sqlserverinspect"
 	"github.com/twoqueue/twoqueue/bridge/ledgertest"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
@@ -74,7 +73,7 @@ func fallenBack(h ledgertest.Harness) ledgertest.Harness {
 			return nil, nil, err
 		}
 		ledger.FallBack(bridge.ErrProof)
-		return ledger, sqlserverinspect.New(ledger), nil
+		return ledger, sqlserver.Inspect(ledger), nil
 	}
 	return h
 }
@@ -107,7 +106,7 @@ func ownTable(h ledgertest.Harness) ledgertest.Harness {
 		if err != nil {
 			return nil, nil, err
 		}
-		return ledger, sqlserverinspect.NewOwnTable(ledger), nil
+		return ledger, sqlserver.InspectOwnTable(ledger), nil
 	}
 	h.Insert = func(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
 		for ids := range slices.Chunk(ids, 1000) { // the most that VALUES accepts
@@ -141,7 +140,7 @@ func harness(server string, snapshot bool) ledgertest.Harness {
 			if err != nil {
 				return nil, nil, err
 			}
-			return ledger, sqlserverinspect.New(ledger), nil
+			return ledger, sqlserver.Inspect(ledger), nil
 		},
 		MigrateInbox: func(ctx context.Context, db *sql.DB) error { return migrate.Inbox(ctx, db, migrate.SQLServer) },
 		OpenInbox: func(ctx context.Context, db *sql.DB) (driver.Inbox, error) {

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twoqueue/twoqueue/bridge/inspect/postgresinspect"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
@@ -54,7 +53,7 @@ func TestTheLogNamesTheTransactionThatHoldsAMessageUp(t *testing.T) {
 	}
 	other, _ := s.Begin(stage.To(queue, "y"))
 	var log lines
-	s.Verify(verifier.Options{Watcher: postgresinspect.New(ledger), ExplainAfter: 200 * time.Millisecond, Patience: stage.Patience, Logger: slog.New(slog.NewJSONHandler(&log, nil))})
+	s.Verify(verifier.Options{Watcher: postgres.Inspect(ledger), ExplainAfter: 200 * time.Millisecond, Patience: stage.Patience, Logger: slog.New(slog.NewJSONHandler(&log, nil))})
 	const words = "a message waits for an open transaction"
 	named := func(session string) []string { return log.with(`"session":"` + session + `"`) }
 	s.Eventually("the first transaction is named twice", func() bool { return len(named(pid)) >= 2 })

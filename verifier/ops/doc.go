@@ -5,7 +5,7 @@
 //	monitor, err := ops.New(options, nil)
 //	options.Observer = monitor
 //	v, err := verifier.New(ledger, broker, options)
-//	inspector := postgresinspect.New(ledger)
+//	inspector := postgres.Inspect(ledger)
 //	go monitor.Run(ctx, v, ledger, inspector, inspector) // until ctx ends
 //	prometheus.MustRegister(monitor)
 //	mux.Handle("/verifier/", http.StripPrefix("/verifier", monitor.Probes(nil)))

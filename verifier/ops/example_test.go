@@ -14,7 +14,6 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/inspect/postgresinspect"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/verifier"
@@ -44,7 +43,7 @@ func Example() {
 	}
 	defer broker.Close()
 
-	inspector := postgresinspect.New(ledger) // reports the open transactions and the delayed messages
+	inspector := postgres.Inspect(ledger) // reports the open transactions and the delayed messages
 	options := &verifier.Options{Allow: []verifier.Allow{{RoutingKey: "emails"}}, Watcher: inspector}
 	monitor, err := ops.New(options, nil)
 	if err != nil {

@@ -1,87 +1,66 @@
-// Package mssql holds the queries about a server, and the reading of its answers, that packages
-// sqlserver and sqlserverinspect share.
+// Package mssql reads the numbers of SQL Server's errors. It is apart from package sqlserver because
+// package migrate reads them too, and links no ledger.
 package mssql
 
 import (
-	"context"
-	"database/sql"
-	"fmt"
-	"strconv"
+	"errors"
 	"strings"
-	"time"
-
-	"github.com/twoqueue/twoqueue/bridge/internal/lost"
 )
 
-// attempts is how often a statement is tried that the server ends because of a deadlock, or whose
-// connection is lost: the driver does not try another connection if the pool's connection was lost
-// while idle (go-mssqldb 1.11, measured on the stand-in and on Babelfish).
-const attempts = 5
-
-// Try runs a statement, which must be repeatable, under a context that never ends by a deadline:
-// when a deadline passes the driver drops the connection, when a context is cancelled it tells the
-// server and keeps the connection.
-func Try(ctx context.Context, run func(ctx context.Context) error) error {
-	inner, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	defer cancel()
-	defer context.AfterFunc(ctx, cancel)()
-	var err error
-	for range attempts {
-		if err = run(inner); inner.Err() != nil || Number(err) != DeadlockVictim && !lost.Is(err) {
-			break
-		}
-	}
-	if err != nil && ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	return err
-}
-
-// ThisDatabase finds the current database in sys.databases d. In Azure SQL Database,
-// DB_ID() need not be its database_id ('DB_ID (Transact-SQL)').
-const ThisDatabase = `d.name = DB_NAME()`
-
-// The required state of a database.
+// The numbers of SQL Server's errors that packages of the bridge handle ('Database engine events
+// and errors').
 const (
-	ReadWrite        = "READ_WRITE"
-	Durable          = "DISABLED" // delayed durability
-	MinCompatibility = 120        // SQL Server 2014
+	NoObject        = 208  // there is no such table or view
+	Denied          = 229  // no right on the object
+	ColumnDenied    = 230  // no right on the column
+	NoDatabaseRight = 262  // no right in the database, such as CREATE TABLE or VIEW DATABASE STATE
+	NoPermission    = 297  // no right to a view of the server, after NoServerState
+	NoServerState   = 300  // no VIEW SERVER STATE
+	NotAllowed      = 371  // in place of NoPermission and NoServerState, from SQL Server 2022 on
+	DeadlockVictim  = 1205 // the server has rolled the transaction back
+	LockTimeout     = 1222 // LOCK_TIMEOUT has ended a wait
+	UniqueIndex     = 2601 // duplicate key in a unique index
+	PrimaryKey      = 2627 // duplicate primary key
+	NoSchemaRight   = 2760 // the schema does not exist, or the login may not change it
+	ReadOnlyReplica = 3906 // a secondary, or a read-only database
+	DiskFull        = 1105 // no space in a filegroup
+	UpdateConflict  = 3960 // of a snapshot transaction
+	ServerStops     = 6005 // SHUTDOWN is in progress
+	LogFull         = 9002
+	TooManySessions = 17809 // the limit 'user connections'
+
+	// Azure SQL Database moves, is busy, or is at a limit of its resources ('Troubleshoot transient
+	// connection errors').
+	AzureMoved       = 40197
+	AzureBusy        = 40501
+	AzureUnavailable = 40613
+	AzureWorkers     = 10928
+	AzureFewWorkers  = 10929
 )
 
-// ServerColumns are the columns of a Server. Properties that the server lacks are null.
-const ServerColumns = `CAST(SERVERPROPERTY('ProductVersion') AS nvarchar(60)) AS product,
-	COALESCE(CAST(SERVERPROPERTY('EngineEdition') AS int), 0) AS edition,
-	COALESCE(CAST(SERVERPROPERTY('babelfish') AS int), 0) AS babelfish`
+// babelfishError is the number of Babelfish 4.3 for PostgreSQL's errors that have no number of SQL
+// Server's; the text distinguishes them (measured on 4.3).
+const babelfishError = 33557097
 
-// A Server holds a server's own properties ('SERVERPROPERTY (Transact-SQL)').
-type Server struct {
-	Product   sql.NullString // four numbers, the first of which is the major version
-	Edition   int
-	Babelfish bool
+func babelfishNumber(text string) int32 {
+	switch {
+	case strings.Contains(text, "due to lock timeout"):
+		return LockTimeout
+	case strings.Contains(text, "relation ") && strings.Contains(text, "does not exist"):
+		return NoObject
+	}
+	return babelfishError
 }
 
-const (
-	// minMajor is SQL Server 2016, the first to have DATEDIFF_BIG.
-	minMajor = 13
-	// lastOwnEdition is the last EngineEdition of a self-hosted SQL Server, except Azure SQL Edge.
-	// The later ones report version 12, and so does Babelfish.
-	lastOwnEdition = 4
-)
-
-// Check returns an error if the server is too old.
-func (s Server) Check() error {
-	major, _, _ := strings.Cut(s.Product.String, ".")
-	if n, err := strconv.Atoi(major); s.Babelfish || s.Edition > lastOwnEdition || err == nil && n >= minMajor {
-		return nil
+// Number returns the number of the server's error, or 0 if err is none. The driver's error has the
+// method. Babelfish's own number is translated if its meaning is known.
+func Number(err error) int32 {
+	var e interface{ SQLErrorNumber() int32 }
+	if !errors.As(err, &e) {
+		return 0
 	}
-	return fmt.Errorf("the server has version %q, must have at least %d (SQL Server 2016)", s.Product.String, minMajor)
-}
-
-// ParseTime reads a time in UTC, of style 126, which leaves out a fraction of zero. Babelfish
-// writes a space for the T (measured on 4.3).
-func ParseTime(text sql.NullString) (time.Time, error) {
-	if !text.Valid {
-		return time.Time{}, nil
+	if e.SQLErrorNumber() == babelfishError {
+		return babelfishNumber(err.Error())
 	}
-	return time.Parse("2006-01-02T15:04:05.999", strings.Replace(text.String, " ", "T", 1))
+	return e.SQLErrorNumber()
 }

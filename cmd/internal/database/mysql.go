@@ -12,7 +12,6 @@ import (
 	mysqldriver "github.com/go-sql-driver/mysql"
 	"github.com/jmoiron/sqlx"
 
-	"github.com/twoqueue/twoqueue/bridge/inspect/mysqlinspect"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/mysql"
 	"github.com/twoqueue/twoqueue/cmd/internal/certificates"
@@ -22,10 +21,10 @@ var mysqlKind = kind{
 	dialect: migrate.MySQL,
 	open:    openMySQL,
 	in: func(migrate.Schema) openers {
-		return openers{opens(mysql.Open, mysqlinspect.New), opensOwn(mysql.OpenOwnTable, mysqlinspect.NewOwnTable), opensInbox(mysql.OpenInbox)}
+		return openers{opens(mysql.Open, mysql.Inspect), opensOwn(mysql.OpenOwnTable, mysql.InspectOwnTable), opensInbox(mysql.OpenInbox)}
 	},
 
-	inboxDiagnose: mysqlinspect.DiagnoseInbox,
+	inboxDiagnose: mysql.DiagnoseInbox,
 
 	inClear: mysqlInClear, mendClear: "add tls=true, or ssl-ca=FILE",
 }

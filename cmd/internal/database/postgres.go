@@ -13,7 +13,6 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/jmoiron/sqlx"
 
-	"github.com/twoqueue/twoqueue/bridge/inspect/postgresinspect"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 )
@@ -23,10 +22,10 @@ var postgresKind = kind{
 	open:    openPostgres,
 	in: func(schema migrate.Schema) openers {
 		s := postgres.Schema(schema)
-		return openers{opens(s.Open, postgresinspect.New), opensOwn(s.OpenOwnTable, postgresinspect.NewOwnTable), opensInbox(s.OpenInbox)}
+		return openers{opens(s.Open, postgres.Inspect), opensOwn(s.OpenOwnTable, postgres.InspectOwnTable), opensInbox(s.OpenInbox)}
 	},
 
-	inboxDiagnose: postgresinspect.DiagnoseInbox,
+	inboxDiagnose: postgres.DiagnoseInbox,
 
 	inClear: postgresInClear, mendClear: "add sslmode=verify-full",
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/jmoiron/sqlx"
 	_ "modernc.org/sqlite" // driver
 
-	"github.com/twoqueue/twoqueue/bridge/inspect/sqliteinspect"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/sqlite"
 )
@@ -20,10 +19,10 @@ var sqliteKind = kind{
 	dialect: migrate.SQLite,
 	open:    openSQLite,
 	in: func(migrate.Schema) openers {
-		return openers{opens(sqlite.Open, sqliteinspect.New), opensOwn(sqlite.OpenOwnTable, sqliteinspect.NewOwnTable), opensInbox(sqlite.OpenInbox)}
+		return openers{opens(sqlite.Open, sqlite.Inspect), opensOwn(sqlite.OpenOwnTable, sqlite.InspectOwnTable), opensInbox(sqlite.OpenInbox)}
 	},
 
-	inboxDiagnose: sqliteinspect.DiagnoseInbox,
+	inboxDiagnose: sqlite.DiagnoseInbox,
 }
 
 // sqliteSettings are the settings that every connection needs: patience with other writers, and the

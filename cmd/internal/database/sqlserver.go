@@ -16,7 +16,6 @@ import (
 	_ "github.com/microsoft/go-mssqldb/integratedauth/krb5" // authenticator=krb5
 	"github.com/microsoft/go-mssqldb/msdsn"
 
-	"github.com/twoqueue/twoqueue/bridge/inspect/sqlserverinspect"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
 )
@@ -26,10 +25,10 @@ var sqlServerKind = kind{
 	open:    openSQLServer,
 	in: func(schema migrate.Schema) openers {
 		s := sqlserver.Schema(schema)
-		return openers{opens(s.Open, sqlserverinspect.New), opensOwn(s.OpenOwnTable, sqlserverinspect.NewOwnTable), opensInbox(s.OpenInbox)}
+		return openers{opens(s.Open, sqlserver.Inspect), opensOwn(s.OpenOwnTable, sqlserver.InspectOwnTable), opensInbox(s.OpenInbox)}
 	},
 
-	inboxDiagnose: sqlserverinspect.DiagnoseInbox,
+	inboxDiagnose: sqlserver.DiagnoseInbox,
 
 	inClear: sqlServerInClear, mendClear: "remove encrypt and TrustServerCertificate",
 }

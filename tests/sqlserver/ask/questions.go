@@ -16,7 +16,6 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/inspect/sqlserverinspect"
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
 )
 
@@ -340,7 +339,7 @@ func carried(ctx context.Context, w *world) (string, error) {
 
 // delayed runs the statements on single rows that other questions leave out.
 func delayed(ctx context.Context, w *world) (string, error) {
-	inspector := sqlserverinspect.New(w.ledger)
+	inspector := sqlserver.Inspect(w.ledger)
 	later := func() driver.Entry {
 		return driver.Entry{ID: newID(), Message: []byte("m"), Unpublished: true, NotBefore: time.Now().Add(time.Hour).Truncate(time.Millisecond)}
 	}
@@ -379,7 +378,7 @@ func delayed(ctx context.Context, w *world) (string, error) {
 
 // whole runs the statements that no key bounds.
 func whole(ctx context.Context, w *world) (string, error) {
-	inspector := sqlserverinspect.New(w.ledger)
+	inspector := sqlserver.Inspect(w.ledger)
 	orphan := newID()
 	if err := w.in(ctx, func(tx bridge.Tx) error { return w.ledger.Record(ctx, tx, driver.Plain(orphan)) }); err != nil {
 		return err.Error(), nil
@@ -390,7 +389,7 @@ func whole(ctx context.Context, w *world) (string, error) {
 	_, list := inspector.CarriedRows(ctx, 10)
 	_, countDelayed := inspector.CountDelayed(ctx, 10)
 	_, listDelayed := inspector.DelayedRows(ctx, 10)
-	_, inbox := sqlserverinspect.DiagnoseInbox(ctx, w.db)
+	_, inbox := sqlserver.DiagnoseInbox(ctx, w.db)
 	_, transactions := inspector.OpenTransactions(ctx, 0, 10)
 	if err := errors.Join(older, sweep, count, list, countDelayed, listDelayed, inbox, transactions); err != nil {
 		return err.Error(), nil
@@ -439,7 +438,7 @@ func twoTakersOf(consumer string) func(ctx context.Context, w *world) (string, e
 
 func holders(ctx context.Context, w *world) (string, error) {
 	return w.whileOpen(ctx, func(id uuid.UUID, _ func() error) (string, error) {
-		found, err := sqlserverinspect.New(w.ledger).Holders(ctx, id)
+		found, err := sqlserver.Inspect(w.ledger).Holders(ctx, id)
 		if err != nil {
 			return "", err
 		}

@@ -6,7 +6,7 @@ import (
 	"io"
 	"strings"
 
-	"github.com/twoqueue/twoqueue/bridge/inspect/sqlserverinspect"
+	"github.com/twoqueue/twoqueue/bridge/sqlserver"
 )
 
 // table holds the answers, by mode and question.
@@ -46,7 +46,7 @@ func (t *table) describe(ctx context.Context, w *world) {
 	if err := w.db.QueryRowContext(ctx, "SELECT @@VERSION").Scan(&version); err == nil {
 		all = append(all, strings.Join(strings.Fields(version), " "))
 	}
-	findings, err := sqlserverinspect.New(w.ledger).Diagnose(ctx)
+	findings, err := sqlserver.Inspect(w.ledger).Diagnose(ctx)
 	if err != nil {
 		all = append(all, "doctor: "+err.Error())
 	}

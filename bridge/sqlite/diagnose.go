@@ -1,4 +1,4 @@
-package sqliteinspect
+package sqlite
 
 import (
 	"context"
@@ -19,8 +19,8 @@ const (
 
 	synchronous = `SELECT synchronous FROM pragma_synchronous`
 
-	// The values of PRAGMA synchronous.
-	full = 2
+	// synchronousFull is the value of PRAGMA synchronous = full.
+	synchronousFull = 2
 
 	// shortBusy is how many milliseconds a statement should wait for other writers.
 	shortBusy = 1000
@@ -83,7 +83,7 @@ func DiagnoseInbox(ctx context.Context, db *sql.DB) ([]inspect.Finding, error) {
 
 // durability judges the value of PRAGMA synchronous.
 func durability(d *inspection.Findings, synchronous int, done, others string) {
-	d.Expect(inspection.CheckDurable, synchronous >= full, "synchronous is full", inspect.Error,
+	d.Expect(inspection.CheckDurable, synchronous >= synchronousFull, "synchronous is full", inspect.Error,
 		fmt.Sprintf("synchronous is %s: a crash of the machine can undo a transaction whose message was %s", levelName(synchronous), done),
 		fmt.Sprintf("open every connection with PRAGMA synchronous = full, also in the %s", others))
 }

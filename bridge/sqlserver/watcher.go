@@ -1,4 +1,4 @@
-package sqlserverinspect
+package sqlserver
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
 )
 
-// The views show other sessions only to logins with the right to see them (see package sqlserver).
+// The views show other sessions only to logins with the right to see them (see the package comment).
 // Times there are in the server's own time zone. A settle also waits for a session without a
 // transaction of its own in the views.
 const (
@@ -61,7 +61,7 @@ func (i *Inspector) Holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder
 
 // seen calls ask, and returns nothing if the login may not see other sessions.
 func seen(ctx context.Context, ask func(ctx context.Context) ([]inspect.Holder, error)) (found []inspect.Holder, err error) {
-	err = mssql.Try(ctx, func(ctx context.Context) (err error) {
+	err = try(ctx, func(ctx context.Context) (err error) {
 		found, err = ask(ctx)
 		return err
 	})
@@ -129,7 +129,7 @@ func (i *Inspector) list(ctx context.Context, q sqlx.QueryerContext, query strin
 			Session: fmt.Sprint(r.Session), Login: r.Login, Program: r.Program, Host: r.Host, State: r.Status,
 			Statement: inspection.Cut(strings.TrimSpace(r.Statement)),
 		}
-		if h.Since, err = mssql.ParseTime(r.Since); err != nil {
+		if h.Since, err = parseTime(r.Since); err != nil {
 			return nil, fmt.Errorf("read the time of a transaction: %w", err)
 		}
 		if r.WaitsFor > 0 {

@@ -1,4 +1,4 @@
-package postgresinspect
+package postgres
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package sqliteinspect
+package sqlite
 
 import (
 	"fmt"

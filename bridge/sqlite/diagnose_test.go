@@ -1,44 +1,19 @@
-package sqliteinspect_test
+package sqlite_test
 
 import (
 	"context"
-	"database/sql"
-	"path/filepath"
 	"testing"
-
-	_ "modernc.org/sqlite"
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
-	"github.com/twoqueue/twoqueue/bridge/inspect/sqliteinspect"
 	"github.com/twoqueue/twoqueue/bridge/ledgertest"
-	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/sqlite"
 )
 
-// newLedger opens the ledger in a new file, over connections with these options.
-func newLedger(t *testing.T, options string) *sqlite.Ledger {
-	t.Helper()
-	db, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "ledger.db")+"?_pragma=journal_mode(wal)&_pragma=busy_timeout(120000)&"+options)
-	must(t, err)
-	t.Cleanup(func() { must(t, db.Close()) })
-	must(t, migrate.Ledger(t.Context(), db, migrate.SQLite))
-	ledger, err := sqlite.Open(t.Context(), db)
-	must(t, err)
-	return ledger
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func TestAHealthyFileIsWell(t *testing.T) {
-	ledger := newLedger(t, "")
-	ledgertest.Well(t, sqliteinspect.New(ledger))
-	ledgertest.ReadsCarried(t, ledger, sqliteinspect.New(ledger), nil)
+	_, ledger := newLedger(t, "")
+	ledgertest.Well(t, sqlite.Inspect(ledger))
+	ledgertest.ReadsCarried(t, ledger, sqlite.Inspect(ledger), nil)
 }
 
 // Each case is found by its check.
@@ -63,27 +38,27 @@ func TestDiagnose(t *testing.T) {
 			check: "carried messages", level: inspect.Warning, says: "past their stage time: 1;"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ledger := newLedger(t, c.options)
+			_, ledger := newLedger(t, c.options)
 			for _, statement := range c.statements {
 				_, err := ledger.DB().ExecContext(t.Context(), statement)
 				must(t, err)
 			}
 			ledger.DB().SetMaxOpenConns(c.pool)
-			ledgertest.Finds(t, sqliteinspect.New(ledger), c.check, c.level, c.says)
+			ledgertest.Finds(t, sqlite.Inspect(ledger), c.check, c.level, c.says)
 		})
 	}
 }
 
 func TestAnOwnTableIsDiagnosed(t *testing.T) {
-	ledger := newLedger(t, "")
+	_, ledger := newLedger(t, "")
 	_, err := ledger.DB().ExecContext(t.Context(), "CREATE TABLE orders (id TEXT PRIMARY KEY)")
 	must(t, err)
 	own, err := sqlite.OpenOwnTable(t.Context(), ledger.DB(), bridge.OwnTable{Table: "orders", Column: "id"})
 	must(t, err)
-	ledgertest.Well(t, sqliteinspect.NewOwnTable(own))
+	ledgertest.Well(t, sqlite.InspectOwnTable(own))
 	_, err = ledger.DB().ExecContext(t.Context(), "DROP TABLE orders")
 	must(t, err)
-	ledgertest.Finds(t, sqliteinspect.NewOwnTable(own), "ledger", inspect.Error, "orders")
+	ledgertest.Finds(t, sqlite.InspectOwnTable(own), "ledger", inspect.Error, "orders")
 }
 
 type diagnoser func(context.Context) ([]inspect.Finding, error)
@@ -98,9 +73,9 @@ func TestAReceiversCommitsAreDiagnosed(t *testing.T) {
 		"":                            {inspect.OK, "full"},
 		"_pragma=synchronous(normal)": {inspect.Error, "normal: a crash of the machine can undo a transaction whose message was acked"},
 	} {
-		db := newLedger(t, options).DB() // any table will do
+		_, ledger := newLedger(t, options) // any table will do
 		ledgertest.Finds(t, diagnoser(func(ctx context.Context) ([]inspect.Finding, error) {
-			return sqliteinspect.DiagnoseInbox(ctx, db)
+			return sqlite.DiagnoseInbox(ctx, ledger.DB())
 		}), "durability", c.level, c.says)
 	}
 }

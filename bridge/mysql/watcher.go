@@ -1,4 +1,4 @@
-package mysqlinspect
+package mysql
 
 import (
 	"context"
@@ -15,16 +15,6 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/internal/inspection"
-	"github.com/twoqueue/twoqueue/bridge/internal/mysqlserver"
-)
-
-// The numbers of errors for something that is hidden or missing.
-const (
-	unknownTable       = 1109
-	missingTableRight  = 1142
-	missingColumnRight = 1143
-	noSuchTable        = 1146
-	missingRight       = 1227
 )
 
 // A transaction without a session is a prepared one (XA) whose session has ended. trx_started is in
@@ -113,7 +103,7 @@ func list(ctx context.Context, q sqlx.QueryerContext, query string) ([]inspect.H
 		Program, Statements string `db:"-"`
 	}
 	err := sqlx.SelectContext(ctx, q, &rows, query)
-	if n := mysqlserver.Number(err); n == missingRight || n == missingTableRight {
+	if n := errorNumber(err); n == missingRight || n == missingTableRight {
 		return nil, nil
 	}
 	if err != nil || len(rows) == 0 {
@@ -172,7 +162,7 @@ func texts(ctx context.Context, q sqlx.QueryerContext, query string, sessions []
 		Text    sql.NullString
 	}
 	err := sqlx.SelectContext(ctx, q, &rows, fmt.Sprintf(query, strings.Join(sessions, ",")))
-	if err != nil && !slices.Contains([]uint64{missingRight, missingTableRight, missingColumnRight, noSuchTable, unknownTable}, mysqlserver.Number(err)) {
+	if err != nil && !slices.Contains([]uint64{missingRight, missingTableRight, missingColumnRight, noSuchTable, unknownTable}, errorNumber(err)) {
 		return nil, err
 	}
 	all := make(map[int64]string)

@@ -1,4 +1,4 @@
-package mysqlinspect
+package mysql
 
 import (
 	"context"
@@ -13,7 +13,6 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/internal/inspection"
-	"github.com/twoqueue/twoqueue/bridge/internal/mysqlserver"
 )
 
 // The queries about the server, and about the login.
@@ -91,8 +90,8 @@ func (i *Inspector) Diagnose(ctx context.Context) ([]inspect.Finding, error) {
 	return d.Findings, ctx.Err()
 }
 
-// DiagnoseInbox checks the server of a receiver's database ('Requirements' in package mysql). db
-// stays the caller's.
+// DiagnoseInbox checks the server of a receiver's database ('Requirements' in the package comment).
+// db stays the caller's.
 func DiagnoseInbox(ctx context.Context, db *sql.DB) ([]inspect.Finding, error) {
 	d := diagnosis{db: sqlx.NewDb(db, "mysql"), variables: make(map[string]string)}
 	if err := d.read(ctx); err != nil {
@@ -131,7 +130,7 @@ func (d *diagnosis) read(ctx context.Context) error {
 // isOn reports whether the server has the variable, and has it on.
 func (d *diagnosis) isOn(name string) bool {
 	value, known := d.variables[name]
-	return known && !mysqlserver.Off(value)
+	return known && !isOff(value)
 }
 
 // number returns a variable's number, 0 if there is none.
@@ -152,7 +151,7 @@ func (d *diagnosis) server() {
 	}
 	d.Expect(inspection.CheckPrimary, len(why) == 0, "the server takes writes", inspect.Error, strings.Join(why, ", "), "connect to the primary")
 	several := d.isOn("wsrep_on")
-	if mode, known := d.variables["group_replication_single_primary_mode"]; known && mysqlserver.Off(mode) {
+	if mode, known := d.variables["group_replication_single_primary_mode"]; known && isOff(mode) {
 		several = true
 	}
 	d.Expect("one writing node", !several, "no cluster of several writing nodes found", inspect.Error,
@@ -215,8 +214,8 @@ func (d *diagnosis) durability(done string) {
 
 const checkLog = "binary log"
 
-// waitsForLog reports whether a commit is on the disk before others see it ('Durability' in package
-// mysql).
+// waitsForLog reports whether a commit is on the disk before others see it ('Durability' in the package
+// comment).
 func (d *diagnosis) waitsForLog() bool {
 	return d.isOn("log_bin") && d.variables["sync_binlog"] == "1" && d.variables["binlog_storage_engine"] == ""
 }
@@ -305,7 +304,7 @@ func (d *diagnosis) rights(ctx context.Context) error {
 		var missing []string
 		for _, r := range part.rights {
 			_, err := d.db.ExecContext(ctx, "EXPLAIN "+r.explain)
-			switch mysqlserver.Number(err) {
+			switch errorNumber(err) {
 			case missingTableRight, missingColumnRight:
 				missing = append(missing, r.name)
 			case noSuchTable: // Check reports that
@@ -323,7 +322,7 @@ func (d *diagnosis) rights(ctx context.Context) error {
 func (d *diagnosis) transactions(ctx context.Context) error {
 	var seconds sql.NullFloat64
 	err := d.db.GetContext(ctx, &seconds, oldest)
-	switch n := mysqlserver.Number(err); {
+	switch n := errorNumber(err); {
 	case n == missingRight || n == missingTableRight:
 		d.Warning(inspection.CheckWatch, "GRANT PROCESS ON *.* TO the verifier's login", "the login lacks PROCESS: holders are hidden")
 		d.Unknown(inspection.CheckOldest, "GRANT PROCESS ON *.* TO the verifier's login", err)
@@ -335,7 +334,7 @@ func (d *diagnosis) transactions(ctx context.Context) error {
 	if !isMariaDB(d.variables["version"]) { // on MariaDB information_schema has it
 		_, err = d.db.ExecContext(ctx, "EXPLAIN SELECT 1 FROM performance_schema.data_lock_waits")
 	}
-	switch n := mysqlserver.Number(err); {
+	switch n := errorNumber(err); {
 	case n == missingTableRight:
 		d.Warning(inspection.CheckWatch, "GRANT SELECT ON performance_schema.* TO the verifier's login",
 			"the login lacks SELECT ON performance_schema.data_lock_waits: holders are hidden")

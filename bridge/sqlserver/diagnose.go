@@ -1,4 +1,4 @@
-package sqlserverinspect
+package sqlserver
 
 import (
 	"context"
@@ -11,14 +11,13 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/internal/inspection"
-	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
 )
 
 // The queries about the server. Properties that it lacks are null.
 const (
 	clock = `SELECT DATEDIFF_BIG(millisecond, '19700101', SYSUTCDATETIME())`
 
-	serverState = `SELECT ` + mssql.ServerColumns + `,
+	serverState = `SELECT ` + releaseColumns + `,
 	CAST(DATABASEPROPERTYEX(DB_NAME(), 'Updateability') AS nvarchar(60)) AS updateability,
 	d.compatibility_level AS compatibility,
 	d.delayed_durability_desc AS durability,
@@ -30,9 +29,9 @@ const (
 	COALESCE((SELECT SUM(p.rows) FROM sys.partitions p WHERE p.object_id = OBJECT_ID('bridge_ledger') AND p.index_id IN (0, 1)), 0) AS row_count,
 	COALESCE((SELECT CAST(t.is_replicated AS int) FROM sys.tables t WHERE t.object_id = OBJECT_ID(@p1)), 0) AS published,
 	COALESCE((SELECT CAST(t.is_merge_published AS int) + CAST(t.is_sync_tran_subscribed AS int) FROM sys.tables t WHERE t.object_id = OBJECT_ID(@p1)), 0) AS merged
-FROM sys.databases d WHERE ` + mssql.ThisDatabase
+FROM sys.databases d WHERE ` + thisDatabase
 
-	durabilityState = `SELECT ` + mssql.ServerColumns + `, d.delayed_durability_desc AS durability FROM sys.databases d WHERE ` + mssql.ThisDatabase
+	durabilityState = `SELECT ` + releaseColumns + `, d.delayed_durability_desc AS durability FROM sys.databases d WHERE ` + thisDatabase
 
 	// These tables exist if something is published. 0x1: peer-to-peer ('syspublications',
 	// 'sysarticles').
@@ -49,7 +48,7 @@ WHERE a.objid = OBJECT_ID(@p1) AND p.options & 1 = 1`
 WHERE COALESCE(HAS_PERMS_BY_NAME(w.relation, 'OBJECT', w.name), 0) = 0`
 )
 
-// The rights in the package's documentation, as values of the statement above.
+// The rights in the package comment, as values of the statement above.
 const (
 	// The proof of an own table writes its canaries into bridge_ledger.
 	ownTableNeeds = `('bridge_ledger', 'SELECT'), ('bridge_ledger', 'INSERT'), ('bridge_ledger', 'DELETE'), ('bridge_identity', 'SELECT'), ('bridge_ledger_version', 'SELECT')`
@@ -66,11 +65,11 @@ func (i *Inspector) Diagnose(ctx context.Context) ([]inspect.Finding, error) {
 	d := diagnosis{Inspector: i}
 	d.Ledger(ctx, i.ledger)
 	for _, part := range []func(context.Context) error{d.server, d.rights, d.oldest} {
-		if err := mssql.Try(ctx, part); err != nil {
+		if err := try(ctx, part); err != nil {
 			return d.Findings, fmt.Errorf("diagnose: %w", i.on.Classify(err))
 		}
 	}
-	err := mssql.Try(ctx, func(ctx context.Context) error {
+	err := try(ctx, func(ctx context.Context) error {
 		d.Clock(ctx, i.on.DB, clock)
 		return ctx.Err()
 	})
@@ -86,7 +85,7 @@ type diagnosis struct {
 
 // properties is the result of serverState.
 type properties struct {
-	mssql.Server
+	release
 	Updateability sql.NullString
 	Compatibility int
 	Durability    sql.NullString
@@ -110,14 +109,14 @@ func (d *diagnosis) server(ctx context.Context) error {
 		peersErr = d.on.DB.GetContext(ctx, &peersAt, peers, d.on.Table)
 	}
 	d.azure, d.babelfish = p.Edition == azureDatabase, p.Babelfish
-	if err := p.Check(); err != nil {
+	if err := p.check(); err != nil {
 		d.Error(inspection.CheckVersion, "use a newer server", "%v", err)
 	} else {
 		d.OK(inspection.CheckVersion, "%s", p.Product.String)
 	}
-	d.Expect("compatibility level", p.Compatibility >= mssql.MinCompatibility, fmt.Sprint(p.Compatibility), inspect.Error,
-		fmt.Sprintf("%d, must be at least %d", p.Compatibility, mssql.MinCompatibility), "ALTER DATABASE CURRENT SET COMPATIBILITY_LEVEL")
-	d.Expect(inspection.CheckPrimary, p.Updateability.String == mssql.ReadWrite, "the server takes writes", inspect.Error,
+	d.Expect("compatibility level", p.Compatibility >= minCompatibility, fmt.Sprint(p.Compatibility), inspect.Error,
+		fmt.Sprintf("%d, must be at least %d", p.Compatibility, minCompatibility), "ALTER DATABASE CURRENT SET COMPATIBILITY_LEVEL")
+	d.Expect(inspection.CheckPrimary, p.Updateability.String == readWrite, "the server takes writes", inspect.Error,
 		fmt.Sprintf("the database is %q: a readable secondary, or read-only", p.Updateability.String),
 		"connect to the primary, without ApplicationIntent=ReadOnly")
 	durability(&d.Findings, p, "forwarded")
@@ -128,11 +127,11 @@ func (d *diagnosis) server(ctx context.Context) error {
 	return nil
 }
 
-// DiagnoseInbox checks the durability of a receiver's commits ('Requirements' in package
-// sqlserver). db stays the caller's.
+// DiagnoseInbox checks the durability of a receiver's commits ('Requirements' in the package
+// comment). db stays the caller's.
 func DiagnoseInbox(ctx context.Context, db *sql.DB) ([]inspect.Finding, error) {
 	var p properties
-	err := mssql.Try(ctx, func(ctx context.Context) error {
+	err := try(ctx, func(ctx context.Context) error {
 		return sqlx.NewDb(db, "sqlserver").GetContext(ctx, &p, durabilityState)
 	})
 	if err != nil {
@@ -149,9 +148,9 @@ func durability(d *inspection.Findings, p properties, done string) {
 		d.Unknown(inspection.CheckDurable, "check that synchronous_commit is not off in PostgreSQL", errDurabilityUnknown)
 		return
 	}
-	d.Expect(inspection.CheckDurable, p.Durability.String == mssql.Durable, "delayed durability is "+mssql.Durable, inspect.Error,
+	d.Expect(inspection.CheckDurable, p.Durability.String == durable, "delayed durability is "+durable, inspect.Error,
 		"delayed durability is "+p.Durability.String+": a crash can undo a transaction whose message was "+done,
-		"ALTER DATABASE CURRENT SET DELAYED_DURABILITY = "+mssql.Durable)
+		"ALTER DATABASE CURRENT SET DELAYED_DURABILITY = "+durable)
 }
 
 // primaries judges whether other servers write to the table, and send the rows to this one.

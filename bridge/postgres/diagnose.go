@@ -1,4 +1,4 @@
-package postgresinspect
+package postgres
 
 import (
 	"context"
@@ -61,7 +61,7 @@ WHERE NOT coalesce(CASE WHEN w.name = 'EXECUTE' THEN has_function_privilege(to_r
 	OR w.name = 'UPDATE' AND has_any_column_privilege(to_regclass(w.relation)::oid, 'UPDATE') END, false)`
 )
 
-// The rights in the documentation of package postgres, as values of the statement above.
+// The rights in the package comment, as values of the statement above.
 var (
 	verifierRights = `('bridge_ledger', 'SELECT'), ('bridge_ledger', 'INSERT'), ('bridge_ledger', 'DELETE'),
 	('bridge_identity', 'SELECT'), ('bridge_ledger_version', 'SELECT'), ('bridge_watermark', 'SELECT'),
@@ -102,7 +102,7 @@ func (i *Inspector) Diagnose(ctx context.Context) ([]inspect.Finding, error) {
 }
 
 // DiagnoseInbox checks the durability of a receiver's commits, by the settings of db's login
-// ('Requirements' in package postgres). db stays the caller's.
+// ('Requirements' in the package comment). db stays the caller's.
 func DiagnoseInbox(ctx context.Context, db *sql.DB) ([]inspect.Finding, error) {
 	d := diagnosis{db: sqlx.NewDb(db, "postgres")}
 	err := d.readSettings(ctx)

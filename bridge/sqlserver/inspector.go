@@ -1,4 +1,4 @@
-package sqlserverinspect
+package sqlserver
 
 import (
 	"context"
@@ -7,9 +7,10 @@ import (
 	"github.com/google/uuid"
 	"github.com/jmoiron/sqlx"
 
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/internal/inspection"
-	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
+	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
 // The rows that carry messages. $past is the hints by which a statement skips locked rows. It is
@@ -34,7 +35,7 @@ SELECT TOP (@p1) ` + carriedColumns + `, INDEX (bridge_ledger_stage_at)) WHERE l
 SET LOCK_TIMEOUT 1000;
 SELECT ` + carriedColumns + `, FORCESEEK) WHERE l.id = CAST(@p1 AS uniqueidentifier) AND l.stage_at IS NOT NULL`
 
-	// The index is filtered, so its condition is repeated: see package sqlserver.
+	// The index is filtered, so its condition is repeated: see the package comment.
 	delayed = `, INDEX (bridge_ledger_stage_at)) WHERE l.stage_at IS NOT NULL AND l.stage_at > sysutcdatetime() AND l.stage_at <= l.recorded_at`
 
 	countDelayed = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
@@ -55,6 +56,31 @@ SET NOCOUNT OFF;
 UPDATE l SET recorded_at = @now, stage_at = @now FROM bridge_ledger l WITH (READCOMMITTEDLOCK, ROWLOCK, FORCESEEK)
 WHERE l.id = CAST(@p1 AS uniqueidentifier) AND l.stage_at <= l.recorded_at AND l.stage_at > @now`
 )
+
+// An Inspector inspects a ledger. It implements inspect.Diagnoser, inspect.Watcher,
+// inspect.CarriedReader and inspect.Advancer.
+type Inspector struct {
+	ledger driver.Ledger // the inspected ledger
+	on     portable.Watched
+}
+
+var (
+	_ inspect.Diagnoser     = (*Inspector)(nil)
+	_ inspect.Watcher       = (*Inspector)(nil)
+	_ inspect.CarriedReader = (*Inspector)(nil)
+	_ inspect.Advancer      = (*Inspector)(nil)
+)
+
+// Inspect returns the inspector of a ledger.
+func Inspect(ledger *Ledger) *Inspector {
+	return &Inspector{ledger, portable.WatchedOf(&ledger.Ledger)}
+}
+
+// InspectOwnTable returns the inspector of a ledger on a table of the application's own. Its
+// Diagnose leaves out carried messages and orphans: there are none.
+func InspectOwnTable(ledger *OwnLedger) *Inspector {
+	return &Inspector{ledger, portable.WatchedOf(ledger.Ledger)}
+}
 
 // CountCarried reads the index on the stage time, up to limit rows.
 func (i *Inspector) CountCarried(ctx context.Context, limit int) (int, error) {
@@ -98,10 +124,10 @@ func (i *Inspector) carried() inspection.Carried {
 		CountWaiting: read(countDelayed), Waiting: read(delayedRows), MakeDue: advance,
 		ID: func(id uuid.UUID) any { return id.String() },
 		Ask: func(ctx context.Context, ask func(context.Context, sqlx.QueryerContext) error) error {
-			return mssql.Try(ctx, func(ctx context.Context) error { return ask(ctx, i.on.DB) })
+			return try(ctx, func(ctx context.Context) error { return ask(ctx, i.on.DB) })
 		},
 		Change: func(ctx context.Context, change func(context.Context, sqlx.ExecerContext) error) error {
-			return mssql.Try(ctx, func(ctx context.Context) error { return change(ctx, i.on.DB) })
+			return try(ctx, func(ctx context.Context) error { return change(ctx, i.on.DB) })
 		},
 	}
 }

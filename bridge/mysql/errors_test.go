@@ -1,4 +1,4 @@
-package mysqlserver_test
+package mysql
 
 import (
 	"context"
@@ -8,8 +8,6 @@ import (
 	"testing"
 
 	driver "github.com/go-sql-driver/mysql"
-
-	"github.com/twoqueue/twoqueue/bridge/internal/mysqlserver"
 )
 
 // The number is found by the name of a field: this test must fail if a driver renames it.
@@ -28,7 +26,7 @@ func TestErrorsAreRecognizedByTheDriversNumber(t *testing.T) {
 		"embedding":      {wrapper{errors.New("x")}, 0},
 		"embedding none": {wrapper{}, 0},
 	} {
-		if got := mysqlserver.Number(c.err); got != c.want {
+		if got := errorNumber(c.err); got != c.want {
 			t.Errorf("%s: %d, must be %d", name, got, c.want)
 		}
 	}

@@ -1,12 +1,14 @@
-package sqliteinspect
+package sqlite
 
 import (
 	"context"
 
 	"github.com/google/uuid"
 
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/internal/inspection"
+	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
 // The rows that carry messages. The statements read the last commit.
@@ -19,7 +21,6 @@ FROM bridge_ledger`
 	carriedRows = carriedColumns + ` WHERE stage_at IS NOT NULL ORDER BY stage_at, id LIMIT ?`
 	carriedRow  = carriedColumns + ` WHERE id = ? AND stage_at IS NOT NULL`
 
-	now     = `CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)`
 	delayed = ` WHERE stage_at > ` + now + ` AND stage_at <= recorded_at * 1000 ORDER BY stage_at, id LIMIT ?`
 
 	countDelayed = `SELECT count(*) FROM (SELECT 1 FROM bridge_ledger` + delayed + `)`
@@ -29,6 +30,30 @@ FROM bridge_ledger`
 	advance = `UPDATE bridge_ledger SET recorded_at = (` + now + ` + 999) / 1000, stage_at = ` + now + `
 WHERE id = ? AND stage_at <= recorded_at * 1000 AND stage_at > ` + now
 )
+
+// An Inspector inspects a ledger. It implements inspect.Diagnoser, inspect.CarriedReader and
+// inspect.Advancer.
+type Inspector struct {
+	ledger driver.Ledger // the inspected ledger
+	on     portable.Watched
+}
+
+var (
+	_ inspect.Diagnoser     = (*Inspector)(nil)
+	_ inspect.CarriedReader = (*Inspector)(nil)
+	_ inspect.Advancer      = (*Inspector)(nil)
+)
+
+// Inspect returns the inspector of a ledger.
+func Inspect(ledger *Ledger) *Inspector {
+	return &Inspector{ledger, portable.WatchedOf(&ledger.Ledger)}
+}
+
+// InspectOwnTable returns the inspector of a ledger on a table of the application's own. Its
+// Diagnose leaves out carried messages and orphans: there are none.
+func InspectOwnTable(ledger *OwnLedger) *Inspector {
+	return &Inspector{ledger, portable.WatchedOf(ledger.Ledger)}
+}
 
 // CountCarried reads the index on the stage time, up to limit rows.
 func (i *Inspector) CountCarried(ctx context.Context, limit int) (int, error) {

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package sqliteinspect
+package sqlite
 
 import (
 	"errors"

@@ -1,12 +1,14 @@
-package postgresinspect
+package postgres
 
 import (
 	"context"
 
 	"github.com/google/uuid"
 
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/internal/inspection"
+	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
 // The rows that carry messages.
@@ -30,6 +32,31 @@ FROM bridge_ledger`
 	advance = `UPDATE bridge_ledger SET recorded_at = t, stage_at = t FROM clock_timestamp() AS t
 WHERE id = $1::text::uuid AND stage_at <= recorded_at AND stage_at > t`
 )
+
+// An Inspector inspects a ledger. It implements inspect.Diagnoser, inspect.Watcher,
+// inspect.CarriedReader and inspect.Advancer.
+type Inspector struct {
+	ledger driver.Ledger // the inspected ledger
+	on     portable.Watched
+}
+
+var (
+	_ inspect.Diagnoser     = (*Inspector)(nil)
+	_ inspect.Watcher       = (*Inspector)(nil)
+	_ inspect.CarriedReader = (*Inspector)(nil)
+	_ inspect.Advancer      = (*Inspector)(nil)
+)
+
+// Inspect returns the inspector of a ledger.
+func Inspect(ledger *Ledger) *Inspector {
+	return &Inspector{ledger, portable.WatchedOf(&ledger.Ledger)}
+}
+
+// InspectOwnTable returns the inspector of a ledger on a table of the application's own. Its
+// Diagnose leaves out carried messages and orphans: there are none.
+func InspectOwnTable(ledger *OwnLedger) *Inspector {
+	return &Inspector{ledger, portable.WatchedOf(ledger.Ledger)}
+}
 
 // CountCarried reads the index on the stage time, up to limit rows.
 func (i *Inspector) CountCarried(ctx context.Context, limit int) (int, error) {
