@@ -11,10 +11,10 @@ import (
 
 // The errors of this module. Compare with errors.Is.
 var (
-	// ErrDuplicateID: a committed transaction has put this ID into the ledger, or one call got it
-	// twice. Roll back; another attempt with the same ID fails until that message is forwarded and
-	// its row deleted. So the ledger finds some repetitions but not all; the receiver's inbox
-	// finds all.
+	// ErrDuplicateID: a committed transaction has put this ID into the ledger, or it was given twice
+	// in one call. Roll back. Another attempt with the same ID fails until the first message is
+	// forwarded and its row deleted. After that the ledger finds no repetition; the receiver's inbox
+	// does.
 	ErrDuplicateID = errors.New("message ID is recorded already")
 
 	// ErrOtherLedger: this database holds another ledger than the one that was opened, or none.
@@ -56,9 +56,9 @@ var (
 
 	// ErrReadOnly: the transaction is read-only. It was begun so (sql.TxOptions.ReadOnly), or by a
 	// setting of the login or the connection (PostgreSQL: default_transaction_read_only; MySQL and
-	// MariaDB: transaction_read_only, tx_read_only). On a PostgreSQL standby every transaction is
-	// read-only, and the error is ErrNotPrimary; it is ErrReadOnly if the ledger's pool has no free
-	// connection within a second to find that out.
+	// MariaDB: transaction_read_only, tx_read_only). On a PostgreSQL standby, where every
+	// transaction is read-only, the error is ErrNotPrimary, unless the ledger's pool has no free
+	// connection within a second to find out.
 	ErrReadOnly = errors.New("transaction is read-only; begin it read-write, on the primary")
 
 	// ErrProof: the database does not make a lookup wait for an open transaction, so no verifier
@@ -85,7 +85,7 @@ var (
 	ErrURL = errors.New("broker URL is not usable")
 
 	// ErrCredentials: the broker refuses the user, the password or the virtual host. RabbitMQ
-	// refuses a password by closing the connection without a word. So a broker that goes away at
+	// refuses a password by closing the connection without a reason, so a broker that goes away at
 	// that moment looks the same.
 	ErrCredentials = errors.New("broker refuses the login")
 

@@ -11,21 +11,23 @@ import (
 )
 
 // A Message is the message that the receiver will see, and its target. A sender (wire.Encode)
-// refuses a message that cannot be sent with ErrInvalidMessage, before anything has happened. Such
-// a message has no target; a name or short property of more than 255 bytes; headers and properties
-// of more than 64 KiB together, or more than 1000 headers; headers that AMQP or amqp091-go cannot
-// carry, or that begin with x-bridge-; a CC or BCC that is no list of strings; a MessageId that
-// differs from ID; an expiration that is no number of milliseconds or is more than ten years; the
-// reply-to amq.rabbitmq.reply-to, or a target of that name (Target.DirectReply); an order key that
-// is too long, contains a NUL, or comes with a priority; or a NotBefore that comes with an order
-// key or is too late.
+// refuses a message with ErrInvalidMessage, before anything has happened, if it has
+//   - no target, or a name or short property of more than 255 bytes
+//   - headers and properties of more than 64 KiB together, more than 1000 headers, or headers that
+//     AMQP or amqp091-go cannot carry or that begin with x-bridge-
+//   - a CC or BCC that is no list of strings
+//   - a MessageId that differs from ID
+//   - an expiration that is no number of milliseconds or is more than ten years
+//   - the reply-to amq.rabbitmq.reply-to, or a target of that name (Target.DirectReply)
+//   - an order key that is too long, contains a NUL, or comes with a priority
+//   - a NotBefore that comes with an order key or is too late
 type Message struct {
 	// ID names the message for ever: it is the row in the ledger, the message-id at the
 	// receiver and the receiver's idempotency key. If it is zero, the sender makes a UUIDv7.
 	//
-	// An ID that the caller gives must always name the same content. After a rolled-back
-	// attempt the broker may still hold the first copy. If the ID is then committed with other
-	// content, the verifier may forward the first copy.
+	// An ID that the caller gives must always name the same content. After a rolled-back attempt the
+	// broker may still hold that attempt's copy, and the verifier may forward it once the ID is
+	// committed, even with other content.
 	ID uuid.UUID
 
 	// Exchange and RoutingKey are the target. The empty Exchange is the default

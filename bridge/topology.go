@@ -22,42 +22,43 @@ const deliveryLimit = 1_000_000
 // A Topology is the staging queue and the queues beside it.
 type Topology struct {
 	// Queue is the staging queue's name. Required, at most 200 bytes. A ledger whose rows carry
-	// messages needs exactly one unordered staging queue. Several staging queues on one ledger
-	// need senders with CarryNever: the verifiers of one queue would stage carried rows of the
-	// other queue's senders in their own queue, and a verifier whose allow-list does not permit
-	// the target leaves the row, but has moved its stage time on, by up to 10 minutes.
+	// messages needs exactly one unordered staging queue: verifiers of a second queue would stage
+	// rows of the first queue's senders in their own queue. If their allow-list did not permit the
+	// target they would leave the row, after moving its stage time on by up to 10 minutes. So
+	// several staging queues on one ledger need senders with CarryNever.
 	Queue string
 	// Exchange is a direct exchange of the bridge's own, to which senders publish, such as
-	// "twoqueue.stage": at most 255 bytes, and no name that begins with "amq.". The staging queue
-	// and the ordered queues are bound to it, each with its name as the key, and no other queue. A
-	// sender whose login may write to this exchange and to no other reaches only these queues.
-	// Senders and verifiers must agree on it. Empty: the default exchange, whose right reaches
-	// every queue of the virtual host.
+	// "twoqueue.stage": at most 255 bytes, and no name that begins with "amq.". Only the staging
+	// queue and the ordered queues are bound to it, each with its name as the key. So a sender whose
+	// login may write to this exchange alone reaches no other queue. Senders and verifiers must
+	// agree on the name. Empty: the default exchange, whose right reaches every queue of the virtual
+	// host.
 	Exchange string
 	// Classic declares classic queues instead of quorum queues. They are only as safe as one node,
 	// and RabbitMQ confirms a message in them before an fsync (RabbitMQ's blog of 2025-01-17). If
-	// the host crashes, committed messages that wait in them can be lost, except carried messages.
-	// So an application whose senders all have sender.CarryAlways, and send no order keys, may
-	// choose classic queues. With up to 8 transactions at once they delivered 1.1 to 1.2 times as
-	// many messages a second as quorum queues, with 128 only 0.8 times (tests/bench, scenario
-	// classic). A carried message lost from the queue arrives some seconds late, when a verifier
-	// has staged it from its row. Then only the dead queue can lose messages: it is a classic queue
-	// too, and a message in it has no row any more.
+	// the host crashes, committed messages that wait in them can be lost, except carried ones, which
+	// arrive some seconds late, when a verifier has staged them from their rows. So classic queues
+	// suit an application whose senders all have sender.CarryAlways and send no order keys. Only its
+	// dead queue can then lose messages: it is a classic queue too, and a message in it has no row
+	// any more. With up to 8 transactions at once classic queues delivered 1.1 to 1.2 times as many
+	// messages a second as quorum queues, with 128 only 0.8 times (tests/bench, scenario classic).
 	Classic bool
 	// Audit is how many copies of the latest dropped messages (rolled back, or forwarded before)
 	// the audit queue keeps. 0: no audit queue, and no copies.
 	Audit int
-	// OrderedShards is the number of ordered queues, for messages with an order key: at most 256.
-	// 0: none, and no such message can be sent. All messages of one key are in the same queue. Each
-	// queue has one active consumer. With more queues, an open transaction that fills a verifier's
-	// room holds up fewer keys. RabbitMQ does not balance the active consumers: the verifier that
-	// starts first gets all ordered queues, and the others take them over when it ends. Each queue
-	// takes memory in a verifier: a message larger than the queue's share of MaxBytes is held in
-	// addition. One or two queues carry nearly as much as the staging queue; more carry less, as
-	// senders' groups are smaller (tests/bench, scenario ordered). Senders and verifiers must agree
-	// on the number. Change it only while the ordered queues are empty and no sender publishes to
-	// them. Otherwise keys that move to another queue lose their order, and messages stay behind in
-	// queues that are no longer counted.
+	// OrderedShards is the number of ordered queues, for messages with an order key: at most 256. 0:
+	// none, and no such message can be sent. All messages of one key are in the same queue, which
+	// has one active consumer. RabbitMQ does not balance the active consumers: the verifier that
+	// starts first gets all ordered queues, and the others take them over when it ends.
+	//
+	// One or two queues carry nearly as much as the staging queue; more carry less, as senders'
+	// groups are smaller (tests/bench, scenario ordered). With more queues, an open transaction that
+	// fills a verifier's room holds up fewer keys, but each queue takes memory in a verifier: a
+	// message larger than the queue's share of MaxBytes is held in addition.
+	//
+	// Senders and verifiers must agree on the number. Change it only while the ordered queues are
+	// empty and no sender publishes to them. Otherwise keys that move to another queue lose their
+	// order, and messages stay behind in queues that are no longer counted.
 	OrderedShards int
 }
 

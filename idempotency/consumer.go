@@ -99,20 +99,21 @@ type ConsumerOptions struct {
 	// Default: none.
 	Key func(d amqp.Delivery) string
 
-	// Prefetch is how many messages the broker delivers before they are acked. Messages without a free
-	// worker wait here, while the broker's consumer timeout runs (30 minutes unless changed). At least
-	// Workers, in a batch consumer times the size of a batch. Default: four times that (at most
-	// 65,535), so the workers do not wait for the broker, nor for one busy key. Options.Hold's default
-	// is short enough for it. With a Key, many failing messages of one key may together reach the
-	// timeout; then the session ends, and they come again.
+	// Prefetch is how many messages the broker delivers before they are acked. Messages without a
+	// free worker wait here, while the broker's consumer timeout runs (30 minutes unless changed).
+	// With a Key, many failing messages of one key may together reach the timeout; then the session
+	// ends, and they come again. The least is Workers, in a batch consumer Workers times the size of
+	// a batch. Default: four times the least (at most 65,535), so that workers wait neither for the
+	// broker nor for one busy key; Options.Hold's default is short enough for it.
 	Prefetch int
 
-	// MaxBytes bounds the memory of the held messages, in bytes. Messages without room go back to the
-	// queue when half of it is free. A larger message is held alone. The messages of a handler that
-	// has run for a minute no longer count, so a handler that hangs keeps no other message out: the
-	// messages of up to Workers handlers may be held in addition. Messages that wait for such a
-	// handler's Key do count. If they need more than half of MaxBytes, others may wait with them until
-	// the broker's consumer timeout ends the session. Default 64 MiB.
+	// MaxBytes bounds the memory of the held messages, in bytes. Messages without room go back to
+	// the queue when half of MaxBytes is free. A larger message is held alone. The messages of a
+	// handler that has run for a minute no longer count, so that a handler that hangs keeps no other
+	// message out: the messages of up to Workers handlers may be held in addition. But messages that
+	// wait for the Key of such a handler do count. If they need more than half of MaxBytes, other
+	// messages may have to wait until the broker's consumer timeout ends the session. Default 64
+	// MiB.
 	MaxBytes int
 
 	// Drain is how long handlers may go on after Run's context or their session has ended. Then their

@@ -23,22 +23,25 @@ type Options struct {
 	// same in all senders and verifiers. 0: there are none, and a message with an order key is
 	// bridge.ErrInvalidMessage.
 	OrderedShards int
-	// Timeout bounds one staging: waiting for a connection, publishing, waiting for the confirms.
-	// Messages that gather behind others have the full Timeout after these are done, so their
-	// transaction waits for twice Timeout at most. A transaction that sends messages both with and
-	// without order keys waits for four times Timeout at most, since the messages without a key come
-	// after. If the messages of one call for an ordered queue do not fit into one group, other
-	// transactions' groups may go between, and each group takes twice Timeout at most; if the queue is
-	// overloaded, such a transaction fails first. The database transaction is open meanwhile. The
-	// statement that records does not count. For messages that are staged early the time begins with
-	// StageTx, and the caller's time until Wait does not count. Default 5 s. A context that ends
-	// earlier counts.
+	// Timeout bounds one staging, while the database transaction is open: waiting for a connection,
+	// publishing, waiting for the confirms, but not the statement that records. Messages that gather
+	// behind others have the full Timeout after these are done, so a transaction waits for at most
+	//
+	//	twice Timeout       in general
+	//	four times Timeout  if it sends messages with and without order keys: those
+	//	                    without a key come after
+	//	twice Timeout for   if the messages of one call for an ordered queue do not fit
+	//	each group          into one group, since other transactions' groups may go between.
+	//	                    On an overloaded queue such a transaction fails first
+	//
+	// For messages that are staged early the time begins with StageTx, and the caller's time until
+	// Wait does not count. A context that ends earlier counts. Default 5 s.
 	Timeout time.Duration
-	// MaxMessageBytes is the largest accepted body; a larger one is bridge.ErrInvalidMessage. It must
-	// not exceed the broker's max_message_size: the broker closes the channel of a sender that
-	// publishes more. Unless Carry is CarryNever, it must also not exceed the largest value of the
-	// database (driver.Entry), since in an outage messages of every size are carried. Default 16 MiB,
-	// as in RabbitMQ 4; 3.x accepts 128 MiB.
+	// MaxMessageBytes is the largest accepted body; a larger one is bridge.ErrInvalidMessage. It
+	// must not exceed the broker's max_message_size: the broker closes the channel of a sender that
+	// publishes more. Nor may it exceed the largest value of the database (driver.Entry), unless
+	// Carry is CarryNever: in an outage messages of every size are carried. Default 16 MiB, as in
+	// RabbitMQ 4; 3.x accepts 128 MiB.
 	MaxMessageBytes int
 	// GroupMessages is how many messages of concurrent transactions may travel to the staging
 	// queue as one group, while earlier ones wait for their confirms. Messages of more than 8
@@ -46,16 +49,14 @@ type Options struct {
 	// its transactions fail. Default and maximum 1000; 1 stages every message alone.
 	GroupMessages int
 	// Carry selects the messages that are carried: a message's row in the ledger holds a copy of it,
-	// so the commit does not wait for the broker ('Carrying' in the package comment). Messages with an
-	// order key are never carried: in an outage their transaction fails, at once if the broker is
-	// known to be out and Carry is not CarryNever. Carrying needs bridge_ledger: on a ledger of an own
-	// table CarrySmall carries nothing, and New refuses CarryOnOutage and CarryAlways. Default
-	// CarrySmall.
+	// so the commit does not wait for the broker ('Carrying' and 'When the broker is out' in the
+	// package comment). Messages with an order key are never carried. On a ledger of an own table
+	// CarrySmall carries nothing, and New refuses CarryOnOutage and CarryAlways. Default CarrySmall.
 	Carry Carry
 	// CarryBytes is the largest message that CarrySmall carries: body, properties and headers as
-	// stored in the row (wire.EncodeRecord). Default 8 KiB: with 8 transactions at once on PostgreSQL,
-	// carrying takes longer than the confirm from 16 KiB on; on MariaDB it does not up to 32 KiB
-	// (tests/bench, scenario sizes).
+	// stored in the row (wire.EncodeRecord). Default 8 KiB. With 8 transactions at once, carrying
+	// took longer than waiting for the confirm from 16 KiB on with PostgreSQL, and at no size up to
+	// 32 KiB with MariaDB (tests/bench, scenario sizes).
 	CarryBytes int
 	// CarryPendingBytes bounds the memory of carried messages without a confirm. Beyond it a message
 	// is not published: only its row is written, and a verifier stages it. A message that is larger

@@ -20,76 +20,74 @@ type Options struct {
 	// Topology names the staging queue. Default Queue: "twoqueue".
 	Topology bridge.Topology
 
-	// Prefetch is how many staged messages a verifier holds at once; together with MaxBytes it bounds
-	// its memory. Half of them may wait, for an open transaction or for a target that takes nothing.
-	// Further messages, and messages that have waited longer than Patience, go to the waiting queue.
-	// In addition a verifier holds messages of the waiting queue, half of Prefetch but at least
-	// twenty, and 500 of each ordered queue. If the waiting queue has more messages, these take turns.
-	// With a smaller Prefetch a message waits longer for its turn, and the turns cost the broker work.
-	// Default 3000.
+	// Prefetch is how many messages of the staging queue a verifier holds at once; together with
+	// MaxBytes it bounds its memory. Half of them may wait, for an open transaction or for a target
+	// that takes nothing. Further ones, and messages that have waited longer than Patience, go to
+	// the waiting queue. The verifier holds half of Prefetch, but at least 20, of that queue in
+	// addition, and 500 of each ordered queue. Further messages of the waiting queue take turns: the
+	// smaller Prefetch is, the longer a message waits for its turn and the more the turns cost the
+	// broker. Default 3000.
 	Prefetch int
-	// HoldKeys decides about a committed message with an order key that would go to the dead queue
-	// (not-allowed, refused, unroutable, full). By default it goes there, and its key goes on. With
-	// HoldKeys it stays in its ordered queue and holds its key, and the log says so, until the cause
-	// is fixed. An unroutable or nacked message is retried; the others are looked at again after
-	// HandBack, or by the next session. Delete its row in the ledger to have the message dropped then.
-	// A verifier with HoldKeys cannot see the messages that another verifier holds, so it sweeps
-	// orphans only if it has received a message from every ordered queue.
+	// HoldKeys keeps a committed message with an order key that would go to the dead queue
+	// (not-allowed, refused, unroutable, full) in its ordered queue, where it holds its key until
+	// the cause is fixed. The log says so. By default the message goes to the dead queue, and its
+	// key goes on. A held message that is unroutable or nacked is retried; any other is looked at
+	// again after HandBack, or by the next session, and dropped then if you have deleted its row in
+	// the ledger. With HoldKeys a verifier sweeps orphans only if it has received a message from
+	// every ordered queue, since it cannot see the messages that other verifiers hold.
 	HoldKeys bool
 	// MaxBytes is how many bytes of memory a verifier uses for messages at once: their bodies, their
-	// decoded headers, which may take fifty times their bytes on the wire, and 2 KiB for each message.
-	// The staging queue has three quarters, the waiting queue one. With ordered queues, the staging
-	// queue has two quarters, the waiting queue one, and the ordered queues share one. A message, or a
-	// group of messages, that exceeds its queue's share is held only alone. The broker may deliver
-	// more messages, up to the prefetches. The verifier discards the content of such messages at once,
-	// but keeps them unacked. When there is room they are delivered again: the verifier hands them
-	// back to the staging or waiting queue; an ordered queue delivers all its unfinished messages
-	// again, over a new channel. Default 256 MiB.
+	// decoded headers, which may take fifty times their bytes on the wire, and 2 KiB for each
+	// message. The shares are 3/4 for the staging queue and 1/4 for the waiting queue; with ordered
+	// queues 2/4, 1/4, and 1/4 for all of these. A message or group that exceeds its queue's share
+	// is held alone. If the broker delivers more than there is room for, the verifier discards the
+	// content, keeps the message unacked, and gets it again when there is room: from the staging and
+	// the waiting queue by handing it back, from an ordered queue with all its unfinished messages,
+	// over a new channel. Default 256 MiB.
 	MaxBytes int
 	// Patience is how long a message from the staging queue waits before it is moved to the
 	// waiting queue. Each move costs the broker a message, so set Patience above the time that
 	// transactions usually take. Default 2 s.
 	Patience time.Duration
 	// HandBack is how long a message is held before it is set aside, whatever it waits for. If it
-	// cannot be set aside either, because nothing can be published or the waiting queue takes nothing,
-	// it goes back to its queue after another half of HandBack (or of ConfirmTimeout, if that is
-	// longer), and comes again. A message that is being published alone takes up to ConfirmTimeout
-	// more. The sum must be shorter than the broker's consumer timeout (30 minutes by default):
-	// otherwise the timeout ends sessions, and an ordered queue may lose its order on RabbitMQ 4.3. An
-	// ordered queue's messages go back after HandBack, ConfirmTimeout and a second, since the verifier
-	// waits for messages on their way. Default 10 min.
+	// cannot be set aside either, because nothing can be published or the waiting queue takes
+	// nothing, it goes back to its queue after another half of HandBack (or of ConfirmTimeout, if
+	// that is longer), and comes again. A message that is being published alone takes up to
+	// ConfirmTimeout more. Messages of an ordered queue go back after HandBack, ConfirmTimeout and a
+	// second, since the verifier waits for messages on their way. All of that must be shorter than
+	// the broker's consumer timeout (30 minutes by default). Otherwise the timeout ends sessions,
+	// and on RabbitMQ 4.3 an ordered queue may lose its order. Default 10 min.
 	HandBack time.Duration
 
 	// Settlers is the number of lookups that wait at the same time, each on a separate database
 	// connection (see Connections). Default 16.
 	Settlers int
-	// SettleWait bounds one waiting lookup; the server ends it. A longer one keeps its connection from
-	// the messages of other transactions for longer, a shorter one queries the database more often. If
-	// HandBack is shorter, HandBack counts instead. Default 1 s.
+	// SettleWait bounds one waiting lookup; the server ends it. The longer it is, the longer a
+	// lookup keeps its connection from the messages of other transactions; the shorter, the more
+	// often the database is queried. If HandBack is shorter, HandBack counts instead. Default 1 s.
 	SettleWait time.Duration
 
-	// Allow lists the targets that may be forwarded to; a committed message for any other goes to the
-	// dead queue. If it is empty, every target is allowed (cmd/verifier refuses that). Then a login
-	// that may write to the staging queue, and has a committed ID, reaches every exchange that the
-	// verifier's login may write to. A ledger on a bridge.OwnTable requires Allow, because its rows
-	// stay and many parties have their IDs; {"*", "*"} allows every target.
+	// Allow lists the targets to which messages are forwarded; a committed message for another
+	// target goes to the dead queue. If Allow is empty, every target is allowed: a login that may
+	// write to the staging queue, and has a committed ID, then reaches every exchange that the
+	// verifier's login may write to. So cmd/verifier refuses an empty list. A ledger on a
+	// bridge.OwnTable refuses it too, because its rows stay and many parties have their IDs; {"*",
+	// "*"} allows every target.
 	//
-	// The verifier's own queues are no targets, neither by the default exchange nor by
-	// Topology.Exchange. But if one of them is bound to another exchange that is allowed, a message
-	// for that exchange reaches it: bind none.
+	// The verifier's own queues are never targets, by the default exchange or by Topology.Exchange.
+	// Bind none of them to another allowed exchange: messages for that exchange would reach it.
 	Allow []Allow
 
 	// Unroutable is how long a message whose target does not exist is retried before it goes to the
-	// dead queue. Messages with an order key go one after the other; for them the time counts for
-	// which the target has been missing. Default 1 min.
+	// dead queue. For messages with an order key, which go one after the other, it is how long the
+	// target has been missing. Default 1 min.
 	Unroutable time.Duration
-	// Copies is the largest number of times that a message is published to a target behind an exchange
-	// that nacks it. A nack means that one of the exchange's queues is full, without naming it: each
-	// attempt may give the other queues another copy. The pauses between the attempts grow from 1 s to
-	// 2 min; the default takes about 10 min. Then the message goes to the dead queue; with HoldKeys, a
-	// message with an order key is published again, without a bound. Other messages for the target do
-	// not wait. A queue that is a target itself, by the default exchange, has no other queues beside
-	// it: it is retried without a bound. At most 65535. Default 10.
+	// Copies is how many times a message is published to an exchange that nacks it, before it goes
+	// to the dead queue. The nack means that one of the exchange's queues is full, and does not name
+	// it: each attempt may give the other queues another copy. The pauses between the attempts grow
+	// from 1 s to 2 min. Other messages for the target do not wait. Retried without a bound are a
+	// message for a queue by the default exchange, which has no other queues, and with HoldKeys a
+	// message with an order key. At most 65535. Default 10, which takes about 10 min.
 	Copies int
 	// ConfirmTimeout is how long a forwarded message may stay unconfirmed before
 	// its target counts as stuck. Default 10 s.
@@ -99,11 +97,11 @@ type Options struct {
 	// Default 10 s.
 	Drain time.Duration
 
-	// SweepAge is the age from which a row of the ledger counts as an orphan, whose message is gone
-	// from the queues. Orphans are removed when the queues are empty. SweepAge must exceed the longest
-	// time between a message's staging and its forwarding, with the longest transaction and the
-	// longest outage. If a row is removed too early, its message goes to the dead queue ('The sweep'
-	// in package driver). At least an hour; negative: no sweep. Default 7 days.
+	// SweepAge is the age at which a row of the ledger without a message counts as an orphan, and is
+	// removed when the queues are empty. It must exceed the longest time between a message's staging
+	// and its forwarding, with the longest transaction and the longest outage. If a row is removed
+	// too early, its message goes to the dead queue ('The sweep' in package driver). At least an
+	// hour; negative: no sweep. Default 7 days.
 	SweepAge time.Duration
 
 	// Watcher finds out whose open transaction a message waits for, for the log, as far as the login

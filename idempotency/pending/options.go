@@ -17,19 +17,19 @@ import (
 // Queues, DeadLetterExchange, DeadLetter and HandBack is required. The zero value of each other
 // field means its default. New returns an error that names an invalid field.
 type Options struct {
-	// EffectTimeout is how long an effect of AtMostOnce may take, from before its row is written; then
-	// its context ends. If the database confirms the row only after this time, the effect is not
-	// begun. After twice this time without a result it is doubtful. It must be below Hold. A delivery
-	// is kept at most for the sum of both, and 10 seconds to record the end; so the broker's consumer
-	// timeout must be longer. If a stop ends the process before an effect has ended, the effect is in
-	// doubt: let ConsumerOptions.Drain be longer than EffectTimeout. Default 1 minute, or half of Hold
-	// if that is less.
+	// EffectTimeout is how long an effect of AtMostOnce may take. The time begins before the
+	// effect's row is written; at its end the effect's context ends. If the database confirms the
+	// row only after this time, the effect is not begun. Without a result after twice this time the
+	// effect is doubtful. EffectTimeout must be below Hold, and the broker's consumer timeout above
+	// the sum of both and 10 seconds, for which a delivery may be kept. If a stop ends the process
+	// before an effect has ended, the effect is in doubt: let ConsumerOptions.Drain be longer than
+	// EffectTimeout. Default 1 minute, or half of Hold if that is less.
 	EffectTimeout time.Duration
 
-	// FindOut finds out for Resume whether a doubtful message's effect was done, if the outside system
-	// can be asked. It is called again after 10 seconds, or MaxDelay if that is less, for as long as
-	// the verdict is Unknown or there is an error. It must not return NotDoneYet while the effect may
-	// still come. It must end: Resume does nothing else meanwhile. Default nil: an operator decides.
+	// FindOut asks the outside system whether a doubtful message's effect was done. Resume calls it,
+	// and waits for it. After an error, and while the verdict is Unknown, Resume calls it again
+	// after 10 seconds, or MaxDelay if that is less. FindOut must not return NotDoneYet while the
+	// effect may still come. Default nil: an operator decides.
 	FindOut func(ctx context.Context, m Message) (Verdict, error)
 
 	// Lease is how long a worker of Work may take for one attempt. Then its handler's context
