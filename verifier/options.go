@@ -31,10 +31,10 @@ type Options struct {
 	// HoldKeys keeps a committed message with an order key that would go to the dead queue
 	// (not-allowed, refused, unroutable, full) in its ordered queue, where it holds its key until
 	// the cause is fixed. The log says so. By default the message goes to the dead queue, and its
-	// key goes on. A held message that is unroutable or nacked is retried; any other is looked at
-	// again after HandBack, or by the next session, and dropped then if you have deleted its row in
-	// the ledger. With HoldKeys a verifier sweeps orphans only if it has received a message from
-	// every ordered queue, since it cannot see the messages that other verifiers hold.
+	// key goes on. A message that is unroutable or nacked is retried. Any other is looked at again
+	// after HandBack, or by the next session, and dropped then if you have deleted its row in the
+	// ledger. With HoldKeys a verifier sweeps orphans only if it has received a message from every
+	// ordered queue, since it cannot see the messages that other verifiers hold.
 	HoldKeys bool
 	// MaxBytes is how many bytes of memory a verifier uses for messages at once: their bodies, their
 	// decoded headers, which may take fifty times their bytes on the wire, and 2 KiB for each

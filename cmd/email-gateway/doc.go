@@ -30,10 +30,10 @@
 //  4. email_gateway: the result
 //  5. the inbox: done
 //
-// If a gateway dies in between, the next one reads the row of email_gateway. Without 'sending' nothing
-// was sent, and it sends the e-mail. With 'sent' it only tells the inbox. With 'sending' the e-mail is
-// doubtful. If the database did not take step 4 and did take step 5, the row still says 'sending'
-// although the e-mail was sent: settle corrects the row later.
+// If a gateway dies in between, the next one reads the row of email_gateway. If there is no
+// 'sending', nothing was sent, and it sends the e-mail. If the row says 'sent', it only completes
+// step 5. If the row says 'sending', the e-mail is doubtful. If step 4 failed and step 5 did not,
+// the row says 'sending' although the e-mail was sent: settle corrects the row later.
 //
 // An e-mail is also doubtful if the connection ends between its last line, the line with a dot, and
 // the mail server's answer: package transport has the table.
@@ -42,16 +42,16 @@
 // 'sent' refuses it. So of two runs of one e-mail only one sends, and a gateway that was frozen and
 // taken for dead sends nothing twice.
 //
-// A doubtful e-mail is not sent again before an operator decides: doubtful list, then doubtful sent or
-// doubtful retry. The mail server's log may show the e-mail's Message-ID, which is the message's ID
-// with the sender's domain. It is the same when the e-mail is sent again, so that some mail servers
-// and mailboxes drop the second one.
+// A doubtful e-mail is not sent again before an operator decides: doubtful list, then doubtful sent
+// or doubtful retry. The mail server's log may show the e-mail's Message-ID: the message's ID with
+// the sender's domain. A retry has the same Message-ID, so some mail servers and mailboxes drop the
+// second e-mail.
 //
 // # Stored data
 //
-// The table email_gateway has one row for each message: its ID, the recipients' addresses, the status,
-// the attempts, the last error and the times. A row is kept for EMAIL_RETENTION, and for as long as
-// the inbox is not done with the message. The e-mail itself is only in queues, unless it was in
-// doubt: then the inbox keeps it until it is sent, or an operator has marked it as sent. Logs and
+// The table email_gateway has one row for each message: its ID, the recipients' addresses, the
+// status, the attempts, the last error and the times. A row is kept for EMAIL_RETENTION, and for as
+// long as the inbox is not done with the message. The e-mail itself is only in queues. If it was in
+// doubt, the inbox keeps it too, until it is sent or an operator has marked it as sent. Logs and
 // metrics contain only an e-mail's message ID.
 package main
