@@ -1,6 +1,6 @@
-// Package watermillbridge joins Watermill (github.com/ThreeDotsLabs/watermill) to the bridge: a
-// message.Publisher that sends in an SQL transaction, and a message.Subscriber whose handlers work in
-// one. It is a module of its own, so that only programs that use Watermill inherit it.
+// Package watermillbridge joins Watermill (github.com/ThreeDotsLabs/watermill) to the bridge. Its
+// message.Publisher sends in an SQL transaction. Each handler of its message.Subscriber works in a
+// transaction too. It is a module of its own, so that only programs that use Watermill inherit it.
 //
 //	publisher := watermillbridge.NewPublisher(nil)
 //	err := s.InTx(ctx, db, nil, func(tx *sender.Tx) error { // s is a *sender.Sender

@@ -1,6 +1,6 @@
 // Package wire defines the format of a staged message in the staging queue, in the row that carries
-// it, and in the dead queue. It is for senders in other languages, and for tools that read these
-// queues. An application in Go does not need it: package sender stages, package verifier reads.
+// it, and in the dead queue. Senders in other languages and tools that read these queues need it.
+// An application in Go does not: package sender stages, package verifier reads.
 //
 // The folder testdata/vectors has test vectors for senders in other languages. Its README describes
 // them. The folder sender/python of the repository has a sender that passes them.
@@ -15,9 +15,9 @@
 // BINARY(16) with the bytes in the UUID's order. Insert id only: the columns message and stage_at
 // stay NULL, and recorded_at has a default.
 //
-// The row and x-bridge-ledger must belong together, also if a connection reaches another database
-// than the last one did. So let the INSERT select from bridge_identity WHERE identity is the one
-// that the message has, and fail unless it inserts one row:
+// The row must be in the ledger that the message's x-bridge-ledger names, even if a connection
+// reaches another database than the last one did. So let the INSERT select the identity, and fail
+// unless it inserts one row:
 //
 //	INSERT INTO bridge_ledger (id) SELECT :id FROM bridge_identity WHERE identity = :ledger
 //
@@ -32,19 +32,20 @@
 //	             sender stages the message too, recorded_at plus a second. Otherwise
 //	             equal to recorded_at, which means that no copy exists
 //
-// A delayed message is not staged by its sender. Both recorded_at and stage_at are its due time, or
-// the database's present time if that is later. On SQLite recorded_at is rounded up to the second.
-// The record's x-bridge-staged-at is that time too. For a message that is neither delayed nor
-// staged by its sender, stage_at on SQLite is a whole second, recorded_at times 1000.
+// Set both message and stage_at, or neither. If only message is set, no verifier ever stages the
+// message from its row, and the sweep deletes the row as an orphan. If only stage_at is set, the
+// row has no message to stage, and no sweep deletes it.
 //
-// Both message and stage_at must be set, or neither. If only message is set, no verifier ever
-// stages the message from its row, and the sweep deletes the row as an orphan. If only stage_at is
-// set, the row has no message to stage, and no sweep deletes it.
+// Read the database's clock once, in one statement, for both times. They are UTC where their type
+// has no zone. On SQLite recorded_at is in seconds and stage_at in milliseconds since 1970; if the
+// sender does not stage the message, stage_at is a whole second there, recorded_at times 1000.
 //
-// Unless the message is delayed, both times must come from one reading of the database's clock, in
-// one statement. They are UTC where their type has no zone. On SQLite recorded_at is in seconds and
-// stage_at in milliseconds since 1970. The column claimed_by on MySQL stays NULL. Only verifiers
-// change a row, and bridgectl delayed now, which sets both times to the database's present time.
+// A delayed message is not staged by its sender. Its recorded_at and stage_at are its due time, or
+// the database's present time if that is later; on SQLite recorded_at is rounded up to the second.
+// The record's x-bridge-staged-at is that time too.
+//
+// The column claimed_by on MySQL stays NULL. Only verifiers change a row, and the command bridgectl
+// delayed now, which sets both times to the database's present time.
 //
 // Stage the message although the row carries it, unless the broker is away: a verifier's session
 // drops no message until it has found the row of a message that a sender staged (rule 6 of package
@@ -67,7 +68,8 @@
 //	                      name of a queue
 //	delivery-mode         2; a confirm of a transient message promises nothing
 //
-// The verifier cannot check delivery-mode in time.
+// The verifier cannot check delivery-mode: by the time it reads the message, a transient one may be
+// lost.
 //
 // The broker would act on the following properties while the message is in the staging queue. So
 // they travel as headers, and the verifier restores them:
@@ -84,18 +86,25 @@
 //
 // Everything else stays in its place: body, content-type and content-encoding, correlation-id,
 // reply-to (except direct reply-to, which is no target either), timestamp, type, app-id, headers of
-// any AMQP type, trace context. Other names that begin with x-bridge- are reserved. The verifier
-// removes them, and the headers that queues add (x-death, x-delivery-count and the like).
+// any AMQP type, trace context. All other headers whose names begin with x-bridge- are reserved.
+// The verifier removes them, and also the headers that queues add (x-death, x-delivery-count and
+// the like).
 //
 // The receiver's headers and properties together, with the message-id and without user-id, may have
-// at most 64 KiB. The frame counts as 64 bytes and the table of headers as 4. Each text property
-// counts as its bytes; the others are in the 64. Each header counts as its name and 1, and its
-// value: strings, bytes, tables and lists as 5 and their content, all other types as 16. At most
-// 1000 headers are allowed, not counting headers inside tables. A table or list in the headers may
-// have at most 8192 elements, and the nesting may be at most 32 deep. amqp091-go reads no more: a
-// larger delivery ends the connection of each consumer that uses the library alone, at each
-// delivery. On a bridge.Connection, which verifiers and bridgectl use, the record of such a message
-// arrives in its place ([Unreadable]), and the verifier dead-letters it as malformed.
+// at most 64 KiB, the sum of
+//
+//	64                         for the frame and the properties that are no texts
+//	its bytes                  for each text property
+//	4                          for the table of headers
+//	the bytes of its name + 1  for each header, and in addition for its value
+//	5 + the content            if the value is a string, bytes, a table or a list
+//	16                         if it has another type
+//
+// At most 1000 headers are allowed, not counting headers inside tables. A table or list in the
+// headers may have at most 8192 elements, and the nesting may be at most 32 deep. amqp091-go reads
+// no more: a larger delivery ends the connection of each consumer that uses the library alone, at
+// each delivery. On a bridge.Connection, which verifiers and bridgectl use, the record of such a
+// message arrives in its place ([Unreadable]), and the verifier dead-letters it as malformed.
 //
 // A staged message is published with the staging queue's name as routing key, mandatory, on a
 // channel in confirm mode. It goes to the verifiers' exchange (bridge.Topology.Exchange,
@@ -104,10 +113,10 @@
 // must also roll back at a nack (the queue is full), if the channel or the connection closes, and
 // if no confirm comes in time, except for a message that its row carries.
 //
-// The header x-bridge-staged-at, a 64-bit integer (type l; any other type counts as missing), is
-// the time at which the sender received the message from its caller, before it recorded the ID, in
-// ms since 1970. It is needed if the ID is no UUIDv7 of that moment. Without it a verifier cannot
-// distinguish a swept row from a rollback ('The sweep' in package driver).
+// The header x-bridge-staged-at is the time at which the sender received the message from its
+// caller, before it recorded the ID. It is a 64-bit integer (type l; any other type counts as
+// missing), in ms since 1970. Unless the ID is a UUIDv7 of that moment, set it: without it a
+// verifier cannot distinguish a swept row from a rollback ('The sweep' in package driver).
 //
 // The header x-bridge-carried marks a message whose row in the ledger holds a copy of it. Its value
 // has no meaning. A sender that sets it must have inserted that copy, a record (see below) that has
@@ -168,13 +177,16 @@
 //
 // # The other queues
 //
-// The waiting queue holds staged messages, alone or in groups, with 64-bit integers as headers
-// for the verifiers: x-bridge-set-aside-at (when it was put there, in ms since 1970),
-// x-bridge-unroutable-since (when its target was first found missing, in ms since 1970),
-// x-bridge-attempts (how many attempts to forward it failed), x-bridge-nacks (how often its
-// exchange has nacked it), x-bridge-nacked-at (when that was the last time, in ms since 1970) and
-// x-bridge-touched-at (when the stage time of a carried message's row was last moved on, in ms
-// since 1970).
+// The waiting queue holds staged messages, alone or in groups, with these headers for the
+// verifiers. All are 64-bit integers; times are in ms since 1970.
+//
+//	x-bridge-set-aside-at      when the message was put there
+//	x-bridge-unroutable-since  when its target was first found missing
+//	x-bridge-attempts          how many attempts to forward it failed
+//	x-bridge-nacks             how often its exchange has nacked it
+//	x-bridge-nacked-at         when it did so for the last time
+//	x-bridge-touched-at        when the stage time of a carried message's row was
+//	                           last moved on
 //
 // The staging queue and the waiting queue may hold markers, which verifiers send each other. A
 // marker has an empty body and the headers x-bridge-marker ("1"), x-bridge-ledger, and

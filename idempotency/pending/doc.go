@@ -14,18 +14,20 @@
 // # Effects outside of the database
 //
 // No protocol makes an effect outside of the database happen exactly once. idempotency.Guard.Handle
-// may repeat it. [Guard.AtMostOnce] never does: its row says 'started' before the effect begins,
-// and a receiver that finds the row later does not begin again. An operator, or Options.FindOut,
-// must then find out whether the effect happened. So the inbox keeps a row with the time, and when
-// the effect is in doubt or failed also the error and the whole message:
+// may repeat it. [Guard.AtMostOnce] never repeats it: its row says 'started' before the effect
+// begins, and a receiver that finds the row later does not begin again. Then the effect is in
+// doubt, and an operator, or Options.FindOut, must find out whether it happened. So the inbox keeps
+// the row's time, and of an effect that is in doubt or failed also the error and the whole message.
+// The row's states, and the remedy for each:
 //
 //	Started   the effect may be under way                 wait
 //	Doubtful  it may have happened                        check outside; MarkDone or Retry
 //	Ready     it did not happen, and shall                Resume does it
 //	Failed    it did not happen, in Options.Attempts      fix the cause; Retry or MarkDone
 //
-// An effect that certainly did not happen ([NotDone]) is not in doubt after the inbox has recorded
-// that. If the process dies before that commit, the row still says 'started', and becomes doubtful.
+// If an effect certainly did not happen ([NotDone]), it is not in doubt, once the inbox has
+// recorded it. If the process dies before that commit, the row still says 'started', and becomes
+// doubtful.
 //
 // # Work that takes long
 //

@@ -12,8 +12,8 @@
 //		}
 //	}
 //
-// The application gets a real *sender.Sender: it checks messages, groups, carries and fails as in
-// production. Only its ledger and its broker are in memory.
+// The application gets a real *sender.Sender, which checks messages, groups, carries and fails as
+// in production. Its ledger and its broker are in memory.
 //
 // # Which transaction
 //
