@@ -202,7 +202,8 @@ func (c *Consumer) take(s *consumerSession, d amqp.Delivery) {
 	d = wire.Restored(d)
 	leave := c.room.take(d)
 	if leave == nil {
-		c.log.Info("message requeued: ConsumerOptions.MaxBytes leaves no room for it", "message_id", d.MessageId, "bytes", len(d.Body))
+		c.log.Info("no room for the message: it returns to the queue when half of ConsumerOptions.MaxBytes is free",
+			"message_id", d.MessageId, "bytes", len(d.Body), "ends_session", s.Ordered)
 		return
 	}
 	j := &job{session: s, delivery: d, settled: settled, key: c.key(d), leave: leave}

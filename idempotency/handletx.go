@@ -21,7 +21,7 @@ import (
 // call it, not another goroutine.
 type Claim func(ctx context.Context, tx bridge.Tx) (fresh bool, err error)
 
-// lookLimit bounds the check of a claim from outside of its transaction.
+// lookLimit bounds each step of the check of a claim from outside of its transaction.
 const lookLimit = 10 * time.Second
 
 var (
@@ -98,8 +98,29 @@ func (g *Guard) attemptTx(ctx context.Context, key string, fn func(context.Conte
 }
 
 // committed reports whether a committed transaction has claimed key. It claims the key itself,
-// which waits for an open transaction that has claimed it, and rolls back.
-func (g *Guard) committed(parent context.Context, key string) (bool, error) {
+// which waits for an open transaction that has claimed it, and rolls back. A claim that gets no
+// answer proves no such transaction, because the database may be silent. So the handler is to blame
+// only if two claims get no answer, and after each of them the database does answer.
+func (g *Guard) committed(ctx context.Context, key string) (bool, error) {
+	committed, err := g.look(ctx, key)
+	if !errors.Is(err, errNoAnswer) {
+		return committed, err
+	}
+	if pingError := g.answers(ctx); pingError != nil {
+		return false, fmt.Errorf("%w: %w", err, pingError)
+	}
+	committed, err = g.look(ctx, key)
+	if errors.Is(err, errNoAnswer) && g.answers(ctx) == nil {
+		return false, engine.Failure(errNotCommitted) // another transaction still has it open
+	}
+	return committed, err
+}
+
+// errNoAnswer: a transaction began, and its claim got no answer within lookLimit.
+var errNoAnswer = errors.New("query the claim: no answer")
+
+// look makes one attempt of committed.
+func (g *Guard) look(parent context.Context, key string) (bool, error) {
 	ctx, cancel := context.WithTimeout(parent, lookLimit)
 	defer cancel()
 	var tx *sql.Tx
@@ -112,11 +133,18 @@ func (g *Guard) committed(parent context.Context, key string) (bool, error) {
 	}
 	defer tx.Rollback()
 	absent, err := g.keys.Inbox.Claim(ctx, bridge.SQL(tx), g.keys.Consumer, []string{key})
-	if ctx.Err() != nil && parent.Err() == nil {
-		return false, engine.Failure(errNotCommitted) // another transaction still has it open
-	}
-	if err != nil {
+	switch {
+	case ctx.Err() != nil && parent.Err() == nil:
+		return false, errNoAnswer
+	case err != nil:
 		return false, fmt.Errorf("query the claim: %w", err)
 	}
 	return len(absent) == 0, nil
+}
+
+// answers returns nil if the database answers on some connection within lookLimit.
+func (g *Guard) answers(parent context.Context) error {
+	ctx, cancel := context.WithTimeout(parent, lookLimit)
+	defer cancel()
+	return g.keys.Inbox.DB().PingContext(ctx)
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/idempotency"
@@ -80,6 +81,41 @@ func TestADeliveryThatIsNotCommittedIsNotAcked(t *testing.T) {
 				r.WantSaid("requeue 1")
 				r.WantRows(0, 0)
 				r.wantStats(idempotency.Stats{HandedBack: 1, FailedAttempts: 1})
+			})
+		})
+	}
+}
+
+// A database that is silent while the claim is checked is not the handler's failure, however long
+// it is silent, and the message that was handled is not dead-lettered.
+func TestASilentDatabaseIsNotTheFailureOfTheHandler(t *testing.T) {
+	for _, silence := range []time.Duration{5 * time.Second, 15 * time.Second, 25 * time.Second, 2 * time.Minute} {
+		t.Run(silence.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newReceiver(t, idempotency.Options{Attempts: 1, DeadLetterExchange: true})
+				var back time.Time
+				silent := func(ctx context.Context) error {
+					select {
+					case <-time.After(time.Until(back)):
+						return nil
+					case <-ctx.Done():
+						return ctx.Err()
+					}
+				}
+				receivertest.Must(t, r.guard.HandleTx(t.Context(), r.Delivery("m1"), func(ctx context.Context, claim idempotency.Claim) error {
+					return r.inOwnTx(ctx, claim, func(tx *sql.Tx) error {
+						receivertest.Must(t, tx.Commit())
+						back = time.Now().Add(silence)
+						r.Inbox.Before, r.Faults.OnPing = silent, silent
+						return nil
+					})
+				}))
+				r.WantSaid("ack 1")
+				r.WantRows(1, 1)
+				stats := r.guard.Stats()
+				if stats.FailedAttempts > 0 || stats.Handled+stats.Duplicates != 1 {
+					t.Errorf("stats are %+v", stats)
+				}
 			})
 		})
 	}

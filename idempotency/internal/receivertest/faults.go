@@ -27,6 +27,7 @@ type Database struct {
 	under sqldriver.Driver
 
 	OnConnect func() error                    // before a connection opens
+	OnPing    func(ctx context.Context) error // before a ping
 	OnCommit  func(commit func() error) error // replaces a commit; an error kills the connection
 
 	mu   sync.Mutex
@@ -91,6 +92,11 @@ func (c *faultyConn) Ping(ctx context.Context) error {
 	if c.dead.Load() {
 		return sqldriver.ErrBadConn
 	}
+	if c.of.OnPing != nil {
+		if err := c.of.OnPing(ctx); err != nil {
+			return err
+		}
+	}
 	return c.sqliteConn.Ping(ctx)
 }
 
@@ -144,6 +150,7 @@ type Inbox struct {
 	*sqlite.Inbox
 	Failures atomic.Int32                    // how many calls are still to fail
 	OnClaim  func(ctx context.Context) error // replaces a claim
+	Before   func(ctx context.Context) error // called before a claim
 	OnRemove func()                          // called before a pending message is removed
 	Refused  string                          // the database refuses claims with this key, and still answers
 	Held     string                          // another transaction has claimed this key, and does not end
@@ -171,6 +178,11 @@ func (i *Inbox) Claim(ctx context.Context, tx bridge.Tx, consumer string, keys [
 	}
 	if i.OnClaim != nil {
 		return nil, i.OnClaim(ctx)
+	}
+	if i.Before != nil {
+		if err := i.Before(ctx); err != nil {
+			return nil, err
+		}
 	}
 	if i.Refused != "" && slices.Contains(keys, i.Refused) {
 		return nil, ErrRefused
