@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -72,4 +73,36 @@ func TestADatabaseThatStaysAwayHandsTheMessageBack(t *testing.T) {
 			t.Errorf("tried %d times in an hour", tries)
 		}
 	})
+}
+
+// A message whose handler loses the connection each time is given up if other messages are handled
+// meanwhile. If none is, the database may be away.
+func TestALostConnectionCountsOnlyWhileOtherMessagesAreHandled(t *testing.T) {
+	for name, c := range map[string]struct {
+		others bool
+		want   idempotency.Stats
+	}{
+		"others are handled":    {true, idempotency.Stats{DeadLettered: 1, HandedBack: 3, FailedAttempts: 3, Handled: 3}},
+		"no others are handled": {false, idempotency.Stats{HandedBack: 20}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				// One attempt per delivery.
+				r := newReceiver(t, idempotency.Options{DeadLetterExchange: true, Attempts: 3, Hold: time.Second, MinDelay: time.Minute, MaxDelay: time.Minute})
+				for n := range c.want.HandedBack + c.want.DeadLettered {
+					err := r.guard.Handle(t.Context(), r.DB, r.Delivery("m1"), func(ctx context.Context, tx *sql.Tx) error {
+						r.Faults.KillAll()
+						return receivertest.PlaceOrder("m1")(ctx, tx)
+					})
+					if err == nil {
+						break // given up
+					}
+					if c.others {
+						receivertest.Must(t, r.guard.Handle(t.Context(), r.DB, r.Delivery(fmt.Sprint("other ", n)), receivertest.PlaceOrder("o")))
+					}
+				}
+				r.wantStats(c.want)
+			})
+		})
+	}
 }

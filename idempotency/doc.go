@@ -101,9 +101,14 @@
 // in place, with pauses of at most 10 seconds, until Options.Hold ends, and hands the message back.
 //
 // A handler that loses the connection each time, for example by a statement too large for the
-// server, looks like a failure of the database. Its message comes again until the queue's delivery
-// limit ends it, and from RabbitMQ 4.3 on, where a hand-back does not count towards that limit,
-// perhaps for ever. Stats.HandedBack then grows, and FailedAttempts does not.
+// server, looks like a failure of the database. So a lost connection counts if the Guard has handled
+// other messages since this message's previous lost connection: then the database works. In an
+// outage no message is handled, and none is given up. While no other messages come, the message is
+// handed back whenever Options.Hold ends. Before RabbitMQ 4.3, and in an ordered Consumer, the
+// queue's delivery limit ends this. From 4.3 on a hand-back does not count towards that limit, and
+// the message comes again until other messages come. Stats.HandedBack then grows once per Hold
+// (twoqueue_receiver_deliveries_total with the outcome handed_back, of package metrics), and
+// FailedAttempts does not.
 //
 // A message whose key (Options.Key; by default its ID) is empty, longer than 255 bytes, not UTF-8, or
 // has a NUL byte, is dead-lettered without an attempt. So is a message that cannot be read.

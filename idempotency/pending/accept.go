@@ -79,8 +79,10 @@ type Handler func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error
 // An error or a panic of fn is a failed attempt. The message is tried again after a pause that
 // grows from Options.MinDelay to Options.MaxDelay. After Options.Attempts, or backoff.Permanent, it
 // is Failed, with its error, and waits for an operator (List, Retry, MarkDone). An attempt that
-// failed because of the database or the end of ctx does not count. An attempt in which the process
-// died counts, so a message that kills its workers ends as Failed too.
+// failed because of the database or the end of ctx does not count; an attempt that lost its
+// connection follows the rule of package idempotency. An attempt whose fn runs for longer than
+// Options.Lease counts. An attempt in which the process died, or recorded no result before the lease
+// was over, counts, so a message that kills its workers ends as Failed too.
 //
 // When ctx ends, Work begins no other message. The current attempt may go on for Options.Drain.
 // Then it is rolled back, and another worker may take its message.
@@ -138,6 +140,7 @@ func (g *Guard) work(ctx context.Context, db *sql.DB, taken time.Time, mine driv
 	leased, cancel := context.WithDeadlineCause(draining, taken.Add(g.opts.Lease), errLeaseOver)
 	defer cancel()
 	last := mine.Attempts >= g.keys.Opts.Attempts
+	late := false // fn has returned after the lease; otherwise only the database can be late
 	_, err = g.keys.InTx(engine.WithAttempt(leased, mine.Attempts, last), db, func(ctx context.Context, tx *sql.Tx) (engine.Outcome, error) {
 		ours, _, err := g.write(ctx, bridge.SQL(tx), mine, g.transition(mine, done, nil))
 		if err == nil && !ours {
@@ -146,11 +149,14 @@ func (g *Guard) work(ctx context.Context, db *sql.DB, taken time.Time, mine driv
 		if err != nil {
 			return engine.Unfinished, err
 		}
-		return engine.Handled, g.keys.Run(mine.Key, func() error { return fn(ctx, tx, d) })
+		err = g.keys.Run(mine.Key, func() error { return fn(ctx, tx, d) })
+		late = leased.Err() != nil
+		return engine.Handled, err
 	})
 	switch {
 	case err == nil:
 		g.keys.Count.Handled.Add(1)
+		g.keys.Forget(mine.Key)
 		return nil
 	case errors.Is(err, errLeaseLost):
 		g.keys.Log.Warn("message not handled", "message_id", mine.Key, "error", err)
@@ -160,11 +166,12 @@ func (g *Guard) work(ctx context.Context, db *sql.DB, taken time.Time, mine driv
 	// since, the record changes nothing.
 	recording, cancel := engine.Outliving(ctx, g.opts.Lease/4)
 	defer cancel()
-	if leased.Err() != nil && ctx.Err() == nil {
+	switch {
+	case ctx.Err() != nil:
+	case late:
 		_, err := g.end(recording, db, mine, failed, fmt.Errorf("%w: %w", context.Cause(leased), err))
 		return err
-	}
-	if ctx.Err() == nil && engine.IsFailure(err) {
+	case engine.IsFailure(err), leased.Err() == nil && g.keys.CountsLoss(mine.Key, err):
 		_, err := g.end(recording, db, mine, failed, err)
 		return err
 	}

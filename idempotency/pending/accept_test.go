@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"reflect"
 	"strings"
 	"sync"
@@ -239,6 +240,54 @@ func TestAFailingDatabaseDoesNotCountAgainstAStoredMessage(t *testing.T) {
 			}
 			return err
 		}
+		return placeStored(ctx, tx, d)
+	}, "nothing is left", nothing)
+	r.WantRows(1, 1)
+}
+
+// A message whose handler loses the connection each time fails if other messages are handled
+// meanwhile.
+func TestAStoredMessageThatLosesTheConnectionEachTimeFails(t *testing.T) {
+	opts := quick
+	opts.Attempts = 3
+	r := newReceiver(t, opts)
+	r.accept("poison")
+	runs := 0
+	r.work(1, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
+		if d.MessageId != "poison" {
+			return placeStored(ctx, tx, d)
+		}
+		runs++
+		r.Faults.KillAll()
+		return placeStored(ctx, tx, d)
+	}, "it is failed", func(counts map[pending.State]int64) bool {
+		if counts[pending.Failed] == 0 {
+			r.accept(fmt.Sprint("other ", runs))
+		}
+		return allFailed(counts)
+	})
+	if p := r.pending(pending.Failed); p.Key != "poison" || p.Attempts != 3 {
+		t.Errorf("after %d runs %+v is pending", runs, p)
+	}
+}
+
+// A COMMIT that gets no answer until the lease is over is not the handler's failure.
+func TestACommitThatOutlastsTheLeaseDoesNotCountAgainstAStoredMessage(t *testing.T) {
+	t.Parallel()
+	opts := quick
+	opts.Lease, opts.Attempts = time.Second, 1
+	r := newReceiver(t, opts)
+	r.accept("m1")
+	var first atomic.Pointer[context.Context] // of the first run
+	r.Faults.OnCommit = func(commit func() error) error {
+		if ctx := first.Load(); ctx != nil && (*ctx).Err() == nil {
+			<-(*ctx).Done()
+			return receivertest.ErrNetwork
+		}
+		return commit()
+	}
+	r.work(1, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
+		first.CompareAndSwap(nil, &ctx)
 		return placeStored(ctx, tx, d)
 	}, "nothing is left", nothing)
 	r.WantRows(1, 1)

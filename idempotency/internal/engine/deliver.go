@@ -56,11 +56,13 @@ func (e *Engine) tryToEnd(caller context.Context, limit time.Time, d amqp.Delive
 	}
 
 	failed, retries := e.Retried(d)
-	failed = max(failed, e.failures.take(d.MessageId))
+	known := e.failures.take(d.MessageId)
+	failed = max(failed, known.failed)
 	defer func() {
 		anew := e.Opts.HandBack && failed >= e.Opts.Attempts
 		if !anew && (errors.Is(result, ErrHandedBack) || errors.Is(result, ErrLeftUnacked)) {
-			e.failures.put(d.MessageId, failed)
+			known.failed = failed
+			e.failures.put(d.MessageId, known)
 		}
 	}()
 	delays := e.Opts.ShortDelays()
@@ -79,7 +81,7 @@ func (e *Engine) tryToEnd(caller context.Context, limit time.Time, d amqp.Delive
 			return e.Unfinished(caller, d, fmt.Errorf("%w: %w", context.Cause(caller), err))
 		}
 		var delay time.Duration
-		counted := IsFailure(err) && e.Counts(err)
+		counted := IsFailure(err) && e.Counts(err) || e.countsLoss(&known, err)
 		if counted {
 			e.Count.FailedAttempts.Add(1)
 			failed++
