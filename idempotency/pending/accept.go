@@ -92,7 +92,7 @@ func (g *Guard) Work(ctx context.Context, db *sql.DB, fn Handler) error {
 	}
 	return g.poll(ctx, func(ctx context.Context) (bool, error) {
 		taken := time.Now() // not later than the lease begins by the database's clock
-		mine, err := g.lease(ctx, db)
+		mine, err := g.take(ctx, db, leased)
 		if err != nil || mine == nil {
 			return false, err
 		}
@@ -102,30 +102,6 @@ func (g *Guard) Work(ctx context.Context, db *sql.DB, fn Handler) error {
 		}
 		return true, g.work(ctx, db, taken, *mine, fn)
 	})
-}
-
-// lease takes the message that has been due for longest, or returns nil if there is none. A message
-// whose last attempt ended without a result is failed instead.
-func (g *Guard) lease(ctx context.Context, db *sql.DB) (mine *driver.Pending, err error) {
-	err = engine.InOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) error {
-		mine, err = g.keys.Inbox.TakePending(ctx, tx, g.keys.Consumer, driver.Ready)
-		if err != nil || mine == nil {
-			return err
-		}
-		before := mine.Run
-		mine.Run = uuid.NewString()
-		if mine.Attempts >= g.keys.Opts.Attempts {
-			mine.State = driver.Failed
-			mine.Error = fmt.Sprintf("begun %d times, and not heard of since; before: %s", mine.Attempts, mine.Error)
-		} else {
-			mine.Attempts++
-		}
-		return expectChanged(g.keys.Inbox.ChangePending(ctx, tx, g.keys.Consumer, before, *mine, g.opts.Lease+g.opts.Lease/4))
-	})
-	if err != nil {
-		return nil, err
-	}
-	return mine, nil
 }
 
 // work makes one attempt at a leased message.
@@ -166,17 +142,24 @@ func (g *Guard) work(ctx context.Context, db *sql.DB, taken time.Time, mine driv
 	// since, the record changes nothing.
 	recording, cancel := engine.Outliving(ctx, g.opts.Lease/4)
 	defer cancel()
+	what, cause := interrupted, error(nil)
 	switch {
 	case ctx.Err() != nil:
 	case late:
-		_, err := g.end(recording, db, mine, failed, fmt.Errorf("%w: %w", context.Cause(leased), err))
-		return err
-	case engine.IsFailure(err), leased.Err() == nil && g.keys.CountsLoss(mine.Key, err):
-		_, err := g.end(recording, db, mine, failed, err)
-		return err
+		what, cause = failed, fmt.Errorf("%w: %w", context.Cause(leased), err)
+		if engine.IsLater(err) {
+			what = excused
+		}
+	case engine.IsFailure(err):
+		what, cause = g.blamed(err), err
+	case leased.Err() == nil && g.keys.CountsLoss(mine.Key, err):
+		what, cause = failed, err
 	}
-	_, failure := g.end(recording, db, mine, interrupted, nil)
-	return errors.Join(err, failure)
+	_, failure := g.end(recording, db, mine, what, cause)
+	if what == interrupted {
+		failure = errors.Join(err, failure)
+	}
+	return failure
 }
 
 var errLeaseOver = errors.New("handler ran for longer than Options.Lease")

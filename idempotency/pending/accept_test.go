@@ -150,7 +150,7 @@ func TestAMessageWhoseWorkerDiesIsTakenByAnother(t *testing.T) {
 		r.WantRows(want, 2)
 		if want == 2 {
 			r.wantNothingPending()
-		} else if p := r.pending(pending.Failed); !strings.Contains(p.Error, "not heard of") {
+		} else if p := r.pending(pending.Failed); !strings.Contains(p.Error, "recorded no result") {
 			t.Errorf("pending is %+v", p)
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
@@ -85,49 +84,53 @@ func (g *Guard) AtMostOnce(ctx context.Context, db *sql.DB, d amqp.Delivery, eff
 		if err != nil {
 			return engine.Unfinished, err
 		}
-		mine := driver.Pending{Key: key, State: driver.Started, Run: uuid.NewString(), Attempts: 1}
+		first := g.transition(driver.Pending{Key: key}, begun, nil)
+		mine := first.next
 		ended, started := engine.Unfinished, time.Now()
 		until, cancel, _ := engine.UntilStop(ctx) // the effect has not begun yet
 		defer cancel()
 		err = g.recordUntil(until, ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
-			ended, err = g.start(ctx, tx, &mine, message)
+			mine, ended, err = g.start(ctx, tx, first, message)
 			return err
 		})
 		if err != nil || ended != engine.Unfinished {
 			return ended, err
 		}
 		mine.Message = message
-		return g.perform(ctx, db, started, mine, effect, d, released)
+		return g.perform(ctx, db, started, mine, effect, d, func(error) event { return released })
 	})
 }
 
-// start makes mine the row of its key, or returns how the delivery ends without one. It may run
-// again after a commit whose answer was lost.
-func (g *Guard) start(ctx context.Context, tx bridge.Tx, mine *driver.Pending, message []byte) (engine.Outcome, error) {
+// start writes the row of a key whose run begins, and returns it, or how the delivery ends without
+// a run. It may run again after a commit whose answer was lost.
+func (g *Guard) start(ctx context.Context, tx bridge.Tx, first change, message []byte) (driver.Pending, engine.Outcome, error) {
+	mine := first.next
 	fresh, err := g.keys.Claim(ctx, tx, mine.Key)
 	if err != nil {
-		return engine.Unfinished, err
+		return mine, engine.Unfinished, err
 	}
 	if fresh {
 		// Without a claim a row may still exist, if the claim has been purged.
-		added, err := g.keys.Inbox.AddPending(ctx, tx, g.keys.Consumer, *mine, 2*g.opts.EffectTimeout)
+		added, err := g.keys.Inbox.AddPending(ctx, tx, g.keys.Consumer, mine, first.due)
 		if added || err != nil {
-			return engine.Unfinished, err
+			return mine, engine.Unfinished, err
 		}
 	}
 	claimed, found, err := g.keys.Inbox.LookUp(ctx, tx, g.keys.Consumer, mine.Key)
 	switch {
 	case err != nil:
-		return engine.Unfinished, err
+		return mine, engine.Unfinished, err
 	case found == nil && claimed:
-		return engine.Duplicate, nil
+		return mine, engine.Duplicate, nil
 	case found == nil:
-		return engine.Unfinished, errAgain // the row was released since the claim was refused
+		return mine, engine.Unfinished, errAgain // the row was released since the claim was refused
 	case found.Run == mine.Run:
-		return engine.Unfinished, nil
+		return *found, engine.Unfinished, nil
 	case found.State == driver.Ready:
-		mine.Attempts = found.Attempts + 1
-		return engine.Unfinished, expectChanged(g.keys.Inbox.ChangePending(ctx, tx, g.keys.Consumer, found.Run, *mine, 2*g.opts.EffectTimeout))
+		c := g.transition(*found, begun, nil)
+		c.next.Run = mine.Run // so that start recognizes the row if it runs again
+		mine, err = g.advance(ctx, tx, *found, c)
+		return mine, engine.Unfinished, err
 	case len(found.Message) == 0:
 		err = expectChanged(g.keys.Inbox.AttachMessage(ctx, tx, g.keys.Consumer, found.Key, found.Run, message))
 	}
@@ -136,21 +139,21 @@ func (g *Guard) start(ctx context.Context, tx bridge.Tx, mine *driver.Pending, m
 			"state", found.State, "since", found.Since, "error", found.Error)
 	}
 	if found.State == driver.Failed {
-		return engine.Kept, err
+		return mine, engine.Kept, err
 	}
-	return engine.Doubtful, err
+	return mine, engine.Doubtful, err
 }
 
 // errNotBegun: the effect was not begun, because the inbox answered too late.
 var errNotBegun = errors.New("the inbox answered after Options.EffectTimeout")
 
-// perform runs the effect of a started message, and records its end. notDone is the ending if the
-// effect certainly was not done.
+// perform runs the effect of a started message, and records its end. notDone returns the event
+// of an effect that certainly was not done.
 //
 // started is a time before the row was written. The database counts from the row's time, and the
 // commit may have been answered long after that: meanwhile another worker may have been allowed to
 // run the effect.
-func (g *Guard) perform(ctx context.Context, db *sql.DB, started time.Time, mine driver.Pending, effect Effect, d amqp.Delivery, notDone ending) (engine.Outcome, error) {
+func (g *Guard) perform(ctx context.Context, db *sql.DB, started time.Time, mine driver.Pending, effect Effect, d amqp.Delivery, notDone func(error) event) (engine.Outcome, error) {
 	failure := g.runEffect(context.WithoutCancel(ctx), started, mine.Key, effect, d)
 
 	// The result is recorded even if the caller wants to stop, or the effect has exceeded all limits.
@@ -160,14 +163,14 @@ func (g *Guard) perform(ctx context.Context, db *sql.DB, started time.Time, mine
 	}
 	recording, cancel := context.WithDeadlineCause(context.WithoutCancel(ctx), limit, engine.ErrHeldTooLong)
 	defer cancel()
-	how := unclear
+	what := unclear
 	switch {
 	case failure == nil:
-		how = done
+		what = done
 	case errors.As(failure, new(*notDoneError)):
-		how = notDone
+		what = notDone(failure)
 	}
-	return g.end(recording, db, mine, how, failure)
+	return g.end(recording, db, mine, what, failure)
 }
 
 // runEffect runs the effect, unless its time is over.

@@ -139,7 +139,7 @@ func wrapKey(doing, key string, err error) error {
 	return nil
 }
 
-func (g *Guard) decide(ctx context.Context, db *sql.DB, key string, how ending) error {
+func (g *Guard) decide(ctx context.Context, db *sql.DB, key string, what event) error {
 	var found *driver.Pending
 	err := engine.InOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
 		if _, err = g.keys.Inbox.DoubtOverdue(ctx, tx, g.keys.Consumer); err == nil {
@@ -155,5 +155,5 @@ func (g *Guard) decide(ctx context.Context, db *sql.DB, key string, how ending) 
 	case found.State == Started:
 		return ErrUnderWay
 	}
-	return g.resolve(ctx, db, *found, how)
+	return g.resolve(ctx, db, *found, what)
 }

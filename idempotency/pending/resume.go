@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
@@ -56,17 +54,8 @@ func (g *Guard) Resume(ctx context.Context, db *sql.DB, effect Effect) error {
 
 // resume runs the effect of one ready message, and reports whether there was one.
 func (g *Guard) resume(ctx context.Context, db *sql.DB, effect Effect) (bool, error) {
-	var mine *driver.Pending
 	started := time.Now()
-	err := engine.InOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) error {
-		found, err := g.keys.Inbox.TakePending(ctx, tx, g.keys.Consumer, driver.Ready)
-		if err != nil || found == nil {
-			return err
-		}
-		mine = &driver.Pending{Key: found.Key, State: driver.Started, Run: uuid.NewString(),
-			Attempts: found.Attempts + 1, Error: found.Error, Message: found.Message}
-		return expectChanged(g.keys.Inbox.ChangePending(ctx, tx, g.keys.Consumer, found.Run, *mine, 2*g.opts.EffectTimeout))
-	})
+	mine, err := g.take(ctx, db, begun)
 	if err != nil || mine == nil {
 		return false, err
 	}
@@ -78,7 +67,7 @@ func (g *Guard) resume(ctx context.Context, db *sql.DB, effect Effect) (bool, er
 		return true, err
 	}
 	ctx = engine.WithAttempt(ctx, mine.Attempts, mine.Attempts >= g.keys.Opts.Attempts)
-	ended, err := g.perform(ctx, db, started, *mine, effect, d, failed)
+	ended, err := g.perform(ctx, db, started, *mine, effect, d, g.blamed)
 	if err == nil {
 		g.keys.Count.Of(ended).Add(1)
 	}
@@ -95,8 +84,8 @@ func (g *Guard) ask(ctx context.Context, db *sql.DB) (bool, error) {
 		if found, err = g.keys.Inbox.TakePending(ctx, tx, g.keys.Consumer, driver.Doubtful); err != nil || found == nil {
 			return err
 		}
-		// The run stays, so that its worker may still record how the effect ended.
-		return expectChanged(g.keys.Inbox.ChangePending(ctx, tx, g.keys.Consumer, found.Run, *found, g.keys.Opts.ShortDelay()))
+		_, err = g.advance(ctx, tx, *found, g.transition(*found, asked, nil))
+		return err
 	})
 	if err != nil || found == nil {
 		return false, err

@@ -14,64 +14,115 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
 )
 
-// An ending is the end of a run of a pending message, or a doubt about it.
+// An event changes the row of a pending message:
 //
-//	done         the row is deleted
-//	released     the row and the claim are deleted, and the delivery is tried again; if another delivery
-//	             has attached the message to the row, and was acked, the row is ready after a pause
-//	unclear      the row is doubtful, with the message
-//	failed       the row is ready after a pause; after the last attempt it is failed
-//	interrupted  the row is ready at once, and the attempt does not count
-//	again        the row is ready at once, with all attempts
-type ending int
+//	event        state before    state                          due                   attempts  run
+//	begun        none, ready     started                        2 × EffectTimeout     one more  new
+//	leased       ready           ready, or failed if none left  5/4 × Lease, or now   one more  new
+//	asked        doubtful        doubtful                       short pause           same      same
+//	done         any             no row
+//	released     started         no row and no claim            the delivery goes on
+//	             ..., attached   ready                          pause                 same      new
+//	unclear      started         doubtful, with the message     now                   same      same
+//	failed       started, ready  ready, or failed if none left  pause, or now         same      new
+//	excused      started, ready  ready                          pause                 one less  new
+//	interrupted  ready           ready                          now                   one less  new
+//	again        all but started ready                          now                   0         new
+//
+// 'Attached' means that another delivery has attached the message to the row, and was acked. A
+// started row that is due becomes doubtful by DoubtOverdue, in the database. A row changes only if
+// its run is still the run that the event was decided for, so the state before is still true. An
+// unclear and an asked row keep their run, which may still record how its effect ended.
+type event int
 
 const (
-	done        ending = iota // the message is handled, its effect was done, or an operator says so
-	released                  // of AtMostOnce: its effect certainly was not done
-	unclear                   // it is unknown whether its effect was done
-	failed                    // of Work and Resume: an attempt failed
-	interrupted               // of Work: the message is not to blame for the failure
-	again                     // an operator, or FindOut, says that its effect was not done
+	begun       event = iota // of AtMostOnce and Resume: an effect begins
+	leased                   // of Work: an attempt begins
+	asked                    // of Resume: FindOut is asked
+	done                     // the message is handled, its effect was done, or an operator says so
+	released                 // of AtMostOnce: its effect certainly was not done
+	unclear                  // it is unknown whether its effect was done
+	failed                   // of Work and Resume: an attempt failed, and counts
+	excused                  // of Work and Resume: an attempt failed, and does not count
+	interrupted              // of Work: the database failed, or the worker stops
+	again                    // an operator, or FindOut, says that its effect was not done
 )
 
 // A change is the next state of a row. Only the run of the row can write it.
 type change struct {
 	remove  bool           // delete the row
 	unclaim bool           // delete the row with its claim, if no message is attached
-	next    driver.Pending // otherwise
+	next    driver.Pending // otherwise; without a message, which then stays
 	due     time.Duration  // pause from now, by the database's clock
 }
 
-// transition returns the change of mine for an ending. All transitions are defined here.
-func (g *Guard) transition(mine driver.Pending, how ending, cause error) change {
+// transition returns the change of mine by an event.
+func (g *Guard) transition(mine driver.Pending, what event, cause error) change {
 	c := change{next: driver.Pending{Key: mine.Key, State: driver.Ready, Run: uuid.NewString(), Attempts: mine.Attempts, Error: mine.Error}}
 	if cause != nil {
 		c.next.Error = cause.Error()
 	}
-	switch how {
+	switch what {
+	case begun:
+		c.next.State, c.due = driver.Started, 2*g.opts.EffectTimeout
+		c.next.Attempts++
+	case leased:
+		if mine.Attempts >= g.keys.Opts.Attempts {
+			c.next.State, c.next.Error = driver.Failed, unheard(mine)
+			break
+		}
+		c.due = g.opts.Lease + g.opts.Lease/4
+		c.next.Attempts++
+	case asked:
+		c.next.State, c.next.Run, c.due = driver.Doubtful, mine.Run, g.keys.Opts.ShortDelay()
 	case done:
 		c.remove = true
 	case released:
 		c.unclaim, c.due = true, g.keys.Opts.Delay(mine.Attempts)
 	case unclear:
-		c.next.State, c.next.Message = driver.Doubtful, mine.Message
-		c.next.Run = mine.Run // the run may still record how its effect ended
+		c.next.State, c.next.Run, c.next.Message = driver.Doubtful, mine.Run, mine.Message
 	case failed:
-		if g.keys.Counts(cause) {
-			c.due = g.keys.Opts.Delay(mine.Attempts)
-		} else {
-			c.next.Attempts--
-			c.due = engine.After(cause, g.keys.Opts.ShortDelay)
-		}
-		if c.next.Attempts >= g.keys.Opts.Attempts || engine.Permanent(cause) {
+		c.due = g.keys.Opts.Delay(mine.Attempts)
+		if mine.Attempts >= g.keys.Opts.Attempts || engine.Permanent(cause) {
 			c.next.State, c.due = driver.Failed, 0
 		}
+	case excused:
+		c.next.Attempts--
+		c.due = engine.After(cause, g.keys.Opts.ShortDelay)
 	case interrupted:
 		c.next.Attempts--
 	case again:
 		c.next.Attempts = 0
 	}
 	return c
+}
+
+// blamed returns failed, or excused if the message is not the cause.
+func (g *Guard) blamed(cause error) event {
+	if g.keys.Counts(cause) {
+		return failed
+	}
+	return excused
+}
+
+// unheard returns the error of a message whose last attempt has recorded no result.
+func unheard(mine driver.Pending) string {
+	text := fmt.Sprintf("attempt %d recorded no result: its worker died, or could not reach the database", mine.Attempts)
+	if mine.Error != "" {
+		text += "; the error before: " + mine.Error
+	}
+	return text
+}
+
+// advance writes a change of mine after which the row stays, and returns the row with its message.
+func (g *Guard) advance(ctx context.Context, tx bridge.Tx, mine driver.Pending, c change) (driver.Pending, error) {
+	found, _, err := g.write(ctx, tx, mine, c)
+	if err == nil && !found {
+		err = errAgain
+	}
+	next := c.next
+	next.Message = mine.Message
+	return next, err
 }
 
 // write writes a change of mine. It reports whether the row still belonged to that run, and whether
@@ -95,20 +146,38 @@ func (g *Guard) write(ctx context.Context, tx bridge.Tx, mine driver.Pending, c 
 	return found, found, err
 }
 
-// end records the end of a run of mine, and retries until ctx ends. It returns the outcome of the
+// take takes the ready message that has been due for longest, for an event that begins a run. It
+// returns nil if there is none.
+func (g *Guard) take(ctx context.Context, db *sql.DB, what event) (mine *driver.Pending, err error) {
+	err = engine.InOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) error {
+		found, err := g.keys.Inbox.TakePending(ctx, tx, g.keys.Consumer, driver.Ready)
+		if err != nil || found == nil {
+			return err
+		}
+		taken, err := g.advance(ctx, tx, *found, g.transition(*found, what, nil))
+		mine = &taken
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return mine, nil
+}
+
+// end records an event that ends a run of mine, and retries until ctx ends. It returns the outcome of the
 // delivery.
-func (g *Guard) end(ctx context.Context, db *sql.DB, mine driver.Pending, how ending, cause error) (engine.Outcome, error) {
-	c := g.transition(mine, how, cause)
+func (g *Guard) end(ctx context.Context, db *sql.DB, mine driver.Pending, what event, cause error) (engine.Outcome, error) {
+	c := g.transition(mine, what, cause)
 	switch {
-	case how == unclear:
+	case what == unclear:
 		g.keys.Log.Error("unknown whether the effect completed", "message_id", mine.Key, "error", cause)
-	case how == failed && c.next.State == driver.Failed:
+	case c.next.State == driver.Failed:
 		g.keys.Log.Error("message failed", "message_id", mine.Key, "attempts", mine.Attempts, "error", cause)
-	case how == failed:
+	case what == failed || what == excused:
 		g.keys.Log.Warn("attempt failed, trying again", "message_id", mine.Key,
 			"failed", c.next.Attempts, "of", g.keys.Opts.Attempts, "delay", c.due, "error", cause)
 	}
-	if how == failed && g.keys.Counts(cause) {
+	if what == failed {
 		g.keys.Count.FailedAttempts.Add(1)
 	}
 	var found, stays bool
@@ -119,14 +188,14 @@ func (g *Guard) end(ctx context.Context, db *sql.DB, mine driver.Pending, how en
 	switch {
 	case err != nil:
 		return engine.Unfinished, err
-	case how == done:
+	case what == done:
 		if !found {
 			g.keys.Log.Warn("effect completed, but its row was removed or taken over", "message_id", mine.Key)
 		}
 		return engine.Handled, nil
-	case how == unclear:
+	case what == unclear:
 		return engine.Doubtful, nil
-	case how == released && !stays:
+	case what == released && !stays:
 		return engine.Unfinished, engine.Failure(fmt.Errorf("run effect: %w", cause))
 	default:
 		return engine.Kept, nil
@@ -134,10 +203,10 @@ func (g *Guard) end(ctx context.Context, db *sql.DB, mine driver.Pending, how en
 }
 
 // resolve ends a message that no run has, unless its row has changed since it was read.
-func (g *Guard) resolve(ctx context.Context, db *sql.DB, mine driver.Pending, how ending) error {
+func (g *Guard) resolve(ctx context.Context, db *sql.DB, mine driver.Pending, what event) error {
 	var found bool
 	err := engine.InOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
-		found, _, err = g.write(ctx, tx, mine, g.transition(mine, how, nil))
+		found, _, err = g.write(ctx, tx, mine, g.transition(mine, what, nil))
 		return err
 	})
 	if err == nil && !found {
@@ -177,7 +246,7 @@ func (g *Guard) recordUntil(until, ctx context.Context, db *sql.DB, fn func(ctx 
 // errAgain ends a transaction if another one committed between two of its statements.
 var errAgain = errors.New("the message's row has changed meanwhile")
 
-// expectChanged returns an error if a change found another row than expected.
+// expectChanged returns errAgain if a statement found another row than expected.
 func expectChanged(changed bool, err error) error {
 	if err == nil && !changed {
 		return errAgain

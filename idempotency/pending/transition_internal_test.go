@@ -16,35 +16,44 @@ type steadyInbox struct{ driver.Inbox }
 
 func (steadyInbox) Transient(error) bool { return false }
 
-// Each ending of a run leads to one state. Only a doubt keeps the run, which may still end it.
-func TestEachEndingOfARunLeadsToOneState(t *testing.T) {
-	g, err := New(steadyInbox{}, "mailer", &Options{HandBack: true, Attempts: 3, Logger: slog.New(slog.DiscardHandler)})
+// Each event leads to one state. Only a doubt keeps the run, which may still end it.
+func TestEachEventLeadsToOneState(t *testing.T) {
+	g, err := New(steadyInbox{}, "mailer", &Options{HandBack: true, Attempts: 3, MinDelay: time.Second, MaxDelay: 2 * time.Second, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	refused := errors.New("no such mailbox")
+	pause := [2]time.Duration{1, 3 * time.Second}
 	for name, c := range map[string]struct {
-		how            ending
+		event          event
 		attempt        int
 		cause          error
 		remove, bare   bool
 		state          driver.State
 		attempts       int
-		pauses, itsRun bool
+		due            [2]time.Duration
+		itsRun         bool
 		message, error string
 	}{
-		"done":                       {how: done, attempt: 1, remove: true},
-		"released":                   {how: released, attempt: 2, cause: refused, bare: true, state: driver.Ready, attempts: 2, pauses: true, error: "no such mailbox"},
-		"in doubt":                   {how: unclear, attempt: 1, cause: refused, state: driver.Doubtful, attempts: 1, itsRun: true, message: "m", error: "no such mailbox"},
-		"failed":                     {how: failed, attempt: 2, cause: refused, state: driver.Ready, attempts: 2, pauses: true, error: "no such mailbox"},
-		"failed for the last time":   {how: failed, attempt: 3, cause: refused, state: driver.Failed, attempts: 3, error: "no such mailbox"},
-		"failed for good":            {how: failed, attempt: 1, cause: backoff.Permanent(refused), state: driver.Failed, attempts: 1, error: "no such mailbox"},
-		"failed without blame":       {how: failed, attempt: 3, cause: idempotency.RetryLater(refused, 0), state: driver.Ready, attempts: 2, pauses: true, error: "no such mailbox"},
-		"interrupted":                {how: interrupted, attempt: 3, state: driver.Ready, attempts: 2, error: "before"},
-		"to be tried again, decided": {how: again, attempt: 3, state: driver.Ready, attempts: 0, error: "before"},
+		"begun": {event: begun, attempt: 1, state: driver.Started, attempts: 2,
+			due: [2]time.Duration{2 * time.Minute, 2 * time.Minute}, error: "before"},
+		"leased": {event: leased, attempt: 2, state: driver.Ready, attempts: 3,
+			due: [2]time.Duration{75 * time.Second, 75 * time.Second}, error: "before"},
+		"leased without an attempt left": {event: leased, attempt: 3, state: driver.Failed, attempts: 3,
+			error: "attempt 3 recorded no result: its worker died, or could not reach the database; the error before: before"},
+		"asked":                      {event: asked, attempt: 1, state: driver.Doubtful, attempts: 1, itsRun: true, due: pause, error: "before"},
+		"done":                       {event: done, attempt: 1, remove: true},
+		"released":                   {event: released, attempt: 2, cause: refused, bare: true, state: driver.Ready, attempts: 2, due: pause, error: "no such mailbox"},
+		"in doubt":                   {event: unclear, attempt: 1, cause: refused, state: driver.Doubtful, attempts: 1, itsRun: true, message: "m", error: "no such mailbox"},
+		"failed":                     {event: failed, attempt: 2, cause: refused, state: driver.Ready, attempts: 2, due: pause, error: "no such mailbox"},
+		"failed for the last time":   {event: failed, attempt: 3, cause: refused, state: driver.Failed, attempts: 3, error: "no such mailbox"},
+		"failed for good":            {event: failed, attempt: 1, cause: backoff.Permanent(refused), state: driver.Failed, attempts: 1, error: "no such mailbox"},
+		"excused":                    {event: excused, attempt: 3, cause: idempotency.RetryLater(refused, 0), state: driver.Ready, attempts: 2, due: pause, error: "no such mailbox"},
+		"interrupted":                {event: interrupted, attempt: 3, state: driver.Ready, attempts: 2, error: "before"},
+		"to be tried again, decided": {event: again, attempt: 3, state: driver.Ready, attempts: 0, error: "before"},
 	} {
 		mine := driver.Pending{Key: "k", State: driver.Started, Run: "run", Attempts: c.attempt, Error: "before", Message: []byte("m")}
-		got := g.transition(mine, c.how, c.cause)
+		got := g.transition(mine, c.event, c.cause)
 		if got.remove != c.remove || got.unclaim != c.bare {
 			t.Errorf("%s: the row goes: %t, if it is bare: %t", name, got.remove, got.unclaim)
 		}
@@ -55,7 +64,7 @@ func TestEachEndingOfARunLeadsToOneState(t *testing.T) {
 		if next.Key != "k" || next.State != c.state || next.Attempts != c.attempts || next.Error != c.error || string(next.Message) != c.message {
 			t.Errorf("%s: next is %+v", name, next)
 		}
-		if pauses := got.due > 0; pauses != c.pauses || got.due > time.Minute*3/2 {
+		if got.due < c.due[0] || got.due > c.due[1] {
 			t.Errorf("%s: due in %v", name, got.due)
 		}
 		if (next.Run == "run") != c.itsRun {
