@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/twoqueue/twoqueue/verifier/internal/pipe"
 )
 
 // Delivery tags count from 1 on each channel and are valid only there.
@@ -72,7 +74,7 @@ func (a *acks) done(tags ...uint64) {
 		}
 	}
 	a.mu.Unlock()
-	wake(a.more)
+	pipe.Wake(a.more)
 }
 
 // handBack returns messages to their queue.
@@ -80,7 +82,7 @@ func (a *acks) handBack(tags ...uint64) {
 	a.mu.Lock()
 	a.back = append(a.back, tags...)
 	a.mu.Unlock()
-	wake(a.more)
+	pipe.Wake(a.more)
 }
 
 func (a *acks) find(tag uint64) (int, bool) {

@@ -229,7 +229,7 @@ func (s *session) endJoined(m *message, copies []*message) {
 	}
 	for _, twin := range again {
 		if s.carried.take(twin) {
-			s.arrivals.add(twin)
+			s.arrivals.Add(twin)
 		}
 	}
 	s.done(done...)

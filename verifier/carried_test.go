@@ -16,21 +16,22 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/wire"
+	"github.com/twoqueue/twoqueue/verifier/internal/forward"
+	"github.com/twoqueue/twoqueue/verifier/internal/pipe"
 )
 
 // carryingSession returns a session without servers.
 func carryingSession(ledger driver.Ledger) *session {
 	s := &session{
 		ledger: ledger, log: slog.New(slog.DiscardHandler), stats: &counters{}, jobs: newSideJobs(slog.New(slog.DiscardHandler)),
-		held: testTargets(time.Minute), arrivals: newGatherer[*message](), room: newWaitingRoom(1),
+		arrivals: pipe.NewGatherer[*message](), room: newWaitingRoom(1),
 		staging: newConsumer("twoqueue", 3000, 64<<20, time.Hour, nil), waiting: newConsumer("twoqueue.waiting", 1500, 64<<20, time.Hour, nil),
-		carried: newCarriedSet(3000, 64<<20), toucher: newToucher(ledger), toTouch: newGatherer[*message](),
-		evidence: &evidence{}, more: make(chan struct{}, 1), toForget: newGatherer[*message](),
+		carried: newCarriedSet(3000, 64<<20), toucher: newToucher(ledger), toTouch: pipe.NewGatherer[*message](),
+		evidence: &evidence{}, more: make(chan struct{}, 1), toForget: pipe.NewGatherer[*message](),
 	}
 	s.forgetter = newForgetter(ledger, s.log, &s.stats.abandoned)
 	s.opts, _ = (&Options{Logger: s.log}).withDefaults()
-	s.forwarder = &forwarder{held: s.held, log: s.log, onEnd: s.publicationEnded, ready: newGatherer[*publication](),
-		solo: newGatherer[*publication](), stuck: newGatherer[*publication]()}
+	s.forwarder = testForwarder(s)
 	return s
 }
 
@@ -44,7 +45,7 @@ func (s *session) delivered(c *consumer, id uuid.UUID) *message {
 	m := &message{unacked: u, received: time.Now(), delivery: amqp.Delivery{MessageId: id.String(), Body: []byte("body")}}
 	m.staged = wire.Staged{Carried: true, Message: bridge.Message{ID: id, RoutingKey: "target"}}
 	if s.carried.take(m) {
-		s.arrivals.add(m)
+		s.arrivals.Add(m)
 	}
 	return m
 }
@@ -68,21 +69,21 @@ func TestACopySharesTheEndOfTheMessageThatItHasJoined(t *testing.T) {
 	}{
 		"forwarded": {func(s *session, m *message) {
 			s.committed(m)
-			s.publicationEnded(m.toTarget(), placed, nil)
-			s.done(s.toForget.take(10)...)
+			s.publicationEnded(m.toTarget(), forward.Placed, nil)
+			s.done(s.toForget.Take(10)...)
 		}, isAcked, isAcked},
 		"dead-lettered": {func(s *session, m *message) {
 			s.committed(m)
-			s.publicationEnded(m.toDead("dead", time.Now()), placed, nil)
-			s.done(s.toForget.take(10)...)
+			s.publicationEnded(m.toDead("dead", time.Now()), forward.Placed, nil)
+			s.done(s.toForget.Take(10)...)
 		}, isAcked, isAcked},
 		"dead-lettered, but not judged": {func(s *session, m *message) {
-			s.publicationEnded(m.toDead("dead", time.Now()), placed, nil)
+			s.publicationEnded(m.toDead("dead", time.Now()), forward.Placed, nil)
 		}, isJudged, isJudged},
 		"dropped": {func(s *session, m *message) { s.drop(m) }, isJudged, isJudged},
 		// A copy from the waiting queue may be the one that was put there.
 		"set aside": {func(s *session, m *message) {
-			s.publicationEnded(m.toWaiting("waiting", time.Now()), placed, nil)
+			s.publicationEnded(m.toWaiting("waiting", time.Now()), forward.Placed, nil)
 		}, isAcked, isJudged},
 		"handed back": {func(s *session, m *message) {
 			m.unacked.back.Store(true)
@@ -97,11 +98,11 @@ func TestACopySharesTheEndOfTheMessageThatItHasJoined(t *testing.T) {
 		id := uuid.New()
 		first := s.delivered(s.staging, id)
 		copies := map[*message]string{s.delivered(s.staging, id): c.fromStaging, s.delivered(s.waiting, id): c.fromWaiting}
-		if got := s.arrivals.take(10); !slices.Equal(got, []*message{first}) {
+		if got := s.arrivals.Take(10); !slices.Equal(got, []*message{first}) {
 			t.Fatalf("%s: %d messages are judged, must be the first", name, len(got))
 		}
 		c.ends(s, first)
-		judged := s.arrivals.take(10)
+		judged := s.arrivals.Take(10)
 		want := 0
 		for m, end := range copies {
 			if end == isJudged {
@@ -118,7 +119,7 @@ func TestACopySharesTheEndOfTheMessageThatItHasJoined(t *testing.T) {
 			for _, m := range judged {
 				s.drop(m)
 			}
-			judged = s.arrivals.take(10)
+			judged = s.arrivals.Take(10)
 		}
 		if len(s.carried.held) != 0 || s.carried.joined != 0 || s.carried.bytes != 0 {
 			t.Errorf("%s: still held: %v, joined %d, %d bytes", name, s.carried.held, s.carried.joined, s.carried.bytes)
@@ -135,18 +136,18 @@ func TestACarriedRowStaysUntilTheConfirm(t *testing.T) {
 			return nil, nil
 		}}, newSideCall())
 		m := s.delivered(s.staging, w.commits(1, true, nil)[0])
+		s.forwarder.Hold(m.staged.Target())
 		s.committed(m)
-		to := s.forwarder.ready.take(10)
+		w.wait(time.Minute)
+		if deleted > 0 || len(s.toForget.Take(10)) > 0 || m.isAcked() {
+			t.Error("a row is deleted before the confirm, or its message acked")
+		}
+		to := s.forwarder.RemoveHeld(anyPublication)
 		if len(to) != 1 {
 			t.Fatalf("%d messages are forwarded", len(to))
 		}
-		s.held.enqueueFailed(to[0], Missing, problem{})
-		w.wait(time.Minute)
-		if deleted > 0 || len(s.toForget.take(10)) > 0 || m.isAcked() {
-			t.Error("a row is deleted before the confirm, or its message acked")
-		}
-		s.publicationEnded(to[0], placed, nil)
-		if forgotten := s.toForget.take(10); !slices.Equal(forgotten, []*message{m}) {
+		s.publicationEnded(publicationOf(to[0]), forward.Placed, nil)
+		if forgotten := s.toForget.Take(10); !slices.Equal(forgotten, []*message{m}) {
 			t.Errorf("after the confirm %d rows are to be deleted", len(forgotten))
 		}
 	})
@@ -187,14 +188,14 @@ func TestCopiesThatHaveJoinedAreBounded(t *testing.T) {
 	for range 20 {
 		s.delivered(s.staging, id)
 	}
-	if got := len(s.arrivals.take(100)); got != 10 {
+	if got := len(s.arrivals.Take(100)); got != 10 {
 		t.Errorf("%d of 20 are judged by themselves, must be 10", got)
 	}
 	s.carried = newCarriedSet(4000, 4*4*len("body"))
 	for range 20 {
 		s.delivered(s.staging, id)
 	}
-	if got := len(s.arrivals.take(100)); got != 16 {
+	if got := len(s.arrivals.Take(100)); got != 16 {
 		t.Errorf("%d of 20 are judged by themselves, must be 16", got)
 	}
 }
@@ -269,7 +270,7 @@ func TestTheStageTimeOfAHeldMessageIsMovedOn(t *testing.T) {
 		if ledger.times(inFlight.staged.ID) != 0 {
 			t.Error("a message that was just judged is touched")
 		}
-		s.held.enqueueFailed(publicationsTo("target", 1)[0], Full, problem{})
+		s.forwarder.Hold(inFlight.staged.Target())
 		wait(touchInterval + time.Millisecond)
 		if n := ledger.times(inFlight.staged.ID); n != 1 {
 			t.Errorf("it is touched %d times once its target is held", n)
@@ -323,20 +324,18 @@ func TestAMessageIsTouchedBeforeItIsSetAside(t *testing.T) {
 				go func() { _ = s.touchFirst(ctx) }()
 				m, open := s.delivered(s.staging, uuid.New()), s.delivered(s.staging, uuid.New())
 				s.committed(m)
-				s.forwarder.ready.take(10)
-				s.forwarder.moving.add(-1)
+				unsent(s)
 				for range 2 { // the second time it is set aside at once
 					s.setAside(open)
 					s.setAside(m)
-					if s.forwarder.moving.value() != 2 {
+					if n := s.touching.Value() + s.forwarder.Moving().Value(); n != 2 {
 						t.Error("a drain would overlook one of them")
 					}
 					time.Sleep(c.within)
 					synctest.Wait()
-					if n := len(s.forwarder.ready.take(10)); n != 2 || s.forwarder.moving.value() != 2 {
+					if n := s.forwarder.Moving().Value(); n != 2 || len(unsent(s)) != 2 || s.touching.Value() != 0 {
 						t.Fatalf("%d are set aside, must be 2", n)
 					}
-					s.forwarder.moving.add(-2)
 					if n := ledger.times(m.staged.ID); n != c.touched {
 						t.Errorf("it was touched %d times, must be %d", n, c.touched)
 					}
@@ -345,7 +344,7 @@ func TestAMessageIsTouchedBeforeItIsSetAside(t *testing.T) {
 					}
 					c.within = 0
 				}
-				at, told := m.toWaiting("waiting", time.Now()).publishing.Headers[wire.HeaderTouchedAt]
+				at, told := m.toWaiting("waiting", time.Now()).Publishing.Headers[wire.HeaderTouchedAt]
 				if told != (c.touched > 0) {
 					t.Errorf("the copy in the waiting queue has the time of a touch: %v", at)
 				}

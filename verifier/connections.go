@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/verifier/internal/pipe"
 )
 
 const (
@@ -65,7 +66,7 @@ func (c *connections) takes(now time.Time) bool {
 		return false
 	}
 	if c.settling++; c.settling < c.most {
-		wake(c.freed) // for the next settler
+		pipe.Wake(c.freed) // for the next settler
 	}
 	return true
 }
@@ -75,13 +76,13 @@ func (c *connections) release() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.settling--
-	wake(c.freed)
+	pipe.Wake(c.freed)
 }
 
 // yield waits while the lookup waits for a connection.
 func (c *connections) yield(ctx context.Context) {
 	for ctx.Err() == nil && c.isLooking() {
-		pause(ctx, refusedFirst)
+		pipe.Pause(ctx, refusedFirst)
 	}
 }
 
@@ -105,7 +106,7 @@ func (c *connections) refuses(err error, settling int) bool {
 // that the lookup fails: this verifier has no connection left, but another one may, so the messages
 // held here must go back.
 func (c *connections) look(ctx context.Context, settling *atomic.Int64, patience time.Duration, lookup func() error) error {
-	wait, began := newBackOff(refusedFirst, refusedLongest), time.Now()
+	wait, began := pipe.NewBackOff(refusedFirst, refusedLongest), time.Now()
 	defer c.looks(false)
 	for {
 		err := lookup()
@@ -113,7 +114,7 @@ func (c *connections) look(ctx context.Context, settling *atomic.Int64, patience
 			return err
 		}
 		c.looks(true)
-		pause(ctx, wait.NextBackOff())
+		pipe.Pause(ctx, wait.NextBackOff())
 		if ctx.Err() != nil {
 			return err
 		}

@@ -11,6 +11,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge/wire"
+	"github.com/twoqueue/twoqueue/verifier/internal/pipe"
 )
 
 // A consumer consumes one queue on its own channel. It has the channel's acks and the messages that
@@ -43,8 +44,8 @@ type consumer struct {
 	cancels    <-chan string
 	refusals   <-chan *amqp.Error // why the channel has ended
 
-	arrived *gatherer[arrival] // not unpacked yet
-	open    atomic.Int64       // messages that were unpacked and are not done
+	arrived *pipe.Gatherer[arrival] // not unpacked yet
+	open    atomic.Int64            // messages that were unpacked and are not done
 	freed   chan struct{}
 
 	mu       sync.Mutex
@@ -89,7 +90,7 @@ const readAhead = 1 << 20
 
 func newConsumer(queue string, prefetch, maxBytes int, handBack time.Duration, ch *amqp.Channel) *consumer {
 	return &consumer{queue: queue, prefetch: prefetch, maxBytes: maxBytes, handBack: handBack, ch: ch,
-		acks: newAcks(ch), arrived: newGatherer[arrival](), freed: make(chan struct{}, 1), opened: time.Now()}
+		acks: newAcks(ch), arrived: pipe.NewGatherer[arrival](), freed: make(chan struct{}, 1), opened: time.Now()}
 }
 
 // consume starts the consumer. It must be called before acks.finish, which makes a request on the
@@ -133,7 +134,7 @@ func (c *consumer) receive(d amqp.Delivery) {
 	}
 	c.mu.Unlock()
 	if keep {
-		c.arrived.add(arrival{u, d})
+		c.arrived.Add(arrival{u, d})
 	}
 }
 
@@ -292,7 +293,7 @@ func (c *consumer) done(messages int, ended []*unackedDelivery) {
 	}
 	c.mu.Unlock()
 	c.open.Add(-int64(messages))
-	wake(c.freed)
+	pipe.Wake(c.freed)
 	if len(tags) > 0 {
 		c.acks.done(tags...)
 	}

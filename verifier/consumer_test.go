@@ -24,7 +24,7 @@ func TestALargeMessageGetsRoomAmongSmallOnes(t *testing.T) {
 		sizes := make(map[uint64]int)
 		var kept []*unackedDelivery
 		finish := func() {
-			for _, a := range c.arrived.take(1000) {
+			for _, a := range c.arrived.Take(1000) {
 				c.countMessages(a.unacked, 1)
 				kept = append(kept, a.unacked)
 			}

@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/verifier/internal/pipe"
 )
 
 const (
@@ -52,16 +53,16 @@ func (s *session) forget(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-s.toForget.more:
+		case <-s.toForget.More:
 		}
-		pause(ctx, forgetGather)
-		batch := s.toForget.take(forgetLimit)
+		pipe.Pause(ctx, forgetGather)
+		batch := s.toForget.Take(forgetLimit)
 		if len(batch) == 0 {
 			continue
 		}
 		s.forgetter.delete(ctx, leftRows(batch))
 		s.done(batch...)
-		s.forgetting.add(-len(batch))
+		s.forgetting.Add(-len(batch))
 	}
 }
 
@@ -122,7 +123,7 @@ type forgetter struct {
 }
 
 func newForgetter(ledger driver.Ledger, log *slog.Logger, abandoned *atomic.Int64) *forgetter {
-	return &forgetter{ledger: ledger, log: log, abandoned: abandoned, running: make(chan struct{}, 1), wait: newBackOff(retryFirst, retryLongest)}
+	return &forgetter{ledger: ledger, log: log, abandoned: abandoned, running: make(chan struct{}, 1), wait: pipe.NewBackOff(retryFirst, retryLongest)}
 }
 
 var errLocked = errors.New("another transaction has locked them")

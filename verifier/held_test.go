@@ -108,7 +108,7 @@ func TestAConsumerCountsTheDecodedSizeOfAGroup(t *testing.T) {
 		c.receive(amqp.Delivery{DeliveryTag: tag + 1, Headers: maps.Clone(group.Headers), Body: slices.Clone(group.Body)})
 	}
 	var all []amqp.Delivery
-	for _, a := range c.arrived.take(1000) {
+	for _, a := range c.arrived.Take(1000) {
 		members, err := wire.Members(a.delivery)
 		if err != nil {
 			t.Fatal(err)

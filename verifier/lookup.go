@@ -9,6 +9,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/wire"
+	"github.com/twoqueue/twoqueue/verifier/internal/pipe"
 )
 
 const (
@@ -36,14 +37,14 @@ func (s *session) look(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-s.arrivals.more:
+		case <-s.arrivals.More:
 		case <-s.room.lookNow:
 		case <-s.idlers():
 		}
-		if s.arrivals.count() < lookupEnough {
-			pause(ctx, s.load.gather(lookupGather))
+		if s.arrivals.Count() < lookupEnough {
+			pipe.Pause(ctx, s.load.gather(lookupGather))
 		}
-		fresh := s.arrivals.take(lookupLimit)
+		fresh := s.arrivals.Take(lookupLimit)
 		waiting := s.room.lookAgain(time.Now(), lookupLimit)
 		if len(fresh)+len(waiting) == 0 {
 			continue
@@ -79,7 +80,7 @@ func (s *session) lookUp(ctx context.Context, fresh, waiting []*message) error {
 		return err
 	})
 	if ctx.Err() != nil { // reunite must see the messages
-		s.arrivals.add(fresh...)
+		s.arrivals.Add(fresh...)
 		for _, m := range waiting {
 			s.room.looked(m, false, time.Now())
 		}
@@ -111,7 +112,7 @@ func (s *session) lookUp(ctx context.Context, fresh, waiting []*message) error {
 		}
 	}
 	if len(young) > 0 {
-		s.arrivals.add(young...)
+		s.arrivals.Add(young...)
 	}
 	s.carried.looked(fresh...)
 	for _, m := range waiting {
@@ -122,7 +123,7 @@ func (s *session) lookUp(ctx context.Context, fresh, waiting []*message) error {
 	}
 	s.room.enter(false, misses...)
 	s.room.enter(true, again...) // each of them has waited in a verifier before
-	wake(s.more)
+	pipe.Wake(s.more)
 	if err := s.seekEvidence(ctx, hits...); err != nil && ctx.Err() == nil {
 		return err
 	}
@@ -132,7 +133,7 @@ func (s *session) lookUp(ctx context.Context, fresh, waiting []*message) error {
 
 // settle waits for the transaction of one message at a time.
 func (s *session) settle(ctx context.Context) error {
-	refused := newBackOff(refusedFirst, refusedLongest)
+	refused := pipe.NewBackOff(refusedFirst, refusedLongest)
 	for s.connections.begin(ctx) {
 		m, slow := s.room.next(ctx)
 		if m == nil {
@@ -163,7 +164,7 @@ func (s *session) settle(ctx context.Context) error {
 		}
 		if s.connections.refuses(err, int(s.settling.Load())) {
 			s.room.waited(m, true)
-			pause(ctx, refused.NextBackOff())
+			pipe.Pause(ctx, refused.NextBackOff())
 			continue
 		}
 		if err != nil {

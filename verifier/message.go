@@ -8,6 +8,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/wire"
+	"github.com/twoqueue/twoqueue/verifier/internal/forward"
 )
 
 // A message is a delivered message, with the decisions about it.
@@ -21,11 +22,8 @@ type message struct {
 	verdict  Verdict
 	why      deathReason // why it goes to the dead queue, if it does
 
-	committed       bool      // its row exists and is deleted when the message is safe elsewhere
-	unroutableSince time.Time // when it began to wait for its missing target; with an order key: when its key was last held for it (retriesHoldingKey)
-	attempts        int64     // failed attempts
-	nacks           int64     // how many of these an exchange has nacked: as many copies may have arrived
-	nackedAt        time.Time // when the last of these was nacked
+	committed bool            // its row exists and is deleted when the message is safe elsewhere
+	retries   forward.Retries // at its target
 
 	carried   *heldCarried // its entry among the held carried messages; nil if it has none
 	touchedAt time.Time    // when its stage time was last moved, according to its copy in the waiting queue
@@ -50,35 +48,25 @@ func (m *message) since() time.Time {
 // copy to one of the verifier's own queues. A group of messages goes to the waiting queue as one
 // publication. Its result decides the next step of the message, which may be another publication.
 type publication struct {
-	course     course
-	to         bridge.Target
-	publishing *amqp.Publishing
-	message    *message   // nil for a group
-	group      []*message // the messages of a group for the waiting queue
-
-	trial    bool    // an attempt at a held target
-	solo     bool    // over a solo channel, because its target was silent
-	slow     bool    // the last answer took long (behindAfter)
-	problem  problem // why it was given up
-	enclosed bool    // it is a dead letter in the form of a record
+	forward.Publication
+	course   course
+	message  *message   // nil for a group
+	group    []*message // the messages of a group for the waiting queue
+	enclosed bool       // it is a dead letter in the form of a record
 }
 
 // A course is the purpose of a publication.
 type course int
 
 const (
-	forward course = iota
+	toTarget course = iota
 	deadLetter
 	setAside
 	audit
 )
 
-func (p *publication) id() string {
-	if p.message == nil {
-		return p.publishing.MessageId
-	}
-	return p.message.id()
-}
+// publicationOf returns the publication that the forwarder knows as p.
+func publicationOf(p *forward.Publication) *publication { return p.Of.(*publication) }
 
 // messages returns the publication's messages.
 func (p *publication) messages() []*message {
@@ -88,53 +76,63 @@ func (p *publication) messages() []*message {
 	return []*message{p.message}
 }
 
-// forwards returns the message if the publication forwards it, else nil.
-func (p *publication) forwards() *message {
-	if p.course != forward {
-		return nil
+// forwards adapts must to the forwarder's publications: it holds for publications of such a message
+// to its target.
+func forwards(must func(*message) bool) func(*forward.Publication) bool {
+	return func(p *forward.Publication) bool {
+		o := publicationOf(p)
+		return o.course == toTarget && must(o.message)
 	}
-	return p.message
 }
 
-// crowds is 1 if the message may be set aside when too many wait, and 0 if it must keep its order.
-func (p *publication) crowds() int {
-	if p.message != nil && p.message.keyOrder != nil {
-		return 0
+// messagesOf returns the messages of publications.
+func messagesOf(publications []*forward.Publication) (out []*message) {
+	for _, p := range publications {
+		out = append(out, publicationOf(p).messages()...)
 	}
-	return 1
+	return out
 }
 
 // toTarget returns a publication of the message itself.
 func (m *message) toTarget() *publication {
-	return &publication{course: forward, to: m.staged.Target(), publishing: &m.staged.Message.Publishing, message: m}
+	p := m.to(toTarget, m.staged.Target(), &m.staged.Message.Publishing)
+	p.Retries = &m.retries
+	p.Received, p.StagedAt, p.Redelivered = m.received, m.staged.StagedAt, m.delivery.Redelivered
+	return p
+}
+
+func (m *message) to(course course, to bridge.Target, publishing *amqp.Publishing) *publication {
+	return &publication{course: course, message: m, Publication: forward.Publication{
+		To: to, Publishing: publishing, ID: m.id(), Ordered: m.keyOrder != nil, Once: course == audit,
+	}}
 }
 
 // toWaiting returns a copy for the waiting queue, in the staged form.
 func (m *message) toWaiting(queue string, now time.Time) *publication {
 	staged := m.staged.Publishing()
 	staged.Headers[wire.HeaderSetAsideAt] = now.UnixMilli()
-	if !m.unroutableSince.IsZero() {
-		staged.Headers[wire.HeaderUnroutableSince] = m.unroutableSince.UnixMilli()
+	if !m.retries.UnroutableSince.IsZero() {
+		staged.Headers[wire.HeaderUnroutableSince] = m.retries.UnroutableSince.UnixMilli()
 	}
-	if m.attempts > 0 {
-		staged.Headers[wire.HeaderAttempts] = m.attempts
+	if m.retries.Attempts > 0 {
+		staged.Headers[wire.HeaderAttempts] = m.retries.Attempts
 	}
 	if m.carried != nil {
 		if at := m.carried.touched.Load(); at != 0 {
 			staged.Headers[wire.HeaderTouchedAt] = at
 		}
 	}
-	if m.nacks > 0 {
-		staged.Headers[wire.HeaderNacks], staged.Headers[wire.HeaderNackedAt] = m.nacks, m.nackedAt.UnixMilli()
+	if m.retries.Nacks > 0 {
+		staged.Headers[wire.HeaderNacks], staged.Headers[wire.HeaderNackedAt] = m.retries.Nacks, m.retries.NackedAt.UnixMilli()
 	}
-	return &publication{course: setAside, to: bridge.Target{RoutingKey: queue}, publishing: &staged, message: m}
+	return m.to(setAside, bridge.Target{RoutingKey: queue}, &staged)
 }
 
 // toAudit returns a copy for the audit queue, in the staged form.
 func (m *message) toAudit(queue string, now time.Time) *publication {
 	staged := m.staged.Publishing()
 	staged.Headers[wire.HeaderDroppedAt] = now.UTC().Format(time.RFC3339)
-	return &publication{course: audit, to: bridge.Target{RoutingKey: queue}, publishing: &staged, message: m}
+	return m.to(audit, bridge.Target{RoutingKey: queue}, &staged)
 }
 
 // A deathReason says why a message goes to the dead queue.
@@ -154,16 +152,19 @@ func (m *message) toDead(queue string, now time.Time) *publication {
 		wire.HeaderDeadReason:   m.why.code,
 		wire.HeaderDeadText:     m.why.text[:min(len(m.why.text), textLimit)],
 		wire.HeaderDeadVerdict:  outcome,
-		wire.HeaderDeadAttempts: m.attempts,
+		wire.HeaderDeadAttempts: m.retries.Attempts,
 		wire.HeaderDeadAt:       now.UTC().Format(time.RFC3339),
 	})
 	_, record := letter.Headers[wire.HeaderDeadRecord]
-	return &publication{course: deadLetter, to: bridge.Target{RoutingKey: queue}, publishing: &letter, message: m,
-		enclosed: record && !wire.Unreadable(m.delivery)}
+	p := m.to(deadLetter, bridge.Target{RoutingKey: queue}, &letter)
+	p.enclosed = record && !wire.Unreadable(m.delivery)
+	return p
 }
 
 // asRecord returns a dead letter whose body contains this one as a record.
 func (p *publication) asRecord() *publication {
-	record := wire.DeadRecord(*p.publishing)
-	return &publication{course: deadLetter, to: p.to, publishing: &record, message: p.message, enclosed: true}
+	record := wire.DeadRecord(*p.Publishing)
+	letter := p.message.to(deadLetter, p.To, &record)
+	letter.enclosed = true
+	return letter
 }

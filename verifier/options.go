@@ -13,6 +13,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/wire"
+	"github.com/twoqueue/twoqueue/verifier/internal/forward"
 )
 
 // Options are the options of New. Nil and the zero value mean defaults.
@@ -242,7 +243,7 @@ func (o *Options) Connections() int {
 // connections.
 const (
 	LeastBrokerConnections = 2
-	MostBrokerConnections  = LeastBrokerConnections + 1 + soloChannels + 1 + maxLeft
+	MostBrokerConnections  = 1 + forward.MostConnections + 1 // to consume, to publish, to stage again
 )
 
 // allowList is Options.Allow, compiled.

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/twoqueue/twoqueue/verifier/internal/forward"
 )
 
 // A shard is an ordered queue, with the consumer that consumes it at present.
@@ -180,7 +182,7 @@ func (s *session) awaitUnderWay(ctx context.Context, c *consumer) {
 	ticker := time.NewTicker(lookInterval)
 	defer ticker.Stop()
 	late := time.After(s.opts.ConfirmTimeout + time.Second)
-	free := func(m *message) bool { return !s.held.has(m.staged.Target()) }
+	free := func(m *message) bool { return !s.forwarder.IsHeld(m.staged.Target()) }
 	for slices.ContainsFunc(c.keyOrder.underWay(), free) {
 		select {
 		case <-ctx.Done():
@@ -215,14 +217,20 @@ func (m *message) comesAgain() bool {
 	return true
 }
 
-// abandon removes waiting messages that will come over another channel.
+// abandon removes waiting messages that will come over another channel, and their dead letters. While
+// the broker blocks publishing, each consumer of an ordered queue would otherwise leave all its
+// messages here.
 func (s *session) abandon() {
 	if len(s.shards) == 0 {
 		return
 	}
+	comesAgain := func(p *forward.Publication) bool {
+		m := publicationOf(p).message
+		return m != nil && m.comesAgain()
+	}
 	s.room.removeMessages((*message).comesAgain)
-	s.held.removePublications((*message).comesAgain)
-	s.forwarder.removePublications((*message).comesAgain)
+	s.forwarder.RemoveHeld(comesAgain)
+	s.forwarder.RemoveUnsent(comesAgain)
 }
 
 // passed gives the next message of the key its turn.
@@ -231,7 +239,7 @@ func (s *session) passed(m *message) {
 		return
 	}
 	if next := m.keyOrder.passed(m); next != nil {
-		s.forwarder.publish(next.toTarget())
+		s.publish(next.toTarget())
 	}
 }
 
@@ -254,9 +262,8 @@ func (s *session) retriesHoldingKey(m *message, why deathReason) bool {
 		return false
 	}
 	s.holdsKey(m, why)
-	m.unroutableSince = time.Now()
-	m.nacks = max(1, m.nacks-1) // the longest pause comes first; with no nack there would be none (heldTarget.exempts)
-	s.forwarder.publish(m.toTarget())
+	m.retries.HoldKey(time.Now())
+	s.publish(m.toTarget())
 	return true
 }
 

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
@@ -28,7 +30,7 @@ func TestAConsumerIsLeftForLackOfRoomOnlyIfItGainsRoom(t *testing.T) {
 		for tag, size := range []int{room / 3, second} {
 			c.receive(amqp.Delivery{DeliveryTag: uint64(tag + 1), Body: make([]byte, size)})
 		}
-		kept := c.arrived.take(10)
+		kept := c.arrived.Take(10)
 		if len(kept) != 1 || !c.short() {
 			t.Fatalf("%s: %d are kept", name, len(kept))
 		}
@@ -50,8 +52,9 @@ func TestAConsumerIsLeftForLackOfRoomOnlyIfItGainsRoom(t *testing.T) {
 // Otherwise a dead queue that is full or missing would gather a copy for each channel that is left.
 func TestDeadLettersOfAConsumerThatIsLeftAreForgotten(t *testing.T) {
 	const room = 1000
-	s := &session{held: testTargets(time.Minute), room: newWaitingRoom(1), shards: []*shard{nil}}
-	s.forwarder = &forwarder{ready: newGatherer[*publication](), solo: newGatherer[*publication](), stuck: newGatherer[*publication]()}
+	s := &session{room: newWaitingRoom(1), shards: []*shard{nil}}
+	s.forwarder = testForwarder(s)
+	s.forwarder.Hold(bridge.Target{RoutingKey: "staging.dead"})
 	left, next := orderedConsumer(room), orderedConsumer(room)
 	var stays []*message
 	for _, c := range []*consumer{left, next} {
@@ -63,7 +66,7 @@ func TestDeadLettersOfAConsumerThatIsLeftAreForgotten(t *testing.T) {
 		c.keyOrder.ready(judged)
 		for _, m := range []*message{malformed, judged} {
 			m.why = deathReason{wire.DeadMalformed, ""}
-			s.held.enqueueFailed(m.toDead("staging.dead", time.Now()), Full, problem{})
+			s.publish(m.toDead("staging.dead", time.Now()))
 		}
 		stays = []*message{malformed, judged}
 	}
@@ -72,17 +75,15 @@ func TestDeadLettersOfAConsumerThatIsLeftAreForgotten(t *testing.T) {
 	if a, b := len(left.keyOrder.underWay()), len(next.keyOrder.underWay()); a != 0 || b != 1 {
 		t.Errorf("%d of the consumer that is left are on their way, %d of the next one", a, b)
 	}
-	for _, target := range s.held.targets {
-		if len(target.waiting) != 2 || target.waiting[0].message != stays[0] || target.waiting[1].message != stays[1] {
-			t.Errorf("%d wait for the dead queue, want the two of the next consumer", len(target.waiting))
-		}
+	if waiting := messagesOf(s.forwarder.RemoveHeld(anyPublication)); !slices.Equal(waiting, stays) {
+		t.Errorf("%d wait for the dead queue, want the two of the next consumer", len(waiting))
 	}
 }
 
 // While the broker blocks publishing, messages stay in the forwarder, but consumers are left.
 func TestUnpublishedMessagesOfAConsumerThatIsLeftAreForgotten(t *testing.T) {
-	s := &session{held: testTargets(time.Minute), room: newWaitingRoom(1), shards: []*shard{nil}}
-	s.forwarder = &forwarder{held: s.held, ready: newGatherer[*publication](), solo: newGatherer[*publication](), stuck: newGatherer[*publication]()}
+	s := &session{room: newWaitingRoom(1), shards: []*shard{nil}}
+	s.forwarder = testForwarder(s)
 	var last *publication
 	for _, leave := range []bool{true, true, false} {
 		c := orderedConsumer(1000)
@@ -91,19 +92,15 @@ func TestUnpublishedMessagesOfAConsumerThatIsLeftAreForgotten(t *testing.T) {
 		c.keyOrder.join(m)
 		c.keyOrder.ready(m)
 		last = m.toTarget()
-		s.forwarder.publish(last)
-		aside := keyed("aside", 1)
-		aside.unacked = m.unacked
-		s.forwarder.moving.add(1)
-		s.forwarder.solo.add(aside.toTarget())
+		s.publish(last)
 		if leave {
 			c.keyOrder.close()
 		}
 		s.abandon()
 	}
-	ready, solo := s.forwarder.ready.take(10), s.forwarder.solo.take(10)
-	if len(ready) != 1 || ready[0] != last || len(solo) != 1 || s.forwarder.moving.value() != 2 {
-		t.Errorf("%d and %d are to be published, %d on their way, want the last consumer's only", len(ready), len(solo), s.forwarder.moving.value())
+	counted := s.forwarder.Moving().Value()
+	if left := unsent(s); len(left) != 1 || left[0] != last || counted != 1 {
+		t.Errorf("%d are to be published, %d on their way, want the last consumer's only", len(left), counted)
 	}
 }
 
@@ -111,7 +108,8 @@ func TestUnpublishedMessagesOfAConsumerThatIsLeftAreForgotten(t *testing.T) {
 func TestTheEndOfAVerifierWaitsForNoExchange(t *testing.T) {
 	for name, age := range map[string]time.Duration{"while a consumer is used": 0, "while it is left": 2 * time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &session{opts: Options{ConfirmTimeout: time.Hour}, held: testTargets(time.Minute)}
+			s := &session{opts: Options{ConfirmTimeout: time.Hour}}
+			s.forwarder = testForwarder(s)
 			c := orderedConsumer(1000)
 			first, second := keyed("key", 1), keyed("key", 2)
 			c.keyOrder.join(first)
@@ -146,14 +144,15 @@ func TestTheEndOfAVerifierWaitsForNoExchange(t *testing.T) {
 func TestAConsumerThatIsLeftWaitsForNoTrialAtAHeldTarget(t *testing.T) {
 	for _, held := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &session{opts: Options{ConfirmTimeout: time.Minute}, held: testTargets(time.Hour)}
+			s := &session{opts: Options{ConfirmTimeout: time.Minute}}
+			s.forwarder = testForwarder(s)
 			c := orderedConsumer(1000)
 			m := keyed("key", 1)
 			m.staged.RoutingKey = "stuck"
 			c.keyOrder.join(m)
 			c.keyOrder.ready(m)
 			if held {
-				s.held.holdStuck(m.staged.Target())
+				s.forwarder.Hold(m.staged.Target())
 			}
 			c.acks.register(1)
 			time.Sleep(2 * time.Hour)
@@ -173,7 +172,7 @@ func TestAStrandedMessageThatHoldsItsKeyKeepsNoBody(t *testing.T) {
 	s := &session{log: slog.New(slog.DiscardHandler)}
 	c := orderedConsumer(1000)
 	c.receive(amqp.Delivery{DeliveryTag: 1, Body: make([]byte, 900)})
-	a := c.arrived.take(1)[0]
+	a := c.arrived.Take(1)[0]
 	m := keyed("key", 1)
 	m.unacked, m.delivery.Body, m.committed = a.unacked, a.delivery.Body, true
 	m.staged.Message.Publishing.Body = a.delivery.Body

@@ -2,7 +2,6 @@ package verifier
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -10,6 +9,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/wire"
+	"github.com/twoqueue/twoqueue/verifier/internal/forward"
 )
 
 // take reads one consumer's deliveries, also while the session drains: acks bring new ones, which
@@ -57,9 +57,9 @@ func (s *session) unpack(ctx context.Context, c *consumer) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-c.arrived.more:
+		case <-c.arrived.More:
 		}
-		for _, a := range c.arrived.take(some) {
+		for _, a := range c.arrived.Take(some) {
 			if !c.waitRoom(ctx) {
 				return nil
 			}
@@ -102,12 +102,12 @@ func (s *session) parse(m *message) {
 		m.staged.Message.Publishing.UserId = staged.UserID
 	}
 	if since, ok := m.delivery.Headers[wire.HeaderUnroutableSince].(int64); ok {
-		m.unroutableSince = time.UnixMilli(since)
+		m.retries.UnroutableSince = time.UnixMilli(since)
 	}
-	m.attempts, _ = m.delivery.Headers[wire.HeaderAttempts].(int64)
+	m.retries.Attempts, _ = m.delivery.Headers[wire.HeaderAttempts].(int64)
 	if at, ok := m.delivery.Headers[wire.HeaderNackedAt].(int64); ok {
-		m.nackedAt = time.UnixMilli(at)
-		m.nacks, _ = m.delivery.Headers[wire.HeaderNacks].(int64)
+		m.retries.NackedAt = time.UnixMilli(at)
+		m.retries.Nacks, _ = m.delivery.Headers[wire.HeaderNacks].(int64)
 	}
 	if at, ok := m.delivery.Headers[wire.HeaderTouchedAt].(int64); ok {
 		m.touchedAt = time.UnixMilli(at)
@@ -124,7 +124,7 @@ func (s *session) parse(m *message) {
 		keyOrder.join(m)
 	}
 	if s.carried.take(m) {
-		s.arrivals.add(m)
+		s.arrivals.Add(m)
 	}
 }
 
@@ -142,7 +142,7 @@ func (s *session) committed(messages ...*message) {
 			continue
 		}
 		if m.keyOrder == nil || m.keyOrder.ready(m) {
-			s.forwarder.publish(m.toTarget())
+			s.publish(m.toTarget())
 		}
 	}
 }
@@ -162,7 +162,7 @@ func (s *session) drop(m *message) {
 	m.judged = time.Now()
 	s.passed(m)
 	if s.opts.Topology.Audit > 0 {
-		s.forwarder.publish(m.toAudit(s.opts.Topology.AuditQueue(), m.judged))
+		s.publish(m.toAudit(s.opts.Topology.AuditQueue(), m.judged))
 		return
 	}
 	s.dropped(m)
@@ -185,22 +185,27 @@ func (s *session) deadLetter(m *message, why deathReason) {
 	if m.judged.IsZero() {
 		m.judged = now
 	}
-	s.forwarder.publish(m.toDead(s.opts.Topology.DeadQueue(), now))
+	s.publish(m.toDead(s.opts.Topology.DeadQueue(), now))
+}
+
+// publish passes a publication to the forwarder, which calls publicationEnded at its end.
+func (s *session) publish(p *publication) {
+	p.Of = p
+	s.forwarder.Publish(&p.Publication)
 }
 
 // publicationEnded takes over publications that the forwarder has ended.
-func (s *session) publicationEnded(p *publication, what fate, err error) {
+func (s *session) publicationEnded(p *publication, what forward.Fate, err error) {
 	switch what {
-	case placed:
+	case forward.Placed:
 		s.placed(p)
-	case refused:
+	case forward.Refused:
 		s.refused(p, err)
-	case expired:
-		s.giveUp(p.message, deathReason{wire.DeadUnroutable, missingText(p)})
-	case nackedOut:
-		s.giveUp(p.message, deathReason{wire.DeadFull, fmt.Sprintf(
-			"%s nacked it %d times: a queue behind the exchange is full; the exchange's other queues have up to as many copies", p.to, p.message.nacks)})
-	case leftOut:
+	case forward.Expired:
+		s.giveUp(p.message, deathReason{wire.DeadUnroutable, err.Error()})
+	case forward.NackedOut:
+		s.giveUp(p.message, deathReason{wire.DeadFull, err.Error()})
+	case forward.LeftOut:
 		s.dropped(p.message)
 	}
 }
@@ -212,14 +217,6 @@ func (s *session) giveUp(m *message, why deathReason) {
 	}
 }
 
-// missingText says which target is missing.
-func missingText(p *publication) string {
-	if p.problem == noQueue {
-		return p.to.String() + " does not exist"
-	}
-	return p.to.String() + ": " + p.problem.text
-}
-
 // placed: the broker has confirmed the publication.
 func (s *session) placed(p *publication) {
 	if p.course == setAside { // the copy in the waiting queue will be judged
@@ -229,7 +226,7 @@ func (s *session) placed(p *publication) {
 	m := p.message
 	m.safe = time.Now()
 	switch p.course {
-	case forward:
+	case toTarget:
 		m.verdict = Forwarded
 		s.stats.forwarded.Add(1)
 		s.passed(m)
@@ -244,8 +241,8 @@ func (s *session) placed(p *publication) {
 		return
 	}
 	if m.committed {
-		s.forgetting.add(1)
-		s.toForget.add(m)
+		s.forgetting.Add(1)
+		s.toForget.Add(m)
 	} else {
 		s.done(m)
 	}
@@ -258,12 +255,12 @@ func (s *session) refused(p *publication, err error) {
 	switch m := p.message; {
 	case p.group != nil:
 		s.setAsideAlone(p.group...)
-	case p.course == forward:
+	case p.course == toTarget:
 		s.deadLetter(m, deathReason{wire.DeadRefused, err.Error()})
 	case p.course == audit:
 		s.dropped(m)
 	case p.course == deadLetter && !p.enclosed:
-		s.forwarder.publish(p.asRecord())
+		s.publish(p.asRecord())
 	default:
 		s.log.Error("broker accepts the message in no queue; it stays where it is", "message_id", m.id(),
 			"bytes", len(m.delivery.Body), "queue", m.unacked.consumer.queue, "again_in", s.opts.HandBack, "error", err)

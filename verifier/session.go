@@ -15,6 +15,8 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/verifier/internal/forward"
+	"github.com/twoqueue/twoqueue/verifier/internal/pipe"
 )
 
 // errConsumerEnded: the broker has ended a consumer: the queue was deleted, its leader has moved,
@@ -23,13 +25,13 @@ var errConsumerEnded = fmt.Errorf("%w: consumer ended by the broker", bridge.Err
 
 // A session is the pipeline of the package comment, on one pair of connections:
 //
-//	take -> look ---------------> forwarder <-> heldTargets
+//	take -> look ---------------> forwarder
 //	          \-> room -> settle -/     \-> forget -> ack
 //
 // Before forwarder a message of an ordered queue waits for its turn (keyOrder).
 //
 // A message has one owner at a time. The owner passes it on and then does not touch it again. While
-// a message waits in the room or in heldTargets, setAsideExcess may remove it and set it aside.
+// a message waits in the room or for a held target, setAsideExcess may remove it and set it aside.
 //
 // A session does not outlive its connections: on any error the whole session ends, every unacked
 // message is redelivered, and a new session is started.
@@ -50,22 +52,22 @@ type session struct {
 	shards    []*shard // the ordered queues
 
 	load        loadMeter
-	arrivals    *gatherer[*message]
-	carried     *carriedSet         // nil if no row of the ledger carries a message
-	toucher     *toucher            // the verifier's
-	stager      *stager             // nil if no row of the ledger carries a message
-	toTouch     *gatherer[*message] // messages to set aside after a Touch
-	finished    atomic.Bool         // at the end all messages were acked or handed back
+	arrivals    *pipe.Gatherer[*message]
+	carried     *carriedSet              // nil if no row of the ledger carries a message
+	toucher     *toucher                 // the verifier's
+	stager      *stager                  // nil if no row of the ledger carries a message
+	toTouch     *pipe.Gatherer[*message] // messages to set aside after a Touch
+	touching    pipe.Counter             // messages in toTouch, or being touched
+	finished    atomic.Bool              // at the end all messages were acked or handed back
 	room        *waitingRoom
 	evidence    *evidence
 	stay        stayTime
-	held        *heldTargets
-	more        chan struct{} // woken when another message waits in the room or in heldTargets
-	forwarder   *forwarder
+	more        chan struct{} // woken when another message waits in the room or for a held target
+	forwarder   *forward.Forwarder
 	connections *connections // the verifier's
 	forgetter   *forgetter   // the verifier's
-	toForget    *gatherer[*message]
-	forgetting  counter      // messages in toForget, or whose rows are being deleted
+	toForget    *pipe.Gatherer[*message]
+	forgetting  pipe.Counter // messages in toForget, or whose rows are being deleted
 	settling    atomic.Int64 // lookups that wait in the database
 }
 
@@ -81,14 +83,14 @@ func (v *Verifier) open(ctx context.Context, proven *driver.Proven) (_ *session,
 		jobs:        v.jobs,
 		calls:       v.calls,
 		log:         v.opts.Logger,
-		arrivals:    newGatherer[*message](),
+		arrivals:    pipe.NewGatherer[*message](),
 		toucher:     v.toucher,
-		toTouch:     newGatherer[*message](),
+		toTouch:     pipe.NewGatherer[*message](),
 		room:        newWaitingRoom(v.opts.Settlers),
 		evidence:    &evidence{began: time.Now()},
 		connections: v.connections,
 		forgetter:   v.forgetter,
-		toForget:    newGatherer[*message](),
+		toForget:    pipe.NewGatherer[*message](),
 		more:        make(chan struct{}, 1),
 	}
 	defer func() {
@@ -128,27 +130,20 @@ func (v *Verifier) open(ctx context.Context, proven *driver.Proven) (_ *session,
 	if s.ledger.Features().Carries {
 		s.carried = newCarriedSet(s.opts.Prefetch, bytes.staging)
 	}
-	held, suspects := v.remembered.recall(time.Now())
-	s.held = newHeldTargets(&s.opts, s.more, held)
-	publishing, err := v.broker.Connect(ctx)
-	if err != nil {
-		return nil, err
-	}
-	s.forwarder = &forwarder{
-		connect:  v.broker.Connect,
-		timeout:  s.opts.ConfirmTimeout,
-		limit:    s.opts.Prefetch,
-		copies:   s.opts.Copies,
-		log:      s.log,
-		held:     s.held,
-		onEnd:    s.publicationEnded,
-		ready:    newGatherer[*publication](),
-		solo:     newGatherer[*publication](),
-		stuck:    newGatherer[*publication](),
-		suspects: suspects,
-	}
-	if err := s.forwarder.open(context.WithoutCancel(ctx), publishing); err != nil {
-		publishing.Close()
+	s.forwarder = forward.New(forward.Config{
+		Connect:        v.broker.Connect,
+		InFlight:       s.opts.Prefetch,
+		ConfirmTimeout: s.opts.ConfirmTimeout,
+		Unroutable:     s.opts.Unroutable,
+		Copies:         s.opts.Copies,
+		Waiting:        s.more,
+		Log:            s.log,
+		Remembered:     v.remembered,
+		Ended: func(p *forward.Publication, what forward.Fate, err error) {
+			s.publicationEnded(publicationOf(p), what, err)
+		},
+	})
+	if err := s.forwarder.Open(ctx); err != nil {
 		return nil, err
 	}
 	if s.carried != nil {
@@ -206,7 +201,7 @@ func (s *session) close() {
 		rest.Wait()
 	}
 	if s.forwarder != nil {
-		s.forwarder.close()
+		s.forwarder.Close()
 	}
 }
 
@@ -277,7 +272,7 @@ func (s *session) run(ctx context.Context) error {
 
 	group.Go(func() error { return takers.watch(moving) })
 	group.Go(func() error { return s.watch(moving, ctx.Done()) })
-	group.Go(func() error { return s.forwarder.run(moving) })
+	group.Go(func() error { return s.forwarder.Run(moving) })
 	group.Go(func() error { return s.touchFirst(moving) })
 	group.Go(func() error { return s.forget(moving) })
 	group.Go(func() error { return s.staging.acks.run(moving) })
@@ -315,14 +310,18 @@ func (s *session) watch(ctx context.Context, ending <-chan struct{}) error {
 // drain waits until all judged messages are done, acks them, and hands back the rest.
 func (s *session) drain(ctx context.Context) error {
 	late := time.After(s.opts.Drain)
+	counted := []*pipe.Counter{&s.touching, s.forwarder.Moving(), &s.forgetting} // no message goes back to an earlier one
 	for {
-		for _, stage := range []*counter{&s.forwarder.moving, &s.forgetting} { // no message goes back from the second to the first
+		for _, stage := range counted {
 			select {
-			case <-stage.zero():
+			case <-stage.Zero():
 			case <-ctx.Done():
 				return nil
 			case <-late:
-				left := s.forwarder.moving.value() + s.forgetting.value()
+				left := 0
+				for _, stage := range counted {
+					left += stage.Value()
+				}
 				return errors.Join(fmt.Errorf("%d messages not finished within %v", left, s.opts.Drain), s.finish())
 			}
 		}
@@ -359,8 +358,8 @@ func (s *session) consumers() []*consumer {
 // letter then comes twice.
 func (s *session) reunite() int {
 	apart := func(m *message) bool { return m.keyOrder == nil && m.unacked.apart.Load() }
-	s.room.enter(false, s.arrivals.take(math.MaxInt)...)
-	waiting := append(s.room.removeMessages(apart), s.held.removeMessages(apart)...)
+	s.room.enter(false, s.arrivals.Take(math.MaxInt)...)
+	waiting := append(s.room.removeMessages(apart), messagesOf(s.forwarder.RemoveHeld(forwards(apart)))...)
 	waiting = append(waiting, s.carried.part(apart)...)
 	s.setAside(waiting...)
 	return len(waiting)

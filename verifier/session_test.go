@@ -9,25 +9,48 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/wire"
+	"github.com/twoqueue/twoqueue/verifier/internal/forward"
+	"github.com/twoqueue/twoqueue/verifier/internal/pipe"
 )
+
+// testForwarder returns a forwarder of a session without servers. It publishes nothing.
+func testForwarder(s *session) *forward.Forwarder {
+	return forward.New(forward.Config{
+		ConfirmTimeout: s.opts.ConfirmTimeout, Unroutable: time.Minute, Copies: 10, Log: slog.New(slog.DiscardHandler),
+		Ended: func(p *forward.Publication, what forward.Fate, err error) {
+			s.publicationEnded(publicationOf(p), what, err)
+		},
+	})
+}
+
+// unsent removes and returns the publications that wait for a channel.
+func unsent(s *session) (out []*publication) {
+	for _, p := range s.forwarder.RemoveUnsent(anyPublication) {
+		out = append(out, publicationOf(p))
+	}
+	return out
+}
+
+func anyPublication(*forward.Publication) bool { return true }
 
 // A drain looks for such messages until it finds none: it must find each once, even if a settler or
 // a lookup had it when the end came.
 func TestTheMembersOfATornGroupAreSetAsideOnceAtTheEnd(t *testing.T) {
 	s := &session{
-		log: slog.New(slog.DiscardHandler), stats: &counters{}, held: testTargets(time.Minute),
-		arrivals: newGatherer[*message](), room: newWaitingRoom(1), waiting: newConsumer("w", 10, 1<<20, time.Hour, nil),
+		log: slog.New(slog.DiscardHandler), stats: &counters{},
+		arrivals: pipe.NewGatherer[*message](), room: newWaitingRoom(1), waiting: newConsumer("w", 10, 1<<20, time.Hour, nil),
 	}
-	s.forwarder = &forwarder{held: s.held, onEnd: s.publicationEnded, ready: newGatherer[*publication]()}
+	s.forwarder = testForwarder(s)
+	s.forwarder.Hold(bridge.Target{RoutingKey: "target"})
 	places := map[string]func(*message){
-		"not looked up": func(m *message) { s.arrivals.add(m) },
+		"not looked up": func(m *message) { s.arrivals.Add(m) },
 		"in the room":   func(m *message) { s.room.enter(false, m) },
 		"with a settler": func(m *message) {
 			s.room.enter(false, m)
 			got, _ := s.room.pick()
 			s.room.waited(got, true)
 		},
-		"its target is held": func(m *message) { s.held.enqueueFailed(m.toTarget(), Full, problem{}) },
+		"its target is held": func(m *message) { s.publish(m.toTarget()) },
 	}
 	groups := []*unackedDelivery{{consumer: s.waiting}, {consumer: s.waiting}}
 	for _, place := range places {
@@ -47,7 +70,7 @@ func TestTheMembersOfATornGroupAreSetAsideOnceAtTheEnd(t *testing.T) {
 			t.Fatalf("group %d: %d are set aside again", i, n)
 		}
 	}
-	if n := s.forwarder.moving.value(); n != 2*len(places) {
+	if n := s.forwarder.Moving().Value(); n != 2*len(places) {
 		t.Errorf("%d are on their way", n)
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/twoqueue/twoqueue/verifier/internal/pipe"
 )
 
 // lastMoment bounds the work of a session that has failed. Usually it takes some milliseconds.
@@ -36,15 +38,15 @@ func (s *session) ackAndClose() {
 
 func (s *session) ackLast(ctx context.Context) {
 	const look = 5 * time.Millisecond
-	for s.forwarder.awaits() && ctx.Err() == nil && s.consuming.Err() == nil {
-		pause(ctx, look)
+	for s.forwarder.Awaits() && ctx.Err() == nil && s.consuming.Err() == nil {
+		pipe.Pause(ctx, look)
 	}
-	safe := s.toForget.take(math.MaxInt)
+	safe := s.toForget.Take(math.MaxInt)
 	s.forgetter.keep(leftRows(safe), errSessionEnded)
 	s.done(safe...)
-	s.forgetting.add(-len(safe))
+	s.forgetting.Add(-len(safe))
 	select {
-	case <-s.forgetting.zero(): // the session has ended, so a running DELETE is given up
+	case <-s.forgetting.Zero(): // the session has ended, so a running DELETE is given up
 	case <-ctx.Done():
 	}
 	for _, c := range s.consumers() {
@@ -58,19 +60,6 @@ func (s *session) ackLast(ctx context.Context) {
 			return
 		}
 	}
-}
-
-// awaits reports whether a confirm may still come on one of the main channels.
-func (f *forwarder) awaits() bool {
-	f.mu.Lock()
-	all := append([]*mainChannel{f.main}, f.leftChannels...)
-	f.mu.Unlock()
-	for _, c := range all {
-		if c != nil && c.conn.Err() == nil && c.publisher.Err() == nil && !c.empty() {
-			return true
-		}
-	}
-	return false
 }
 
 // stages runs the stages of a session that take new work. The first failure ends the session at

@@ -7,12 +7,13 @@ import (
 	"time"
 
 	"github.com/twoqueue/twoqueue/bridge/wire"
+	"github.com/twoqueue/twoqueue/verifier/internal/forward"
 )
 
 // excess is the number of waiting messages from the staging queue beyond the limit (half of
 // Options.Prefetch).
 func (s *session) excess() int {
-	return s.room.size() + s.held.size() - s.opts.mostWaiting() - int(s.waiting.open.Load())
+	return s.room.size() + s.forwarder.WaitingMessages() - s.opts.mostWaiting() - int(s.waiting.open.Load())
 }
 
 // tend manages waiting messages: it retries held targets, and sets aside messages that have waited
@@ -30,7 +31,7 @@ func (s *session) tend(ctx context.Context) error {
 				continue
 			}
 		case now := <-ticker.C:
-			s.forwarder.retry(now)
+			s.forwarder.Retry(now)
 			s.abandon()
 			s.giveBack(now)
 			s.reportWithheld(now)
@@ -56,7 +57,7 @@ func (s *session) setAsideExcess(now time.Time) {
 			return false
 		}
 		s.room.removeMessages(count)
-		s.held.removeMessages(count)
+		s.forwarder.RemoveHeld(forwards(count))
 	}
 	must := func(m *message) bool {
 		if (excess > 0 || excessBytes > 0) && fresh(m) {
@@ -66,10 +67,10 @@ func (s *session) setAsideExcess(now time.Time) {
 		}
 		return s.overstays(m, now)
 	}
-	leaving := append(s.room.removeMessages(must), s.held.removeMessages(must)...)
+	leaving := append(s.room.removeMessages(must), messagesOf(s.forwarder.RemoveHeld(forwards(must)))...)
 	// A message may wait for a channel until the broker's consumer timeout is near.
 	tooLong := func(m *message) bool { return m.keyOrder == nil && now.Sub(m.received) >= s.opts.HandBack }
-	s.setAside(append(leaving, s.forwarder.removeMessages(tooLong)...)...)
+	s.setAside(append(leaving, messagesOf(s.forwarder.RemoveUnsent(forwards(tooLong)))...)...)
 }
 
 // giveBack hands messages back to their queue that could not be set aside within another half of
@@ -80,10 +81,9 @@ func (s *session) setAsideExcess(now time.Time) {
 func (s *session) giveBack(now time.Time) {
 	most := s.opts.HandBack + max(s.opts.HandBack, s.opts.ConfirmTimeout)/2
 	tooLong := func(m *message) bool { return m.unacked.consumer.keyOrder == nil && now.Sub(m.received) >= most }
-	var back []*message
-	for _, p := range s.forwarder.abandon(func(p *publication) bool { return slices.ContainsFunc(p.messages(), tooLong) }) {
-		back = append(back, p.messages()...)
-	}
+	back := messagesOf(s.forwarder.Abandon(func(p *forward.Publication) bool {
+		return slices.ContainsFunc(publicationOf(p).messages(), tooLong)
+	}))
 	if len(back) == 0 {
 		return
 	}
@@ -176,8 +176,8 @@ func (s *session) setAside(messages ...*message) {
 		}
 	}
 	if len(first) > 0 {
-		s.forwarder.moving.add(len(first)) // drain counts them here until setAsideNow publishes them
-		s.toTouch.add(first...)
+		s.touching.Add(len(first)) // until setAsideNow has published them
+		s.toTouch.Add(first...)
 	}
 	s.setAsideNow(ready...)
 }
@@ -195,9 +195,9 @@ func (s *session) setAsideNow(messages ...*message) {
 		case 0:
 			return
 		case 1:
-			s.forwarder.publish(group[0])
+			s.publish(group[0])
 		default:
-			s.forwarder.publish(s.groupOf(group, records, now))
+			s.publish(s.groupOf(group, records, now))
 		}
 		group, records, size = nil, nil, 0
 	}
@@ -205,7 +205,7 @@ func (s *session) setAsideNow(messages ...*message) {
 		p := m.toWaiting(s.opts.Topology.WaitingQueue(), now)
 		record, ok := s.record(p)
 		if !ok {
-			s.forwarder.publish(p)
+			s.publish(p)
 			continue
 		}
 		if len(group) == limit || size+len(record) > groupBytes {
@@ -220,17 +220,17 @@ func (s *session) setAsideNow(messages ...*message) {
 func (s *session) setAsideAlone(messages ...*message) {
 	now := time.Now()
 	for _, m := range messages {
-		s.forwarder.publish(m.toWaiting(s.opts.Topology.WaitingQueue(), now))
+		s.publish(m.toWaiting(s.opts.Topology.WaitingQueue(), now))
 	}
 }
 
 // record returns the encoded form of p in a group, if p may be in one.
 func (s *session) record(p *publication) ([]byte, bool) {
 	const most = groupBytes / 4
-	if len(p.publishing.Body) > most {
+	if len(p.Publishing.Body) > most {
 		return nil, false
 	}
-	record := wire.EncodeRecord(*p.publishing)
+	record := wire.EncodeRecord(*p.Publishing)
 	if len(record) > most {
 		return nil, false
 	}
@@ -246,7 +246,9 @@ func (s *session) record(p *publication) ([]byte, bool) {
 func (s *session) groupOf(members []*publication, records [][]byte, now time.Time) *publication {
 	publishing := wire.Group(s.ledger.Identity(), records...)
 	publishing.Headers[wire.HeaderSetAsideAt] = now.UnixMilli()
-	group := &publication{course: setAside, to: members[0].to, publishing: &publishing}
+	group := &publication{course: setAside, Publication: forward.Publication{
+		To: members[0].To, Publishing: &publishing, ID: publishing.MessageId,
+	}}
 	for _, p := range members {
 		group.group = append(group.group, p.message)
 	}

@@ -74,7 +74,7 @@ func TestACallOfASideJobThatHangsHoldsNothingUp(t *testing.T) {
 					long, aside := s.delivered(s.staging, uuid.New()), s.delivered(s.staging, uuid.New())
 					s.committed(long, aside)
 					time.Sleep(dueIdle)
-					s.forwarder.ready.take(10)
+					unsent(s)
 					s.setAside(aside)
 					var markers []*message
 					for _, c := range []*consumer{s.staging, s.waiting} {
@@ -82,7 +82,7 @@ func TestACallOfASideJobThatHangsHoldsNothingUp(t *testing.T) {
 					}
 					time.Sleep(2 * touchPatience)
 					synctest.Wait()
-					if n := len(s.forwarder.ready.take(10)); n != 1 {
+					if n := len(unsent(s)); n != 1 {
 						t.Error("a message waits to be set aside")
 					}
 					time.Sleep(markerPatience + 5*time.Second)

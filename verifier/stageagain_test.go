@@ -399,7 +399,7 @@ func TestAMarkerStagesAgainOnlyRowsSeenBeforeItsLook(t *testing.T) {
 		}, false},
 		"a row whose message is held": {func(s *session, w *carryingWorld, id uuid.UUID) amqp.Publishing {
 			s.delivered(s.staging, id)
-			s.carried.looked(s.arrivals.take(1)...)
+			s.carried.looked(s.arrivals.Take(1)...)
 			return w.marker()
 		}, false},
 		"a row whose message is delivered, but that could not be deleted": {func(s *session, w *carryingWorld, id uuid.UUID) amqp.Publishing {
@@ -1022,7 +1022,7 @@ func TestAMarkerIsNoMessage(t *testing.T) {
 		}
 		w.wait(stagingPause + moment)
 		counted := s.stats.forwarded.Load() + s.stats.dropped.Load() + s.stats.deadLettered.Load() + s.stats.setAside.Load() + s.stats.restaged.Load()
-		if !marker.isAcked() || counted != 0 || len(s.arrivals.take(10)) != 0 {
+		if !marker.isAcked() || counted != 0 || len(s.arrivals.Take(10)) != 0 {
 			t.Errorf("acked: %v, counted: %d", marker.isAcked(), counted)
 		}
 		ordered := newConsumer("o", 10, 1<<20, time.Hour, nil)
@@ -1036,7 +1036,7 @@ func TestAMarkerIsNoMessage(t *testing.T) {
 			"":                 {ordered, w.marker()},
 		} {
 			s.brings(strange.consumer, strange.marker)
-			dead := s.forwarder.ready.take(10)
+			dead := unsent(s)
 			if len(dead) != 1 || dead[0].course != deadLetter || reason != "" && dead[0].message.why.code != reason {
 				t.Errorf("%q: it is not dead-lettered: %+v", reason, dead)
 			}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/verifier/internal/forward"
 )
 
 // State describes a verifier at one moment.
@@ -87,9 +88,9 @@ type HoldReason string
 
 // The reasons.
 const (
-	Full    HoldReason = "full"       // it nacks
-	Missing HoldReason = "unroutable" // it does not exist
-	Stuck   HoldReason = "stuck"      // it does not confirm
+	Full    = HoldReason(forward.Full)    // "full": it nacks
+	Missing = HoldReason(forward.Missing) // "unroutable": it does not exist
+	Stuck   = HoldReason(forward.Stuck)   // "stuck": it does not confirm
 )
 
 // A HeldMessage waits for an open transaction.
@@ -160,7 +161,14 @@ func (v *Verifier) State() State {
 	state.Keys = state.Keys[:min(len(state.Keys), oldestLimit)]
 	state.Settling = int(s.settling.Load())
 	state.Blocked = s.blocked()
-	state.Targets = s.held.list()
+	held := s.forwarder.Held()
+	state.Targets = make([]HeldTarget, 0, len(held))
+	for _, t := range held {
+		state.Targets = append(state.Targets, HeldTarget{
+			Target: t.Target, Reason: HoldReason(t.Reason), Messages: t.Messages, Since: t.Since,
+			Problem: t.Problem, Mend: t.Mend, DeadLetterAt: t.DeadLetterAt,
+		})
+	}
 	slices.SortFunc(state.Targets, func(a, b HeldTarget) int { return cmp.Compare(a.Target.String(), b.Target.String()) })
 	state.Evidence, state.WithheldSince = s.evidence.state()
 	state.Withheld = s.room.withheld()
@@ -176,7 +184,7 @@ func (v *Verifier) State() State {
 // blocked returns why nothing can be published, as far as a publishing connection has learned it,
 // or "". While only carried rows wait, nothing is forwarded, so only the connection that stages
 // learns it.
-func (s *session) blocked() string { return cmp.Or(s.forwarder.isBlocked(), s.broker.Blocked()) }
+func (s *session) blocked() string { return cmp.Or(s.forwarder.Blocked(), s.broker.Blocked()) }
 
 // longest lists the messages that wait for an open transaction, the oldest first.
 func (s *session) longest() []*message {

@@ -1,9 +1,6 @@
 package verifier
 
-import (
-	"sync"
-	"sync/atomic"
-)
+import "sync/atomic"
 
 // Stats counts a verifier's results since New, over all its sessions.
 type Stats struct {
@@ -34,41 +31,4 @@ func (v *Verifier) Stats() Stats {
 		Abandoned:    v.stats.abandoned.Load(),
 		Sessions:     v.stats.sessions.Load(),
 	}
-}
-
-// counter counts up and down, and signals zero.
-type counter struct {
-	mu    sync.Mutex
-	n     int
-	empty chan struct{} // closed at zero; nil if no caller waits for it
-}
-
-func (c *counter) add(n int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.n += n; c.n == 0 && c.empty != nil {
-		close(c.empty)
-		c.empty = nil
-	}
-}
-
-func (c *counter) value() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.n
-}
-
-// zero returns a channel that is closed once the counter is at zero.
-func (c *counter) zero() <-chan struct{} {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.n == 0 {
-		closed := make(chan struct{})
-		close(closed)
-		return closed
-	}
-	if c.empty == nil {
-		c.empty = make(chan struct{})
-	}
-	return c.empty
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/verifier/internal/pipe"
 )
 
 const (
@@ -24,7 +25,7 @@ func (s *session) sweep(ctx context.Context) {
 	if !s.ledger.Features().Sweeps || s.opts.SweepAge < 0 {
 		return
 	}
-	pause(ctx, sweepFirst)
+	pipe.Pause(ctx, sweepFirst)
 	s.jobs.sweep.Run(ctx, func(ctx context.Context) (time.Duration, error) {
 		if idle, err := s.queuesAreEmpty(); err != nil || !idle {
 			s.log.Debug("no sweep: messages may be in the queues", "error", err)

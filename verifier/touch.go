@@ -82,7 +82,7 @@ func (s *session) touchHeld(ctx context.Context) {
 	}
 	s.jobs.touch.Run(ctx, func(ctx context.Context) (time.Duration, error) {
 		now := time.Now()
-		held := s.carried.untouched(now, s.held.has, touchLimit)
+		held := s.carried.untouched(now, s.forwarder.IsHeld, touchLimit)
 		held = append(held, s.forgetter.untouched(now, touchLimit-len(held))...)
 		if len(held) == 0 {
 			_ = s.toucher.failed(nil) // the next statement shows whether the database still fails
@@ -106,9 +106,9 @@ func (s *session) touchFirst(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-s.toTouch.more:
+		case <-s.toTouch.More:
 		}
-		batch := s.toTouch.take(touchLimit)
+		batch := s.toTouch.Take(touchLimit)
 		var held []*heldCarried
 		for _, m := range batch {
 			held = append(held, m.carried)
@@ -119,7 +119,7 @@ func (s *session) touchFirst(ctx context.Context) error {
 			}
 		}
 		s.setAsideNow(batch...)
-		s.forwarder.moving.add(-len(batch))
+		s.touching.Add(-len(batch))
 	}
 }
 

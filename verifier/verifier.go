@@ -11,6 +11,8 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/verifier/internal/forward"
+	"github.com/twoqueue/twoqueue/verifier/internal/pipe"
 )
 
 // ErrNotDrained means that a verifier ended before all judged messages were finished: Options.Drain
@@ -29,7 +31,7 @@ type Verifier struct {
 	now    present
 	jobs   sideJobs
 
-	remembered  rememberedTargets // only Run uses them
+	remembered  forward.Remembered // only Run uses it
 	connections *connections
 	forgetter   *forgetter
 	toucher     *toucher
@@ -88,13 +90,13 @@ func (v *Verifier) Run(ctx context.Context) error {
 		v.recordEnd(err)
 		return err
 	}
-	wait, apart := newBackOff(100*time.Millisecond, 3*time.Second), newBackOff(time.Second, 30*time.Second)
+	wait, apart := pipe.NewBackOff(100*time.Millisecond, 3*time.Second), pipe.NewBackOff(time.Second, 30*time.Second)
 	for {
 		if s != nil {
 			began := time.Now()
 			v.now.begin(s, began)
 			err = s.run(ctx)
-			v.remembered.remember(s.forwarder, time.Now())
+			v.remembered = s.forwarder.Remember(time.Now())
 			if time.Since(began) > wait.MaxInterval {
 				wait.Reset()
 			}
@@ -113,7 +115,7 @@ func (v *Verifier) Run(ctx context.Context) error {
 			what = "no session"
 		}
 		v.opts.Logger.Warn(what, "error", err, "retry_in", retry)
-		pause(ctx, retry)
+		pipe.Pause(ctx, retry)
 		if errors.Is(err, bridge.ErrOtherInstance) { // the idle connections would go on leading to both servers
 			_, _ = inTime(ctx, v.calls.prove, askPatience, func(ctx context.Context) (struct{}, error) {
 				closeIdle(ctx, v.ledger.DB())

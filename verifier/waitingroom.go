@@ -5,6 +5,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/twoqueue/twoqueue/verifier/internal/pipe"
 )
 
 const (
@@ -85,7 +87,7 @@ func (r *waitingRoom) idle(w *waiter) {
 		w.in = r.slow
 	}
 	w.idle = w.in.PushBack(w)
-	wake(r.settlable)
+	pipe.Wake(r.settlable)
 }
 
 // busy removes a waiter from the idle ones.
@@ -125,7 +127,7 @@ func (r *waitingRoom) pick() (m *message, slow bool) {
 		r.slowSettling++
 	}
 	if r.fresh.Len()+r.slow.Len() > 1 {
-		wake(r.settlable) // for the next settler
+		pipe.Wake(r.settlable) // for the next settler
 	}
 	return r.busy(w), w.slow
 }
@@ -144,7 +146,7 @@ func (r *waitingRoom) waited(m *message, stays bool) {
 		return
 	}
 	r.remove(w)
-	wake(r.settlable)
+	pipe.Wake(r.settlable)
 	r.transactionEnded(w)
 }
 
@@ -165,7 +167,7 @@ func (r *waitingRoom) withhold(m *message) {
 	m.withheld = true
 	w.in = r.kept
 	w.idle = w.in.PushBack(w)
-	wake(r.settlable)
+	pipe.Wake(r.settlable)
 }
 
 // release returns withheld messages to the idle ones, because there is evidence.
@@ -194,7 +196,7 @@ func (r *waitingRoom) transactionEnded(w *waiter) {
 		r.slowAll = true
 	}
 	if r.fresh.Len() > 0 || w.slow && r.slow.Len() > 0 {
-		wake(r.lookNow)
+		pipe.Wake(r.lookNow)
 	}
 }
 
@@ -295,11 +297,4 @@ func (r *waitingRoom) removeMessages(must func(*message) bool) []*message {
 		}
 	}
 	return out
-}
-
-func wake(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }

@@ -54,11 +54,11 @@ var mutants = []mutant{
 		name:     "ack before confirm",
 		scenario: "a verifier dies while a target is missing",
 		caught:   world.Lost,
-		edits: []edit{{"verifier/pipeline.go", `		s.forwarder.publish(m.toTarget())
+		edits: []edit{{"verifier/pipeline.go", `		s.publish(m.toTarget())
 `, `		if mutant("ack before confirm") {
 			_ = m.unacked.consumer.ch.Ack(m.unacked.tag, false)
 		}
-		s.forwarder.publish(m.toTarget())
+		s.publish(m.toTarget())
 `}},
 	},
 	{
@@ -69,11 +69,11 @@ var mutants = []mutant{
 			{"verifier/pipeline.go", `// committed sends messages on`, `func alone[T any](x T) []T { return []T{x} }
 
 // committed sends messages on`},
-			{"verifier/pipeline.go", `		s.forwarder.publish(m.toTarget())
+			{"verifier/pipeline.go", `		s.publish(m.toTarget())
 `, `		if mutant("delete before confirm") || mutant("delete a carried row before the confirm") {
 			_, _ = s.ledger.Forget(context.Background(), alone(m.staged.ID))
 		}
-		s.forwarder.publish(m.toTarget())
+		s.publish(m.toTarget())
 `},
 		},
 	},
@@ -337,11 +337,11 @@ var mutants = []mutant{
 		name:     "ack a strange message before its dead letter is confirmed",
 		scenario: "strange messages are in the staging queue, and a verifier dies while the dead queue is missing",
 		caught:   world.Lost,
-		edits: []edit{{"verifier/pipeline.go", `	s.forwarder.publish(m.toDead(s.opts.Topology.DeadQueue(), now))
+		edits: []edit{{"verifier/pipeline.go", `	s.publish(m.toDead(s.opts.Topology.DeadQueue(), now))
 `, `	if mutant("ack a strange message before its dead letter is confirmed") {
 		_ = m.unacked.consumer.ch.Ack(m.unacked.tag, false)
 	}
-	s.forwarder.publish(m.toDead(s.opts.Topology.DeadQueue(), now))
+	s.publish(m.toDead(s.opts.Topology.DeadQueue(), now))
 `}},
 	},
 	{
@@ -349,12 +349,12 @@ var mutants = []mutant{
 		pkg:  "verifier",
 		test: "TestAMissingExchangeHoldsUpNoOtherTarget",
 		says: "messages have not come|the channel was closed",
-		edits: []edit{{"verifier/forward.go", `		f.solo.add(p) // a suspect, or in flight when the connection was lost
+		edits: []edit{{"verifier/internal/forward/forward.go", `		f.solo.Add(p) // a suspect, or in flight when the connection was lost
 `, `		if mutant("look for the one that closes the channel among all, again and again") {
-			f.ready.add(p)
+			f.ready.Add(p)
 			return
 		}
-		f.solo.add(p) // a suspect, or in flight when the connection was lost
+		f.solo.Add(p) // a suspect, or in flight when the connection was lost
 `}},
 	},
 	{
@@ -362,7 +362,7 @@ var mutants = []mutant{
 		pkg:  "verifier",
 		test: "TestAMissingExchangeHoldsUpNoOtherTarget",
 		says: "a refused publish must not end the session|messages have not come|the channel was closed|not in time",
-		edits: []edit{{"verifier/solo.go", `				if channel.connection.conn.Err() == nil {
+		edits: []edit{{"verifier/internal/forward/solo.go", `				if channel.connection.conn.Err() == nil {
 `, `				if mutant("a refused publish ends the session") && bridge.Refusal(err) != nil {
 					return err
 				}
@@ -374,10 +374,10 @@ var mutants = []mutant{
 		pkg:  "verifier",
 		test: "TestAMessageThatTheBrokerRefusesIsDeadLettered/no_right_to_the_target",
 		says: "not in time|have not come",
-		edits: []edit{{"verifier/solo.go", `	case p.course == forward:
-		f.end(`, `	case p.course == forward && mutant("a message that the broker refuses is tried for ever"):
+		edits: []edit{{"verifier/internal/forward/solo.go", `	case p.Retries != nil:
+		f.end(`, `	case p.Retries != nil && mutant("a message that the broker refuses is tried for ever"):
 		f.failed(p, Full, noConfirm)
-	case p.course == forward:
+	case p.Retries != nil:
 		f.end(`}},
 	},
 	{
@@ -385,9 +385,9 @@ var mutants = []mutant{
 		pkg:  "verifier",
 		test: "TestTheNextSessionKnowsTheCulprit",
 		says: "times a channel was closed",
-		edits: []edit{{"verifier/verifier.go", `			v.remembered.remember(s.forwarder, time.Now())
+		edits: []edit{{"verifier/verifier.go", `			v.remembered = s.forwarder.Remember(time.Now())
 `, `			if !mutant("a session forgets the held targets of the last one") {
-				v.remembered.remember(s.forwarder, time.Now())
+				v.remembered = s.forwarder.Remember(time.Now())
 			}
 `}},
 	},

@@ -1,4 +1,4 @@
-package verifier
+package forward
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/verifier/internal/pipe"
 )
 
 // soloChannels is the number of suspects that are published at the same time, and also the
@@ -24,21 +25,21 @@ const (
 // runSolo publishes one message at a time, over its own channel. Without a connection the
 // messages wait, here or for another solo channel. No verdict depends on a solo channel, so
 // its failures end no session.
-func (f *forwarder) runSolo(ctx context.Context, messages *gatherer[*publication], connections *soloConnections) error {
+func (f *Forwarder) runSolo(ctx context.Context, messages *pipe.Gatherer[*Publication], connections *soloConnections) error {
 	channel := &soloChannel{from: connections}
 	defer channel.release()
-	wait := newBackOff(firstReconnect, mostReconnect)
+	wait := pipe.NewBackOff(firstReconnect, mostReconnect)
 	for {
 		idle := channel.idle()
 		select {
-		case <-messages.more:
+		case <-messages.More:
 		case <-idle:
 			channel.release()
 			continue
 		case <-ctx.Done():
 			return nil
 		}
-		for _, p := range messages.take(1) {
+		for _, p := range messages.Take(1) {
 			if f.enqueueIfHeld(p) {
 				continue
 			}
@@ -58,28 +59,28 @@ func (f *forwarder) runSolo(ctx context.Context, messages *gatherer[*publication
 			}
 			// Without a connection, or if it was lost, the fate of p is unknown.
 			channel.leave()
-			messages.add(p)
+			messages.Add(p)
 			if ctx.Err() != nil {
 				return nil
 			}
 			retry := wait.NextBackOff()
 			f.log.Warn("no connection for messages that are published alone", "error", err, "retry_in", retry)
-			pause(ctx, retry)
+			pipe.Pause(ctx, retry)
 		}
 	}
 }
 
 // conclude acts on the result of publishing p alone. It reports whether the target did not confirm.
-func (f *forwarder) conclude(p *publication, err error) (stuck bool) {
+func (f *Forwarder) conclude(p *Publication, err error) (stuck bool) {
 	refusal := bridge.Refusal(err)
-	f.suspect(p.to.Exchange, refusal != nil)
+	f.suspect(p.To.Exchange, refusal != nil)
 	switch {
 	case err == nil:
-		f.end(p, placed, nil)
+		f.end(p, Placed, nil)
 	case errors.Is(err, bridge.ErrInvalidMessage):
-		f.end(p, refused, err)
+		f.end(p, Refused, err)
 	case errors.Is(err, bridge.ErrReturned):
-		f.failed(p, Missing, unbound(p.to))
+		f.failed(p, Missing, unbound(p.To))
 	case errors.Is(err, bridge.ErrNacked):
 		f.failed(p, Full, fullQueue)
 	case refusal == nil:
@@ -87,10 +88,10 @@ func (f *forwarder) conclude(p *publication, err error) (stuck bool) {
 		return true
 	case refusal.Code == amqp.NotFound:
 		f.failed(p, Missing, noExchange)
-	case p.course == forward:
-		f.end(p, refused, fmt.Errorf("%s: %d %s", p.to, refusal.Code, refusal.Reason))
+	case p.Retries != nil:
+		f.end(p, Refused, fmt.Errorf("%s: %d %s", p.To, refusal.Code, refusal.Reason))
 	case refusal.Code == amqp.PreconditionFailed: // this message only, usually because of its size
-		f.end(p, refused, refusal)
+		f.end(p, Refused, refusal)
 	default: // the verifier's own queue: an operator must grant the rights
 		f.failed(p, Full, problem{refusal.Error(), "give the login the right to publish there"})
 	}
@@ -98,12 +99,12 @@ func (f *forwarder) conclude(p *publication, err error) (stuck bool) {
 }
 
 // publishSolo publishes p and waits for its result.
-func (f *forwarder) publishSolo(ctx context.Context, channel *bridge.Publisher, p *publication) error {
+func (f *Forwarder) publishSolo(ctx context.Context, channel *bridge.Publisher, p *Publication) error {
 	ctx, cancel := context.WithTimeout(ctx, f.timeout)
 	defer cancel()
 	defer func(began time.Time) { p.slow = time.Since(began) >= behindAfter }(time.Now())
 	reported := make(chan error, 1)
-	if err := channel.Publish(ctx, p.to, *p.publishing, func(err error) { reported <- err }); err != nil {
+	if err := channel.Publish(ctx, p.To, *p.Publishing, func(err error) { reported <- err }); err != nil {
 		return err
 	}
 	select {
@@ -114,13 +115,13 @@ func (f *forwarder) publishSolo(ctx context.Context, channel *bridge.Publisher, 
 	}
 }
 
-func (f *forwarder) isSuspect(exchange string) bool {
+func (f *Forwarder) isSuspect(exchange string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.suspects[exchange]
 }
 
-func (f *forwarder) suspect(exchange string, is bool) {
+func (f *Forwarder) suspect(exchange string, is bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {

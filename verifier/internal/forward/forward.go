@@ -1,10 +1,13 @@
-package verifier
+// Package forward publishes messages and reports the end of each. It knows bridge.Target and AMQP,
+// nothing of ledgers, queues to consume, or the meaning of a message.
+package forward
 
 import (
 	"cmp"
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -12,9 +15,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/verifier/internal/pipe"
 )
 
-// A forwarder publishes messages and tracks which are safe: confirmed and not returned (rule 4 of
+// A Forwarder publishes messages and tracks which are safe: confirmed and not returned (rule 4 of
 // package bridge). If a target does not take a message, the message waits in heldTargets and is
 // published again, until its fate is known.
 //
@@ -38,22 +42,22 @@ import (
 // target have a separate connection.
 //
 // Publishing connections have no delivery tags: if one is lost or cannot be opened, the session
-// goes on. Messages wait then, and the forwarder connects again with backoff. Options.HandBack
-// bounds how long they wait (removeMessages, abandon).
-type forwarder struct {
+// goes on. Messages wait then, and the forwarder connects again with backoff. The
+// caller bounds how long they wait (RemoveUnsent, Abandon).
+type Forwarder struct {
 	connect func(context.Context) (*bridge.Connection, error)
 	timeout time.Duration
 	limit   int // most messages in flight on the main channel
-	copies  int // Options.Copies
+	copies  int // most nacks of a message by an exchange
 	log     *slog.Logger
 
 	held   *heldTargets
-	onEnd  func(*publication, fate, error) // takes over publications that have ended; it must not block
-	moving counter                         // publications in the forwarder, except those waiting in heldTargets
+	ended  func(*Publication, Fate, error)
+	moving pipe.Counter
 
-	ready *gatherer[*publication] // to be published
-	solo  *gatherer[*publication] // to be published alone
-	stuck *gatherer[*publication] // the same, for targets that did not confirm: these wait only for each other
+	ready *pipe.Gatherer[*Publication] // to be published
+	solo  *pipe.Gatherer[*Publication] // to be published alone
+	stuck *pipe.Gatherer[*Publication] // the same, for targets that did not confirm: these wait only for each other
 
 	closing sync.WaitGroup // connections that were left and have nothing in flight
 
@@ -65,21 +69,53 @@ type forwarder struct {
 	suspects     map[string]bool // exchanges whose messages are published alone
 }
 
-// A fate is how a publication ends. Until then the forwarder owns the publication and its messages.
-type fate int
+// A Config has the arguments of New. All are required.
+type Config struct {
+	Connect        func(context.Context) (*bridge.Connection, error)
+	InFlight       int           // most messages in flight on the main channel
+	ConfirmTimeout time.Duration // after which an unconfirmed publication counts as failed
+	Unroutable     time.Duration // how long a message is retried whose target is missing
+	Copies         int           // most nacks of a message by an exchange
+	Waiting        chan struct{} // woken when another publication waits for a held target
+	Log            *slog.Logger
+	Remembered     Remembered // of the last session
+	// Ended takes over publications that have ended. It must not block. It may publish further ones.
+	Ended func(p *Publication, what Fate, err error)
+}
 
-const (
-	placed    fate = iota // the broker has it: confirmed and not returned
-	refused               // the broker will never accept it in this form; the error has the reason
-	expired               // its target was missing for too long
-	nackedOut             // its exchange has nacked it too often
-	leftOut               // it is a copy for the audit queue, which accepts nothing now
-)
+// New returns a Forwarder without a connection. Publications wait in it until Run.
+func New(c Config) *Forwarder {
+	held, suspects := c.Remembered.recall(time.Now())
+	return &Forwarder{
+		connect: c.Connect, timeout: c.ConfirmTimeout, limit: c.InFlight, copies: c.Copies, log: c.Log,
+		held:  &heldTargets{log: c.Log, unroutable: c.Unroutable, copies: c.Copies, more: c.Waiting, targets: held},
+		ended: c.Ended,
+		ready: pipe.NewGatherer[*Publication](), solo: pipe.NewGatherer[*Publication](), stuck: pipe.NewGatherer[*Publication](),
+		suspects: suspects,
+	}
+}
+
+// Open connects and makes the first main channel, which outlives ctx. Close must be called after it.
+func (f *Forwarder) Open(ctx context.Context) error {
+	conn, err := f.connect(ctx)
+	if err != nil {
+		return err
+	}
+	if f.main, err = newMainChannel(context.WithoutCancel(ctx), conn, f.limit); err != nil {
+		conn.Close()
+	}
+	return err
+}
 
 // maxLeft bounds the main channels that were left and may still deliver confirms.
 const maxLeft = 8
 
-func (f *forwarder) run(ctx context.Context) error {
+// MostConnections is the largest number of connections of a Forwarder: one for the main channel,
+// one for suspects, one for each trial of a stuck target, and one for each channel that was left.
+const MostConnections = 1 + 1 + soloChannels + maxLeft
+
+// Run publishes until ctx ends. Open must have succeeded.
+func (f *Forwarder) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	defer context.AfterFunc(ctx, f.main.leave)() // the first main channel is older than ctx
 	group.Go(func() error { return f.runMain(ctx) })
@@ -92,33 +128,40 @@ func (f *forwarder) run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// publish queues a publication.
-func (f *forwarder) publish(p *publication) {
-	f.moving.add(1)
+// Publish queues a publication.
+func (f *Forwarder) Publish(p *Publication) {
+	f.moving.Add(1)
 	if !f.enqueueIfHeld(p) {
-		f.ready.add(p)
+		f.ready.Add(p)
 	}
 }
 
-// removePublications removes publications of messages that come again. While the broker blocks
-// publishing, each consumer of an ordered queue would otherwise leave all its messages here.
-func (f *forwarder) removePublications(of func(*message) bool) {
-	f.takeBack(func(p *publication) bool { return p.message != nil && of(p.message) })
+// Moving counts the publications in the Forwarder, except those that wait for held targets. A
+// publication that has ended counts until Ended has returned.
+func (f *Forwarder) Moving() *pipe.Counter { return &f.moving }
+
+// IsHeld reports whether a target is held.
+func (f *Forwarder) IsHeld(to bridge.Target) bool { return f.held.has(to) }
+
+// Hold holds a target as if it did not confirm. Tests call it.
+func (f *Forwarder) Hold(to bridge.Target) { f.held.holdStuck(to) }
+
+// Held lists the held targets.
+func (f *Forwarder) Held() []Held { return f.held.list() }
+
+// WaitingMessages returns the number of publications that wait for held targets and are not ordered.
+func (f *Forwarder) WaitingMessages() int { return f.held.size() }
+
+// RemoveHeld removes and returns publications that wait for held targets, of each target the oldest
+// first. The caller owns them then.
+func (f *Forwarder) RemoveHeld(must func(*Publication) bool) []*Publication {
+	return f.held.remove(must)
 }
 
-// removeMessages removes and returns messages to forward that wait here for a channel. The caller
-// owns them then.
-func (f *forwarder) removeMessages(must func(*message) bool) (out []*message) {
-	for _, p := range f.takeBack(forwarded(must)) {
-		out = append(out, p.message)
-	}
-	return out
-}
-
-// abandon removes publications, wherever they are. A publication in flight may arrive nevertheless.
+// Abandon removes and returns publications, wherever they are. A publication in flight may arrive nevertheless.
 // A message that is being published alone stays, for ConfirmTimeout at most.
-func (f *forwarder) abandon(must func(*publication) bool) []*publication {
-	out := f.takeBack(must)
+func (f *Forwarder) Abandon(must func(*Publication) bool) []*Publication {
+	out := f.RemoveUnsent(must)
 	f.mu.Lock()
 	channels := slices.Clone(f.leftChannels)
 	if f.main != nil {
@@ -128,86 +171,86 @@ func (f *forwarder) abandon(must func(*publication) bool) []*publication {
 	for _, c := range channels {
 		for _, p := range c.abandon(must) {
 			f.held.noteEnd(p, false)
-			f.moving.add(-1)
+			f.moving.Add(-1)
 			out = append(out, p)
 		}
 	}
 	return append(out, f.held.remove(must)...)
 }
 
-// takeBack removes publications that wait for a channel.
-func (f *forwarder) takeBack(must func(*publication) bool) (out []*publication) {
-	for _, g := range []*gatherer[*publication]{f.ready, f.solo, f.stuck} {
-		out = append(out, g.remove(must)...)
+// RemoveUnsent removes and returns publications that wait for a channel.
+func (f *Forwarder) RemoveUnsent(must func(*Publication) bool) (out []*Publication) {
+	for _, g := range []*pipe.Gatherer[*Publication]{f.ready, f.solo, f.stuck} {
+		out = append(out, g.Remove(must)...)
 	}
 	for _, p := range out {
 		f.held.noteEnd(p, false) // if it was a trial, the trial did not happen
 	}
-	f.moving.add(-len(out))
+	f.moving.Add(-len(out))
 	return out
 }
 
-// retry retries held targets, and gives up messages that have been unroutable for too long.
-func (f *forwarder) retry(now time.Time) {
+// Retry retries held targets, and gives up messages that have been unroutable for too long.
+func (f *Forwarder) Retry(now time.Time) {
 	again, dead := f.held.tick(now)
-	f.moving.add(len(again) + len(dead))
+	f.moving.Add(len(again) + len(dead))
 	for _, p := range dead {
-		f.end(p, expired, nil)
+		f.end(p.Publication, Expired, errMissing(p.To, p.why))
 	}
 	if len(again) > 0 {
-		f.ready.add(again...)
+		f.ready.Add(again...)
 	}
 }
 
-// enqueueIfHeld queues p at its target if the target is held, and reports whether it is. A copy for
-// the audit queue never waits and is never retried: it ends.
-func (f *forwarder) enqueueIfHeld(p *publication) bool {
+// enqueueIfHeld queues p at its target if the target is held, and reports whether it is. A
+// publication for Once ends instead.
+func (f *Forwarder) enqueueIfHeld(p *Publication) bool {
 	switch {
 	case !f.held.enqueueIfHeld(p):
 		return false
-	case p.course == audit:
-		f.end(p, leftOut, nil)
+	case p.Once:
+		f.end(p, LeftOut, nil)
 	default:
-		f.moving.add(-1)
+		f.moving.Add(-1)
 	}
 	return true
 }
 
 // failed queues p at its target, which does not take it now.
-func (f *forwarder) failed(p *publication, reason HoldReason, why problem) {
-	if p.course == audit {
-		f.log.Warn("no copy in the audit queue", "message_id", p.id(), "reason", why.text)
-		f.end(p, leftOut, nil)
+func (f *Forwarder) failed(p *Publication, reason Reason, why problem) {
+	if p.Once {
+		f.log.Warn("no copy in the audit queue", "message_id", p.ID, "reason", why.text)
+		f.end(p, LeftOut, nil)
 		return
 	}
-	if m := p.forwards(); m != nil {
-		m.attempts++
-		if reason == Full && p.to.Exchange != "" {
-			m.nacks, m.nackedAt = m.nacks+1, time.Now()
-			if m.nacks >= int64(f.copies) {
+	if r := p.Retries; r != nil {
+		r.Attempts++
+		if reason == Full && p.To.Exchange != "" {
+			r.Nacks, r.NackedAt = r.Nacks+1, time.Now()
+			if r.Nacks >= int64(f.copies) {
 				f.held.nackedOut(p, why)
-				f.end(p, nackedOut, nil)
+				f.end(p, NackedOut, errNackedOut(p))
 				return
 			}
 		}
 	}
 	f.held.enqueueFailed(p, reason, why)
-	f.moving.add(-1)
+	f.moving.Add(-1)
 }
 
 // end passes p to the next stage. p stays in moving until the next stage has counted it, so drain
 // overlooks no message.
-func (f *forwarder) end(p *publication, what fate, err error) {
-	f.held.noteEnd(p, what == placed)
-	f.onEnd(p, what, err)
-	f.moving.add(-1)
+func (f *Forwarder) end(p *Publication, what Fate, err error) {
+	f.held.noteEnd(p, what == Placed)
+	f.ended(p, what, err)
+	f.moving.Add(-1)
 }
 
-func (f *forwarder) runMain(ctx context.Context) error {
-	wait := newBackOff(firstReconnect, mostReconnect)
+func (f *Forwarder) runMain(ctx context.Context) error {
+	wait := pipe.NewBackOff(firstReconnect, mostReconnect)
 	for {
 		select {
-		case <-f.ready.more:
+		case <-f.ready.More:
 		case <-ctx.Done():
 			return nil
 		}
@@ -217,15 +260,15 @@ func (f *forwarder) runMain(ctx context.Context) error {
 				continue
 			}
 		}
-		for batch := f.ready.take(f.limit); len(batch) > 0; batch = batch[1:] {
+		for batch := f.ready.Take(f.limit); len(batch) > 0; batch = batch[1:] {
 			p := batch[0]
 			switch {
 			case p.solo:
 				p.solo = false
-				f.stuck.add(p)
+				f.stuck.Add(p)
 				continue
-			case f.isSuspect(p.to.Exchange):
-				f.solo.add(p)
+			case f.isSuspect(p.To.Exchange):
+				f.solo.Add(p)
 				continue
 			}
 			err := f.amongOthers(ctx, p)
@@ -233,7 +276,7 @@ func (f *forwarder) runMain(ctx context.Context) error {
 				wait.Reset()
 				continue
 			}
-			f.ready.add(batch...) // there other goroutines can remove them
+			f.ready.Add(batch...) // there other goroutines can remove them
 			f.reconnectLater(ctx, wait.NextBackOff(), err)
 			break
 		}
@@ -241,20 +284,20 @@ func (f *forwarder) runMain(ctx context.Context) error {
 }
 
 // reconnectLater pauses before the next attempt to get a main channel.
-func (f *forwarder) reconnectLater(ctx context.Context, pauseFor time.Duration, err error) {
+func (f *Forwarder) reconnectLater(ctx context.Context, pauseFor time.Duration, err error) {
 	if ctx.Err() != nil {
 		return
 	}
 	f.setDisconnected(err)
 	f.log.Warn("no connection to publish over", "error", err, "retry_in", pauseFor)
 	f.giveUpOldest(time.Now()) // at a limit of connections, the oldest channel's may be one too many
-	pause(ctx, pauseFor)
-	f.ready.wake()
+	pipe.Pause(ctx, pauseFor)
+	f.ready.Wake()
 }
 
 // amongOthers publishes p over the main channel, unless its target is held by now. It waits only
 // for room on the channel. The error says why there is no main channel.
-func (f *forwarder) amongOthers(ctx context.Context, p *publication) error {
+func (f *Forwarder) amongOthers(ctx context.Context, p *Publication) error {
 	for {
 		main, err := f.mainChannel(ctx)
 		if err != nil {
@@ -266,7 +309,7 @@ func (f *forwarder) amongOthers(ctx context.Context, p *publication) error {
 			return nil
 		}
 		one := main.begin(p)
-		err = main.publisher.Publish(main.taking, p.to, *p.publishing, func(err error) {
+		err = main.publisher.Publish(main.taking, p.To, *p.Publishing, func(err error) {
 			if main.confirmed(one, err) {
 				f.report(ctx, p, err)
 			}
@@ -282,7 +325,7 @@ func (f *forwarder) amongOthers(ctx context.Context, p *publication) error {
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, bridge.ErrInvalidMessage):
-			f.end(p, refused, err)
+			f.end(p, Refused, err)
 			return nil
 		}
 		// The main channel was closed, left or lost: take the next one.
@@ -290,28 +333,22 @@ func (f *forwarder) amongOthers(ctx context.Context, p *publication) error {
 }
 
 // report handles the result of a publication on the main channel. It must not block.
-func (f *forwarder) report(ctx context.Context, p *publication, err error) {
+func (f *Forwarder) report(ctx context.Context, p *Publication, err error) {
 	switch {
 	case err == nil:
-		f.end(p, placed, nil)
+		f.end(p, Placed, nil)
 	case errors.Is(err, bridge.ErrReturned):
-		f.failed(p, Missing, unbound(p.to))
+		f.failed(p, Missing, unbound(p.To))
 	case errors.Is(err, bridge.ErrNacked):
 		f.failed(p, Full, fullQueue)
 	case ctx.Err() == nil:
-		f.solo.add(p) // a suspect, or in flight when the connection was lost
+		f.solo.Add(p) // a suspect, or in flight when the connection was lost
 	}
-}
-
-// open makes the first main channel, on a connection.
-func (f *forwarder) open(ctx context.Context, conn *bridge.Connection) (err error) {
-	f.main, err = newMainChannel(ctx, conn, f.limit)
-	return err
 }
 
 // mainChannel returns the main channel, or makes a new one if the last was closed, left or lost. It
 // makes one attempt.
-func (f *forwarder) mainChannel(ctx context.Context) (*mainChannel, error) {
+func (f *Forwarder) mainChannel(ctx context.Context) (*mainChannel, error) {
 	f.mu.Lock()
 	main := f.main
 	var err error
@@ -354,7 +391,7 @@ func (f *forwarder) mainChannel(ctx context.Context) (*mainChannel, error) {
 }
 
 // mainConnection returns the main channel's connection, or nil.
-func (f *forwarder) mainConnection() *bridge.Connection {
+func (f *Forwarder) mainConnection() *bridge.Connection {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.main == nil || f.main.conn.Err() != nil {
@@ -363,8 +400,21 @@ func (f *forwarder) mainConnection() *bridge.Connection {
 	return f.main.conn
 }
 
-// close ends the main channels' connections for good.
-func (f *forwarder) close() {
+// Awaits reports whether a confirm may still come on one of the main channels.
+func (f *Forwarder) Awaits() bool {
+	f.mu.Lock()
+	all := append([]*mainChannel{f.main}, f.leftChannels...)
+	f.mu.Unlock()
+	for _, c := range all {
+		if c != nil && c.conn.Err() == nil && c.publisher.Err() == nil && !c.empty() {
+			return true
+		}
+	}
+	return false
+}
+
+// Close ends the main channels' connections for good.
+func (f *Forwarder) Close() {
 	f.mu.Lock()
 	all := f.leftChannels
 	if f.main != nil {
@@ -377,9 +427,18 @@ func (f *forwarder) close() {
 	f.closing.Wait()
 }
 
+// Remember returns the held targets and suspects, for the next session.
+func (f *Forwarder) Remember(now time.Time) Remembered {
+	r := Remembered{held: f.held.forNextSession(), at: now}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r.suspects = maps.Clone(f.suspects)
+	return r
+}
+
 // watchMain checks the main channels periodically for targets that fall behind and for publications
 // without a confirm in time.
-func (f *forwarder) watchMain(ctx context.Context) error {
+func (f *Forwarder) watchMain(ctx context.Context) error {
 	ticker := time.NewTicker(min(f.timeout, behindAfter) / 4)
 	defer ticker.Stop()
 	for {
@@ -409,7 +468,7 @@ func (f *forwarder) watchMain(ctx context.Context) error {
 
 // lose leaves a main channel whose connection was lost. The messages in flight on it are reported
 // as unconfirmed.
-func (f *forwarder) lose(main *mainChannel) {
+func (f *Forwarder) lose(main *mainChannel) {
 	f.mu.Lock()
 	if f.main != main { // mainChannel has noticed the loss too
 		f.mu.Unlock()
@@ -422,20 +481,20 @@ func (f *forwarder) lose(main *mainChannel) {
 }
 
 // setDisconnected stores why there is no main channel.
-func (f *forwarder) setDisconnected(err error) {
+func (f *Forwarder) setDisconnected(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.disconnected = err.Error()
 }
 
-func (f *forwarder) isDisconnected() bool {
+func (f *Forwarder) isDisconnected() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.disconnected != ""
 }
 
 // reportBlocked logs when the broker stops accepting messages, and when it accepts them again.
-func (f *forwarder) reportBlocked(reason string) {
+func (f *Forwarder) reportBlocked(reason string) {
 	f.mu.Lock()
 	before := f.blocked
 	f.blocked = reason
@@ -448,8 +507,8 @@ func (f *forwarder) reportBlocked(reason string) {
 	}
 }
 
-// isBlocked returns why nothing can be published, or "".
-func (f *forwarder) isBlocked() string {
+// Blocked returns why nothing can be published, or "".
+func (f *Forwarder) Blocked() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return cmp.Or(f.blocked, f.disconnected)
@@ -457,7 +516,7 @@ func (f *forwarder) isBlocked() string {
 
 // lookAt holds the targets that have fallen behind on the main channel. If there are any, it leaves
 // the channel.
-func (f *forwarder) lookAt(main *mainChannel, now time.Time) {
+func (f *Forwarder) lookAt(main *mainChannel, now time.Time) {
 	if main.conn.Blocked() != "" { // no target is the cause
 		main.restartTimes(now)
 		return
@@ -491,7 +550,7 @@ func (f *forwarder) lookAt(main *mainChannel, now time.Time) {
 
 // giveUpOldest gives up all publications in flight on the channel that was left first, and closes
 // it.
-func (f *forwarder) giveUpOldest(now time.Time) {
+func (f *Forwarder) giveUpOldest(now time.Time) {
 	f.mu.Lock()
 	var oldest *mainChannel
 	if len(f.leftChannels) > 0 {
@@ -509,18 +568,18 @@ func (f *forwarder) giveUpOldest(now time.Time) {
 
 // clear gives up publications that are in flight for too long on a channel that was left, and
 // closes the channel when none are.
-func (f *forwarder) clear(c *mainChannel, now time.Time) {
+func (f *Forwarder) clear(c *mainChannel, now time.Time) {
 	if c.conn.Err() == nil && c.conn.Blocked() != "" {
 		c.restartTimes(now)
 		return
 	}
 	if again := c.unread(now); len(again) > 0 {
-		f.ready.add(again...)
+		f.ready.Add(again...)
 	}
 	_, _, silent := c.look(now, f.timeout)
 	for _, p := range c.giveUp(now, f.timeout, silent) {
 		if silent {
-			f.solo.add(p)
+			f.solo.Add(p)
 		} else {
 			f.failed(p, Stuck, noConfirm)
 		}

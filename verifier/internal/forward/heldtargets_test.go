@@ -1,4 +1,4 @@
-package verifier
+package forward
 
 import (
 	"bytes"
@@ -23,7 +23,8 @@ func testTargets(unroutableFor time.Duration) *heldTargets {
 // tickedTargets remembers the publications that tick has returned.
 type tickedTargets struct {
 	*heldTargets
-	again, dead []*publication
+	again []*Publication
+	dead  []givenUp
 }
 
 func newTickedTargets(unroutableFor time.Duration) *tickedTargets {
@@ -35,16 +36,16 @@ func (h *tickedTargets) tick(now time.Time) {
 	h.again, h.dead = append(h.again, again...), append(h.dead, dead...)
 }
 
-func publicationsTo(queue string, n int) []*publication {
-	out := make([]*publication, n)
+func publicationsTo(queue string, n int) []*Publication {
+	out := make([]*Publication, n)
 	for i := range out {
-		out[i] = &publication{to: bridge.Target{RoutingKey: queue}, message: new(message)}
+		out[i] = &Publication{To: bridge.Target{RoutingKey: queue}, Retries: new(Retries)}
 	}
 	return out
 }
 
 // heldFor holds a target for which n publications wait; the first of them has just failed.
-func heldFor(unroutableFor time.Duration, why HoldReason, n int) (*tickedTargets, []*publication) {
+func heldFor(unroutableFor time.Duration, why Reason, n int) (*tickedTargets, []*Publication) {
 	h, waiting := newTickedTargets(unroutableFor), publicationsTo("target", n)
 	h.enqueueFailed(waiting[0], why, problem{})
 	for _, p := range waiting[1:] {
@@ -109,7 +110,7 @@ func TestAFailedAttemptStartsAgainWithOne(t *testing.T) {
 // A trial on a shared channel would make its other messages wait for the answer as well.
 func TestATargetThatLeftAMessageUnansweredIsTriedAloneUntilItWorks(t *testing.T) {
 	for name, c := range map[string]struct {
-		reason HoldReason
+		reason Reason
 		slow   bool
 		alone  bool
 	}{
@@ -127,7 +128,7 @@ func TestATargetThatLeftAMessageUnansweredIsTriedAloneUntilItWorks(t *testing.T)
 			for _, p := range waiting[1:] {
 				h.enqueueIfHeld(p)
 			}
-			trial := func() *publication {
+			trial := func() *Publication {
 				h.again = nil
 				h.tick(later())
 				return h.again[0]
@@ -185,8 +186,8 @@ func TestATargetThatWorksIsHeldNoLongerAlthoughTheNextOfEachKeyWaits(t *testing.
 func TestATargetWhoseMessagesWereSetAsideStaysHeld(t *testing.T) {
 	h := newTickedTargets(time.Hour)
 	h.enqueueFailed(publicationsTo("full", 1)[0], Full, problem{})
-	all := func(*message) bool { return true }
-	if n := len(h.removeMessages(all)); n != 1 {
+	all := func(*Publication) bool { return true }
+	if n := len(h.remove(all)); n != 1 {
 		t.Fatalf("%d leave", n)
 	}
 	h.tick(time.Now().Add(rememberFor / 2))
@@ -206,7 +207,7 @@ func TestHeldTargetsWithoutMessagesAreForgotten(t *testing.T) {
 	for i := range maxRemembered + 10 {
 		h.enqueueFailed(publicationsTo(fmt.Sprint(i), 1)[0], Missing, problem{})
 	}
-	h.removeMessages(func(*message) bool { return true })
+	h.remove(func(*Publication) bool { return true })
 	h.tick(time.Now())
 	if len(h.targets) != maxRemembered {
 		t.Errorf("%d are remembered", len(h.targets))
@@ -222,7 +223,7 @@ func TestHeldTargetsWithoutMessagesAreForgotten(t *testing.T) {
 func TestUnroutableIsGivenUpOnlyAfterAnAttempt(t *testing.T) {
 	h := newTickedTargets(time.Minute)
 	old, young := publicationsTo("missing", 1)[0], publicationsTo("missing", 1)[0]
-	old.message.unroutableSince = time.Now().Add(-time.Hour)
+	old.Retries.UnroutableSince = time.Now().Add(-time.Hour)
 	h.enqueueFailed(young, Missing, problem{})
 	h.tick(time.Now()) // the attempt that has just failed
 	if !h.enqueueIfHeld(old) {
@@ -235,7 +236,7 @@ func TestUnroutableIsGivenUpOnlyAfterAnAttempt(t *testing.T) {
 	h.tick(later())
 	h.enqueueFailed(h.again[0], Missing, problem{})
 	h.tick(time.Now())
-	if len(h.dead) != 1 || h.dead[0] != old {
+	if len(h.dead) != 1 || h.dead[0].Publication != old {
 		t.Errorf("%d are given up, want the old one", len(h.dead))
 	}
 	if h.size() != 1 {
@@ -246,7 +247,7 @@ func TestUnroutableIsGivenUpOnlyAfterAnAttempt(t *testing.T) {
 func TestADeadLetterIsNeverGivenUp(t *testing.T) {
 	h := newTickedTargets(time.Nanosecond)
 	p := publicationsTo("staging.dead", 1)[0]
-	p.course = deadLetter
+	p.Retries = nil
 	h.enqueueFailed(p, Missing, problem{})
 	h.tick(later())
 	if len(h.dead) != 0 {
@@ -274,13 +275,13 @@ func TestTheTimeOfAMissingTargetBeginsWhenItIsFoundMissing(t *testing.T) {
 }
 
 func TestATargetThatWasThereBetweenIsMissingAnew(t *testing.T) {
-	for name, thereBetween := range map[string]func(h *tickedTargets, trial *publication){
-		"took one": func(h *tickedTargets, trial *publication) { h.noteEnd(trial, true) },
-		"was full": func(h *tickedTargets, trial *publication) { h.enqueueFailed(trial, Full, problem{}) },
+	for name, thereBetween := range map[string]func(h *tickedTargets, trial *Publication){
+		"took one": func(h *tickedTargets, trial *Publication) { h.noteEnd(trial, true) },
+		"was full": func(h *tickedTargets, trial *Publication) { h.enqueueFailed(trial, Full, problem{}) },
 	} {
 		h := newTickedTargets(time.Minute)
 		waiting := publicationsTo("target", 3)
-		waiting[1].message.unroutableSince = time.Now().Add(-time.Hour)
+		waiting[1].Retries.UnroutableSince = time.Now().Add(-time.Hour)
 		h.enqueueFailed(waiting[0], Missing, problem{})
 		h.enqueueIfHeld(waiting[1])
 		h.enqueueIfHeld(waiting[2])
@@ -289,9 +290,9 @@ func TestATargetThatWasThereBetweenIsMissingAnew(t *testing.T) {
 			t.Fatalf("%s: %d are given up, want the oldest", name, len(h.dead))
 		}
 		for _, p := range waiting {
-			p.message.unroutableSince = time.Now().Add(-time.Hour)
+			p.Retries.UnroutableSince = time.Now().Add(-time.Hour)
 		}
-		h.targets[waiting[0].to].refuted = false
+		h.targets[waiting[0].To].refuted = false
 		h.tick(later())
 		thereBetween(h, h.again[0])
 		h.again = nil
@@ -308,9 +309,9 @@ func TestATargetThatWasThereBetweenIsMissingAnew(t *testing.T) {
 // its own, but an attempt since it was received must have failed.
 func TestMessagesOfAKeyAreGivenUpByTheTimeOfTheirTarget(t *testing.T) {
 	h := newTickedTargets(time.Minute)
-	of := func(received time.Time) *publication {
+	of := func(received time.Time) *Publication {
 		p := publicationsTo("missing", 1)[0]
-		p.message.keyOrder, p.message.received = newKeyOrder(), received
+		p.Ordered, p.Received = true, received
 		return p
 	}
 	gone := 0
@@ -328,7 +329,7 @@ func TestMessagesOfAKeyAreGivenUpByTheTimeOfTheirTarget(t *testing.T) {
 	}
 	h.tick(now.Add(time.Minute / 2))
 	h.enqueueFailed(h.again[len(h.again)-1], Missing, problem{})
-	since := h.targets[first.to].missingSince
+	since := h.targets[first.To].missingSince
 	late := since.Add(time.Minute)
 	if givenUp(late) != 1 {
 		t.Fatal("the first is not given up after its time")
@@ -337,18 +338,18 @@ func TestMessagesOfAKeyAreGivenUpByTheTimeOfTheirTarget(t *testing.T) {
 		if !h.enqueueIfHeld(of(now)) {
 			t.Fatal("not held")
 		}
-		h.targets[first.to].due = late.Add(time.Hour)
+		h.targets[first.To].due = late.Add(time.Hour)
 		if givenUp(late) != 1 {
 			t.Fatalf("the next one but %d is not given up", i)
 		}
 	}
-	young := of(h.targets[first.to].missingAt.Add(time.Second))
+	young := of(h.targets[first.To].missingAt.Add(time.Second))
 	h.enqueueIfHeld(young)
 	if givenUp(late) != 0 {
 		t.Error("one that came after the last attempt is given up")
 	}
 	held := of(now) // with HoldKeys
-	held.message.unroutableSince = late
+	held.Retries.UnroutableSince = late
 	h.enqueueIfHeld(held)
 	if givenUp(late.Add(time.Minute/2)) != 0 {
 		t.Error("one that holds its key is given up again at once")
@@ -361,13 +362,13 @@ func TestMessagesOfAKeyAreGivenUpByTheTimeOfTheirTarget(t *testing.T) {
 func TestTheTimeOfATargetBeginsAnewWhenItWasThere(t *testing.T) {
 	h := newTickedTargets(time.Minute)
 	p := publicationsTo("missing", 1)[0]
-	p.message.keyOrder = newKeyOrder()
+	p.Ordered = true
 	h.enqueueFailed(p, Missing, problem{})
-	h.targets[p.to].due = time.Now()
-	h.targets[p.to].missingSince = time.Now().Add(-time.Minute / 2)
+	h.targets[p.To].due = time.Now()
+	h.targets[p.To].missingSince = time.Now().Add(-time.Minute / 2)
 	h.tick(time.Now())
 	h.enqueueFailed(h.again[0], Full, problem{})
-	h.targets[p.to].due = time.Now()
+	h.targets[p.To].due = time.Now()
 	h.tick(time.Now())
 	h.enqueueFailed(h.again[1], Missing, problem{})
 	h.tick(time.Now().Add(time.Minute / 2))
@@ -377,7 +378,7 @@ func TestTheTimeOfATargetBeginsAnewWhenItWasThere(t *testing.T) {
 }
 
 func TestTheLogDatesTheDeadLettersOfAMissingTarget(t *testing.T) {
-	for reason, want := range map[HoldReason]string{
+	for reason, want := range map[Reason]string{
 		Missing: `reason=unroutable text="the queue does not exist" mend="declare the queue, or send to another one" message_id="" dead_letter_after=1m0s`,
 		Full:    `reason=full text="the queue does not exist" mend="declare the queue, or send to another one" message_id=""` + "\n",
 	} {
@@ -399,10 +400,9 @@ func TestTheNextSessionKnowsTheHeldTargets(t *testing.T) {
 	began := time.Now().Add(-40 * time.Second)
 	h.targets[target].missingSince = began
 	h.targets[target].silent = true
-	f := &forwarder{held: h.heldTargets, suspects: map[string]bool{"missing": true}}
-	var c rememberedTargets
+	f := &Forwarder{held: h.heldTargets, suspects: map[string]bool{"missing": true}}
 	ended := time.Now()
-	c.remember(f, ended)
+	c := f.Remember(ended)
 	h.enqueueFailed(publicationsTo("target", 1)[0], Full, problem{}) // a late report of the ended session
 
 	held, suspects := c.recall(ended.Add(time.Hour))
@@ -424,15 +424,15 @@ func TestTheNextSessionKnowsTheHeldTargets(t *testing.T) {
 
 	// The time of a message that comes again continues; a new message's time begins.
 	again, fresh := publicationsTo("target", 1)[0], publicationsTo("target", 1)[0]
-	again.message.delivery.Redelivered = true
+	again.Redelivered = true
 	got.missingSince, got.missingAt = began, began
-	for _, p := range []*publication{again, fresh} {
+	for _, p := range []*Publication{again, fresh} {
 		if !next.enqueueIfHeld(p) {
 			t.Fatal("the target is not held")
 		}
 	}
-	if !again.message.unroutableSince.Equal(began) || fresh.message.unroutableSince.Before(ended) {
-		t.Errorf("unroutable since %v and %v", again.message.unroutableSince, fresh.message.unroutableSince)
+	if !again.Retries.UnroutableSince.Equal(began) || fresh.Retries.UnroutableSince.Before(ended) {
+		t.Errorf("unroutable since %v and %v", again.Retries.UnroutableSince, fresh.Retries.UnroutableSince)
 	}
 }
 
@@ -457,21 +457,21 @@ func TestNoMoreSilentTargetsAreTriedThanThereAreChannels(t *testing.T) {
 func TestAnExchangeThatNacksKeepsNoFirstAttemptWaiting(t *testing.T) {
 	h := newTickedTargets(time.Hour)
 	exchange := bridge.Target{Exchange: "events"}
-	to := func() *publication {
-		return &publication{to: exchange, message: new(message)}
+	to := func() *Publication {
+		return &Publication{To: exchange, Retries: new(Retries)}
 	}
-	nack := func(p *publication) {
-		p.message.nacks, p.message.nackedAt = p.message.nacks+1, time.Now()
+	nack := func(p *Publication) {
+		p.Retries.Nacks, p.Retries.NackedAt = p.Retries.Nacks+1, time.Now()
 		h.enqueueFailed(p, Full, fullQueue)
 	}
 	first, second := to(), to()
-	for _, p := range []*publication{first, second} {
+	for _, p := range []*Publication{first, second} {
 		if h.enqueueIfHeld(p) {
 			t.Fatal("a first attempt waits")
 		}
 		nack(p)
 	}
-	second.message.nacks, second.message.nackedAt = 3, time.Now().Add(-5*time.Second) // due after 9 s
+	second.Retries.Nacks, second.Retries.NackedAt = 3, time.Now().Add(-5*time.Second) // due after 9 s
 	h.tick(time.Now().Add(2 * time.Second))
 	if len(h.again) != 1 || h.again[0] != first {
 		t.Fatalf("%d are tried, want the one whose pause is over", len(h.again))
@@ -488,9 +488,9 @@ func TestAnExchangeThatNacksKeepsNoFirstAttemptWaiting(t *testing.T) {
 		t.Errorf("%d are tried after the exchange has taken a message, want 1", len(h.again))
 	}
 	if queue := (bridge.Target{RoutingKey: "full"}); !func() bool {
-		p := &publication{to: queue, message: new(message)}
+		p := &Publication{To: queue, Retries: new(Retries)}
 		h.enqueueFailed(p, Full, fullQueue)
-		return h.enqueueIfHeld(&publication{to: queue, message: new(message)})
+		return h.enqueueIfHeld(&Publication{To: queue, Retries: new(Retries)})
 	}() {
 		t.Error("a message for a queue that is full does not wait")
 	}

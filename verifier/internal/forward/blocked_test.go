@@ -1,4 +1,4 @@
-package verifier
+package forward
 
 import (
 	"bytes"
@@ -9,11 +9,11 @@ import (
 
 func TestABlockedBrokerIsLoggedOnceAndItsReleaseOnce(t *testing.T) {
 	var log bytes.Buffer
-	f := &forwarder{log: slog.New(slog.NewTextHandler(&log, nil))}
+	f := &Forwarder{log: slog.New(slog.NewTextHandler(&log, nil))}
 	for _, reason := range []string{"", "low on memory", "low on memory", "", ""} {
 		f.reportBlocked(reason)
-		if f.isBlocked() != reason {
-			t.Errorf("it says %q, must say %q", f.isBlocked(), reason)
+		if f.Blocked() != reason {
+			t.Errorf("it says %q, must say %q", f.Blocked(), reason)
 		}
 	}
 	lines := strings.Split(strings.TrimSpace(log.String()), "\n")

@@ -1,4 +1,4 @@
-package verifier
+package forward
 
 import (
 	"container/list"
@@ -37,7 +37,7 @@ type mainChannel struct {
 
 // An attempt is a message in flight.
 type attempt struct {
-	p    *publication
+	p    *Publication
 	at   time.Time
 	item *list.Element // nil when the attempt is over
 }
@@ -64,14 +64,14 @@ func (c *mainChannel) close() {
 }
 
 // begin adds a message to those in flight.
-func (c *mainChannel) begin(p *publication) *attempt {
+func (c *mainChannel) begin(p *Publication) *attempt {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	a := &attempt{p: p, at: time.Now()}
-	all := c.flying[p.to]
+	all := c.flying[p.To]
 	if all == nil {
 		all = list.New()
-		c.flying[p.to] = all
+		c.flying[p.To] = all
 	}
 	a.item = all.PushBack(a)
 	if c.count++; c.count == 1 {
@@ -115,11 +115,11 @@ func (c *mainChannel) remove(a *attempt) bool {
 	if a.item == nil {
 		return false
 	}
-	all := c.flying[a.p.to]
+	all := c.flying[a.p.To]
 	all.Remove(a.item)
 	a.item = nil
 	if all.Len() == 0 {
-		delete(c.flying, a.p.to)
+		delete(c.flying, a.p.To)
 	}
 	c.count--
 	return true
@@ -153,7 +153,7 @@ func (c *mainChannel) silences(all *list.List) bool {
 // publications that it has read are confirmed, except to targets that are behind, and the unread
 // ones were published later than anything confirmed. They may arrive twice: the broker reads them
 // when it grants credit again, or has read them already.
-func (c *mainChannel) unread(now time.Time) (out []*publication) {
+func (c *mainChannel) unread(now time.Time) (out []*Publication) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	long := now.Add(-behindAfter)
@@ -178,7 +178,7 @@ func (c *mainChannel) unread(now time.Time) (out []*publication) {
 }
 
 // takeOut removes and returns the attempts for which the condition holds.
-func (c *mainChannel) takeOut(all *list.List, which func(*attempt) bool) (out []*publication) {
+func (c *mainChannel) takeOut(all *list.List, which func(*attempt) bool) (out []*Publication) {
 	for item := all.Front(); item != nil; {
 		a := item.Value.(*attempt)
 		item = item.Next()
@@ -191,7 +191,7 @@ func (c *mainChannel) takeOut(all *list.List, which func(*attempt) bool) (out []
 }
 
 // giveUp removes and returns publications that are in flight for longer than patience, or all.
-func (c *mainChannel) giveUp(now time.Time, patience time.Duration, all bool) (out []*publication) {
+func (c *mainChannel) giveUp(now time.Time, patience time.Duration, all bool) (out []*Publication) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, attempts := range c.flying {
@@ -201,7 +201,7 @@ func (c *mainChannel) giveUp(now time.Time, patience time.Duration, all bool) (o
 }
 
 // abandon removes and returns the publications for which must returns true, without their results.
-func (c *mainChannel) abandon(must func(*publication) bool) (out []*publication) {
+func (c *mainChannel) abandon(must func(*Publication) bool) (out []*Publication) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, attempts := range c.flying {

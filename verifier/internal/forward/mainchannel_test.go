@@ -1,4 +1,4 @@
-package verifier
+package forward
 
 import (
 	"slices"
@@ -14,7 +14,7 @@ func flight(now time.Time, ages map[string]time.Duration) (*mainChannel, map[str
 	c := newFlight()
 	attempts := make(map[string]*attempt)
 	for key, age := range ages {
-		a := c.begin(&publication{to: bridge.Target{RoutingKey: key}})
+		a := c.begin(&Publication{To: bridge.Target{RoutingKey: key}})
 		a.at = now.Add(-age)
 		attempts[key] = a
 	}
@@ -45,7 +45,7 @@ func TestASilencedBurstShowsTheTargetsBehindAndTheUnreadMessages(t *testing.T) {
 		t.Errorf("%v are behind, with a message each", behind)
 	}
 	for range burst {
-		c.begin(&publication{to: bridge.Target{RoutingKey: "stuck"}}).at = now
+		c.begin(&Publication{To: bridge.Target{RoutingKey: "stuck"}}).at = now
 	}
 	if behind, _, _ := c.look(now, patience); len(behind) > 0 || len(c.unread(now)) > 0 {
 		t.Errorf("%v are behind, while confirms come", behind)
@@ -53,8 +53,8 @@ func TestASilencedBurstShowsTheTargetsBehindAndTheUnreadMessages(t *testing.T) {
 	if behind, _, silent := c.look(later, patience); silent || !slices.Equal(behind, []bridge.Target{{RoutingKey: "stuck"}}) {
 		t.Errorf("%v are behind, silent %t", behind, silent)
 	}
-	c.begin(&publication{to: bridge.Target{RoutingKey: "young"}}).at = later
-	if out := c.unread(later); !slices.Equal(out, []*publication{attempts["next"].p}) {
+	c.begin(&Publication{To: bridge.Target{RoutingKey: "young"}}).at = later
+	if out := c.unread(later); !slices.Equal(out, []*Publication{attempts["next"].p}) {
 		t.Errorf("not read are %d", len(out))
 	}
 	if c.confirmed(attempts["next"], nil) {

@@ -1,4 +1,4 @@
-package verifier
+package forward
 
 import (
 	"log/slog"
@@ -9,6 +9,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/verifier/internal/pipe"
 )
 
 // heldTargets contains the targets that take no messages now, with the messages that wait for them:
@@ -20,12 +21,11 @@ import (
 //
 // An exchange that nacks a message may have given it to its other queues; only the full queue lacks
 // it. So the first attempt of a message at such an exchange does not wait (heldTarget.exempts),
-// each message is retried after pauses of its own (retryAt), and given up after Options.Copies
-// attempts.
+// each message is retried after pauses of its own (retryAt), and given up after Copies attempts.
 type heldTargets struct {
 	log        *slog.Logger
 	unroutable time.Duration // how long a missing target is retried
-	copies     int           // Options.Copies
+	copies     int           // most nacks of a message by an exchange
 	more       chan struct{} // woken when another message waits
 
 	mu      sync.Mutex
@@ -34,10 +34,10 @@ type heldTargets struct {
 }
 
 type heldTarget struct {
-	reason  HoldReason
+	reason  Reason
 	problem problem
 	since   time.Time // when the target was first held
-	waiting []*publication
+	waiting []*Publication
 	backoff *backoff.ExponentialBackOff
 	due     time.Time
 	burst   int // how many messages are tried together
@@ -84,11 +84,6 @@ const (
 	maxRemembered = 1000
 )
 
-// newHeldTargets begins with the targets that the last session held.
-func newHeldTargets(o *Options, more chan struct{}, held map[bridge.Target]*heldTarget) *heldTargets {
-	return &heldTargets{log: o.Logger, unroutable: o.Unroutable, copies: o.Copies, more: more, targets: held}
-}
-
 // forNextSession returns the held targets for the next session, without the messages. Results that
 // the old session's channels still report change only h.
 func (h *heldTargets) forNextSession() map[bridge.Target]*heldTarget {
@@ -123,16 +118,16 @@ func postponed(held map[bridge.Target]*heldTarget, by time.Duration) map[bridge.
 	return out
 }
 
-// enqueueIfHeld reports whether p's target is held. If so, p waits there, unless it is for the
-// audit queue.
-func (h *heldTargets) enqueueIfHeld(p *publication) (held bool) {
+// enqueueIfHeld reports whether p's target is held. If so, p waits there, unless it is to be
+// published Once.
+func (h *heldTargets) enqueueIfHeld(p *Publication) (held bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	target := h.targets[p.to]
+	target := h.targets[p.To]
 	if target == nil || p.trial || target.exempts(p) {
 		return false
 	}
-	if p.course != audit {
+	if !p.Once {
 		h.enqueue(target, p)
 	}
 	return true
@@ -140,43 +135,29 @@ func (h *heldTargets) enqueueIfHeld(p *publication) (held bool) {
 
 // exempts reports whether p does not wait although its target is held: p is the first attempt at an
 // exchange that nacks, and the exchange may have other queues for it.
-func (t *heldTarget) exempts(p *publication) bool {
-	m := p.forwards()
-	return t.reason == Full && !t.silent && p.to.Exchange != "" && m != nil && m.nacks == 0
+func (t *heldTarget) exempts(p *Publication) bool {
+	return t.reason == Full && !t.silent && p.To.Exchange != "" && p.Retries != nil && p.Retries.Nacks == 0
 }
 
-// retryAt returns when a nacked message is published to its exchange again.
-func (m *message) retryAt() time.Time { return m.nackedAt.Add(nackPause(m.nacks)) }
-
-// nackPause returns the pause after a number of nacks: 1 s, 3 s, 9 s and so on, at most 2 min.
-func nackPause(nacks int64) time.Duration {
-	const most = 2 * time.Minute
-	pause := time.Second
-	for range min(nacks-1, 10) {
-		pause = min(3*pause, most)
-	}
-	return pause
-}
-
-func (h *heldTargets) enqueue(target *heldTarget, p *publication) {
+func (h *heldTargets) enqueue(target *heldTarget, p *Publication) {
 	target.waiting = append(target.waiting, p)
 	h.count += p.crowds()
-	wake(h.more)
-	if m := p.forwards(); m != nil && m.keyOrder == nil && target.reason == Missing && m.unroutableSince.IsZero() {
-		m.unroutableSince = target.unroutableSince(m, time.Now())
+	pipe.Wake(h.more)
+	if r := p.Retries; r != nil && !p.Ordered && target.reason == Missing && r.UnroutableSince.IsZero() {
+		r.UnroutableSince = target.unroutableSince(p, time.Now())
 	}
 }
 
 // unroutableSince returns when a message began to wait for its missing target. If an earlier
 // session has handed the message back by its end, the time continues from the target's, but begins
 // no earlier than the message was staged.
-func (t *heldTarget) unroutableSince(m *message, now time.Time) time.Time {
-	if !t.remembered || !m.delivery.Redelivered || t.missingSince.IsZero() {
+func (t *heldTarget) unroutableSince(p *Publication, now time.Time) time.Time {
+	if !t.remembered || !p.Redelivered || t.missingSince.IsZero() {
 		return now
 	}
 	since := t.missingSince
-	if m.staged.StagedAt.After(since) {
-		since = m.staged.StagedAt
+	if p.StagedAt.After(since) {
+		since = p.StagedAt
 	}
 	if since.After(now) { // by the sender's clock
 		return now
@@ -185,10 +166,10 @@ func (t *heldTarget) unroutableSince(m *message, now time.Time) time.Time {
 }
 
 // enqueueFailed queues p at its target, which did not take it.
-func (h *heldTargets) enqueueFailed(p *publication, reason HoldReason, why problem) {
+func (h *heldTargets) enqueueFailed(p *Publication, reason Reason, why problem) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	target := h.holdTarget(p.to, reason, why, "message_id", p.id())
+	target := h.holdTarget(p.To, reason, why, "message_id", p.ID)
 	target.silent = target.silent || reason == Stuck || p.slow && reason == Full
 	target.refuted = reason == Missing
 	target.works = false
@@ -197,17 +178,17 @@ func (h *heldTargets) enqueueFailed(p *publication, reason HoldReason, why probl
 }
 
 // nackedOut is enqueueFailed for a message that is given up: it is not queued.
-func (h *heldTargets) nackedOut(p *publication, why problem) {
+func (h *heldTargets) nackedOut(p *Publication, why problem) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	target := h.holdTarget(p.to, Full, why, "message_id", p.id())
+	target := h.holdTarget(p.To, Full, why, "message_id", p.ID)
 	target.silent = target.silent || p.slow
 	target.refuted, target.works = false, false
 	h.noteFailure(target, p, Full)
 }
 
 // noteFailure updates the target after a failed attempt.
-func (h *heldTargets) noteFailure(target *heldTarget, p *publication, reason HoldReason) {
+func (h *heldTargets) noteFailure(target *heldTarget, p *Publication, reason Reason) {
 	if reason == Missing {
 		target.missingAt = time.Now()
 		if target.missingSince.IsZero() {
@@ -235,11 +216,11 @@ func (h *heldTargets) holdStuck(to bridge.Target) bool {
 }
 
 // holdTarget returns the held target, and begins to hold it if necessary.
-func (h *heldTargets) holdTarget(to bridge.Target, reason HoldReason, why problem, about ...any) *heldTarget {
+func (h *heldTargets) holdTarget(to bridge.Target, reason Reason, why problem, about ...any) *heldTarget {
 	target := h.targets[to]
 	if target == nil {
 		now := time.Now()
-		target = &heldTarget{since: now, backoff: newBackOff(50*time.Millisecond, 5*time.Second), burst: 1}
+		target = &heldTarget{since: now, backoff: pipe.NewBackOff(50*time.Millisecond, 5*time.Second), burst: 1}
 		target.due = now.Add(target.backoff.NextBackOff())
 		h.targets[to] = target
 		said := append([]any{"target", to.String(), "reason", string(reason), "text", why.text, "mend", why.mend}, about...)
@@ -254,22 +235,22 @@ func (h *heldTargets) holdTarget(to bridge.Target, reason HoldReason, why proble
 
 // noteEnd notes that p needs no further attempt: the target has it, or p was taken out or ended
 // otherwise.
-func (h *heldTargets) noteEnd(p *publication, placed bool) {
+func (h *heldTargets) noteEnd(p *Publication, placed bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	switch target := h.targets[p.to]; {
+	switch target := h.targets[p.To]; {
 	case p.trial:
 		h.endTrial(p, placed)
-	case placed && target != nil && target.reason == Full && p.to.Exchange != "" && !target.silent:
+	case placed && target != nil && target.reason == Full && p.To.Exchange != "" && !target.silent:
 		target.works, target.due = true, time.Now() // a first attempt (exempts) shows it as well
 	}
 }
 
 // endTrial counts the end of one trial. After the last one of a burst it decides when to try next,
 // and with how many. A message that was refused for its own sake says nothing about its target.
-func (h *heldTargets) endTrial(p *publication, placed bool) {
+func (h *heldTargets) endTrial(p *Publication, placed bool) {
 	p.trial = false
-	target := h.targets[p.to]
+	target := h.targets[p.To]
 	target.placed = target.placed || placed
 	target.trying--
 	if target.trying > 0 {
@@ -298,8 +279,8 @@ func (h *heldTargets) endTrial(p *publication, placed bool) {
 func (t *heldTarget) noteExists() {
 	t.missingSince = time.Time{}
 	for _, p := range t.waiting {
-		if m := p.forwards(); m != nil {
-			m.unroutableSince = time.Time{}
+		if p.Retries != nil {
+			p.Retries.UnroutableSince = time.Time{}
 		}
 	}
 }
@@ -310,7 +291,7 @@ func (t *heldTarget) noteExists() {
 //
 // At most soloChannels silent targets are tried at a time, the longest due first. The messages
 // of the others wait here, where they can be set aside.
-func (h *heldTargets) tick(now time.Time) (again, dead []*publication) {
+func (h *heldTargets) tick(now time.Time) (again []*Publication, dead []givenUp) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	trying := 0 // silent targets
@@ -323,9 +304,8 @@ func (h *heldTargets) tick(now time.Time) (again, dead []*publication) {
 			continue
 		}
 		if !target.missingSince.IsZero() {
-			for _, p := range h.takeOut(target, forwarded(func(m *message) bool { return h.givesUp(target, m, now) })) {
-				p.problem = target.problem
-				dead = append(dead, p)
+			for _, p := range h.takeOut(target, func(p *Publication) bool { return h.givesUp(target, p, now) }) {
+				dead = append(dead, givenUp{p, target.problem})
 			}
 			target.refuted = false
 		}
@@ -368,11 +348,10 @@ func (h *heldTargets) tick(now time.Time) (again, dead []*publication) {
 
 // bringForward moves the publications whose own pause is over to the front, and counts them.
 func (t *heldTarget) bringForward(now time.Time) (due int) {
-	isDue := func(p *publication) bool {
-		m := p.forwards()
-		return m == nil || !now.Before(m.retryAt())
+	isDue := func(p *Publication) bool {
+		return p.Retries == nil || !now.Before(p.Retries.retryAt())
 	}
-	slices.SortStableFunc(t.waiting, func(a, b *publication) int {
+	slices.SortStableFunc(t.waiting, func(a, b *Publication) int {
 		switch {
 		case isDue(a) == isDue(b):
 			return 0
@@ -388,7 +367,7 @@ func (t *heldTarget) bringForward(now time.Time) (due int) {
 }
 
 // startTrials removes and returns the first n publications for another attempt.
-func (h *heldTargets) startTrials(target *heldTarget, n int) []*publication {
+func (h *heldTargets) startTrials(target *heldTarget, n int) []*Publication {
 	trials := target.waiting[:n]
 	for _, p := range trials {
 		h.count -= p.crowds()
@@ -399,55 +378,41 @@ func (h *heldTargets) startTrials(target *heldTarget, n int) []*publication {
 	return trials
 }
 
+// A givenUp publication was unroutable for too long.
+type givenUp struct {
+	*Publication
+	why problem
+}
+
 // givesUp reports whether a message has been unroutable for too long, after an attempt that found
 // its target missing.
 //
 // Messages of an order key arrive here one after the other. So for them the target's missing time
 // counts, and any attempt since the message was received.
-func (h *heldTargets) givesUp(target *heldTarget, m *message, now time.Time) bool {
-	if m.keyOrder != nil {
-		return now.Sub(h.missedSince(target, m)) >= h.unroutable && !m.received.After(target.missingAt)
-	}
-	if !target.refuted {
+func (h *heldTargets) givesUp(target *heldTarget, p *Publication, now time.Time) bool {
+	switch {
+	case p.Retries == nil:
+		return false
+	case p.Ordered:
+		return now.Sub(h.missedSince(target, p)) >= h.unroutable && !p.Received.After(target.missingAt)
+	case !target.refuted:
 		return false
 	}
-	if m.unroutableSince.IsZero() { // its target was held for another reason
-		m.unroutableSince = now
+	if p.Retries.UnroutableSince.IsZero() { // its target was held for another reason
+		p.Retries.UnroutableSince = now
 	}
-	return now.Sub(m.unroutableSince) >= h.unroutable
+	return now.Sub(p.Retries.UnroutableSince) >= h.unroutable
 }
 
 // missedSince returns since when the target of a message counts as missing.
-func (h *heldTargets) missedSince(target *heldTarget, m *message) time.Time {
-	if m.keyOrder != nil && target.missingSince.After(m.unroutableSince) {
+func (h *heldTargets) missedSince(target *heldTarget, p *Publication) time.Time {
+	if p.Ordered && target.missingSince.After(p.Retries.UnroutableSince) {
 		return target.missingSince
 	}
-	return m.unroutableSince
+	return p.Retries.UnroutableSince
 }
 
-// removeMessages removes and returns the messages for which must returns true, the oldest first.
-// Publications to the verifier's own queues stay.
-func (h *heldTargets) removeMessages(must func(*message) bool) (out []*message) {
-	for _, p := range h.remove(forwarded(must)) {
-		out = append(out, p.message)
-	}
-	return out
-}
-
-// removePublications removes all publications of messages that come again, dead letters too.
-func (h *heldTargets) removePublications(of func(*message) bool) {
-	h.remove(func(p *publication) bool { return p.message != nil && of(p.message) })
-}
-
-// forwarded adapts must to publications: it holds for publications that forward such a message.
-func forwarded(must func(*message) bool) func(*publication) bool {
-	return func(p *publication) bool {
-		m := p.forwards()
-		return m != nil && must(m)
-	}
-}
-
-func (h *heldTargets) remove(must func(*publication) bool) (out []*publication) {
+func (h *heldTargets) remove(must func(*Publication) bool) (out []*Publication) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, target := range h.targets {
@@ -456,8 +421,8 @@ func (h *heldTargets) remove(must func(*publication) bool) (out []*publication) 
 	return out
 }
 
-func (h *heldTargets) takeOut(target *heldTarget, must func(*publication) bool) []*publication {
-	var out, rest []*publication
+func (h *heldTargets) takeOut(target *heldTarget, must func(*Publication) bool) []*Publication {
+	var out, rest []*Publication
 	for _, p := range target.waiting {
 		if must(p) {
 			h.count -= p.crowds()
@@ -484,13 +449,34 @@ func (h *heldTargets) size() int {
 	return h.count
 }
 
+// A Held is a target that takes no messages at present.
+type Held struct {
+	Target       bridge.Target
+	Reason       Reason
+	Messages     int       // waiting for the target, or being tried
+	Since        time.Time // when it was first held, perhaps by an earlier session
+	Problem      string    // why it takes none
+	Mend         string    // how to fix it
+	DeadLetterAt time.Time // when the first of the messages is given up, if the target's state does not change; zero: none is
+}
+
+// A Reason says why a target takes no messages.
+type Reason string
+
+// The reasons.
+const (
+	Full    Reason = "full"       // it nacks
+	Missing Reason = "unroutable" // it does not exist
+	Stuck   Reason = "stuck"      // it does not confirm
+)
+
 // list returns the held targets.
-func (h *heldTargets) list() []HeldTarget {
+func (h *heldTargets) list() []Held {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	out := make([]HeldTarget, 0, len(h.targets))
+	out := make([]Held, 0, len(h.targets))
 	for to, target := range h.targets {
-		out = append(out, HeldTarget{
+		out = append(out, Held{
 			Target: to, Reason: target.reason, Messages: len(target.waiting) + target.trying, Since: target.since,
 			Problem: target.problem.text, Mend: target.problem.mend, DeadLetterAt: h.deadLetterAt(to, target),
 		})
@@ -503,19 +489,19 @@ func (h *heldTargets) list() []HeldTarget {
 func (h *heldTargets) deadLetterAt(to bridge.Target, target *heldTarget) (first time.Time) {
 	for _, p := range target.waiting {
 		var at time.Time
-		m := p.forwards()
+		r := p.Retries
 		switch {
-		case m == nil:
+		case r == nil:
 			continue
 		case target.reason == Missing:
-			at = h.missedSince(target, m)
+			at = h.missedSince(target, p)
 			if at.IsZero() {
 				continue
 			}
 			at = at.Add(h.unroutable)
-		case target.reason == Full && to.Exchange != "" && m.nacks > 0:
-			at = m.nackedAt
-			for n := m.nacks; n < int64(h.copies); n++ {
+		case target.reason == Full && to.Exchange != "" && r.Nacks > 0:
+			at = r.NackedAt
+			for n := r.Nacks; n < int64(h.copies); n++ {
 				at = at.Add(nackPause(n))
 			}
 		default:
@@ -526,10 +512,4 @@ func (h *heldTargets) deadLetterAt(to bridge.Target, target *heldTarget) (first 
 		}
 	}
 	return first
-}
-
-func newBackOff(first, most time.Duration) *backoff.ExponentialBackOff {
-	b := backoff.NewExponentialBackOff()
-	b.InitialInterval, b.MaxInterval = first, most
-	return b
 }
