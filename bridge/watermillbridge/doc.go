@@ -63,13 +63,13 @@
 // done all its work before the Ack. Watermill's router acks after the handler has returned and its
 // messages are published.
 //
-// A message that comes again is another *message.Message with another transaction. As in package
-// idempotency (SubscriberOptions.Guard), a Nack is a failed attempt, the pause after each is longer, and
-// after 13 failed attempts the message is moved to the dead queue. With one worker, the default, a
-// message that fails holds up the messages behind it. With several workers it waits in a retry queue.
-// The middleware Reasons, or the function Nack, gives the reason: a deadlock or an
-// idempotency.RetryLater then does not count, and a backoff.Permanent ends the attempts.
-// idempotency.Attempt returns the number of the attempt.
+// A message that comes again is another *message.Message with another transaction. A Nack is a
+// failed attempt (package idempotency, with the options SubscriberOptions.Guard): the pause after
+// each attempt is longer, and after 13 of them the message is moved to the dead queue. With one
+// worker, the default, a message that fails holds up the messages behind it. With several workers
+// it waits in a retry queue. The middleware Reasons, or the function Nack, gives the reason: a
+// deadlock or an idempotency.RetryLater then does not count, and a backoff.Permanent ends the
+// attempts. idempotency.Attempt returns the number of the attempt.
 //
 // An Ack commits all that the handler did, also if a middleware hid its error. So do not use Watermill's
 // middlewares that hide an error or call the handler again in the same transaction: Retry, Duplicator,

@@ -7,10 +7,10 @@
 //	azuresql://host?database=name&fedauth=ActiveDirectoryDefault
 //	sqlite:/path/to/file   (sqlite:file for a path from the working directory)
 //
-// The URL's parameters choose TLS. They are the drivers' own, except MySQL's. The first file has
+// The URL's parameters choose TLS. They are the drivers' own, except MySQL's. With one of these the
+// client verifies the server's certificate, and that it is for the URL's host. The first file has
 // the authorities that may have signed the server's certificate; the others are the client's own
-// certificate and key. All are PEM. Each of these URLs makes the client verify the server's
-// certificate, and that it is for the URL's host:
+// certificate and key. All are PEM.
 //
 //	postgres://...?sslmode=verify-full&sslrootcert=FILE&sslcert=FILE&sslkey=FILE
 //	mysql://...?ssl-ca=FILE&ssl-cert=FILE&ssl-key=FILE, or tls=true for the system's authorities
