@@ -194,6 +194,14 @@ CARRY = """INSERT INTO bridge_ledger (id, message, recorded_at, stage_at)
 SELECT %s::uuid, %s::bytea, t, t + %s FROM bridge_identity, clock_timestamp() AS t WHERE identity = %s"""
 
 
+NOT_OPEN = {
+    TransactionStatus.IDLE: "no transaction is open; begin it before, as with db.transaction()",
+    TransactionStatus.INERROR: "a statement of the transaction has failed; roll the transaction back",
+    TransactionStatus.ACTIVE: "a statement is running on the connection",
+    TransactionStatus.UNKNOWN: "the connection to the database is lost or closed",
+}
+
+
 class Sender:
     """Sends messages in transactions. It has one connection to the broker, and serves one thread at a time."""
 
@@ -205,7 +213,7 @@ class Sender:
         self.staging_queue, self.exchange, self.ordered_queues = staging_queue, exchange, ordered_queues
         self.connection = self.channel = None
         self.process = os.getpid()
-        self.sending = threading.Lock()
+        self.sending = {}  # a lock of each process: a fork may copy a lock that another thread holds
 
     def send(self, db, *messages):
         """Sends messages in the open transaction of db, and returns their IDs.
@@ -215,16 +223,17 @@ class Sender:
         """
         # Two threads at once would take each other's confirms. To wait here could be a deadlock, with a
         # lock in the database.
-        if not self.sending.acquire(blocking=False):
+        sending = self.sending.setdefault(os.getpid(), threading.Lock())
+        if not sending.acquire(blocking=False):
             raise RuntimeError("send: another thread is sending; make a Sender for each thread")
         try:
             return self._send(db, messages)
         finally:
-            self.sending.release()
+            sending.release()
 
     def _send(self, db, messages):
-        if db.info.transaction_status != TransactionStatus.INTRANS:
-            raise RuntimeError("send: no transaction is open; begin it before, as with db.transaction()")
+        if (reason := NOT_OPEN.get(db.info.transaction_status)) is not None:
+            raise RuntimeError(f"send: {reason}")
         now = time.time_ns() // 1_000_000  # before the ID is recorded
         staged = []
         for m in messages:

@@ -2,7 +2,7 @@
 
     python3 vectors.py ../../bridge/wire/testdata/vectors
 
-Prints how many vectors there were of each kind. Fails for a kind that it does not know.
+Prints how many vectors there were of each kind. Fails for a kind or a field that it does not know.
 """
 
 import collections
@@ -20,6 +20,49 @@ import twoqueue
 
 # A sender reads no messages.
 FOR_READERS = {"parsed", "malformed", "parsed-record", "malformed-record", "parsed-group", "malformed-group"}
+
+
+# The known fields of each kind of vector, and the fields in these.
+ANY = None
+TEXT = {"repeat": ANY, "times": ANY}  # if it is no plain text
+CONTENT = {
+    "properties": dict.fromkeys((name.replace("_", "-") for name in vars(pika.BasicProperties()) if name != "headers"), TEXT),
+    "headers": ANY,  # field() checks them
+    "body": TEXT,
+}
+TO = {"exchange": TEXT, "routing-key": TEXT, "order-key": TEXT, "staged-at": TEXT, "carried": TEXT}
+MESSAGE = CONTENT | TO | {"id": TEXT, "numbered-headers": TEXT}
+PARSED = CONTENT | TO | {"user-id": TEXT, "restaged": TEXT, "malformed": TEXT}
+FIELDS = {
+    "message": {"ledger": TEXT, "message": MESSAGE, "staged": CONTENT, "parsed": PARSED},
+    "refused": {"message": MESSAGE, "reason": TEXT},
+    "parsed": {"staged": CONTENT, "parsed": PARSED},
+    "malformed": {"staged": CONTENT, "reason": TEXT},
+    "order": {"order-key": TEXT, "staging-queue": TEXT, "ordered-queues": ANY},
+    "record": {"ledger": TEXT, "staged": CONTENT, "record": TEXT, "parsed": PARSED},
+    "parsed-record": {"ledger": TEXT, "record": TEXT, "parsed": PARSED},
+    "malformed-record": {"ledger": TEXT, "record": TEXT, "reason": TEXT},
+    "group": {"ledger": TEXT, "records": TEXT, "group": CONTENT, "parsed": PARSED},
+    "parsed-group": {"group": CONTENT, "members": PARSED},
+    "malformed-group": {"group": CONTENT, "reason": TEXT},
+    "row": {
+        "database": TEXT, "id": TEXT, "ledger": TEXT, "staged": CONTENT, "clock": TEXT, "published": TEXT, "not-before": TEXT,
+        "columns": {"id": {"hex": ANY}, "message": {"hex": ANY}, "recorded_at": TEXT, "stage_at": TEXT},
+    },
+}
+
+
+def unknown(value, known):
+    """Yields the names of the fields that are not known."""
+    if isinstance(value, list):
+        for element in value:
+            yield from unknown(element, known)
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            if name not in known:
+                yield name
+            elif known[name] is not ANY:
+                yield from unknown(inner, known[name])
 
 
 class Unwritable:
@@ -127,7 +170,11 @@ def main(folder):
     for file in sorted(pathlib.Path(folder).glob("*.json")):
         for v in json.loads(file.read_text(encoding="utf-8")):
             counts[v["kind"]] += 1
-            if not check(v):
+            strange = list(unknown(v, {"kind": TEXT, "rule": TEXT} | FIELDS.get(v["kind"], {})))
+            if strange:
+                failed = True
+                print(f"FAILED: {file.name}: {v['kind']}: {v.get('rule')}: {', '.join(strange)} is not known")
+            elif not check(v):
                 failed = True
                 print(f"FAILED: {file.name}: {v['kind']}: {v['rule']}")
     for kind, n in sorted(counts.items()):

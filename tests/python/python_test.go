@@ -103,25 +103,29 @@ func TestPythonPassesTheVectors(t *testing.T) {
 	}
 }
 
-// One wrong vector of any kind must make the program fail.
+// One wrong vector of any kind, or one misspelt field, must make the program fail.
 func TestPythonFailsAtAnotherFormat(t *testing.T) {
 	t.Parallel()
-	for file, change := range map[string][2]string{
-		"messages.json": {`"x-bridge-expiration"`, `"x-bridge-expires"`},
-		"refused.json":  {`"routing-key": ""`, `"routing-key": "q"`},
-		"order.json":    {"staging.ordered.6", "staging.ordered.5"},
-		"records.json":  {`"record": "00`, `"record": "01`},
-		"groups.json":   {`"x-bridge-group"`, `"x-bridge-groups"`},
-		"rows.json":     {`"message": {"hex": "00`, `"message": {"hex": "01`},
-		"parsed.json":   {`"kind": "parsed"`, `"kind": "unknown"`},
+	for _, change := range []struct{ file, from, to, says string }{
+		{"messages.json", `"x-bridge-expiration"`, `"x-bridge-expires"`, ""},
+		{"refused.json", `"routing-key": ""`, `"routing-key": "q"`, ""},
+		{"order.json", "staging.ordered.6", "staging.ordered.5", ""},
+		{"records.json", `"record": "00`, `"record": "01`, ""},
+		{"groups.json", `"x-bridge-group"`, `"x-bridge-groups"`, ""},
+		{"rows.json", `"message": {"hex": "00`, `"message": {"hex": "01`, ""},
+		{"parsed.json", `"kind": "parsed"`, `"kind": "unknown"`, ""},
+		{"rows.json", `"columns": {`, `"colums": {}, "columns": {`, "colums is not known"},
+		{"refused.json", `"message": {`, `"message": {"order_key": "k", `, "order_key is not known"},
+		{"messages.json", `"properties": {`, `"properties": {"reply_to": "q", `, "reply_to is not known"},
 	} {
-		content, err := os.ReadFile(filepath.Join(vectorsFolder, file))
+		content, err := os.ReadFile(filepath.Join(vectorsFolder, change.file))
 		must(t, err)
-		changed := bytes.Replace(content, []byte(change[0]), []byte(change[1]), 1)
+		changed := bytes.Replace(content, []byte(change.from), []byte(change.to), 1)
 		folder := t.TempDir()
-		must(t, os.WriteFile(filepath.Join(folder, file), changed, 0o600))
-		if got := program.RunCmd(t, python(t, senderFolder+"/vectors.py", folder)); got.Code == 0 || !strings.Contains(got.Stdout, "FAILED: "+file) || bytes.Equal(changed, content) {
-			t.Errorf("%s: exit code %d: %s%s", file, got.Code, got.Stdout, got.Stderr)
+		must(t, os.WriteFile(filepath.Join(folder, change.file), changed, 0o600))
+		got := program.RunCmd(t, python(t, senderFolder+"/vectors.py", folder))
+		if got.Code == 0 || !strings.Contains(got.Stdout, "FAILED: "+change.file) || !strings.Contains(got.Stdout, change.says) || bytes.Equal(changed, content) {
+			t.Errorf("%s with %s: exit code %d: %s%s", change.file, change.to, got.Code, got.Stdout, got.Stderr)
 		}
 	}
 }
@@ -646,6 +650,62 @@ if child == 0:
     os._exit(0)
 os.waitpid(child, 0)
 send("parent")
+`)
+}
+
+// The thread that holds the lock does not exist in the child.
+func TestAForkDuringASendOfPythonLeavesNoLock(t *testing.T) {
+	t.Parallel()
+	newWorld(t, bridge.Topology{Queue: "staging"}).speak("child parent", `
+import threading, warnings
+warnings.simplefilter("ignore")  # Python warns of forks with threads
+publishing, proceed = threading.Event(), threading.Event()
+class Sender(twoqueue.Sender):
+    def _publish(self, *args):
+        if threading.current_thread() is other:
+            publishing.set()
+            proceed.wait()
+        super()._publish(*args)
+def send(name):
+    with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True) as db, db.transaction():
+        sender.send(db, twoqueue.Message("", "target"))
+    print(name, end=" ", flush=True)
+with psycopg.connect(os.environ["DATABASE_URL"]) as db:
+    sender = Sender(pika.URLParameters(os.environ["AMQP_URL"]), twoqueue.ledger_of(db), "staging")
+other = threading.Thread(target=send, args=["parent"])
+other.start()
+publishing.wait()
+child = os.fork()
+if child == 0:
+    try:
+        send("child")
+    finally:
+        os._exit(0)
+os.waitpid(child, 0)
+proceed.set()
+other.join()
+`)
+}
+
+func TestPythonSaysWhyATransactionIsNotOpen(t *testing.T) {
+	t.Parallel()
+	newWorld(t, bridge.Topology{Queue: "staging"}).speak(`send: no transaction is open; begin it before, as with db.transaction()
+send: a statement of the transaction has failed; roll the transaction back
+send: the connection to the database is lost or closed`, `
+db = psycopg.connect(os.environ["DATABASE_URL"])
+sender = twoqueue.Sender(pika.URLParameters(os.environ["AMQP_URL"]), twoqueue.ledger_of(db), "staging")
+def refused():
+    try:
+        sender.send(db, twoqueue.Message("", "target"))
+    except RuntimeError as error:
+        print(error)
+refused()
+try:
+    db.execute("SELECT 1/0")
+except psycopg.errors.DivisionByZero:
+    refused()
+db.close()
+refused()
 `)
 }
 
