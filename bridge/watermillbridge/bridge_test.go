@@ -486,4 +486,8 @@ func TestNewSubscriberNamesTheWrongOption(t *testing.T) {
 			t.Errorf("error %v does not say %q", err, want)
 		}
 	}
+	// Of "eu/billing/orders" the queue could be "orders" or "billing/orders".
+	if _, err := watermillbridge.NewSubscriber(w.Broker, w.DB, w.inbox, "eu/billing", nil); err == nil || !strings.Contains(err.Error(), "slash") {
+		t.Errorf("consumer with a slash: %v", err)
+	}
 }

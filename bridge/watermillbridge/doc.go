@@ -1,6 +1,8 @@
 // Package watermillbridge joins Watermill (github.com/ThreeDotsLabs/watermill) to the bridge. Its
 // message.Publisher sends in an SQL transaction. Each handler of its message.Subscriber works in a
 // transaction too. It is a module of its own, so that only programs that use Watermill inherit it.
+// Until the first release, go.mod needs two replace lines, for this module and for
+// github.com/twoqueue/twoqueue, with a checkout (README of the root module).
 //
 //	publisher := watermillbridge.NewPublisher(nil)
 //	err := s.InTx(ctx, db, nil, func(tx *sender.Tx) error { // s is a *sender.Sender
@@ -63,6 +65,10 @@
 // done all its work before the Ack. Watermill's router acks after the handler has returned and its
 // messages are published.
 //
+// Watermill's contract is that a handler acks or nacks each message. A message with neither keeps its
+// transaction and its worker until Options.Hold of SubscriberOptions.Guard ends. That is no failed
+// attempt: however often it happens, the message is not moved to the dead queue.
+//
 // A message that comes again is another *message.Message with another transaction. A Nack is a
 // failed attempt (package idempotency, with the options SubscriberOptions.Guard): the pause after
 // each attempt is longer, and after 13 of them the message is moved to the dead queue. With one
@@ -103,4 +109,12 @@
 //
 // If the sender is another program, the UUID is the message-id, unless the header is there, and the
 // metadata are the headers with strings. DeliveryFromContext returns the whole delivery.
+//
+// # Tests
+//
+// Watermill's own tests (pubsub/tests) run without order keys, with several workers, and with order
+// keys, in their short form. Two parts do not apply: there are no consumer groups, and TestReconnect is
+// left out. It restarts the broker twice during 10,000 messages, which takes minutes on a broker of its
+// own. The tests of idempotency.Consumer, which receives here, and of package sender end connections and
+// brokers instead.
 package watermillbridge

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -72,8 +73,9 @@ var (
 // NewSubscriber returns a Subscriber that consumes through broker and works in db, which has the inbox's
 // tables. Both stay the caller's, who closes them after the Subscriber. consumer is the name of the
 // service: all its processes use the same name, and no other service on this database does. The inbox
-// keeps the keys of each queue under the name "consumer/queue", which has at most 255 bytes. opts may be
-// nil. NewSubscriber connects to nothing. Its error names the argument or option that is wrong.
+// keeps the keys of each queue under the name "consumer/queue", which has at most 255 bytes. consumer
+// contains no slash, so that the name is of one queue only; a queue may contain some. opts may be nil.
+// NewSubscriber connects to nothing. Its error names the argument or option that is wrong.
 func NewSubscriber(broker *bridge.Broker, db *sql.DB, inbox driver.Inbox, consumer string, opts *SubscriberOptions) (*Subscriber, error) {
 	s := &Subscriber{broker: broker, db: db, inbox: inbox, consumer: consumer}
 	if opts != nil {
@@ -98,6 +100,8 @@ func NewSubscriber(broker *bridge.Broker, db *sql.DB, inbox driver.Inbox, consum
 		err = errors.New("db is nil")
 	case inbox == nil:
 		err = errors.New("inbox is nil")
+	case strings.Contains(consumer, "/"):
+		err = errors.New("consumer name contains a slash, which separates it from the queue")
 	case guard.Queues != nil:
 		err = errors.New("SubscriberOptions.Guard.Queues must be nil: each topic has queues of its own")
 	default:

@@ -8,9 +8,12 @@
 //		return err
 //	})
 //
-// It is a module of its own, so that only programs that use bun inherit it. In a transaction that you
-// begin and commit yourself, call SendTx as bridge.SQL says; then you must also judge the error of the
-// COMMIT (sender.CommitError).
+// It is a module of its own, so that only programs that use bun inherit it. Until the first release,
+// go.mod needs two replace lines, for this module and for github.com/twoqueue/twoqueue, with a checkout
+// (README of the root module).
+//
+// In a transaction that you begin and commit yourself, call SendTx as bridge.SQL says; then you must
+// also judge the error of the COMMIT (sender.CommitError).
 package bunsender
 
 import (
