@@ -1,3 +1,5 @@
+//go:build entgenerated
+
 package orm
 
 import (
@@ -12,7 +14,9 @@ import (
 	"github.com/twoqueue/twoqueue/tests/orm/ent"
 )
 
-func newEnt(t *testing.T, url string) program {
+func init() { newEnt = onEnt }
+
+func onEnt(t *testing.T, url string) program {
 	db, err := sql.Open("pgx", url)
 	if err != nil {
 		t.Fatal(err)
