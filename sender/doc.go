@@ -25,8 +25,8 @@
 // # How it works
 //
 // SendTx inserts the messages' IDs into the ledger, publishes all messages to the staging queue,
-// and waits once for all confirms. For a small message it by default inserts a copy of the message
-// too, and does not wait for its confirm (see 'Carrying'). Rules 1 and 2 of package bridge make
+// and waits once for all confirms. By default it also inserts a copy of each small message, and
+// does not wait for this message's confirm (see 'Carrying'). Rules 1 and 2 of package bridge make
 // that safe: the INSERT has succeeded before the first byte of a message leaves, and SendTx returns
 // nil only if each message is confirmed and was not returned, or its row carries it. With an own
 // table, SendTx inserts nothing and checks that the messages' rows exist.
@@ -50,13 +50,12 @@
 //	CarryOnOutage  all in an outage of the broker, none otherwise
 //	CarryAlways    all
 //
-// A carried message whose publication fails does not make its transaction fail. The sender
-// publishes the message again, until ten seconds after its record. If the staging queue still does
-// not have it, or the process has died, a verifier stages the message from its row after the
-// commit, some seconds late. While the broker fails or blocks, or more than
-// Options.CarryPendingBytes wait for their confirms, the sender writes only the rows, and publishes
-// one message a second to find the end of the failure. The log has a line when the sender stops
-// publishing, and one when it goes on.
+// A failed publication of a carried message does not fail its transaction. The sender publishes the
+// message again, until ten seconds after its record. If the staging queue still does not have it,
+// or the process has died, a verifier stages the message from its row after the commit, some
+// seconds late. While the broker fails or blocks, or more than Options.CarryPendingBytes wait for
+// their confirms, the sender writes only the rows, and publishes one message a second to find the
+// end of the failure. The log has a line when the sender stops publishing, and one when it goes on.
 //
 // If the broker refuses a carried message (406: it is too large), the sender publishes it once
 // more, alone, and then leaves it in its row until the broker accepts such a size and a verifier
@@ -83,9 +82,9 @@
 // unavailable, blocks, has no room in the staging queue, or does not confirm within
 // Options.Timeout. It also does so while a publication has waited for its confirm for more than a
 // second. (A missing queue or right, a refused login and a refused message are no outages: repair
-// them.) Until a message is confirmed again, the sender carries every message without an order key,
-// and their transactions commit without the broker. CarryNever turns this off. A transaction that
-// was waiting for a confirm when the outage began fails:
+// them.) Unless Options.Carry is CarryNever, the sender carries all messages without an order key
+// until a message is confirmed again, and their transactions commit without the broker. A
+// transaction that was waiting for a confirm when the outage began fails:
 //
 //	                      it begins          while it is known
 //	carried anyway        commits            commits

@@ -20,9 +20,10 @@
 //
 // Every Options.Interval a monitor asks the database whether it is usable, how many carried
 // messages are due, and how many delayed messages wait (up to 10,000, by index). Every tenth time
-// it also asks how many rows are orphans, which reads the ledger. A readiness probe asks again,
-// once a second at most; an open status page asks for open transactions, every two seconds at most.
-// Together they use at most Connections connections of the ledger's pool. A scrape asks nothing.
+// it also counts the orphan rows, which reads the ledger. A readiness probe asks whether the
+// database is usable, once a second at most. An open status page asks for open transactions, every
+// two seconds at most. A scrape asks nothing. All of these use at most Connections connections of
+// the ledger's pool.
 //
 // No message waits for a monitor, except the few microseconds in which it is counted. If the
 // database does not answer, readiness fails after 3 s at most, even if the driver ignores contexts.
