@@ -177,7 +177,7 @@ func (c *carriedSet) unjudged(now time.Time) bool {
 }
 
 // untouched returns at most limit committed messages whose stage time is to be moved on: messages
-// that have been held for touchAfter, and messages whose target is held.
+// that have been held for touchAfter, and messages whose target is unavailable.
 func (c *carriedSet) untouched(now time.Time, isHeld func(bridge.Target) bool, limit int) (out []*heldCarried) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -74,13 +74,13 @@
 // message must have been staged at least a minute after the session began.) Until it has evidence,
 // the session runs one more statement for each batch of committed messages.
 //
-// Until then messages that look rolled back are withheld: they wait, for as long as no sender
-// commits. With evidence, all are settled again. A withheld message takes the place of a waiting
-// one, but no settler. When these places are taken, further messages circulate through the waiting
-// queue, ever more slowly, up to 30 s each round. Withheld messages with an order key hold their
-// key. If a verifier holds 500 messages of one ordered queue, that queue stops until messages of
-// other queues bring evidence. State.Withheld counts withheld messages. The log reports them after
-// Options.ExplainAfter, and again when evidence comes.
+// Until then messages that look rolled back wait for evidence, for as long as no sender commits.
+// With evidence, all are settled again. Such a message takes the place of one that waits for its
+// transaction, but no settler. When these places are taken, further messages circulate through the
+// waiting queue, ever more slowly, up to 30 s each round. A message with an order key that waits
+// for evidence holds its key. If a verifier holds 500 messages of one ordered queue, that queue
+// stops until messages of other queues bring evidence. State.Waiting.Evidence counts the messages.
+// The log reports them after Options.ExplainAfter, and again when evidence comes.
 //
 // # Messages in order
 //
@@ -100,8 +100,8 @@
 //     by closing the queue's channel: after it has held a message for Options.HandBack, or to get a
 //     message again for which Options.MaxBytes had no room, as soon as half of the room is free and
 //     the message fits. Before it closes the channel it finishes the messages that are on their
-//     way, except messages for held targets, which may come twice. The session goes on with a new
-//     channel for that queue.
+//     way, except messages for unavailable targets, which may come twice. The session goes on with a
+//     new channel for that queue.
 //   - A verifier that was frozen or cut off also forwards in order, and awaits each confirm before
 //     it forwards the next message of a key. So the first copy of a message arrives before the
 //     first copy of the next, whatever another verifier does meanwhile.
@@ -117,11 +117,11 @@
 // each waits for. When a message goes to the dead queue its key goes on, unless Options.HoldKeys is
 // set.
 //
-// # Held targets
+// # Unavailable targets
 //
-// A target may be full (nack), missing (return, or 404), or never confirm. Such a target is held:
-// its messages wait aside, the verifier retries it with backoff, and messages for other targets do
-// not wait. A missing target is given up after Options.Unroutable.
+// A target may be full (nack), missing (return, or 404), or never confirm. Such a target is
+// unavailable: its messages wait, the verifier retries it with backoff, and messages for other
+// targets do not wait. A missing target is given up after Options.Unroutable.
 //
 // An exchange nacks a message if one of its queues is full, even if the others take it, and does
 // not name the queue. So a nack of an exchange delays no other message for it. Each message is
@@ -177,8 +177,8 @@
 //
 // A message that is larger than the broker now accepts (RabbitMQ 3.x accepts 128 MiB by default,
 // 4.x accepts 16 MiB) cannot be published to any queue, neither whole nor as a record. It stays in
-// its queue, and its row stays. The log names it, and State.Stranded counts it. The verifier keeps
-// it unacked without its content, and tries again after Options.HandBack. When you raise
+// its queue, and its row stays. The log names it, and State.Waiting.TooLarge counts it. The verifier
+// keeps it unacked without its content, and tries again after Options.HandBack. When you raise
 // max_message_size the message goes on. Each such message counts towards the number that a verifier
 // holds of its queue (see Memory): if it reaches that number, the queue stops.
 //
@@ -221,7 +221,8 @@
 //     before the message is published. If the verifier dies in between, the row is due again at
 //     that time.
 //   - A verifier moves the row's stage time on in the same way (Touch) when it has held a committed
-//     message for half a second, when it holds one for a held target, and before it sets one aside.
+//     message for half a second, when it holds one for an unavailable target, and before it sets one
+//     aside.
 //   - If a copy comes while the verifier holds the message, the copy joins it. When the message is
 //     forwarded or set aside, the copy is acked; when the message goes back to its queue, so does
 //     the copy; when the message is dropped, the copy is judged by itself. A copy from the waiting

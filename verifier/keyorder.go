@@ -97,12 +97,12 @@ func (k *keyOrder) underWay() []*message {
 }
 
 // held returns the keys with messages that wait for their first one.
-func (k *keyOrder) held(queue string) (out []HeldKey) {
+func (k *keyOrder) held(queue string) (out []WaitingKey) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for key, all := range k.keys {
 		if len(all) > 1 {
-			out = append(out, HeldKey{Key: key, Queue: queue, ID: all[0].id(), Since: all[0].since(), Messages: len(all) - 1})
+			out = append(out, WaitingKey{Key: key, Queue: queue, ID: all[0].id(), Since: all[0].since(), Messages: len(all) - 1})
 		}
 	}
 	return out

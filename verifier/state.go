@@ -28,19 +28,18 @@ type State struct {
 	// DeleteErr is why rows cannot be deleted; nil if they can, or if the rows are only locked.
 	DeleteErr error
 
-	Held     int          // messages received and not done
-	Bytes    int          // of the held messages: at most Options.MaxBytes, or one larger message of each queue
-	Stranded int          // deliveries with a message too large for the broker: each takes a place of its queue's prefetch
-	Settling int          // lookups that wait in the database
-	Targets  []HeldTarget // targets that take nothing, by name
-	Waiting  int          // messages that wait for an open transaction
+	// Held counts the messages that were received, and are not yet forwarded, dropped, dead-lettered
+	// or set aside (Stats.SetAside).
+	Held    int
+	Bytes   int     // of the held messages: at most Options.MaxBytes, or one larger message of each queue
+	Waiting Waiting // the held messages that cannot go on yet, except as Targets and Keys count them
+	// Settling counts the lookups that wait in the database.
+	Settling int
+	// Targets are the unavailable targets, by name.
+	Targets []UnavailableTarget
 	// Evidence is when the session found proof that a sender had committed on its database server
 	// since the session began (rule 6 of package bridge); zero: not yet. Until then it drops nothing.
 	Evidence time.Time
-	Withheld int // messages held that look rolled back and wait for evidence
-	// WithheldSince is when the session withheld the first of them; zero: none, or there is evidence.
-	// Others may be in the waiting queue.
-	WithheldSince time.Time
 	// Due counts the rows that carry a message and whose stage time has come, as far as they are
 	// remembered: at most 10,000, and 10,000 more of which no copy was ever published. In a backlog
 	// most of these messages are also in the queues; after an outage of the broker most are only in
@@ -53,15 +52,27 @@ type State struct {
 	// refuses it, or its record cannot be read. They stay, and the log names each once. At most
 	// 10,000. A row that is deleted counts for up to 20 minutes more.
 	Unstageable int
-	// Oldest are the first staged of the Waiting messages, at most 100.
-	Oldest   []HeldMessage
-	KeysHeld int // order keys whose messages wait for an earlier one
+	// Oldest are the first staged of the messages that wait for a transaction, at most 100.
+	Oldest      []WaitingMessage
+	KeysWaiting int // order keys whose messages wait for an earlier one
 	// Keys are the keys that have waited longest, at most 100, by when the earlier message was staged.
-	Keys []HeldKey
+	Keys []WaitingKey
 }
 
-// A HeldKey is an order key whose messages wait for an earlier one.
-type HeldKey struct {
+// Waiting counts held messages that cannot go on yet, by the reason.
+type Waiting struct {
+	Transaction int // an open transaction
+	Evidence    int // they look rolled back, and the session has no evidence yet (State.Evidence)
+	// EvidenceSince is when the first message of the session began to wait for evidence; zero: none
+	// has, or there is evidence. Others may be set aside.
+	EvidenceSince time.Time
+	// TooLarge counts deliveries with a message that is larger than the broker accepts. Each takes a
+	// place of its queue's prefetch.
+	TooLarge int
+}
+
+// A WaitingKey is an order key whose messages wait for an earlier one.
+type WaitingKey struct {
 	Key      string
 	Queue    string    // the ordered queue
 	ID       string    // of the message that the others wait for
@@ -69,12 +80,12 @@ type HeldKey struct {
 	Messages int       // waiting for it
 }
 
-// A HeldTarget is a target that takes no messages at present.
-type HeldTarget struct {
+// An UnavailableTarget takes no messages at present.
+type UnavailableTarget struct {
 	Target   bridge.Target
-	Reason   HoldReason
+	Reason   TargetReason
 	Messages int       // waiting for the target
-	Since    time.Time // when it was first held, perhaps by an earlier session
+	Since    time.Time // when it first took none, perhaps during an earlier session
 	Problem  string    // why it takes none, in words
 	Mend     string    // how to fix it
 	// DeadLetterAt is when the first of the messages goes to the dead queue, unless the target takes
@@ -83,18 +94,18 @@ type HeldTarget struct {
 	DeadLetterAt time.Time
 }
 
-// A HoldReason says why a target takes no messages.
-type HoldReason string
+// A TargetReason is why a target is unavailable.
+type TargetReason string
 
 // The reasons.
 const (
-	Full    = HoldReason(forward.Full)    // "full": it nacks
-	Missing = HoldReason(forward.Missing) // "unroutable": it does not exist
-	Stuck   = HoldReason(forward.Stuck)   // "stuck": it does not confirm
+	Full    = TargetReason(forward.Full)    // "full": it nacks
+	Missing = TargetReason(forward.Missing) // "unroutable": it does not exist
+	Stuck   = TargetReason(forward.Stuck)   // "stuck": it does not confirm
 )
 
-// A HeldMessage waits for an open transaction.
-type HeldMessage struct {
+// A WaitingMessage waits for an open transaction.
+type WaitingMessage struct {
 	ID     string
 	Target bridge.Target
 	Since  time.Time // when it was staged, or if that is not known, received
@@ -151,32 +162,32 @@ func (v *Verifier) State() State {
 	for _, c := range s.consumers() {
 		state.Held += int(c.open.Load())
 		state.Bytes += c.keptBytes()
-		state.Stranded += c.stranded()
+		state.Waiting.TooLarge += c.stranded()
 		if c.keyOrder != nil {
 			state.Keys = append(state.Keys, c.keyOrder.held(c.queue)...)
 		}
 	}
-	slices.SortFunc(state.Keys, func(a, b HeldKey) int { return a.Since.Compare(b.Since) })
-	state.KeysHeld = len(state.Keys)
+	slices.SortFunc(state.Keys, func(a, b WaitingKey) int { return a.Since.Compare(b.Since) })
+	state.KeysWaiting = len(state.Keys)
 	state.Keys = state.Keys[:min(len(state.Keys), oldestLimit)]
 	state.Settling = int(s.settling.Load())
 	state.Blocked = s.blocked()
 	held := s.forwarder.Held()
-	state.Targets = make([]HeldTarget, 0, len(held))
+	state.Targets = make([]UnavailableTarget, 0, len(held))
 	for _, t := range held {
-		state.Targets = append(state.Targets, HeldTarget{
-			Target: t.Target, Reason: HoldReason(t.Reason), Messages: t.Messages, Since: t.Since,
+		state.Targets = append(state.Targets, UnavailableTarget{
+			Target: t.Target, Reason: TargetReason(t.Reason), Messages: t.Messages, Since: t.Since,
 			Problem: t.Problem, Mend: t.Mend, DeadLetterAt: t.DeadLetterAt,
 		})
 	}
-	slices.SortFunc(state.Targets, func(a, b HeldTarget) int { return cmp.Compare(a.Target.String(), b.Target.String()) })
-	state.Evidence, state.WithheldSince = s.evidence.state()
-	state.Withheld = s.room.withheld()
+	slices.SortFunc(state.Targets, func(a, b UnavailableTarget) int { return cmp.Compare(a.Target.String(), b.Target.String()) })
+	state.Evidence, state.Waiting.EvidenceSince = s.evidence.state()
+	state.Waiting.Evidence = s.room.withheld()
 	state.Due, state.Overdue, state.Unstageable = s.stager.state(time.Now())
 	waiting := s.longest()
-	state.Waiting = len(waiting)
+	state.Waiting.Transaction = len(waiting)
 	for _, m := range waiting[:min(len(waiting), oldestLimit)] {
-		state.Oldest = append(state.Oldest, HeldMessage{m.id(), m.staged.Target(), m.since()})
+		state.Oldest = append(state.Oldest, WaitingMessage{m.id(), m.staged.Target(), m.since()})
 	}
 	return state
 }

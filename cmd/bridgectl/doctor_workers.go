@@ -19,12 +19,12 @@ const (
 
 // A workerReport is the part of a worker's /status.json that the doctor reads.
 type workerReport struct {
-	State       string `json:"state"`
-	Error       string `json:"error"`
-	Blocked     string `json:"blocked"`
-	Foreign     string `json:"foreign"`
-	TargetsHeld int    `json:"targets_held"`
-	Targets     []struct {
+	State              string `json:"state"`
+	Error              string `json:"error"`
+	Blocked            string `json:"blocked"`
+	Foreign            string `json:"foreign"`
+	TargetsUnavailable int    `json:"targets_unavailable"`
+	Targets            []struct {
 		Target       string     `json:"target"`
 		Reason       string     `json:"reason"`
 		Mend         string     `json:"mend"`
@@ -35,7 +35,7 @@ type workerReport struct {
 	Now time.Time `json:"now"`
 }
 
-// examineWorkers asks workers' status pages which targets are held, and why.
+// examineWorkers asks workers' status pages which targets are unavailable, and why.
 func examineWorkers(ctx context.Context, pages []string) group {
 	g := group{Name: "Workers"}
 	for _, page := range pages {
@@ -62,7 +62,7 @@ func examineWorkers(ctx context.Context, pages []string) group {
 			}
 			g.warn(name, t.Mend, "%s", text)
 		}
-		if rest := report.TargetsHeld - len(report.Targets); rest > 0 {
+		if rest := report.TargetsUnavailable - len(report.Targets); rest > 0 {
 			g.warn(name, "see its log", "%d more targets accept nothing", rest)
 		}
 		g.fineSince(before, name, "%s; every target accepts its messages", report.State)

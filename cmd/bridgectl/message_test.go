@@ -40,7 +40,7 @@ func TestConclude(t *testing.T) {
 		"likewise, and a sweep ran since": {messageFacts{Ledger: &rowFacts{State: rowAbsent, sweptBefore: now.Add(-20 * time.Minute)}, Dead: foreign},
 			[]string{"or its row was removed as an orphan: ask the inbox"}, []string{"discard it."}},
 		"committed, and perhaps with a verifier": {messageFacts{Ledger: old, Dead: &deadFacts{}, Queues: none, Held: new(int64(8))},
-			[]string{"A verifier may hold the message because the target accepts nothing", "'target is held'"}, []string{"lost"}},
+			[]string{"A verifier may hold the message because the target accepts nothing", "'target is unavailable'"}, []string{"lost"}},
 		"committed, and the number that verifiers hold is unknown": {messageFacts{Ledger: old, Dead: &deadFacts{}, Queues: none},
 			[]string{"A verifier may hold the message", "If no verifier holds it, it may be lost: the management API"}, []string{"Ask the receiver's inbox"}},
 		"committed, and others are ready": {messageFacts{Ledger: old, Dead: &deadFacts{}, Queues: none, Held: new(int64), ready: 1},

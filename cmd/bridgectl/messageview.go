@@ -141,7 +141,7 @@ func (f *messageFacts) concludeForward(say func(string, ...any)) {
 		f.Next = "If other staging queues use this ledger, ask with --queue for each. Ask the receiver's inbox. If the receiver does not have it, send it again from your own data. Only then sweep its row (orphans sweep)."
 		return
 	}
-	f.Next = "A verifier forwards the message when it has received it and the target accepts it. A verifier may hold the message because the target accepts nothing: its log says 'target is held', and its status page names the target."
+	f.Next = "A verifier forwards the message when it has received it and the target accepts it. A verifier may hold the message because the target accepts nothing: its log says 'target is unavailable', and its status page names the target."
 	if f.isMissing() {
 		f.Next += " If no verifier holds it, it may be lost: the management API (BRIDGE_MANAGEMENT_URL) reports how many messages they hold, if its statistics are on."
 	}

@@ -81,7 +81,7 @@ func TestStatusPage(t *testing.T) {
 		`document.querySelector('#targets tbody').textContent.includes('reports')`,
 		`document.querySelector('#targets tbody').textContent.includes('consume the queue faster')`,
 		`document.getElementById('state').className === 'state troubled'`,
-		`document.getElementById('phase-text').textContent.includes('1 target is held')`,
+		`document.getElementById('phase-text').textContent.includes('1 target is unavailable')`,
 		`document.querySelector('#keys tbody').textContent.includes('customer <b>7</b>')`,
 		`document.querySelector('#keys tbody td.number').textContent === '2'`,
 		`document.querySelectorAll('#dead tbody tr').length === 20`,

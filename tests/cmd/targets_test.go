@@ -20,7 +20,7 @@ func TestATargetThatTakesNothingIsReported(t *testing.T) {
 	p := verify(t, s, "BRIDGE_STATUS_ADDR=127.0.0.1:0", "BRIDGE_UNROUTABLE=1h", "BRIDGE_PATIENCE=1h")
 	p.AwaitEndpoint("/readyz", 200, "ok\n")
 	s.Commit(stage.To("missing", ""))
-	p.AwaitEndpoint("/readyz", 200, "ok\ntargets: 1 is held, and its messages wait; the log and the status page name it\n")
+	p.AwaitEndpoint("/readyz", 200, "ok\ntargets: 1 is unavailable, and its messages wait; the log and the status page name it\n")
 	doctor := start(t, "bridgectl", "doctor", "broker", "--worker", "http://"+p.Where("status page"),
 		"BRIDGE_AMQP_URL="+s.AMQP, "BRIDGE_QUEUE="+s.Topology.Queue)
 	doctor.Await()

@@ -105,7 +105,7 @@ var scenarios = map[string]func(s *stage){
 	},
 	"a verifier dies while a target is missing": func(s *stage) {
 		s.Must("delete target", s.RemoveTarget(world.Quorum))
-		tried := s.verifier.Await("target is held", parts.Deleted)
+		tried := s.verifier.Await("target is unavailable", parts.Deleted)
 		s.commit(orders(1, world.Quorum))
 		s.await("the verifier has tried", tried)
 		s.verifier.Kill()
@@ -115,7 +115,7 @@ var scenarios = map[string]func(s *stage){
 	"a verifier dies while the target of one of two messages that travel together is missing": func(s *stage) {
 		s.AddReceiver()
 		s.Must("delete target", s.RemoveTarget(world.Quorum))
-		held := s.verifier.Await("target is held")
+		held := s.verifier.Await("target is unavailable")
 		t := orders(1, world.Classic)
 		t.Orders = append(t.Orders, orders(1, world.Quorum).Orders...)
 		s.commit(t)
@@ -134,7 +134,7 @@ var scenarios = map[string]func(s *stage){
 		s.forgotten()
 		world.Rest(s.t.Context(), 2*time.Second) // for the acks, which no event shows
 		s.Must("delete target", s.RemoveTarget(world.Quorum))
-		again, held := s.verifier.Await("session started"), s.verifier.Await("target is held")
+		again, held := s.verifier.Await("session started"), s.verifier.Await("target is unavailable")
 		s.verifier.Broker.Cut()
 		s.await("the verifier is back", again)
 		s.commit(orders(1, world.Quorum))
@@ -162,7 +162,7 @@ var scenarios = map[string]func(s *stage){
 	},
 	"strange messages are in the staging queue, and a verifier dies while the dead queue is missing": func(s *stage) {
 		s.Must("delete dead queue", s.RemoveDead())
-		held := s.verifier.Await("target is held")
+		held := s.verifier.Await("target is unavailable")
 		s.Must("publish strays", s.PublishStrays(s.t.Context(), world.StrayMessages))
 		s.await("the verifier has tried", held)
 		s.verifier.Kill()
@@ -201,7 +201,7 @@ var scenarios = map[string]func(s *stage){
 	},
 	"a verifier dies while the target of a carried message is missing": func(s *stage) {
 		s.Must("delete target", s.RemoveTarget(world.Quorum))
-		tried := s.verifier.Await("target is held", parts.Deleted)
+		tried := s.verifier.Await("target is unavailable", parts.Deleted)
 		s.runToEnd(s.AddCarrying(0, orders(1, world.Quorum)))
 		s.await("the verifier has tried", tried)
 		s.verifier.Kill()

@@ -229,7 +229,7 @@ func TestAMissingExchangeHoldsUpNoOtherTarget(t *testing.T) {
 		if len(closed) == cap(closed) {
 			t.Fatalf("the channel was closed %d times for 20 messages", cap(closed))
 		}
-		return slices.ContainsFunc(v.State().Targets, func(h verifier.HeldTarget) bool { return h.Messages == 20 })
+		return slices.ContainsFunc(v.State().Targets, func(h verifier.UnavailableTarget) bool { return h.Messages == 20 })
 	})
 	v.Stop()
 	if n := s.Rows(); n != 20 {

@@ -31,8 +31,8 @@ func TestAVerifierOfACopyDropsNothing(t *testing.T) {
 	t.Cleanup(func() { _ = db.Close() })
 	s.Ledger = ledger
 	v := s.Verify(verifier.Options{})
-	s.Eventually("all look rolled back, or one is dropped", func() bool { return v.State().Withheld == most || v.Stats().Dropped > 0 })
-	if state := v.State(); state.WithheldSince.IsZero() || !state.Evidence.IsZero() {
+	s.Eventually("all look rolled back, or one is dropped", func() bool { return v.State().Waiting.Evidence == most || v.Stats().Dropped > 0 })
+	if state := v.State(); state.Waiting.EvidenceSince.IsZero() || !state.Evidence.IsZero() {
 		t.Errorf("the state says %+v", state)
 	}
 	v.Stop()
@@ -78,7 +78,7 @@ func TestVerifiersOfTwoCopiesLoseNoCarriedMessage(t *testing.T) {
 	receive()
 	s.Eventually("the copy's verifier withholds messages that the original's forwards", func() bool {
 		add(want, s.Commit(some(target, 1)...)...)
-		return v.Stats().Forwarded > 0 && c.State().Withheld > 0
+		return v.Stats().Forwarded > 0 && c.State().Waiting.Evidence > 0
 	})
 	if n, state := c.Stats().Dropped, c.State(); n > 0 || !state.Evidence.IsZero() {
 		t.Errorf("the copy's verifier has dropped %d messages; its state is %+v", n, state)
@@ -126,7 +126,7 @@ func TestARowFromBeforeTheSessionIsNoEvidence(t *testing.T) {
 	s.RollBack(stage.To(target, "rolled back"))
 	v := s.Verify(verifier.Options{})
 	s.Receive(target, 1)
-	expectWithheld(t, s, v, 1)
+	expectWaitingForEvidence(t, s, v, 1)
 	s.Commit(stage.To(target, "since"))
 	s.Receive(target, 1)
 	expectDropped(t, s, v, 1)
@@ -140,10 +140,10 @@ func TestAMessageStagedAgainIsNoEvidence(t *testing.T) {
 	target := s.Queue("target", nil)
 	s.RollBack(stage.To(target, "rolled back"))
 	v := s.Verify(verifier.Options{})
-	expectWithheld(t, s, v, 1)
+	expectWaitingForEvidence(t, s, v, 1)
 	s.CommitCarried(stage.To(target, "carried"))
 	s.Receive(target, 1)
-	expectWithheld(t, s, v, 1)
+	expectWaitingForEvidence(t, s, v, 1)
 	s.Commit(stage.To(target, "staged"))
 	s.Receive(target, 1)
 	expectDropped(t, s, v, 1)
@@ -168,7 +168,7 @@ func TestManyMessagesWaitForEvidence(t *testing.T) {
 		t.Fatalf("%d are dropped without evidence", n)
 	}
 	v = s.Verify(options)
-	s.Eventually("some are withheld", func() bool { return v.State().Withheld > 0 })
+	s.Eventually("some wait for evidence", func() bool { return v.State().Waiting.Evidence > 0 })
 	s.Commit(stage.To(target, "committed"))
 	s.Receive(target, 1)
 	expectDropped(t, s, v, most)
@@ -189,7 +189,7 @@ func TestAnOrderedMessageWaitsForEvidence(t *testing.T) {
 	s.RollBack(keyed("rolled back"))
 	s.Commit(keyed("before"))
 	v := s.Verify(verifier.Options{})
-	expectWithheld(t, s, v, 1)
+	expectWaitingForEvidence(t, s, v, 1)
 	if n := s.Depth(target); n > 0 {
 		t.Errorf("%d messages have overtaken", n)
 	}
@@ -202,15 +202,15 @@ func TestAnOrderedMessageWaitsForEvidence(t *testing.T) {
 	expectDropped(t, s, v, 1)
 }
 
-// expectWithheld waits until this number of messages waits for evidence, and fails the test if
+// expectWaitingForEvidence waits until this number of messages waits for evidence, and fails the test if
 // one is dropped.
-func expectWithheld(t *testing.T, s *stage.Stage, v *stage.Running, messages int) {
+func expectWaitingForEvidence(t *testing.T, s *stage.Stage, v *stage.Running, messages int) {
 	t.Helper()
-	s.Eventually("messages are withheld, or dropped", func() bool { return v.State().Withheld == messages || v.Stats().Dropped > 0 })
+	s.Eventually("messages wait for evidence, or are dropped", func() bool { return v.State().Waiting.Evidence == messages || v.Stats().Dropped > 0 })
 	if n := v.Stats().Dropped; n > 0 {
 		t.Fatalf("%d messages are dropped without evidence", n)
 	}
-	if state := v.State(); state.WithheldSince.IsZero() || !state.Evidence.IsZero() {
+	if state := v.State(); state.Waiting.EvidenceSince.IsZero() || !state.Evidence.IsZero() {
 		t.Errorf("the state says %+v", state)
 	}
 }
@@ -219,7 +219,7 @@ func expectWithheld(t *testing.T, s *stage.Stage, v *stage.Running, messages int
 func expectDropped(t *testing.T, s *stage.Stage, v *stage.Running, messages int64) {
 	t.Helper()
 	s.Eventually("messages are dropped", func() bool { return v.Stats().Dropped == messages })
-	if state := v.State(); !state.WithheldSince.IsZero() || state.Evidence.IsZero() || state.Withheld > 0 {
+	if state := v.State(); !state.Waiting.EvidenceSince.IsZero() || state.Evidence.IsZero() || state.Waiting.Evidence > 0 {
 		t.Errorf("the state says %+v", state)
 	}
 }

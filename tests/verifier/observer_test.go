@@ -100,12 +100,12 @@ func TestTheStateShowsTheWaitingMessages(t *testing.T) {
 	before := time.Now().Add(-time.Second)
 	tx, ids := s.Begin(stage.To(queue, "first"))
 	v := s.Verify(verifier.Options{Patience: stage.Patience})
-	s.Eventually("the first waits", func() bool { return v.State().Waiting == 1 })
+	s.Eventually("the first waits", func() bool { return v.State().Waiting.Transaction == 1 })
 	other, _ := s.Begin(stage.To(queue, "second"))
 	s.Commit(stage.To(full, "held"))
 	s.Eventually("two wait, and one for a full queue", func() bool {
 		state := v.State()
-		return state.Waiting == 2 && len(state.Targets) == 1 && state.Targets[0].Messages == 1
+		return state.Waiting.Transaction == 2 && len(state.Targets) == 1 && state.Targets[0].Messages == 1
 	})
 	state := v.State()
 	if state.Session.Before(before) || state.Err != nil || state.Held != 3 || len(state.Oldest) != 2 {
@@ -126,5 +126,5 @@ func TestTheStateShowsTheWaitingMessages(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Receive(queue, 1)
-	s.Eventually("only the held one is left", func() bool { state := v.State(); return state.Waiting == 0 && state.Held == 1 })
+	s.Eventually("only the held one is left", func() bool { state := v.State(); return state.Waiting.Transaction == 0 && state.Held == 1 })
 }

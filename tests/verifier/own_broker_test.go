@@ -103,7 +103,7 @@ func testTooLarge(t *testing.T, broker *servers.RabbitMQ, limit func(bytes int))
 	expectAll(t, s, queue, ids)
 	s.Eventually("the small malformed one is dead", func() bool { return s.Depth(s.Topology.DeadQueue()) > 0 })
 	s.Eventually("each of the four is refused again and again", func() bool { return len(refusals) >= 12 })
-	s.Eventually("they are reported", func() bool { return v.State().Stranded > 0 })
+	s.Eventually("they are reported", func() bool { return v.State().Waiting.TooLarge > 0 })
 	if err := open.Commit(); err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +169,7 @@ func testStopDuringAlarm(t *testing.T, server *servers.RabbitMQ) {
 	s.Eventually("a message is forwarded", func() bool { return v.Stats().Forwarded == 1 })
 	first, _ := s.Begin(stage.To(queue, "blocks the connection"))
 	second, _ := s.Begin(stage.To(queue, "waits"))
-	s.Eventually("both wait", func() bool { return v.State().Waiting == 2 })
+	s.Eventually("both wait", func() bool { return v.State().Waiting.Transaction == 2 })
 	servertest.Alarm(t, server, true)
 	if err := first.Commit(); err != nil {
 		t.Fatal(err)
@@ -178,7 +178,7 @@ func testStopDuringAlarm(t *testing.T, server *servers.RabbitMQ) {
 	if err := second.Commit(); err != nil {
 		t.Fatal(err)
 	}
-	s.Eventually("both are judged", func() bool { return v.State().Waiting == 0 })
+	s.Eventually("both are judged", func() bool { return v.State().Waiting.Transaction == 0 })
 	s.Eventually("the state says that the broker takes nothing", func() bool { return v.State().Blocked != "" })
 	stop()
 	select {

@@ -122,7 +122,7 @@ func TestAFreshMessageWaitsForNoSlowMessage(t *testing.T) {
 	for range settlers / 2 {
 		await(t, ledger.settling, "settles of slow ones", waitsToTheEnd)
 	}
-	s.Eventually("all wait", func() bool { return v.State().Waiting == slow })
+	s.Eventually("all wait", func() bool { return v.State().Waiting.Transaction == slow })
 	const rounds = 5
 	for range rounds {
 		s.RollBack(stage.To(queue, "rolled back"))

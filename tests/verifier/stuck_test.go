@@ -134,7 +134,7 @@ func TestTrialsOfStuckTargetsKeepNoOtherWaiting(t *testing.T) {
 	began := time.Now()
 	s.Commit(bridge.Message{Exchange: "missing", RoutingKey: "k"})
 	s.Eventually("the missing exchange is known", func() bool {
-		return slices.ContainsFunc(v.State().Targets, func(h verifier.HeldTarget) bool { return h.Reason == verifier.Missing })
+		return slices.ContainsFunc(v.State().Targets, func(h verifier.UnavailableTarget) bool { return h.Reason == verifier.Missing })
 	})
 	if took := time.Since(began); took > timeout/3 { // a trial takes all of it
 		t.Errorf("it took %v", took)

@@ -137,10 +137,10 @@ var (
 	usableDesc    = desc("twoqueue_database_usable", "1 if the ledger's database was usable at the last check, else 0.")
 	blockedDesc   = desc("twoqueue_broker_blocked", "1 while nothing can be published, else 0. Either the broker refuses a connection, or it has a memory or disk alarm. The broker reports an alarm to a worker when the worker publishes.")
 	heldDesc      = desc("twoqueue_messages_held", "Messages held: taken from a queue, and not yet forwarded, dropped, dead-lettered or set aside.")
-	waitingDesc   = desc("twoqueue_messages_waiting", "Messages held that wait, by reason: transaction (an open one), evidence (they look rolled back, and nothing shows yet that the senders commit on this database server), full, unroutable or stuck (their targets are held), too_large (the broker's max_message_size was lowered).", "reason")
+	waitingDesc   = desc("twoqueue_messages_waiting", "Messages held that wait, by reason: transaction (an open one), evidence (they look rolled back, and nothing shows yet that the senders commit on this database server), full, unroutable or stuck (their targets are unavailable), too_large (the broker's max_message_size was lowered).", "reason")
 	oldestDesc    = desc("twoqueue_oldest_waiting_age_seconds", "Time since the staging of the held message that has waited longest for an open transaction; 0 if none waits.")
 	settlingDesc  = desc("twoqueue_settles_in_flight", "Lookups that wait in the database for the end of a transaction.")
-	targetsDesc   = desc("twoqueue_targets_unavailable", "Held targets, by reason: full (nack), unroutable (missing), stuck (no confirms).", "reason")
+	targetsDesc   = desc("twoqueue_targets_unavailable", "Unavailable targets, by reason: full (nack), unroutable (missing), stuck (no confirms).", "reason")
 	keysDesc      = desc("twoqueue_keys_waiting", "Order keys whose messages wait for an earlier one.")
 	evidenceDesc  = desc("twoqueue_waiting_for_evidence_seconds", "Time for which messages have waited for evidence; 0 if none waits for it.")
 )
@@ -149,8 +149,8 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(name, help, labels, nil)
 }
 
-// holdReasons have values from the start.
-var holdReasons = []verifier.HoldReason{verifier.Full, verifier.Missing, verifier.Stuck}
+// targetReasons have values from the start.
+var targetReasons = []verifier.TargetReason{verifier.Full, verifier.Missing, verifier.Stuck}
 
 func (present) Describe(descs chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{messagesDesc, restagedDesc, sweptDesc, undeletedDesc, abandonedDesc, unstageDesc, delayedDesc, nextDesc, overdueDesc, sessionsDesc, runningDesc, usableDesc, blockedDesc, heldDesc,
@@ -203,16 +203,16 @@ func (p present) Collect(values chan<- prometheus.Metric) {
 		oldest = seconds(state.Oldest[0].Since, time.Now())
 	}
 	send(oldestDesc, prometheus.GaugeValue, oldest)
-	withheld := 0.0
-	if !state.WithheldSince.IsZero() {
-		withheld = seconds(state.WithheldSince, time.Now())
+	withoutEvidence := 0.0
+	if since := state.Waiting.EvidenceSince; !since.IsZero() {
+		withoutEvidence = seconds(since, time.Now())
 	}
-	send(evidenceDesc, prometheus.GaugeValue, withheld)
+	send(evidenceDesc, prometheus.GaugeValue, withoutEvidence)
 	send(settlingDesc, prometheus.GaugeValue, float64(state.Settling))
-	send(keysDesc, prometheus.GaugeValue, float64(state.KeysHeld))
-	targets := map[verifier.HoldReason]int{}
-	waiting := map[string]int{"transaction": state.Waiting, "evidence": state.Withheld, "too_large": state.Stranded}
-	for _, reason := range holdReasons {
+	send(keysDesc, prometheus.GaugeValue, float64(state.KeysWaiting))
+	targets := map[verifier.TargetReason]int{}
+	waiting := map[string]int{"transaction": state.Waiting.Transaction, "evidence": state.Waiting.Evidence, "too_large": state.Waiting.TooLarge}
+	for _, reason := range targetReasons {
 		targets[reason], waiting[string(reason)] = 0, 0
 	}
 	for _, t := range state.Targets {

@@ -127,7 +127,7 @@ func (m *Monitor) Collect(values chan<- prometheus.Metric) { m.metrics.collect(v
 // Probes returns a handler that answers
 //
 //	/livez    200 and ok, as long as the process can answer at all
-//	/readyz   200, ok and a line about held targets, or 503 and a line for each thing
+//	/readyz   200, ok and a line about unavailable targets, or 503 and a line for each thing
 //	          that is missing: see Ready. The database is asked once a second at most
 //	/metrics  for Prometheus, from a Gatherer; nil: only this monitor's
 //

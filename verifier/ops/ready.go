@@ -9,8 +9,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// withheldPatience is how long messages may be withheld before the worker is not ready.
-const withheldPatience = time.Minute
+// evidencePatience is how long messages may wait for evidence before the worker is not ready.
+const evidencePatience = time.Minute
 
 // Ready returns nil if messages are judged and forwarded: the ledger's database is usable, the
 // broker is connected and accepts messages, the proof has passed, the verifier does not drain, no
@@ -37,7 +37,7 @@ func (m *Monitor) Ready(ctx context.Context) error {
 	if foreign := m.foreign.stream(time.Now()); foreign != "" {
 		missing = append(missing, errors.New(foreign))
 	}
-	if !state.WithheldSince.IsZero() && time.Since(state.WithheldSince) > withheldPatience {
+	if since := state.Waiting.EvidenceSince; !since.IsZero() && time.Since(since) > evidencePatience {
 		missing = append(missing, errors.New("evidence: messages that look rolled back wait; nothing shows that the senders commit on this database server. Is the server a copy, or an old primary?"))
 	}
 	if state.DeleteErr != nil {
@@ -65,15 +65,15 @@ func (m *Monitor) Ready(ctx context.Context) error {
 	return errors.Join(missing...)
 }
 
-// notes are lines for a ready verifier about held targets: these delay only their own
+// notes are lines for a ready verifier about unavailable targets: these delay only their own
 // messages.
 func (m *Monitor) notes() []string {
 	switch n := len(m.state().Targets); n {
 	case 0:
 		return nil
 	case 1:
-		return []string{"targets: 1 is held, and its messages wait; the log and the status page name it"}
+		return []string{"targets: 1 is unavailable, and its messages wait; the log and the status page name it"}
 	default:
-		return []string{fmt.Sprintf("targets: %d are held, and their messages wait; the log and the status page name them", n)}
+		return []string{fmt.Sprintf("targets: %d are unavailable, and their messages wait; the log and the status page name them", n)}
 	}
 }

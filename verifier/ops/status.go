@@ -18,9 +18,9 @@ const (
 	lastEnds = 20
 	// shownMessages is how many waiting messages the page shows.
 	shownMessages = 20
-	// shownTargets is how many held targets the page shows.
+	// shownTargets is how many unavailable targets the page shows.
 	shownTargets = 50
-	// shownKeys is how many held order keys the page shows.
+	// shownKeys is how many waiting order keys the page shows.
 	shownKeys = 20
 	// shownTransactions is how many open transactions the page shows.
 	shownTransactions = 20

@@ -25,9 +25,7 @@ type report struct {
 
 	Foreign string `json:"foreign,omitempty"` // messages of another ledger keep coming
 
-	Evidence      *time.Time `json:"evidence,omitempty"`       // when the session found that the senders commit on its server
-	Withheld      int        `json:"withheld"`                 // messages held that look rolled back and wait for evidence
-	WithheldSince *time.Time `json:"withheld_since,omitempty"` // since when messages wait for it
+	Evidence *time.Time `json:"evidence,omitempty"` // when the session found that the senders commit on its server
 
 	Verdicts []verdictReport `json:"verdicts"`
 	Restaged int64           `json:"restaged"` // carried messages that were staged again
@@ -40,16 +38,16 @@ type report struct {
 	// carried messages that could not be staged: refused or unreadable
 	Unstageable int `json:"unstageable"`
 
-	Held     int `json:"held"`
-	Waiting  int `json:"waiting"`
-	Settling int `json:"settling"`
+	Held     int           `json:"held"`
+	Waiting  waitingReport `json:"waiting"`
+	Settling int           `json:"settling"`
 
-	Oldest       []waitingReport    `json:"oldest"`
-	Transactions transactionsReport `json:"transactions"`
-	Targets      []targetReport     `json:"targets"` // the targets with the most messages
-	TargetsHeld  int                `json:"targets_held"`
-	Keys         []keyReport        `json:"keys"` // the keys whose first message has waited longest; null without ordered queues
-	KeysHeld     int                `json:"keys_held"`
+	Oldest             []messageReport    `json:"oldest"`
+	Transactions       transactionsReport `json:"transactions"`
+	Targets            []targetReport     `json:"targets"` // the unavailable targets with the most messages
+	TargetsUnavailable int                `json:"targets_unavailable"`
+	Keys               []keyReport        `json:"keys"` // the keys whose first message has waited longest; null without ordered queues
+	KeysWaiting        int                `json:"keys_waiting"`
 
 	DeadByReason []reasonReport `json:"dead_by_reason"`
 	Dead         []end          `json:"dead"`    // the newest first
@@ -70,7 +68,15 @@ type verdictReport struct {
 	Rates   []int64          `json:"rates"` // in each of the last seconds
 }
 
+// waitingReport counts the held messages that wait, as verifier.Waiting does.
 type waitingReport struct {
+	Transaction   int        `json:"transaction"`
+	Evidence      int        `json:"evidence"`
+	EvidenceSince *time.Time `json:"evidence_since,omitempty"`
+	TooLarge      int        `json:"too_large"`
+}
+
+type messageReport struct {
 	ID     string    `json:"id"`
 	Target string    `json:"target"`
 	Since  time.Time `json:"since"`
@@ -113,11 +119,11 @@ func (s *status) report(ctx context.Context) report {
 	r := report{
 		Now: time.Now().UTC(), Began: s.began.UTC(), Queue: s.of.topology.Queue, Sessions: stats.Sessions,
 		Restaged: stats.Restaged, Swept: stats.Swept, Due: state.Due, Unstageable: state.Unstageable,
-		Held: state.Held, Waiting: state.Waiting, Settling: state.Settling,
-		Blocked: state.Blocked, Oldest: []waitingReport{}, Targets: []targetReport{}, DeadByReason: []reasonReport{},
+		Held: state.Held, Settling: state.Settling, Evidence: utc(state.Evidence),
+		Waiting: waitingReport{state.Waiting.Transaction, state.Waiting.Evidence, utc(state.Waiting.EvidenceSince), state.Waiting.TooLarge},
+		Blocked: state.Blocked, Oldest: []messageReport{}, Targets: []targetReport{}, DeadByReason: []reasonReport{},
 	}
 	r.Session = utc(state.Session)
-	r.Withheld, r.Evidence, r.WithheldSince = state.Withheld, utc(state.Evidence), utc(state.WithheldSince)
 	if state.Due > 0 {
 		r.DueSince = new(r.Now.Add(-state.Overdue))
 	}
@@ -125,10 +131,10 @@ func (s *status) report(ctx context.Context) report {
 		r.Delayed = &delayedReport{d.at.UTC(), d.waiting, utc(d.next), d.overdue.Seconds()}
 	}
 	for _, m := range state.Oldest[:min(len(state.Oldest), shownMessages)] {
-		r.Oldest = append(r.Oldest, waitingReport{m.ID, m.Target.String(), m.Since.UTC()})
+		r.Oldest = append(r.Oldest, messageReport{m.ID, m.Target.String(), m.Since.UTC()})
 	}
-	slices.SortStableFunc(state.Targets, func(a, b verifier.HeldTarget) int { return cmp.Compare(b.Messages, a.Messages) })
-	r.TargetsHeld = len(state.Targets)
+	slices.SortStableFunc(state.Targets, func(a, b verifier.UnavailableTarget) int { return cmp.Compare(b.Messages, a.Messages) })
+	r.TargetsUnavailable = len(state.Targets)
 	for _, t := range state.Targets[:min(len(state.Targets), shownTargets)] {
 		one := targetReport{Target: t.Target.String(), Reason: t.Problem, Mend: t.Mend, Messages: t.Messages, Since: t.Since.UTC()}
 		if !t.DeadLetterAt.IsZero() {
@@ -138,7 +144,7 @@ func (s *status) report(ctx context.Context) report {
 		r.Targets = append(r.Targets, one)
 	}
 	if s.of.topology.OrderedShards > 0 {
-		r.Keys, r.KeysHeld = []keyReport{}, state.KeysHeld
+		r.Keys, r.KeysWaiting = []keyReport{}, state.KeysWaiting
 		for _, k := range state.Keys[:min(len(state.Keys), shownKeys)] {
 			r.Keys = append(r.Keys, keyReport{k.Key, k.Queue, k.ID, k.Since.UTC(), k.Messages})
 		}

@@ -227,7 +227,7 @@ func (h *heldTargets) holdTarget(to bridge.Target, reason Reason, why problem, a
 		if reason == Missing {
 			said = append(said, "dead_letter_after", h.unroutable)
 		}
-		h.log.Warn("target is held", said...)
+		h.log.Warn("target is unavailable", said...)
 	}
 	target.reason, target.problem = reason, why
 	return target

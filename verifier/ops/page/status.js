@@ -86,10 +86,11 @@ function showCards(r) {
   const d = r.delayed || {};
   const delayed = (d.next ? `messages; the next one is due in ${since(d.next, r.now)}` : 'messages that wait for their time')
     + (d.overdue ? `; due and not yet staged, the first for ${Math.round(d.overdue)} s` : '') + (r.delayed ? `, as of ${when(d.at)}` : '');
+  const tooLarge = r.waiting.too_large ? `; ${number.format(r.waiting.too_large)} are too large for the broker, see the log` : '';
   const unstageable = r.unstageable ? `; ${number.format(r.unstageable)} cannot be staged, see the log` : '';
   for (const [key, name, value, small] of [
-    ['waiting', 'Waiting for a transaction', r.waiting, oldest],
-    ['held', 'Held', r.held, `${number.format(r.settling)} lookups wait in the database`],
+    ['waiting', 'Waiting for a transaction', r.waiting.transaction, oldest],
+    ['held', 'Held', r.held, `${number.format(r.settling)} lookups wait in the database${tooLarge}`],
     ['restaged', 'Staged again', r.restaged, due + unstageable],
     ...(d.waiting || d.overdue || cards.querySelector('[data-key="delayed"]') ? [['delayed', 'Delayed', d.waiting || 0, delayed]] : []),
     ['swept', 'Orphan rows swept', r.swept, 'of the ledger'],
@@ -179,14 +180,14 @@ const phases = {
 function show(r) {
   setText(byID('queue'), r.queue);
   document.title = `${r.state === 'running' ? '' : `${r.state}: `}Verifier ${r.queue}`;
-  const troubled = r.state === 'running' && (r.targets_held > 0 || r.foreign || r.blocked || r.withheld_since);
+  const troubled = r.state === 'running' && (r.targets_unavailable > 0 || r.foreign || r.blocked || r.waiting.evidence_since);
   byID('state').className = `state ${troubled ? 'troubled' : r.state}`;
   setText(byID('phase'), r.state);
   setText(byID('phase-text'), r.state === 'running'
     ? `since ${when(r.session)}${r.sessions > 1 ? `, session ${number.format(r.sessions)}` : ''}`
-      + (r.targets_held === 1 ? '; 1 target is held' : r.targets_held ? `; ${number.format(r.targets_held)} targets are held` : '') : phases[r.state] || '');
+      + (r.targets_unavailable === 1 ? '; 1 target is unavailable' : r.targets_unavailable ? `; ${number.format(r.targets_unavailable)} targets are unavailable` : '') : phases[r.state] || '');
   const trouble = r.error ? `${r.session ? 'The database' : 'The last session'}: ${r.error}` : r.blocked ? `Nothing can be published: ${r.blocked}` : r.foreign ? r.foreign
-    : r.withheld_since ? `Messages that look rolled back are waiting for evidence, since ${when(r.withheld_since)}: in this session no message has been found that a sender committed on this database server. Is the server a copy, or an old primary?` : '';
+    : r.waiting.evidence_since ? `Messages that look rolled back are waiting for evidence, since ${when(r.waiting.evidence_since)}: in this session no message has been found that a sender committed on this database server. Is the server a copy, or an old primary?` : '';
   byID('error').hidden = !trouble;
   setText(byID('error'), trouble);
 
@@ -195,7 +196,7 @@ function show(r) {
   byID('cards').querySelector('.waiting').classList.toggle('alarm',
     r.oldest.length > 0 && Date.parse(r.now) - Date.parse(r.oldest[0].since) > 60000);
 
-  setText(byID('waiting-n'), number.format(r.waiting));
+  setText(byID('waiting-n'), number.format(r.waiting.transaction));
   const t = r.transactions;
   table('transactions', 'transactions-h', [
     ['Open for', 'time', (h) => since(r.now, h.since)],
@@ -211,7 +212,7 @@ function show(r) {
     ['Message ID', 'id', (m) => m.id],
   ], r.oldest, 'No message waits.');
 
-  setText(byID('targets-n'), number.format(r.targets_held));
+  setText(byID('targets-n'), number.format(r.targets_unavailable));
   table('targets', 'targets-h', [
     ['Target', '', (x) => x.target],
     ['Why', 'why', (x) => x.reason, (x) => x.mend],
@@ -221,7 +222,7 @@ function show(r) {
   ], r.targets, 'None: every target takes its messages.');
 
   byID('keys-section').hidden = r.keys === null;
-  setText(byID('keys-n'), number.format(r.keys_held));
+  setText(byID('keys-n'), number.format(r.keys_waiting));
   table('keys', 'keys-h', [
     ['Has waited', 'time', (k) => since(r.now, k.since)],
     ['Key', '', (k) => k.key],
