@@ -1,7 +1,10 @@
 // Package pgxbridge serves programs that use PostgreSQL through pgx itself and not through
 // database/sql. Only programs that import it link pgx.
 //
-//	ledger, err := pgxbridge.Open(ctx, pool) // a *pgxpool.Pool
+//	db := stdlib.OpenDBFromPool(pool) // a *pgxpool.Pool; stdlib is of pgx
+//	err := migrate.Ledger(ctx, db, migrate.PostgreSQL)
+//	err = db.Close() // the pool stays open
+//	ledger, err := pgxbridge.Open(ctx, pool)
 //	s, err := sender.New(ledger, broker, nil)
 //	tx, err := pool.Begin(ctx)
 //	…

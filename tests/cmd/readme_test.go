@@ -71,7 +71,7 @@ func sendEmails(ctx context.Context, db *sql.DB, broker *bridge.Broker, guard *i
 func TestReadmeHasTheExamples(t *testing.T) {
 	readme, err := os.ReadFile("../../README.md")
 	must(t, err)
-	for _, name := range []string{"readme_test.go", "readme_pgx_test.go"} {
+	for _, name := range []string{"readme_test.go", "readme_pgx_test.go", "../orm/readme_gorm_test.go"} {
 		source, err := os.ReadFile(name)
 		must(t, err)
 		_, example, _ := strings.Cut(string(source), "\n// README begin\n")
