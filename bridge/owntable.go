@@ -7,10 +7,11 @@ package bridge
 // The application must:
 //
 //   - Insert the row before the message is sent, in the same transaction and behind the same
-//     savepoint. Record returns ErrNoRow for an ID without a row. It cannot see whether this
-//     transaction inserted the row. If the row was there before, the message goes out even if
-//     the transaction rolls back.
-//   - One message per row: the index keeps rows apart, not messages.
+//     savepoint. Record returns ErrNoRow for an ID without a row, but cannot see which transaction
+//     inserted the row: if the row was there before, the message goes out even if the transaction
+//     rolls back.
+//   - Send one message per row. The unique index prevents a second row with the ID, not a second
+//     message.
 //   - Keep the row, and the ID in it, until the message has been forwarded. A missing row looks
 //     rolled back, and its message is dropped.
 //

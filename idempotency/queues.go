@@ -24,14 +24,14 @@ type ReceiverOptions struct {
 	RetryDelays []time.Duration
 
 	// SingleActiveConsumer gives the queue x-single-active-consumer, so that one consumer at a time
-	// gets messages, in their order. Later messages would overtake a message in a retry queue. So
-	// there are no retry queues then, and messages are retried in place.
+	// gets messages, in their order. Then there are no retry queues, in which a message would be
+	// overtaken: failed messages are retried in place.
 	SingleActiveConsumer bool
 
 	// DeliveryLimit is how often the queue may take a message back from a consumer that did not ack
-	// it. Beyond that, the broker moves the message to the dead queue, so a message that ends the
-	// process each time comes no more. Other unacked messages count too: see 'Requirements of the
-	// queue' in the package comment. At most 1,000,000. Default 100.
+	// it. Beyond that, the broker moves the message to the dead queue. This stops a message that
+	// ends the process each time. The other messages that are unacked at that moment count too: see
+	// 'Requirements of the queue' in the package comment. At most 1,000,000. Default 100.
 	DeliveryLimit int
 
 	// Logger gets a warning if messages must be retried in place because no retry queue takes
