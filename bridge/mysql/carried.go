@@ -16,63 +16,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
-// Messages are in the statements as base64. A message as a parameter would be text to the server,
-// which converts it if character_set_connection differs from character_set_client (measured on
-// MariaDB 10.11: the stored bytes then differ), and the driver would prepare the statement first.
-//
-// UTC_TIMESTAMP has one value within a statement, so an unpublished row has one time in both
-// columns.
-const (
-	// %[5]s is the message, %[6]d the microseconds from the record to the stage time, and %[7]s the
-	// earliest time of the record.
-	carryOne = `INSERT INTO bridge_ledger (id, recorded_at, message, stage_at)
-SELECT UNHEX('%[1]s'), GREATEST(UTC_TIMESTAMP(6), CAST('%[7]s' AS DATETIME(6))), FROM_BASE64('%[5]s'),
-	GREATEST(UTC_TIMESTAMP(6), CAST('%[7]s' AS DATETIME(6))) + INTERVAL %[6]d MICROSECOND
-FROM bridge_identity i WHERE i.one = 1 AND i.identity = UNHEX('%[2]s')`
-
-	carryMore = `INSERT INTO bridge_ledger (id, recorded_at, message, stage_at) VALUES `
-	more      = `(UNHEX('%[1]s'), GREATEST(UTC_TIMESTAMP(6), CAST('%[4]s' AS DATETIME(6))), FROM_BASE64('%[2]s'),
-	GREATEST(UTC_TIMESTAMP(6), CAST('%[4]s' AS DATETIME(6))) + INTERVAL %[3]d MICROSECOND)`
-
-	// In a transaction at REPEATABLE READ, a DELETE of a missing row would lock the gap in which
-	// senders insert: see cancel.
-	seesRow           = `SELECT COUNT(*) FROM ` + ledgerByKey + ` WHERE l.id = UNHEX('%[1]s')`
-	insertPlaceholder = `INSERT IGNORE INTO bridge_ledger (id) VALUES (UNHEX('%[1]s'))`
-	cancelRow         = `DELETE FROM bridge_ledger WHERE id = UNHEX('%[1]s') AND stage_at <= recorded_at`
-	deletePlaceholder = `DELETE FROM bridge_ledger WHERE id = UNHEX('%[1]s')`
-
-	// At least one row if the identity is right, with nulls if no row is due. It begins after the
-	// stage time %[5]s and the ID %[6]s, follows the index, which ends with the ID, and ends at the
-	// limit.
-	due = `SELECT CAST(UTC_TIMESTAMP(6) AS CHAR) AS now, o.id, CAST(o.recorded_at AS CHAR) AS recorded_at, CAST(o.stage_at AS CHAR) AS stage_at, o.bytes
-FROM bridge_identity i LEFT JOIN (
-	SELECT l.id, l.recorded_at, l.stage_at, OCTET_LENGTH(l.message) AS bytes FROM bridge_ledger l FORCE INDEX (bridge_ledger_stage_at)
-	WHERE l.stage_at >= '%[5]s' AND l.stage_at <= UTC_TIMESTAMP(6) AND (l.stage_at > '%[5]s' OR l.id > UNHEX('%[6]s'))
-	ORDER BY l.stage_at, l.id LIMIT %[7]d
-) o ON 1 = 1 WHERE i.one = 1 AND i.identity = UNHEX('%[2]s') ORDER BY o.stage_at, o.id`
-
-	// The next stage time of a row, with the bounds %[5]d and %[6]d in microseconds. It is after
-	// recorded_at even if the clock has gone back: Cancel compares both.
-	next = `GREATEST(UTC_TIMESTAMP(6), l.recorded_at) + INTERVAL LEAST(GREATEST(TIMESTAMPDIFF(MICROSECOND, l.recorded_at, UTC_TIMESTAMP(6)), %[5]d), %[6]d) MICROSECOND`
-
-	// %[1]s are pairs of an ID and a stage time, %[7]s is the claim. Of two claims of a row the
-	// second finds it locked, or with another stage time. Without the LIMIT MySQL merges the tables
-	// of the two SELECTs, and the UPDATE then waits for locked rows (seen on 9.7).
-	claim = `UPDATE (
-	SELECT l.id, ids.stage_at FROM (
-		SELECT UNHEX(j.id) AS id, CAST(j.stage_at AS DATETIME(6)) AS stage_at
-		FROM JSON_TABLE('%[1]s', '$[*]' COLUMNS (id CHAR(32) PATH '$[0]', stage_at CHAR(26) PATH '$[1]')) j
-	) ids STRAIGHT_JOIN ` + ledgerByKey + ` ON l.id = ids.id WHERE l.stage_at = ids.stage_at LIMIT 18446744073709551615 FOR UPDATE SKIP LOCKED
-) free STRAIGHT_JOIN ` + ledgerByKey + ` ON l.id = free.id SET l.stage_at = ` + next + `, l.claimed_by = UNHEX('%[7]s') WHERE l.stage_at = free.stage_at`
-
-	// %[5]s is the claim.
-	loadClaimed = `SELECT l.id, l.message FROM ` + ids + ` STRAIGHT_JOIN ` + ledgerByKey + ` ON l.id = ids.id WHERE l.claimed_by = UNHEX('%[5]s')`
-
-	touchCarried = `UPDATE (
-	SELECT l.id FROM ` + ids + ` STRAIGHT_JOIN ` + ledgerByKey + ` ON l.id = ids.id WHERE l.stage_at IS NOT NULL LIMIT 18446744073709551615 FOR UPDATE SKIP LOCKED
-) free STRAIGHT_JOIN ` + ledgerByKey + ` ON l.id = free.id SET l.stage_at = ` + next
-)
-
 // carry inserts the first row only if the identity is right, and the others only if the first was
 // inserted. (A SELECT of the identity would begin the snapshot of a transaction at REPEATABLE READ.
 // One INSERT of messages in a JSON array took MariaDB 10.11 three times as long.)

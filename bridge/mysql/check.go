@@ -60,7 +60,7 @@ WHERE Variable_name IN ('wsrep_on', 'group_replication_single_primary_mode')`)
 		return err
 	}
 	var set string
-	if err := l.db.GetContext(ctx, &set, `SELECT `+readOnly); err != nil {
+	if err := l.db.GetContext(ctx, &set, readOnlySettings); err != nil {
 		return err
 	}
 	return takesWrites(set)

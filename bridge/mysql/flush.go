@@ -12,21 +12,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
-// logged is true if a commit is on the disk, and on the replica if the server waits for one, before
-// others see it.
-//
-// It is on the disk if the server writes a binary log in files, and waits until the log is on the
-// disk. Otherwise InnoDB shows the commit first, and a crash in between undoes it (MySQL bugs
-// 74303, 75519 and 119759). MariaDB 12.3.1 introduced a binary log within InnoDB, which ignores
-// sync_binlog; only from that version on does a server read the first comment.
-//
-// With AFTER_COMMIT a server that waits for a replica shows the commit first, and a failover in
-// between undoes it. Only MariaDB reads the second comment. On MySQL these variables belong to a
-// plugin, and AFTER_SYNC is the default.
-const logged = `@@GLOBAL.log_bin AND @@GLOBAL.sync_binlog = 1
-/*M!120301 AND COALESCE(@@GLOBAL.binlog_storage_engine, '') = '' */
-/*M!100600 AND NOT (@@GLOBAL.rpl_semi_sync_master_enabled AND @@GLOBAL.rpl_semi_sync_master_wait_point = 'AFTER_COMMIT') */ AS logged`
-
 // makeDurable returns nil once a crash of the server cannot undo the commits seen on it before the
 // call. (Another server's log proves nothing about them.) InnoDB's log is sequential, and the
 // commit of the bridge's own write waits until the log is on the disk, with all earlier commits in
@@ -37,7 +22,7 @@ func (l *Ledger) makeDurable(ctx context.Context, on driver.Instance) error {
 		id := uuid.New()
 		var i instance
 		err := readCommitted(ctx, l.db, func(tx *sqlx.Tx) error {
-			if err := tx.GetContext(ctx, &i, `SELECT `+server+` FROM `+started); err != nil {
+			if err := tx.GetContext(ctx, &i, nameServer); err != nil {
 				return err
 			}
 			inserted, err := portable.Changed(tx.ExecContext(ctx, l.statement(recordOne, digits(id))))

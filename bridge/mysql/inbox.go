@@ -17,43 +17,26 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/schema"
 )
 
-const (
-	// The session's time zone does not matter.
-	sinceEpoch = `TIMESTAMPDIFF(MICROSECOND, '1970-01-01', %s) DIV 1000`
-
-	// By the primary key, a statement would lock and wait for all of the consumer's rows.
-	byDue = `FORCE INDEX (bridge_inbox_pending_due)`
-)
-
-var inbox = portable.NewInbox(portable.Dialect{
-	Bind:        sqlx.QUESTION,
-	Key:         "`key`",
-	Now:         fmt.Sprintf(sinceEpoch, "UTC_TIMESTAMP(6)"),
-	Claimed:     fmt.Sprintf(sinceEpoch, "claimed_at"),
-	Limit:       "LIMIT ?",
-	Bytes:       true,
+var inboxVerbs = portable.InboxVerbs{
 	Packing:     packing,
-	Taking:      byDue,
-	Locked:      "FOR UPDATE SKIP LOCKED",
-	Overdue:     byDue,
 	IsDuplicate: func(err error) bool { return errorNumber(err) == duplicateKey },
 	Classify:    classify,
-})
+}
 
 // packing sends bytes as ASCII. A parameter is text to the server, which converts it if
-// character_set_connection differs from character_set_client: see carried.go.
+// character_set_connection differs from character_set_client: see statements.go.
 var packing = portable.Packing{
-	Bytes: func(b []byte) []byte {
-		if b == nil {
-			return nil
-		}
-		return base64.StdEncoding.AppendEncode([]byte{}, b)
-	},
-	Text:     func(s string) string { return s }, // it is ASCII already
-	Error:    func(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) },
-	BytesOut: "FROM_BASE64($1)",
-	TextOut:  "$1",
-	ErrorOut: "CONVERT(FROM_BASE64($1) USING utf8mb4)",
+	Name:  func(s string) any { return packBytes([]byte(s)) },
+	Bytes: packBytes,
+	Text:  func(s string) string { return s }, // it is ASCII already
+	Error: func(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) },
+}
+
+func packBytes(b []byte) []byte {
+	if b == nil {
+		return nil
+	}
+	return base64.StdEncoding.AppendEncode([]byte{}, b)
 }
 
 // An Inbox holds the tables of processed keys, pending messages, marks and kept messages in one
@@ -81,7 +64,7 @@ func OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
 	if err := portable.CheckInbox(ctx, sqlx.NewDb(db, "mysql"), schema.Name{}); err != nil {
 		return nil, fmt.Errorf("open inbox: %w", classify(err))
 	}
-	return &Inbox{Inbox: inbox.On(db), Entities: entities}, nil
+	return &Inbox{Inbox: portable.NewInbox(db, inboxStatements, inboxVerbs), Entities: entities}, nil
 }
 
 // claimMost is how many keys one INSERT claims: at most 100 kB of text.
@@ -97,17 +80,13 @@ func (*Inbox) Claim(ctx context.Context, tx bridge.Tx, consumer string, keys []s
 	if err := portable.CheckClaim(consumer, keys); err != nil {
 		return nil, fmt.Errorf("claim keys: %w", err)
 	}
-	of := hex.EncodeToString([]byte(consumer))
 	fresh, err = portable.ClaimParts(keys, claimMost, func(keys []string) (duplicate bool, err error) {
-		// A duplicate is recognised by its error, which leaves tx unchanged. INSERT IGNORE would
-		// take every other error for a duplicate too, and the count of ON DUPLICATE KEY UPDATE
-		// depends on the driver's connection. MySQL has no RETURNING.
-		text := []byte("INSERT INTO bridge_inbox (consumer, `key`) VALUES ")
+		text := []byte(claimKeys)
 		for n, key := range keys {
 			if n > 0 {
 				text = append(text, ", "...)
 			}
-			text = fmt.Appendf(text, "(UNHEX('%s'), UNHEX('%x'))", of, key)
+			text = fmt.Appendf(text, claimKey, consumer, key)
 		}
 		_, err = tx.Exec(ctx, string(text))
 		if errorNumber(err) == duplicateKey {
@@ -120,13 +99,6 @@ func (*Inbox) Claim(ctx context.Context, tx bridge.Tx, consumer string, keys []s
 	}
 	return fresh, nil
 }
-
-// forgetKeys joins the keys to the table in that order, row by row by key, like the ledger's
-// statements. Otherwise the server may choose to read all of a small table, and so wait for others'
-// claims.
-var forgetKeys = fmt.Sprintf(`DELETE i FROM (SELECT UNHEX(j.k) AS k FROM JSON_TABLE(?, '$[*]' COLUMNS (k VARCHAR(510) PATH '$')) j) ids
-STRAIGHT_JOIN bridge_inbox i FORCE INDEX (PRIMARY) ON i.consumer = FROM_BASE64(?) AND i.`+"`key`"+` = ids.k
-WHERE `+sinceEpoch+` < `+sinceEpoch+` - ?`, "i.claimed_at", "UTC_TIMESTAMP(6)")
 
 // Forget deletes claims with one statement.
 func (*Inbox) Forget(ctx context.Context, tx bridge.Tx, consumer string, keys []string, age time.Duration) (int64, error) {
@@ -141,7 +113,7 @@ func (*Inbox) Forget(ctx context.Context, tx bridge.Tx, consumer string, keys []
 	if err != nil {
 		return 0, fmt.Errorf("forget claims: %w", err)
 	}
-	forgotten, err := tx.Exec(ctx, forgetKeys, string(text), packing.Bytes([]byte(consumer)), age.Milliseconds())
+	forgotten, err := tx.Exec(ctx, forgetKeys, string(text), packBytes([]byte(consumer)), age.Milliseconds())
 	if err != nil {
 		return 0, fmt.Errorf("forget claims: %w", classify(err))
 	}

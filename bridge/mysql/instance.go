@@ -11,7 +11,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
-// An instance is the result of server.
+// An instance is the result of nameServer.
 type instance struct {
 	Server  string
 	Started int64 // preceded by a part of server_id
@@ -40,6 +40,6 @@ func (s *start) name(i instance) driver.Instance {
 
 func (l *Ledger) nameInstance(ctx context.Context, tx bridge.Tx) (driver.Instance, error) {
 	var i instance
-	err := portable.QueryRow(ctx, tx, `SELECT `+server+` FROM `+started, nil, &i.Server, &i.Started)
+	err := portable.QueryRow(ctx, tx, nameServer, nil, &i.Server, &i.Started)
 	return l.start.name(i), err
 }

@@ -12,29 +12,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
-// Times are text in the statements and in their results: the driver's value of a DATETIME depends
-// on its connection's parameters. %[5]s is the time, or the age in microseconds, %[6]d the limit.
-const (
-	// At least one row if the identity is right, with nulls if there are no orphans.
-	orphans = `SELECT o.id, CAST(o.recorded_at AS CHAR) AS recorded_at FROM bridge_identity i LEFT JOIN (
-	SELECT l.id, l.recorded_at FROM bridge_ledger l
-	WHERE l.recorded_at < UTC_TIMESTAMP(6) - INTERVAL %[5]s MICROSECOND AND l.stage_at IS NULL
-	ORDER BY l.recorded_at, l.id LIMIT %[6]d
-) o ON 1 = 1 WHERE i.one = 1 AND i.identity = UNHEX('%[2]s') ORDER BY o.recorded_at, o.id`
-
-	// The affected rows are 0 also if the watermark is that high already.
-	raise = `UPDATE bridge_watermark SET swept_before = GREATEST(COALESCE(swept_before, '%[5]s'), '%[5]s') WHERE one = 1`
-
-	// The rows are locked first, since there is no DELETE that skips locked rows.
-	lockOld = `SELECT l.id FROM ` + ids + ` STRAIGHT_JOIN ` + ledgerByKey + ` ON l.id = ids.id
-WHERE l.recorded_at < '%[5]s' AND l.stage_at IS NULL FOR UPDATE SKIP LOCKED`
-
-	own = `SELECT COUNT(*) FROM bridge_identity WHERE one = 1 AND identity = UNHEX('%[2]s')`
-
-	sweptBefore = `SELECT CAST(w.swept_before AS CHAR) AS swept_before, ` + readOnly + `
-FROM bridge_identity i JOIN bridge_watermark w ON w.one = 1 WHERE i.one = 1 AND i.identity = UNHEX('%[2]s')`
-)
-
 // timeText is the text format of a DATETIME(6).
 const timeText = "2006-01-02 15:04:05.000000"
 

@@ -57,21 +57,6 @@ type ownTable struct {
 	own bridge.OwnTable
 }
 
-// findColumn reads the catalogue, which shows a login only the objects to which it has some right.
-// Without aliases MySQL would return the columns' names in capitals.
-const findColumn = `SELECT t.table_schema AS in_schema, t.table_name AS in_table, c.column_name AS name,
-COALESCE(t.engine, '') AS engine, c.column_type AS type
-FROM information_schema.tables t LEFT JOIN information_schema.columns c
-ON c.table_schema = t.table_schema AND c.table_name = t.table_name AND c.column_name = ?
-WHERE t.table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND t.table_name = ?`
-
-// uniqueIndexes lists the unique indexes on the column alone. sub_part is set for an index on the
-// beginning of a column.
-const uniqueIndexes = `SELECT s.index_name AS name FROM information_schema.statistics s
-WHERE s.table_schema = ? AND s.table_name = ? AND s.non_unique = 0
-GROUP BY s.index_name HAVING COUNT(*) = 1 AND MIN(s.column_name) = ? AND COUNT(s.sub_part) = 0
-ORDER BY s.index_name <> 'PRIMARY', s.index_name`
-
 // inspect returns the column's quoted names, in the catalogue's spelling.
 func (o ownTable) inspect(ctx context.Context) (column, error) {
 	schema, table, name, err := portable.Names(o.own)

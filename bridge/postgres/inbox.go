@@ -14,30 +14,15 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/schema"
 )
 
-// now never changes within a statement, so the planner can search an index for it.
-const now = `(extract(epoch FROM statement_timestamp()) * 1000)::bigint`
-
-// anew is noPlanReuse for the tables of an inbox, which also begin empty or small.
-const anew = `CASE WHEN ${1} IS NULL THEN ` + noPlanReuse + ` ELSE true END`
-
-func inboxIn(in schema.Name) portable.Inbox {
-	return portable.NewInbox(portable.Dialect{
-		Schema:     in,
-		Bind:       sqlx.DOLLAR,
-		Key:        "key",
-		Now:        now,
-		Claimed:    `(extract(epoch FROM claimed_at) * 1000)::bigint`,
-		Limit:      "LIMIT ?",
-		OnConflict: "ON CONFLICT DO NOTHING",
-		Locked:     "FOR UPDATE SKIP LOCKED",
-		Anew:       anew,
-		Forgetting: "DELETE FROM bridge_inbox AS i WHERE key IN ($keys) AND",
-		Classify:   classifyIn(in),
-	})
+func inboxIn(in schema.Name, db *sql.DB) portable.Inbox {
+	return portable.NewInbox(db, inboxStatements, portable.InboxVerbs{Schema: in, Packing: portable.Unpacked, Classify: classifyIn(in)})
 }
 
 func entitiesIn(in schema.Name) portable.Entities {
-	return portable.NewEntities(portable.StandardEntities(in, sqlx.DOLLAR, "now()", "floor(extract(epoch FROM now() - min(kept_at)))::bigint", anew, classifyIn(in)))
+	return portable.NewEntities(entityStatements, portable.EntityVerbs{
+		Bind:     func(statement string, args ...any) (string, []any) { return in.In(statement), args },
+		Classify: func(err error, _ string) error { return classify(in, err) },
+	})
 }
 
 // An Inbox holds the tables of processed keys, pending messages, marks and kept messages in one
@@ -71,15 +56,8 @@ func (s Schema) OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open inbox: %w", classify(in, err))
 	}
-	return &Inbox{inboxIn(in).On(db), entitiesIn(in), in}, nil
+	return &Inbox{inboxIn(in, db), entitiesIn(in), in}, nil
 }
-
-const (
-	claimOne = `INSERT INTO bridge_inbox (consumer, key) VALUES ($1, $2) ON CONFLICT DO NOTHING`
-
-	// unnest returns the keys in their order, and so they are inserted in that order.
-	claimMany = `INSERT INTO bridge_inbox (consumer, key) SELECT $1, unnest($2::text::text[]) ON CONFLICT DO NOTHING RETURNING key`
-)
 
 // Claim inserts the keys in tx with one statement, which returns the inserted keys. At each key it
 // waits for an open transaction that has inserted that key, for as long as tx's lock_timeout

@@ -12,18 +12,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
-// findColumn reads the catalogue. A unique index counts if it is on the column alone, on all rows,
-// and checked immediately.
-const findColumn = `SELECT n.nspname AS schema, c.relname AS name, c.relkind IN ('r', 'p') AS is_table, c.relpersistence = 'p' AS logged,
-	row_security_active(c.oid) AS row_security, a.attnum IS NOT NULL AS has_column,
-	coalesce(format_type(a.atttypid, a.atttypmod), '') AS type,
-	coalesce(has_schema_privilege(n.oid, 'USAGE') AND has_column_privilege(c.oid, a.attnum, 'SELECT'), false) AS readable,
-	EXISTS (SELECT FROM pg_index x WHERE x.indrelid = c.oid AND x.indisunique AND x.indisvalid AND x.indimmediate
-		AND x.indpred IS NULL AND x.indnkeyatts = 1 AND x.indkey[0] = a.attnum) AS has_index
-FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = $3::text AND a.attnum > 0 AND NOT a.attisdropped
-WHERE c.relname = $2::text AND CASE WHEN $1::text = '' THEN pg_table_is_visible(c.oid) ELSE n.nspname = $1::text END`
-
 // inspectOwn returns the quoted names of the table and the column, the table's with its schema, so
 // that they are the same under any search_path.
 func inspectOwn(ctx context.Context, db *sqlx.DB, own bridge.OwnTable) (table, column string, err error) {

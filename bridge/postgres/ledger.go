@@ -17,78 +17,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/schema"
 )
 
-// The statements take IDs as the text of an array, or of a UUID, which every driver can send in
-// every mode; their own text does not depend on the number of IDs.
-const (
-	// noPlanReuse keeps the server from reusing a plan, in a condition on a parameter that is never
-	// null. These tables are empty most of the time. A plan made for an empty table reads the whole
-	// table, and would be kept when the table fills (measured: 27 s to look up 500 IDs among 60,000
-	// rows, 2 ms with a new plan). When the parameter's value is known the planner removes it; to a
-	// plan for any parameter it adds more than planning anew can cost.
-	noPlanReuse = `(SELECT count(*) FROM generate_series(1, 1000000000)) > 0`
-
-	// amongIDs is true for the IDs in $1, which are parsed once.
-	amongIDs = `= ANY (ARRAY(SELECT unnest($1::text::uuid[])))
-AND CASE WHEN $1::text IS NULL THEN ` + noPlanReuse + ` ELSE true END`
-
-	// Most transactions have one message. Planning an INSERT costs as much as executing it, and a
-	// statement with an array of visible length is planned anew each time. So one ID goes without
-	// an array, and a subquery hides the length of an array of several.
-	recordOne = `INSERT INTO bridge_ledger (id)
-SELECT $1::text::uuid FROM bridge_identity WHERE identity = $2::text::uuid`
-
-	recordMany = `INSERT INTO bridge_ledger (id)
-SELECT unnest((SELECT $1::text::uuid[])) FROM bridge_identity WHERE identity = $2::text::uuid`
-
-	// server names the instance: no two servers on one machine have a port in common, and hardly
-	// two on different machines have started in the same microsecond. A restart is another
-	// instance. The address is left out, since one server may have several. server also returns
-	// whether a commit of this session waits for a standby: see replica.go.
-	server = `(SELECT (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint) AS started,
-	(SELECT current_setting('port')::integer) AS port,
-	(SELECT current_setting('synchronous_standby_names') <> '' AND current_setting('synchronous_commit') NOT IN ('off', 'local')) AS waits`
-
-	// At least one row if the identity is right, with a null id if no ID is found.
-	committed = `SELECT l.id, ` + server + ` FROM bridge_identity i
-LEFT JOIN bridge_committed($1::text::uuid[]) AS l (id) ON true WHERE i.identity = $2::text::uuid`
-
-	// The same lookup, of rows that are not older than an age.
-	recent = `SELECT l.id, ` + server + ` FROM bridge_identity i
-LEFT JOIN bridge_ledger l ON l.id ` + amongIDs + `
-	AND l.recorded_at BETWEEN clock_timestamp() - $3::text::interval AND clock_timestamp()
-WHERE i.identity = $2::text::uuid`
-
-	// settles is the beginning of a settle.
-	settles = `WITH own AS MATERIALIZED (
-	SELECT set_config('lock_timeout', `
-
-	// The INSERT reads from own, so that the time-out is set before the INSERT waits. The other
-	// time-out removes the row if this process freezes before the rollback.
-	settle = settles + `$3::text, true), set_config('idle_in_transaction_session_timeout', '10s', true)
-	FROM bridge_identity WHERE identity = $2::text::uuid
-), inserted AS (
-	INSERT INTO bridge_ledger (id) SELECT $1::text::uuid FROM own ON CONFLICT DO NOTHING RETURNING id
-)
-SELECT (SELECT count(*) FROM own) AS own, (SELECT count(*) FROM inserted) AS inserted, ` + server
-
-	// A DELETE that a crash undoes costs at most a duplicate or an orphan row, so it need not wait
-	// for the disk. lock_timeout ends it at a locked row. (FOR UPDATE SKIP LOCKED needs the right
-	// to UPDATE, and writes 60 bytes of WAL more for each row.)
-	forget = `WITH relaxed AS MATERIALIZED (
-	SELECT set_config('synchronous_commit', 'off', true), set_config('lock_timeout', $2::text, true)
-)
-SELECT bridge_forget($1::text::uuid[]) FROM relaxed`
-
-	standby = `SELECT pg_is_in_recovery() AS standby, current_setting('transaction_read_only')::boolean AS read_only`
-
-	// An open transaction of the publisher holds no lock here. PostgreSQL 13 lets every login read
-	// the columns of pg_subscription named here, and not its oid (system_views.sql).
-	subscription = `SELECT s.subname FROM pg_subscription_rel r
-JOIN pg_stat_subscription o ON o.subid = r.srsubid
-JOIN pg_subscription s ON s.subname = o.subname AND s.subdbid = (SELECT oid FROM pg_database WHERE datname = current_database())
-WHERE r.srrelid = to_regclass($1::text) AND s.subenabled LIMIT 1`
-)
-
 // A Ledger is the ledger in one PostgreSQL database. It implements driver.Ledger.
 //
 // Record inserts the IDs with one statement, whatever their number. An error aborts tx, as always
@@ -148,7 +76,7 @@ func (l *Ledger) classify(err error) error {
 		ctx, cancel := context.WithTimeout(context.Background(), askPatience)
 		defer cancel()
 		var standby bool
-		if l.db.GetContext(ctx, &standby, `SELECT pg_is_in_recovery()`) == nil && standby {
+		if l.db.GetContext(ctx, &standby, inRecovery) == nil && standby {
 			return fmt.Errorf("%w: the server is in recovery: %w", bridge.ErrNotPrimary, err)
 		}
 	}
@@ -189,7 +117,7 @@ func (l *Ledger) find(ctx context.Context, q sqlx.QueryerContext, statement stri
 	return found, rows[0].name(), nil
 }
 
-// An instance is the result of server.
+// An instance is the result of nameServer.
 type instance struct {
 	Started int64 // microseconds since 1970
 	Port    int
@@ -202,7 +130,7 @@ func (i instance) name() driver.Instance {
 
 func nameInstance(ctx context.Context, tx bridge.Tx) (driver.Instance, error) {
 	var i instance
-	err := portable.QueryRow(ctx, tx, `SELECT `+server, nil, &i.Started, &i.Port, &i.Waits)
+	err := portable.QueryRow(ctx, tx, nameServer, nil, &i.Started, &i.Port, &i.Waits)
 	return i.name(), err
 }
 

@@ -10,10 +10,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// unlogged lists the tables that a crash empties.
-const unlogged = `SELECT c.relname FROM unnest($1::text::text[]) AS names(name)
-JOIN pg_class c ON c.oid = to_regclass(names.name) WHERE c.relpersistence <> 'p' ORDER BY c.relname`
-
 // checkLogged refuses tables that a crash empties: a verifier would drop the messages of committed
 // transactions, and a receiver would handle all messages again. The names are quoted.
 func checkLogged(ctx context.Context, db *sqlx.DB, names []string) error {

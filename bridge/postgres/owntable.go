@@ -16,38 +16,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
-// A read cannot wait for an insert here, and the bridge must not insert into this table. So Record
-// takes an advisory lock for each ID that lasts as long as the sender's transaction. Settle waits
-// for that lock and then reads with a snapshot taken after the wait. PostgreSQL releases a
-// transaction's locks only after its outcome is visible.
-//
-// The server does not keep the plans of these statements: see noPlanReuse.
-//
-//	%[1]s the table, %[2]s its column
-const (
-	hold = `WITH own AS MATERIALIZED (SELECT FROM bridge_identity WHERE identity = $2::text::uuid),
-held AS MATERIALIZED (SELECT pg_advisory_xact_lock(key) FROM own, unnest($3::text::bigint[]) AS keys(key))
-SELECT (SELECT count(*) FROM held), (SELECT count(*) FROM unnest($1::text::uuid[]) AS ids(id) JOIN %[1]s l ON l.%[2]s = ids.id
-	WHERE CASE WHEN $1::text IS NULL THEN ` + noPlanReuse + ` ELSE true END)`
-
-	// The lock is taken after the time-out is set. It is shared, so that several settles may wait
-	// for one ID.
-	await = `WITH patience AS MATERIALIZED (
-	SELECT set_config('lock_timeout', $2::text, true), set_config('idle_in_transaction_session_timeout', '10s', true)
-)
-SELECT pg_advisory_xact_lock_shared($1::text::bigint) FROM patience`
-
-	// A standby has advisory locks of its own, which no sender holds.
-	outcome = `SELECT (SELECT count(*) FROM bridge_identity WHERE identity = $2::text::uuid) AS own,
-	(SELECT count(*) FROM %[1]s l WHERE l.%[2]s = $1::text::uuid
-		AND CASE WHEN $1::text IS NULL THEN ` + noPlanReuse + ` ELSE true END) AS found,
-	pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean AS standby, ` + server
-
-	ownCommitted = `SELECT l.%[2]s AS id, ` + server + ` FROM bridge_identity i
-LEFT JOIN (unnest($1::text::uuid[]) AS ids(id) JOIN %[1]s l ON l.%[2]s = ids.id)
-ON CASE WHEN $1::text IS NULL THEN ` + noPlanReuse + ` ELSE true END WHERE i.identity = $2::text::uuid`
-)
-
 // An OwnLedger is a ledger that reads a table of the application's, and does not change it. It
 // implements driver.Ledger. Its Record locks the IDs until tx ends.
 type OwnLedger struct{ portable.OwnLedger }

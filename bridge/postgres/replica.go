@@ -16,10 +16,6 @@ import (
 // row that was found counts as committed once a later commit of the bridge's own has waited for the
 // standby: the standby receives the log in its order.
 
-// emit is the smallest write: it leaves only a record in the log.
-const emit = `WITH emitted AS MATERIALIZED (SELECT pg_logical_emit_message(true, 'twoqueue', ''::text))
-SELECT ` + server + ` FROM emitted`
-
 // replicate returns nil once the standby, if commits wait for one, has all commits seen on this
 // instance before the call. Concurrent calls share a write.
 func (l *Ledger) replicate(ctx context.Context, on instance) error {

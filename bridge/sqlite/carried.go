@@ -15,41 +15,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
-// recorded_at is in whole seconds, stage_at in milliseconds. SQLite reads its clock once for each
-// row that a statement returns.
-const (
-	now = `CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)`
-
-	// driver.PublishedGrace after the record.
-	carryPublished = `INSERT INTO bridge_ledger (id, recorded_at, message, stage_at)
-SELECT ?, unixepoch(), ?, ` + now + ` + 1000 FROM bridge_identity WHERE identity = ?`
-
-	// stage.at is the present second, or the given time if that is later. A stage time between two
-	// seconds is before its recorded_at, never after it.
-	carryUnpublished = `INSERT INTO bridge_ledger (id, recorded_at, message, stage_at)
-SELECT ?, (stage.at + 999) / 1000, ?, stage.at
-FROM bridge_identity CROSS JOIN (SELECT max(unixepoch() * 1000, ?) AS at) stage WHERE identity = ?`
-
-	cancel = `DELETE FROM bridge_ledger WHERE id = ? AND stage_at <= recorded_at * 1000`
-
-	// At least one row if the identity is right, with nulls if no row is due.
-	due = `WITH look AS MATERIALIZED (SELECT ` + now + ` AS now FROM bridge_identity WHERE identity = ?)
-SELECT look.now, d.id, d.recorded_at, d.stage_at, d.bytes FROM look LEFT JOIN (
-	SELECT l.id, l.recorded_at, l.stage_at, length(l.message) AS bytes FROM look CROSS JOIN bridge_ledger l
-	WHERE l.stage_at <= look.now AND (l.stage_at, l.id) > (?, ?) ORDER BY l.stage_at, l.id LIMIT ?
-) d ORDER BY d.stage_at, d.id`
-
-	// Between StageAgainAfter and StageAgainWithin, in milliseconds. The stage time is after
-	// recorded_at even if the clock has gone back: Cancel compares both.
-	later = `max(` + now + `, recorded_at * 1000) + min(max(` + now + ` - recorded_at * 1000, 10000), 600000)`
-
-	claim = `UPDATE bridge_ledger SET stage_at = ` + later + `
-WHERE (id, stage_at) IN (SELECT value ->> 'id', value ->> 'at' FROM json_each(?)) RETURNING id, message`
-
-	touchCarried = `UPDATE bridge_ledger SET stage_at = ` + later + `
-WHERE id IN (SELECT value FROM json_each(?)) AND stage_at IS NOT NULL`
-)
-
 func (l *Ledger) carry(ctx context.Context, tx bridge.Tx, stage portable.Stage, messages []driver.Carried) (changed int64, err error) {
 	for _, m := range messages {
 		statement, args := carryPublished, []any{m.ID.String(), portable.NotNil(m.Message)}

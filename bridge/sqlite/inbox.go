@@ -15,18 +15,12 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/schema"
 )
 
-var inbox = portable.NewInbox(portable.Dialect{
-	Bind:       sqlx.QUESTION,
-	Key:        "key",
-	Now:        `CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)`,
-	Claimed:    `claimed_at * 1000`,
-	Limit:      "LIMIT ?",
-	OnConflict: "ON CONFLICT DO NOTHING",
-	Forgetting: "DELETE FROM bridge_inbox AS i WHERE key IN ($keys) AND",
-	Classify:   classify,
-})
+var inboxVerbs = portable.InboxVerbs{Packing: portable.Unpacked, Classify: classify}
 
-var entities = portable.NewEntities(portable.StandardEntities(schema.Name{}, sqlx.QUESTION, "unixepoch()", "unixepoch() - min(kept_at)", "", classify))
+var entities = portable.NewEntities(entityStatements, portable.EntityVerbs{
+	Bind:     func(statement string, args ...any) (string, []any) { return statement, args },
+	Classify: func(err error, _ string) error { return classify(err) },
+})
 
 // An Inbox holds the tables of processed keys, pending messages, marks and kept messages in one
 // SQLite database. It implements driver.Inbox.
@@ -47,13 +41,8 @@ func OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
 	if err := portable.CheckInbox(ctx, sqlx.NewDb(db, "sqlite"), schema.Name{}); err != nil {
 		return nil, fmt.Errorf("open inbox: %w", classify(err))
 	}
-	return &Inbox{inbox.On(db), entities}, nil
+	return &Inbox{portable.NewInbox(db, inboxStatements, inboxVerbs), entities}, nil
 }
-
-// lockForWriting takes the file's write lock for a transaction that has only read, and waits for
-// other writers: SQLite lets no transaction write that has read an older state. No key is empty, so
-// it changes no row.
-const lockForWriting = `UPDATE bridge_inbox_pending SET run = run WHERE consumer = '' AND message_key = ''`
 
 // TakePending first waits for any other transaction that writes to the database.
 func (i *Inbox) TakePending(ctx context.Context, tx bridge.Tx, consumer string, state driver.State) (*driver.Pending, error) {
@@ -63,15 +52,9 @@ func (i *Inbox) TakePending(ctx context.Context, tx bridge.Tx, consumer string, 
 	return i.Inbox.TakePending(ctx, tx, consumer, state)
 }
 
-const (
-	claimOne  = `INSERT INTO bridge_inbox (consumer, key) VALUES (?, ?)`
-	claimMore = `, (?, ?)`
-	claimEnd  = ` ON CONFLICT DO NOTHING RETURNING key`
-
-	// claimMost is how many keys one statement claims: a build of SQLite may take no more than 999
-	// parameters.
-	claimMost = 400
-)
+// claimMost is how many keys one statement claims: a build of SQLite may take no more than 999
+// parameters.
+const claimMost = 400
 
 // Claim inserts the keys in tx, up to 400 with a statement, which returns the inserted keys. It
 // waits for any other transaction that writes to the database, for as long as the connection's

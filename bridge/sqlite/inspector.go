@@ -11,26 +11,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
-// The rows that carry messages. The statements read the last commit.
-const (
-	countCarried = `SELECT count(*) FROM (SELECT 1 FROM bridge_ledger WHERE stage_at IS NOT NULL LIMIT ?)`
-
-	carriedColumns = `SELECT id, recorded_at * 1000 AS recorded_ms, stage_at AS stage_ms, length(message) AS bytes
-FROM bridge_ledger`
-
-	carriedRows = carriedColumns + ` WHERE stage_at IS NOT NULL ORDER BY stage_at, id LIMIT ?`
-	carriedRow  = carriedColumns + ` WHERE id = ? AND stage_at IS NOT NULL`
-
-	delayed = ` WHERE stage_at > ` + now + ` AND stage_at <= recorded_at * 1000 ORDER BY stage_at, id LIMIT ?`
-
-	countDelayed = `SELECT count(*) FROM (SELECT 1 FROM bridge_ledger` + delayed + `)`
-	delayedRows  = carriedColumns + delayed
-
-	// SQLite reads its clock once per row.
-	advance = `UPDATE bridge_ledger SET recorded_at = (` + now + ` + 999) / 1000, stage_at = ` + now + `
-WHERE id = ? AND stage_at <= recorded_at * 1000 AND stage_at > ` + now
-)
-
 // An Inspector inspects a ledger. It implements inspect.Diagnoser, inspect.CarriedReader and
 // inspect.Advancer.
 type Inspector struct {

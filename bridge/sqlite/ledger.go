@@ -17,27 +17,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/schema"
 )
 
-// The statements take IDs as one JSON array, so that each is one statement, whatever the number of
-// IDs.
-const (
-	record = `INSERT INTO bridge_ledger (id)
-SELECT ids.value FROM bridge_identity i, json_each(?) ids WHERE i.identity = ?`
-
-	// server is the file's path, "" if the database is in memory.
-	server = `(SELECT file FROM pragma_database_list WHERE name = 'main') AS file`
-
-	// At least one row if the identity is right, with a null id if no ID is found.
-	committed = `SELECT l.%[2]s AS id, r.read_uncommitted AS dirty, ` + server + ` FROM bridge_identity i, pragma_read_uncommitted r
-LEFT JOIN %[1]s l ON l.%[2]s IN (SELECT value FROM json_each(?)) WHERE i.identity = ?`
-
-	// The same lookup, of rows that are not older than so many seconds.
-	recent = `SELECT l.id, r.read_uncommitted AS dirty, ` + server + ` FROM bridge_identity i, pragma_read_uncommitted r
-LEFT JOIN bridge_ledger l ON l.id IN (SELECT value FROM json_each(?1)) AND l.recorded_at BETWEEN unixepoch() - ?3 AND unixepoch()
-WHERE i.identity = ?2`
-
-	forget = `DELETE FROM bridge_ledger WHERE id IN (SELECT value FROM json_each(?))`
-)
-
 // A Ledger is the ledger in one SQLite file. It implements driver.Ledger.
 //
 // Record inserts the IDs with one statement, whatever their number. If it fails, tx contains none
@@ -130,7 +109,7 @@ func (l *Ledger) find(ctx context.Context, q sqlx.QueryerContext, statement stri
 
 func nameInstance(ctx context.Context, tx bridge.Tx) (driver.Instance, error) {
 	var file sql.NullString
-	if err := portable.QueryRow(ctx, tx, `SELECT `+server, nil, &file); err != nil {
+	if err := portable.QueryRow(ctx, tx, nameFile, nil, &file); err != nil {
 		return "", err
 	}
 	return instanceOf(file.String)

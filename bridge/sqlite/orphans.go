@@ -10,23 +10,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
-// Times are whole seconds, rounded down.
-const (
-	// At least one row if the identity is right, with nulls if there are no orphans.
-	orphans = `SELECT o.id, o.recorded_at FROM bridge_identity i LEFT JOIN (
-	SELECT l.id, l.recorded_at FROM bridge_ledger l
-	WHERE l.recorded_at < unixepoch() - ? AND l.stage_at IS NULL
-	ORDER BY l.recorded_at, l.id LIMIT ?
-) o WHERE i.identity = ? ORDER BY o.recorded_at, o.id`
-
-	raise = `UPDATE bridge_watermark SET swept_before = max(coalesce(swept_before, ?1), ?1)
-WHERE EXISTS (SELECT 1 FROM bridge_identity WHERE identity = ?2)`
-
-	sweep = `DELETE FROM bridge_ledger WHERE id IN (SELECT value FROM json_each(?)) AND recorded_at < ? AND stage_at IS NULL RETURNING id`
-
-	sweptBefore = `SELECT w.swept_before FROM bridge_identity i CROSS JOIN bridge_watermark w WHERE i.identity = ?`
-)
-
 // orphans reads the whole ledger as of the last commit.
 func (l *Ledger) orphans(ctx context.Context, age time.Duration, limit int) ([]portable.OrphanRow, error) {
 	var rows []struct {

@@ -14,10 +14,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
-// rows reads whether the identity is right, and the number of rows found.
-const rows = `SELECT count(*) > 0, count(l.%[2]s) FROM bridge_identity i, json_each(?) ids
-LEFT JOIN %[1]s l ON l.%[2]s = ids.value WHERE i.identity = ?`
-
 // An OwnLedger is a ledger that reads a table of the application's, and does not change it. It
 // implements driver.Ledger.
 type OwnLedger struct{ portable.OwnLedger }
@@ -50,15 +46,6 @@ func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*OwnLed
 		},
 	})}, nil
 }
-
-// findColumn reads the catalogue. A unique index counts if it is on the column alone and on all
-// rows. The primary key is among the indexes, as it is text.
-const findColumn = `SELECT c.name, upper(c.type) AS type, EXISTS (
-	SELECT 1 FROM pragma_index_list(t.name) x WHERE x."unique" = 1 AND x.partial = 0
-	AND (SELECT count(*) FROM pragma_index_info(x.name)) = 1 AND (SELECT k.name FROM pragma_index_info(x.name) k) = c.name
-) AS unique_index
-FROM sqlite_schema t LEFT JOIN pragma_table_info(t.name) c ON c.name = ?
-WHERE t.type = 'table' AND t.name = ?`
 
 // inspect returns the quoted names of the table and the column.
 func (l *Ledger) inspect(ctx context.Context, own bridge.OwnTable) (table, column string, err error) {

@@ -12,11 +12,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
-// settle is a write, since BEGIN IMMEDIATE alone proves nothing: on a file that is open for reading
-// only, SQLite grants it as a read transaction while another process writes. Only a write proves
-// that no other writer is left. The ID written is a new one, so no other transaction waits for it.
-const settle = `INSERT INTO bridge_ledger (id) VALUES (?)`
-
 // slice bounds one wait inside SQLite. Drivers differ in whether a cancelled context ends that
 // wait, so Settle may notice it this late. It also keeps SQLite's pauses short, which grow from 1
 // to 25 ms in that time.

@@ -17,69 +17,10 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
-// readNow reads the database's time once: a function that is twice in a statement may be evaluated
-// twice.
-const readNow = "DECLARE @now datetime2(3) = sysutcdatetime();\n"
-
-// moved is the stage time that Claim and Touch set. It is after recorded_at even if the clock has
-// gone back: Cancel compares both. DATEDIFF is evaluated only where it cannot overflow.
-const moved = `DATEADD(millisecond, CASE
-	WHEN l.recorded_at > DATEADD(second, -10, @now) THEN 10000
-	WHEN l.recorded_at < DATEADD(minute, -10, @now) THEN 600000
-	ELSE DATEDIFF(millisecond, l.recorded_at, @now) END, CASE WHEN l.recorded_at > @now THEN l.recorded_at ELSE @now END)`
-
-const (
-	// It begins after the stage time @p1 and the ID @p4. A filtered index is chosen only if the
-	// condition implies its filter, so the filter is repeated. The statement waits for no row, and
-	// LOCK_TIMEOUT ends its wait for a change of the table. The outer SELECT sorts at most @p2
-	// rows.
-	dueRows = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-SET LOCK_TIMEOUT 1000;
-` + readNow + `DECLARE @since datetime2(3) = CAST(@p1 AS datetime2(3));
-SELECT CONVERT(nvarchar(23), @now, 126) AS now, CAST(d.id AS binary(16)) AS id, CONVERT(nvarchar(23), d.recorded_at, 126) AS recorded_at,
-	CONVERT(nvarchar(23), d.stage_at, 126) AS stage_at, d.bytes
-FROM bridge_identity i LEFT JOIN (
-	SELECT TOP (@p2) l.id, l.recorded_at, l.stage_at, DATALENGTH(l.message) AS bytes
-	FROM bridge_ledger l WITH ($reading, INDEX (bridge_ledger_stage_at))
-	WHERE l.stage_at IS NOT NULL AND l.stage_at >= @since AND l.stage_at <= @now
-		AND (l.stage_at > @since OR l.id > CAST(@p4 AS uniqueidentifier))
-	ORDER BY l.stage_at, l.id
-) d ON 1 = 1 WHERE i.[identity] = CAST(@p3 AS uniqueidentifier) ORDER BY d.stage_at, d.id` + fixedPlan
-
-	// The hints keep a SERIALIZABLE transaction from locking the range in which senders insert.
-	cancelRow = `SET NOCOUNT OFF;
-DELETE l FROM bridge_ledger l WITH (READCOMMITTEDLOCK, ROWLOCK, FORCESEEK) WHERE l.id = CAST(@p1 AS uniqueidentifier) AND l.stage_at <= l.recorded_at` + fixedPlan
-
-	// Further columns of $ids, which carry and claim read from @p3, 8 bytes for each ID.
-	withMessage = `, CAST(SUBSTRING(@p3, (pos + 1) / 2, 4) AS int) AS begins, CAST(SUBSTRING(@p3, (pos + 1) / 2 + 4, 4) AS int) AS bytes`
-	withStageMS = `, CAST(SUBSTRING(@p3, (pos + 1) / 2, 8) AS bigint) AS stage_ms`
-)
-
 var (
 	dueVersions = strings.Replace(dueRows, "$reading", readingVersions, 1)
 	duePast     = strings.Replace(dueRows, "$reading", readingPast, 1)
-
-	// The messages are pieces of @p4. The stage time is @p6 milliseconds after the record's time,
-	// which is not before @p7. NOCOUNT: only the INSERT may count, since an assignment may count as
-	// one row ('@@ROWCOUNT').
-	carry = forEach(withMessage, `SET NOCOUNT ON;
-DECLARE @now datetime2(3) = (SELECT MAX(t) FROM (VALUES (sysutcdatetime()), (CAST(@p7 AS datetime2(3)))) AS times (t));
-SET NOCOUNT OFF;
-INSERT INTO bridge_ledger (id, recorded_at, message, stage_at)
-SELECT asked.id, @now, SUBSTRING(@p4, asked.begins, asked.bytes), DATEADD(millisecond, @p6, @now)
-FROM bridge_identity i CROSS JOIN $ids WHERE i.[identity] = CAST(@p5 AS uniqueidentifier)`+fixedPlan)
-
-	// A stage time is compared as milliseconds since 1970, which are exact.
-	claimRows = skipLocked{within(1000, withStageMS, claimDue), within(0, withStageMS, claimDue)}
-
-	touchCarried = newSkipLocked(readNow + `UPDATE l SET stage_at = ` + moved + ` OUTPUT inserted.id
-FROM $ids INNER LOOP JOIN bridge_ledger l WITH (` + readingPast + `) ON l.id = asked.id
-WHERE l.stage_at IS NOT NULL` + fixedPlan)
 )
-
-const claimDue = readNow + `UPDATE l SET stage_at = ` + moved + ` OUTPUT inserted.id, inserted.message
-FROM $ids INNER LOOP JOIN bridge_ledger l WITH (` + readingPast + `) ON l.id = asked.id
-WHERE DATEDIFF_BIG(millisecond, '19700101', l.stage_at) = asked.stage_ms` + fixedPlan
 
 // carry uses one statement for the messages of a chunk.
 func (l *Ledger) carry(ctx context.Context, tx bridge.Tx, stage portable.Stage, messages []driver.Carried) (changed int64, err error) {

@@ -11,25 +11,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
-// uniqueKeys is the number of unique indexes on a column c of sys.columns alone and on all rows.
-// Columns that are only included do not count.
-const uniqueKeys = `(SELECT count(*) FROM sys.indexes x
-	WHERE x.object_id = c.object_id AND x.is_unique = 1 AND x.has_filter = 0 AND x.is_disabled = 0
-	AND (SELECT max(k.column_id) FROM sys.index_columns k
-		WHERE k.object_id = x.object_id AND k.index_id = x.index_id AND k.key_ordinal > 0 HAVING count(*) = 1) = c.column_id)`
-
-const state = `SELECT CAST(i.[identity] AS binary(16)) AS [identity],
-	(SELECT max(version_id) FROM bridge_ledger_version) AS version,
-	CAST(DATABASEPROPERTYEX(DB_NAME(), 'Updateability') AS nvarchar(60)) AS updateability,
-	` + releaseColumns + `,
-	d.compatibility_level AS compatibility,
-	d.delayed_durability_desc AS durability,
-	TYPE_NAME(c.system_type_id) AS key_type,
-	` + uniqueKeys + ` AS unique_keys
-FROM sys.databases d LEFT JOIN bridge_identity i ON 1 = 1
-LEFT JOIN sys.columns c ON c.object_id = OBJECT_ID('bridge_ledger') AND c.name = 'id'
-WHERE ` + thisDatabase
-
 // keyType is the type of bridge_ledger.id.
 const keyType = "uniqueidentifier"
 

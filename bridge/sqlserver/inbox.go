@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"strings"
 
 	"github.com/jmoiron/sqlx"
 
@@ -14,54 +13,16 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/schema"
 )
 
-// claim holds a statement for each number of keys that it claims at most: few sizes, so that the
-// server keeps few plans. @p2 is the number of keys that count. With XACT_ABORT ON a duplicate
-// would end the caller's transaction. The server reverts the SET at the end of the text.
-var claim = map[int]string{1: claiming(1), 10: claiming(10), 100: claiming(100)}
-
-func claiming(room int) string {
-	keys := make([]string, room)
-	for n := range keys {
-		keys[n] = fmt.Sprintf("(%d, bytes(@p%d))", n+1, n+3)
-	}
-	return packing.Unpack(`SET XACT_ABORT OFF;
-INSERT INTO bridge_inbox (consumer, [key]) SELECT bytes(@p1), k.k FROM (VALUES ` + strings.Join(keys, ", ") + `) AS k (n, k) WHERE k.n <= @p2`)
-}
-
-const inboxState = `SELECT (SELECT max(version_id) FROM bridge_inbox_version) AS version, ` + releaseColumns
-
 const (
 	claimRights     = "INSERT ON bridge_inbox"
 	openInboxRights = "SELECT ON bridge_inbox_version"
 	pendingRights   = "SELECT, DELETE ON bridge_inbox, and SELECT, INSERT, UPDATE, DELETE ON bridge_inbox_pending"
 )
 
-// inboxIn returns the statements of an inbox. FORCESEEK is in the FROM clause, where a target may
-// have it: an optimizer that has seen a small table may otherwise choose to read all of it, and
-// wait for the locks of others ('Table hints').
-//
-// A look must not combine a present claim with a row as of the statement's start, as
-// READ_COMMITTED_SNAPSHOT would: a key that is claimed without a row is done. So it reads first the
-// claim, then the row, both by locks; REPEATABLEREAD makes an Unclaim of the key wait until the row
-// is read. Where hints are ignored, a statement reads one snapshot, and of two transactions that
-// take the same row the second finds that its run has changed.
-func inboxIn(in schema.Name) portable.Inbox {
-	return portable.NewInbox(portable.Dialect{
+func inboxIn(in schema.Name, db *sql.DB) portable.Inbox {
+	return portable.NewInbox(db, inboxStatements, portable.InboxVerbs{
 		Schema:      in,
-		Bind:        sqlx.AT,
-		Key:         "[key]",
-		Now:         nowMS,
-		Claimed:     `DATEDIFF_BIG(millisecond, '19700101', claimed_at)`,
-		Limit:       "OFFSET 0 ROWS FETCH NEXT ? ROWS ONLY",
-		Bytes:       true,
 		Packing:     packing,
-		Insert:      "SET XACT_ABORT OFF;",
-		Seeking:     "WITH (ROWLOCK, FORCESEEK)",
-		State:       "CAST(text(?) AS varchar(16))",
-		Claiming:    "WITH (REPEATABLEREAD, ROWLOCK, FORCESEEK)",
-		Beside:      "WITH (READCOMMITTEDLOCK, ROWLOCK, FORCESEEK)",
-		Join:        "LEFT OUTER LOOP JOIN",
-		Forgetting:  "DELETE i FROM (VALUES $keys) AS k (k) INNER LOOP JOIN bridge_inbox i WITH (ROWLOCK, FORCESEEK) ON i.[key] = k.k WHERE",
 		IsDuplicate: isDuplicate,
 		Classify:    func(err error) error { return classify(in, err, pendingRights) },
 	})
@@ -107,7 +68,7 @@ func (s Schema) OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
 	if err := portable.CheckInboxVersion(found.Version.Int64); err != nil {
 		return nil, fmt.Errorf("open inbox: %w", err)
 	}
-	return &Inbox{inboxIn(in).On(db), entitiesIn(in), in}, nil
+	return &Inbox{inboxIn(in, db), entitiesIn(in), in}, nil
 }
 
 // Claim inserts the keys in tx, up to 100 with a statement. It waits at each key for an open

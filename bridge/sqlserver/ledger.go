@@ -20,31 +20,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/schema"
 )
 
-// fixedPlan is on the statements of every message. A ledger is empty most of the time, so its
-// statistics go stale every 500 changes, and a statement that depends on them would be compiled
-// anew each time. With FORCESEEK no plan is better than another.
-const fixedPlan = "\nOPTION (KEEPFIXED PLAN)"
-
-// Every statement sets the options that it depends on: a pooled connection may have other settings.
-// With parameters a text runs within sp_executesql, at whose end the server reverts its SETs.
-var (
-	// NOCOUNT would hide the number of inserted rows.
-	record = forIDs(`SET NOCOUNT OFF;
-INSERT INTO bridge_ledger (id)
-SELECT asked.id FROM bridge_identity i CROSS JOIN $ids WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)` + fixedPlan)
-
-	// forget skips locked rows.
-	forget = newSkipLocked(`DELETE l OUTPUT deleted.id
-FROM $ids INNER LOOP JOIN bridge_ledger l WITH (` + readingPast + `) ON l.id = asked.id` + fixedPlan)
-
-	// A locked row must not be taken for a deleted one.
-	stays = forIDs(`SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-SET LOCK_TIMEOUT 0;
-SELECT CAST(l.id AS binary(16)) AS id FROM bridge_identity i
-LEFT JOIN ($ids INNER LOOP JOIN bridge_ledger l WITH (READCOMMITTEDLOCK, ROWLOCK, FORCESEEK) ON l.id = asked.id) ON 1 = 1
-WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)`)
-)
-
 // A Ledger is the ledger in one SQL Server database. It implements driver.Ledger.
 //
 // At every isolation level of tx, Record inserts 500 rows per statement, or about a mebibyte of

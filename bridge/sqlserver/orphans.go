@@ -13,38 +13,10 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
-// Times are text in ISO 8601, which no setting of the connection changes.
-const (
-	// At least one row if the identity is right, with nulls if there are no orphans.
-	orphans = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-SET LOCK_TIMEOUT 1000;
-SELECT CAST(o.id AS binary(16)) AS id, CONVERT(nvarchar(23), o.recorded_at, 126) AS recorded_at
-FROM bridge_identity i LEFT JOIN (
-	SELECT TOP (@p2) l.id, l.recorded_at FROM bridge_ledger l$reading
-	WHERE l.recorded_at < DATEADD(second, -@p1, sysutcdatetime()) AND l.stage_at IS NULL
-	ORDER BY l.recorded_at, l.id
-) o ON 1 = 1 WHERE i.[identity] = CAST(@p3 AS uniqueidentifier) ORDER BY o.recorded_at, o.id`
-
-	raise = `SET NOCOUNT OFF;
-UPDATE bridge_watermark SET swept_before =
-	CASE WHEN swept_before > CAST(@p1 AS datetime2(3)) THEN swept_before ELSE CAST(@p1 AS datetime2(3)) END
-WHERE EXISTS (SELECT * FROM bridge_identity WHERE [identity] = CAST(@p2 AS uniqueidentifier))`
-
-	sweptBefore = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-SELECT CONVERT(nvarchar(23), w.swept_before, 126) AS swept_before,
-	CAST(DATABASEPROPERTYEX(DB_NAME(), 'Updateability') AS nvarchar(60)) AS updateability
-FROM bridge_identity i CROSS JOIN bridge_watermark w WHERE i.[identity] = CAST(@p1 AS uniqueidentifier)`
-)
-
-// The hints are committed's, without FORCESEEK, since all rows are read.
 var (
-	orphanVersions = strings.Replace(orphans, "$reading", "", 1)
-	orphansPast    = strings.Replace(orphans, "$reading", " WITH (READCOMMITTEDLOCK, READPAST, ROWLOCK)", 1)
+	orphanVersions = strings.Replace(orphans, "$hints", "", 1)
+	orphansPast    = strings.Replace(orphans, "$hints", " WITH (READCOMMITTEDLOCK, READPAST, ROWLOCK)", 1)
 )
-
-var sweep = newSkipLocked(`DELETE l OUTPUT deleted.id
-FROM $ids INNER LOOP JOIN bridge_ledger l WITH (` + readingPast + `) ON l.id = asked.id
-WHERE l.recorded_at < CAST(@p3 AS datetime2(3)) AND l.stage_at IS NULL`)
 
 // timeText is the format of a datetime2(3) as a parameter. parseTime reads the server's
 // texts.

@@ -13,11 +13,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
-// rows reads whether the identity is right, and the number of rows found: rows that tx has inserted
-// and committed rows, at every isolation level.
-const rows = `SELECT (SELECT count(*) FROM bridge_identity WHERE [identity] = CAST(@p3 AS uniqueidentifier)) AS own,
-	(SELECT count(*) FROM $ids INNER LOOP JOIN $table l WITH (READCOMMITTEDLOCK, ROWLOCK, FORCESEEK) ON l.$column = asked.id) AS found` + fixedPlan
-
 // An OwnLedger is a ledger that reads a table of the application's, and does not change it. It
 // implements driver.Ledger.
 type OwnLedger struct{ portable.OwnLedger }
@@ -79,16 +74,6 @@ func (s Schema) OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTabl
 		},
 	})}, nil
 }
-
-// findColumn reads the catalogue, which shows a login only the objects to which it has some right.
-const findColumn = `SELECT SCHEMA_NAME(o.schema_id) AS in_schema, o.name AS in_table, o.type_desc AS kind,
-	COALESCE(OBJECTPROPERTY(o.object_id, 'TableIsMemoryOptimized'), 0) AS in_memory,
-	c.name AS name, TYPE_NAME(c.system_type_id) AS type,
-	` + uniqueKeys + ` AS unique_keys,
-	(SELECT count(*) FROM sys.indexes x WHERE x.object_id = o.object_id AND x.type_desc = 'CLUSTERED COLUMNSTORE') AS columnstores,
-	(SELECT count(*) FROM sys.indexes x WHERE x.object_id = o.object_id AND x.allow_row_locks = 0) AS no_row_locks
-FROM sys.objects o LEFT JOIN sys.columns c ON c.object_id = o.object_id AND c.name = @p2
-WHERE o.object_id = OBJECT_ID(@p1)`
 
 // inspect returns the quoted names of the table and the column, in the catalogue's spelling, the
 // table's with its schema.

@@ -15,10 +15,10 @@ import (
 // binary ('binary and varbinary'). LEN does not count the spaces at the end, and counts characters
 // as LEFT does in any collation.
 var packing = portable.Packing{
-	Bytes:    packBytes,
-	Text:     packText,
-	BytesOut: "SUBSTRING($1, 5, CAST(SUBSTRING($1, 1, 4) AS int))",
-	TextOut:  "LEFT($1, LEN($1) - 1)",
+	Name:  func(s string) any { return packed(s) },
+	Bytes: packBytes,
+	Text:  packText,
+	Error: packText,
 }
 
 // The lengths of parameters, in bytes and in units of UTF-16. The first length of each is enough

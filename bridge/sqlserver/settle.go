@@ -15,15 +15,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
-// bound begins the statements that wait. LOCK_TIMEOUT takes no parameter. A verifier's wait is
-// constant, and so is the text.
-const bound = "SET LOCK_TIMEOUT %d;\n"
-
-// settleByInsert is the other way to wait.
-const settleByInsert = `SET NOCOUNT OFF;
-INSERT INTO bridge_ledger (id)
-SELECT CAST(@p1 AS uniqueidentifier) FROM bridge_identity WHERE [identity] = CAST(@p2 AS uniqueidentifier)`
-
 // settle reads the row of id, and waits for a transaction that has it locked. LOCK_TIMEOUT bounds
 // the wait, in whole milliseconds, and so does a deadline of ctx; both leave the connection usable.
 func (l *Ledger) settle(ctx context.Context, id uuid.UUID, wait time.Duration, began func(sqlx.QueryerContext) error) (driver.Outcome, driver.Instance, error) {
@@ -64,7 +55,7 @@ func (l *Ledger) settleBySelect(ctx context.Context, q sqlx.QueryerContext, id u
 		Updateability sql.NullString
 		Instance      string
 	}
-	text := fmt.Sprintf(bound, milliseconds) + l.schema.In(l.lookups.settle)
+	text := fmt.Sprintf(waitAtMost, milliseconds) + l.schema.In(l.lookups.settle)
 	if err := sqlx.SelectContext(ctx, q, &rows, text, argument(id), argument(l.Identity())); err != nil {
 		return driver.StillOpen, "", err
 	}
@@ -95,7 +86,7 @@ func (l *Ledger) settleByInsert(ctx context.Context, conn *sqlx.Conn, id uuid.UU
 	if err != nil {
 		return driver.StillOpen, "", err
 	}
-	result, err := tx.ExecContext(ctx, fmt.Sprintf(bound, milliseconds)+l.schema.In(settleByInsert), argument(id), argument(l.Identity()))
+	result, err := tx.ExecContext(ctx, fmt.Sprintf(waitAtMost, milliseconds)+l.schema.In(settleByInsert), argument(id), argument(l.Identity()))
 	if isDuplicate(err) {
 		return driver.Committed, from, nil
 	}
@@ -114,7 +105,7 @@ func (l *Ledger) settleByInsert(ctx context.Context, conn *sqlx.Conn, id uuid.UU
 
 func nameInstance(ctx context.Context, tx bridge.Tx) (driver.Instance, error) {
 	var name string
-	err := portable.QueryRow(ctx, tx, `SELECT `+server, nil, &name)
+	err := portable.QueryRow(ctx, tx, nameServer, nil, &name)
 	return driver.Instance(name), err
 }
 

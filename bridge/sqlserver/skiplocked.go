@@ -2,7 +2,6 @@ package sqlserver
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/google/uuid"
 	"github.com/jmoiron/sqlx"
@@ -17,13 +16,10 @@ import (
 // the statement, and each row is tried alone.
 type skipLocked struct{ all, alone statement }
 
-func newSkipLocked(text string) skipLocked {
-	return skipLocked{within(1000, "", text), within(0, "", text)}
-}
-
-// within returns a statement made by forEach whose wait for a lock is bounded.
-func within(milliseconds int, columns, text string) statement {
-	return forEach(columns, fmt.Sprintf("SET TRANSACTION ISOLATION LEVEL READ COMMITTED;\nSET LOCK_TIMEOUT %d;\n", milliseconds)+text)
+// newSkipLocked makes both statements of a text in which $wait stands for the time-out in
+// milliseconds. columns are those of forEach.
+func newSkipLocked(columns, text string) skipLocked {
+	return skipLocked{all: forEach(columns, text, "$wait", "1000"), alone: forEach(columns, text, "$wait", "0")}
 }
 
 // run returns the IDs of the changed rows, and the IDs of rows that certainly are locked.

@@ -7,39 +7,32 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jmoiron/sqlx"
-
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/internal/schema"
 )
 
-// Entities are the marks and kept messages of an inbox. With a method Transient it implements
-// driver.Keeper.
-type Entities struct {
-	NoFence
-	d EntityDialect
-}
-
-// NewEntities returns the Entities of a database with this dialect.
-func NewEntities(d EntityDialect) Entities { return Entities{d: d} }
-
-// An EntityDialect holds the differences between databases in marks and kept messages.
-type EntityDialect struct {
-	// Bind puts arguments into a statement, or returns them beside it, as the driver takes them.
-	// They are texts, numbers and a message, in the order given for each statement.
-	Bind func(statement string, args ...any) (string, []any)
-
-	// LockMark implements driver.Marks, and SetMark executes its statement. The texts have been
-	// checked.
-	LockMark func(ctx context.Context, tx bridge.Tx, consumer, name string) (string, error)
-	SetMark  func(ctx context.Context, tx bridge.Tx, consumer, name, mark string) (changed int64, err error)
-
+// EntityStatements are the statements of marks and kept messages. Their parameters come in the given
+// order.
+type EntityStatements struct {
+	LockMark     string // consumer, name: mark; makes an empty one if there is none
+	SetMark      string // mark, consumer, name
 	Keep         string // consumer, entity, version, message
 	CountKept    string // consumer, entity
 	FirstKept    string // consumer, entity: version and message of one row
 	Unkeep       string // consumer, entity, version
 	KeptEntities string // consumer, limit: entity, mark, lowest version, number of messages, age in seconds
+}
+
+// EntityVerbs are the parts other than statements in which databases differ.
+type EntityVerbs struct {
+	// Bind puts arguments into a statement, or returns them beside it, as the driver takes them.
+	// They are texts, numbers and a message.
+	Bind func(statement string, args ...any) (string, []any)
+
+	// LockMark and SetMark replace the statements of those names on a database where these do not
+	// suffice. The texts have been checked.
+	LockMark func(ctx context.Context, tx bridge.Tx, consumer, name string) (string, error)
+	SetMark  func(ctx context.Context, tx bridge.Tx, consumer, name, mark string) (changed int64, err error)
 
 	// IsDuplicate reports whether Keep found the version there; nil if Keep then inserts nothing
 	// and returns no error.
@@ -54,59 +47,53 @@ const (
 	SettingMark = "set mark"
 )
 
-// StandardEntities is the dialect of databases that have ON CONFLICT and RETURNING. Its parameters
-// are the schema of the tables, sqlx's constant for the placeholders, the database's expression for
-// the time, its expression for the whole seconds since the lowest kept_at of a group, and
-// Dialect.Anew.
-func StandardEntities(in schema.Name, bindType int, now, age, condition string, classify func(error) error) EntityDialect {
-	bind := func(statement string, args ...any) (string, []any) {
-		return in.In(anew(condition, sqlx.Rebind(bindType, statement))), args
-	}
-	return EntityDialect{
-		Bind: bind,
-		// An update that changes nothing locks the row. It is one statement, and the first of its
-		// transaction that reads: so at any isolation level the transaction sees the mark left by
-		// the lock's previous holder, or fails.
-		LockMark: func(ctx context.Context, tx bridge.Tx, consumer, name string) (mark string, err error) {
-			statement, args := bind(`INSERT INTO bridge_mark (consumer, name, mark) VALUES (?, ?, '')
-ON CONFLICT (consumer, name) DO UPDATE SET mark = bridge_mark.mark RETURNING mark`, consumer, name)
-			found, err := queryRow(ctx, tx, statement, args, &mark)
-			if err == nil && !found {
-				err = errors.New("no row")
-			}
-			return mark, err
-		},
-		SetMark: func(ctx context.Context, tx bridge.Tx, consumer, name, mark string) (changed int64, err error) {
-			statement, args := bind(`UPDATE bridge_mark SET mark = ?, changed_at = `+now+` WHERE consumer = ? AND name = ?`, mark, consumer, name)
-			return tx.Exec(ctx, statement, args...)
-		},
-		Keep:      `INSERT INTO bridge_kept (consumer, entity, version, message) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING`,
-		CountKept: `SELECT count(*) FROM bridge_kept WHERE consumer = ? AND entity = ?`,
-		FirstKept: `SELECT version, message FROM bridge_kept WHERE consumer = ? AND entity = ? ORDER BY version LIMIT 1`,
-		Unkeep:    `DELETE FROM bridge_kept WHERE consumer = ? AND entity = ? AND version = ?`,
-		KeptEntities: `SELECT k.entity, m.mark, k.lowest, k.kept, k.age
-FROM (SELECT consumer, entity, min(version) AS lowest, count(*) AS kept, ` + age + ` AS age
-FROM bridge_kept WHERE consumer = ? GROUP BY consumer, entity) k
-JOIN bridge_mark m ON m.consumer = k.consumer AND m.name = k.entity ORDER BY k.age DESC, k.entity LIMIT ?`,
-		Classify: func(err error, _ string) error { return classify(err) },
-	}
+// Entities are the marks and kept messages of an inbox. With a method Transient it implements
+// driver.Keeper.
+type Entities struct {
+	NoFence
+	statements EntityStatements
+	verbs      EntityVerbs
+}
+
+// NewEntities returns the Entities of a database with these statements.
+func NewEntities(statements EntityStatements, verbs EntityVerbs) Entities {
+	return Entities{statements: statements, verbs: verbs}
 }
 
 // LockMark locks the mark in tx, also if there is none yet.
 func (e Entities) LockMark(ctx context.Context, tx bridge.Tx, consumer, name string) (mark string, err error) {
 	if err = CheckName(consumer, name); err == nil {
-		mark, err = e.d.LockMark(ctx, tx, consumer, name)
+		mark, err = e.lockMark(ctx, tx, consumer, name)
 	}
 	return mark, e.wrap(LockingMark, err)
+}
+
+func (e Entities) lockMark(ctx context.Context, tx bridge.Tx, consumer, name string) (mark string, err error) {
+	if e.verbs.LockMark != nil {
+		return e.verbs.LockMark(ctx, tx, consumer, name)
+	}
+	statement, args := e.verbs.Bind(e.statements.LockMark, consumer, name)
+	found, err := queryRow(ctx, tx, statement, args, &mark)
+	if err == nil && !found {
+		err = errors.New("no row")
+	}
+	return mark, err
 }
 
 // SetMark changes the mark in tx, which has locked it.
 func (e Entities) SetMark(ctx context.Context, tx bridge.Tx, consumer, name, mark string) error {
 	err := errors.Join(CheckName(consumer, name), CheckMark(mark))
 	if err == nil {
-		err = oneRow(e.d.SetMark(ctx, tx, consumer, name, mark))
+		err = oneRow(e.setMark(ctx, tx, consumer, name, mark))
 	}
 	return e.wrap(SettingMark, err)
+}
+
+func (e Entities) setMark(ctx context.Context, tx bridge.Tx, consumer, name, mark string) (changed int64, err error) {
+	if e.verbs.SetMark != nil {
+		return e.verbs.SetMark(ctx, tx, consumer, name, mark)
+	}
+	return e.exec(ctx, tx, e.statements.SetMark, mark, consumer, name)
 }
 
 // Keep stores a message in tx, which has locked the entity's mark.
@@ -115,11 +102,11 @@ func (e Entities) Keep(ctx context.Context, tx bridge.Tx, consumer, entity strin
 	if err := CheckName(consumer, entity); err != nil {
 		return false, e.wrap(doing, err)
 	}
-	inserted, err := e.exec(ctx, tx, e.d.Keep, consumer, entity, version, message)
-	if e.d.IsDuplicate == nil {
+	inserted, err := e.exec(ctx, tx, e.statements.Keep, consumer, entity, version, message)
+	if e.verbs.IsDuplicate == nil {
 		return inserted == 1, e.wrap(doing, err)
 	}
-	if e.d.IsDuplicate(err) {
+	if e.verbs.IsDuplicate(err) {
 		return false, nil
 	}
 	return err == nil, e.wrap(doing, err)
@@ -128,7 +115,7 @@ func (e Entities) Keep(ctx context.Context, tx bridge.Tx, consumer, entity strin
 // CountKept counts the entity's stored messages.
 func (e Entities) CountKept(ctx context.Context, tx bridge.Tx, consumer, entity string) (n int, err error) {
 	if err = CheckName(consumer, entity); err == nil {
-		err = e.row(ctx, tx, e.d.CountKept, []any{consumer, entity}, &n)
+		err = e.row(ctx, tx, e.statements.CountKept, []any{consumer, entity}, &n)
 	}
 	return n, e.wrap("count kept messages", err)
 }
@@ -136,7 +123,7 @@ func (e Entities) CountKept(ctx context.Context, tx bridge.Tx, consumer, entity 
 // FirstKept reads the entity's stored message with the lowest version.
 func (e Entities) FirstKept(ctx context.Context, tx bridge.Tx, consumer, entity string) (version int64, message []byte, err error) {
 	if err = CheckName(consumer, entity); err == nil {
-		err = e.row(ctx, tx, e.d.FirstKept, []any{consumer, entity}, &version, &message)
+		err = e.row(ctx, tx, e.statements.FirstKept, []any{consumer, entity}, &version, &message)
 	}
 	return version, message, e.wrap("read kept message", err)
 }
@@ -145,7 +132,7 @@ func (e Entities) FirstKept(ctx context.Context, tx bridge.Tx, consumer, entity 
 func (e Entities) Unkeep(ctx context.Context, tx bridge.Tx, consumer, entity string, version int64) error {
 	err := CheckName(consumer, entity)
 	if err == nil {
-		_, err = e.exec(ctx, tx, e.d.Unkeep, consumer, entity, version)
+		_, err = e.exec(ctx, tx, e.statements.Unkeep, consumer, entity, version)
 	}
 	return e.wrap("delete kept message", err)
 }
@@ -159,7 +146,7 @@ func (e Entities) KeptEntities(ctx context.Context, tx bridge.Tx, consumer strin
 }
 
 func (e Entities) keptEntities(ctx context.Context, tx bridge.Tx, consumer string, limit int) ([]driver.KeptEntity, error) {
-	statement, args := e.d.Bind(e.d.KeptEntities, consumer, int64(limit))
+	statement, args := e.verbs.Bind(e.statements.KeptEntities, consumer, int64(limit))
 	rows, err := tx.Query(ctx, statement, args...)
 	if err != nil {
 		return nil, err
@@ -183,16 +170,16 @@ func (e Entities) wrap(doing string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("%s: %w", doing, e.d.Classify(err, doing))
+	return fmt.Errorf("%s: %w", doing, e.verbs.Classify(err, doing))
 }
 
 func (e Entities) exec(ctx context.Context, tx bridge.Tx, statement string, args ...any) (changed int64, err error) {
-	statement, args = e.d.Bind(statement, args...)
+	statement, args = e.verbs.Bind(statement, args...)
 	return tx.Exec(ctx, statement, args...)
 }
 
 func (e Entities) row(ctx context.Context, tx bridge.Tx, statement string, args []any, into ...any) error {
-	statement, args = e.d.Bind(statement, args...)
+	statement, args = e.verbs.Bind(statement, args...)
 	_, err := queryRow(ctx, tx, statement, args, into...)
 	return err
 }

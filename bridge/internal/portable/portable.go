@@ -1,5 +1,5 @@
 // Package portable is the portable part of the ledgers and inboxes of all databases. A database's
-// package embeds Ledger, Inbox and Entities, and gives them its Verbs, Dialect and EntityDialect.
+// package embeds Ledger, Inbox and Entities, and gives them its statements and Verbs.
 package portable
 
 import (
