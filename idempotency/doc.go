@@ -19,7 +19,7 @@
 //	changes its own database                           Guard.Handle, HandleBatch   a key per message
 //	does something outside of it that must not be      pending.Guard.AtMostOnce    a key per message; the message
 //	repeated: an e-mail, a payment                                                 once it is in doubt or failed
-//	takes long, or wants failed messages kept          pending.Guard.Accept        a key per message; the message
+//	takes long, or wants failed messages kept          pending.Worker.Accept       a key per message; the message
 //	                                                                               until it is done
 //	gets the whole state of an entity in each event    versions.Latest             a version per entity
 //	gets changes of an entity that need their order    versions.Ordered            a version per entity; early events

@@ -25,27 +25,27 @@ var errLeaseLost = errors.New("another worker has the message")
 // Use it for messages that take longer than a queue should hold them, or that must be kept with
 // their error when they fail. The queue empties as fast as the database stores. Accept has the
 // results of Handle.
-func (g *Guard) Accept(ctx context.Context, db *sql.DB, d amqp.Delivery) error {
+func (w *Worker) Accept(ctx context.Context, db *sql.DB, d amqp.Delivery) error {
 	if db == nil {
 		panic("pending: Accept needs a database")
 	}
-	defer g.keys.PurgeSome(ctx, db, d)
-	return g.keys.Deliver(ctx, d, func(ctx context.Context) (engine.Outcome, error) {
-		key, err := g.keys.Key(d)
+	defer w.keys.PurgeSome(ctx, db, d)
+	return w.keys.Deliver(ctx, d, func(ctx context.Context) (engine.Outcome, error) {
+		key, err := w.keys.Key(d)
 		if err != nil {
 			return engine.Unfinished, err
 		}
-		message, err := g.storable(d)
+		message, err := w.storable(d)
 		if err != nil {
 			return engine.Unfinished, err
 		}
 		ended := engine.Duplicate
 		err = engine.InOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) error {
-			fresh, err := g.keys.Claim(ctx, tx, key)
+			fresh, err := w.keys.Claim(ctx, tx, key)
 			if err != nil || !fresh {
 				return err
 			}
-			added, err := g.keys.Inbox.AddPending(ctx, tx, g.keys.Consumer, driver.Pending{
+			added, err := w.keys.Inbox.AddPending(ctx, tx, w.keys.Consumer, driver.Pending{
 				Key: key, State: driver.Ready, Run: uuid.NewString(), Message: message}, 0)
 			if added {
 				ended = engine.Kept
@@ -53,7 +53,7 @@ func (g *Guard) Accept(ctx context.Context, db *sql.DB, d amqp.Delivery) error {
 			return err
 		})
 		if err == nil && ended == engine.Kept {
-			g.signal()
+			w.signal()
 		}
 		return ended, err
 	})
@@ -68,7 +68,7 @@ type Handler func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error
 // in about the order in which they were accepted.
 //
 // A worker takes a message by a lease, which is committed before fn begins. By the database's clock
-// the lease is Options.Lease and a quarter long. Then the worker runs fn in a transaction that
+// the lease is WorkerOptions.Lease and a quarter long. Then the worker runs fn in a transaction that
 // first deletes the message's row. So fn's effects and the deletion commit together, and a worker
 // that has lost its lease commits neither:
 //
@@ -77,70 +77,70 @@ type Handler func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error
 //   - if a worker dies after its commit, the message is handled and its row gone.
 //
 // An error or a panic of fn is a failed attempt. The message is tried again after a pause that
-// grows from Options.MinDelay to Options.MaxDelay. After Options.Attempts, or backoff.Permanent, it
+// grows from WorkerOptions.MinDelay to MaxDelay. After WorkerOptions.Attempts, or backoff.Permanent, it
 // is Failed, with its error, and waits for an operator (List, Retry, MarkDone). An attempt that
 // failed because of the database or the end of ctx does not count; an attempt that lost its
 // connection follows the rule of package idempotency. An attempt whose fn runs for longer than
-// Options.Lease counts. An attempt in which the process died, or recorded no result before the lease
+// WorkerOptions.Lease counts. An attempt in which the process died, or recorded no result before the lease
 // was over, counts, so a message that kills its workers ends as Failed too.
 //
-// When ctx ends, Work begins no other message. The current attempt may go on for Options.Drain.
+// When ctx ends, Work begins no other message. The current attempt may go on for WorkerOptions.Drain.
 // Then it is rolled back, and another worker may take its message.
-func (g *Guard) Work(ctx context.Context, db *sql.DB, fn Handler) error {
+func (w *Worker) Work(ctx context.Context, db *sql.DB, fn Handler) error {
 	if db == nil || fn == nil {
 		panic("pending: Work needs a database and a function")
 	}
-	return g.poll(ctx, func(ctx context.Context) (bool, error) {
+	return w.poll(ctx, func(ctx context.Context) (bool, error) {
 		taken := time.Now() // not later than the lease begins by the database's clock
-		mine, err := g.take(ctx, db, leased)
+		mine, err := w.take(ctx, db, leased)
 		if err != nil || mine == nil {
 			return false, err
 		}
 		if mine.State == driver.Failed {
-			g.keys.Log.Error("message failed", "message_id", mine.Key, "attempts", mine.Attempts, "error", mine.Error)
+			w.keys.Log.Error("message failed", "message_id", mine.Key, "attempts", mine.Attempts, "error", mine.Error)
 			return true, nil
 		}
-		return true, g.work(ctx, db, taken, *mine, fn)
+		return true, w.work(ctx, db, taken, *mine, fn)
 	})
 }
 
 // work makes one attempt at a leased message.
-func (g *Guard) work(ctx context.Context, db *sql.DB, taken time.Time, mine driver.Pending, fn Handler) error {
+func (w *Worker) work(ctx context.Context, db *sql.DB, taken time.Time, mine driver.Pending, fn Handler) error {
 	d, err := engine.DecodeMessage(mine.Message)
 	if err != nil {
-		_, err = g.end(ctx, db, mine, failed, fmt.Errorf("%w: %w", errUnreadable, err))
+		_, err = w.end(ctx, db, mine, failed, fmt.Errorf("%w: %w", errUnreadable, err))
 		return err
 	}
-	draining, cancel := g.keys.Draining(ctx)
+	draining, cancel := w.keys.Draining(ctx)
 	defer cancel()
-	leased, cancel := context.WithDeadlineCause(draining, taken.Add(g.opts.Lease), errLeaseOver)
+	leased, cancel := context.WithDeadlineCause(draining, taken.Add(w.lease), errLeaseOver)
 	defer cancel()
-	last := mine.Attempts >= g.keys.Opts.Attempts
+	last := mine.Attempts >= w.keys.Opts.Attempts
 	late := false // fn has returned after the lease; otherwise only the database can be late
-	_, err = g.keys.InTx(engine.WithAttempt(leased, mine.Attempts, last), db, func(ctx context.Context, tx *sql.Tx) (engine.Outcome, error) {
-		ours, _, err := g.write(ctx, bridge.SQL(tx), mine, g.transition(mine, done, nil))
+	_, err = w.keys.InTx(engine.WithAttempt(leased, mine.Attempts, last), db, func(ctx context.Context, tx *sql.Tx) (engine.Outcome, error) {
+		ours, _, err := w.write(ctx, bridge.SQL(tx), mine, w.transition(mine, done, nil))
 		if err == nil && !ours {
 			err = errLeaseLost
 		}
 		if err != nil {
 			return engine.Unfinished, err
 		}
-		err = g.keys.Run(mine.Key, func() error { return fn(ctx, tx, d) })
+		err = w.keys.Run(mine.Key, func() error { return fn(ctx, tx, d) })
 		late = leased.Err() != nil
 		return engine.Handled, err
 	})
 	switch {
 	case err == nil:
-		g.keys.Count.Handled.Add(1)
-		g.keys.Forget(mine.Key)
+		w.keys.Count.Handled.Add(1)
+		w.keys.Forget(mine.Key)
 		return nil
 	case errors.Is(err, errLeaseLost):
-		g.keys.Log.Warn("message not handled", "message_id", mine.Key, "error", err)
+		w.keys.Log.Warn("message not handled", "message_id", mine.Key, "error", err)
 		return nil
 	}
 	// The result is recorded however slow the database is. If another worker has taken the message
 	// since, the record changes nothing.
-	recording, cancel := engine.Outliving(ctx, g.opts.Lease/4)
+	recording, cancel := engine.Outliving(ctx, w.lease/4)
 	defer cancel()
 	what, cause := interrupted, error(nil)
 	switch {
@@ -151,15 +151,15 @@ func (g *Guard) work(ctx context.Context, db *sql.DB, taken time.Time, mine driv
 			what = excused
 		}
 	case engine.IsFailure(err):
-		what, cause = g.blamed(err), err
-	case leased.Err() == nil && g.keys.CountsLoss(mine.Key, err):
+		what, cause = w.blamed(err), err
+	case leased.Err() == nil && w.keys.CountsLoss(mine.Key, err):
 		what, cause = failed, err
 	}
-	_, failure := g.end(recording, db, mine, what, cause)
+	_, failure := w.end(recording, db, mine, what, cause)
 	if what == interrupted {
 		failure = errors.Join(err, failure)
 	}
 	return failure
 }
 
-var errLeaseOver = errors.New("handler ran for longer than Options.Lease")
+var errLeaseOver = errors.New("handler ran for longer than WorkerOptions.Lease")

@@ -24,7 +24,7 @@ import (
 func (r *receiver) accept(ids ...string) {
 	r.T.Helper()
 	for _, id := range ids {
-		receivertest.Must(r.T, r.guard.Accept(r.T.Context(), r.DB, r.Delivery(id)))
+		receivertest.Must(r.T, r.worker.Accept(r.T.Context(), r.DB, r.Delivery(id)))
 	}
 }
 
@@ -41,7 +41,7 @@ func (r *receiver) until(what string, done func(counts map[pending.State]int64) 
 		})
 	}
 	r.eventually(what, func() bool {
-		counts, err := r.guard.Count(ctx, r.DB)
+		counts, err := r.rows.Count(ctx, r.DB)
 		return err == nil && done(counts)
 	})
 	stop()
@@ -51,7 +51,7 @@ func (r *receiver) until(what string, done func(counts map[pending.State]int64) 
 // work lets workers work until done is true.
 func (r *receiver) work(workers int, fn pending.Handler, what string, done func(counts map[pending.State]int64) bool) {
 	r.T.Helper()
-	r.until(what, done, workers, func(ctx context.Context) error { return r.guard.Work(ctx, r.DB, fn) })
+	r.until(what, done, workers, func(ctx context.Context) error { return r.worker.Work(ctx, r.DB, fn) })
 }
 
 func nothing(counts map[pending.State]int64) bool { return len(counts) == 0 }
@@ -65,14 +65,14 @@ func placeStored(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
 }
 
 // quick is for tests in which Work does not pause.
-var quick = pending.Options{Poll: time.Millisecond, MinDelay: time.Millisecond, MaxDelay: time.Millisecond}
+var quick = pending.WorkerOptions{Poll: time.Millisecond, MinDelay: time.Millisecond, MaxDelay: time.Millisecond}
 
 func TestAnAcceptedMessageIsStoredBeforeTheAckAndADuplicateEndsThere(t *testing.T) {
-	r := newReceiver(t, quick)
+	r := newWorker(t, quick)
 	r.Channel.OnAck = func() { r.WantRows(0, 1) }
 	d := r.Delivery("m1")
 	d.Headers, d.ReplyTo, d.Timestamp, d.Body = amqp.Table{"n": int32(7)}, "replies", time.Unix(1700000000, 0), []byte("body")
-	receivertest.Must(t, r.guard.Accept(t.Context(), r.DB, d))
+	receivertest.Must(t, r.worker.Accept(t.Context(), r.DB, d))
 	r.accept("m1")
 	r.Channel.OnAck = nil
 	r.WantSaid("ack 1", "ack 2")
@@ -100,7 +100,7 @@ func TestAttemptsAtAStoredMessageAreBoundedAndItsErrorIsKept(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			opts := quick
 			opts.Attempts = 3
-			r := newReceiver(t, opts)
+			r := newWorker(t, opts)
 			r.accept("m1")
 			runs := 0
 			r.work(2, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
@@ -116,7 +116,7 @@ func TestAttemptsAtAStoredMessageAreBoundedAndItsErrorIsKept(t *testing.T) {
 			}
 			r.WantRows(0, 1)
 
-			receivertest.Must(t, r.guard.Retry(t.Context(), r.DB, "m1"))
+			receivertest.Must(t, r.rows.Retry(t.Context(), r.DB, "m1"))
 			r.work(1, placeStored, "nothing is left", nothing)
 			r.WantRows(1, 1)
 		})
@@ -129,11 +129,11 @@ func TestAMessageWhoseWorkerDiesIsTakenByAnother(t *testing.T) {
 	for attempts, want := range map[int]int{1: 1, 2: 2} {
 		opts := quick
 		opts.Attempts = attempts
-		r := newReceiver(t, opts)
+		r := newWorker(t, opts)
 		r.accept("m1", "m2")
 		var worker sync.WaitGroup
 		worker.Go(func() {
-			_ = r.guard.Work(t.Context(), r.DB, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
+			_ = r.worker.Work(t.Context(), r.DB, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
 				receivertest.Must(t, placeStored(ctx, tx, d))
 				receivertest.Goexit()
 				return nil
@@ -159,7 +159,7 @@ func TestAMessageWhoseWorkerDiesIsTakenByAnother(t *testing.T) {
 // The lease is over and another worker has taken the message: the effects of the first one must not
 // be committed.
 func TestAWorkerThatHasLostItsLeaseCommitsNothing(t *testing.T) {
-	r := newReceiver(t, quick)
+	r := newWorker(t, quick)
 	r.accept("m1")
 	r.Inbox.OnRemove = func() { // after the lease was taken, before the row is deleted
 		r.Exec(`UPDATE bridge_inbox_pending SET run = 'another', state = 'failed'`)
@@ -176,7 +176,7 @@ func TestAHandlerThatOutlastsItsLeaseHasFailedHoweverSlowTheDatabaseIs(t *testin
 	t.Parallel()
 	opts := quick
 	opts.Lease, opts.Attempts = time.Second, 1
-	r := newReceiver(t, opts)
+	r := newWorker(t, opts)
 	r.accept("m1")
 	r.DB.SetMaxIdleConns(0) // each transaction opens a connection
 	var slow atomic.Bool
@@ -201,10 +201,10 @@ func TestAHandlerThatOutlastsItsLeaseHasFailedHoweverSlowTheDatabaseIs(t *testin
 func TestAShutdownFreesTheMessageAndIsNoFailedAttempt(t *testing.T) {
 	opts := quick
 	opts.Drain = -1
-	r := newReceiver(t, opts)
+	r := newWorker(t, opts)
 	r.accept("m1")
 	ctx, stop := context.WithCancel(t.Context())
-	err := r.guard.Work(ctx, r.DB, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
+	err := r.worker.Work(ctx, r.DB, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
 		stop()
 		return errors.Join(placeStored(context.WithoutCancel(ctx), tx, d), ctx.Err())
 	})
@@ -223,7 +223,7 @@ func TestAShutdownFreesTheMessageAndIsNoFailedAttempt(t *testing.T) {
 func TestAFailingDatabaseDoesNotCountAgainstAStoredMessage(t *testing.T) {
 	opts := quick
 	opts.Attempts = 1
-	r := newReceiver(t, opts)
+	r := newWorker(t, opts)
 	r.accept("m1")
 	runs := 0
 	r.work(1, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
@@ -250,7 +250,7 @@ func TestAFailingDatabaseDoesNotCountAgainstAStoredMessage(t *testing.T) {
 func TestAStoredMessageThatLosesTheConnectionEachTimeFails(t *testing.T) {
 	opts := quick
 	opts.Attempts = 3
-	r := newReceiver(t, opts)
+	r := newWorker(t, opts)
 	r.accept("poison")
 	runs := 0
 	r.work(1, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
@@ -276,7 +276,7 @@ func TestACommitThatOutlastsTheLeaseDoesNotCountAgainstAStoredMessage(t *testing
 	t.Parallel()
 	opts := quick
 	opts.Lease, opts.Attempts = time.Second, 1
-	r := newReceiver(t, opts)
+	r := newWorker(t, opts)
 	r.accept("m1")
 	var first atomic.Pointer[context.Context] // of the first run
 	r.Faults.OnCommit = func(commit func() error) error {
@@ -296,9 +296,9 @@ func TestACommitThatOutlastsTheLeaseDoesNotCountAgainstAStoredMessage(t *testing
 func TestWorkWakesForAMessageThatItsOwnProcessAccepts(t *testing.T) {
 	opts := quick
 	opts.Poll = time.Hour
-	r := newReceiver(t, opts)
+	r := newWorker(t, opts)
 	r.work(1, placeStored, "it is handled", func(counts map[pending.State]int64) bool {
-		if r.guard.Stats().Kept == 0 {
+		if r.rows.Stats().Kept == 0 {
 			r.accept("m1")
 		}
 		return len(counts) == 0 && r.Orders() == 1
@@ -310,7 +310,7 @@ func TestWorkWakesForAMessageThatItsOwnProcessAccepts(t *testing.T) {
 func TestRetryLaterDoesNotCountAgainstAStoredMessage(t *testing.T) {
 	opts := quick
 	opts.Attempts = 1
-	r := newReceiver(t, opts)
+	r := newWorker(t, opts)
 	r.accept("m1")
 	runs := 0
 	r.work(1, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
@@ -335,10 +335,10 @@ func TestAStopLetsWorkFinishItsAttempt(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := newReceiver(t, pending.Options{Drain: drain, Lease: time.Hour})
+				r := newWorker(t, pending.WorkerOptions{Drain: drain, Lease: time.Hour})
 				r.accept("m1")
 				ctx, stop := context.WithCancel(t.Context())
-				receivertest.Must(t, r.guard.Work(ctx, r.DB, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
+				receivertest.Must(t, r.worker.Work(ctx, r.DB, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
 					stop()
 					select {
 					case <-time.After(c.takes):

@@ -59,9 +59,9 @@ func (r *receiver) once(effect pending.Effect) {
 // pending returns the only pending message, and checks its state.
 func (r *receiver) pending(state pending.State) pending.Message {
 	r.T.Helper()
-	counts, err := r.guard.Count(r.T.Context(), r.DB)
+	counts, err := r.rows.Count(r.T.Context(), r.DB)
 	receivertest.Must(r.T, err)
-	found, err := r.guard.List(r.T.Context(), r.DB, state, "", 10)
+	found, err := r.rows.List(r.T.Context(), r.DB, state, "", 10)
 	receivertest.Must(r.T, err)
 	if len(found) != 1 || len(counts) != 1 || counts[state] != 1 {
 		r.T.Fatalf("%d messages are %s, want the only one; all are %v", len(found), state, counts)
@@ -71,7 +71,7 @@ func (r *receiver) pending(state pending.State) pending.Message {
 
 func (r *receiver) wantNothingPending() {
 	r.T.Helper()
-	if counts, err := r.guard.Count(r.T.Context(), r.DB); err != nil || len(counts) > 0 {
+	if counts, err := r.rows.Count(r.T.Context(), r.DB); err != nil || len(counts) > 0 {
 		r.T.Errorf("pending are %v, %v", counts, err)
 	}
 }
@@ -88,9 +88,9 @@ func (r *receiver) eventually(what string, holds func() bool) {
 		select {
 		case <-tick.C:
 		case <-limit:
-			counts, err := r.guard.Count(r.T.Context(), r.DB)
+			counts, err := r.rows.Count(r.T.Context(), r.DB)
 			r.T.Fatalf("still not true: %s; pending are %v (%v), stats %+v, %d connections in use; the log:\n%s",
-				what, counts, err, r.guard.Stats(), r.DB.Stats().InUse, r.Log)
+				what, counts, err, r.rows.Stats(), r.DB.Stats().InUse, r.Log)
 		}
 	}
 }
@@ -333,6 +333,7 @@ func TestAnEffectThatEndsItsGoroutineHandsTheMessageBack(t *testing.T) {
 	r.WantSaid("requeue 1")
 	r.WantRows(0, 1)
 	r.wantStats(idempotency.Stats{HandedBack: 1})
+	r.addWorker(pending.WorkerOptions{})
 	r.accept("m2") // no transaction is open
 	if log := r.Log.String(); !strings.Contains(log, "runtime.Goexit") || !strings.Contains(log, "message_id=m1") {
 		t.Errorf("the log is\n%s", log)

@@ -31,14 +31,14 @@
 //
 // # Work that takes long
 //
-// [Guard.Accept] stores the message and acks it, so the queue empties as fast as the database
-// stores. [Guard.Work] handles it later, under a lease, in one transaction with the deletion of its
+// [Worker.Accept] stores the message and acks it, so the queue empties as fast as the database
+// stores. [Worker.Work] handles it later, under a lease, in one transaction with the deletion of its
 // row. A message that fails for good stays in the inbox, Failed, with its error.
 //
 // # Operators
 //
-// Alert on Doubtful and Failed messages ([Guard.Count], or package idempotency/metrics).
-// [Guard.List], [Guard.MarkDone] and [Guard.Retry] are for your own operations page; bridgectl
+// Alert on Doubtful and Failed messages (Count of a [Guard] or [Worker], or package
+// idempotency/metrics). List, MarkDone and Retry are for your own operations page; bridgectl
 // pending list, done and retry do the same for any receiver. Run Resume, or Work, in some process:
 // otherwise Ready messages are not handled.
 package pending

@@ -71,18 +71,18 @@ func ExampleGuard_AtMostOnce() {
 }
 
 // A report takes long. The message is stored and acked at once, and a worker makes the report.
-func ExampleGuard_Work() {
+func ExampleWorker() {
 	ctx := context.Background()
 	db, inbox, closeDB := openShop(ctx)
 	defer closeDB()
-	guard, err := pending.New(inbox, "reports", &pending.Options{
+	worker, err := pending.NewWorker(inbox, "reports", &pending.WorkerOptions{
 		DeadLetterExchange: true, MinDelay: time.Millisecond, Poll: time.Millisecond, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		log.Fatal(err)
 	}
 	first := idempotencytest.New(order)
 	for _, d := range []*idempotencytest.Delivery{first, first.Again()} { // a Consumer would deliver them
-		if err := guard.Accept(ctx, db, d.Delivery); err != nil {
+		if err := worker.Accept(ctx, db, d.Delivery); err != nil {
 			log.Print(err) // the message comes again
 		}
 		fmt.Println(d.Outcome())
@@ -90,7 +90,7 @@ func ExampleGuard_Work() {
 
 	ctx, stop := context.WithCancel(ctx)
 	attempts := 0
-	err = guard.Work(ctx, db, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
+	err = worker.Work(ctx, db, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
 		if attempts++; attempts == 1 {
 			return errors.New("no figures yet")
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -13,40 +14,65 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
 )
 
-// A Guard handles each message of one consumer by [Guard.AtMostOnce], or by [Guard.Accept] and
-// [Guard.Work]. A consumer should use one of the two for all its messages. A Guard is safe for
-// concurrent use, and starts no goroutines. In memory it keeps the same data as an
-// idempotency.Guard.
+// A Guard handles each message of one consumer by [Guard.AtMostOnce]. It is safe for concurrent use,
+// and starts no goroutines. In memory it keeps the same data as an idempotency.Guard.
 type Guard struct {
-	keys  *engine.Keys
-	opts  Options
-	added chan struct{} // signals new work to await
+	*messages
+	opts Options
 }
 
 // New returns a Guard that claims keys in inbox in the name of consumer. Name and opts follow the
 // rules of idempotency.New.
 func New(inbox driver.Inbox, consumer string, opts *Options) (*Guard, error) {
-	keys, filled, err := newKeys(inbox, consumer, opts)
+	filled, m, err := opts.open(inbox, consumer)
 	if err != nil {
 		return nil, fmt.Errorf("new guard: %w", err)
 	}
-	return &Guard{keys: keys, opts: filled, added: make(chan struct{}, 1)}, nil
+	return &Guard{m, filled}, nil
+}
+
+// A Worker stores each message of one consumer by [Worker.Accept], and handles the stored ones by
+// [Worker.Work]. It is safe for concurrent use, and starts no goroutines. In memory it keeps the same
+// data as an idempotency.Guard. A consumer has either a Guard or a Worker; their operators' methods
+// are the same.
+type Worker struct {
+	*messages
+	lease time.Duration
+}
+
+// NewWorker returns a Worker that claims keys in inbox in the name of consumer. Name and opts follow
+// the rules of idempotency.New.
+func NewWorker(inbox driver.Inbox, consumer string, opts *WorkerOptions) (*Worker, error) {
+	filled, m, err := opts.open(inbox, consumer)
+	if err != nil {
+		return nil, fmt.Errorf("new worker: %w", err)
+	}
+	return &Worker{m, filled.Lease}, nil
+}
+
+// messages are the claimed messages of one consumer that are not done.
+type messages struct {
+	keys      *engine.Keys
+	hold      time.Duration // how long a run has its row
+	every     time.Duration // Options.Poll
+	maxStored int
+	added     chan struct{} // signals new work to await
 }
 
 // Purge is idempotency.Guard.Purge. AtMostOnce and Accept purge too.
-func (g *Guard) Purge(ctx context.Context, db *sql.DB) (forgotten int64, err error) {
+func (g *messages) Purge(ctx context.Context, db *sql.DB) (forgotten int64, err error) {
 	return g.keys.Purge(ctx, db)
 }
 
 // Stats returns the counts so far. Messages that Work and Resume end count once more, as Handled,
 // Kept or Doubtful.
-func (g *Guard) Stats() idempotency.Stats { return idempotency.Stats(g.keys.Stats()) }
+func (g *messages) Stats() idempotency.Stats { return idempotency.Stats(g.keys.Stats()) }
 
 // storable returns the stored form of d, or a refusal.
-func (g *Guard) storable(d amqp.Delivery) ([]byte, error) {
+func (g *messages) storable(d amqp.Delivery) ([]byte, error) {
 	message, err := wire.EncodeDelivery(d)
-	if err == nil && len(message) > g.opts.MaxStored {
-		err = fmt.Errorf("the message would take %d bytes to store, more than Options.MaxStored %d", len(message), g.opts.MaxStored)
+	if err == nil && len(message) > g.maxStored {
+		err = fmt.Errorf("the message would take %d bytes to store, more than Options.MaxStored %d", len(message), g.maxStored)
 	}
 	if err != nil {
 		return nil, engine.Refusal(err)

@@ -32,29 +32,23 @@ type Options struct {
 	// effect may still come. Default nil: an operator decides.
 	FindOut func(ctx context.Context, m Message) (Verdict, error)
 
-	// Lease is how long a worker of Work may take for one attempt. Then its handler's context
-	// ends, and after another quarter of Lease another worker may take the message. At least a
-	// second. Default 1 minute.
-	Lease time.Duration
-
-	// Poll is how often Work and Resume look for messages while there are none. A message that another
-	// process has added may wait this long. Default 1 second.
+	// Poll is how often Resume looks for messages while there are none. A message that another process
+	// has added may wait this long. Default 1 second.
 	Poll time.Duration
 
-	// MaxStored is the largest message, in bytes with its headers, that AtMostOnce or Accept may have
-	// to store. A larger one is dead-lettered before the effect begins. Default 15 MiB, which MariaDB
-	// accepts by default.
+	// MaxStored is the largest message, in bytes with its headers, that AtMostOnce may have to store. A
+	// larger one is dead-lettered before the effect begins. Default 15 MiB, which MariaDB accepts by
+	// default.
 	MaxStored int
 
-	// These fields are explained in idempotency.Options. Work and Resume count attempts in the
-	// database, and make a message Failed after the last one.
+	// These fields are explained in idempotency.Options. Resume counts attempts in the database, and
+	// makes a message Failed after the last one.
 	Key                func(d amqp.Delivery) (string, error)                          // default: the message ID
 	Retention          time.Duration                                                  // of keys; default 30 days
 	Attempts           int                                                            // failures before a message is given up; default 13
 	MinDelay           time.Duration                                                  // pause after the first failure; doubles with each further one; default 100 ms
 	MaxDelay           time.Duration                                                  // the longest pause; default 1 minute
-	Hold               time.Duration                                                  // how long a delivery is held before an effect begins, or to store it; default 6 minutes
-	Drain              time.Duration                                                  // how long an attempt of Work may go on after its context has ended; default 5 seconds
+	Hold               time.Duration                                                  // how long a delivery is held before an effect begins; default 6 minutes
 	Queues             *idempotency.Queues                                            // of idempotency.DeclareReceiver
 	DeadLetterExchange bool                                                           // the queue has one: reject messages
 	DeadLetter         func(ctx context.Context, d amqp.Delivery, reason error) error // stores a message elsewhere
@@ -62,41 +56,108 @@ type Options struct {
 	Logger             *slog.Logger                                                   // default slog.Default()
 }
 
-// newKeys returns the Keys of a Guard, and the options with their defaults.
-func newKeys(inbox driver.Inbox, consumer string, opts *Options) (*engine.Keys, Options, error) {
+// WorkerOptions define how a Worker retries, and where a message goes that it cannot store: exactly
+// one of Queues, DeadLetterExchange, DeadLetter and HandBack is required. The zero value of each
+// other field means its default. NewWorker returns an error that names an invalid field.
+type WorkerOptions struct {
+	// Lease is how long Work may take for one attempt. Then its handler's context ends, and after
+	// another quarter of Lease another worker may take the message. At least a second. Default 1
+	// minute.
+	Lease time.Duration
+
+	// Drain is how long an attempt of Work may go on after its context has ended. Default 5 seconds;
+	// negative: not at all.
+	Drain time.Duration
+
+	// Poll is how often Work looks for messages while there are none. A message that another process
+	// has added may wait this long. Default 1 second.
+	Poll time.Duration
+
+	// MaxStored is the largest message, in bytes with its headers, that Accept stores. A larger one is
+	// dead-lettered. Default 15 MiB, which MariaDB accepts by default.
+	MaxStored int
+
+	// These fields are explained in idempotency.Options. Work counts attempts in the database, and makes
+	// a message Failed after the last one.
+	Key                func(d amqp.Delivery) (string, error)                          // default: the message ID
+	Retention          time.Duration                                                  // of keys; default 30 days
+	Attempts           int                                                            // failures before a message is given up; default 13
+	MinDelay           time.Duration                                                  // pause after the first failure; doubles with each further one; default 100 ms
+	MaxDelay           time.Duration                                                  // the longest pause; default 1 minute
+	Hold               time.Duration                                                  // how long a delivery is held to store it; default 6 minutes
+	Queues             *idempotency.Queues                                            // of idempotency.DeclareReceiver
+	DeadLetterExchange bool                                                           // the queue has one: reject messages
+	DeadLetter         func(ctx context.Context, d amqp.Delivery, reason error) error // stores a message elsewhere
+	HandBack           bool                                                           // hand a failed message back for ever
+	Logger             *slog.Logger                                                   // default slog.Default()
+}
+
+// open returns the options with their defaults, and the messages of a Guard.
+func (o *Options) open(inbox driver.Inbox, consumer string) (Options, *messages, error) {
 	var filled Options
-	if opts != nil {
-		filled = *opts
+	if o != nil {
+		filled = *o
 	}
-	keys, err := engine.NewKeys(inbox, consumer, engine.Options{
+	m, err := newMessages(inbox, consumer, engine.Options{
+		Key: filled.Key, Retention: filled.Retention, Attempts: filled.Attempts, MinDelay: filled.MinDelay, MaxDelay: filled.MaxDelay,
+		Hold: filled.Hold, Queues: filled.Queues, DeadLetterExchange: filled.DeadLetterExchange,
+		DeadLetter: filled.DeadLetter, HandBack: filled.HandBack, Logger: filled.Logger,
+	}, filled.Poll, filled.MaxStored)
+	if err != nil {
+		return filled, nil, err
+	}
+	hold := m.keys.Opts.Hold
+	if filled.EffectTimeout == 0 {
+		filled.EffectTimeout = min(time.Minute, hold/2)
+	}
+	if filled.EffectTimeout < 0 || filled.EffectTimeout >= hold {
+		return filled, nil, fmt.Errorf("Options.EffectTimeout is %v, must be positive and below Hold %v", filled.EffectTimeout, hold)
+	}
+	m.hold = 2 * filled.EffectTimeout
+	return filled, m, nil
+}
+
+// open returns the options with their defaults, and the messages of a Worker.
+func (o *WorkerOptions) open(inbox driver.Inbox, consumer string) (WorkerOptions, *messages, error) {
+	var filled WorkerOptions
+	if o != nil {
+		filled = *o
+	}
+	m, err := newMessages(inbox, consumer, engine.Options{
 		Key: filled.Key, Retention: filled.Retention, Attempts: filled.Attempts, MinDelay: filled.MinDelay, MaxDelay: filled.MaxDelay,
 		Hold: filled.Hold, Drain: filled.Drain, Queues: filled.Queues, DeadLetterExchange: filled.DeadLetterExchange,
 		DeadLetter: filled.DeadLetter, HandBack: filled.HandBack, Logger: filled.Logger,
-	})
+	}, filled.Poll, filled.MaxStored)
 	if err != nil {
-		return nil, filled, err
-	}
-	if filled.EffectTimeout == 0 {
-		filled.EffectTimeout = min(time.Minute, keys.Opts.Hold/2)
+		return filled, nil, err
 	}
 	if filled.Lease == 0 {
 		filled.Lease = time.Minute
 	}
-	if filled.Poll == 0 {
-		filled.Poll = time.Second
+	if filled.Lease < time.Second {
+		return filled, nil, fmt.Errorf("WorkerOptions.Lease is %v, must be at least 1s", filled.Lease)
 	}
-	if filled.MaxStored == 0 {
-		filled.MaxStored = 15 << 20
+	m.hold = filled.Lease + filled.Lease/4
+	return filled, m, nil
+}
+
+func newMessages(inbox driver.Inbox, consumer string, opts engine.Options, poll time.Duration, maxStored int) (*messages, error) {
+	keys, err := engine.NewKeys(inbox, consumer, opts)
+	if err != nil {
+		return nil, err
 	}
-	switch hold := keys.Opts.Hold; {
-	case filled.EffectTimeout < 0 || filled.EffectTimeout >= hold:
-		err = fmt.Errorf("Options.EffectTimeout is %v, must be positive and below Hold %v", filled.EffectTimeout, hold)
-	case filled.Lease < time.Second:
-		err = fmt.Errorf("Options.Lease is %v, must be at least 1s", filled.Lease)
-	case filled.Poll < 0:
-		err = fmt.Errorf("Options.Poll is %v, must not be negative", filled.Poll)
-	case filled.MaxStored < 0:
-		err = fmt.Errorf("Options.MaxStored is %d, must not be negative", filled.MaxStored)
+	m := &messages{keys: keys, every: poll, maxStored: maxStored, added: make(chan struct{}, 1)}
+	if m.every == 0 {
+		m.every = time.Second
 	}
-	return keys, filled, err
+	if m.maxStored == 0 {
+		m.maxStored = 15 << 20
+	}
+	switch {
+	case m.every < 0:
+		return nil, fmt.Errorf("Options.Poll is %v, must not be negative", m.every)
+	case m.maxStored < 0:
+		return nil, fmt.Errorf("Options.MaxStored is %d, must not be negative", m.maxStored)
+	}
+	return m, nil
 }

@@ -18,7 +18,6 @@ func TestMisuseIsRefusedByTheNameOfTheField(t *testing.T) {
 	}{
 		{"Options.EffectTimeout", pending.Options{HandBack: true, EffectTimeout: -1}},
 		{"Options.EffectTimeout", pending.Options{HandBack: true, EffectTimeout: time.Hour}},
-		{"Options.Lease", pending.Options{HandBack: true, Lease: time.Millisecond}},
 		{"Options.Poll", pending.Options{HandBack: true, Poll: -1}},
 		{"Options.MaxStored", pending.Options{HandBack: true, MaxStored: -1}},
 		{"Options.Retention", pending.Options{HandBack: true, Retention: time.Minute}},
@@ -26,6 +25,16 @@ func TestMisuseIsRefusedByTheNameOfTheField(t *testing.T) {
 	} {
 		if _, err := pending.New(noInbox{}, "shop", &c.opts); err == nil || !strings.Contains(err.Error(), c.names) {
 			t.Errorf("%v, want an error that names %s", err, c.names)
+		}
+	}
+	for names, opts := range map[string]pending.WorkerOptions{
+		"WorkerOptions.Lease": {HandBack: true, Lease: time.Millisecond},
+		"Options.Poll":        {HandBack: true, Poll: -1},
+		"Options.MaxStored":   {HandBack: true, MaxStored: -1},
+		"HandBack":            {},
+	} {
+		if _, err := pending.NewWorker(noInbox{}, "shop", &opts); err == nil || !strings.Contains(err.Error(), names) {
+			t.Errorf("%v, want an error that names %s", err, names)
 		}
 	}
 	if _, err := pending.New(nil, "shop", nil); err == nil || !strings.Contains(err.Error(), "inbox is nil") {

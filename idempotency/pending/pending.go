@@ -61,7 +61,7 @@ func newMessage(p driver.Pending) (Message, error) {
 // List returns up to limit messages in a state, in the order of their keys, after a given key; ""
 // is before all. It holds all of these messages in memory. First it makes overdue started messages
 // doubtful, as Count, MarkDone, Retry and Resume do.
-func (g *Guard) List(ctx context.Context, db *sql.DB, state State, after string, limit int) ([]Message, error) {
+func (g *messages) List(ctx context.Context, db *sql.DB, state State, after string, limit int) ([]Message, error) {
 	var found []driver.Pending
 	err := engine.InOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
 		if _, err = g.keys.Inbox.DoubtOverdue(ctx, tx, g.keys.Consumer); err != nil {
@@ -85,7 +85,7 @@ func (g *Guard) List(ctx context.Context, db *sql.DB, state State, after string,
 }
 
 // fetch reads the stored messages of rows. A row that has gone meanwhile gets none.
-func (g *Guard) fetch(ctx context.Context, tx bridge.Tx, found []driver.Pending) error {
+func (g *messages) fetch(ctx context.Context, tx bridge.Tx, found []driver.Pending) error {
 	for i, p := range found {
 		if !p.Stored {
 			continue
@@ -102,7 +102,7 @@ func (g *Guard) fetch(ctx context.Context, tx bridge.Tx, found []driver.Pending)
 }
 
 // Count returns the number of messages in each state: a metric to watch.
-func (g *Guard) Count(ctx context.Context, db *sql.DB) (map[State]int64, error) {
+func (g *messages) Count(ctx context.Context, db *sql.DB) (map[State]int64, error) {
 	var counts map[State]int64
 	err := engine.InOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
 		if _, err = g.keys.Inbox.DoubtOverdue(ctx, tx, g.keys.Consumer); err != nil {
@@ -120,7 +120,7 @@ func (g *Guard) Count(ctx context.Context, db *sql.DB) (map[State]int64, error) 
 // MarkDone records that a doubtful message's effect was done, or that nothing remains to be done
 // for a failed or ready one. Its copies are duplicates from then on. If the message is in no such
 // state, MarkDone returns ErrNotPending or ErrUnderWay.
-func (g *Guard) MarkDone(ctx context.Context, db *sql.DB, key string) error {
+func (g *messages) MarkDone(ctx context.Context, db *sql.DB, key string) error {
 	return wrapKey("mark done message", key, g.decide(ctx, db, key, done))
 }
 
@@ -128,7 +128,7 @@ func (g *Guard) MarkDone(ctx context.Context, db *sql.DB, key string) error {
 // tried again, and ends the pause of a ready one. Resume or Work then tries the message at once,
 // with all of Options.Attempts. If the message is in no such state, Retry returns ErrNotPending or
 // ErrUnderWay.
-func (g *Guard) Retry(ctx context.Context, db *sql.DB, key string) error {
+func (g *messages) Retry(ctx context.Context, db *sql.DB, key string) error {
 	return wrapKey("retry message", key, g.decide(ctx, db, key, again))
 }
 
@@ -139,7 +139,7 @@ func wrapKey(doing, key string, err error) error {
 	return nil
 }
 
-func (g *Guard) decide(ctx context.Context, db *sql.DB, key string, what event) error {
+func (g *messages) decide(ctx context.Context, db *sql.DB, key string, what event) error {
 	var found *driver.Pending
 	err := engine.InOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
 		if _, err = g.keys.Inbox.DoubtOverdue(ctx, tx, g.keys.Consumer); err == nil {

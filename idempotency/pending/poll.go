@@ -9,7 +9,7 @@ import (
 
 // poll calls one until ctx ends, then returns nil. While one finds no work, it is called every
 // Options.Poll, or when this process adds work; after an error, with growing pauses.
-func (g *Guard) poll(ctx context.Context, one func(ctx context.Context) (found bool, err error)) error {
+func (g *messages) poll(ctx context.Context, one func(ctx context.Context) (found bool, err error)) error {
 	delays := g.keys.Opts.ShortDelays()
 	for ctx.Err() == nil {
 		found, err := one(ctx)
@@ -31,8 +31,8 @@ func (g *Guard) poll(ctx context.Context, one func(ctx context.Context) (found b
 }
 
 // await waits for work that this process adds, but no longer than Options.Poll.
-func (g *Guard) await(ctx context.Context) {
-	timer := time.NewTimer(g.opts.Poll)
+func (g *messages) await(ctx context.Context) {
+	timer := time.NewTimer(g.every)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
@@ -42,7 +42,7 @@ func (g *Guard) await(ctx context.Context) {
 }
 
 // signal wakes one call of await.
-func (g *Guard) signal() {
+func (g *messages) signal() {
 	select {
 	case g.added <- struct{}{}:
 	default:

@@ -1,6 +1,8 @@
 package pending_test
 
 import (
+	"context"
+	"database/sql"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -12,29 +14,50 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// A receiver is a service with a guard.
+// A receiver is a service with a guard or a worker.
 type receiver struct {
 	*receivertest.Receiver
-	guard *pending.Guard
+	guard  *pending.Guard
+	worker *pending.Worker
+	rows   interface { // guard or worker
+		List(ctx context.Context, db *sql.DB, state pending.State, after string, limit int) ([]pending.Message, error)
+		Count(ctx context.Context, db *sql.DB) (map[pending.State]int64, error)
+		MarkDone(ctx context.Context, db *sql.DB, key string) error
+		Retry(ctx context.Context, db *sql.DB, key string) error
+		Stats() idempotency.Stats
+	}
 }
 
 func newReceiver(t *testing.T, opts pending.Options) *receiver {
 	t.Helper()
 	r := &receiver{Receiver: receivertest.New(t)}
 	opts.Logger = r.Logger()
-	r.guard = r.newGuard("shop", opts)
+	opts.HandBack = !opts.DeadLetterExchange && opts.DeadLetter == nil
+	var err error
+	r.guard, err = pending.New(r.Inbox, "shop", &opts)
+	receivertest.Must(t, err)
+	r.rows = r.guard
 	return r
 }
 
-func (r *receiver) newGuard(consumer string, opts pending.Options) *pending.Guard {
+func newWorker(t *testing.T, opts pending.WorkerOptions) *receiver {
+	t.Helper()
+	r := &receiver{Receiver: receivertest.New(t)}
+	r.addWorker(opts)
+	r.rows = r.worker
+	return r
+}
+
+func (r *receiver) addWorker(opts pending.WorkerOptions) {
 	r.T.Helper()
+	opts.Logger = r.Logger()
 	opts.HandBack = !opts.DeadLetterExchange && opts.DeadLetter == nil
-	guard, err := pending.New(r.Inbox, consumer, &opts)
+	var err error
+	r.worker, err = pending.NewWorker(r.Inbox, "shop", &opts)
 	receivertest.Must(r.T, err)
-	return guard
 }
 
 func (r *receiver) wantStats(want idempotency.Stats) {
 	r.T.Helper()
-	receivertest.WantStats(r.T, r.guard.Stats(), want)
+	receivertest.WantStats(r.T, r.rows.Stats(), want)
 }

@@ -29,7 +29,7 @@ func TestADoubtThatCannotBeResolvedHoldsUpNoReadyMessage(t *testing.T) {
 			receivertest.Must(t, err)
 		}
 		for n := range ready {
-			receivertest.Must(t, r.guard.Retry(t.Context(), r.DB, fmt.Sprint("m", n)))
+			receivertest.Must(t, r.rows.Retry(t.Context(), r.DB, fmt.Sprint("m", n)))
 		}
 
 		ctx, stop := context.WithCancel(t.Context())

@@ -47,11 +47,11 @@ func TestAnOperatorEndsADoubt(t *testing.T) {
 		decide func(r *receiver) error
 		sent   []string
 	}{
-		"stored, done": {true, func(r *receiver) error { return r.guard.MarkDone(r.T.Context(), r.DB, "m1") }, nil},
-		"stored, retry": {true, func(r *receiver) error { return r.guard.Retry(r.T.Context(), r.DB, "m1") },
+		"stored, done": {true, func(r *receiver) error { return r.rows.MarkDone(r.T.Context(), r.DB, "m1") }, nil},
+		"stored, retry": {true, func(r *receiver) error { return r.rows.Retry(r.T.Context(), r.DB, "m1") },
 			[]string{"m1"}},
-		"not stored, done": {false, func(r *receiver) error { return r.guard.MarkDone(r.T.Context(), r.DB, "m1") }, nil},
-		"not stored, retry": {false, func(r *receiver) error { return r.guard.Retry(r.T.Context(), r.DB, "m1") },
+		"not stored, done": {false, func(r *receiver) error { return r.rows.MarkDone(r.T.Context(), r.DB, "m1") }, nil},
+		"not stored, retry": {false, func(r *receiver) error { return r.rows.Retry(r.T.Context(), r.DB, "m1") },
 			[]string{"m1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -121,7 +121,7 @@ func TestResumeGivesUpAfterItsAttemptsAndAnOperatorMayStartAgain(t *testing.T) {
 	r, m := newReceiver(t, pending.Options{Attempts: 2, Poll: time.Millisecond, MinDelay: time.Millisecond}), &mailbox{}
 	notDone := pending.NotDone(errSMTP)
 	r.once(m.send(errSMTP))
-	receivertest.Must(t, r.guard.Retry(t.Context(), r.DB, "m1"))
+	receivertest.Must(t, r.rows.Retry(t.Context(), r.DB, "m1"))
 	r.resume(m.send(notDone, notDone))
 	if p := r.pending(pending.Failed); p.Attempts != 2 || p.Error != errSMTP.Error() {
 		t.Errorf("pending is %+v", p)
@@ -129,7 +129,7 @@ func TestResumeGivesUpAfterItsAttemptsAndAnOperatorMayStartAgain(t *testing.T) {
 	m.want(t, "m1", "m1", "m1")
 	r.once(m.send()) // the message comes again, and is in the inbox already
 	m.want(t, "m1", "m1", "m1")
-	receivertest.Must(t, r.guard.Retry(t.Context(), r.DB, "m1"))
+	receivertest.Must(t, r.rows.Retry(t.Context(), r.DB, "m1"))
 	r.resume(m.send())
 	m.want(t, "m1", "m1", "m1", "m1")
 	r.wantNothingPending()
@@ -138,7 +138,7 @@ func TestResumeGivesUpAfterItsAttemptsAndAnOperatorMayStartAgain(t *testing.T) {
 func TestAResumedMessageWhoseProcessDiesIsDoubtfulAgain(t *testing.T) {
 	r, m := newReceiver(t, pending.Options{Poll: time.Millisecond}), &mailbox{}
 	r.once(m.send(errSMTP))
-	receivertest.Must(t, r.guard.Retry(t.Context(), r.DB, "m1"))
+	receivertest.Must(t, r.rows.Retry(t.Context(), r.DB, "m1"))
 	var worker sync.WaitGroup
 	worker.Go(func() {
 		_ = r.guard.Resume(t.Context(), r.DB, func(ctx context.Context, d amqp.Delivery) error {
@@ -162,7 +162,8 @@ func TestAnEffectDoesNotChangeTheStoredMessage(t *testing.T) {
 	r := newReceiver(t, pending.Options{})
 	d := r.Delivery("m1")
 	d.Body = []byte("body")
-	receivertest.Must(t, r.guard.Accept(t.Context(), r.DB, d))
+	r.addWorker(pending.WorkerOptions{})
+	receivertest.Must(t, r.worker.Accept(t.Context(), r.DB, d))
 	r.resume(func(_ context.Context, d amqp.Delivery) error {
 		clear(d.Body)
 		return errSMTP

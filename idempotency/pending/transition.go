@@ -57,21 +57,21 @@ type change struct {
 }
 
 // transition returns the change of mine by an event.
-func (g *Guard) transition(mine driver.Pending, what event, cause error) change {
+func (g *messages) transition(mine driver.Pending, what event, cause error) change {
 	c := change{next: driver.Pending{Key: mine.Key, State: driver.Ready, Run: uuid.NewString(), Attempts: mine.Attempts, Error: mine.Error}}
 	if cause != nil {
 		c.next.Error = cause.Error()
 	}
 	switch what {
 	case begun:
-		c.next.State, c.due = driver.Started, 2*g.opts.EffectTimeout
+		c.next.State, c.due = driver.Started, g.hold
 		c.next.Attempts++
 	case leased:
 		if mine.Attempts >= g.keys.Opts.Attempts {
 			c.next.State, c.next.Error = driver.Failed, unheard(mine)
 			break
 		}
-		c.due = g.opts.Lease + g.opts.Lease/4
+		c.due = g.hold
 		c.next.Attempts++
 	case asked:
 		c.next.State, c.next.Run, c.due = driver.Doubtful, mine.Run, g.keys.Opts.ShortDelay()
@@ -98,7 +98,7 @@ func (g *Guard) transition(mine driver.Pending, what event, cause error) change 
 }
 
 // blamed returns failed, or excused if the message is not the cause.
-func (g *Guard) blamed(cause error) event {
+func (g *messages) blamed(cause error) event {
 	if g.keys.Counts(cause) {
 		return failed
 	}
@@ -115,7 +115,7 @@ func unheard(mine driver.Pending) string {
 }
 
 // advance writes a change of mine after which the row stays, and returns the row with its message.
-func (g *Guard) advance(ctx context.Context, tx bridge.Tx, mine driver.Pending, c change) (driver.Pending, error) {
+func (g *messages) advance(ctx context.Context, tx bridge.Tx, mine driver.Pending, c change) (driver.Pending, error) {
 	found, _, err := g.write(ctx, tx, mine, c)
 	if err == nil && !found {
 		err = errAgain
@@ -127,7 +127,7 @@ func (g *Guard) advance(ctx context.Context, tx bridge.Tx, mine driver.Pending, 
 
 // write writes a change of mine. It reports whether the row still belonged to that run, and whether
 // it stays.
-func (g *Guard) write(ctx context.Context, tx bridge.Tx, mine driver.Pending, c change) (found, stays bool, err error) {
+func (g *messages) write(ctx context.Context, tx bridge.Tx, mine driver.Pending, c change) (found, stays bool, err error) {
 	inbox, consumer := g.keys.Inbox, g.keys.Consumer
 	if c.remove {
 		found, err = inbox.RemovePending(ctx, tx, consumer, mine.Key, mine.Run)
@@ -148,7 +148,7 @@ func (g *Guard) write(ctx context.Context, tx bridge.Tx, mine driver.Pending, c 
 
 // take takes the ready message that has been due for longest, for an event that begins a run. It
 // returns nil if there is none.
-func (g *Guard) take(ctx context.Context, db *sql.DB, what event) (mine *driver.Pending, err error) {
+func (g *messages) take(ctx context.Context, db *sql.DB, what event) (mine *driver.Pending, err error) {
 	err = engine.InOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) error {
 		found, err := g.keys.Inbox.TakePending(ctx, tx, g.keys.Consumer, driver.Ready)
 		if err != nil || found == nil {
@@ -166,7 +166,7 @@ func (g *Guard) take(ctx context.Context, db *sql.DB, what event) (mine *driver.
 
 // end records an event that ends a run of mine, and retries until ctx ends. It returns the outcome of the
 // delivery.
-func (g *Guard) end(ctx context.Context, db *sql.DB, mine driver.Pending, what event, cause error) (engine.Outcome, error) {
+func (g *messages) end(ctx context.Context, db *sql.DB, mine driver.Pending, what event, cause error) (engine.Outcome, error) {
 	c := g.transition(mine, what, cause)
 	switch {
 	case what == unclear:
@@ -203,7 +203,7 @@ func (g *Guard) end(ctx context.Context, db *sql.DB, mine driver.Pending, what e
 }
 
 // resolve ends a message that no run has, unless its row has changed since it was read.
-func (g *Guard) resolve(ctx context.Context, db *sql.DB, mine driver.Pending, what event) error {
+func (g *messages) resolve(ctx context.Context, db *sql.DB, mine driver.Pending, what event) error {
 	var found bool
 	err := engine.InOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
 		found, _, err = g.write(ctx, tx, mine, g.transition(mine, what, nil))
@@ -220,12 +220,12 @@ func (g *Guard) resolve(ctx context.Context, db *sql.DB, mine driver.Pending, wh
 
 // record commits the changes of fn, and retries until it succeeds or ctx ends. fn may run again
 // after a commit whose answer was lost.
-func (g *Guard) record(ctx context.Context, db *sql.DB, fn func(ctx context.Context, tx bridge.Tx) error) error {
+func (g *messages) record(ctx context.Context, db *sql.DB, fn func(ctx context.Context, tx bridge.Tx) error) error {
 	return g.recordUntil(ctx, ctx, db, fn)
 }
 
 // recordUntil is record without retries after until has ended.
-func (g *Guard) recordUntil(until, ctx context.Context, db *sql.DB, fn func(ctx context.Context, tx bridge.Tx) error) error {
+func (g *messages) recordUntil(until, ctx context.Context, db *sql.DB, fn func(ctx context.Context, tx bridge.Tx) error) error {
 	delays := g.keys.Opts.ShortDelays()
 	for {
 		err := engine.InOwnTx(ctx, db, fn)

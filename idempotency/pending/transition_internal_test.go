@@ -22,6 +22,10 @@ func TestEachEventLeadsToOneState(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	w, err := NewWorker(steadyInbox{}, "mailer", &WorkerOptions{HandBack: true, Attempts: 3, MinDelay: time.Second, MaxDelay: 2 * time.Second, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
 	refused := errors.New("no such mailbox")
 	pause := [2]time.Duration{1, 3 * time.Second}
 	for name, c := range map[string]struct {
@@ -53,7 +57,11 @@ func TestEachEventLeadsToOneState(t *testing.T) {
 		"to be tried again, decided": {event: again, attempt: 3, state: driver.Ready, attempts: 0, error: "before"},
 	} {
 		mine := driver.Pending{Key: "k", State: driver.Started, Run: "run", Attempts: c.attempt, Error: "before", Message: []byte("m")}
-		got := g.transition(mine, c.event, c.cause)
+		rows := g.messages
+		if c.event == leased {
+			rows = w.messages
+		}
+		got := rows.transition(mine, c.event, c.cause)
 		if got.remove != c.remove || got.unclaim != c.bare {
 			t.Errorf("%s: the row goes: %t, if it is bare: %t", name, got.remove, got.unclaim)
 		}

@@ -81,6 +81,14 @@ func (r *receiver) guard(consumer string) *pending.Guard {
 	return g
 }
 
+// worker returns a Worker that gives up at the first failure.
+func (r *receiver) worker(consumer string) *pending.Worker {
+	r.t.Helper()
+	w, err := pending.NewWorker(r.inbox, consumer, &pending.WorkerOptions{Attempts: 1, HandBack: true, Poll: 10 * time.Millisecond, Logger: quiet()})
+	must(r.t, err)
+	return w
+}
+
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 // settled is an Acknowledger for deliveries that no broker has sent.
@@ -108,22 +116,22 @@ func (r *receiver) doubt(consumer string) string {
 func (r *receiver) accept(consumer string) string {
 	r.t.Helper()
 	d := delivery("a long task")
-	must(r.t, r.guard(consumer).Accept(r.t.Context(), r.db, d))
+	must(r.t, r.worker(consumer).Accept(r.t.Context(), r.db, d))
 	return d.MessageId
 }
 
 // work runs Work until stop is called or the test ends.
-func (r *receiver) work(consumer string, fn pending.Handler) (g *pending.Guard, stop func()) {
-	g = r.guard(consumer)
+func (r *receiver) work(consumer string, fn pending.Handler) (w *pending.Worker, stop func()) {
+	w = r.worker(consumer)
 	ctx, cancel := context.WithCancel(r.t.Context())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = g.Work(ctx, r.db, fn)
+		_ = w.Work(ctx, r.db, fn)
 	}()
 	stop = func() { cancel(); <-ended }
 	r.t.Cleanup(stop)
-	return g, stop
+	return w, stop
 }
 
 // fail leaves one failed message behind and returns its key.

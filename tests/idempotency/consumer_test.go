@@ -449,6 +449,11 @@ func TestAConsumerStopsWhileItsDatabaseIsAway(t *testing.T) {
 	inbox := awayInbox{db.inbox, make(chan struct{}, 1)}
 	guard := newGuard(t, inbox, idempotency.Options{MinDelay: time.Hour, MaxDelay: time.Hour, Hold: 24 * time.Hour})
 	effects := newPending(t, inbox, pending.Options{MinDelay: time.Hour, MaxDelay: time.Hour, Hold: 24 * time.Hour})
+	worker, err := pending.NewWorker(inbox, "shop", &pending.WorkerOptions{MinDelay: time.Hour, MaxDelay: time.Hour, Hold: 24 * time.Hour, HandBack: true})
+	must(t, err)
+	leftUnacked := func() uint64 {
+		return guard.Stats().LeftUnacked + effects.Stats().LeftUnacked + worker.Stats().LeftUnacked
+	}
 	for name, handle := range map[string]deliveryHandler{
 		"Handle": func(ctx context.Context, d amqp.Delivery) error {
 			return guard.Handle(ctx, db.DB, d, func(context.Context, *sql.Tx) error { return errHandler })
@@ -456,22 +461,22 @@ func TestAConsumerStopsWhileItsDatabaseIsAway(t *testing.T) {
 		"AtMostOnce": func(ctx context.Context, d amqp.Delivery) error {
 			return effects.AtMostOnce(ctx, db.DB, d, func(context.Context, amqp.Delivery) error { return errHandler })
 		},
-		"Accept": func(ctx context.Context, d amqp.Delivery) error { return effects.Accept(ctx, db.DB, d) },
+		"Accept": func(ctx context.Context, d amqp.Delivery) error { return worker.Accept(ctx, db.DB, d) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			q := newQueue(t, quorum)
 			q.publish("m1")
-			left := guard.Stats().LeftUnacked + effects.Stats().LeftUnacked
+			left := leftUnacked()
 			r := q.run(q.url, handle, idempotency.ConsumerOptions{Drain: time.Hour})
 			servertest.Next(t, "a claim", inbox.claiming)
 			r.drained()
-			if now := guard.Stats().LeftUnacked + effects.Stats().LeftUnacked; now != left+1 {
+			if now := leftUnacked(); now != left+1 {
 				t.Errorf("%d messages were left unacked, must be 1", now-left)
 			}
 			q.ready(1)
 		})
 	}
-	for _, got := range []idempotency.Stats{guard.Stats(), effects.Stats()} {
+	for _, got := range []idempotency.Stats{guard.Stats(), effects.Stats(), worker.Stats()} {
 		if got != (idempotency.Stats{LeftUnacked: got.LeftUnacked}) {
 			t.Errorf("stats are %+v", got)
 		}

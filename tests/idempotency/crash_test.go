@@ -34,7 +34,7 @@ func TestAnEffectIsNeverRepeatedWhereverItsReceiverIsKilled(t *testing.T) {
 	for task, least := range map[string]int{"AtMostOnce": 8, "AtMostOnce, not done": 13, "AtMostOnce, in doubt": 6} {
 		t.Run(task, func(t *testing.T) {
 			t.Parallel()
-			walkThrough(t, task, least, func(t *testing.T, db *database, q *queue, o outbox, id string, guard *pending.Guard) {
+			walkThrough(t, task, least, func(t *testing.T, db *database, q *queue, o outbox, id string, guard *pending.Guard, _ *pending.Worker) {
 				ctx := t.Context()
 				before := o.sent(t, id)
 				if before > 1 {
@@ -73,10 +73,10 @@ func TestAMessageIsStoredAndHandledOnceWhereverItsReceiverIsKilled(t *testing.T)
 		t.Run(task, func(t *testing.T) {
 			t.Parallel()
 			orders := 0
-			walkThrough(t, task, least, func(t *testing.T, db *database, q *queue, _ outbox, id string, guard *pending.Guard) {
-				q.redeliver(func(d amqp.Delivery) error { return guard.Accept(t.Context(), db.DB, d) })
+			walkThrough(t, task, least, func(t *testing.T, db *database, q *queue, _ outbox, id string, guard *pending.Guard, worker *pending.Worker) {
+				q.redeliver(func(d amqp.Delivery) error { return worker.Accept(t.Context(), db.DB, d) })
 				runUntilIdle(t, db, guard, func(ctx context.Context) error {
-					return guard.Work(ctx, db.DB, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
+					return worker.Work(ctx, db.DB, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
 						return db.placeOrder(ctx, tx, d.MessageId)
 					})
 				})

@@ -102,16 +102,16 @@ func (db *database) receiver(strategy string, inbox driver.Inbox, opts versions.
 		}
 		return r, err
 	case "Accept and Work":
-		guard, err := pending.New(inbox, "shop", &pending.Options{Attempts: opts.Attempts, MinDelay: opts.MinDelay, MaxDelay: opts.MaxDelay,
+		worker, err := pending.NewWorker(inbox, "shop", &pending.WorkerOptions{Attempts: opts.Attempts, MinDelay: opts.MinDelay, MaxDelay: opts.MaxDelay,
 			DeadLetterExchange: opts.DeadLetterExchange, HandBack: opts.HandBack, Logger: opts.Logger, Poll: 5 * time.Millisecond})
-		r.handle = func(ctx context.Context, d amqp.Delivery, _ effect) error { return guard.Accept(ctx, db.DB, d) }
+		r.handle = func(ctx context.Context, d amqp.Delivery, _ effect) error { return worker.Accept(ctx, db.DB, d) }
 		r.beside = func(ctx context.Context, effect effect) error {
-			return guard.Work(ctx, db.DB, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
+			return worker.Work(ctx, db.DB, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
 				return effect(ctx, bridge.SQL(tx), string(d.Body))
 			})
 		}
 		r.left = func(ctx context.Context) (bool, error) {
-			counts, err := guard.Count(ctx, db.DB)
+			counts, err := worker.Count(ctx, db.DB)
 			return len(counts) > 0, err
 		}
 		return r, err

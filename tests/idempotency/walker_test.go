@@ -140,8 +140,13 @@ func (o outbox) sent(t *testing.T, id string) int {
 }
 
 var walkers = pending.Options{
-	Attempts: 20, MinDelay: time.Millisecond, MaxDelay: time.Millisecond, Poll: 5 * time.Millisecond, // an attempt may outlast its lease
-	EffectTimeout: 100 * time.Millisecond, Lease: time.Second, HandBack: true, Logger: slog.New(slog.DiscardHandler),
+	Attempts: 20, MinDelay: time.Millisecond, MaxDelay: time.Millisecond, Poll: 5 * time.Millisecond, // an effect may outlast its time
+	EffectTimeout: 100 * time.Millisecond, HandBack: true, Logger: slog.New(slog.DiscardHandler),
+}
+
+var walkingWorkers = pending.WorkerOptions{
+	Attempts: 20, MinDelay: time.Millisecond, MaxDelay: time.Millisecond, Poll: 5 * time.Millisecond,
+	Lease: time.Second, HandBack: true, Logger: slog.New(slog.DiscardHandler),
 }
 
 // retryTask is the task whose message fails once and is put into a retry queue.
@@ -155,6 +160,7 @@ type walker struct {
 	*walkingInbox
 	db     *database
 	guard  *pending.Guard
+	worker *pending.Worker
 	outbox outbox
 	walk   func(ctx context.Context, ds []amqp.Delivery) error // handles deliveries
 }
@@ -188,9 +194,9 @@ var tasks = map[string]task{
 		})
 	},
 	poisonTask: func(context.Context, *walker, amqp.Delivery) error { os.Exit(1); return nil },
-	"Accept":   func(ctx context.Context, w *walker, d amqp.Delivery) error { return w.guard.Accept(ctx, w.db.DB, d) },
+	"Accept":   func(ctx context.Context, w *walker, d amqp.Delivery) error { return w.worker.Accept(ctx, w.db.DB, d) },
 	"Work": func(ctx context.Context, w *walker, d amqp.Delivery) error {
-		accepting, err := pending.New(w.Inbox, "shop", &walkers)
+		accepting, err := pending.NewWorker(w.Inbox, "shop", &walkingWorkers)
 		if err != nil {
 			return err
 		}
@@ -199,7 +205,7 @@ var tasks = map[string]task{
 		}
 		ctx, done := context.WithCancel(ctx)
 		attempts := 0
-		return w.guard.Work(ctx, w.db.DB, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
+		return w.worker.Work(ctx, w.db.DB, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
 			defer w.step()
 			if attempts++; attempts == 1 {
 				return errHandler
@@ -207,7 +213,7 @@ var tasks = map[string]task{
 			go func() {
 				defer done() // if it comes too late, the parent finds the pending messages
 				_ = servertest.Await(context.WithoutCancel(ctx), "it is committed", func() (bool, error) {
-					counts, err := w.guard.Count(context.WithoutCancel(ctx), w.db.DB)
+					counts, err := w.worker.Count(context.WithoutCancel(ctx), w.db.DB)
 					return len(counts) == 0, err
 				})
 			}()
@@ -226,6 +232,9 @@ func newWalker(ctx context.Context, c child) (*walker, error) {
 	if does := tasks[c.Task]; does != nil {
 		w.walk = func(ctx context.Context, ds []amqp.Delivery) error { return does(ctx, w, ds[0]) }
 		w.guard, err = pending.New(w, "shop", &walkers)
+		if err == nil {
+			w.worker, err = pending.NewWorker(w, "shop", &walkingWorkers)
+		}
 		return w, err
 	}
 	if c.Task == retryTask {
@@ -262,18 +271,20 @@ func newWalker(ctx context.Context, c child) (*walker, error) {
 
 // walkThrough kills a walker after its first step, another after its second, until one finishes
 // alive. After each of them check finishes the work.
-func walkThrough(t *testing.T, task string, least int, check func(t *testing.T, db *database, q *queue, o outbox, id string, guard *pending.Guard)) {
+func walkThrough(t *testing.T, task string, least int, check func(t *testing.T, db *database, q *queue, o outbox, id string, guard *pending.Guard, worker *pending.Worker)) {
 	databasesTakeTurns(t, func(t *testing.T, db *database, first, stride int) {
 		q := newQueue(t, limitless)
 		o := outbox(filepath.Join(t.TempDir(), "outbox"))
 		guard, err := pending.New(db.inbox, "shop", &walkers)
+		must(t, err)
+		worker, err := pending.NewWorker(db.inbox, "shop", &walkingWorkers)
 		must(t, err)
 		for step := first; ; step += stride {
 			id := fmt.Sprintf("%s %d", task, step)
 			q.publish(id)
 			killed := q.kill(db, child{Task: task, Step: step, Outbox: o})
 			q.waitNoConsumers()
-			check(t, db, q, o, id, guard)
+			check(t, db, q, o, id, guard, worker)
 			if counts, err := guard.Count(t.Context(), db.DB); err != nil || len(counts) > 0 {
 				t.Errorf("after a kill at step %d there are pending %v, %v", step, counts, err)
 			}

@@ -414,18 +414,18 @@ func testAtMostOnce(t *testing.T, db *sql.DB, inbox driver.Inbox) {
 }
 
 func testAcceptAndWork(t *testing.T, db *sql.DB, inbox driver.Inbox) {
-	guard, err := pending.New(inbox, "by Accept", &pending.Options{HandBack: true})
+	worker, err := pending.NewWorker(inbox, "by Accept", &pending.WorkerOptions{HandBack: true})
 	must(t, err)
-	must(t, guard.Accept(t.Context(), db, delivery()))
+	must(t, worker.Accept(t.Context(), db, delivery()))
 	working, stop := context.WithCancel(t.Context())
 	defer stop()
 	var running sync.WaitGroup
 	running.Go(func() {
-		if err := guard.Work(working, db, func(context.Context, *sql.Tx, amqp.Delivery) error { return nil }); err != nil {
+		if err := worker.Work(working, db, func(context.Context, *sql.Tx, amqp.Delivery) error { return nil }); err != nil {
 			t.Error(err)
 		}
 	})
-	servertest.Eventually(t, "Work has handled a message", func() bool { return guard.Stats().Handled == 1 })
+	servertest.Eventually(t, "Work has handled a message", func() bool { return worker.Stats().Handled == 1 })
 	stop()
 	running.Wait()
 }
