@@ -48,18 +48,22 @@ func (a *attempt) release() {
 //	after end's commit             the status says whether it was sent; findOut reads it
 func (a *attempt) run(ctx context.Context, d amqp.Delivery) error {
 	g := a.gateway
-	e, err := g.parse(d)
-	if err != nil {
-		return pending.NotDone(backoff.Permanent(err))
-	}
 	session := a.session
 	if a.session = nil; session == nil {
+		err := g.check(d)
+		if err != nil {
+			return pending.NotDone(backoff.Permanent(err))
+		}
 		if session, err = g.sessions.tryTake(ctx); err != nil {
 			g.metrics.attempt("unavailable")
 			return pending.NotDone(err)
 		}
 	}
 	defer g.sessions.put(session)
+	e, err := g.parse(d) // not before there is a session: decoded messages are large
+	if err != nil {
+		return pending.NotDone(backoff.Permanent(err))
+	}
 	text, err := e.Compose(d.MessageId, time.Now())
 	if err != nil {
 		return pending.NotDone(backoff.Permanent(fmt.Errorf("%w: %w", email.ErrRefused, err)))

@@ -26,7 +26,7 @@ func (g *gateway) deliver(ctx context.Context, d amqp.Delivery) error {
 	a := &attempt{gateway: g}
 	ctx, cancel := context.WithTimeoutCause(ctx, g.config.Hold.Duration(), errHeld)
 	defer cancel()
-	if g.sendable(d) {
+	if g.check(d) == nil {
 		// The guard begins no attempt before there is a session, so that an outage of the mail
 		// server, even for hours, uses up no attempt and makes no e-mail doubtful.
 		waiting, cancel := context.WithTimeoutCause(g.stopping, g.config.Hold.Duration(), errHeld)
@@ -62,13 +62,13 @@ func (g *gateway) deliver(ctx context.Context, d amqp.Delivery) error {
 	return nil
 }
 
-// sendable reports whether a message is an e-mail. It decodes at most EMAIL_SMTP_SESSIONS messages
+// check returns an error if a message is no e-mail. It decodes at most EMAIL_SMTP_SESSIONS messages
 // at once, since a decoded message takes several times its bytes.
-func (g *gateway) sendable(d amqp.Delivery) bool {
+func (g *gateway) check(d amqp.Delivery) error {
 	g.parsing <- struct{}{}
 	defer func() { <-g.parsing }()
 	_, err := g.parse(d)
-	return err == nil
+	return err
 }
 
 // parse returns a message's e-mail. Its error is email.ErrRefused or email.ErrNotAllowed.
