@@ -30,7 +30,7 @@ type deadFilter struct {
 }
 
 // deadReasons lists the reasons of verifiers and of the broker, and the further ones of receivers
-// (idempotency.DeadQueue) and of cmd/email-gateway.
+// (idempotency.DeadQueue).
 var deadReasons = append(wire.DeadReasons(), reasonBroker, "failed", "too-old")
 
 func (f *deadFilter) flags(cmd *cobra.Command) {

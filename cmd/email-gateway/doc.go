@@ -13,9 +13,9 @@
 //	            has ended before the e-mail's last line: in the dead queue
 //	handed_back in its own queue again: the mail server is away, or the gateway stops
 //
-// The dead queue's messages have the headers x-bridge-dead-reason (malformed, not-allowed,
-// refused, failed, too-old), -text and -at. A message that is put back into its queue is handled
-// as a new one.
+// The dead queue's messages have the headers of any receiver's, such as x-bridge-dead-reason (failed
+// or too-old) and -text. bridgectl dead replay sends them back to their queue, and the gateway
+// handles them as new ones.
 //
 // An e-mail to several recipients goes to all of them or to none.
 //

@@ -61,7 +61,7 @@ func TestEachDatabase(t *testing.T) {
 					t.Errorf("%s: %d %s", path, code, text)
 				}
 			}
-			w.wantDead(dead{ids["unknown"], "refused", "recipient 1 of 1: refused permanently: 550"}, dead{ids["never"], "failed", "given up after 4 attempts"})
+			w.wantDead(dead{ids["unknown"], "failed", "recipient 1 of 1: refused permanently: 550"}, dead{ids["never"], "failed", "given up after 4 attempts"})
 			w.wantDoubtful("connection lost", ids["ann"])
 			w.decide("retry", ids["ann"])
 			w.wantMetrics(p, `email_gateway_emails_total{outcome="sent"} 3`, `twoqueue_receiver_pending{consumer="email-gateway",state="doubtful"} 0`)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge/wire"
 	"github.com/twoqueue/twoqueue/tests/emailgateway/mailserver"
+	"github.com/twoqueue/twoqueue/tests/program"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
@@ -21,10 +22,10 @@ func TestAnInvalidEmailIsDeadLetteredAndOthersGoOn(t *testing.T) {
 	w := newWorld(t)
 	p := w.start("EMAIL_MAX_BYTES=2048", "EMAIL_MAX_RECIPIENTS=2")
 	for _, c := range []struct{ id, body, code, words string }{
-		{newID(t), `{`, "malformed", "not JSON"},
-		{newID(t), strings.Replace(body, "Thank you.", strings.Repeat("x", 2048), 1), "malformed", "more than the limit of 2048"},
-		{newID(t), strings.Replace(body, `"ann@example.org"`, `"a@x.org","b@x.org","c@x.org"`, 1), "malformed", "more than the limit of 2"},
-		{"not-a-uuid", body, "malformed", "not a UUID"},
+		{newID(t), `{`, "failed", "not JSON"},
+		{newID(t), strings.Replace(body, "Thank you.", strings.Repeat("x", 2048), 1), "failed", "more than the limit of 2048"},
+		{newID(t), strings.Replace(body, `"ann@example.org"`, `"a@x.org","b@x.org","c@x.org"`, 1), "failed", "more than the limit of 2"},
+		{"not-a-uuid", body, "failed", "not a UUID"},
 		{"", body, "failed", "message ID is empty"},
 		{"00000000-0000-7000-8000-000000000001", strings.Replace(body, "Thank", "Old: thank", 1), "", ""}, // no credible time: treated as new
 		{"0160aa00-0000-7000-8000-000000000001", body, "too-old", "too old to judge"},
@@ -71,7 +72,7 @@ func TestMessagesThatCannotBeDeadLetteredAsTheyAreHoldNoPlace(t *testing.T) {
 		if err != nil || letter.Headers["x-bridge-dead-record"] != "1" {
 			t.Fatalf("%s: the dead letter is no record: %v, %v", name, letter.Headers, err)
 		}
-		if opened.MessageId != id || string(opened.Body) != "no e-mail" || opened.ContentType != "x/y" || opened.Headers["x-bridge-dead-reason"] != "malformed" {
+		if opened.MessageId != id || string(opened.Body) != "no e-mail" || opened.ContentType != "x/y" || opened.Headers["x-bridge-dead-reason"] != "failed" {
 			t.Errorf("%s: the message has changed: %s %q %s", name, opened.MessageId, opened.Body, opened.ContentType)
 		}
 	}
@@ -89,14 +90,24 @@ func TestAnEmailOutsideOfTheAllowedAddressesGoesToTheDeadQueue(t *testing.T) {
 	p := w.start("EMAIL_FROM_ALLOW=shop@example.org, *@shop.example", "EMAIL_TO_ALLOW=*@Example.org")
 	eve, ann := newID(t), newID(t)
 	w.publishAs(eve, strings.Replace(body, "shop@example.org", "ceo@example.org", 1))
-	w.wantDead(dead{eve, "not-allowed", "address not allowed: /from"})
+	w.wantDead(dead{eve, "failed", "address not allowed: /from"})
 	w.publishAs(ann, strings.Replace(body, `"ann@example.org"`, `"ann@example.org","eve@example.org.evil.example"`, 1))
-	w.wantDead(dead{ann, "not-allowed", "address not allowed: /to/1"})
+	w.wantDead(dead{ann, "failed", "address not allowed: /to/1"})
 	ids := w.publish(1)
 	w.wantStatus(ids[0], "sent")
 	w.wantStatus(eve, "refused")
+
+	// bridgectl sends such an e-mail back, like any receiver's message.
+	w.publishAs(eve, strings.Replace(body, "shop@example.org", "ceo@example.org", 1))
+	w.wantDepth(queue+".dead", 1)
 	p.Stop()
-	w.wantTaken(ids...)
+	if r := program.Run(t, "bridgectl", "BRIDGE_AMQP_URL="+w.amqp, "dead", "replay", "--queue="+queue, eve); r.Code != 0 {
+		t.Fatalf("bridgectl does not replay it: %s%s", r.Stdout, r.Stderr)
+	}
+	p = w.start()
+	w.wantStatus(eve, "sent")
+	p.Stop()
+	w.mail.WaitTaken(t, 2, patience)
 }
 
 // listed is one entry of doubtful list -o json.

@@ -79,7 +79,7 @@ func TestThePrintedRightsAreEnoughForEachProgram(t *testing.T) {
 	w.wantStatus(id, "sent")
 	bad := newID(t)
 	w.publishAs(bad, "{")
-	w.wantDead(dead{bad, "malformed", "not JSON"})
+	w.wantDead(dead{bad, "failed", "not JSON"})
 
 	database, broker = w.login("operator")
 	r := program.Run(t, "bridgectl", "BRIDGE_DATABASE_URL="+database, "BRIDGE_INBOX_URL="+database, "BRIDGE_AMQP_URL="+broker, "BRIDGE_ALLOW=:"+queue,
