@@ -74,18 +74,18 @@ const (
 
 // Diagnose looks at the server, at the login's session and at the bridge's tables.
 func (i *Inspector) Diagnose(ctx context.Context) ([]inspect.Finding, error) {
-	d := diagnosis{db: i.on.DB, keeps: i.ledger.Features().KeepsRows, variables: make(map[string]string)}
+	d := diagnosis{db: i.on.db, keeps: i.ledger.Features().KeepsRows, variables: make(map[string]string)}
 	d.Ledger(ctx, i.ledger)
 	for _, part := range []func(context.Context) error{d.read, d.tables, d.rights, d.transactions} {
 		if err := part(ctx); err != nil {
-			return d.Findings, fmt.Errorf("diagnose: %w", i.on.Classify(err))
+			return d.Findings, fmt.Errorf("diagnose: %w", classify(err))
 		}
 	}
 	d.server()
 	d.durability("forwarded")
 	d.binaryLog()
 	d.session()
-	d.Clock(ctx, i.on.DB, clock)
+	d.Clock(ctx, i.on.db, clock)
 	d.Backlog(ctx, i.ledger, i)
 	return d.Findings, ctx.Err()
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/internal/inspection"
-	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
 // The rows that carry messages.
@@ -42,7 +41,7 @@ WHERE id = UNHEX(?) AND stage_at <= recorded_at AND stage_at > UTC_TIMESTAMP(6)`
 // inspect.CarriedReader and inspect.Advancer.
 type Inspector struct {
 	ledger driver.Ledger // the inspected ledger
-	on     portable.Watched
+	on     *Ledger       // reads its table
 }
 
 var (
@@ -54,13 +53,13 @@ var (
 
 // Inspect returns the inspector of a ledger.
 func Inspect(ledger *Ledger) *Inspector {
-	return &Inspector{ledger, portable.WatchedOf(&ledger.Ledger)}
+	return &Inspector{ledger, ledger}
 }
 
 // InspectOwnTable returns the inspector of a ledger on a table of the application's own. Its Diagnose
 // leaves out carried messages and orphans: there are none.
 func InspectOwnTable(ledger *OwnLedger) *Inspector {
-	return &Inspector{ledger, portable.WatchedOf(ledger.Ledger)}
+	return &Inspector{ledger, ledger.reads}
 }
 
 // CountCarried reads the index on the stage time, up to limit rows.
@@ -95,11 +94,11 @@ func (i *Inspector) CarriedRow(ctx context.Context, id uuid.UUID) (*inspect.Carr
 
 func (i *Inspector) carried() inspection.Carried {
 	return inspection.Carried{
-		Ledger: i.ledger, Watched: i.on, Count: countCarried, Rows: carriedRows, Row: carriedRow,
+		Ledger: i.ledger, DB: i.on.db, Classify: classify, Count: countCarried, Rows: carriedRows, Row: carriedRow,
 		CountWaiting: countDelayed, Waiting: delayedRows, MakeDue: advance,
 		ID: func(id uuid.UUID) any { return strings.ReplaceAll(id.String(), "-", "") },
 		Ask: func(ctx context.Context, ask func(context.Context, sqlx.QueryerContext) error) error {
-			tx, err := i.on.DB.BeginTxx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted, ReadOnly: true})
+			tx, err := i.on.db.BeginTxx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted, ReadOnly: true})
 			if err != nil {
 				return err
 			}
@@ -107,7 +106,7 @@ func (i *Inspector) carried() inspection.Carried {
 			return ask(ctx, tx)
 		},
 		Change: func(ctx context.Context, change func(context.Context, sqlx.ExecerContext) error) error {
-			tx, err := i.on.DB.BeginTxx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+			tx, err := i.on.db.BeginTxx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 			if err != nil {
 				return err
 			}

@@ -67,7 +67,6 @@ func (l *Ledger) verbs() portable.Verbs {
 		Committed:   l.committed,
 		Settle:      l.settle,
 		Recent:      l.recent,
-		Table:       l.column.table,
 		Forget:      l.forget,
 		Orphans:     l.orphans,
 		Raise:       l.raise,

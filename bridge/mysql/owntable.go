@@ -19,6 +19,7 @@ import (
 type OwnLedger struct {
 	portable.OwnLedger
 	fence
+	reads *Ledger
 }
 
 var _ driver.Ledger = (*OwnLedger)(nil)
@@ -38,7 +39,7 @@ func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*OwnLed
 	}
 	l := &Ledger{db: proof.db, commit: proof.commit, column: c, flush: proof.flush, start: proof.start}
 	l.Ledger = portable.With(&proof.Ledger, l.verbs())
-	return &OwnLedger{OwnLedger: portable.NewOwnLedger(&l.Ledger, c.table, c.name, proof, portable.OwnVerbs{
+	return &OwnLedger{reads: l, OwnLedger: portable.NewOwnLedger(&l.Ledger, c.table, c.name, proof, portable.OwnVerbs{
 		Canary: own.Canary,
 		Rows:   func(ids []uuid.UUID) (string, []any) { return l.statement(rows, array(ids)), nil },
 		Check: func(ctx context.Context) error {

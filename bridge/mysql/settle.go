@@ -16,15 +16,10 @@ import (
 // The server frees the lock at the statement's end. innodb_lock_wait_timeout bounds the wait: it is
 // in whole seconds, so wait is rounded up, and a deadline of ctx rounded down, to at least a
 // second. A shorter max_statement_time or max_execution_time of the session bounds the wait too.
-func (l *Ledger) settle(ctx context.Context, id uuid.UUID, wait time.Duration, began func(sqlx.QueryerContext) error) (outcome driver.Outcome, from driver.Instance, err error) {
+func (l *Ledger) settle(ctx context.Context, id uuid.UUID, wait time.Duration) (outcome driver.Outcome, from driver.Instance, err error) {
 	var durable bool
 	err = portable.OnConnection(ctx, l.db, func(conn *sqlx.Conn) (err error) {
-		if began != nil {
-			err = began(conn)
-		}
-		if err == nil {
-			outcome, from, durable, err = l.settleOn(ctx, conn, id, portable.Wait(ctx, wait, time.Second))
-		}
+		outcome, from, durable, err = l.settleOn(ctx, conn, id, portable.Wait(ctx, wait, time.Second))
 		return err
 	})
 	if err == nil && outcome == driver.Committed && !durable {

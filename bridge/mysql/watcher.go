@@ -13,8 +13,10 @@ import (
 	"github.com/google/uuid"
 	"github.com/jmoiron/sqlx"
 
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/internal/inspection"
+	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
 // A transaction without a session is a prepared one (XA) whose session has ended. trx_started is in
@@ -65,10 +67,21 @@ const lookPause = 150 * time.Millisecond
 func (i *Inspector) Holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder, error) {
 	var version string
 	return inspection.Watch{
-		Watched: i.on,
-		Session: func(ctx context.Context, session sqlx.QueryerContext) (number string, err error) {
-			err = session.QueryRowxContext(ctx, `SELECT CONNECTION_ID(), VERSION()`).Scan(&number, &version)
-			return number, err
+		DB: i.on.db, Classify: classify,
+		Begin: func(ctx context.Context, id uuid.UUID) (number string, settle func() (driver.Outcome, error), err error) {
+			conn, err := i.on.db.Connx(ctx)
+			if err != nil {
+				return "", nil, fmt.Errorf("connect: %w", err)
+			}
+			if err = conn.QueryRowxContext(ctx, `SELECT CONNECTION_ID(), VERSION()`).Scan(&number, &version); err != nil {
+				portable.Release(conn, err)
+				return "", nil, err
+			}
+			return number, func() (driver.Outcome, error) {
+				outcome, _, _, err := i.on.settleOn(ctx, conn, id, portable.Wait(ctx, inspection.WatchWait, time.Second))
+				portable.Release(conn, err)
+				return outcome, err
+			}, nil
 		},
 		Look: func(ctx context.Context, conn *sqlx.Conn, session string) ([]inspect.Holder, error) {
 			look := holdersMySQL
@@ -85,8 +98,8 @@ func (i *Inspector) Holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder
 // any table: InnoDB does not show which table. InnoDB's view is a tenth of a second old, and older
 // while other clients read it more often than that. Without the right PROCESS it returns none.
 func (i *Inspector) OpenTransactions(ctx context.Context, age time.Duration, limit int) ([]inspect.Holder, error) {
-	return inspection.OpenTransactions(i.on, age, limit, func() ([]inspect.Holder, error) {
-		return list(ctx, i.on.DB, fmt.Sprintf(openTransactions, age.Microseconds(), limit))
+	return inspection.OpenTransactions(classify, age, limit, func() ([]inspect.Holder, error) {
+		return list(ctx, i.on.db, fmt.Sprintf(openTransactions, age.Microseconds(), limit))
 	})
 }
 

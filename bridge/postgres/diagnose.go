@@ -89,14 +89,14 @@ const (
 
 // Diagnose checks the server, the login's settings and the bridge's tables.
 func (i *Inspector) Diagnose(ctx context.Context) ([]inspect.Finding, error) {
-	d := diagnosis{db: i.on.DB, schema: i.on.Schema, keeps: i.ledger.Features().KeepsRows}
+	d := diagnosis{db: i.on.db, schema: i.on.schema, keeps: i.ledger.Features().KeepsRows}
 	d.Ledger(ctx, i.ledger)
 	for _, part := range []func(context.Context) error{d.server, d.tables, d.rights} {
 		if err := part(ctx); err != nil {
-			return d.Findings, fmt.Errorf("diagnose: %w", i.on.Classify(err))
+			return d.Findings, fmt.Errorf("diagnose: %w", i.on.classify(err))
 		}
 	}
-	d.Clock(ctx, i.on.DB, clock)
+	d.Clock(ctx, i.on.db, clock)
 	d.Backlog(ctx, i.ledger, i)
 	return d.Findings, ctx.Err()
 }

@@ -4,11 +4,11 @@ import (
 	"context"
 
 	"github.com/google/uuid"
+	"github.com/jmoiron/sqlx"
 
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/internal/inspection"
-	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
 // The rows that carry messages.
@@ -36,8 +36,10 @@ WHERE id = $1::text::uuid AND stage_at <= recorded_at AND stage_at > t`
 // An Inspector inspects a ledger. It implements inspect.Diagnoser, inspect.Watcher,
 // inspect.CarriedReader and inspect.Advancer.
 type Inspector struct {
-	ledger driver.Ledger // the inspected ledger
-	on     portable.Watched
+	ledger   driver.Ledger // the inspected ledger
+	on       *Ledger       // the ledger in the same database
+	table    string        // the table of the IDs, as written in a statement
+	settleIn func(ctx context.Context, tx *sqlx.Tx, id uuid.UUID, milliseconds int64) (driver.Outcome, driver.Instance, error)
 }
 
 var (
@@ -49,13 +51,13 @@ var (
 
 // Inspect returns the inspector of a ledger.
 func Inspect(ledger *Ledger) *Inspector {
-	return &Inspector{ledger, portable.WatchedOf(&ledger.Ledger)}
+	return &Inspector{ledger, ledger, ledger.schema.In("bridge_ledger"), ledger.settleIn}
 }
 
 // InspectOwnTable returns the inspector of a ledger on a table of the application's own. Its
 // Diagnose leaves out carried messages and orphans: there are none.
 func InspectOwnTable(ledger *OwnLedger) *Inspector {
-	return &Inspector{ledger, portable.WatchedOf(ledger.Ledger)}
+	return &Inspector{ledger, ledger.reads.ledger, ledger.reads.table, ledger.reads.settleIn}
 }
 
 // CountCarried reads the index on the stage time, up to limit rows.
@@ -90,7 +92,7 @@ func (i *Inspector) CarriedRow(ctx context.Context, id uuid.UUID) (*inspect.Carr
 
 func (i *Inspector) carried() inspection.Carried {
 	return inspection.Carried{
-		Ledger: i.ledger, Watched: i.on, Count: countCarried, Rows: carriedRows, Row: carriedRow,
+		Ledger: i.ledger, DB: i.on.db, Schema: i.on.schema, Classify: i.on.classify, Count: countCarried, Rows: carriedRows, Row: carriedRow,
 		CountWaiting: countDelayed, Waiting: delayedRows, MakeDue: advance,
 		ID: func(id uuid.UUID) any { return id.String() },
 	}

@@ -55,9 +55,6 @@ func (l *Ledger) verbs() portable.Verbs {
 		Recent: func(ctx context.Context, ids []uuid.UUID, age time.Duration) ([]uuid.UUID, driver.Instance, error) {
 			return l.find(ctx, l.db, l.schema.In(recent), ids, interval(age))
 		},
-		Table:       l.schema.In("bridge_ledger"),
-		Schema:      l.schema,
-		Settles:     settles,
 		Forget:      l.forget,
 		Orphans:     l.orphans,
 		Raise:       l.raise,
@@ -138,26 +135,34 @@ func nameInstance(ctx context.Context, tx bridge.Tx) (driver.Instance, error) {
 // transaction that has inserted the ID. lock_timeout bounds the wait, in whole milliseconds; a
 // shorter statement_timeout of the role bounds it too, and so does a deadline of ctx. If the
 // process dies in between, the server rolls back when it sees the connection gone.
-func (l *Ledger) settle(ctx context.Context, id uuid.UUID, wait time.Duration, began func(sqlx.QueryerContext) error) (driver.Outcome, driver.Instance, error) {
+func (l *Ledger) settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, driver.Instance, error) {
 	milliseconds := portable.Wait(ctx, wait, time.Millisecond) // never 0, which would wait for ever
-	// Above READ COMMITTED a row that is committed during the wait would be a serialization
-	// failure.
-	tx, err := l.db.BeginTxx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	tx, err := l.beginSettle(ctx)
 	if err != nil {
-		return driver.StillOpen, "", fmt.Errorf("begin: %w", err)
+		return driver.StillOpen, "", err
 	}
 	defer func() { _ = tx.Rollback() }()
+	return l.settleIn(ctx, tx, id, milliseconds)
+}
 
-	if began != nil {
-		if err := began(tx); err != nil {
-			return driver.StillOpen, "", err
-		}
+// beginSettle begins the transaction of a settle. Above READ COMMITTED a row that is committed
+// during the wait would be a serialization failure, and on an own table the second statement's
+// snapshot could be older than the lock.
+func (l *Ledger) beginSettle(ctx context.Context) (*sqlx.Tx, error) {
+	tx, err := l.db.BeginTxx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		return nil, fmt.Errorf("begin: %w", err)
 	}
+	return tx, nil
+}
+
+// settleIn is the rest of settle. The caller ends tx.
+func (l *Ledger) settleIn(ctx context.Context, tx *sqlx.Tx, id uuid.UUID, milliseconds int64) (driver.Outcome, driver.Instance, error) {
 	var n struct {
 		Own, Inserted int
 		instance
 	}
-	err = tx.GetContext(ctx, &n, l.schema.In(settle), id.String(), l.Identity().String(), strconv.FormatInt(milliseconds, 10))
+	err := tx.GetContext(ctx, &n, l.schema.In(settle), id.String(), l.Identity().String(), strconv.FormatInt(milliseconds, 10))
 	switch {
 	case err != nil:
 		return stillOpen(ctx, err)

@@ -18,7 +18,10 @@ import (
 
 // An OwnLedger is a ledger that reads a table of the application's, and does not change it. It
 // implements driver.Ledger. Its Record locks the IDs until tx ends.
-type OwnLedger struct{ portable.OwnLedger }
+type OwnLedger struct {
+	portable.OwnLedger
+	reads ownTable
+}
 
 var _ driver.Ledger = (*OwnLedger)(nil)
 
@@ -50,16 +53,17 @@ func (s Schema) OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTabl
 // newOwnLedger expects quoted names.
 func newOwnLedger(ledger *Ledger, own bridge.OwnTable, table, column string, proof driver.Ledger) *OwnLedger {
 	on := func(statement string) string { return ledger.schema.In(fmt.Sprintf(statement, table, column)) }
-	o, hold, committed := ownTable{ledger, on(outcome)}, on(hold), on(ownCommitted)
+	hold, committed := on(hold), on(ownCommitted)
 	verbs := ledger.verbs()
 	table = ledger.schema.In(table)
-	verbs.Table, verbs.Settle = table, o.settle
+	o := ownTable{ledger, table, on(outcome)}
+	verbs.Settle = o.settle
 	verbs.Committed = func(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, driver.Instance, error) {
 		return ledger.find(ctx, ledger.db, committed, ids)
 	}
 	verbs.Check = func(ctx context.Context) error { return ledger.check(ctx, ledger.schema.In("bridge_ledger"), table) }
 	reads := portable.With(&ledger.Ledger, verbs)
-	return &OwnLedger{portable.NewOwnLedger(&reads, table, column, proof, portable.OwnVerbs{
+	return &OwnLedger{reads: o, OwnLedger: portable.NewOwnLedger(&reads, table, column, proof, portable.OwnVerbs{
 		Canary: own.Canary,
 		Rows: func(ids []uuid.UUID) (string, []any) {
 			return hold, []any{array(ids), ledger.Identity().String(), keys(ids)}
@@ -74,25 +78,24 @@ func newOwnLedger(ledger *Ledger, own bridge.OwnTable, table, column string, pro
 // An ownTable settles on an own table.
 type ownTable struct {
 	ledger  *Ledger
+	table   string
 	outcome string
 }
 
 // settle waits for the lock of the ID, and reads the row. lock_timeout bounds the wait, as in
 // Ledger.settle.
-func (o ownTable) settle(ctx context.Context, id uuid.UUID, wait time.Duration, began func(sqlx.QueryerContext) error) (driver.Outcome, driver.Instance, error) {
+func (o ownTable) settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, driver.Instance, error) {
 	milliseconds := portable.Wait(ctx, wait, time.Millisecond)
-	// At READ COMMITTED each statement has a snapshot of its own. The second statement's must not
-	// be older than the lock.
-	tx, err := o.ledger.db.BeginTxx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	tx, err := o.ledger.beginSettle(ctx)
 	if err != nil {
-		return driver.StillOpen, "", fmt.Errorf("begin: %w", err)
+		return driver.StillOpen, "", err
 	}
 	defer func() { _ = tx.Rollback() }()
-	if began != nil {
-		if err := began(tx); err != nil {
-			return driver.StillOpen, "", err
-		}
-	}
+	return o.settleIn(ctx, tx, id, milliseconds)
+}
+
+// settleIn is the rest of settle. The caller ends tx.
+func (o ownTable) settleIn(ctx context.Context, tx *sqlx.Tx, id uuid.UUID, milliseconds int64) (driver.Outcome, driver.Instance, error) {
 	if _, err := tx.ExecContext(ctx, await, strconv.FormatInt(key(id), 10), strconv.FormatInt(milliseconds, 10)); err != nil {
 		return stillOpen(ctx, err)
 	}
@@ -101,7 +104,7 @@ func (o ownTable) settle(ctx context.Context, id uuid.UUID, wait time.Duration, 
 		Standby    bool
 		instance
 	}
-	err = tx.GetContext(ctx, &n, o.outcome, id.String(), o.ledger.Identity().String())
+	err := tx.GetContext(ctx, &n, o.outcome, id.String(), o.ledger.Identity().String())
 	switch {
 	case err != nil:
 		return stillOpen(ctx, err)

@@ -11,8 +11,10 @@ import (
 	"github.com/google/uuid"
 	"github.com/jmoiron/sqlx"
 
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/internal/inspection"
+	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
 // Prepared transactions (two-phase commit) belong to no session. Each has a lock on its own number,
@@ -69,14 +71,27 @@ const lookPause = 5 * time.Millisecond
 // ID, login and program of other roles' sessions.
 func (i *Inspector) Holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder, error) {
 	return inspection.Watch{
-		Watched: i.on,
-		Session: func(ctx context.Context, session sqlx.QueryerContext) (pid string, err error) {
-			err = session.QueryRowxContext(ctx, patient, strconv.FormatInt(inspection.WatchWait.Milliseconds(), 10)).Scan(&pid, new(string), new(string))
-			return pid, err
-		},
-		Look:  i.look,
-		Pause: lookPause,
+		DB: i.on.db, Classify: i.on.classify, Begin: i.begin, Look: i.look, Pause: lookPause,
 	}.Holders(ctx, id)
+}
+
+// begin reads the session's number in the transaction of the settle: a pooler may give two
+// transactions different sessions.
+func (i *Inspector) begin(ctx context.Context, id uuid.UUID) (pid string, settle func() (driver.Outcome, error), err error) {
+	tx, err := i.on.beginSettle(ctx)
+	if err != nil {
+		return "", nil, err
+	}
+	err = tx.QueryRowxContext(ctx, patient, strconv.FormatInt(inspection.WatchWait.Milliseconds(), 10)).Scan(&pid, new(string), new(string))
+	if err != nil {
+		_ = tx.Rollback()
+		return "", nil, err
+	}
+	return pid, func() (driver.Outcome, error) {
+		defer func() { _ = tx.Rollback() }()
+		outcome, _, err := i.settleIn(ctx, tx, id, portable.Wait(ctx, inspection.WatchWait, time.Millisecond))
+		return outcome, err
+	}, nil
 }
 
 // look lists the sessions that the session waits for.
@@ -97,13 +112,13 @@ func (i *Inspector) look(ctx context.Context, conn *sqlx.Conn, session string) (
 // waiting settle among them. On an own table it lists all that have written there. A login that is
 // not in pg_read_all_stats does not get other roles' transactions, since it cannot see their age.
 func (i *Inspector) OpenTransactions(ctx context.Context, age time.Duration, limit int) ([]inspect.Holder, error) {
-	return inspection.OpenTransactions(i.on, age, limit, func() ([]inspect.Holder, error) {
-		found, err := i.list(ctx, i.on.DB, openTransactions, i.on.Table, fmt.Sprintf("%d microseconds", age.Microseconds()), strconv.Itoa(limit))
+	return inspection.OpenTransactions(i.on.classify, age, limit, func() ([]inspect.Holder, error) {
+		found, err := i.list(ctx, i.on.db, openTransactions, i.table, fmt.Sprintf("%d microseconds", age.Microseconds()), strconv.Itoa(limit))
 		if err != nil || len(found) > 0 {
 			return found, err
 		}
 		var all bool
-		if err := i.on.DB.GetContext(ctx, &all, seesOthers); err != nil || !all {
+		if err := i.on.db.GetContext(ctx, &all, seesOthers); err != nil || !all {
 			return nil, err
 		}
 		return []inspect.Holder{}, nil
@@ -124,7 +139,7 @@ func (i *Inspector) list(ctx context.Context, q sqlx.QueryerContext, query strin
 	}
 	var found []inspect.Holder
 	for _, r := range rows {
-		if i.on.Settles != "" && strings.HasPrefix(r.Statement, i.on.Settles) {
+		if strings.HasPrefix(r.Statement, settles) {
 			continue
 		}
 		if r.WaitsFor != "" {

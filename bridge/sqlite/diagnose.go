@@ -40,8 +40,8 @@ func (i *Inspector) Diagnose(ctx context.Context) ([]inspect.Finding, error) {
 		File        sql.NullString
 		Rows        int64 `db:"row_count"`
 	}
-	if err := i.on.DB.GetContext(ctx, &p, pragmas); err != nil {
-		return d, fmt.Errorf("diagnose: %w", i.on.Classify(err))
+	if err := i.db.GetContext(ctx, &p, pragmas); err != nil {
+		return d, fmt.Errorf("diagnose: %w", classify(err))
 	}
 	d.OK(inspection.CheckVersion, "%s", p.Version) // a release that is too old could not have read the tables
 	d.Expect("journal", p.Journal == "wal", "wal", inspect.Error, "journal_mode is "+p.Journal+": readers and writers wait for each other",
@@ -64,7 +64,7 @@ func (i *Inspector) Diagnose(ctx context.Context) ([]inspect.Finding, error) {
 	}
 	d.OK(inspection.CheckWatch, "SQLite does not show them: one process holds the file's lock")
 	d.OK(inspection.CheckRows, "%d", p.Rows)
-	d.Clock(ctx, i.on.DB, `SELECT CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)`)
+	d.Clock(ctx, i.db, `SELECT CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)`)
 	d.Backlog(ctx, i.ledger, i)
 	return d, ctx.Err()
 }

@@ -4,18 +4,18 @@ import (
 	"context"
 
 	"github.com/google/uuid"
+	"github.com/jmoiron/sqlx"
 
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/internal/inspection"
-	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
 // An Inspector inspects a ledger. It implements inspect.Diagnoser, inspect.CarriedReader and
 // inspect.Advancer.
 type Inspector struct {
 	ledger driver.Ledger // the inspected ledger
-	on     portable.Watched
+	db     *sqlx.DB
 }
 
 var (
@@ -26,13 +26,13 @@ var (
 
 // Inspect returns the inspector of a ledger.
 func Inspect(ledger *Ledger) *Inspector {
-	return &Inspector{ledger, portable.WatchedOf(&ledger.Ledger)}
+	return &Inspector{ledger, ledger.db}
 }
 
 // InspectOwnTable returns the inspector of a ledger on a table of the application's own. Its
 // Diagnose leaves out carried messages and orphans: there are none.
 func InspectOwnTable(ledger *OwnLedger) *Inspector {
-	return &Inspector{ledger, portable.WatchedOf(ledger.Ledger)}
+	return &Inspector{ledger, sqlx.NewDb(ledger.DB(), "sqlite")}
 }
 
 // CountCarried reads the index on the stage time, up to limit rows.
@@ -67,7 +67,7 @@ func (i *Inspector) CarriedRow(ctx context.Context, id uuid.UUID) (*inspect.Carr
 
 func (i *Inspector) carried() inspection.Carried {
 	return inspection.Carried{
-		Ledger: i.ledger, Watched: i.on, Count: countCarried, Rows: carriedRows, Row: carriedRow,
+		Ledger: i.ledger, DB: i.db, Classify: classify, Count: countCarried, Rows: carriedRows, Row: carriedRow,
 		CountWaiting: countDelayed, Waiting: delayedRows, MakeDue: advance,
 		ID: func(id uuid.UUID) any { return id.String() },
 	}

@@ -165,7 +165,7 @@ func (l *Ledger) withBriefWait(ctx context.Context, write func(conn *sqlx.Conn) 
 // check reports whether the file can be written: a read-only file refuses the write of a settle,
 // also while another connection writes.
 func (l *Ledger) check(ctx context.Context) error {
-	_, _, err := l.settle(ctx, uuid.New(), time.Millisecond, nil)
+	_, _, err := l.settle(ctx, uuid.New(), time.Millisecond)
 	return err
 }
 

@@ -33,9 +33,7 @@ func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*OwnLed
 		return nil, fmt.Errorf("open own table: %w", err)
 	}
 	l := &Ledger{db: proof.db, committed: fmt.Sprintf(committed, table, column)}
-	verbs := l.verbs()
-	verbs.Table = table
-	l.Ledger = portable.With(&proof.Ledger, verbs)
+	l.Ledger = portable.With(&proof.Ledger, l.verbs())
 	rows := fmt.Sprintf(rows, table, column)
 	return &OwnLedger{portable.NewOwnLedger(&l.Ledger, table, column, proof, portable.OwnVerbs{
 		Canary: own.Canary,

@@ -20,7 +20,7 @@ const slice = 100 * time.Millisecond
 // settle waits until no other connection writes to the file, then writes, reads the row, and rolls
 // back: this leaves no trace in the file. Any writer makes it wait, not only the one that recorded
 // the ID. At the end of wait, which may be 100 ms late, the outcome is StillOpen.
-func (l *Ledger) settle(ctx context.Context, id uuid.UUID, wait time.Duration, _ func(sqlx.QueryerContext) error) (outcome driver.Outcome, from driver.Instance, err error) {
+func (l *Ledger) settle(ctx context.Context, id uuid.UUID, wait time.Duration) (outcome driver.Outcome, from driver.Instance, err error) {
 	err = portable.OnConnection(ctx, l.db, func(conn *sqlx.Conn) (err error) {
 		outcome, from, err = l.settleOn(ctx, conn, id, wait)
 		return err

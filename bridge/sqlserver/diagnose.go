@@ -66,11 +66,11 @@ func (i *Inspector) Diagnose(ctx context.Context) ([]inspect.Finding, error) {
 	d.Ledger(ctx, i.ledger)
 	for _, part := range []func(context.Context) error{d.server, d.rights, d.oldest} {
 		if err := try(ctx, part); err != nil {
-			return d.Findings, fmt.Errorf("diagnose: %w", i.on.Classify(err))
+			return d.Findings, fmt.Errorf("diagnose: %w", i.classify(err))
 		}
 	}
 	err := try(ctx, func(ctx context.Context) error {
-		d.Clock(ctx, i.on.DB, clock)
+		d.Clock(ctx, i.on.db, clock)
 		return ctx.Err()
 	})
 	d.Backlog(ctx, i.ledger, i)
@@ -101,12 +101,12 @@ type properties struct {
 
 func (d *diagnosis) server(ctx context.Context) error {
 	var p properties
-	if err := d.on.DB.GetContext(ctx, &p, d.on.Schema.In(serverState), d.on.Table); err != nil {
+	if err := d.on.db.GetContext(ctx, &p, d.on.schema.In(serverState), d.table()); err != nil {
 		return err
 	}
 	peersAt, peersErr := 0, error(nil)
 	if p.Published {
-		peersErr = d.on.DB.GetContext(ctx, &peersAt, peers, d.on.Table)
+		peersErr = d.on.db.GetContext(ctx, &peersAt, peers, d.table())
 	}
 	d.azure, d.babelfish = p.Edition == azureDatabase, p.Babelfish
 	if err := p.check(); err != nil {
@@ -187,10 +187,10 @@ func (d *diagnosis) locking(p properties) {
 	d.OK("optimized locking", "%s", map[bool]string{true: "on", false: "off"}[p.Optimized])
 	d.Expect("lock escalation", p.Escalation == "DISABLE", "disabled", inspect.Warning,
 		fmt.Sprintf("set to %q: after a transaction with thousands of rows, messages wait for it one by one", p.Escalation),
-		"ALTER TABLE "+d.on.Table+" SET (LOCK_ESCALATION = DISABLE)")
+		"ALTER TABLE "+d.table()+" SET (LOCK_ESCALATION = DISABLE)")
 	d.Expect("page locks", p.PageLocks == 0, "none; maintenance must rebuild the indexes or leave them out: an index without page locks cannot be reorganized", inspect.Warning,
 		fmt.Sprintf("allowed by %d indexes: the non-waiting lookup does not skip them", p.PageLocks),
-		"ALTER INDEX ALL ON "+d.on.Table+" SET (ALLOW_PAGE_LOCKS = OFF)")
+		"ALTER INDEX ALL ON "+d.table()+" SET (ALLOW_PAGE_LOCKS = OFF)")
 }
 
 func (d *diagnosis) rights(ctx context.Context) error {
@@ -208,11 +208,11 @@ func (d *diagnosis) rights(ctx context.Context) error {
 		parts = []part{{check: inspection.CheckRights, values: ownTableNeeds, level: inspect.Error}}
 	}
 	var name string
-	if err := d.on.DB.GetContext(ctx, &name, login); err != nil {
+	if err := d.on.db.GetContext(ctx, &name, login); err != nil {
 		return err
 	}
 	for i := range parts {
-		if err := d.on.DB.SelectContext(ctx, &parts[i].missing, d.on.Schema.In(fmt.Sprintf(rights, parts[i].values))); err != nil {
+		if err := d.on.db.SelectContext(ctx, &parts[i].missing, d.on.schema.In(fmt.Sprintf(rights, parts[i].values))); err != nil {
 			return err
 		}
 	}
@@ -226,7 +226,7 @@ func (d *diagnosis) rights(ctx context.Context) error {
 // these differ between versions and, on Azure, between service tiers.
 func (d *diagnosis) oldest(ctx context.Context) error {
 	const among = "the transactions that hold a lock to change the table"
-	found, err := d.list(ctx, d.on.DB, openTransactions, d.on.Table, int64(0), int64(1))
+	found, err := d.list(ctx, d.on.db, openTransactions, d.table(), int64(0), int64(1))
 	if err == nil {
 		err = d.seesSessions(ctx)
 	}
@@ -256,10 +256,10 @@ func (d *diagnosis) oldest(ctx context.Context) error {
 
 // seesSessions returns errUnseen unless one of the pool's sessions sees another.
 func (d *diagnosis) seesSessions(ctx context.Context) error {
-	if err := inspection.CheckPool(d.on.DB); err != nil {
+	if err := inspection.CheckPool(d.on.db); err != nil {
 		return nil // Ledger has reported it
 	}
-	other, err := d.on.DB.Connx(ctx)
+	other, err := d.on.db.Connx(ctx)
 	if err != nil {
 		return err
 	}
@@ -268,7 +268,7 @@ func (d *diagnosis) seesSessions(ctx context.Context) error {
 	if err := other.GetContext(ctx, &session, `SELECT @@SPID`); err != nil {
 		return err
 	}
-	if err := d.on.DB.GetContext(ctx, &seen, sessionSeen, session); err != nil {
+	if err := d.on.db.GetContext(ctx, &seen, sessionSeen, session); err != nil {
 		return err
 	}
 	if seen == 0 {

@@ -61,7 +61,7 @@ WHERE l.id = CAST(@p1 AS uniqueidentifier) AND l.stage_at <= l.recorded_at AND l
 // inspect.CarriedReader and inspect.Advancer.
 type Inspector struct {
 	ledger driver.Ledger // the inspected ledger
-	on     portable.Watched
+	on     *Ledger       // reads its table
 }
 
 var (
@@ -73,13 +73,13 @@ var (
 
 // Inspect returns the inspector of a ledger.
 func Inspect(ledger *Ledger) *Inspector {
-	return &Inspector{ledger, portable.WatchedOf(&ledger.Ledger)}
+	return &Inspector{ledger, ledger}
 }
 
 // InspectOwnTable returns the inspector of a ledger on a table of the application's own. Its
 // Diagnose leaves out carried messages and orphans: there are none.
 func InspectOwnTable(ledger *OwnLedger) *Inspector {
-	return &Inspector{ledger, portable.WatchedOf(ledger.Ledger)}
+	return &Inspector{ledger, ledger.reads}
 }
 
 // CountCarried reads the index on the stage time, up to limit rows.
@@ -112,22 +112,29 @@ func (i *Inspector) CarriedRow(ctx context.Context, id uuid.UUID) (*inspect.Carr
 	return i.carried().CarriedRow(ctx, id)
 }
 
+func (i *Inspector) classify(err error) error {
+	return classify(i.on.schema, err, i.on.rightsTo(portable.Settling))
+}
+
+// table returns the table of the IDs, as written in a statement.
+func (i *Inspector) table() string { return i.on.schema.In(i.on.table) }
+
 func (i *Inspector) carried() inspection.Carried {
 	read := func(statement string) string {
-		if i.on.Versions() {
+		if i.on.versioned.Load() {
 			return strings.Replace(statement, "$past, ", "", 1)
 		}
 		return strings.Replace(statement, "$past", "READCOMMITTEDLOCK, READPAST, ROWLOCK", 1)
 	}
 	return inspection.Carried{
-		Ledger: i.ledger, Watched: i.on, Count: read(countCarried), Rows: read(carriedRows), Row: read(carriedRow),
+		Ledger: i.ledger, DB: i.on.db, Schema: i.on.schema, Classify: i.classify, Count: read(countCarried), Rows: read(carriedRows), Row: read(carriedRow),
 		CountWaiting: read(countDelayed), Waiting: read(delayedRows), MakeDue: advance,
 		ID: func(id uuid.UUID) any { return id.String() },
 		Ask: func(ctx context.Context, ask func(context.Context, sqlx.QueryerContext) error) error {
-			return try(ctx, func(ctx context.Context) error { return ask(ctx, i.on.DB) })
+			return try(ctx, func(ctx context.Context) error { return ask(ctx, i.on.db) })
 		},
 		Change: func(ctx context.Context, change func(context.Context, sqlx.ExecerContext) error) error {
-			return try(ctx, func(ctx context.Context) error { return change(ctx, i.on.DB) })
+			return try(ctx, func(ctx context.Context) error { return change(ctx, i.on.db) })
 		},
 	}
 }

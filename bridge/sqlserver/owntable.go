@@ -15,7 +15,10 @@ import (
 
 // An OwnLedger is a ledger that reads a table of the application's, and does not change it. It
 // implements driver.Ledger.
-type OwnLedger struct{ portable.OwnLedger }
+type OwnLedger struct {
+	portable.OwnLedger
+	reads *Ledger
+}
 
 var _ driver.Ledger = (*OwnLedger)(nil)
 
@@ -48,7 +51,7 @@ func (s Schema) OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTabl
 	read := func(ctx context.Context) error {
 		_, _, err := l.lookUp(ctx, []uuid.UUID{uuid.Nil})
 		if err == nil {
-			_, _, err = l.settle(ctx, uuid.Nil, time.Millisecond, nil)
+			_, _, err = l.settle(ctx, uuid.Nil, time.Millisecond)
 		}
 		return err
 	}
@@ -58,7 +61,7 @@ func (s Schema) OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTabl
 	if err != nil {
 		return nil, fmt.Errorf("open own table: %w", classify(l.schema, err, l.rights))
 	}
-	return &OwnLedger{portable.NewOwnLedger(&l.Ledger, table, column, proof, portable.OwnVerbs{
+	return &OwnLedger{reads: l, OwnLedger: portable.NewOwnLedger(&l.Ledger, table, column, proof, portable.OwnVerbs{
 		Rows: func(ids []uuid.UUID) (string, []any) {
 			text, packed, used := rows.fill(l.schema, ids)
 			return text, []any{packed, used, argument(l.Identity())}

@@ -17,12 +17,11 @@ import (
 
 // settle reads the row of id, and waits for a transaction that has it locked. LOCK_TIMEOUT bounds
 // the wait, in whole milliseconds, and so does a deadline of ctx; both leave the connection usable.
-func (l *Ledger) settle(ctx context.Context, id uuid.UUID, wait time.Duration, began func(sqlx.QueryerContext) error) (driver.Outcome, driver.Instance, error) {
+func (l *Ledger) settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, driver.Instance, error) {
 	milliseconds := portable.Wait(ctx, wait, time.Millisecond) // never 0, which would not wait
 	outcome, from := driver.StillOpen, driver.Instance("")
 	err := try(ctx, func(ctx context.Context) (err error) {
-		byInsert := l.byInsert.Load() != nil
-		if !byInsert && began == nil {
+		if l.byInsert.Load() == nil {
 			outcome, from, err = l.settleBySelect(ctx, l.db, id, milliseconds)
 			return err
 		}
@@ -31,22 +30,21 @@ func (l *Ledger) settle(ctx context.Context, id uuid.UUID, wait time.Duration, b
 			return fmt.Errorf("connect: %w", err)
 		}
 		defer func() { _ = conn.Close() }()
-		if began != nil {
-			if err := began(conn); err != nil {
-				return err
-			}
-		}
-		if byInsert {
-			outcome, from, err = l.settleByInsert(ctx, conn, id, milliseconds)
-		} else {
-			outcome, from, err = l.settleBySelect(ctx, conn, id, milliseconds)
-		}
+		outcome, from, err = l.settleByInsert(ctx, conn, id, milliseconds)
 		return err
 	})
 	if mssql.Number(err) == mssql.LockTimeout {
 		return driver.StillOpen, "", nil
 	}
 	return outcome, from, err
+}
+
+// settleOn is one attempt of settle, on this connection.
+func (l *Ledger) settleOn(ctx context.Context, conn *sqlx.Conn, id uuid.UUID, milliseconds int64) (driver.Outcome, driver.Instance, error) {
+	if l.byInsert.Load() != nil {
+		return l.settleByInsert(ctx, conn, id, milliseconds)
+	}
+	return l.settleBySelect(ctx, conn, id, milliseconds)
 }
 
 func (l *Ledger) settleBySelect(ctx context.Context, q sqlx.QueryerContext, id uuid.UUID, milliseconds int64) (driver.Outcome, driver.Instance, error) {

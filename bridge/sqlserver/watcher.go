@@ -12,9 +12,11 @@ import (
 	"github.com/google/uuid"
 	"github.com/jmoiron/sqlx"
 
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/internal/inspection"
 	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
+	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
 // The views show other sessions only to logins with the right to see them (see the package comment).
@@ -73,11 +75,8 @@ func seen(ctx context.Context, ask func(ctx context.Context) ([]inspect.Holder, 
 
 func (i *Inspector) watch() inspection.Watch {
 	return inspection.Watch{
-		Watched: i.on,
-		Session: func(ctx context.Context, session sqlx.QueryerContext) (number string, err error) {
-			err = sqlx.GetContext(ctx, session, &number, `SELECT @@SPID`)
-			return number, err
-		},
+		DB: i.on.db, Classify: i.classify,
+		Begin: i.begin,
 		Look: func(ctx context.Context, conn *sqlx.Conn, session string) ([]inspect.Holder, error) {
 			number, err := strconv.ParseInt(session, 10, 64)
 			if err != nil {
@@ -91,12 +90,31 @@ func (i *Inspector) watch() inspection.Watch {
 	}
 }
 
+func (i *Inspector) begin(ctx context.Context, id uuid.UUID) (number string, settle func() (driver.Outcome, error), err error) {
+	conn, err := i.on.db.Connx(ctx)
+	if err != nil {
+		return "", nil, fmt.Errorf("connect: %w", err)
+	}
+	if err = conn.GetContext(ctx, &number, `SELECT @@SPID`); err != nil {
+		_ = conn.Close()
+		return "", nil, err
+	}
+	return number, func() (driver.Outcome, error) {
+		defer func() { _ = conn.Close() }()
+		outcome, _, err := i.on.settleOn(ctx, conn, id, portable.Wait(ctx, inspection.WatchWait, time.Millisecond))
+		if mssql.Number(err) == mssql.LockTimeout {
+			err = nil
+		}
+		return outcome, err
+	}, nil
+}
+
 // OpenTransactions lists the transactions that have locked the table to change rows. Ages are in
 // whole seconds. A login that may not see other sessions gets none.
 func (i *Inspector) OpenTransactions(ctx context.Context, age time.Duration, limit int) ([]inspect.Holder, error) {
 	return seen(ctx, func(ctx context.Context) ([]inspect.Holder, error) {
-		return inspection.OpenTransactions(i.on, age, limit, func() ([]inspect.Holder, error) {
-			return i.list(ctx, i.on.DB, openTransactions, i.on.Table, int64((age+time.Second-1)/time.Second), int64(limit))
+		return inspection.OpenTransactions(i.classify, age, limit, func() ([]inspect.Holder, error) {
+			return i.list(ctx, i.on.db, openTransactions, i.table(), int64((age+time.Second-1)/time.Second), int64(limit))
 		})
 	})
 }
@@ -118,11 +136,12 @@ func (i *Inspector) list(ctx context.Context, q sqlx.QueryerContext, query strin
 	if err != nil {
 		return nil, err
 	}
+	settles := i.on.schema.In(settleByInsert)
 	found := make([]inspect.Holder, 0, len(rows))
 	for n, r := range rows {
 		// A session may have several transactions, of MARS. A session that settles by INSERT holds
 		// the row for a moment, and only after all other holders.
-		if n > 0 && r.Session == rows[n-1].Session || i.on.Settles != "" && strings.Contains(r.Statement, i.on.Settles) {
+		if n > 0 && r.Session == rows[n-1].Session || strings.Contains(r.Statement, settles) {
 			continue
 		}
 		h := inspect.Holder{

@@ -11,12 +11,16 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/internal/portable"
+	"github.com/twoqueue/twoqueue/bridge/internal/schema"
 )
 
 // Carried implements inspect.CarriedReader by the statements of a database.
 type Carried struct {
 	Ledger driver.Ledger
-	portable.Watched
+	DB     *sqlx.DB
+	Schema schema.Name
+	// Classify adds the bridge's error, with the remedy, to the database's.
+	Classify func(error) error
 	// Count and CountWaiting return one number, the number of rows, up to their parameter. Rows and
 	// Waiting return at most so many rows, and Row the row whose ID is its parameter, or nothing:
 	// id as text, recorded_ms and stage_ms in milliseconds since 1970, and bytes.

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
-	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -20,9 +18,12 @@ import (
 // A Watch implements Holders of inspect.Watcher: one session settles an ID, another reads from the
 // server which sessions it waits for.
 type Watch struct {
-	portable.Watched
-	// Session returns the server's name of a session that is about to wait.
-	Session func(ctx context.Context, session sqlx.QueryerContext) (string, error)
+	DB *sqlx.DB
+	// Classify adds the bridge's error, with the remedy, to the database's.
+	Classify func(error) error
+	// Begin opens a session, and returns the server's name for it. settle is called once: it settles
+	// id in the session, for WatchWait at most, and closes the session.
+	Begin func(ctx context.Context, id uuid.UUID) (session string, settle func() (driver.Outcome, error), err error)
 	// Look returns, over another connection, the sessions that this session waits for.
 	Look func(ctx context.Context, conn *sqlx.Conn, session string) ([]inspect.Holder, error)
 	// Cancel ends the settle's context once the holders are found, for a driver that does that
@@ -48,12 +49,12 @@ func (w Watch) Holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder, err
 }
 
 // OpenTransactions implements inspect.Watcher by list.
-func OpenTransactions(on portable.Watched, age time.Duration, limit int, list func() ([]inspect.Holder, error)) (found []inspect.Holder, err error) {
+func OpenTransactions(classify func(error) error, age time.Duration, limit int, list func() ([]inspect.Holder, error)) (found []inspect.Holder, err error) {
 	if err = portable.CheckAge(age, limit); err == nil {
 		found, err = list()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("list open transactions: %w", on.Classify(err))
+		return nil, fmt.Errorf("list open transactions: %w", classify(err))
 	}
 	return found, nil
 }
@@ -64,30 +65,23 @@ func (w Watch) holders(ctx context.Context, id uuid.UUID) (holders []inspect.Hol
 	}
 	settling, cancel := context.WithCancel(ctx)
 	defer cancel()
+	session, settle, err := w.Begin(settling, id)
+	if ctx.Err() != nil && err != nil {
+		return nil, context.Cause(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
 	waiting, ended := context.WithCancel(ctx)
-	var session atomic.Pointer[string] // the last session, if a settle is tried again
-	began, result := make(chan struct{}), make(chan error, 1)
-	begin := sync.OnceFunc(func() { close(began) })
+	result := make(chan error, 1)
 	var outcome driver.Outcome
 	go func() {
 		defer ended()
 		var err error
-		outcome, _, err = w.Settle(settling, id, WatchWait, func(waits sqlx.QueryerContext) error {
-			name, err := w.Session(settling, waits)
-			if err == nil {
-				session.Store(&name)
-				begin()
-			}
-			return err
-		})
+		outcome, err = settle()
 		result <- err
 	}()
-	var looked bool
-	select {
-	case <-began:
-		holders, looked, err = w.look(ctx, waiting, &session, cancel)
-	case <-waiting.Done():
-	}
+	holders, looked, err := w.look(ctx, waiting, session, cancel)
 	switch settled := <-result; {
 	case err != nil, len(holders) > 0:
 		return holders, err
@@ -108,7 +102,7 @@ var ErrNotLooked = errors.New("no answer in time to the query for holders")
 
 // look looks until it has found a holder, or until waiting has ended. looked is false if waiting
 // had ended when the first answer came: that answer may be empty for this reason.
-func (w Watch) look(ctx, waiting context.Context, session *atomic.Pointer[string], cancel func()) (holders []inspect.Holder, looked bool, err error) {
+func (w Watch) look(ctx, waiting context.Context, session string, cancel func()) (holders []inspect.Holder, looked bool, err error) {
 	pause := time.NewTimer(w.Pause)
 	defer pause.Stop()
 	select {
@@ -126,7 +120,7 @@ func (w Watch) look(ctx, waiting context.Context, session *atomic.Pointer[string
 	}
 	defer func() { _ = conn.Close() }()
 	for n := time.Duration(1); waiting.Err() == nil; n++ {
-		holders, err = w.Look(ctx, conn, *session.Load())
+		holders, err = w.Look(ctx, conn, session)
 		if err != nil {
 			return nil, true, err
 		}

@@ -14,7 +14,6 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/internal/schema"
 )
 
 // A Ledger is the portable part of a ledger. A database's package embeds it, and gives it its
@@ -32,8 +31,6 @@ type Verbs struct {
 	// Classify adds the bridge's error, with the remedy, to the database's. doing is one of the
 	// constants below.
 	Classify func(err error, doing string) error
-	// Schema is the schema of the bridge's tables, for an inspector.
-	Schema schema.Name
 	// Most is how many IDs one statement takes, at most Chunk.
 	Most int
 	// Tick is the resolution of recorded_at.
@@ -64,17 +61,7 @@ type Verbs struct {
 	// Instance, Committed and Settle do the same as in driver.Ledger.
 	Instance  func(ctx context.Context, tx bridge.Tx) (driver.Instance, error)
 	Committed func(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, driver.Instance, error)
-	// Settle does the same as in driver.Ledger. It calls began, if that is not nil, with its
-	// session before it waits (not on SQLite, which has no sessions).
-	Settle Settle
-	// Table is the table that is read, as written in a statement, for an inspector.
-	Table string
-	// Settles is a fragment that identifies settle statements in the server's session list, for an
-	// inspector; empty if a settle blocks no other transaction.
-	Settles string
-	// Versions reports, for the inspector of SQL Server, whether a plain SELECT reads the rows
-	// committed when it began. It is nil on other databases.
-	Versions func() bool
+	Settle    func(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, driver.Instance, error)
 
 	// Recent does the same as in driver.Ledger.
 	Recent func(ctx context.Context, ids []uuid.UUID, age time.Duration) ([]uuid.UUID, driver.Instance, error)
@@ -102,9 +89,6 @@ type Stage struct {
 	Published bool
 	NotBefore time.Time // whole milliseconds, UTC, 1970 or later
 }
-
-// A Settle waits for the transaction of id.
-type Settle func(ctx context.Context, id uuid.UUID, wait time.Duration, began func(session sqlx.QueryerContext) error) (driver.Outcome, driver.Instance, error)
 
 // The actions that errors name.
 const (
@@ -348,7 +332,7 @@ func (l *Ledger) Instance(ctx context.Context, tx bridge.Tx) (driver.Instance, e
 
 // Settle waits as described in the database's package.
 func (l *Ledger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, driver.Instance, error) {
-	outcome, from, err := l.verbs.Settle(ctx, id, wait, nil)
+	outcome, from, err := l.verbs.Settle(ctx, id, wait)
 	if err != nil {
 		return driver.StillOpen, "", fmt.Errorf("settle %s: %w", id, l.verbs.Classify(err, Settling))
 	}

@@ -86,6 +86,7 @@ func expectRows(ctx context.Context, tx bridge.Tx, identity uuid.UUID, n int, qu
 type OwnLedger struct {
 	*Ledger  // reads the own table
 	identity uuid.UUID
+	table    string        // as written in a statement
 	proof    driver.Ledger // the same statements on bridge_ledger
 	verbs    OwnVerbs
 }
@@ -105,7 +106,7 @@ type OwnVerbs struct {
 // NewOwnLedger returns the ledger on an own table. reads is a ledger that reads the table with
 // these quoted names, proof the ledger on bridge_ledger that waits by the same means.
 func NewOwnLedger(reads *Ledger, table, column string, proof driver.Ledger, verbs OwnVerbs) OwnLedger {
-	return OwnLedger{reads, ownIdentity(reads.identity, table, column), proof, verbs}
+	return OwnLedger{reads, ownIdentity(reads.identity, table, column), table, proof, verbs}
 }
 
 // Identity returns an identity of the table's own (see bridge.OwnTable).
@@ -120,7 +121,7 @@ func (o OwnLedger) Record(ctx context.Context, tx bridge.Tx, entries []driver.En
 	for chunk := range slices.Chunk(ids, cmp.Or(o.verbs.Most, max(1, len(ids)))) {
 		query, args := o.verbs.Rows(chunk)
 		if err := expectRows(ctx, tx, o.Ledger.identity, len(chunk), query, args...); err != nil {
-			return fmt.Errorf("record %d IDs in %s: %w", len(ids), o.Ledger.verbs.Table, o.Ledger.verbs.Classify(err, LookingUp))
+			return fmt.Errorf("record %d IDs in %s: %w", len(ids), o.table, o.Ledger.verbs.Classify(err, LookingUp))
 		}
 	}
 	return nil
@@ -162,12 +163,12 @@ type canaryLedger struct{ OwnLedger }
 func (c canaryLedger) Record(ctx context.Context, tx bridge.Tx, entries []driver.Entry) error {
 	for _, e := range entries {
 		if _, err := tx.Exec(ctx, strings.ReplaceAll(c.verbs.Canary, "$id", "'"+e.ID.String()+"'")); err != nil {
-			return fmt.Errorf("insert a canary into %s: %w", c.Ledger.verbs.Table, err)
+			return fmt.Errorf("insert a canary into %s: %w", c.table, err)
 		}
 	}
 	err := c.OwnLedger.Record(ctx, tx, entries)
 	if errors.Is(err, bridge.ErrNoRow) {
-		return fmt.Errorf("%w: this login does not see its own new row in %s, as under row-level security: hidden rows look rolled back", bridge.ErrProof, c.Ledger.verbs.Table)
+		return fmt.Errorf("%w: this login does not see its own new row in %s, as under row-level security: hidden rows look rolled back", bridge.ErrProof, c.table)
 	}
 	return err
 }

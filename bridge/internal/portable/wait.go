@@ -27,14 +27,19 @@ func Wait(ctx context.Context, wait, unit time.Duration) int64 {
 
 // OnConnection runs fn on one connection. If fn fails, the state of the connection is unknown: it
 // is not used again, and its end is a rollback.
-func OnConnection(ctx context.Context, db *sqlx.DB, fn func(conn *sqlx.Conn) error) error {
+func OnConnection(ctx context.Context, db *sqlx.DB, fn func(conn *sqlx.Conn) error) (err error) {
 	conn, err := db.Connx(ctx)
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
-	defer func() { _ = conn.Close() }()
-	if err = fn(conn); err != nil {
+	defer func() { Release(conn, err) }()
+	return fn(conn)
+}
+
+// Release returns a connection to its pool, or closes it if err is the error of its last user.
+func Release(conn *sqlx.Conn, err error) {
+	if err != nil {
 		_ = conn.Raw(func(any) error { return driver.ErrBadConn })
 	}
-	return err
+	_ = conn.Close()
 }
