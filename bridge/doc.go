@@ -29,6 +29,7 @@
 //     senders in other languages and for tools that read the queues
 //   - [github.com/twoqueue/twoqueue/bridge/driver]: the interfaces that a further database
 //     implements, and [github.com/twoqueue/twoqueue/bridge/ledgertest], the suite that it must pass
+//   - [github.com/twoqueue/twoqueue/bridge/proof]: the proof that a ledger waits
 //   - [github.com/twoqueue/twoqueue/bridge/inspect]: the interfaces for operators' questions to a
 //     database, implemented in each database's package
 //
@@ -143,7 +144,7 @@
 //  4. Forwarded means confirmed and not returned. Until then the row and the staged
 //     message stay. Then they may go, in any order.
 //  5. A verifier proves on the live database that its lookup waits, in every session, before it
-//     judges (driver.Prove). If the proof fails, it judges nothing and reports the reason.
+//     judges (proof.Prove). If the proof fails, it judges nothing and reports the reason.
 //  6. A message is judged only by its own ledger, whose identity it carries. In any other
 //     database its row is missing, which would look like a rollback. A copy of the database, and
 //     an old primary that comes back, have the original's identity, and a pool may open a

@@ -67,7 +67,7 @@
 //
 // A copy of the database, and an old primary that comes back, have the ledger's identity and pass
 // the proof, but a message that was committed on the other server looks rolled back there. So a
-// session believes only the server that its proof covers (driver.Proven), and drops nothing before
+// session believes only the server that its proof covers (proof.Proven), and drops nothing before
 // it has evidence that senders commit on this server. Evidence is a message that the session finds
 // committed, that no verifier has staged again (wire.HeaderRestaged), and whose row was recorded
 // after the session began, by the database's clock. (An own table has no such time. There the
@@ -327,7 +327,7 @@
 // the database'; nor does a failed side job.) The session first acks delivered messages and awaits
 // confirms, for a second at most. All other messages are redelivered. A new session starts with
 // backoff. It drops the pool's broken idle connections, proves again that the database makes a
-// lookup wait (driver.Prove), and connects.
+// lookup wait (proof.Prove), and connects.
 //
 // A pooled database connection that dies while it is idle is replaced without a new session. That
 // is safe because every outcome carries the ledger's identity and names the server that gave it. If

@@ -15,6 +15,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/proof"
 	"github.com/twoqueue/twoqueue/verifier/internal/forward"
 	"github.com/twoqueue/twoqueue/verifier/internal/pipe"
 )
@@ -37,7 +38,7 @@ var errConsumerEnded = fmt.Errorf("%w: consumer ended by the broker", bridge.Err
 // message is redelivered, and a new session is started.
 type session struct {
 	ledger driver.Ledger
-	proven *driver.Proven // gives all outcomes, of the same ledger
+	proven *proof.Proven // gives all outcomes, of the same ledger
 	broker *bridge.Broker
 	opts   Options
 	allow  allowList
@@ -72,7 +73,7 @@ type session struct {
 }
 
 // open connects and declares the queues. The proof has succeeded before.
-func (v *Verifier) open(ctx context.Context, proven *driver.Proven) (_ *session, err error) {
+func (v *Verifier) open(ctx context.Context, proven *proof.Proven) (_ *session, err error) {
 	s := &session{
 		ledger:      v.ledger,
 		proven:      proven,

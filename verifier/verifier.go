@@ -11,6 +11,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/proof"
 	"github.com/twoqueue/twoqueue/verifier/internal/forward"
 	"github.com/twoqueue/twoqueue/verifier/internal/pipe"
 )
@@ -74,7 +75,7 @@ func New(ledger driver.Ledger, broker *bridge.Broker, opts *Options) (*Verifier,
 // hands back the rest, and returns nil, or an error that wraps ErrNotDrained.
 //
 // Run first drops the pool's broken idle connections; after a restart of the database all are
-// broken. Then it proves that the database makes a lookup wait (driver.Prove), declares the queues
+// broken. Then it proves that the database makes a lookup wait (proof.Prove), declares the queues
 // and connects. If one of these steps fails, it returns the error and has judged nothing:
 // bridge.ErrProof, bridge.ErrOtherInstance, bridge.ErrNoSchema, bridge.ErrNotPrimary,
 // bridge.ErrReadOnly, bridge.ErrOtherLedger, bridge.ErrCredentials, bridge.ErrUnavailable or a
@@ -164,7 +165,7 @@ func (v *Verifier) start(ctx context.Context) (*session, error) {
 }
 
 const (
-	// provePatience bounds prove: askPatience, 35 s for driver.Prove, and ledgerTimeout.
+	// provePatience bounds prove: askPatience, 35 s for proof.Prove, and ledgerTimeout.
 	provePatience = 75 * time.Second
 	// proveEnd is how long a proof may continue when the verifier stops: it deletes its canaries.
 	proveEnd = 6 * time.Second
@@ -175,16 +176,16 @@ const (
 
 // prove runs all checks of the database that a session needs before it begins. It returns within
 // provePatience, even if the driver ignores the contexts of its calls.
-func (v *Verifier) prove(ctx context.Context) (*driver.Proven, error) {
+func (v *Verifier) prove(ctx context.Context) (*proof.Proven, error) {
 	waiting, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stop(nil)
 	defer context.AfterFunc(ctx, func() {
 		end := time.AfterFunc(proveEnd, func() { stop(context.Cause(ctx)) })
 		context.AfterFunc(waiting, func() { end.Stop() })
 	})()
-	proven, err := inTime(waiting, v.calls.prove, provePatience, func(context.Context) (*driver.Proven, error) {
+	proven, err := inTime(waiting, v.calls.prove, provePatience, func(context.Context) (*proof.Proven, error) {
 		dropBroken(ctx, v.ledger.DB())
-		proven, err := driver.Prove(ctx, v.ledger)
+		proven, err := proof.Prove(ctx, v.ledger)
 		if err != nil {
 			return nil, err
 		}

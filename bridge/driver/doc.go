@@ -31,9 +31,10 @@
 // Package inspect has the interfaces for operators. The Inspector of each database implements them;
 // the linker leaves it out of a program that does not call Inspect.
 //
-// [Prove] shows on the live database that a ledger waits, and returns it as a [Proven] ledger,
-// which believes outcomes of one [Instance] only. [Begin] begins a transaction even if a pooled
-// connection was lost. Both are the same for all databases.
+// Package proof stands above this one. It shows on the live database that a ledger waits, and
+// returns it as a proof.Proven ledger, which believes outcomes of one [Instance] only. [Begin],
+// which begins a transaction even if a pooled connection was lost, is the same for all databases
+// too.
 //
 // A new database must pass the suites of package ledgertest, which test every promise made
 // here.
@@ -43,7 +44,7 @@
 // A copy of a database, and a primary that comes back after a failover, have the ledger's identity
 // and pass the proof. Two provisions keep their verifiers from dropping messages that were
 // committed elsewhere (rule 6 of package bridge). First, Committed, Settle and Recent return the
-// answering [Instance], in the same statement, and a Proven ledger believes only the instance of
+// answering [Instance], in the same statement, and a proven ledger believes only the instance of
 // its proof. Second, Recent returns the committed rows that were recorded within an age. A verifier
 // drops nothing before it has found a row that is younger than its session and whose message no
 // verifier has staged again.

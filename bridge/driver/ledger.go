@@ -150,15 +150,15 @@ type Ledger interface {
 	// zero time if there was no sweep. Only a primary answers.
 	SweptBefore(ctx context.Context) (time.Time, error)
 
-	// ProofLedger returns the ledger that Prove proves instead of this one, if the table of this
+	// ProofLedger returns the ledger that proof.Prove proves instead of this one, if the table of this
 	// ledger takes no canary. That ledger is in the same database, waits in the same way, and is on
 	// a table of the bridge's own. ProofLedger returns nil if this ledger itself is proven. The
-	// ProofLedger of a ProofLedger is a further ledger on which Prove proves a rollback: its Record
+	// ProofLedger of a ProofLedger is a further ledger on which proof.Prove proves a rollback: its Record
 	// may write canaries that are never committed.
 	ProofLedger() Ledger
 
 	// FallBack makes Settle wait in a second way, for good, if the first fails on this server.
-	// Prove calls it with the error of the failed proof. It returns false if there is no second
+	// proof.Prove calls it with the error of the failed proof. It returns false if there is no second
 	// way, or if it is in use already.
 	FallBack(reason error) bool
 

@@ -12,7 +12,7 @@ type Diagnoser interface {
 	// Diagnose checks the requirements in the comment of package postgres, sqlserver, mysql or
 	// sqlite, each once. A check without a result may be missing. Use the verifier's login:
 	// Diagnose sees only the settings visible to the login, and few of a sender's. It changes
-	// nothing, and reads the whole ledger once. It does not prove that lookups wait: driver.Prove
+	// nothing, and reads the whole ledger once. It does not prove that lookups wait: proof.Prove
 	// does. With an error it returns the findings so far.
 	Diagnose(ctx context.Context) ([]Finding, error)
 }

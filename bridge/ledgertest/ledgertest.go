@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/proof"
 )
 
 // A test checks one promise of X.
@@ -50,7 +50,7 @@ func Run(t *testing.T, h Harness) {
 		{"every outcome names the server, and all connections name the same one", testInstance},
 		{"recent finds committed rows that were recorded within the age, and no others", testRecent},
 		{"the ledger passes the proof", func(t *testing.T, d *database) {
-			_, err := driver.Prove(t.Context(), d.ledger)
+			_, err := proof.Prove(t.Context(), d.ledger)
 			check(t, err, "prove")
 		}},
 	}, []test[*database]{

@@ -14,6 +14,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
+	"github.com/twoqueue/twoqueue/bridge/proof"
 	"github.com/twoqueue/twoqueue/bridge/sqlite"
 )
 
@@ -21,7 +22,7 @@ import (
 func TestAProofEndsWithItsFile(t *testing.T) {
 	file, sender := newLedger(t, "")
 	ledger := openLedger(t, file, "")
-	proven, err := driver.Prove(t.Context(), ledger)
+	proven, err := proof.Prove(t.Context(), ledger)
 	must(t, err)
 	id := newID()
 	_, err = proven.Settle(t.Context(), id, time.Second)
@@ -93,7 +94,7 @@ func TestSettleLeavesTheConnectionAsItWas(t *testing.T) {
 func TestPoolOfOneIsNoProof(t *testing.T) {
 	_, ledger := newLedger(t, "")
 	ledger.DB().SetMaxOpenConns(1)
-	if _, err := driver.Prove(t.Context(), ledger); err == nil || errors.Is(err, bridge.ErrProof) || !strings.Contains(err.Error(), "pool allows 1 connection") {
+	if _, err := proof.Prove(t.Context(), ledger); err == nil || errors.Is(err, bridge.ErrProof) || !strings.Contains(err.Error(), "pool allows 1 connection") {
 		t.Errorf("the proof says %v", err)
 	}
 }

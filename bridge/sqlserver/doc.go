@@ -81,7 +81,7 @@
 // # Where hints are ignored
 //
 // A server that speaks TDS but ignores lock hints, as Babelfish does, fails the proof that every
-// verifier makes before it judges. Then driver.Prove makes the ledger fall back, for good, to an
+// verifier makes before it judges. Then proof.Prove makes the ledger fall back, for good, to an
 // INSERT of the same ID that is rolled back. This waits on every server with unique keys, and fails
 // with 2627 after a commit. Prove proves this way too, and refuses the ledger if that fails as
 // well. A verifier logs the choice. A Claim, a Touch, a Sweep or a Forget that meets a locked row

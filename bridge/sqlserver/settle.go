@@ -108,7 +108,7 @@ func nameInstance(ctx context.Context, tx bridge.Tx) (driver.Instance, error) {
 }
 
 // FallBack makes Settle wait by an INSERT of the same ID instead of a SELECT, for good.
-// driver.Prove calls it if the SELECT fails the proof. It returns false if Settle already did so.
+// proof.Prove calls it if the SELECT fails the proof. It returns false if Settle already did so.
 func (l *Ledger) FallBack(reason error) bool {
 	return l.byInsert.CompareAndSwap(nil, &reason)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
+	"github.com/twoqueue/twoqueue/bridge/proof"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
 	"github.com/twoqueue/twoqueue/cmd/internal/transit"
 )
@@ -75,7 +76,7 @@ func (g *group) refused(check string, db *database.Database, part migrate.Part, 
 func prove(ctx context.Context, g *group, ledger driver.Ledger) {
 	const check = "proof"
 	start := time.Now()
-	_, err := driver.Prove(ctx, ledger)
+	_, err := proof.Prove(ctx, ledger)
 	switch {
 	case err == nil:
 		g.ok(check, "the lookup waits for open transactions and reports their outcome (proven in %v)", time.Since(start).Round(time.Millisecond))

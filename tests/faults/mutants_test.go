@@ -259,8 +259,8 @@ var mutants = []mutant{
 		test: "TestVerifierRefusesALedgerThatFailsTheProof",
 		says: "a session has started",
 		edits: []edit{
-			{"bridge/driver/proof.go", `err := proveRollback(ctx, p); err != nil {`, `err := proveRollback(ctx, p); err != nil && !mutant("no proof") {`},
-			{"bridge/driver/proof.go", `err := proveCommit(ctx, p); err != nil {`, `err := proveCommit(ctx, p); err != nil && !mutant("no proof") {`},
+			{"bridge/proof/proof.go", `err := proveRollback(ctx, p); err != nil {`, `err := proveRollback(ctx, p); err != nil && !mutant("no proof") {`},
+			{"bridge/proof/proof.go", `err := proveCommit(ctx, p); err != nil {`, `err := proveCommit(ctx, p); err != nil && !mutant("no proof") {`},
 		},
 	},
 	{
@@ -268,8 +268,8 @@ var mutants = []mutant{
 		pkg:  "verifier",
 		test: "TestVerifierRefusesALedgerThatFailsTheProof",
 		says: "a session has started",
-		edits: []edit{{"bridge/driver/proof.go", `		if outcome != StillOpen {
-`, `		if outcome != StillOpen && !mutant("a proof that believes any outcome of an open transaction") {
+		edits: []edit{{"bridge/proof/proof.go", `		if outcome != driver.StillOpen {
+`, `		if outcome != driver.StillOpen && !mutant("a proof that believes any outcome of an open transaction") {
 `}},
 	},
 	{
@@ -277,7 +277,7 @@ var mutants = []mutant{
 		pkg:  "verifier",
 		test: "TestTheProofChecksTheOutcomeOfASettleThatHasWaited",
 		says: "the proof says <nil>",
-		edits: []edit{{"bridge/driver/proof.go", `	endErr := end()
+		edits: []edit{{"bridge/proof/proof.go", `	endErr := end()
 	err := <-settled
 `, `	endErr := end()
 	err := <-settled
@@ -292,7 +292,7 @@ var mutants = []mutant{
 		pkg:  "verifier",
 		test: "TestAnOutcomeOfAnotherServerIsNotBelieved",
 		says: "messages of open transactions are dropped|committed messages are dropped",
-		edits: []edit{{"bridge/driver/proof.go", `	if from != p.instance {
+		edits: []edit{{"bridge/proof/proof.go", `	if from != p.instance {
 `, `	if from != p.instance && !mutant("believe any server that answers") {
 `}},
 	},

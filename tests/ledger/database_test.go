@@ -14,6 +14,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
+	"github.com/twoqueue/twoqueue/bridge/proof"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
@@ -145,7 +146,7 @@ func must(t testing.TB, err error) {
 func newID() uuid.UUID { return uuid.Must(uuid.NewV7()) }
 
 func prove(t *testing.T, ledger driver.Ledger) error {
-	_, err := driver.Prove(t.Context(), ledger)
+	_, err := proof.Prove(t.Context(), ledger)
 	return err
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/mysql"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
+	"github.com/twoqueue/twoqueue/bridge/proof"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
@@ -47,7 +48,7 @@ func TestAProofEndsWithARestartOfItsMariaDB(t *testing.T) {
 
 func expectOtherInstance(t *testing.T, ledger driver.Ledger, restart func()) {
 	t.Helper()
-	proven, err := driver.Prove(t.Context(), ledger)
+	proven, err := proof.Prove(t.Context(), ledger)
 	must(t, err)
 	ids := []uuid.UUID{newID()}
 	_, err = proven.Committed(t.Context(), ids)
@@ -60,7 +61,7 @@ func expectOtherInstance(t *testing.T, ledger driver.Ledger, restart func()) {
 		}
 		return errors.Is(err, bridge.ErrOtherInstance) // otherwise a broken connection
 	})
-	again, err := driver.Prove(t.Context(), ledger)
+	again, err := proof.Prove(t.Context(), ledger)
 	must(t, err)
 	_, err = again.Settle(t.Context(), ids[0], 0)
 	must(t, err)

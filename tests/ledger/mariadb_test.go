@@ -17,6 +17,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/mysql"
+	"github.com/twoqueue/twoqueue/bridge/proof"
 	"github.com/twoqueue/twoqueue/compose/servers"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
@@ -59,7 +60,7 @@ func testMariaDBAnyConnection(t *testing.T) {
 			db := connectMariaDB(t, config)
 			ledger, err := mysql.Open(t.Context(), db)
 			must(t, err)
-			if _, err := driver.Prove(t.Context(), ledger); !errors.Is(err, c.want) {
+			if _, err := proof.Prove(t.Context(), ledger); !errors.Is(err, c.want) {
 				t.Fatalf("the proof says %v, must say %v", err, c.want)
 			}
 			if c.want != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/ledgertest"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
+	"github.com/twoqueue/twoqueue/bridge/proof"
 	"github.com/twoqueue/twoqueue/compose/servers"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
@@ -140,7 +141,7 @@ func TestPostgresRoleDefaults(t *testing.T) {
 			prove := func() error {
 				ledger, err := postgres.Open(t.Context(), db)
 				if err == nil {
-					_, err = driver.Prove(t.Context(), ledger)
+					_, err = proof.Prove(t.Context(), ledger)
 				}
 				return err
 			}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/proof"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
@@ -123,9 +124,9 @@ func TestABrokenLedgerFailsTheProof(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			ledger.Ledger = good
-			_, err := driver.Prove(t.Context(), ledger)
+			_, err := proof.Prove(t.Context(), ledger)
 			for tries := 1; tries < 3 && errors.Is(err, context.DeadlineExceeded); tries++ { // a slow machine
-				_, err = driver.Prove(t.Context(), ledger)
+				_, err = proof.Prove(t.Context(), ledger)
 			}
 			if !errors.Is(err, bridge.ErrProof) {
 				t.Fatalf("the proof says %v, must say %v", err, bridge.ErrProof)
@@ -141,7 +142,7 @@ func TestAProofThatCannotDeleteLeavesNoRow(t *testing.T) {
 	_, db := migrated(t)
 	good, noRight := openLedger(t, db), errors.New("no right to delete")
 	ledger := broken{Ledger: good, forget: func(context.Context, []uuid.UUID) ([]uuid.UUID, error) { return nil, noRight }}
-	if _, err := driver.Prove(t.Context(), ledger); !errors.Is(err, noRight) {
+	if _, err := proof.Prove(t.Context(), ledger); !errors.Is(err, noRight) {
 		t.Errorf("the proof says %v, must say %v", err, noRight)
 	}
 	var rows int
@@ -190,7 +191,7 @@ func TestAProofThatIsLateNamesCauses(t *testing.T) {
 	must(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	_, err = driver.Prove(ctx, ledger)
+	_, err = proof.Prove(ctx, ledger)
 	for _, cause := range []string{"lock on the table", "synchronous standby"} {
 		if err == nil || !strings.Contains(err.Error(), cause) || errors.Is(err, bridge.ErrProof) {
 			t.Errorf("the error does not name %s: %v", cause, err)

@@ -11,6 +11,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
+	"github.com/twoqueue/twoqueue/bridge/proof"
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/tds"
@@ -144,7 +145,7 @@ func awaitWaiting(t *testing.T, db *sql.DB) {
 }
 
 func prove(t *testing.T, ledger driver.Ledger) error {
-	_, err := driver.Prove(t.Context(), ledger)
+	_, err := proof.Prove(t.Context(), ledger)
 	return err
 }
 

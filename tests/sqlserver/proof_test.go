@@ -10,6 +10,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/proof"
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/tds"
@@ -54,7 +55,7 @@ func TestTheProofRefusesALedgerWhereNothingWaits(t *testing.T) {
 				_, ledger = onStandIn(t, &c.options)
 			}
 			for range 2 {
-				if _, err := driver.Prove(t.Context(), ledger); !errors.Is(err, bridge.ErrProof) {
+				if _, err := proof.Prove(t.Context(), ledger); !errors.Is(err, bridge.ErrProof) {
 					t.Errorf("prove: %v, must be %v", err, bridge.ErrProof)
 				}
 			}
@@ -68,12 +69,12 @@ func TestTheProofRefusesALedgerWhereNothingWaits(t *testing.T) {
 // It is undocumented that READPAST skips a row that only its transaction's ID protects.
 func TestAnOpenRowHidesNoOtherWithOptimizedLocking(t *testing.T) {
 	server := servertest.SQLServerStandIn(t, &tds.Options{OptimizedLocking: true})
-	for snapshot, proof := range map[bool]error{true: nil, false: bridge.ErrProof} {
+	for snapshot, want := range map[bool]error{true: nil, false: bridge.ErrProof} {
 		ledger := open(t, connect(t, newDatabase(t, server.URL("master"), snapshot)))
-		if _, err := driver.Prove(t.Context(), ledger); !errors.Is(err, proof) {
-			t.Errorf("READ_COMMITTED_SNAPSHOT %t: the proof says %v, must say %v", snapshot, err, proof)
+		if _, err := proof.Prove(t.Context(), ledger); !errors.Is(err, want) {
+			t.Errorf("READ_COMMITTED_SNAPSHOT %t: the proof says %v, must say %v", snapshot, err, want)
 		}
-		if proof != nil {
+		if want != nil {
 			continue
 		}
 		held, done := newID(), newID()
@@ -147,7 +148,7 @@ func TestASecondarySettlesNothing(t *testing.T) {
 	if err := ledger.Check(t.Context()); !errors.Is(err, bridge.ErrNotPrimary) {
 		t.Errorf("check: %v, must be %v", err, bridge.ErrNotPrimary)
 	}
-	if _, err := driver.Prove(t.Context(), ledger); !errors.Is(err, bridge.ErrNotPrimary) || errors.Is(err, bridge.ErrProof) {
+	if _, err := proof.Prove(t.Context(), ledger); !errors.Is(err, bridge.ErrNotPrimary) || errors.Is(err, bridge.ErrProof) {
 		t.Errorf("prove: %v, must be %v", err, bridge.ErrNotPrimary)
 	}
 	tx := begin(t, ledger.DB(), nil)
@@ -168,7 +169,7 @@ func TestAProofEndsWithARestart(t *testing.T) {
 	for name, options := range map[string]*tds.Options{"by SELECT": nil, "by INSERT": {IgnoreHints: true}} {
 		t.Run(name, func(t *testing.T) {
 			server, ledger := onStandIn(t, options)
-			proven, err := driver.Prove(t.Context(), ledger)
+			proven, err := proof.Prove(t.Context(), ledger)
 			must(t, err)
 			id := newID()
 			tx := recorded(t, ledger, id)

@@ -11,6 +11,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
+	"github.com/twoqueue/twoqueue/bridge/proof"
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
@@ -107,8 +108,8 @@ func TestAnErrorNamesTheMissingRight(t *testing.T) {
 				err = c.do(t, ledger)
 			}
 			if c.judge {
-				if _, proof := driver.Prove(t.Context(), ledger); proof == nil || errors.Is(proof, bridge.ErrProof) {
-					t.Errorf("prove: %v", proof)
+				if _, err := proof.Prove(t.Context(), ledger); err == nil || errors.Is(err, bridge.ErrProof) {
+					t.Errorf("prove: %v", err)
 				}
 			}
 			verb, table, _ := strings.Cut(c.right, " ON ")

@@ -15,6 +15,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/proof"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
@@ -92,11 +93,11 @@ func TestTheProofChecksTheOutcomeOfASettleThatHasWaited(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	for range 5 { // the result must not depend on timing
-		if _, err := driver.Prove(t.Context(), staleLedger{s.Ledger}); !errors.Is(err, bridge.ErrProof) {
+		if _, err := proof.Prove(t.Context(), staleLedger{s.Ledger}); !errors.Is(err, bridge.ErrProof) {
 			t.Errorf("the proof says %v", err)
 		}
 	}
-	if _, err := driver.Prove(t.Context(), s.Ledger); err != nil {
+	if _, err := proof.Prove(t.Context(), s.Ledger); err != nil {
 		t.Error(err)
 	}
 }

@@ -67,7 +67,7 @@ SELECT TOP (%d) 0x6F757273, CAST(NEWID() AS varbinary(16)), 'ready', '', 0, 0, 9
 			return "", err
 		}
 	}
-	for _, again := range []func(context.Context, *world) (string, error){besideOpen, settleWaits, proof, carried, delayed, inboxSeeks, twoTakersOf("many")} {
+	for _, again := range []func(context.Context, *world) (string, error){besideOpen, settleWaits, prove, carried, delayed, inboxSeeks, twoTakersOf("many")} {
 		if _, err := again(ctx, w); err != nil {
 			return "", err
 		}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/proof"
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
 )
 
@@ -67,7 +68,7 @@ var questions = []question{
 	{text: "Does a settle that has begun to wait wake when that transaction commits?", want: "committed",
 		ask: settleWakes},
 	{text: "Does the whole proof hold?", want: "yes",
-		ask: proof},
+		ask: prove},
 	{text: "Is 0x6B00 a duplicate of 0x6B in a key of varbinary?", want: "2627",
 		ask: padding},
 	{text: "Are the bytes that a statement cuts out of a longer parameter stored exactly?", want: "yes",
@@ -177,8 +178,8 @@ func stored(id uuid.UUID) []byte {
 	return value.([]byte)
 }
 
-func proof(ctx context.Context, w *world) (string, error) {
-	if _, err := driver.Prove(ctx, w.ledger); err != nil {
+func prove(ctx context.Context, w *world) (string, error) {
+	if _, err := proof.Prove(ctx, w.ledger); err != nil {
 		return err.Error(), nil
 	}
 	return "yes", nil

@@ -1,4 +1,7 @@
-package driver
+// Package proof shows on a live database that the lookups of a ledger wait for open transactions
+// (rule 5 of package bridge). A verifier judges by a Proven ledger only. The proof uses the
+// interfaces of package driver, and is the same for all databases.
+package proof
 
 import (
 	"context"
@@ -10,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 // proofWait is how long the proof lets a settle wait for the open canary: long enough to show that
@@ -46,12 +50,12 @@ const forgetPatience = 5 * time.Second
 // database or an old primary to which the pool has opened a connection, it returns an error that
 // wraps bridge.ErrOtherInstance and names both.
 type Proven struct {
-	ledger   Ledger
-	instance Instance
+	ledger   driver.Ledger
+	instance driver.Instance
 }
 
 // Instance returns the instance of the proof.
-func (p *Proven) Instance() Instance { return p.instance }
+func (p *Proven) Instance() driver.Instance { return p.instance }
 
 // Committed calls Ledger.Committed, and checks the answering instance.
 func (p *Proven) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
@@ -66,13 +70,13 @@ func (p *Proven) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, e
 }
 
 // Settle calls Ledger.Settle, and checks the answering instance.
-func (p *Proven) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (Outcome, error) {
+func (p *Proven) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, error) {
 	outcome, from, err := p.ledger.Settle(ctx, id, wait)
-	if err == nil && outcome != StillOpen {
+	if err == nil && outcome != driver.StillOpen {
 		err = p.expect(from)
 	}
 	if err != nil {
-		return StillOpen, err
+		return driver.StillOpen, err
 	}
 	return outcome, nil
 }
@@ -90,7 +94,7 @@ func (p *Proven) Recent(ctx context.Context, ids []uuid.UUID, age time.Duration)
 }
 
 // expect returns an error if an outcome came from another instance.
-func (p *Proven) expect(from Instance) error {
+func (p *Proven) expect(from driver.Instance) error {
 	if from != p.instance {
 		return fmt.Errorf("%w: the proof covers %s, the answer came from %s", bridge.ErrOtherInstance, p.instance, from)
 	}
@@ -112,7 +116,7 @@ func (p *Proven) expect(from Instance) error {
 //
 // After bridge.ErrProof Prove calls FallBack, and proves once more if the ledger has a second way
 // to wait.
-func Prove(ctx context.Context, ledger Ledger) (*Proven, error) {
+func Prove(ctx context.Context, ledger driver.Ledger) (*Proven, error) {
 	ctx, cancel := context.WithTimeout(ctx, proofPatience)
 	defer cancel()
 	for pause := proofPause; ; pause *= 2 {
@@ -141,14 +145,14 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-func prove(ctx context.Context, ledger Ledger) (Instance, error) {
+func prove(ctx context.Context, ledger driver.Ledger) (driver.Instance, error) {
 	if ledger.DB().Stats().MaxOpenConnections == 1 {
 		return "", errors.New("prove the ledger: pool allows 1 connection, needs at least 2")
 	}
 	if err := ledger.Check(ctx); err != nil {
 		return "", err
 	}
-	var beside Ledger
+	var beside driver.Ledger
 	if other := ledger.ProofLedger(); other != nil {
 		ledger, beside = other, other.ProofLedger()
 	}
@@ -175,7 +179,7 @@ func proveRollback(ctx context.Context, p *Proven) error {
 		if err != nil {
 			return fmt.Errorf("settle the canary: %w", err)
 		}
-		if outcome != StillOpen {
+		if outcome != driver.StillOpen {
 			return fmt.Errorf("%w: the lookup returned %q while the transaction was open", bridge.ErrProof, outcome)
 		}
 		if waited := time.Since(start); waited < proofWait/2 {
@@ -184,7 +188,7 @@ func proveRollback(ctx context.Context, p *Proven) error {
 		if err := expectCommitted(ctx, p, canary, false, "while its transaction was open"); err != nil {
 			return err
 		}
-		if err := endWhileSettling(ctx, p, canary, RolledBack, func() error { return end(false) }); err != nil {
+		if err := endWhileSettling(ctx, p, canary, driver.RolledBack, func() error { return end(false) }); err != nil {
 			return err
 		}
 		return expectCommitted(ctx, p, canary, false, "after its rollback")
@@ -211,7 +215,7 @@ func proveCommit(ctx context.Context, p *Proven) (err error) {
 		}
 	}()
 	return withOpenCanary(ctx, p, canary, func(ctx context.Context, end func(commit bool) error) error {
-		if err := endWhileSettling(ctx, p, canary, Committed, func() error { return end(true) }); err != nil {
+		if err := endWhileSettling(ctx, p, canary, driver.Committed, func() error { return end(true) }); err != nil {
 			return err
 		}
 		if err := expectCommitted(ctx, p, canary, true, "after its commit"); err != nil {
@@ -226,7 +230,7 @@ func proveCommit(ctx context.Context, p *Proven) (err error) {
 		if err := forgetCanary(ctx, p.ledger, canary); err != nil {
 			return err
 		}
-		return expectSettled(ctx, p, canary, RolledBack, "after it was forgotten")
+		return expectSettled(ctx, p, canary, driver.RolledBack, "after it was forgotten")
 	})
 }
 
@@ -253,14 +257,14 @@ func proveRecent(ctx context.Context, p *Proven, committed uuid.UUID) error {
 	if p.ledger.Features().KeepsRows {
 		return nil
 	}
-	if _, err := p.Recent(ctx, []uuid.UUID{committed}, MinSweepAge); err != nil {
+	if _, err := p.Recent(ctx, []uuid.UUID{committed}, driver.MinSweepAge); err != nil {
 		return fmt.Errorf("look up a recent canary: %w", err)
 	}
 	return nil
 }
 
 // forgetCanary retries: on SQLite any other writer locks the row.
-func forgetCanary(ctx context.Context, ledger Ledger, canary uuid.UUID) error {
+func forgetCanary(ctx context.Context, ledger driver.Ledger, canary uuid.UUID) error {
 	const again = 50 * time.Millisecond
 	for {
 		left, err := ledger.Forget(ctx, []uuid.UUID{canary})
@@ -286,7 +290,7 @@ func withOpenCanary(ctx context.Context, p *Proven, canary uuid.UUID, fn func(ct
 		return fmt.Errorf("begin: %w", err)
 	}
 	defer func() { _ = tx.Rollback() }()
-	if err := p.ledger.Record(ctx, bridge.SQL(tx), Plain(canary)); err != nil {
+	if err := p.ledger.Record(ctx, bridge.SQL(tx), driver.Plain(canary)); err != nil {
 		return fmt.Errorf("record the canary: %w", err)
 	}
 	late := time.AfterFunc(canaryPatience, func() { cancel(errCanaryLate) })
@@ -317,7 +321,7 @@ func withOpenCanary(ctx context.Context, p *Proven, canary uuid.UUID, fn func(ct
 
 // endWhileSettling ends the canary's transaction while a settle waits for it: a statement that has
 // waited may see another state than a statement that comes later.
-func endWhileSettling(ctx context.Context, p *Proven, canary uuid.UUID, want Outcome, end func() error) error {
+func endWhileSettling(ctx context.Context, p *Proven, canary uuid.UUID, want driver.Outcome, end func() error) error {
 	settled := make(chan error, 1)
 	began := make(chan struct{})
 	go func() {
@@ -343,7 +347,7 @@ func endWhileSettling(ctx context.Context, p *Proven, canary uuid.UUID, want Out
 
 // expectSettled settles the canary, and retries: on SQLite any other writer makes the outcome
 // 'still open' for a while.
-func expectSettled(ctx context.Context, p *Proven, canary uuid.UUID, want Outcome, when string) error {
+func expectSettled(ctx context.Context, p *Proven, canary uuid.UUID, want driver.Outcome, when string) error {
 	for {
 		outcome, err := p.Settle(ctx, canary, time.Second)
 		switch {
@@ -351,7 +355,7 @@ func expectSettled(ctx context.Context, p *Proven, canary uuid.UUID, want Outcom
 			return fmt.Errorf("settle the canary: %w", err)
 		case outcome == want:
 			return nil
-		case outcome != StillOpen:
+		case outcome != driver.StillOpen:
 			return fmt.Errorf("%w: the lookup returned %q %s, not %q", bridge.ErrProof, outcome, when, want)
 		case ctx.Err() != nil:
 			return fmt.Errorf("settle the canary: still open: %w", context.Cause(ctx))
