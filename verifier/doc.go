@@ -193,11 +193,10 @@
 // copy may be lost. As long as the row exists, verifiers stage such a message again, as a side job:
 //
 //   - The verifier looks for rows whose stage time has come: every 0.7 s, and at least twice a
-//     second once it has seen a carried row or message. A look first reads the rows that became due
-//     in the last seconds, then continues a walk through all due rows. It reads at most 5,000 rows.
-//     After two slow looks the verifier pauses for 20 times the shorter one. The walk pauses for 50
-//     times its duration (5 s to a minute), and skips a place where the database takes too long.
-//     The more rows without a published copy the walk meets, the shorter are its pauses.
+//     second once it has seen a carried row or message. A look reads at most 5,000 rows, first
+//     those that became due in the last seconds. After slow looks the verifier pauses: for 20 times
+//     the shorter of the last two, and between walks through all due rows for 50 times a walk's
+//     duration (5 s to a minute), or less in a backlog of rows without a published copy.
 //   - If a row's sender has published nothing, no copy can be in a queue. The verifier claims the
 //     row and stages its message at once.
 //   - If a row's sender has published its message, a copy may be in a queue. To find out, the
@@ -210,13 +209,10 @@
 //     does not hold its message, then no queue has a copy. The verifier claims the row and stages
 //     its message.
 //   - In a backlog the verifier stages the messages first that have been due for longest. At most
-//     2,000 of them, 16 MiB in all, are on their way to their targets. As these are done it stages
-//     the next. So a backlog waits for no look, and new messages wait behind few others. Other
-//     verifiers forward some of these messages, which this verifier does not see. When one of them
-//     is done here, all messages of earlier batches have left the staging queue too, and no longer
-//     count. If none is staged or done for a second, the verifier asks the ledger which rows are
-//     gone. After ten such seconds, for example because other verifiers hold all of them for a
-//     missing target, it stages others.
+//     2,000 of them, 16 MiB in all, are on their way to their targets. As these are done, by this
+//     verifier or another one, it stages the next. So a backlog waits for no look, and new messages
+//     wait behind few others. If none of them is staged or done for ten seconds, for example
+//     because other verifiers hold all of them for a missing target, it stages others.
 //   - A claim moves the stage time by the age of the row, by 10 s at least and by 10 min at most,
 //     before the message is published. If the verifier dies in between, the row is due again at
 //     that time.
