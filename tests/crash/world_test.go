@@ -35,9 +35,6 @@ var kinds = append(slices.Clip(stage.Everywhere), stage.MariaDB)
 // does nothing that other moments do not show.
 var onPostgres = []stage.Database{stage.Postgres}
 
-// onPostgresAndSQLite is for many processes at once: SQLite has one writer at a time.
-var onPostgresAndSQLite = []stage.Database{stage.Postgres, stage.SQLite}
-
 func onEach(t *testing.T, test func(w *world)) { on(t, kinds, test) }
 
 func on(t *testing.T, kinds []stage.Database, test func(w *world)) {

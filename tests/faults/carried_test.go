@@ -117,33 +117,3 @@ func (s *stage) end() world.Totals {
 	s.t.Log(totals)
 	return totals
 }
-
-// The staging queue loses a backlog while the senders go on.
-func TestCarriedMessagesSurviveTheirStagingQueue(t *testing.T) {
-	t.Parallel()
-	for name, lose := range map[string]func(s *stage) error{
-		"purged":  func(s *stage) error { return s.PurgeStaging() },
-		"deleted": func(s *stage) error { return s.DeleteStaging(s.t.Context(), 200*time.Millisecond) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := carrying(t)
-			const some = 200
-			s.AddSender(6, 1)
-			s.placed(some)
-			for _, v := range s.Verifiers {
-				s.Must("stop", v.Stop())
-			}
-			s.placed(some)
-			s.Must("lose the staging queue", lose(s))
-			s.placed(some)
-			for _, v := range s.Verifiers {
-				v.Start()
-			}
-			s.placed(some)
-			if n := s.end(); n.StagedAgain == 0 {
-				t.Error("no message was staged again: nothing is shown")
-			}
-		})
-	}
-}

@@ -92,8 +92,8 @@ func (s *stage) forgotten() {
 	s.Must("wait", s.AwaitCount("the rows are deleted", s.Shop(), `SELECT count(*) FROM bridge_ledger`, func(n int) bool { return n == 0 }))
 }
 
-// scenarios are short plays. Each has one fault, which the rule covers. With the unchanged product
-// none ends in a violation.
+// scenarios are short plays, each for one or more of the mutants. With the unchanged product none
+// ends in a violation.
 var scenarios = map[string]func(s *stage){
 	"a transaction is open for longer than the lock time-out": func(s *stage) {
 		commits, rollsBack := orders(5, world.Classic), orders(5, world.Classic)
@@ -170,54 +170,6 @@ var scenarios = map[string]func(s *stage){
 		s.verifier.Start()
 		s.commit(orders(1, world.Classic))
 	},
-	// Messages that wait one after the other would not arrive in time.
-	"a queue beside the exchange's own is full": func(s *stage) {
-		s.AddReceiver()
-		s.Must("fill queue", s.FillBeside())
-		const messages = 60
-		var script []parts.Transaction
-		for range messages {
-			script = append(script, orders(1, world.Exchange))
-		}
-		s.commit(script...)
-		s.Must("wait", s.AwaitCount("each message arrives", s.Post(), `SELECT count(DISTINCT id) FROM arrivals`, func(n int) bool { return n >= messages }))
-		s.Must("delete queue", s.ClearBeside())
-	},
-	"a sender that carries dies when its link to the broker has lost its messages": func(s *stage) {
-		s.loseCarried(0, nil).Kill()
-	},
-	// The verifier claims messages that have no published copy, and the broker never gets the
-	// verifier's copies.
-	"a verifier dies between its claim of a carried message and the staging": func(s *stage) {
-		s.runToEnd(s.AddCarrying(0, orders(1, world.Classic))) // from now on the verifier looks often for due rows
-		s.forgotten()
-		claimed := s.verifier.Await(parts.Claimed)
-		sender := s.loseCarried(1, s.verifier.Broker) // the verifier notices only after seconds
-		s.await("the verifier has claimed", claimed)
-		s.verifier.Kill()
-		sender.Kill()
-		s.verifier.Broker.Release()
-		s.verifier.Start()
-	},
-	"a verifier dies while the target of a carried message is missing": func(s *stage) {
-		s.Must("delete target", s.RemoveTarget(world.Quorum))
-		tried := s.verifier.Await("target is unavailable", parts.Deleted)
-		s.runToEnd(s.AddCarrying(0, orders(1, world.Quorum)))
-		s.await("the verifier has tried", tried)
-		s.verifier.Kill()
-		s.Must("declare target", s.Declare(s.t.Context()))
-		s.verifier.Start()
-	},
-	// A message that is held for long becomes due, unless its verifier moves its stage time on,
-	// twice.
-	"the target of carried messages is missing for a while": func(s *stage) {
-		s.NothingLost()
-		s.Must("delete target", s.RemoveTarget(world.Quorum))
-		s.runToEnd(s.AddCarrying(0, orders(5, world.Quorum), orders(5, world.Classic)))
-		s.Must("wait", s.AwaitCount("stage times are moved on", s.Shop(),
-			`SELECT count(*) FROM bridge_ledger WHERE recorded_at < now() - interval '11 seconds'`, func(n int) bool { return n >= 5 }))
-		s.Must("declare target", s.Declare(s.t.Context()))
-	},
 	// One more copy would not be enough: one handler in fifty fails after its work.
 	"a message comes again and again": func(s *stage) {
 		s.AddReceiver()
@@ -230,24 +182,6 @@ var scenarios = map[string]func(s *stage){
 		}
 		s.arrived(1 + times)
 	},
-}
-
-// loseCarried starts a sender and makes its link to the broker lead nowhere, and also the link
-// other. It returns the sender when it has since committed a prefetch of carried messages. The
-// sender holds at most pending bytes of them.
-func (s *stage) loseCarried(pending int, other *servertest.Valve) *world.Process {
-	s.t.Helper()
-	open := orders(1, world.Classic)
-	open.Hold, open.RollBack = 2*time.Second, true // time for the links to vanish
-	sender := s.AddCarrying(pending, append([]parts.Transaction{open}, aPrefetch(world.Classic)...)...)
-	sender.Start()
-	s.await("the sender has its link", sender.Await(parts.Carried))
-	sender.Broker.Vanish()
-	if other != nil {
-		other.Vanish()
-	}
-	s.Must("wait", s.AwaitCount("the sender commits", s.Shop(), `SELECT count(*) FROM orders`, func(n int) bool { return n >= prefetch }))
-	return sender
 }
 
 // play plays a scenario with a mutant of the program.

@@ -148,23 +148,3 @@ func TestAReceiverKilledBetweenAnyTwoStepsLosesAndRepeatsNothing(t *testing.T) {
 		})
 	}
 }
-
-// The package comment promises that the queue's delivery limit and dead-letter exchange catch a
-// message whose handling kills the process.
-func TestAMessageThatKillsItsReceiversIsDeadLetteredByTheQueue(t *testing.T) {
-	const inHandler = 3 // before and after the claim, and after the effect
-	db := newDatabase(t, "SQLite")
-	q := newQueue(t, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": 2,
-		"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead})
-	q.publish("m1")
-	for range 3 {
-		if !q.kill(db, child{Task: "Handle", Step: inHandler, Messages: 1}) {
-			t.Fatal("it was not killed")
-		}
-	}
-	if d := q.nextDead(); d.MessageId != "m1" {
-		t.Errorf("message %q is in the dead queue", d.MessageId)
-	}
-	db.wantOrders(t, 0)
-	q.wantEmpty()
-}

@@ -32,7 +32,8 @@ func due(t *testing.T, ledger driver.Ledger) []driver.DueRow {
 	return rows
 }
 
-// One statement carries several messages, as pieces of one parameter.
+// The driver declares the length of every parameter. One statement carries one message, another
+// one several, as pieces of one parameter.
 func TestCarriedMessagesOfAllLengthsShareAFewPlansAndStayExact(t *testing.T) {
 	server, ledger := onStandIn(t, nil)
 	before := server.Compilations()
@@ -45,6 +46,9 @@ func TestCarriedMessagesOfAllLengthsShareAFewPlansAndStayExact(t *testing.T) {
 			entries = append(entries, e)
 		}
 		carry(t, ledger, entries...)
+		one := driver.Entry{ID: newID(), Message: entries[0].Message}
+		want[one.ID] = string(one.Message)
+		carry(t, ledger, one)
 	}
 	for range 2 { // the second time for rows whose stage time has moved
 		rows := due(t, ledger)

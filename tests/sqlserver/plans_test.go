@@ -46,37 +46,7 @@ func TestThePlansOutliveTheStatistics(t *testing.T) {
 	}
 }
 
-// The driver declares the length of every parameter.
-func TestMessagesOfAllLengthsShareAFewPlans(t *testing.T) {
-	server, ledger := onStandIn(t, nil)
-	before := server.Compilations()
-	want := make(map[uuid.UUID]string)
-	for n := 1; n < 10_000; n += 99 {
-		id := newID()
-		want[id] = strings.Repeat("x", n)
-		tx := begin(t, ledger.DB(), nil)
-		must(t, ledger.Record(t.Context(), bridge.SQL(tx), []driver.Entry{{ID: id, Message: []byte(want[id]), Unpublished: true}}))
-		must(t, tx.Commit())
-	}
-	if n := server.Compilations() - before; n > 10 {
-		t.Errorf("%d messages have made %d plans", len(want), n)
-	}
-	due, _, err := ledger.Due(t.Context(), driver.DueRow{}, 500)
-	must(t, err)
-	messages, err := ledger.Claim(t.Context(), due)
-	must(t, err)
-	for _, m := range messages {
-		if string(m.Message) != want[m.ID] {
-			t.Errorf("a message of %d bytes has %d", len(want[m.ID]), len(m.Message))
-		}
-		delete(want, m.ID)
-	}
-	if len(want) > 0 {
-		t.Errorf("%d messages are missing", len(want))
-	}
-}
-
-// The same holds for the inbox's texts and messages.
+// The driver declares the length of every parameter, also of the inbox's texts and messages.
 func TestKeysOfAllLengthsShareAFewPlans(t *testing.T) {
 	server := servertest.SQLServerStandIn(t, nil)
 	db := connect(t, newDatabase(t, server.URL("master"), true))

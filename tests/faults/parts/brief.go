@@ -49,7 +49,6 @@ type Brief struct {
 	Targets []Target      // of a sender that invents transactions
 	Carry   sender.Carry  // of a sender
 	Delayed bool          // some of the invented messages are delayed, and some of these are cancelled
-	Pending int           // sender.Options.CarryPendingBytes
 
 	Options verifier.Options // of a verifier
 

@@ -18,7 +18,7 @@ const carryBytes = 4 << 10
 // senderOptions returns the options of every sender.
 func senderOptions(b Brief) *sender.Options {
 	o := &sender.Options{Queue: b.Topology.Queue, OrderedShards: b.Topology.OrderedShards, Timeout: 10 * time.Second, Logger: logger()}
-	o.Carry, o.CarryBytes, o.CarryPendingBytes = b.Carry, carryBytes, b.Pending
+	o.Carry, o.CarryBytes = b.Carry, carryBytes
 	return o
 }
 

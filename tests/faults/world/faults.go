@@ -218,10 +218,6 @@ func (w *World) DatabaseKilled() {
 	w.event(func(e *Events) { e.DatabaseKilled = append(e.DatabaseKilled, time.Now()) })
 }
 
-// NothingLost tells the judge that the staging and waiting queues lose no message, and neither do
-// the links to them. Each copy that a verifier stages of a carried message is then needless.
-func (w *World) NothingLost() { w.event(func(e *Events) { e.NothingLost = true }) }
-
 // Elsewhere tells the judge that from since until now the verifiers' connections also led to
 // another server, an old primary. A row that a verifier deletes there stays on the senders' server.
 func (w *World) Elsewhere(since time.Time) {
@@ -277,15 +273,6 @@ func (w *World) RemoveStaging() error {
 	}
 	w.stagingDeleted(ready)
 	return nil
-}
-
-// PurgeStaging removes all ready messages from the staging queue.
-func (w *World) PurgeStaging() error {
-	return w.onChannel(func(ch *amqp.Channel) error {
-		n, err := ch.QueuePurge(w.config.Topology.Queue, false)
-		w.Diary.Note("the staging queue is purged of %d deliveries", n)
-		return err
-	})
 }
 
 func (w *World) stagingDeleted(ready int) {

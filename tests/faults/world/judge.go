@@ -90,7 +90,6 @@ type Events struct {
 	Troubles       []Trouble        // the faults of the plan
 	Began          time.Time        // of the plan's first step
 	Finished       time.Time        // when all faults had ended, just before the senders were stopped
-	NothingLost    bool             // the staging and waiting queues lose nothing: each copy is needless
 }
 
 // A Deletion of a queue, with all that is in it.
@@ -136,7 +135,6 @@ const (
 	TooMany     Kind = "more lost with a queue than it can have held"
 	Ended       Kind = "a process has ended by itself"
 	EndedBeside Kind = "a session ended that no fault touched"
-	Needless    Kind = "staged again although its copy was there"
 	Early       Kind = "arrived before its time"
 	KeyCarried  Kind = "carried although it has an order key"
 )
@@ -388,9 +386,9 @@ func (j *judge) orders() {
 	}
 }
 
-// carried checks that no message with an order key is carried, and that no copy is staged while the
-// message is in the queues. A message that was claimed, and finished more than once, had a needless
-// copy, unless a verifier died or lost its session: then one copy is finished twice.
+// carried checks that no message with an order key is carried, and counts the copies. A message that
+// was claimed, and finished more than once, had a needless copy, unless a verifier died or lost its
+// session: then one copy is finished twice.
 func (j *judge) carried() {
 	for id, order := range j.Orders {
 		if !j.Carried[id] {
@@ -401,9 +399,6 @@ func (j *judge) carried() {
 		j.totals.Needless += min(j.Claims[id], max(0, j.Done[id]-1))
 		if order.Key != "" {
 			j.violates(KeyCarried, id, "%s", order.Key)
-		}
-		if n := j.Claims[id]; n > 0 && j.Events.NothingLost {
-			j.violates(Needless, id, "claimed %d times", n)
 		}
 	}
 }

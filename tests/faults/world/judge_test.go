@@ -67,7 +67,6 @@ func TestTheJudgeFindsExactlyTheViolations(t *testing.T) {
 	}
 	carried := func(r *world.Records) { r.Carried = map[uuid.UUID]bool{id: true} }
 	claimed := func(r *world.Records) { r.Claims = map[uuid.UUID]int{id: 1} }
-	nothingLost := func(r *world.Records) { r.Events.NothingLost = true }
 	databaseKilled := func(at time.Time) change {
 		return func(r *world.Records) { r.Events.DatabaseKilled = []time.Time{at} }
 	}
@@ -127,7 +126,6 @@ func TestTheJudgeFindsExactlyTheViolations(t *testing.T) {
 		"it is carried, and its row is left": {changes{carried, row(id), confirmed(placed), databaseKilled(later)}, kinds{world.Orphan}},
 		"it is carried, and has a key":       {changes{carried, numbered(id, 1)}, kinds{world.KeyCarried}},
 		"it is staged again":                 {changes{carried, claimed}, nil},
-		"it is staged again in vain":         {changes{carried, claimed, nothingLost}, kinds{world.Needless}},
 		"it has no effect":                   {changes{func(r *world.Records) { r.Effects = nil }}, kinds{world.NoEffect}},
 		"it has two effects":                 {changes{func(r *world.Records) { r.Effects[id] = 2 }}, kinds{world.TwoEffects}},
 		"it arrives before its time":         {changes{notBefore(time.Millisecond)}, kinds{world.Early}},

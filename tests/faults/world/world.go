@@ -35,8 +35,8 @@ type Config struct {
 	Keys        int  // number of order keys; 0: there are none
 	Quorum      bool // quorum queues for all targets, as in a cluster
 	// Carry has each sender's form of carrying: of the first sender, the second, and so on, then
-	// again from the beginning. If it is empty, no sender carries. Scripts carry only by
-	// AddCarrying.
+	// again from the beginning. If it is empty, no sender carries. Scripts do not
+	// carry.
 	Carry []sender.Carry
 	// Delayed says that some invented messages are delayed, and some of these are cancelled.
 	Delayed bool
@@ -327,13 +327,6 @@ func (w *World) carry(n int) sender.Carry {
 		return sender.CarryNever
 	}
 	return w.config.Carry[n%len(w.config.Carry)]
-}
-
-// AddCarrying adds a script as AddScript does, with a sender that carries all messages. The sender
-// holds at most pending bytes of messages without a confirm; 0: the default.
-func (w *World) AddCarrying(pending int, script ...parts.Transaction) *Process {
-	w.t.Helper()
-	return w.make(&w.Senders, parts.Brief{Role: parts.Sender, Database: w.config.Shop, Script: script, Carry: sender.CarryAlways, Pending: pending})
 }
 
 // AddScript adds a sender that runs these transactions and ends. The caller starts it.
