@@ -11,6 +11,9 @@
 //	mux.Handle("/verifier/", http.StripPrefix("/verifier", monitor.Probes(nil)))
 //	mux.Handle("/verifier/status/", http.StripPrefix("/verifier/status", monitor.Status()))
 //
+// Probes(nil) serves this monitor's metrics alone; Probes(prometheus.DefaultGatherer) serves all of
+// the process, also the metrics of packages sender/metrics and idempotency/metrics.
+//
 // The README of cmd/verifier lists the metrics, with the values that need attention; compose has
 // alerts and a dashboard. A process with several verifiers registers each monitor with a separate
 // label (prometheus.WrapRegistererWith). To use another Observer too, such as package otelverifier,
