@@ -16,21 +16,15 @@
 // The tests run on MariaDB 10.11 and 11.8 and on MySQL 9.7. The other releases are supported by
 // their documentation: every statement uses only features that MySQL 8.0.16 and MariaDB 10.6 have
 // (JSON_TABLE, SKIP LOCKED, expressions as defaults, CHECK), and none that a later release removed.
-// Each statement has one text for all releases.
+// Each statement has one text for all releases. Joins force their index; MySQL's manual announces
+// that FORCE INDEX will be removed one day (MySQL 8.4 Reference Manual, 'Index Hints').
 //
-//   - MySQL 9.6 removed SHA1 and MD5 (HeatWave User Guide, 'Encryption and Compression
-//     Functions'). Nothing here uses them.
-//   - MySQL refuses a JSON_TABLE in the FROM of a statement that locks (error 3569), so the bridge puts
-//     it into a derived table.
-//   - Both servers may read a small table whole instead of using a key, MariaDB 11.8 more readily. So
-//     every join forces its index. MySQL's manual announces that FORCE INDEX will be removed one day
-//     (MySQL 8.4 Reference Manual, 'Index Hints').
-//   - MariaDB has innodb_snapshot_isolation ON since 11.6.2. At REPEATABLE READ a statement then fails
-//     with error 1020 if it meets a row that has changed since the transaction first read, and the
-//     transaction has ended as after a deadlock (MDEV-35235). So if the transaction has read before,
-//     an inbox's Claim can return that error instead of false, and so can Cancel, even as the first
-//     statement, if it waits for a verifier's claim: roll back and try again. The ledger's own
-//     transactions are at READ COMMITTED.
+// MariaDB has innodb_snapshot_isolation ON since 11.6.2. At REPEATABLE READ a statement then fails
+// with error 1020 if it meets a row that has changed since the transaction first read, and the
+// transaction has ended as after a deadlock (MDEV-35235). So if the transaction has read before, an
+// inbox's Claim can return that error instead of false, and so can Cancel, even as the first
+// statement, if it waits for a verifier's claim: roll back and try again. The ledger's own
+// transactions are at READ COMMITTED.
 //
 // # How it waits
 //

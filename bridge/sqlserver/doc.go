@@ -93,23 +93,12 @@
 // and no message was lost, invented or delivered twice. Statements that it refused were rewritten
 // since, and the bridge as a whole has not run there again. An own table cannot be used there.
 //
-// # Encoding of IDs
-//
-// The driver would send a uuid.UUID, which is a driver.Valuer of a string, as nvarchar. Its own
-// type mssql.UniqueIdentifier would have to be imported. So an ID is sent as the 16 bytes of
-// varbinary that SQL Server stores; a CAST of the parameter makes it a uniqueidentifier. It is read
-// by a CAST to binary(16), or, in an OUTPUT, compared with the IDs of the statement. The
-// connection's 'guid conversion' does not matter. Many IDs are pieces of one parameter, which has
-// one of four sizes. So every statement has four texts and four plans, far from the limit of 2,100
-// parameters. Messages, and the inbox's names, keys and texts, are also sent in parameters of a few
-// lengths, and split in the statement. One Record carries several messages in one parameter.
-//
 // # Settings
 //
 // Every statement sets the options that it depends on: the isolation level, LOCK_TIMEOUT, NOCOUNT,
 // XACT_ABORT. A text with parameters runs within sp_executesql, and the server reverts all SETs at
 // its end, also after an error. So neither a pooled connection nor the caller's transaction keeps
-// any of them.
+// any of them. IDs are sent as bytes, so the connection's 'guid conversion' does not matter.
 //
 // Record and Claim work in transactions at every isolation level, with XACT_ABORT ON or OFF. After
 // a refused Claim the transaction stays usable. A Claim at SNAPSHOT also sees keys claimed after

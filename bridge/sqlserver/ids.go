@@ -9,6 +9,13 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/schema"
 )
 
+// The driver would send a uuid.UUID, which is a driver.Valuer of a string, as nvarchar. Its own type
+// mssql.UniqueIdentifier would have to be imported. So an ID is sent as the 16 bytes of varbinary
+// that SQL Server stores; a CAST of the parameter makes it a uniqueidentifier. An ID is read by a
+// CAST to binary(16), or, in an OUTPUT, compared with the IDs of the statement. So the connection's
+// 'guid conversion' does not matter. Many IDs are pieces of one parameter, which has one of the
+// sizes below.
+
 // sizes are the numbers of IDs that fit into one statement. They are few, so that the server keeps
 // few plans, and no statement comes near the 5,000 locks at which SQL Server would lock the whole
 // table. 500 IDs are 8,000 bytes, the most that varbinary takes without becoming varbinary(max).
