@@ -199,8 +199,8 @@ GROUP BY s.index_name HAVING COUNT(*) = 1 AND MIN(s.column_name) = ? AND COUNT(s
 ORDER BY s.index_name <> 'PRIMARY', s.index_name`
 )
 
-// The statements of the inbox. Parameters are in base64: see packing. TIMESTAMPDIFF counts from
-// 1970 in UTC, so the session's time zone does not matter.
+// The statements of the inbox; portable.InboxStatements lists their parameters. Bytes are in base64:
+// see packing. TIMESTAMPDIFF counts from 1970 in UTC, so the session's time zone does not matter.
 //
 // By the primary key, a statement that finds due rows would lock and wait for all of the consumer's
 // rows. So it searches the index of due times.
@@ -263,8 +263,8 @@ STRAIGHT_JOIN bridge_inbox i FORCE INDEX (PRIMARY) ON i.consumer = FROM_BASE64(?
 WHERE TIMESTAMPDIFF(MICROSECOND, '1970-01-01', i.claimed_at) DIV 1000 < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000 - ?`
 )
 
-// The statements of marks and kept messages. Texts are in them as hexadecimal digits, as the IDs
-// are, and a kept message in base64.
+// The statements of marks and kept messages; portable.EntityStatements lists their parameters. Texts
+// are in them as hexadecimal digits, as the IDs are, and a kept message in base64.
 //
 // The reads of kept messages lock nothing, not even the gap if there is none. At REPEATABLE READ
 // they see the state of the transaction's first read. It is not older than the transaction's lock,

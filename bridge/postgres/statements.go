@@ -241,8 +241,8 @@ LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = $3::text AND a.at
 WHERE c.relname = $2::text AND CASE WHEN $1::text = '' THEN pg_table_is_visible(c.oid) ELSE n.nspname = $1::text END`
 )
 
-// The statements of the inbox. statement_timestamp() never changes within a statement, so the
-// planner can search an index for it.
+// The statements of the inbox; portable.InboxStatements lists their parameters.
+// statement_timestamp() never changes within a statement, so the planner can search an index for it.
 const (
 	claimOne = `INSERT INTO bridge_inbox (consumer, key) VALUES ($1, $2) ON CONFLICT DO NOTHING`
 
@@ -324,7 +324,7 @@ AND i.consumer = $101 AND CASE WHEN $101 IS NULL THEN (SELECT count(*) FROM gene
 AND (extract(epoch FROM claimed_at) * 1000)::bigint < (extract(epoch FROM statement_timestamp()) * 1000)::bigint - $102`,
 }
 
-// The statements of marks and kept messages.
+// The statements of marks and kept messages; portable.EntityStatements lists their parameters.
 var entityStatements = portable.EntityStatements{
 	// An update that changes nothing locks the row. It is one statement, and the first of its
 	// transaction that reads: so at any isolation level the transaction sees the mark left by the

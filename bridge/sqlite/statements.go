@@ -138,7 +138,7 @@ SET recorded_at = (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) + 
 WHERE id = ? AND stage_at <= recorded_at * 1000 AND stage_at > CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)`
 )
 
-// The statements of the inbox.
+// The statements of the inbox; portable.InboxStatements lists their parameters.
 const (
 	// lockForWriting takes the file's write lock for a transaction that has only read, and waits
 	// for other writers: SQLite lets no transaction write that has read an older state. No key is
@@ -197,7 +197,7 @@ FROM bridge_inbox WHERE consumer = ? AND key > ? ORDER BY key LIMIT ?`,
 AND i.consumer = ? AND claimed_at * 1000 < CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) - ?`,
 }
 
-// The statements of marks and kept messages.
+// The statements of marks and kept messages; portable.EntityStatements lists their parameters.
 var entityStatements = portable.EntityStatements{
 	// An update that changes nothing locks the file. It is one statement, and the first of its
 	// transaction that reads: so the transaction sees the mark left by the lock's previous holder,

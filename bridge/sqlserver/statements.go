@@ -254,8 +254,9 @@ WHERE o.object_id = OBJECT_ID(@p1)`
 OPTION (KEEPFIXED PLAN)`
 )
 
-// The statements of the inbox. Bytes and texts come packed: see packing. So SUBSTRING(@p1, 5,
-// CAST(SUBSTRING(@p1, 1, 4) AS int)) are the bytes in @p1, and LEFT(@p1, LEN(@p1) - 1) is the text.
+// The statements of the inbox; portable.InboxStatements lists their parameters. Bytes and texts come
+// packed: see packing. So SUBSTRING(@p1, 5, CAST(SUBSTRING(@p1, 1, 4) AS int)) are the bytes in @p1,
+// and LEFT(@p1, LEN(@p1) - 1) is the text.
 //
 // With XACT_ABORT ON a duplicate would end the caller's transaction.
 //
@@ -357,8 +358,7 @@ INSERT INTO bridge_inbox (consumer, [key]) SELECT SUBSTRING(@p1, 5, CAST(SUBSTRI
 // changes that row ('Deadlocks guide'). FORCESEEK beside INDEX is the form that Babelfish accepts
 // too (measured on 4.3).
 const (
-	// Parameters: consumer, state, and due time, due time and key of the last row before, of which
-	// the due time comes twice.
+	// Parameters: consumer, state, due time of the row before, the same time again, key of that row.
 	due = `SELECT TOP (100) message_key, due_ms
 FROM bridge_inbox_pending WITH (READUNCOMMITTED, FORCESEEK, INDEX (bridge_inbox_pending_due))
 WHERE consumer = SUBSTRING(@p1, 5, CAST(SUBSTRING(@p1, 1, 4) AS int)) AND state = CAST(LEFT(@p2, LEN(@p2) - 1) AS varchar(16))
