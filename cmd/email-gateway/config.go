@@ -68,7 +68,7 @@ type config struct {
 		Recipients environment.Count `default:"50" desc:"how many recipients one e-mail may have"`
 	}
 
-	Attempts     environment.Count `default:"8" desc:"how many times an e-mail is sent that the server refuses temporarily, before it goes to the dead queue"`
+	Attempts     environment.Count `default:"8" desc:"how many times an e-mail is tried that the server refuses temporarily, or whose connection ends before its last line, before it goes to the dead queue"`
 	Pause        environment.Span  `default:"10s" desc:"the pause after the first of these attempts; it doubles with each"`
 	LongestPause environment.Span  `split_words:"true" default:"5m" desc:"the longest pause"`
 	Hold         environment.Span  `default:"15m" desc:"how long a message is held while the mail server is away and during pauses, before it is requeued; must be longer than the sum of EMAIL_SMTP_ANSWER and 8 times EMAIL_SMTP_TIMEOUT; together with this sum it must be shorter than the broker's consumer timeout (30m unless changed)"`
