@@ -113,8 +113,8 @@
 // # Tests
 //
 // Watermill's own tests (pubsub/tests) run without order keys, with several workers, and with order
-// keys, in their short form. Two parts do not apply: there are no consumer groups, and TestReconnect is
-// left out. It restarts the broker twice during 10,000 messages, which takes minutes on a broker of its
-// own. The tests of idempotency.Consumer, which receives here, and of package sender end connections and
-// brokers instead.
+// keys, in their short form. Two parts are left out. There are no consumer groups. TestReconnect
+// restarts the broker twice while 10,000 messages are sent, and allows a minute: on a busy machine
+// RabbitMQ alone took longer to restart. The tests of idempotency.Consumer, which receives here, and of
+// package sender end connections and brokers instead.
 package watermillbridge
