@@ -13,7 +13,7 @@
 //
 // The packages that describe the rest:
 //
-//   - [github.com/twoqueue/twoqueue/sender]: how to send, and the remedy for each error
+//   - [github.com/twoqueue/twoqueue/sender]: how to send, and the fix for each error
 //   - [github.com/twoqueue/twoqueue/verifier]: the path of a message after it was sent
 //   - [github.com/twoqueue/twoqueue/idempotency]: how to handle each message once
 //   - [github.com/twoqueue/twoqueue/bridge/migrate]: the tables

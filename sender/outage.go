@@ -32,7 +32,7 @@ const (
 type outage struct {
 	queue   string
 	logger  *slog.Logger
-	explain func(error) error // adds the remedy
+	explain func(error) error // adds the fix
 	quiet   bool              // no message is carried, so the log gets nothing
 
 	mu      sync.Mutex

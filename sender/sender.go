@@ -86,7 +86,7 @@ func New(ledger driver.Recorder, broker Broker, opts *Options) (*Sender, error) 
 // any statement was executed, or an error of the ledger's Record before any message was published.
 // After that it is a *bridge.PublishError if the broker returned, nacked or did not confirm a
 // message within Options.Timeout, and otherwise bridge.ErrUnavailable, ErrBlocked or
-// ErrCredentials. The package comment lists the remedies. bridge.Retryable reports whether a new
+// ErrCredentials. The package comment lists the fixes. bridge.Retryable reports whether a new
 // transaction may succeed.
 //
 // A PublishError names a message of this transaction. If no message has an order key, and

@@ -186,7 +186,7 @@ func (s *Sender) mustRollBack(ctx context.Context, err error) error {
 	return fmt.Errorf("send: the transaction must roll back: %w", s.explain(err))
 }
 
-// explain adds the remedy to the error of a publication, if there is a known one.
+// explain adds the fix to the error of a publication, if there is a known one.
 func (s *Sender) explain(err error) error {
 	if !errors.Is(err, bridge.ErrReturned) {
 		return err

@@ -31,12 +31,12 @@ try_again() {
 	[[ ! $failed ]]
 }
 
-# Names the packages that failed once: such a test is a defect to mend. Its argument is the
+# Names the packages that failed once: such a test is a defect to fix. Its argument is the
 # folder of the output files.
 name_flaky() {
 	[[ -e $1/flaky ]] || return 0
 	echo
 	echo "**** FLAKY ****  failed, then passed; both results are above:"
 	sort -u "$1/flaky" | sed 's/^/**** FLAKY ****  /'
-	echo "**** FLAKY ****  Each of them has a defect, in the test or in the product: mend it."
+	echo "**** FLAKY ****  Each of them has a defect, in the test or in the product: fix it."
 }

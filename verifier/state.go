@@ -87,7 +87,7 @@ type UnavailableTarget struct {
 	Messages int       // waiting for the target
 	Since    time.Time // when it first took none, perhaps during an earlier session
 	Problem  string    // why it takes none, in words
-	Mend     string    // how to fix it
+	Fix      string    // how to fix it
 	// DeadLetterAt is when the first of the messages goes to the dead queue, unless the target takes
 	// messages by then; zero if none is to go there. With Options.HoldKeys a message with an order key
 	// counts here, although it stays in its queue.
@@ -177,7 +177,7 @@ func (v *Verifier) State() State {
 	for _, t := range held {
 		state.Targets = append(state.Targets, UnavailableTarget{
 			Target: t.Target, Reason: TargetReason(t.Reason), Messages: t.Messages, Since: t.Since,
-			Problem: t.Problem, Mend: t.Mend, DeadLetterAt: t.DeadLetterAt,
+			Problem: t.Problem, Fix: t.Fix, DeadLetterAt: t.DeadLetterAt,
 		})
 	}
 	slices.SortFunc(state.Targets, func(a, b UnavailableTarget) int { return cmp.Compare(a.Target.String(), b.Target.String()) })

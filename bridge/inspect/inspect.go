@@ -91,7 +91,7 @@ type Finding struct {
 	Check string `json:"check"`         // the name of the check, a few words, the same in every run
 	Level Level  `json:"level"`         // how serious the result is
 	Text  string `json:"text"`          // the result in words
-	Fix   string `json:"fix,omitempty"` // the remedy; empty if there is nothing to do
+	Fix   string `json:"fix,omitempty"` // the fix; empty if there is nothing to do
 }
 
 // A Level is the seriousness of a Finding.

@@ -106,7 +106,7 @@ func attempt(ctx context.Context, db *sql.DB, dialect Dialect, dir fs.FS, versio
 	return err
 }
 
-// missingRight returns the remedy if err means that the login may not make tables, or "".
+// missingRight returns the fix if err means that the login may not make tables, or "".
 func missingRight(err error, in schema.Name) string {
 	var state interface{ SQLState() string }
 	if errors.As(err, &state) && state.SQLState() == noRights {

@@ -71,7 +71,7 @@ func waitEnded(err error) bool {
 	return n == lockWaitTimeout || n == statementTime || n == executionTime
 }
 
-// classify adds the bridge's error, with the remedy, to the driver's error.
+// classify adds the bridge's error, with the fix, to the driver's error.
 func classify(err error) error {
 	switch errorNumber(err) {
 	case duplicateKey:

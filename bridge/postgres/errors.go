@@ -60,7 +60,7 @@ func classifyIn(in schema.Name) func(error) error {
 	return func(err error) error { return classify(in, err) }
 }
 
-// classify adds the bridge's error, with the remedy, to the driver's error.
+// classify adds the bridge's error, with the fix, to the driver's error.
 func classify(in schema.Name, err error) error {
 	switch sqlState(err) {
 	case uniqueViolation:

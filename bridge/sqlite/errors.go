@@ -40,7 +40,7 @@ func (*Inbox) Transient(err error) bool {
 	return false
 }
 
-// classify adds the bridge's error, with the remedy, to the driver's error.
+// classify adds the bridge's error, with the fix, to the driver's error.
 func classify(err error) error {
 	c := code(err)
 	switch {

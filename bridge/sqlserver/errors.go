@@ -23,7 +23,7 @@ func (*Inbox) Transient(err error) bool {
 	return false
 }
 
-// classify adds the bridge's error, with the remedy, to the driver's error. needed are the rights
+// classify adds the bridge's error, with the fix, to the driver's error. needed are the rights
 // without which the statement is denied.
 func classify(in schema.Name, err error, needed string) error {
 	switch mssql.Number(err) {

@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/cmd/internal/advice"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
-	"github.com/twoqueue/twoqueue/cmd/internal/mend"
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
@@ -149,7 +149,7 @@ func failureWords(err error) string {
 	refusal := bridge.Refusal(err)
 	switch {
 	case refusal != nil:
-		return "the broker refuses it: " + mend.Line(refusal.Error())
+		return "the broker refuses it: " + advice.Line(refusal.Error())
 	case errors.Is(err, bridge.ErrReturned):
 		return "no queue is bound to its target; create one, or name another target with --to"
 	case errors.Is(err, bridge.ErrNacked):
@@ -157,5 +157,5 @@ func failureWords(err error) string {
 	case errors.Is(err, bridge.ErrUnconfirmed):
 		return "its target did not confirm it in time: it may have arrived"
 	}
-	return mend.Line(err.Error())
+	return advice.Line(err.Error())
 }

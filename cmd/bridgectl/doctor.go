@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/twoqueue/twoqueue/bridge/inspect"
-	"github.com/twoqueue/twoqueue/cmd/internal/mend"
+	"github.com/twoqueue/twoqueue/cmd/internal/advice"
 	"github.com/twoqueue/twoqueue/cmd/internal/terminal"
 	"github.com/twoqueue/twoqueue/cmd/internal/transit"
 )
@@ -159,30 +159,30 @@ func (g *group) ok(check, format string, args ...any) {
 	g.add(inspect.OK, check, "", format, args...)
 }
 
-func (g *group) warn(check, mend, format string, args ...any) {
-	g.add(inspect.Warning, check, mend, format, args...)
+func (g *group) warn(check, fix, format string, args ...any) {
+	g.add(inspect.Warning, check, fix, format, args...)
 }
 
-func (g *group) fail(check, mend, format string, args ...any) {
-	g.add(inspect.Error, check, mend, format, args...)
+func (g *group) fail(check, fix, format string, args ...any) {
+	g.add(inspect.Error, check, fix, format, args...)
 }
 
-func (g *group) unknown(check, mend, format string, args ...any) {
-	g.add(inspect.Unknown, check, mend, format, args...)
+func (g *group) unknown(check, fix, format string, args ...any) {
+	g.add(inspect.Unknown, check, fix, format, args...)
 }
 
-func (g *group) add(level inspect.Level, check, remedy, format string, args ...any) {
-	g.Findings = append(g.Findings, inspect.Finding{Check: check, Level: level, Text: mend.Line(fmt.Sprintf(format, args...)), Fix: remedy})
+func (g *group) add(level inspect.Level, check, fix, format string, args ...any) {
+	g.Findings = append(g.Findings, inspect.Finding{Check: check, Level: level, Text: advice.Line(fmt.Sprintf(format, args...)), Fix: fix})
 }
 
 // failed adds an error as a finding, with its fix.
 func (g *group) failed(check string, err error) {
-	g.fail(check, remedy(err), "%s", err)
+	g.fail(check, fixFor(err), "%s", err)
 }
 
-// remedy returns the fix for an error, or refers to the error's text if no fix is known.
-func remedy(err error) string {
-	text := mendOf(err)
+// fixFor returns the fix for an error, or refers to the error's text if no fix is known.
+func fixFor(err error) string {
+	text := fixOf(err)
 	if text == "" && missingRight(err) {
 		text = "run the statements in the findings about rights"
 	}
@@ -192,7 +192,7 @@ func remedy(err error) string {
 // examineTransit reports whether the traffic to a server can be read on the way.
 func (g *group) examineTransit(check, variable string, found *transit.Exposure) {
 	if found != nil {
-		g.warn(check, "in "+variable+", "+found.Mend, "%s", found)
+		g.warn(check, "in "+variable+", "+found.Fix, "%s", found)
 		return
 	}
 	g.ok(check, "%s requires verified TLS, or is local", variable)

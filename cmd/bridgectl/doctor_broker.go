@@ -119,7 +119,7 @@ func examineDeclaration(g *group, name string, declared error) {
 	switch mismatch := new(bridge.QueueMismatch); {
 	case declared == nil:
 	case errors.As(declared, &mismatch):
-		g.fail(check, argumentsMend, "%s differs, so a verifier refuses the queue: %s", mismatch.Property, mismatch.Reason)
+		g.fail(check, argumentsFix, "%s differs, so a verifier refuses the queue: %s", mismatch.Property, mismatch.Reason)
 	case errors.Is(declared, bridge.ErrUnchecked):
 		g.warn(check, "set BRIDGE_MANAGEMENT_URL, or give the login the right to configure the queue",
 			"the doctor and verifiers cannot check them: the login has no right to configure the queue; a queue with other arguments may lose messages, an ordered queue also their order")
@@ -250,7 +250,7 @@ func (a *app) examineLost(ctx context.Context, g *group, m *management) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case err != nil:
-		g.unknown(check, remedy(err), "%v", err)
+		g.unknown(check, fixFor(err), "%v", err)
 	case lost > 0:
 		g.warn(check, "if other staging queues use this ledger, examine these too (--queue); else run bridgectl message for each ID that orphans list --older-than="+short(lostAge)+" shows; send a message that its receiver lacks again from your own data; only then sweep",
 			"%s older than %s without a carried message, and no message is ready in the verifiers' queues or held: the messages were forwarded but their rows not deleted, or are in the dead queue, or are lost (a queue was purged, messages expired, or a verifier ran on a copy of the database)",

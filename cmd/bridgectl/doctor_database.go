@@ -62,14 +62,14 @@ func (g *group) refused(check string, db *database.Database, part migrate.Part, 
 		g.failed(check, err)
 		return
 	}
-	remedy := db.In("GRANT SELECT ON bridge_" + string(part) + "_version TO the login;")
+	fix := db.In("GRANT SELECT ON bridge_" + string(part) + "_version TO the login;")
 	if usage := db.Usage(); usage != "" { // without it the login finds no table
-		remedy = "GRANT " + usage + " TO the login;\n" + remedy
+		fix = "GRANT " + usage + " TO the login;\n" + fix
 	}
 	if part == migrate.LedgerPart {
-		remedy += db.In("\nGRANT SELECT ON bridge_identity TO the login;\nthen run the doctor again: it lists the statements for the other rights")
+		fix += db.In("\nGRANT SELECT ON bridge_identity TO the login;\nthen run the doctor again: it lists the statements for the other rights")
 	}
-	g.fail(check, remedy, "%s", err)
+	g.fail(check, fix, "%s", err)
 }
 
 // prove runs a verifier's proof that the lookup waits (rule 5 of package bridge).

@@ -9,8 +9,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// declareMend is the fix for a missing exchange or binding.
-const declareMend = "create it with bridgectl topology declare, or start a verifier whose login may declare it; BRIDGE_EXCHANGE must be the same for all senders and verifiers"
+// declareFix is the fix for a missing exchange or binding.
+const declareFix = "create it with bridgectl topology declare, or start a verifier whose login may declare it; BRIDGE_EXCHANGE must be the same for all senders and verifiers"
 
 // examineExchange examines the exchange to which senders publish. It creates nothing.
 func examineExchange(conn *bridge.Connection, g *group, name string) {
@@ -21,7 +21,7 @@ func examineExchange(conn *bridge.Connection, g *group, name string) {
 	})
 	switch {
 	case missing(err):
-		g.fail(check, declareMend, "it is missing: each transaction that sends a message fails")
+		g.fail(check, declareFix, "it is missing: each transaction that sends a message fails")
 		return
 	case denied(err):
 		g.unknown(check, "give the login the right to read the exchange", "the login may not look it up")
@@ -64,7 +64,7 @@ func (a *app) examineBindings(ctx context.Context, g *group, m *management) {
 		Key         string `json:"routing_key"`
 	}
 	if err := m.get(ctx, &bindings, "exchanges", m.vhost, t.Exchange, "bindings", "source"); err != nil {
-		g.add(refusedLevel(err), check, monitoringMend, "%s", err)
+		g.add(refusedLevel(err), check, monitoringFix, "%s", err)
 		return
 	}
 	before := len(g.Findings)
@@ -77,7 +77,7 @@ func (a *app) examineBindings(ctx context.Context, g *group, m *management) {
 	}
 	for _, queue := range t.BoundQueues() {
 		if !bound[queue] {
-			g.fail(check, declareMend, "queue %q is not bound with its name as key: each transaction that sends a message there fails", queue)
+			g.fail(check, declareFix, "queue %q is not bound with its name as key: each transaction that sends a message there fails", queue)
 		}
 	}
 	g.fineSince(before, check, "%s", count(len(bindings), "queue"))

@@ -16,12 +16,12 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 )
 
-// monitoringMend is the fix if the API refuses the user an answer. The user needs the tag
+// monitoringFix is the fix if the API refuses the user an answer. The user needs the tag
 // monitoring, and a permission on the virtual host, which may be empty.
-const monitoringMend = "give the user of BRIDGE_MANAGEMENT_URL the tag monitoring, and any permission on the virtual host: rabbitmqctl set_permissions -p VHOST USER '^$' '^$' '^$'"
+const monitoringFix = "give the user of BRIDGE_MANAGEMENT_URL the tag monitoring, and any permission on the virtual host: rabbitmqctl set_permissions -p VHOST USER '^$' '^$' '^$'"
 
-// againMend is the fix for a missing number that the API gathers every few seconds.
-const againMend = "run the doctor again in a few seconds; a broker that has just started has no statistics yet"
+// againFix is the fix for a missing number that the API gathers every few seconds.
+const againFix = "run the doctor again in a few seconds; a broker that has just started has no statistics yet"
 
 // examineManaged examines, over the management API, the state that AMQP does not report.
 func (a *app) examineManaged(ctx context.Context, m *management, broker, queues *group, there map[string]depth) {
@@ -45,13 +45,13 @@ func (a *app) examineManaged(ctx context.Context, m *management, broker, queues 
 				"the queue exists over AMQP, but not in the management API")
 			continue
 		case err != nil:
-			queues.add(refusedLevel(err), "arguments of "+want.Name, monitoringMend, "%s", err)
+			queues.add(refusedLevel(err), "arguments of "+want.Name, monitoringFix, "%s", err)
 			continue
 		}
 		r := a.roleOf(want.Name)
 		examineArguments(queues, q, want, there[want.Name].declared)
 		if stale := m.newerPolicy(ctx, q); stale != "" {
-			queues.unknown("policies of "+q.Name, againMend, "policy %q matches the queue, but the management API does not report its effect yet", stale)
+			queues.unknown("policies of "+q.Name, againFix, "policy %q matches the queue, but the management API does not report its effect yet", stale)
 		} else {
 			examinePolicies(queues, q, r, want)
 		}
@@ -162,13 +162,13 @@ func examineNodes(ctx context.Context, g *group, m *management) int {
 	const alarms, cluster, disk, resources = "alarms", "cluster", "disk watermark", "resources"
 	var nodes []managedNode
 	if err := m.get(ctx, &nodes, "nodes"); err != nil {
-		g.add(refusedLevel(err), alarms, monitoringMend, "%s", err)
+		g.add(refusedLevel(err), alarms, monitoringFix, "%s", err)
 		return 0
 	}
 	before := len(g.Findings)
 	for _, n := range nodes {
 		if n.Running && (n.MemoryLimit == 0 || n.DiskLimit == 0) {
-			g.unknown(alarms, againMend, "the management API does not report the limits of %s", n.Name)
+			g.unknown(alarms, againFix, "the management API does not report the limits of %s", n.Name)
 			return len(nodes)
 		}
 		if n.MemoryAlarm {
@@ -236,7 +236,7 @@ func examineState(g *group, q *managedQueue, nodes int) {
 	members, online := len(q.Members), len(q.Online)
 	switch {
 	case members == 0:
-		g.unknown(check, againMend, "the management API does not report them")
+		g.unknown(check, againFix, "the management API does not report them")
 	case online <= members/2:
 		g.fail(check, "start the nodes that are missing", "%d of %d are online, not a majority: its messages are stuck", online, members)
 	case online < members:
@@ -263,7 +263,7 @@ func examineConsumers(ctx context.Context, g *group, m *management, q *managedQu
 		} `json:"client_properties"`
 	}
 	if err := m.get(ctx, &connections, "vhosts", m.vhost, "connections"); err != nil {
-		g.add(refusedLevel(err), check, monitoringMend, "%s", err)
+		g.add(refusedLevel(err), check, monitoringFix, "%s", err)
 		return
 	}
 	foreign := make(map[string]bool) // by connection

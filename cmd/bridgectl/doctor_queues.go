@@ -25,21 +25,21 @@ const (
 // defaultConsumerTimeout is RabbitMQ's default of consumer_timeout.
 const defaultConsumerTimeout = 30 * time.Minute
 
-const argumentsMend = "empty the queue (README, 'A queue with other arguments'), delete it and create it again, or name another one"
+const argumentsFix = "empty the queue (README, 'A queue with other arguments'), delete it and create it again, or name another one"
 
 // examineArguments compares a queue's arguments with the required ones. If it finds nothing wrong,
 // it adds the broker's answer to the declaration, which covers all other arguments.
 func examineArguments(g *group, q *managedQueue, want bridge.Queue, declared error) {
 	check := "arguments of " + q.Name
 	before := len(g.Findings)
-	const mend = argumentsMend
+	const fix = argumentsFix
 	switch {
 	case !q.Durable:
-		g.fail(check, mend, "the queue is not durable: a restart of the broker deletes it")
+		g.fail(check, fix, "the queue is not durable: a restart of the broker deletes it")
 	case q.AutoDelete:
-		g.fail(check, mend, "the queue deletes itself with its last consumer")
+		g.fail(check, fix, "the queue deletes itself with its last consumer")
 	case q.Exclusive:
-		g.fail(check, mend, "the queue is exclusive to another connection")
+		g.fail(check, fix, "the queue is exclusive to another connection")
 	}
 	names := make(map[string]bool)
 	for name := range want.Arguments {
@@ -56,11 +56,11 @@ func examineArguments(g *group, q *managedQueue, want bridge.Queue, declared err
 		}
 		switch {
 		case isWanted && !isThere:
-			g.fail(check, mend, "%s is not set, must be %s%s", name, wantedText(wanted), consequence(name))
+			g.fail(check, fix, "%s is not set, must be %s%s", name, wantedText(wanted), consequence(name))
 		case isWanted && !sameValue(there, wanted):
-			g.fail(check, argumentMend(name, mend), "%s is %s, must be %s%s", name, valueText(there), wantedText(wanted), consequence(name))
+			g.fail(check, argumentFix(name, fix), "%s is %s, must be %s%s", name, valueText(there), wantedText(wanted), consequence(name))
 		case !isWanted && harmful[name] != "":
-			g.fail(check, mend, "%s is set to %s%s", name, valueText(there), consequence(name))
+			g.fail(check, fix, "%s is set to %s%s", name, valueText(there), consequence(name))
 		}
 	}
 	if len(g.Findings) == before && !errors.Is(declared, bridge.ErrUnchecked) {
@@ -77,11 +77,11 @@ func wantedText(v any) string {
 	return fmt.Sprint(v)
 }
 
-func argumentMend(name, mend string) string {
+func argumentFix(name, fix string) string {
 	if name == "x-queue-type" {
-		return mend + "; or set BRIDGE_CLASSIC to match the queue"
+		return fix + "; or set BRIDGE_CLASSIC to match the queue"
 	}
-	return mend
+	return fix
 }
 
 // harmful has the consequence of each argument that a queue must not have.
@@ -135,11 +135,11 @@ func examinePolicies(g *group, q *managedQueue, r role, want bridge.Queue) {
 	check := "policies of " + q.Name
 	before := len(g.Findings)
 	by := q.policies()
-	mend := "remove it from " + by + ", or change its pattern so that it does not match the queue"
+	fix := "remove it from " + by + ", or change its pattern so that it does not match the queue"
 	policy := q.EffectivePolicy
 	if r != roleAudit {
 		if ttl, ok := policy["message-ttl"]; ok {
-			g.fail(check, mend, "message-ttl is %s: messages expire, and committed ones are lost", millisText(ttl))
+			g.fail(check, fix, "message-ttl is %s: messages expire, and committed ones are lost", millisText(ttl))
 		}
 		for _, name := range []string{"max-length", "max-length-bytes"} {
 			limit, ok := policy[name]
@@ -147,28 +147,28 @@ func examinePolicies(g *group, q *managedQueue, r role, want bridge.Queue) {
 				continue
 			}
 			if overflow(q) == "drop-head" {
-				g.fail(check, mend, "%s is %s, and a full queue drops the oldest messages: committed ones %s", name, valueText(limit), droppedText(r))
+				g.fail(check, fix, "%s is %s, and a full queue drops the oldest messages: committed ones %s", name, valueText(limit), droppedText(r))
 			} else {
-				g.warn(check, mend, "%s is %s, and a full queue refuses messages: %s", name, valueText(limit), refusedText(r))
+				g.warn(check, fix, "%s is %s, and a full queue refuses messages: %s", name, valueText(limit), refusedText(r))
 			}
 		}
 	}
 	if expires, ok := policy["expires"]; ok {
-		g.fail(check, mend, "expires is %s: an unused queue is deleted with its messages", millisText(expires))
+		g.fail(check, fix, "expires is %s: an unused queue is deleted with its messages", millisText(expires))
 	}
 	if limit, ok := policy["delivery-limit"].(float64); ok && q.Type == "quorum" && sooner(limit, want.Arguments["x-delivery-limit"]) {
-		g.fail(check, mend, "delivery-limit is %s: messages that are requeued too often %s", valueText(limit), givenUp(r))
+		g.fail(check, fix, "delivery-limit is %s: messages that are requeued too often %s", valueText(limit), givenUp(r))
 	}
 	if value, ok := policy["overflow"]; ok && want.Arguments["x-overflow"] == "reject-publish" && overflow(q) == "drop-head" {
-		g.fail(check, mend, "overflow is %s, which prevails over the queue's x-overflow and turns x-dead-letter-strategy at-least-once off: messages that the broker gives up can be lost on the way to the dead queue", valueText(value))
+		g.fail(check, fix, "overflow is %s, which prevails over the queue's x-overflow and turns x-dead-letter-strategy at-least-once off: messages that the broker gives up can be lost on the way to the dead queue", valueText(value))
 	}
 	// For this setting a queue's argument prevails over a policy.
 	if exchange, ok := policy["dead-letter-exchange"]; ok && want.Arguments["x-dead-letter-exchange"] == nil {
-		g.warn(check, mend, "dead-letter-exchange is %q: messages that a consumer rejects go there", fmt.Sprint(exchange))
+		g.warn(check, fix, "dead-letter-exchange is %q: messages that a consumer rejects go there", fmt.Sprint(exchange))
 	}
 	for _, name := range []string{"federation-upstream", "federation-upstream-set"} {
 		if value, ok := policy[name]; ok {
-			g.warn(check, mend, "%s is %q: messages arrive from another broker, without a check by this ledger", name, fmt.Sprint(value))
+			g.warn(check, fix, "%s is %q: messages arrive from another broker, without a check by this ledger", name, fmt.Sprint(value))
 		}
 	}
 	if by == "" {

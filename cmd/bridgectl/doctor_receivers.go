@@ -23,37 +23,37 @@ func examineReceiver(ctx context.Context, g *group, m *management, name string) 
 		g.fail(check, "let the receiver declare it", "missing: messages for it wait in the staging queue, and then go to the dead queue")
 		return
 	case err != nil:
-		g.add(refusedLevel(err), check, monitoringMend, "%s", err)
+		g.add(refusedLevel(err), check, monitoringFix, "%s", err)
 		return
 	}
 	before := len(g.Findings)
-	const mend = "declare a quorum queue with x-dead-letter-exchange, x-dead-letter-routing-key, x-dead-letter-strategy at-least-once and x-overflow reject-publish, or set these by a policy"
+	const fix = "declare a quorum queue with x-dead-letter-exchange, x-dead-letter-routing-key, x-dead-letter-strategy at-least-once and x-overflow reject-publish, or set these by a policy"
 	exchange, hasExchange := q.setting("x-dead-letter-exchange", "dead-letter-exchange")
 	strategy, _ := q.setting("x-dead-letter-strategy", "dead-letter-strategy")
 	switch {
 	case !hasExchange:
-		g.fail(check, mend, "it has no dead-letter exchange: a message that a receiver rejects, or that reaches the delivery limit, is lost")
+		g.fail(check, fix, "it has no dead-letter exchange: a message that a receiver rejects, or that reaches the delivery limit, is lost")
 	case q.Type != "quorum":
-		g.warn(check, mend, "a %s queue dead-letters without a confirm: a message can be lost on the way to the dead queue", q.Type)
+		g.warn(check, fix, "a %s queue dead-letters without a confirm: a message can be lost on the way to the dead queue", q.Type)
 	case strategy != "at-least-once":
-		g.fail(check, mend, "x-dead-letter-strategy is not at-least-once: a message can be lost on the way to the dead queue")
+		g.fail(check, fix, "x-dead-letter-strategy is not at-least-once: a message can be lost on the way to the dead queue")
 	case overflow(q) != "reject-publish" && q.EffectivePolicy["overflow"] != nil:
 		g.fail(check, "set overflow to reject-publish in "+q.policies(), "overflow is %s by %s, which prevails over x-overflow, so the broker ignores x-dead-letter-strategy: a message can be lost on the way to the dead queue",
 			valueText(q.EffectivePolicy["overflow"]), q.policies())
 	case overflow(q) != "reject-publish":
-		g.fail(check, mend, "x-overflow is not reject-publish, so the broker ignores x-dead-letter-strategy: a message can be lost on the way to the dead queue")
+		g.fail(check, fix, "x-overflow is not reject-publish, so the broker ignores x-dead-letter-strategy: a message can be lost on the way to the dead queue")
 	}
 	if hasExchange && exchange == "" {
 		examineDeadTarget(ctx, g, m, q, check)
 	}
 	if q.Type == "quorum" {
-		const mend = "set x-delivery-limit to 100 or more; a policy may only lower it"
+		const fix = "set x-delivery-limit to 100 or more; a policy may only lower it"
 		limit, isSet := q.deliveryLimit()
 		switch {
 		case !isSet:
-			g.warn(check, mend, "x-delivery-limit is not set: from RabbitMQ 4 on it is 20, and a message reaches it if its receivers lose their connection that often")
+			g.warn(check, fix, "x-delivery-limit is not set: from RabbitMQ 4 on it is 20, and a message reaches it if its receivers lose their connection that often")
 		case limit >= 0 && limit < enoughDeliveries:
-			g.warn(check, mend, "the delivery limit is %s: a message reaches it if its receivers lose their connection or requeue it that often", valueText(limit))
+			g.warn(check, fix, "the delivery limit is %s: a message reaches it if its receivers lose their connection or requeue it that often", valueText(limit))
 		}
 	}
 	g.fineSince(before, check, "messages that the broker gives up go to a dead queue, at least once")
@@ -70,7 +70,7 @@ func examineDeadTarget(ctx context.Context, g *group, m *management, q *managedQ
 	if _, err := m.queue(ctx, target); errors.Is(err, errNotThere) {
 		g.fail(check, "declare it", "its dead queue %s is missing", target)
 	} else if err != nil {
-		g.add(refusedLevel(err), check, monitoringMend, "%s", err)
+		g.add(refusedLevel(err), check, monitoringFix, "%s", err)
 	}
 }
 

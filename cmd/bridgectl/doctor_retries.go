@@ -25,7 +25,7 @@ func examineRetryQueues(ctx context.Context, g *group, m *management, name strin
 			missing = append(missing, want.Name)
 			continue
 		case err != nil:
-			g.add(refusedLevel(err), check, monitoringMend, "%s", err)
+			g.add(refusedLevel(err), check, monitoringFix, "%s", err)
 			return
 		}
 		var wrong []string

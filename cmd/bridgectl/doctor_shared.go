@@ -60,7 +60,7 @@ func (a *app) examineClaim(conn *bridge.Connection, g *group) {
 		g.warn(check, "give this login, and the verifiers', the rights to configure and read the ledger queue: bridgectl grants operator, grants verifier",
 			"a login without these rights neither sees verifiers of another ledger nor keeps them from queue %s: %s", t.Queue, err)
 	default:
-		g.warn(check, cmp.Or(remedy(err), "check that the node of queue "+t.LedgerQueue()+" runs, then run the doctor again"),
+		g.warn(check, cmp.Or(fixFor(err), "check that the node of queue "+t.LedgerQueue()+" runs, then run the doctor again"),
 			"it is unknown whether verifiers of another ledger consume queue %s: %s", t.Queue, err)
 	}
 }
@@ -84,13 +84,13 @@ func (a *app) examineLimits(ctx context.Context, g *group, m *management) {
 			if most == nil || *most < 0 { // no limit
 				continue
 			}
-			const check, mend = "connection limit", "raise max-connections: at least 3 for each verifier, plus the senders' and the receivers' connections"
+			const check, fix = "connection limit", "raise max-connections: at least 3 for each verifier, plus the senders' and the receivers' connections"
 			switch {
 			case *most <= verifier.LeastBrokerConnections:
-				g.fail(check, mend, "%s may have %s: too few for a verifier, which needs %d, and one more for a moment when it starts",
+				g.fail(check, fix, "%s may have %s: too few for a verifier, which needs %d, and one more for a moment when it starts",
 					of.whose, count(*most, "connection"), verifier.LeastBrokerConnections)
 			case *most < verifier.MostBrokerConnections:
-				g.warn(check, mend, "%s may have %s: enough for one verifier while all targets confirm; with targets that do not confirm it opens up to %d, and delays such targets if it gets fewer",
+				g.warn(check, fix, "%s may have %s: enough for one verifier while all targets confirm; with targets that do not confirm it opens up to %d, and delays such targets if it gets fewer",
 					of.whose, count(*most, "connection"), verifier.MostBrokerConnections)
 			default:
 				g.ok(check, "%s may have %s; a verifier opens %d to %d", of.whose, count(*most, "connection"),
@@ -103,17 +103,17 @@ func (a *app) examineLimits(ctx context.Context, g *group, m *management) {
 // examineTargets looks for the targets that the allow-list names without a *. Verifiers hold a
 // missing target, and its messages go to the dead queue after a while.
 func (a *app) examineTargets(conn *bridge.Connection, g *group) {
-	const mend = "declare it, or remove it from BRIDGE_ALLOW: a message for it goes to the dead queue after BRIDGE_UNROUTABLE"
+	const fix = "declare it, or remove it from BRIDGE_ALLOW: a message for it goes to the dead queue after BRIDGE_UNROUTABLE"
 	for _, allow := range a.config.Allow {
 		switch {
 		case strings.Contains(allow.Exchange, "*"):
 		case allow.Exchange == "" && !strings.Contains(allow.RoutingKey, "*"):
 			if _, err := lookAt(conn, allow.RoutingKey); missing(err) {
-				g.warn("targets", mend, "queue %q, which BRIDGE_ALLOW names, does not exist", allow.RoutingKey)
+				g.warn("targets", fix, "queue %q, which BRIDGE_ALLOW names, does not exist", allow.RoutingKey)
 			}
 		case allow.Exchange != "":
 			if exchangeIsMissing(conn, allow.Exchange) {
-				g.warn("targets", mend, "exchange %q, which BRIDGE_ALLOW names, does not exist", allow.Exchange)
+				g.warn("targets", fix, "exchange %q, which BRIDGE_ALLOW names, does not exist", allow.Exchange)
 			}
 		}
 	}

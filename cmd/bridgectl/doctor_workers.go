@@ -27,7 +27,7 @@ type workerReport struct {
 	Targets            []struct {
 		Target       string     `json:"target"`
 		Reason       string     `json:"reason"`
-		Mend         string     `json:"mend"`
+		Fix          string     `json:"fix"`
 		Messages     int        `json:"messages"`
 		Since        time.Time  `json:"since"`
 		DeadLetterAt *time.Time `json:"dead_letter_at"`
@@ -60,7 +60,7 @@ func examineWorkers(ctx context.Context, pages []string) group {
 			if t.DeadLetterAt != nil {
 				text += fmt.Sprintf("; the next dead letter in %s", short(max(0, t.DeadLetterAt.Sub(report.Now)).Round(time.Second)))
 			}
-			g.warn(name, t.Mend, "%s", text)
+			g.warn(name, t.Fix, "%s", text)
 		}
 		if rest := report.TargetsUnavailable - len(report.Targets); rest > 0 {
 			g.warn(name, "see its log", "%d more targets accept nothing", rest)

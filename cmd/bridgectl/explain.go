@@ -7,21 +7,21 @@ import (
 	mysqldriver "github.com/go-sql-driver/mysql"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/cmd/internal/mend"
+	"github.com/twoqueue/twoqueue/cmd/internal/advice"
 )
 
 // about puts the variable that names a server before an error from the first contact with it.
 func about(variable string, err error) error { return fmt.Errorf("%s: %w", variable, err) }
 
-// mends has bridgectl's own fixes for errors. They prevail over the fixes of package mend.
-var mends = []struct {
-	err  error
-	mend string
+// fixes has bridgectl's own fixes for errors. They prevail over the fixes of package advice.
+var fixes = []struct {
+	err error
+	fix string
 }{
 	{bridge.ErrLaterSchema, "run the bridgectl of the release that made the tables, or of a later one"},
 	{bridge.ErrNoSchema, "name the right database, or create the tables with bridgectl migrate up"},
-	{errManagementLogin, "correct its user and password, and " + monitoringMend},
-	{errManagementRights, monitoringMend},
+	{errManagementLogin, "correct its user and password, and " + monitoringFix},
+	{errManagementRights, monitoringFix},
 	{errManagementAway, "check that the management plugin runs, and that host and port are right"},
 }
 
@@ -42,24 +42,24 @@ func missingRight(err error) bool {
 }
 
 // failureLine returns an error and its fix in one line, for a command's answer.
-func failureLine(err error) string { return mend.Line(explain(err).Error()) }
+func failureLine(err error) string { return advice.Line(explain(err).Error()) }
 
 // explain appends the fix to an error.
-func explain(err error) error { return mend.With(err, mendOf(err)) }
+func explain(err error) error { return advice.With(err, fixOf(err)) }
 
-// mendOf returns the fix for an error; empty if none is known, or if the error's text has it.
-func mendOf(err error) string {
-	if secure := mend.TLS(err); secure != "" {
+// fixOf returns the fix for an error; empty if none is known, or if the error's text has it.
+func fixOf(err error) string {
+	if secure := advice.TLS(err); secure != "" {
 		return secure
 	}
-	for _, m := range mends {
+	for _, m := range fixes {
 		if errors.Is(err, m.err) {
-			return m.mend
+			return m.fix
 		}
 	}
 	if missing(err) {
 		return "create the queues with bridgectl topology declare, or name the right ones with BRIDGE_QUEUE"
 	}
-	_, remedy := mend.Of(err)
-	return remedy
+	_, fix := advice.Of(err)
+	return fix
 }

@@ -12,7 +12,7 @@ import (
 	"io"
 	"slices"
 
-	"github.com/twoqueue/twoqueue/cmd/internal/mend"
+	"github.com/twoqueue/twoqueue/cmd/internal/advice"
 	"github.com/twoqueue/twoqueue/cmd/internal/program"
 )
 
@@ -46,7 +46,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return fail(stderr, exitFailed, errors.New("interrupted"))
 	case !a.running, errors.As(err, new(*misuse)):
 		return fail(stderr, exitMisused, err)
-	case mend.Misuse(err):
+	case advice.Misuse(err):
 		return fail(stderr, exitMisused, explain(err))
 	default:
 		return fail(stderr, exitFailed, explain(err))
@@ -79,6 +79,6 @@ func misused(format string, args ...any) error { return &misuse{fmt.Errorf(forma
 
 // fail writes the error as one line and returns the exit code.
 func fail(stderr io.Writer, code int, err error) int {
-	fmt.Fprintf(stderr, "bridgectl: %s\n", mend.Line(err.Error()))
+	fmt.Fprintf(stderr, "bridgectl: %s\n", advice.Line(err.Error()))
 	return code
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/wire"
-	"github.com/twoqueue/twoqueue/cmd/internal/mend"
+	"github.com/twoqueue/twoqueue/cmd/internal/advice"
 	"github.com/twoqueue/twoqueue/cmd/internal/terminal"
 )
 
@@ -313,7 +313,7 @@ func holderText(h inspect.Holder) string {
 		parts = append(parts, "open for "+since(&h.Since))
 	}
 	if h.Statement != "" {
-		parts = append(parts, "last statement: "+cut(mend.Line(h.Statement), 100))
+		parts = append(parts, "last statement: "+cut(advice.Line(h.Statement), 100))
 	}
 	return strings.Join(parts, ", ")
 }

@@ -11,8 +11,8 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
+	"github.com/twoqueue/twoqueue/cmd/internal/advice"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
-	"github.com/twoqueue/twoqueue/cmd/internal/mend"
 )
 
 func newMigrateCommand(a *app) *cobra.Command {
@@ -134,7 +134,7 @@ func (a *app) eachSchema(cmd *cobra.Command, p *parts, up bool) error {
 		open := schema.Open
 		if up {
 			open = func(ctx context.Context, url string) (*database.Database, error) {
-				return schema.Await(ctx, url, mend.Waiting(cmd.ErrOrStderr(), "bridgectl", variable))
+				return schema.Await(ctx, url, advice.Waiting(cmd.ErrOrStderr(), "bridgectl", variable))
 			}
 		}
 		one, err := inspectSchema(cmd.Context(), part, url, open, up)

@@ -12,10 +12,10 @@ import (
 
 	"github.com/twoqueue/twoqueue/cmd/email-gateway/internal/email"
 	"github.com/twoqueue/twoqueue/cmd/email-gateway/internal/transport"
+	"github.com/twoqueue/twoqueue/cmd/internal/advice"
 	"github.com/twoqueue/twoqueue/cmd/internal/certificates"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
 	"github.com/twoqueue/twoqueue/cmd/internal/environment"
-	"github.com/twoqueue/twoqueue/cmd/internal/mend"
 	"github.com/twoqueue/twoqueue/cmd/internal/transit"
 	"github.com/twoqueue/twoqueue/idempotency/pending"
 )
@@ -90,7 +90,7 @@ func (c *config) secrets() (database, broker environment.Secret) {
 }
 
 // load reads the environment. With sending, the variables of broker and mail server are required
-// too. Its error names the variable and the remedy.
+// too. Its error names the variable and the fix.
 func load(sending bool) (*config, error) {
 	c := new(config)
 	if err := environment.Read(prefix, c); err != nil {
@@ -162,7 +162,7 @@ func (c *config) server() (*transport.Server, error) {
 	}
 	var err error
 	if server.Roots, err = certificates.Authorities(c.SMTP.CAFile); err != nil {
-		return nil, mend.With(fmt.Errorf("EMAIL_SMTP_CA_FILE: %w", err), mend.TLS(err))
+		return nil, advice.With(fmt.Errorf("EMAIL_SMTP_CA_FILE: %w", err), advice.TLS(err))
 	}
 	return server, nil
 }

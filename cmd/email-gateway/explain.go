@@ -7,8 +7,8 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/cmd/email-gateway/internal/transport"
+	"github.com/twoqueue/twoqueue/cmd/internal/advice"
 	"github.com/twoqueue/twoqueue/cmd/internal/endpoints"
-	"github.com/twoqueue/twoqueue/cmd/internal/mend"
 	"github.com/twoqueue/twoqueue/idempotency/pending"
 )
 
@@ -17,11 +17,11 @@ type mailError struct{ error }
 
 func (e *mailError) Unwrap() error { return e.error }
 
-// remedies are the variable and the remedy of each error that package mend does not explain.
-var remedies = []struct {
+// fixes are the variable and the fix of each error that package advice does not explain.
+var fixes = []struct {
 	err      error
 	variable string
-	mend     string
+	fix      string
 }{
 	{endpoints.ErrAddress, "EMAIL_HTTP_ADDR", "name another address"},
 	{transport.ErrLogin, "EMAIL_SMTP_USER", "correct EMAIL_SMTP_USER or EMAIL_SMTP_PASSWORD"},
@@ -30,28 +30,28 @@ var remedies = []struct {
 	{bridge.ErrNoSchema, "EMAIL_DATABASE_URL", "name the gateway's database, or create the tables with email-gateway migrate"},
 }
 
-// explain puts the variable before an error, and the remedy after it.
+// explain puts the variable before an error, and the fix after it.
 func explain(err error) error {
-	for _, r := range remedies {
+	for _, r := range fixes {
 		if errors.Is(err, r.err) {
-			return mend.With(fmt.Errorf("%s: %w", r.variable, err), r.mend)
+			return advice.With(fmt.Errorf("%s: %w", r.variable, err), r.fix)
 		}
 	}
-	from, remedy := mend.Of(err)
+	from, fix := advice.Of(err)
 	switch {
-	case from == mend.Broker:
-		if remedy == mend.NoRight {
-			remedy = "let the login configure, write and read this queue, or declare the queue with a login that may: the gateway uses an existing queue as it is"
+	case from == advice.Broker:
+		if fix == advice.NoRight {
+			fix = "let the login configure, write and read this queue, or declare the queue with a login that may: the gateway uses an existing queue as it is"
 		}
-		return mend.With(fmt.Errorf("EMAIL_AMQP_URL: %w", err), remedy)
+		return advice.With(fmt.Errorf("EMAIL_AMQP_URL: %w", err), fix)
 	case errors.As(err, new(*mailError)):
 		return fmt.Errorf("EMAIL_SMTP_HOST: %w", err)
 	case errors.Is(err, pending.ErrNotPending):
-		return mend.With(err, "see email-gateway doubtful list")
+		return advice.With(err, "see email-gateway doubtful list")
 	case errors.Is(err, pending.ErrUnderWay):
-		return mend.With(err, "it becomes doubtful if no result is recorded in time")
+		return advice.With(err, "it becomes doubtful if no result is recorded in time")
 	case strings.HasPrefix(err.Error(), prefix+"_"): // begins with its variable
 		return err
 	}
-	return mend.With(fmt.Errorf("EMAIL_DATABASE_URL: %w", err), remedy) // every other error comes from the database
+	return advice.With(fmt.Errorf("EMAIL_DATABASE_URL: %w", err), fix) // every other error comes from the database
 }

@@ -10,9 +10,9 @@ import (
 	"strings"
 
 	"github.com/twoqueue/twoqueue/cmd/email-gateway/internal/email"
+	"github.com/twoqueue/twoqueue/cmd/internal/advice"
 	"github.com/twoqueue/twoqueue/cmd/internal/endpoints"
 	"github.com/twoqueue/twoqueue/cmd/internal/environment"
-	"github.com/twoqueue/twoqueue/cmd/internal/mend"
 	"github.com/twoqueue/twoqueue/cmd/internal/program"
 )
 
@@ -75,7 +75,7 @@ func with(stderr io.Writer, sending bool, do func(c *config) error) int {
 		return exitDone
 	case errors.Is(err, context.Canceled):
 		return fail(stderr, exitFailed, errors.New("interrupted; run it again"))
-	case mend.Misuse(err):
+	case advice.Misuse(err):
 		return fail(stderr, exitMisused, explain(err))
 	default:
 		return fail(stderr, exitFailed, explain(err))
@@ -100,12 +100,12 @@ func health(ctx context.Context, stdout, stderr io.Writer) int {
 
 // fail writes the error as one line, and returns code.
 func fail(stderr io.Writer, code int, err error) int {
-	fmt.Fprintf(stderr, "email-gateway: %s\n", mend.Line(err.Error()))
+	fmt.Fprintf(stderr, "email-gateway: %s\n", advice.Line(err.Error()))
 	return code
 }
 
 func migrate(ctx context.Context, c *config, stdout, stderr io.Writer) error {
-	db, err := c.Schema.Await(ctx, c.Database.URL, mend.Waiting(stderr, "email-gateway", "EMAIL_DATABASE_URL"))
+	db, err := c.Schema.Await(ctx, c.Database.URL, advice.Waiting(stderr, "email-gateway", "EMAIL_DATABASE_URL"))
 	if err != nil {
 		return err
 	}

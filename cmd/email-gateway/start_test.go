@@ -17,7 +17,7 @@ import (
 )
 
 // The gateway contacts each server only if the servers in the lines above let it start.
-func TestAServerThatPreventsTheStartIsNamedWithARemedy(t *testing.T) {
+func TestAServerThatPreventsTheStartIsNamedWithAFix(t *testing.T) {
 	minimal(t)
 	folder := t.TempDir()
 	file := func(name string, content []byte) string {
@@ -41,7 +41,7 @@ func TestAServerThatPreventsTheStartIsNamedWithARemedy(t *testing.T) {
 	_, err := statuses.db.ExecContext(t.Context(), `DROP TABLE email_gateway`) // as an unfinished migrate leaves it
 	must(t, err)
 	const create = "create the tables with email-gateway migrate"
-	for _, c := range []struct{ name, args, env, variable, mend string }{
+	for _, c := range []struct{ name, args, env, variable, fix string }{
 		{"no database", "", "EMAIL_DATABASE_URL=postgres://u:s3cret@127.0.0.1:1/db", "EMAIL_DATABASE_URL", "check that the database exists"},
 		{"no tables", "", "EMAIL_DATABASE_URL=sqlite:" + file("empty.db", nil), "EMAIL_DATABASE_URL", create},
 		{"not all tables", "", "EMAIL_DATABASE_URL=" + half, "EMAIL_DATABASE_URL", create},
@@ -55,8 +55,8 @@ func TestAServerThatPreventsTheStartIsNamedWithARemedy(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			commandtest.Set(t, append([]string{"EMAIL_DATABASE_URL=" + tables, "EMAIL_LOG_LEVEL=error"}, strings.Fields(c.env)...)...)
 			line := failureLine(t, exitFailed, strings.Fields(c.args)...)
-			if !strings.HasPrefix(line, c.variable+": ") || !strings.Contains(line, c.mend) {
-				t.Errorf("it says %q, want %s and %q", line, c.variable, c.mend)
+			if !strings.HasPrefix(line, c.variable+": ") || !strings.Contains(line, c.fix) {
+				t.Errorf("it says %q, want %s and %q", line, c.variable, c.fix)
 			}
 		})
 	}
@@ -65,8 +65,8 @@ func TestAServerThatPreventsTheStartIsNamedWithARemedy(t *testing.T) {
 // These errors occur only once the broker has answered.
 func TestAnErrorThatEndsTheGatewayIsExplained(t *testing.T) {
 	for _, c := range []struct {
-		err            error
-		variable, mend string
+		err           error
+		variable, fix string
 	}{
 		{bridge.ErrCredentials, "EMAIL_AMQP_URL", "correct user, password or virtual host"},
 		{&amqp.Error{Code: amqp.AccessRefused}, "EMAIL_AMQP_URL", "let the login configure"},
@@ -74,8 +74,8 @@ func TestAnErrorThatEndsTheGatewayIsExplained(t *testing.T) {
 		{endpoints.ErrAddress, "EMAIL_HTTP_ADDR", "name another address"},
 		{errors.New("anything else"), "EMAIL_DATABASE_URL", "anything else"},
 	} {
-		if text := explain(fmt.Errorf("begin: %w", c.err)).Error(); !strings.HasPrefix(text, c.variable+": begin: ") || !strings.Contains(text, c.mend) {
-			t.Errorf("%v is explained by %q, want %s and %q", c.err, text, c.variable, c.mend)
+		if text := explain(fmt.Errorf("begin: %w", c.err)).Error(); !strings.HasPrefix(text, c.variable+": begin: ") || !strings.Contains(text, c.fix) {
+			t.Errorf("%v is explained by %q, want %s and %q", c.err, text, c.variable, c.fix)
 		}
 	}
 }

@@ -39,7 +39,7 @@ type config struct {
 	Log environment.Log
 }
 
-// load reads the environment. Its error names the variable and the remedy.
+// load reads the environment. Its error names the variable and the fix.
 func load(migrating bool) (*config, error) {
 	c := new(config)
 	if err := environment.Read(prefix, c); err != nil {

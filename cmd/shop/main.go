@@ -11,8 +11,8 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/twoqueue/twoqueue/cmd/internal/advice"
 	"github.com/twoqueue/twoqueue/cmd/internal/environment"
-	"github.com/twoqueue/twoqueue/cmd/internal/mend"
 	"github.com/twoqueue/twoqueue/cmd/internal/program"
 )
 
@@ -54,15 +54,15 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return fail(stderr, exitFailed, errors.New("interrupted; run shop -migrate again"))
 	case err == nil || ctx.Err() != nil:
 		return exitDone
-	case mend.Misuse(err):
-		return fail(stderr, exitMisused, mend.Explain(prefix, err))
+	case advice.Misuse(err):
+		return fail(stderr, exitMisused, advice.Explain(prefix, err))
 	default:
-		return fail(stderr, exitFailed, mend.Explain(prefix, err))
+		return fail(stderr, exitFailed, advice.Explain(prefix, err))
 	}
 }
 
 // fail writes the error as one line, and returns code.
 func fail(stderr io.Writer, code int, err error) int {
-	fmt.Fprintf(stderr, "shop: %s\n", mend.Line(err.Error()))
+	fmt.Fprintf(stderr, "shop: %s\n", advice.Line(err.Error()))
 	return code
 }

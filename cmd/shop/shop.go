@@ -18,10 +18,10 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/probes"
+	"github.com/twoqueue/twoqueue/cmd/internal/advice"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
 	"github.com/twoqueue/twoqueue/cmd/internal/endpoints"
 	"github.com/twoqueue/twoqueue/cmd/internal/environment"
-	"github.com/twoqueue/twoqueue/cmd/internal/mend"
 	"github.com/twoqueue/twoqueue/cmd/internal/transit"
 	"github.com/twoqueue/twoqueue/sender"
 	"github.com/twoqueue/twoqueue/sender/metrics"
@@ -124,7 +124,7 @@ func openDatabase(ctx context.Context, c *config) (*database.Database, error) {
 
 // makeTable makes the shop's own table.
 func makeTable(ctx context.Context, c *config, stdout, stderr io.Writer) error {
-	db, err := c.Schema.Await(ctx, c.Database.URL, mend.Waiting(stderr, "shop", "SHOP_DATABASE_URL"))
+	db, err := c.Schema.Await(ctx, c.Database.URL, advice.Waiting(stderr, "shop", "SHOP_DATABASE_URL"))
 	if err != nil {
 		return err
 	}

@@ -56,7 +56,7 @@ type config struct {
 	Log environment.Log
 }
 
-// load reads the environment. Its error names the variable and the remedy.
+// load reads the environment. Its error names the variable and the fix.
 func load(migrating bool) (config, error) {
 	var c config
 	if err := environment.Read(prefix, &c, testPrefix, managementPrefix, inboxPrefix); err != nil {

@@ -161,7 +161,7 @@ func TestTheAllowListIsRequired(t *testing.T) {
 	}
 }
 
-func TestAnUnusableServerIsNamedWithARemedy(t *testing.T) {
+func TestAnUnusableServerIsNamedWithAFix(t *testing.T) {
 	ledger, empty := migrated(t), filepath.Join(t.TempDir(), "empty.db")
 	if err := os.WriteFile(empty, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -179,7 +179,7 @@ func TestAnUnusableServerIsNamedWithARemedy(t *testing.T) {
 	for _, c := range []struct {
 		database, broker string
 		code             int
-		variable, mend   string
+		variable, fix    string
 	}{
 		{away, awayBroker, exitDatabase, "BRIDGE_DATABASE_URL", "check that the database exists and runs"},
 		{"sqlite:/nowhere/missing.db", awayBroker, exitDatabase, "BRIDGE_DATABASE_URL", "check that the database exists and runs"},
@@ -192,8 +192,8 @@ func TestAnUnusableServerIsNamedWithARemedy(t *testing.T) {
 	} {
 		t.Setenv("BRIDGE_DATABASE_URL", c.database)
 		t.Setenv("BRIDGE_AMQP_URL", c.broker)
-		if line := refused(t, c.code, c.variable+": "); !strings.Contains(line, c.mend) {
-			t.Errorf("%s, %s: %q does not say %q", c.database, c.broker, line, c.mend)
+		if line := refused(t, c.code, c.variable+": "); !strings.Contains(line, c.fix) {
+			t.Errorf("%s, %s: %q does not say %q", c.database, c.broker, line, c.fix)
 		}
 	}
 	t.Setenv("BRIDGE_DATABASE_URL", ledger)

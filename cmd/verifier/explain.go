@@ -7,8 +7,8 @@ import (
 	"log/slog"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/cmd/internal/advice"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
-	"github.com/twoqueue/twoqueue/cmd/internal/mend"
 	"github.com/twoqueue/twoqueue/verifier"
 	"github.com/twoqueue/twoqueue/verifier/ops"
 )
@@ -27,32 +27,32 @@ var named = map[ops.Cause]string{
 	ops.Queue:    "BRIDGE_QUEUE",
 }
 
-// explain puts the variable before an error, and the remedy after it.
+// explain puts the variable before an error, and the fix after it.
 func explain(err error) error {
 	switch {
 	case errors.Is(err, verifier.ErrNotDrained):
-		return mend.With(err, "nothing is lost, but messages that were forwarded without their ack arrive twice; BRIDGE_DRAIN limits the drain")
-	case errors.As(err, new(*tracesError)): // its text has variable and remedy
+		return advice.With(err, "nothing is lost, but messages that were forwarded without their ack arrive twice; BRIDGE_DRAIN limits the drain")
+	case errors.As(err, new(*tracesError)): // its text has variable and fix
 		return err
 	}
-	variable, remedy := advice(err)
-	return mend.With(fmt.Errorf("%s: %w", variable, err), remedy)
+	variable, fix := fixFor(err)
+	return advice.With(fmt.Errorf("%s: %w", variable, err), fix)
 }
 
-// advice returns the variable that an error is about, and the remedy.
-func advice(err error) (variable, remedy string) {
+// fixFor returns the variable that an error is about, and the fix.
+func fixFor(err error) (variable, fix string) {
 	variable = named[ops.CauseOf(err)]
-	_, remedy = mend.Of(err)
+	_, fix = advice.Of(err)
 	switch {
 	case errors.Is(err, bridge.ErrNoSchema) && !errors.Is(err, bridge.ErrLaterSchema):
-		remedy = "name the database that the senders use, or create the tables with verifier -migrate"
+		fix = "name the database that the senders use, or create the tables with verifier -migrate"
 	case errors.Is(err, database.ErrOwnTable):
 		variable = "BRIDGE_OWN_TABLE"
 	}
-	return variable, remedy
+	return variable, fix
 }
 
-// advising adds the variable and the remedy, which explain adds to an error at the start, to the
+// advising adds the variable and the fix, which explain adds to an error at the start, to the
 // log's lines about sessions.
 type advising struct{ slog.Handler }
 
@@ -66,12 +66,12 @@ func (a advising) Handle(ctx context.Context, line slog.Record) error {
 		if !is {
 			return true
 		}
-		variable, remedy := advice(err)
-		if remedy == "" && ops.CauseOf(err) == ops.Database {
-			remedy = "check that the database runs; bridgectl doctor reports a right that the login lacks"
+		variable, fix := fixFor(err)
+		if fix == "" && ops.CauseOf(err) == ops.Database {
+			fix = "check that the database runs; bridgectl doctor reports a right that the login lacks"
 		}
-		if line.AddAttrs(slog.String("variable", variable)); remedy != "" {
-			line.AddAttrs(slog.String("mend", remedy))
+		if line.AddAttrs(slog.String("variable", variable)); fix != "" {
+			line.AddAttrs(slog.String("fix", fix))
 		}
 		return false
 	})
@@ -83,7 +83,7 @@ func exitCode(err error) int {
 	switch {
 	case errors.Is(err, verifier.ErrNotDrained):
 		return exitNotDrained
-	case errors.As(err, new(*tracesError)), errors.Is(err, database.ErrOwnTable), mend.Misuse(err):
+	case errors.As(err, new(*tracesError)), errors.Is(err, database.ErrOwnTable), advice.Misuse(err):
 		return exitMisused
 	}
 	return map[ops.Cause]int{ops.Database: exitDatabase, ops.Schema: exitSchema, ops.Proof: exitProof,

@@ -56,15 +56,15 @@ func TestCausesAndExitCodes(t *testing.T) {
 	}
 }
 
-func TestTheLogOfAnEndedSessionNamesTheRemedy(t *testing.T) {
+func TestTheLogOfAnEndedSessionNamesTheFix(t *testing.T) {
 	for _, c := range []struct {
 		message string
 		err     error
 		want    string
 	}{
-		{"no session", driver.ErrBadConn, `variable=BRIDGE_DATABASE_URL mend="check that the database runs; bridgectl doctor`},
-		{"no session", bridge.ErrNoSchema, `variable=BRIDGE_DATABASE_URL mend="name the database that the senders use`},
-		{"session ended", bridge.ErrUnavailable, `variable=BRIDGE_AMQP_URL mend="check that the broker runs`},
+		{"no session", driver.ErrBadConn, `variable=BRIDGE_DATABASE_URL fix="check that the database runs; bridgectl doctor`},
+		{"no session", bridge.ErrNoSchema, `variable=BRIDGE_DATABASE_URL fix="name the database that the senders use`},
+		{"session ended", bridge.ErrUnavailable, `variable=BRIDGE_AMQP_URL fix="check that the broker runs`},
 		{"session ended", &bridge.QueueMismatch{}, "variable=BRIDGE_QUEUE\n"},
 		{"side job fails", bridge.ErrUnavailable, "error=\"broker unavailable\"\n"},
 	} {

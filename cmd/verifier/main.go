@@ -12,9 +12,9 @@ import (
 	"os"
 	"runtime/debug"
 
+	"github.com/twoqueue/twoqueue/cmd/internal/advice"
 	"github.com/twoqueue/twoqueue/cmd/internal/endpoints"
 	"github.com/twoqueue/twoqueue/cmd/internal/environment"
-	"github.com/twoqueue/twoqueue/cmd/internal/mend"
 	"github.com/twoqueue/twoqueue/cmd/internal/program"
 	"github.com/twoqueue/twoqueue/verifier"
 )
@@ -81,12 +81,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 
 // fail writes the error as one line, and returns code.
 func fail(stderr io.Writer, code int, err error) int {
-	fmt.Fprintf(stderr, "verifier: %s\n", mend.Line(err.Error()))
+	fmt.Fprintf(stderr, "verifier: %s\n", advice.Line(err.Error()))
 	return code
 }
 
 func migrate(ctx context.Context, c config, stdout, stderr io.Writer) error {
-	db, err := c.Schema.Await(ctx, c.Database.URL, mend.Waiting(stderr, "verifier", "BRIDGE_DATABASE_URL"))
+	db, err := c.Schema.Await(ctx, c.Database.URL, advice.Waiting(stderr, "verifier", "BRIDGE_DATABASE_URL"))
 	if err != nil {
 		return err
 	}

@@ -79,7 +79,7 @@ func (d diagnosis) has(check string, level inspect.Level, words string) bool {
 func (d diagnosis) expect(t *testing.T, check string, level inspect.Level, words string) {
 	t.Helper()
 	if !d.has(check, level, words) {
-		t.Errorf("no finding %q of level %s with %q and a mend in\n%s", check, level, words, d)
+		t.Errorf("no finding %q of level %s with %q and a fix in\n%s", check, level, words, d)
 	}
 }
 

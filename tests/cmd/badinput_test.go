@@ -17,16 +17,16 @@ import (
 const password = "s3cret"
 
 // refused runs a verifier that cannot start, and checks that it writes one line, which names the
-// variable and the remedy. It returns the line.
-func refused(t *testing.T, code int, variable, mend string, env ...string) string {
+// variable and the fix. It returns the line.
+func refused(t *testing.T, code int, variable, fix string, env ...string) string {
 	t.Helper()
 	p := start(t, "verifier", append([]string{"BRIDGE_LOG_LEVEL=warn"}, env...)...)
 	if got := p.Await(); got != code {
 		t.Errorf("exit code %d, not %d", got, code)
 	}
 	line := p.Stderr.String()
-	if strings.Count(line, "\n") != 1 || !strings.HasPrefix(line, "verifier: "+variable+": ") || !strings.Contains(line, mend) {
-		t.Errorf("standard error is not one line with %s and %q:\n%s", variable, mend, line)
+	if strings.Count(line, "\n") != 1 || !strings.HasPrefix(line, "verifier: "+variable+": ") || !strings.Contains(line, fix) {
+		t.Errorf("standard error is not one line with %s and %q:\n%s", variable, fix, line)
 	}
 	if out := p.Stdout.String(); out != "" {
 		t.Errorf("standard output: %s", out)
@@ -45,8 +45,8 @@ func TestARefusedLoginIsReportedWithoutThePassword(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	for name, c := range map[string]struct {
-		code                             int
-		variable, mend, database, broker string
+		code                            int
+		variable, fix, database, broker string
 	}{
 		"broker refuses":        {5, "BRIDGE_AMQP_URL", "correct user, password or virtual host", s.DatabaseURL, login(t, s.AMQP)},
 		"no such virtual host":  {5, "BRIDGE_AMQP_URL", "correct user, password or virtual host", s.DatabaseURL, s.AMQP + "_missing"},
@@ -55,7 +55,7 @@ func TestARefusedLoginIsReportedWithoutThePassword(t *testing.T) {
 		"MariaDB refuses":       {4, "BRIDGE_DATABASE_URL", "password", login(t, "mysql://"+servertest.MariaDB(t).Addr()+"/db"), s.AMQP},
 	} {
 		t.Run(name, func(t *testing.T) {
-			refused(t, c.code, c.variable, c.mend, "BRIDGE_DATABASE_URL="+c.database, "BRIDGE_AMQP_URL="+c.broker)
+			refused(t, c.code, c.variable, c.fix, "BRIDGE_DATABASE_URL="+c.database, "BRIDGE_AMQP_URL="+c.broker)
 		})
 	}
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // A missing target does not make the verifier unready: it goes on with the others. The metrics
-// count the target, and the doctor names it, the remedy, and the time of the next dead letter.
+// count the target, and the doctor names it, the fix, and the time of the next dead letter.
 func TestATargetThatTakesNothingIsReported(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)

@@ -79,7 +79,7 @@ const (
 // refusal is a verifier's error where a server refuses it or it refuses the server. says is a
 // regular expression. The tests of cmd/internal/database and bridge check the files that a URL
 // may name.
-type refusal struct{ address, says, mend string }
+type refusal struct{ address, says, fix string }
 
 // allRefused runs a verifier with each address in place of a good one.
 func allRefused(t *testing.T, code int, variable string, s *stage.Stage, cases map[string]refusal) {
@@ -87,7 +87,7 @@ func allRefused(t *testing.T, code int, variable string, s *stage.Stage, cases m
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			env := []string{"BRIDGE_DATABASE_URL=" + program.DatabaseURL(t, s.DatabaseURL), "BRIDGE_AMQP_URL=" + s.AMQP, variable + "=" + c.address}
-			if line := refused(t, code, variable, c.mend, env...); !regexp.MustCompile(c.says).MatchString(line) {
+			if line := refused(t, code, variable, c.fix, env...); !regexp.MustCompile(c.says).MatchString(line) {
 				t.Errorf("it does not say %s", c.says)
 			}
 		})
@@ -195,7 +195,7 @@ CREATE USER unchecked IDENTIFIED BY '`+password+`'; SET GLOBAL require_secure_tr
 		switch {
 		case strings.Contains(words, "Error 1045"): // MariaDB 10.11 does not mention TLS
 		case !strings.Contains(words, "without TLS: Error 3159"), !strings.Contains(words, "add ssl-ca=FILE"):
-			t.Error("it names neither the server's need of TLS nor the remedy")
+			t.Error("it names neither the server's need of TLS nor the fix")
 		}
 	})
 }

@@ -51,7 +51,7 @@ func TestTheDashboardAndTheAlertsQueryExistingMetrics(t *testing.T) {
 			wanted[fmt.Sprintf("alert %s, series %d", alert.Name, i)] = "count(" + selector + ")"
 		}
 		if alert.Labels["severity"] == "" || alert.Annotations["summary"] == "" || alert.Annotations["description"] == "" {
-			t.Errorf("%s lacks a severity or a remedy", alert.Name)
+			t.Errorf("%s lacks a severity or a fix", alert.Name)
 		}
 	}
 	missing := slices.Sorted(maps.Keys(wanted))

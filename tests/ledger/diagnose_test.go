@@ -36,9 +36,9 @@ func inspectorOf(t *testing.T, ledger driver.Ledger) inspector {
 	return nil
 }
 
-// mendRights runs the remedies of the findings about rights. Afterwards no check may find a
+// fixRights runs the fixes of the findings about rights. Afterwards no check may find a
 // fault, except the checks in but.
-func mendRights(t *testing.T, admin *sql.DB, of inspector, but ...string) {
+func fixRights(t *testing.T, admin *sql.DB, of inspector, but ...string) {
 	t.Helper()
 	findings, err := of.Diagnose(t.Context())
 	must(t, err)

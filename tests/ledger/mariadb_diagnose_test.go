@@ -64,10 +64,10 @@ func TestMariaDBDiagnose(t *testing.T) {
 		ledgertest.Well(t, inspectorOf(t, ledger))
 		ledgertest.ReadsCarried(t, ledger, inspectorOf(t, ledger), changedSince)
 	})
-	t.Run("the mends give a login its rights", func(t *testing.T) {
+	t.Run("the fixes give a login its rights", func(t *testing.T) {
 		config, admin := database(t)
 		rights := slices.Concat(mariaDBVerifier[len(sweeperRights)+1:], []string{"INSERT ON bridge_ledger", "SELECT ON bridge_identity", "SELECT ON bridge_ledger_version"})
-		mendRights(t, admin, inspectorOf(t, openMySQL(t, mariaDBRole(t, config, admin, rights...))))
+		fixRights(t, admin, inspectorOf(t, openMySQL(t, mariaDBRole(t, config, admin, rights...))))
 	})
 	t.Run("an own table is well", func(t *testing.T) {
 		config, admin := database(t)

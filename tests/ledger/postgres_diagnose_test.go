@@ -45,10 +45,10 @@ func testPostgresDiagnose(t *testing.T, server *servers.Postgres) {
 		ledgertest.Well(t, inspectorOf(t, ledger))
 		ledgertest.ReadsCarried(t, ledger, inspectorOf(t, ledger), nil)
 	})
-	t.Run("the mends give a login its rights", func(t *testing.T) {
+	t.Run("the fixes give a login its rights", func(t *testing.T) {
 		address, admin := database(t)
 		_, at := newRole(t, address, admin, "pg_read_all_stats", "SELECT ON bridge_identity", "SELECT ON bridge_ledger_version")
-		mendRights(t, admin, inspectorOf(t, openLedger(t, connect(t, at))))
+		fixRights(t, admin, inspectorOf(t, openLedger(t, connect(t, at))))
 	})
 	t.Run("an own table is well", func(t *testing.T) {
 		address, admin := database(t)

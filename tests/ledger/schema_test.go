@@ -103,17 +103,17 @@ func TestPostgresRolesInASchemaOfItsOwn(t *testing.T) {
 	}
 	own, migrator := migrate.Schema(ownSchema), as(migrate.Migrator)
 	stranger, strangersURL := newRole(t, address, admin)
-	remedy := `GRANT USAGE, CREATE ON SCHEMA ` + inOwnSchema("bridge_x")
-	remedy = strings.TrimSuffix(remedy, ".bridge_x")
+	fix := `GRANT USAGE, CREATE ON SCHEMA ` + inOwnSchema("bridge_x")
+	fix = strings.TrimSuffix(fix, ".bridge_x")
 	for _, right := range []string{"", "USAGE"} { // granted before each attempt
 		if right != "" {
-			execute(t, admin, strings.Replace(remedy, "USAGE, CREATE", right, 1)+" TO "+stranger)
+			execute(t, admin, strings.Replace(fix, "USAGE, CREATE", right, 1)+" TO "+stranger)
 		}
-		if err := own.Ledger(t.Context(), connect(t, strangersURL), migrate.PostgreSQL); err == nil || !strings.Contains(err.Error(), remedy+" TO this login") {
-			t.Errorf("migrate with %q: %v, must name %s", right, err, remedy)
+		if err := own.Ledger(t.Context(), connect(t, strangersURL), migrate.PostgreSQL); err == nil || !strings.Contains(err.Error(), fix+" TO this login") {
+			t.Errorf("migrate with %q: %v, must name %s", right, err, fix)
 		}
 	}
-	execute(t, admin, remedy+" TO "+stranger)
+	execute(t, admin, fix+" TO "+stranger)
 	for range 2 {
 		must(t, own.Ledger(t.Context(), migrator, migrate.PostgreSQL))
 		must(t, own.Inbox(t.Context(), migrator, migrate.PostgreSQL))
@@ -152,7 +152,7 @@ func TestPostgresRolesInASchemaOfItsOwn(t *testing.T) {
 	must(t, other.Check(t.Context()))
 	_, at := newRole(t, address, admin, "SELECT ON "+inOwnSchema("bridge_identity"), "SELECT ON "+inOwnSchema("bridge_ledger_version"),
 		`USAGE ON SCHEMA `+strings.TrimSuffix(inOwnSchema("bridge_x"), ".bridge_x"), "pg_read_all_stats")
-	mendRights(t, admin, postgres.Inspect(open(connect(t, at))), unfitForProduction...)
+	fixRights(t, admin, postgres.Inspect(open(connect(t, at))), unfitForProduction...)
 }
 
 func TestPostgresOwnTableBesideASchemaOfItsOwn(t *testing.T) {

@@ -126,7 +126,7 @@ func TestADatabaseThatIsAwayMakesOneLineInTheLog(t *testing.T) {
 	})
 }
 
-func TestACountThatFailsIsNotMendedByADatabaseThatIsAway(t *testing.T) {
+func TestACountThatFailsDoesNotWorkAgainSinceTheDatabaseIsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		m := watches(t, &log, &uncountable{})

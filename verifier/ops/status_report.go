@@ -92,7 +92,7 @@ type transactionsReport struct {
 type targetReport struct {
 	Target   string    `json:"target"`
 	Reason   string    `json:"reason"` // in words
-	Mend     string    `json:"mend"`
+	Fix      string    `json:"fix"`
 	Messages int       `json:"messages"`
 	Since    time.Time `json:"since"`
 	// when the first message goes to the dead queue
@@ -136,7 +136,7 @@ func (s *status) report(ctx context.Context) report {
 	slices.SortStableFunc(state.Targets, func(a, b verifier.UnavailableTarget) int { return cmp.Compare(b.Messages, a.Messages) })
 	r.TargetsUnavailable = len(state.Targets)
 	for _, t := range state.Targets[:min(len(state.Targets), shownTargets)] {
-		one := targetReport{Target: t.Target.String(), Reason: t.Problem, Mend: t.Mend, Messages: t.Messages, Since: t.Since.UTC()}
+		one := targetReport{Target: t.Target.String(), Reason: t.Problem, Fix: t.Fix, Messages: t.Messages, Since: t.Since.UTC()}
 		if !t.DeadLetterAt.IsZero() {
 			at := t.DeadLetterAt.UTC()
 			one.DeadLetterAt = &at

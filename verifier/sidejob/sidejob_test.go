@@ -50,12 +50,12 @@ func TestAJobThatFailsIsTriedAgainLessAndLessAndSaysSoOnce(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				ended := make(chan struct{})
 				var rounds atomic.Int64
-				var mended atomic.Bool
+				var repaired atomic.Bool
 				go func() {
 					defer close(ended)
 					job.Run(ctx, func(context.Context) (time.Duration, error) {
 						rounds.Add(1)
-						if mended.Load() {
+						if repaired.Load() {
 							return time.Second, nil
 						}
 						return 0, fail()
@@ -74,12 +74,12 @@ func TestAJobThatFailsIsTriedAgainLessAndLessAndSaysSoOnce(t *testing.T) {
 				if n := rounds.Load(); n < 3600/30 || n > 3600/5 {
 					t.Errorf("%d rounds in an hour of failures", n)
 				}
-				mended.Store(true)
+				repaired.Store(true)
 				time.Sleep(30 * time.Second) // less than a minute after the last failure, which was up to 22.5 s ago
 				said(1, 0)
 				time.Sleep(2 * time.Minute)
 				said(1, 1)
-				mended.Store(false)
+				repaired.Store(false)
 				time.Sleep(time.Hour)
 				said(2, 1)
 				cancel()

@@ -39,7 +39,7 @@ func (f *Findings) Unknown(check, fix string, err error) {
 	f.add(check, inspect.Unknown, fix, "%v", err)
 }
 
-// Expect notes good as OK if the check holds, and otherwise bad at that level, with its remedy.
+// Expect notes good as OK if the check holds, and otherwise bad at that level, with its fix.
 func (f *Findings) Expect(check string, holds bool, good string, level inspect.Level, bad, fix string) {
 	if holds {
 		f.OK(check, "%s", good)

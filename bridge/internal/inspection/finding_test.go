@@ -30,14 +30,14 @@ func TestTheClockDifferenceLeavesOutTheTimeOfTheQuestion(t *testing.T) {
 		{after.Add(2 * time.Hour), inspect.Error},
 	} {
 		var f Findings
-		f.clock(c.theirs, before, after, "mend")
+		f.clock(c.theirs, before, after, "fix")
 		if len(f) != 1 || f[0].Level != c.want || (f[0].Fix == "") != (c.want == inspect.OK) {
 			t.Errorf("%v: %+v, must be %s", c.theirs, f, c.want)
 		}
 	}
 }
 
-// The remedy for missing rights is the statements that grant them, ready to paste.
+// The fix for missing rights is the statements that grant them, ready to paste.
 func TestMissingRightsAreStatements(t *testing.T) {
 	var f Findings
 	f.Missing(CheckStage, inspect.Warning, "verifier", []string{"SELECT ON bridge_watermark", "UPDATE ON bridge_watermark", "UPDATE (stage_at) ON bridge_ledger"})

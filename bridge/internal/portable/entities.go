@@ -37,7 +37,7 @@ type EntityVerbs struct {
 	// IsDuplicate reports whether Keep found the version there; nil if Keep then inserts nothing
 	// and returns no error.
 	IsDuplicate func(error) bool
-	// Classify adds the bridge's error, with the remedy, to the database's. doing is the action.
+	// Classify adds the bridge's error, with the fix, to the database's. doing is the action.
 	Classify func(err error, doing string) error
 }
 

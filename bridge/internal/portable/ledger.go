@@ -28,7 +28,7 @@ type Ledger struct {
 // Verbs are the parts of a ledger that each database implements. They return the database's errors
 // unchanged.
 type Verbs struct {
-	// Classify adds the bridge's error, with the remedy, to the database's. doing is one of the
+	// Classify adds the bridge's error, with the fix, to the database's. doing is one of the
 	// constants below.
 	Classify func(err error, doing string) error
 	// Most is how many IDs one statement takes, at most Chunk.

@@ -128,7 +128,7 @@ func (n Name) qualify(part string) string {
 	return literal
 }
 
-// Fix returns the remedy for missing tables. setting is the setting that finds the tables without
+// Fix returns the fix for missing tables. setting is the setting that finds the tables without
 // a schema.
 func (n Name) Fix(setting string) string {
 	if n.quoted == "" {

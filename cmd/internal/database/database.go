@@ -96,9 +96,9 @@ type kind struct {
 	in func(schema migrate.Schema) openers
 	// inboxDiagnose examines a receiver's server.
 	inboxDiagnose func(ctx context.Context, db *sql.DB) ([]inspect.Finding, error)
-	// inClear returns InClear's hosts; nil for a database without a network. mendClear is its fix.
-	inClear   func(url string) []string
-	mendClear string
+	// inClear returns InClear's hosts; nil for a database without a network. fixClear is its fix.
+	inClear  func(url string) []string
+	fixClear string
 }
 
 // openers has the functions of a database's package.
@@ -192,12 +192,12 @@ func (d *Database) Limit(connections int) {
 // InClear returns the hosts to which a URL allows connections without TLS, or without a verified
 // certificate, and the fix for the URL. It returns no host if the URL requires both, uses no network
 // or is not a database URL.
-func InClear(url string) (hosts []string, mend string) {
+func InClear(url string) (hosts []string, fix string) {
 	kind := kinds[scheme(url)]
 	if kind.inClear == nil {
 		return nil, ""
 	}
-	return kind.inClear(url), kind.mendClear
+	return kind.inClear(url), kind.fixClear
 }
 
 // MigrateLedger creates the ledger's tables, or brings them to this release's version.

@@ -26,7 +26,7 @@ var mysqlKind = kind{
 
 	inboxDiagnose: mysql.DiagnoseInbox,
 
-	inClear: mysqlInClear, mendClear: "add tls=true, or ssl-ca=FILE",
+	inClear: mysqlInClear, fixClear: "add tls=true, or ssl-ca=FILE",
 }
 
 // silence is the time that MySQL or SQL Server may take for an answer, unless the URL sets another.

@@ -27,7 +27,7 @@ var postgresKind = kind{
 
 	inboxDiagnose: postgres.DiagnoseInbox,
 
-	inClear: postgresInClear, mendClear: "add sslmode=verify-full",
+	inClear: postgresInClear, fixClear: "add sslmode=verify-full",
 }
 
 func openPostgres(ctx context.Context, read func() string, _ bool) (*sqlx.DB, error) {

@@ -30,7 +30,7 @@ var sqlServerKind = kind{
 
 	inboxDiagnose: sqlserver.DiagnoseInbox,
 
-	inClear: sqlServerInClear, mendClear: "remove encrypt and TrustServerCertificate",
+	inClear: sqlServerInClear, fixClear: "remove encrypt and TrustServerCertificate",
 }
 
 // openSQLServer takes sqlserver:// URLs as the driver does, but encrypts unless the URL sets

@@ -17,7 +17,7 @@ import (
 // An Exposure is a connection that need not use verified TLS.
 type Exposure struct {
 	Host string
-	Mend string // the fix for its URL
+	Fix  string // the fix for its URL
 }
 
 func (e *Exposure) String() string {
@@ -27,8 +27,8 @@ func (e *Exposure) String() string {
 // Database examines a database's URL. It returns nil if the URL requires TLS with a verified
 // certificate, names this machine, or is not usable.
 func Database(address string) *Exposure {
-	hosts, mend := database.InClear(address)
-	return exposure(mend, hosts...)
+	hosts, fix := database.InClear(address)
+	return exposure(fix, hosts...)
 }
 
 // Broker examines a broker's URL in the same way.
@@ -53,10 +53,10 @@ func HTTP(address string) *Exposure {
 	return exposure("write https://", parsed.Hostname())
 }
 
-func exposure(mend string, hosts ...string) *Exposure {
+func exposure(fix string, hosts ...string) *Exposure {
 	for _, host := range hosts {
 		if !Local(host) {
-			return &Exposure{host, mend}
+			return &Exposure{host, fix}
 		}
 	}
 	return nil
@@ -82,7 +82,7 @@ func Refuse(insecure Insecure, variable string, look func(url string) *Exposure)
 	prefix, _, _ := strings.Cut(variable, "_")
 	return func(url string) error {
 		if found := look(url); found != nil && !bool(insecure) {
-			return fmt.Errorf("%s: %s; %s, or set %s_INSECURE=true if the network to that machine is trusted", variable, found, found.Mend, prefix)
+			return fmt.Errorf("%s: %s; %s, or set %s_INSECURE=true if the network to that machine is trusted", variable, found, found.Fix, prefix)
 		}
 		return nil
 	}
@@ -93,7 +93,7 @@ func Refuse(insecure Insecure, variable string, look func(url string) *Exposure)
 func Warn(log *slog.Logger, prefix, databaseURL, amqpURL string) {
 	warn := func(variable string, found *Exposure) {
 		if found != nil {
-			log.Warn(fmt.Sprintf("%s_%s: %s; %s", prefix, variable, found, found.Mend), "host", found.Host)
+			log.Warn(fmt.Sprintf("%s_%s: %s; %s", prefix, variable, found, found.Fix), "host", found.Host)
 		}
 	}
 	warn("DATABASE_URL", Database(databaseURL))

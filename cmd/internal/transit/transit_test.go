@@ -66,8 +66,8 @@ func check(t *testing.T, address string, found *transit.Exposure, want string) {
 		if want != "" {
 			t.Errorf("%s: nothing is found", address)
 		}
-	case found.Host != want || found.Mend == "" || strings.Contains(found.String(), "s3cret"):
-		t.Errorf("%s: %s; %s", address, found, found.Mend)
+	case found.Host != want || found.Fix == "" || strings.Contains(found.String(), "s3cret"):
+		t.Errorf("%s: %s; %s", address, found, found.Fix)
 	}
 }
 

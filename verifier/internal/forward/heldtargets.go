@@ -57,7 +57,7 @@ type heldTarget struct {
 }
 
 // A problem says why a target takes no messages, and how to fix it.
-type problem struct{ text, mend string }
+type problem struct{ text, fix string }
 
 var (
 	fullQueue  = problem{"a queue refuses messages (nack): it is full, or has no leader", "consume the queue faster, raise its length limit, or start the nodes that are missing"}
@@ -223,7 +223,7 @@ func (h *heldTargets) holdTarget(to bridge.Target, reason Reason, why problem, a
 		target = &heldTarget{since: now, backoff: pipe.NewBackOff(50*time.Millisecond, 5*time.Second), burst: 1}
 		target.due = now.Add(target.backoff.NextBackOff())
 		h.targets[to] = target
-		said := append([]any{"target", to.String(), "reason", string(reason), "text", why.text, "mend", why.mend}, about...)
+		said := append([]any{"target", to.String(), "reason", string(reason), "text", why.text, "fix", why.fix}, about...)
 		if reason == Missing {
 			said = append(said, "dead_letter_after", h.unroutable)
 		}
@@ -456,7 +456,7 @@ type Held struct {
 	Messages     int       // waiting for the target, or being tried
 	Since        time.Time // when it was first held, perhaps by an earlier session
 	Problem      string    // why it takes none
-	Mend         string    // how to fix it
+	Fix          string    // how to fix it
 	DeadLetterAt time.Time // when the first of the messages is given up, if the target's state does not change; zero: none is
 }
 
@@ -478,7 +478,7 @@ func (h *heldTargets) list() []Held {
 	for to, target := range h.targets {
 		out = append(out, Held{
 			Target: to, Reason: target.reason, Messages: len(target.waiting) + target.trying, Since: target.since,
-			Problem: target.problem.text, Mend: target.problem.mend, DeadLetterAt: h.deadLetterAt(to, target),
+			Problem: target.problem.text, Fix: target.problem.fix, DeadLetterAt: h.deadLetterAt(to, target),
 		})
 	}
 	return out

@@ -379,8 +379,8 @@ func TestTheTimeOfATargetBeginsAnewWhenItWasThere(t *testing.T) {
 
 func TestTheLogDatesTheDeadLettersOfAMissingTarget(t *testing.T) {
 	for reason, want := range map[Reason]string{
-		Missing: `reason=unroutable text="the queue does not exist" mend="declare the queue, or send to another one" message_id="" dead_letter_after=1m0s`,
-		Full:    `reason=full text="the queue does not exist" mend="declare the queue, or send to another one" message_id=""` + "\n",
+		Missing: `reason=unroutable text="the queue does not exist" fix="declare the queue, or send to another one" message_id="" dead_letter_after=1m0s`,
+		Full:    `reason=full text="the queue does not exist" fix="declare the queue, or send to another one" message_id=""` + "\n",
 	} {
 		var log bytes.Buffer
 		h := testTargets(time.Minute)

@@ -215,7 +215,7 @@ function show(r) {
   setText(byID('targets-n'), number.format(r.targets_unavailable));
   table('targets', 'targets-h', [
     ['Target', '', (x) => x.target],
-    ['Why', 'why', (x) => x.reason, (x) => x.mend],
+    ['Why', 'why', (x) => x.reason, (x) => x.fix],
     ['Unavailable for', 'time', (x) => since(r.now, x.since)],
     ['Waiting', 'number', (x) => number.format(x.messages)],
     ['Next dead letter', 'time', (x) => x.dead_letter_at ? `in ${since(x.dead_letter_at, r.now)}` : ''],

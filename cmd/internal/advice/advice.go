@@ -1,5 +1,5 @@
-// Package mend adds the fix to an error that ends a command, and puts both into one line.
-package mend
+// Package advice adds the fix to an error that ends a command, and puts both into one line.
+package advice
 
 import (
 	"crypto/tls"
@@ -30,7 +30,7 @@ const (
 var known = []struct {
 	err    error
 	server Server
-	mend   string
+	fix    string
 }{
 	{bridge.ErrURL, Broker, ""}, // its text has the fix
 	{bridge.ErrCredentials, Broker, "correct user, password or virtual host"},
@@ -62,10 +62,10 @@ const closedAtOnce = "check that the server runs; if it asks for a certificate, 
 
 // Of returns the server that an error comes from, "" if that is unknown, and the fix, "" if none is
 // known or the error's text has it.
-func Of(err error) (from Server, mend string) {
+func Of(err error) (from Server, fix string) {
 	for _, k := range known {
 		if errors.Is(err, k.err) {
-			from, mend = k.server, k.mend
+			from, fix = k.server, k.fix
 			break
 		}
 	}
@@ -77,16 +77,16 @@ func Of(err error) (from Server, mend string) {
 	case errors.As(err, &refusal):
 		from = Broker
 		if refusal.Code == amqp.AccessRefused {
-			mend = NoRight
+			fix = NoRight
 		}
 	}
 	if from == Database && (errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)) {
-		mend = closedAtOnce
+		fix = closedAtOnce
 	}
 	if secure := TLS(err); secure != "" {
-		mend = secure
+		fix = secure
 	}
-	return from, mend
+	return from, fix
 }
 
 // Misuse reports whether a variable's value is at fault, not the server: it is not a usable URL, or
@@ -115,11 +115,11 @@ func TLS(err error) string {
 // Explain puts the variable of the server before an error, and the fix after it, if they are known.
 // prefix begins the names of the command's variables.
 func Explain(prefix string, err error) error {
-	from, mend := Of(err)
+	from, fix := Of(err)
 	if from != "" {
 		err = fmt.Errorf("%s_%s: %w", prefix, from, err)
 	}
-	return With(err, mend)
+	return With(err, fix)
 }
 
 // Waiting returns a function that writes a line with the error for which a program still waits for
@@ -131,11 +131,11 @@ func Waiting(stderr io.Writer, program, variable string) (tell func(error)) {
 }
 
 // With appends the fix to an error, unless it is "".
-func With(err error, mend string) error {
-	if mend == "" {
+func With(err error, fix string) error {
+	if fix == "" {
 		return err
 	}
-	return fmt.Errorf("%w; %s", err, mend)
+	return fmt.Errorf("%w; %s", err, fix)
 }
 
 // Line joins the lines of a text; drivers write one for each attempt to connect. It omits a line

@@ -1,4 +1,4 @@
-package mend_test
+package advice_test
 
 import (
 	"crypto/tls"
@@ -11,11 +11,11 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/cmd/internal/advice"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
-	"github.com/twoqueue/twoqueue/cmd/internal/mend"
 )
 
-func TestExplainNamesTheVariableAndTheRemedy(t *testing.T) {
+func TestExplainNamesTheVariableAndTheFix(t *testing.T) {
 	missing := &fs.PathError{Op: "open", Path: "ca.pem", Err: fs.ErrNotExist}
 	for _, c := range []struct {
 		err  error
@@ -36,7 +36,7 @@ func TestExplainNamesTheVariableAndTheRemedy(t *testing.T) {
 		{&amqp.Error{Code: amqp.NotFound, Reason: "no"}, `SHOP_AMQP_URL: begin: Exception (404) Reason: "no"`},
 		{errors.New("anything else"), "begin: anything else"},
 	} {
-		if got := mend.Explain("SHOP", fmt.Errorf("begin: %w", c.err)); got.Error() != c.want || !errors.Is(got, c.err) {
+		if got := advice.Explain("SHOP", fmt.Errorf("begin: %w", c.err)); got.Error() != c.want || !errors.Is(got, c.err) {
 			t.Errorf("%v\nwant %s", got, c.want)
 		}
 	}
@@ -55,7 +55,7 @@ func TestAWrongVariableIsMisuse(t *testing.T) {
 		{database.ErrUnreachable, false},
 		{missing, false}, // the file of no server
 	} {
-		if got := mend.Misuse(fmt.Errorf("begin: %w", c.err)); got != c.want {
+		if got := advice.Misuse(fmt.Errorf("begin: %w", c.err)); got != c.want {
 			t.Errorf("%v: %t", c.err, got)
 		}
 	}
@@ -68,7 +68,7 @@ func TestALineIsOneAndHasNothingThatATerminalActsOn(t *testing.T) {
 		"schema not usable: call migrate.Ledger or migrate.Inbox: no table": "schema not usable: migrate: no table",
 		"refused:\n \x1b[2J\u009b1m gone\n":                                 "refused: \uFFFD[2J\uFFFD1m gone",
 	} {
-		if got := mend.Line(text); got != want {
+		if got := advice.Line(text); got != want {
 			t.Errorf("%q, not %q", got, want)
 		}
 	}
