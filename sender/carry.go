@@ -180,7 +180,7 @@ func (c *carrier) send(admitted []*carriedMessage) {
 func (c *carrier) groupWaits() bool {
 	bytes := 0
 	for n, m := range c.waiting {
-		if bytes += len(m.record); bytes >= groupBytes || n+1 >= c.stager.limit {
+		if bytes += len(m.record); bytes >= c.stager.packing.Bytes || n+1 >= c.stager.packing.Records {
 			return true
 		}
 	}
@@ -257,7 +257,7 @@ func (c *carrier) take() (groups [][]*carriedMessage, calls int) {
 			continue
 		}
 		n := len(groups)
-		if n == 0 || m.alone() || groups[n-1][0].alone() || len(groups[n-1]) == c.stager.limit || bytes+len(m.record) > groupBytes {
+		if n == 0 || m.alone() || groups[n-1][0].alone() || !c.stager.packing.Fits(len(groups[n-1])+1, bytes+len(m.record)) {
 			if n == most {
 				break
 			}

@@ -41,9 +41,9 @@ type stager struct {
 	queue   bridge.Target
 	broker  Broker
 	timeout time.Duration
-	limit   int     // most messages in a group
-	ordered bool    // its queue is ordered: publications go one after the other
-	outage  *outage // notified of the end of each publication, unless the queue is ordered
+	packing wire.Packing // bounds its groups
+	ordered bool         // its queue is ordered: publications go one after the other
+	outage  *outage      // notified of the end of each publication, unless the queue is ordered
 	count   *counters
 
 	mu         sync.Mutex
@@ -170,7 +170,7 @@ func (s *stager) join(records [][]byte, size, bytes int) *publication {
 func (s *stager) gathering(records, size int) *publication {
 	if n := len(s.next); n > 0 {
 		last := s.next[n-1]
-		if !s.ordered || len(last.records)+records <= s.limit && last.size+size <= groupBytes {
+		if !s.ordered || s.packing.Fits(len(last.records)+records, last.size+size) {
 			return last
 		}
 	}
@@ -218,7 +218,7 @@ func (s *stager) publishGroup(p *publication) {
 		s.finish(p, &bridge.PublishError{Err: s.late(context.DeadlineExceeded)})
 		return
 	}
-	n, size := firstGroup(p.records, s.limit)
+	n, size := s.packing.First(p.records)
 	err := s.publishInTime(p.records[:n])
 	if err != nil || n == len(p.records) {
 		s.finish(p, err)
@@ -235,14 +235,14 @@ func (s *stager) publishGroup(p *publication) {
 func (s *stager) publishInTime(records [][]byte) error {
 	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
 	defer cancel()
-	return s.publish(ctx, records, s.limit)
+	return s.publish(ctx, records, s.packing)
 }
 
 // publishAlone publishes the batch of one caller. It ends when the caller gives it up.
 func (s *stager) publishAlone(alone *publication) {
 	defer alone.ctx.release()
 	learn := s.outage.watch(alone.bytes)
-	err := s.publish(alone.ctx, alone.records, 1)
+	err := s.publish(alone.ctx, alone.records, wire.Packing{Records: 1})
 	if alone.ctx.givenUp() {
 		learn(context.Canceled, false) // the caller's end is no failure of the broker
 	} else {
@@ -251,12 +251,12 @@ func (s *stager) publishAlone(alone *publication) {
 	s.finish(alone, err)
 }
 
-func (s *stager) publish(ctx context.Context, records [][]byte, limit int) error {
-	groups, err := s.grouped(records, limit)
+func (s *stager) publish(ctx context.Context, records [][]byte, packing wire.Packing) error {
+	groups, err := packing.Pack(s.ledger, records)
 	if err != nil {
 		return err
 	}
-	s.count.publish(records, limit)
+	s.count.publish(records, packing)
 	began := time.Now()
 	err = s.broker.Publish(ctx, s.outgoing(groups))
 	s.count.published(len(records), time.Since(began), err)
@@ -278,33 +278,6 @@ func (s *stager) finish(p *publication, err error) {
 	s.mu.Unlock()
 	p.err = err
 	close(p.done)
-}
-
-// grouped combines records into as few staged messages as their limits allow. A single record
-// becomes an ordinary staged message, no group.
-func (s *stager) grouped(records [][]byte, limit int) (out []amqp.Publishing, err error) {
-	for len(records) > 0 {
-		n, _ := firstGroup(records, limit)
-		next := wire.Group(s.ledger, records[:n]...)
-		if n == 1 {
-			if next, err = wire.Alone(s.ledger, records[0]); err != nil {
-				return nil, err
-			}
-		}
-		out = append(out, next)
-		records = records[n:]
-	}
-	return out, nil
-}
-
-// firstGroup returns the number of records in the next staged message, and their size.
-func firstGroup(records [][]byte, limit int) (n, size int) {
-	n, size = 1, len(records[0])
-	for n < min(len(records), limit) && size+len(records[n]) <= groupBytes {
-		size += len(records[n])
-		n++
-	}
-	return n, size
 }
 
 func (s *stager) outgoing(messages []amqp.Publishing) []bridge.Outgoing {

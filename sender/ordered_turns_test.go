@@ -42,7 +42,7 @@ func TestTheRestOfALargeTransactionSharesItsGroupWithOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := orderedBroker()
 		s := orderedStager(b)
-		s.limit = 2
+		s.packing.Records = 2
 		all := begun(t, s, smallBatchOf(t, "1", "2", "3"), smallBatchOf(t, "4", "5"))
 		time.Sleep(b.takes)
 		synctest.Wait() // the second group is under way

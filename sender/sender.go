@@ -62,7 +62,7 @@ func New(ledger driver.Recorder, broker Broker, opts *Options) (*Sender, error) 
 			queue:   bridge.Target{Exchange: options.Exchange, RoutingKey: queue},
 			broker:  broker,
 			timeout: options.Timeout,
-			limit:   options.GroupMessages,
+			packing: wire.Packing{Records: options.GroupMessages, Bytes: groupBytes},
 			outage:  s.failure,
 			count:   s.count,
 		}

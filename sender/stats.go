@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
 // Stats counts a Sender's messages since it was made. The counts only grow. Each attempt to send a
@@ -85,13 +86,13 @@ func (c *counters) record(messages []encoded) {
 	}
 }
 
-// publish counts records that are given to the broker in groups of at most limit.
-func (c *counters) publish(records [][]byte, limit int) {
+// publish counts records that are packed and given to the broker.
+func (c *counters) publish(records [][]byte, packing wire.Packing) {
 	c.staged.Add(uint64(len(records)))
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for len(records) > 0 {
-		n, _ := firstGroup(records, limit)
+		n, _ := packing.First(records)
 		c.groups.observe(float64(n))
 		records = records[n:]
 	}

@@ -186,7 +186,8 @@ func (s *session) setAside(messages ...*message) {
 // one message, and a long waiting queue circulates fast.
 func (s *session) setAsideNow(messages ...*message) {
 	now := time.Now()
-	limit := max(1, s.waiting.prefetch/4) // no group is large beside the number that the consumer holds
+	// No group is large beside the number that the consumer holds.
+	packing := wire.Packing{Records: max(1, s.waiting.prefetch/4), Bytes: groupBytes}
 	var group []*publication
 	var records [][]byte
 	size := 0
@@ -208,7 +209,7 @@ func (s *session) setAsideNow(messages ...*message) {
 			s.publish(p)
 			continue
 		}
-		if len(group) == limit || size+len(record) > groupBytes {
+		if !packing.Fits(len(group)+1, size+len(record)) {
 			flush()
 		}
 		group, records, size = append(group, p), append(records, record), size+len(record)

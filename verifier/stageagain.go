@@ -69,13 +69,15 @@ const (
 	markerOften  = time.Second
 	markerRarely = 16 * time.Second
 
-	// claimLimit and claimBytes bound one claim. restagedBytes bounds the records of a group.
-	claimLimit    = 500
-	claimBytes    = 1 << 20
-	restagedBytes = 64 << 10
+	// claimLimit and claimBytes bound one claim.
+	claimLimit = 500
+	claimBytes = 1 << 20
 	// idsLimit bounds the IDs in one line of the log.
 	idsLimit = 20
 )
+
+// restaging bounds the groups in which messages are staged again.
+var restaging = wire.Packing{Records: wire.MaxMembers, Bytes: 64 << 10}
 
 // A stager stages carried messages again whose staged copy is lost, and carried messages that were
 // never staged. It detects a lost copy by a marker: a message that a verifier publishes to the
@@ -515,7 +517,7 @@ func (g *stager) publishCarried(ctx context.Context, claimed []driver.Carried) (
 		}
 		return ids
 	}
-	err = g.send(ctx, g.restaged(claimed, restagedBytes)...)
+	err = g.restage(ctx, claimed...)
 	if err == nil || !refusedForGood(err) {
 		if err != nil {
 			return nil, err
@@ -523,7 +525,7 @@ func (g *stager) publishCarried(ctx context.Context, claimed []driver.Carried) (
 		return ids(claimed), nil
 	}
 	for _, c := range claimed {
-		switch err := g.send(ctx, g.restaged([]driver.Carried{c}, restagedBytes)...); {
+		switch err := g.restage(ctx, c); {
 		case err == nil:
 			staged = append(staged, c.ID)
 		case refusedForGood(err):
@@ -575,34 +577,21 @@ func (g *stager) refuse(id uuid.UUID, err error) {
 	}
 }
 
-// restaged returns the staged form of messages: groups of at most a number of bytes, and larger
-// messages alone. Each keeps the time of staging in its record.
-func (g *stager) restaged(carried []driver.Carried, most int) (out []amqp.Publishing) {
-	ledger := g.ledger.Identity()
+// restage publishes messages to the staging queue, in groups. Each keeps the time of staging in its
+// record.
+func (g *stager) restage(ctx context.Context, carried ...driver.Carried) error {
 	var records [][]byte
-	size := 0
-	seal := func() {
-		if len(records) == 0 {
-			return
-		}
-		next := wire.Group(ledger, records...)
-		if len(records) == 1 {
-			if alone, err := wire.Alone(ledger, records[0]); err == nil {
-				next = alone
-			}
-		}
-		next.Headers[wire.HeaderRestaged] = true
-		out = append(out, next)
-		records, size = nil, 0
-	}
 	for _, c := range carried {
-		if len(records) == wire.MaxMembers || size+len(c.Message) > most {
-			seal()
-		}
-		records, size = append(records, c.Message), size+len(c.Message)
+		records = append(records, c.Message)
 	}
-	seal()
-	return out
+	staged, err := restaging.Pack(g.ledger.Identity(), records)
+	if err != nil {
+		return err
+	}
+	for i := range staged {
+		staged[i].Headers[wire.HeaderRestaged] = true
+	}
+	return g.send(ctx, staged...)
 }
 
 // send publishes to the staging queue.

@@ -212,7 +212,7 @@
 // # In Go
 //
 // [Encode] makes a staged message and [Parse] reads it. [Group] and [Members] do the same for a
-// group, [EncodeRecord] and [ReadRecord] for a record, [EncodeDelivery] and [ReadDelivery] for a
-// message in an inbox, [DeadRecord] and [OpenDead] for a dead letter that is a record. Messages
-// that a verifier cannot parse go to the dead queue.
+// group, and a [Packing] packs records into groups. [EncodeRecord] and [ReadRecord] are for a record,
+// [EncodeDelivery] and [ReadDelivery] for a message in an inbox, [DeadRecord] and [OpenDead] for a
+// dead letter that is a record. Messages that a verifier cannot parse go to the dead queue.
 package wire
