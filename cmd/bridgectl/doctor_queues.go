@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 )
 
 // role is the purpose of a queue. It decides whether messages may leave the queue by themselves.
@@ -137,38 +138,35 @@ func examinePolicies(g *group, q *managedQueue, r role, want bridge.Queue) {
 	by := q.policies()
 	fix := "remove it from " + by + ", or change its pattern so that it does not match the queue"
 	policy := q.EffectivePolicy
-	if r != roleAudit {
-		if ttl, ok := policy["message-ttl"]; ok {
-			g.fail(check, fix, "message-ttl is %s: messages expire, and committed ones are lost", millisText(ttl))
-		}
-		for _, name := range []string{"max-length", "max-length-bytes"} {
-			limit, ok := policy[name]
-			if !ok {
-				continue
-			}
-			if overflow(q) == "drop-head" {
-				g.fail(check, fix, "%s is %s, and a full queue drops the oldest messages: committed ones %s", name, valueText(limit), droppedText(r))
-			} else {
-				g.warn(check, fix, "%s is %s, and a full queue refuses messages: %s", name, valueText(limit), refusedText(r))
-			}
-		}
+	keeps := r != roleAudit
+	drops := overflow(q) == "drop-head"
+	limit, limited := policy["delivery-limit"].(float64)
+	fullLevel, full := inspect.Error, ", and a full queue drops the oldest messages: committed ones "+droppedText(r)
+	if !drops {
+		fullLevel, full = inspect.Warning, ", and a full queue refuses messages: "+refusedText(r)
 	}
-	if expires, ok := policy["expires"]; ok {
-		g.fail(check, fix, "expires is %s: an unused queue is deleted with its messages", millisText(expires))
-	}
-	if limit, ok := policy["delivery-limit"].(float64); ok && q.Type == "quorum" && sooner(limit, want.Arguments["x-delivery-limit"]) {
-		g.fail(check, fix, "delivery-limit is %s: messages that are requeued too often %s", valueText(limit), givenUp(r))
-	}
-	if value, ok := policy["overflow"]; ok && want.Arguments["x-overflow"] == "reject-publish" && overflow(q) == "drop-head" {
-		g.fail(check, fix, "overflow is %s, which prevails over the queue's x-overflow and turns x-dead-letter-strategy at-least-once off: messages that the broker gives up can be lost on the way to the dead queue", valueText(value))
-	}
-	// For this setting a queue's argument prevails over a policy.
-	if exchange, ok := policy["dead-letter-exchange"]; ok && want.Arguments["x-dead-letter-exchange"] == nil {
-		g.warn(check, fix, "dead-letter-exchange is %q: messages that a consumer rejects go there", fmt.Sprint(exchange))
-	}
-	for _, name := range []string{"federation-upstream", "federation-upstream-set"} {
-		if value, ok := policy[name]; ok {
-			g.warn(check, fix, "%s is %q: messages arrive from another broker, without a check by this ledger", name, fmt.Sprint(value))
+	for _, row := range []struct {
+		setting string
+		harms   bool // this queue
+		level   inspect.Level
+		text    func(any) string // of its value
+		harm    string
+	}{
+		{"message-ttl", keeps, inspect.Error, millisText, ": messages expire, and committed ones are lost"},
+		{"max-length", keeps, fullLevel, valueText, full},
+		{"max-length-bytes", keeps, fullLevel, valueText, full},
+		{"expires", true, inspect.Error, millisText, ": an unused queue is deleted with its messages"},
+		{"delivery-limit", limited && q.Type == "quorum" && sooner(limit, want.Arguments["x-delivery-limit"]), inspect.Error, valueText,
+			": messages that are requeued too often " + givenUp(r)},
+		{"overflow", drops && want.Arguments["x-overflow"] == "reject-publish", inspect.Error, valueText,
+			", which prevails over the queue's x-overflow and turns x-dead-letter-strategy at-least-once off: messages that the broker gives up can be lost on the way to the dead queue"},
+		// For this setting a queue's argument prevails over a policy.
+		{"dead-letter-exchange", want.Arguments["x-dead-letter-exchange"] == nil, inspect.Warning, quotedText, ": messages that a consumer rejects go there"},
+		{"federation-upstream", true, inspect.Warning, quotedText, ": messages arrive from another broker, without a check by this ledger"},
+		{"federation-upstream-set", true, inspect.Warning, quotedText, ": messages arrive from another broker, without a check by this ledger"},
+	} {
+		if value, isSet := policy[row.setting]; isSet && row.harms {
+			g.add(row.level, check, fix, "%s is %s%s", row.setting, row.text(value), row.harm)
 		}
 	}
 	if by == "" {
@@ -199,6 +197,8 @@ func valueText(v any) string {
 	}
 	return fmt.Sprint(v)
 }
+
+func quotedText(v any) string { return strconv.Quote(fmt.Sprint(v)) }
 
 // millisText returns a duration out of JSON, in milliseconds there, as text.
 func millisText(v any) string {
