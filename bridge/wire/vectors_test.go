@@ -39,7 +39,7 @@ var checks = map[string]struct {
 	number int
 	wanted []string
 }{
-	"message":          {func() check { return new(messageVector) }, 21, []string{"staged", "parsed"}},
+	"message":          {func() check { return new(messageVector) }, 22, []string{"staged", "parsed"}},
 	"refused":          {func() check { return new(refusedVector) }, 34, []string{"reason"}},
 	"parsed":           {func() check { return new(parsedVector) }, 11, []string{"parsed"}},
 	"malformed":        {func() check { return new(malformedVector) }, 27, []string{"reason"}},

@@ -294,7 +294,8 @@ func validate(m bridge.Message) error {
 	case m.NotBefore.UTC().Add(time.Millisecond).Year() > 9999: // ledgers round up to the millisecond
 		return errors.New("field NotBefore: is after the year 9999")
 	}
-	m.Publishing.MessageId = m.ID.String() // the receiver's message has it, so its bytes count
+	// The bytes of the receiver's message count: it has the message-id, and no user-id.
+	m.Publishing.MessageId, m.Publishing.UserId = m.ID.String(), ""
 	return validateTarget(m)
 }
 

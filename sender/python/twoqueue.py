@@ -130,7 +130,7 @@ def check(m):
     if expiration := p.get("expiration"):
         refuse_if(not re.fullmatch("[0-9]{1,12}", expiration) or int(expiration) > MAX_EXPIRATION, "the expiration is no number of ms, or is more than ten years")
     refuse_if(len(m.headers) > MAX_HEADERS, f"more than {MAX_HEADERS} headers")
-    texts = (value for value in p.values() if isinstance(value, str))
+    texts = (value for name, value in p.items() if isinstance(value, str) and name != "user_id")
     size = 64 + len(str(m.id)) + sum(len(text.encode()) for text in texts) + size_of(m.headers, 0) - 1
     refuse_if(size > MAX_BYTES, f"headers and properties have {size} bytes: at most {MAX_BYTES}")
 
