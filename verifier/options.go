@@ -1,6 +1,7 @@
 package verifier
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -157,11 +158,17 @@ const (
 	defaultSettlers = 16
 )
 
-func (o *Options) withDefaults() (Options, error) {
-	var out Options
+// withQueue returns the options with the default queue.
+func (o *Options) withQueue() (out Options) {
 	if o != nil {
 		out = *o
 	}
+	out.Topology.Queue = cmp.Or(out.Topology.Queue, DefaultQueue)
+	return out
+}
+
+func (o *Options) withDefaults() (Options, error) {
+	out := o.withQueue()
 	for _, f := range []struct {
 		name     string
 		value    *int
@@ -215,9 +222,6 @@ func (o *Options) withDefaults() (Options, error) {
 		if !utf8.ValidString(allow.Exchange + allow.RoutingKey) {
 			return out, fmt.Errorf("Options.Allow: %q is not UTF-8", allow)
 		}
-	}
-	if out.Topology.Queue == "" {
-		out.Topology.Queue = DefaultQueue
 	}
 	if out.Logger == nil {
 		out.Logger = slog.Default()

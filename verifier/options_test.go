@@ -69,3 +69,18 @@ func TestAllowListPermitsTargetsAndTheirCopies(t *testing.T) {
 		t.Error("the own queues' names are forbidden on the default exchange only")
 	}
 }
+
+func TestPermitsProtectsTheQueuesOfAVerifierWithTheSameOptions(t *testing.T) {
+	for _, opts := range []*Options{nil, {}, {Topology: bridge.Topology{OrderedShards: 2}}, {Topology: bridge.Topology{Queue: "staging"}}} {
+		full, err := opts.withDefaults()
+		if err != nil {
+			t.Fatal(err)
+		}
+		permits, topology := opts.Permits(), full.Topology
+		for _, queue := range append(topology.OrderedQueues(), topology.Queue, topology.WaitingQueue(), topology.DeadQueue()) {
+			if permits(wire.Staged{Message: bridge.Message{RoutingKey: queue}}) {
+				t.Errorf("%+v: queue %s is a permitted target", opts, queue)
+			}
+		}
+	}
+}

@@ -5,7 +5,6 @@ import (
 )
 
 // Permits returns the check that a verifier with these options makes before it forwards a committed
-// message: whether it may go to its target, and by the keys of its CC and BCC headers. It fills in
-// no defaults: Topology.Queue must be set. Tools that send a message to its target in a verifier's
-// place use it.
-func (o *Options) Permits() func(wire.Staged) bool { return newAllowList(*o).permits }
+// message: whether it may go to its target, and by the keys of its CC and BCC headers. o may be nil.
+// Tools that send a message to its target in a verifier's place use it.
+func (o *Options) Permits() func(wire.Staged) bool { return newAllowList(o.withQueue()).permits }
