@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -54,7 +55,8 @@ func (l *Ledger) due(ctx context.Context, after driver.DueRow, limit int) ([]por
 	return found, err
 }
 
-// claim claims nothing if another writer is too slow.
+// claim claims nothing if another writer is too slow. The claim is on the disk when claim returns,
+// whatever the connection's synchronous is, because Cancel relies on it.
 func (l *Ledger) claim(ctx context.Context, rows []driver.DueRow) (messages []driver.Carried, err error) {
 	type key struct {
 		ID uuid.UUID `json:"id"`
@@ -69,9 +71,38 @@ func (l *Ledger) claim(ctx context.Context, rows []driver.DueRow) (messages []dr
 		return nil, err
 	}
 	_, err = l.withBriefWait(ctx, func(conn *sqlx.Conn) error {
-		return conn.SelectContext(ctx, &messages, claim, string(text))
+		return durably(ctx, conn, func() error {
+			return conn.SelectContext(ctx, &messages, claim, string(text))
+		})
 	})
 	return messages, err
+}
+
+// durably runs a statement that writes, and commits it with synchronous at full or above: SQLite
+// then syncs the WAL before the statement returns. An error other than SQLITE_BUSY leaves the
+// connection at full; its caller closes it.
+func durably(ctx context.Context, conn *sqlx.Conn, write func() error) error {
+	var usual int
+	if err := conn.GetContext(ctx, &usual, `PRAGMA synchronous`); err != nil {
+		return fmt.Errorf("read synchronous: %w", err)
+	}
+	if usual >= synchronousFull {
+		return write()
+	}
+	set := func(level int) error {
+		if _, err := conn.ExecContext(ctx, fmt.Sprintf(`PRAGMA synchronous = %d`, level)); err != nil {
+			return fmt.Errorf("set synchronous: %w", err)
+		}
+		return nil
+	}
+	if err := set(synchronousFull); err != nil {
+		return err
+	}
+	err := write()
+	if err == nil || isBusy(err) {
+		err = errors.Join(err, set(usual))
+	}
+	return err
 }
 
 // touchCarried changes nothing if another writer is too slow.

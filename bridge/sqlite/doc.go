@@ -28,7 +28,9 @@
 // published row has a stage_at of 1 to 2 s after its recorded_at. Due reads the last commit by a
 // partial index. Claim and Touch need the file's write lock. They wait half a second for other
 // writers; if that is too short, Claim claims nothing, Touch changes nothing, and neither is an
-// error. A Forget makes the same wait.
+// error. A Forget makes the same wait. Claim runs its statement with PRAGMA synchronous at full, so
+// a crash of the machine cannot undo it: an undone claim would show that no copy of the message
+// exists, and Cancel would cancel a message that was forwarded.
 //
 // migrate.Ledger makes the ledger's table anew for version 3, in one transaction, since SQLite
 // cannot add a column only if it is missing. Run a printed script by sqlite3 -bail: without -bail
@@ -65,8 +67,8 @@
 //     Settle sets its own timeout.)
 //   - PRAGMA synchronous stays full, SQLite's default, for senders, verifiers and receivers. If it is
 //     normal or off, a crash of the machine can undo a transaction whose message has been forwarded or
-//     acked, and also a Claim, on which Cancel relies. Open and Check do not refuse it. Diagnose
-//     and DiagnoseInbox report it for one of their own connections.
+//     acked. Open and Check do not refuse it. Diagnose and DiagnoseInbox report it for one of their
+//     own connections.
 //   - If a transaction first reads and then sends, begin it with _txlock=immediate. Otherwise
 //     SQLite does not let it write if another one has committed in between.
 //   - A copy of the file has the same identity. Before a copy gets a verifier of its own,

@@ -3,6 +3,7 @@ package sqlite_test
 import (
 	"database/sql"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -89,6 +90,38 @@ func TestSettleLeavesTheConnectionAsItWas(t *testing.T) {
 	tx, err := ledger.DB().BeginTx(t.Context(), nil)
 	must(t, err)
 	must(t, tx.Rollback())
+}
+
+// A power cut must not undo a claim, because Cancel relies on it. A trigger shows the setting of the
+// connection that claims.
+func TestAClaimIsOnTheDiskWithAnySynchronous(t *testing.T) {
+	for level, claiming := range map[int]int{0: 2, 1: 2, 2: 2, 3: 3} {
+		_, ledger := newLedger(t, fmt.Sprintf("_pragma=synchronous(%d)", level))
+		db := ledger.DB()
+		db.SetMaxOpenConns(1)
+		_, err := db.ExecContext(t.Context(), `CREATE TABLE seen (synchronous INTEGER)`)
+		must(t, err)
+		_, err = db.ExecContext(t.Context(), `CREATE TRIGGER see AFTER UPDATE ON bridge_ledger BEGIN
+			INSERT INTO seen SELECT synchronous FROM pragma_synchronous; END`)
+		must(t, err)
+		tx, err := db.BeginTx(t.Context(), nil)
+		must(t, err)
+		must(t, ledger.Record(t.Context(), bridge.SQL(tx), []driver.Entry{{ID: newID(), Message: []byte("message"), Unpublished: true}}))
+		must(t, tx.Commit())
+		rows, _, err := ledger.Due(t.Context(), driver.DueRow{}, 10)
+		must(t, err)
+		claimed, err := ledger.Claim(t.Context(), rows)
+		must(t, err)
+		if len(claimed) != 1 {
+			t.Errorf("%d rows are claimed", len(claimed))
+		}
+		var during, after int
+		must(t, db.QueryRowContext(t.Context(), `SELECT synchronous FROM seen`).Scan(&during))
+		must(t, db.QueryRowContext(t.Context(), `PRAGMA synchronous`).Scan(&after))
+		if during != claiming || after != level {
+			t.Errorf("synchronous is %d: %d while Claim writes, and %d afterwards", level, during, after)
+		}
+	}
 }
 
 func TestPoolOfOneIsNoProof(t *testing.T) {
