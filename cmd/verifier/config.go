@@ -27,7 +27,7 @@ type config struct {
 
 	HoldKeys environment.Truth `split_words:"true" default:"false" desc:"a committed message with an order key that would go to the dead queue stays in its ordered queue instead, and holds its key until the cause is fixed"`
 
-	Prefetch environment.Count `default:"3000" desc:"how many messages of the staging queue are held at once; half as many (at least 20) of the waiting queue are held in addition; bounds the memory together with BRIDGE_MAX_BYTES"`
+	Prefetch environment.Count `default:"3000" desc:"how many messages of the staging queue are held at once; half as many (at least 20) of the waiting queue and 500 of each ordered queue are held in addition; bounds the memory together with BRIDGE_MAX_BYTES"`
 	MaxBytes environment.Bytes `split_words:"true" default:"268435456" desc:"how many bytes of memory held messages may use, with their decoded headers: 3/4 for the staging queue, 1/4 for the waiting queue; with ordered queues 2/4, 1/4 and 1/4 for these; a larger message is held alone"`
 	Patience environment.Span  `default:"2s" desc:"how long a message waits before it is set aside in the waiting queue; set it above the time that transactions usually take"`
 
