@@ -166,7 +166,7 @@ func (b *batch[T]) tryTogether(parent context.Context, ds []keyed) (result error
 			return nil, true
 		}
 		delay := delays.NextBackOff()
-		g.Log.Warn("batch failed, trying again", "messages", len(ds), "delay", delay, "error", err)
+		g.Log.Warn("batch failed, trying again", "messages", len(ds), "retry_in", delay, "error", err)
 		engine.Pause(caller, delay)
 	}
 }

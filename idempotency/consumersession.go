@@ -277,7 +277,7 @@ func (c *Consumer) settle(jobs []*job) {
 		return
 	}
 	c.log.Error("handler neither acked nor rejected the message; requeueing it",
-		"message_id", open[0].delivery.MessageId, "messages", len(open), "delay", unsettledPause)
+		"message_id", open[0].delivery.MessageId, "messages", len(open), "retry_in", unsettledPause)
 	if !engine.Pause(session.Stopping, unsettledPause) {
 		return
 	}

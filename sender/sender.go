@@ -209,7 +209,7 @@ func (s *Sender) encodeOne(ctx context.Context, m bridge.Message) (encoded, erro
 	if !madeNow(m.ID, now) {
 		publishing.Headers[wire.HeaderStagedAt] = now.UnixMilli()
 	}
-	record, carried := s.record(m, publishing)
+	record, carried := s.encodeRecord(m, publishing)
 	return encoded{m.ID, m.OrderKey, record, size > groupBytes/3, carried, m.NotBefore}, nil
 }
 
@@ -225,8 +225,8 @@ func newID(at time.Time) (uuid.UUID, error) {
 	return id, err
 }
 
-// record returns the record of a message and whether its row carries it.
-func (s *Sender) record(m bridge.Message, publishing amqp.Publishing) (record []byte, carried bool) {
+// encodeRecord returns the record of a message and whether its row carries it.
+func (s *Sender) encodeRecord(m bridge.Message, publishing amqp.Publishing) (record []byte, carried bool) {
 	most := math.MaxInt
 	if s.opts.Carry == CarrySmall && m.NotBefore.IsZero() {
 		most = s.opts.CarryBytes

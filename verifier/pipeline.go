@@ -263,7 +263,7 @@ func (s *session) refused(p *publication, err error) {
 		s.publish(p.asRecord())
 	default:
 		s.log.Error("broker accepts the message in no queue; it stays where it is", "message_id", m.id(),
-			"bytes", len(m.delivery.Body), "queue", m.unacked.consumer.queue, "again_in", s.opts.HandBack, "error", err)
+			"bytes", len(m.delivery.Body), "queue", m.unacked.consumer.queue, "retry_in", s.opts.HandBack, "error", err)
 		m.unacked.stranded.Store(true)
 		m.delivery.Body, m.staged.Message.Publishing.Body = nil, nil // in an ordered queue the message holds its key
 		s.release(m)

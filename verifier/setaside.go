@@ -204,7 +204,7 @@ func (s *session) setAsideNow(messages ...*message) {
 	}
 	for _, m := range messages {
 		p := m.toWaiting(s.opts.Topology.WaitingQueue(), now)
-		record, ok := s.record(p)
+		record, ok := s.groupRecord(p)
 		if !ok {
 			s.publish(p)
 			continue
@@ -225,8 +225,8 @@ func (s *session) setAsideAlone(messages ...*message) {
 	}
 }
 
-// record returns the encoded form of p in a group, if p may be in one.
-func (s *session) record(p *publication) ([]byte, bool) {
+// groupRecord returns the encoded form of p in a group, if p may be in one.
+func (s *session) groupRecord(p *publication) ([]byte, bool) {
 	const most = groupBytes / 4
 	if len(p.Publishing.Body) > most {
 		return nil, false

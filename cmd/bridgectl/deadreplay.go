@@ -61,7 +61,7 @@ BRIDGE_ALLOW is not set here, needs --force or --to as well.`,
 			}
 			r := &replayer{planner: p, dry: c.dry, resender: newResender(broker),
 				report: &deadReport{Action: "replay", DryRun: c.dry, Messages: []deadOutcome{}}}
-			defer r.resender.leave()
+			defer r.resender.disconnect()
 			return a.report(cmd.Context(), f, r.report, r.act)
 		},
 	}

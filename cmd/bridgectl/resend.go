@@ -73,7 +73,7 @@ func (r *resender) together(ctx context.Context, messages []bridge.Outgoing) []e
 		case got := <-reports:
 			failures[got.i] = got.err
 		case <-ctx.Done():
-			r.leave()
+			r.disconnect()
 			return failures
 		}
 	}
@@ -99,7 +99,7 @@ func (r *resender) alone(ctx context.Context, m bridge.Outgoing) error {
 	case err = <-report:
 	case <-ctx.Done():
 		err = bridge.ErrUnconfirmed
-		r.leave()
+		r.disconnect()
 	}
 	if bridge.Refusal(err) != nil || errors.Is(err, bridge.ErrUnconfirmed) {
 		r.bad[m.Target] = err
@@ -110,7 +110,7 @@ func (r *resender) alone(ctx context.Context, m bridge.Outgoing) error {
 // channel returns the publishing channel, a new one if the last was closed.
 func (r *resender) channel(ctx context.Context) (*bridge.Publisher, error) {
 	if r.conn != nil && r.conn.Err() != nil {
-		r.leave()
+		r.disconnect()
 	}
 	if r.conn == nil {
 		conn, err := r.broker.Connect(ctx)
@@ -129,9 +129,9 @@ func (r *resender) channel(ctx context.Context) (*bridge.Publisher, error) {
 	return r.ch, nil
 }
 
-// leave ends the channel together with its connection, since a target that does not answer blocks
+// disconnect ends the channel together with its connection, since a target that does not answer blocks
 // the broker's side of the channel.
-func (r *resender) leave() {
+func (r *resender) disconnect() {
 	if r.conn != nil {
 		r.conn.Close()
 		r.conn, r.ch = nil, nil

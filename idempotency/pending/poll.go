@@ -24,7 +24,7 @@ func (g *messages) poll(ctx context.Context, one func(ctx context.Context) (foun
 			break
 		}
 		delay := delays.NextBackOff()
-		g.keys.Log.Warn("cannot process pending messages; retrying", "delay", delay, "error", err)
+		g.keys.Log.Warn("cannot process pending messages; retrying", "retry_in", delay, "error", err)
 		engine.Pause(ctx, delay)
 	}
 	return nil

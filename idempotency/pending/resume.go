@@ -44,7 +44,7 @@ func (g *Guard) Resume(ctx context.Context, db *sql.DB, effect Effect) error {
 			} else if ctx.Err() == nil {
 				delay := delays.NextBackOff()
 				nextQuestion = time.Now().Add(delay)
-				g.keys.Log.Warn("cannot resolve doubtful messages; retrying", "delay", delay, "error", err)
+				g.keys.Log.Warn("cannot resolve doubtful messages; retrying", "retry_in", delay, "error", err)
 			}
 		}
 		resumed, err := g.resume(ctx, db, effect)

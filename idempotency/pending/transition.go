@@ -175,7 +175,7 @@ func (g *messages) end(ctx context.Context, db *sql.DB, mine driver.Pending, wha
 		g.keys.Log.Error("message failed", "message_id", mine.Key, "attempts", mine.Attempts, "error", cause)
 	case what == failed || what == excused:
 		g.keys.Log.Warn("attempt failed, trying again", "message_id", mine.Key,
-			"failed", c.next.Attempts, "of", g.keys.Opts.Attempts, "delay", c.due, "error", cause)
+			"failed", c.next.Attempts, "of", g.keys.Opts.Attempts, "retry_in", c.due, "error", cause)
 	}
 	if what == failed {
 		g.keys.Count.FailedAttempts.Add(1)
@@ -236,7 +236,7 @@ func (g *messages) recordUntil(until, ctx context.Context, db *sql.DB, fn func(c
 			return fmt.Errorf("%w: %w", context.Cause(until), err)
 		}
 		delay := delays.NextBackOff()
-		g.keys.Log.Warn("cannot write to the inbox; retrying", "delay", delay, "error", err)
+		g.keys.Log.Warn("cannot write to the inbox; retrying", "retry_in", delay, "error", err)
 		if !engine.Pause(until, delay) {
 			return fmt.Errorf("%w: %w", context.Cause(until), err)
 		}

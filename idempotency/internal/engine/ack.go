@@ -57,7 +57,7 @@ func (e *Engine) giveUp(caller, ctx context.Context, d amqp.Delivery, reason err
 	if err != nil && !errors.Is(err, ErrNotAcked) {
 		if !e.Opts.HandBack {
 			e.Log.Error("message can be neither handled nor dead-lettered; retrying later", "message_id", d.MessageId,
-				"delay", e.Opts.MaxDelay, "error", err, "reason", reason)
+				"retry_in", e.Opts.MaxDelay, "error", err, "reason", reason)
 		}
 		Pause(caller, e.Opts.MaxDelay)
 		return e.Unfinished(caller, d, fmt.Errorf("%w: %w", err, reason))

@@ -104,7 +104,7 @@ func (e *Engine) tryToEnd(caller context.Context, limit time.Time, d amqp.Delive
 			copied = errors.Is(failure, bridge.ErrUnconfirmed) // each further try might publish another copy
 		}
 		e.Log.Warn("attempt failed, trying again", "message_id", d.MessageId,
-			"failed", failed, "of", e.Opts.Attempts, "delay", delay, "error", err)
+			"failed", failed, "of", e.Opts.Attempts, "retry_in", delay, "error", err)
 		if !Pause(caller, delay) {
 			return e.Unfinished(caller, d, fmt.Errorf("%w: %w", context.Cause(caller), err))
 		}
