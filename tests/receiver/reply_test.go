@@ -23,7 +23,7 @@ import (
 // so none may be dead-lettered.
 func TestABrokerThatTakesNoReplyCountsAgainstNoRequest(t *testing.T) {
 	for name, c := range map[string]struct {
-		spoil, mend func(s *stage.Stage)
+		spoil, fix func(s *stage.Stage)
 		failure     error
 	}{
 		"full": {
@@ -59,7 +59,7 @@ func TestABrokerThatTakesNoReplyCountsAgainstNoRequest(t *testing.T) {
 					if tries++; tries > 2*attempts {
 						mended.Do(func() {
 							_, _ = s.Channel.QueueDelete("staging", false, false, false)
-							c.mend(s)
+							c.fix(s)
 						})
 					}
 					reply, err := idempotency.Reply(request, amqp.Publishing{Body: []byte("paid")})
