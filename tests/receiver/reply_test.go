@@ -24,7 +24,7 @@ import (
 func TestABrokerThatTakesNoReplyCountsAgainstNoRequest(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil, fix func(s *stage.Stage)
-		failure     error
+		failure    error
 	}{
 		"full": {
 			func(s *stage.Stage) {
@@ -51,13 +51,13 @@ func TestABrokerThatTakesNoReplyCountsAgainstNoRequest(t *testing.T) {
 				}})
 			must(t, err)
 			sends := s.NewSender(sender.Options{})
-			var mended sync.Once
+			var repaired sync.Once
 			for n := range requests {
 				request := amqp.Delivery{Acknowledger: acks{}, MessageId: fmt.Sprint(n), ReplyTo: replies}
 				tries := 0
 				must(t, guard.Handle(t.Context(), s.DB, request, func(ctx context.Context, tx *sql.Tx) error {
 					if tries++; tries > 2*attempts {
-						mended.Do(func() {
+						repaired.Do(func() {
 							_, _ = s.Channel.QueueDelete("staging", false, false, false)
 							c.fix(s)
 						})
