@@ -253,7 +253,7 @@ func TestAConsumerHoldsNoMoreBytesThanItsRoom(t *testing.T) {
 		}
 		return d.Ack(false)
 	}, idempotency.ConsumerOptions{Workers: 20, MaxBytes: most})
-	r.logged("no room for it")
+	r.logged("no room for the message")
 	if running := r.State().Running; running > most/size {
 		t.Errorf("%d messages are held", running)
 	}
