@@ -106,3 +106,23 @@ func TestALostConnectionCountsOnlyWhileOtherMessagesAreHandled(t *testing.T) {
 		})
 	}
 }
+
+// A message whose COMMIT gets no answer may be handled, so it is not given up: the next attempt finds
+// out.
+func TestALostCommitIsNotTheLastAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReceiver(t, idempotency.Options{DeadLetterExchange: true, Attempts: 1})
+		runs := 0
+		r.handle(func(ctx context.Context, tx *sql.Tx) error {
+			if runs++; runs == 1 {
+				r.Faults.KillAll()
+				go func() { // while the first message pauses
+					receivertest.Must(t, r.guard.Handle(t.Context(), r.DB, r.Delivery("other"), receivertest.PlaceOrder("other")))
+					r.Faults.OnCommit = func(commit func() error) error { return errors.Join(commit(), receivertest.ErrNetwork) }
+				}()
+			}
+			return receivertest.PlaceOrder("m1")(ctx, tx)
+		})
+		r.wantStats(idempotency.Stats{Handled: 1, Duplicates: 1})
+	})
+}

@@ -103,7 +103,8 @@
 // A handler that loses the connection each time, for example by a statement too large for the
 // server, looks like a failure of the database. So a lost connection counts if the Guard has handled
 // other messages since this message's previous lost connection: then the database works. In an
-// outage no message is handled, and none is given up. While no other messages come, the message is
+// outage no message is handled, and none is given up. A COMMIT without an answer does not count: the
+// next attempt finds out whether it has succeeded. While no other messages come, the message is
 // handed back whenever Options.Hold ends. Before RabbitMQ 4.3, and in an ordered Consumer, the
 // queue's delivery limit ends this. From 4.3 on a hand-back does not count towards that limit, and
 // the message comes again until other messages come. Stats.HandedBack then grows once per Hold

@@ -20,13 +20,22 @@ func Failure(err error) error { return &handlerError{err} }
 func IsFailure(err error) bool { return errors.As(err, new(*handlerError)) }
 
 // A lostError is the error of an attempt whose connection was dead after the handler had run.
-type lostError struct{ err error }
+type lostError struct {
+	err    error
+	commit bool // the answer to its COMMIT is lost, so the attempt may have succeeded
+}
 
 func (e *lostError) Error() string { return e.err.Error() }
 func (e *lostError) Unwrap() error { return e.err }
 
 // IsLost reports whether the connection was dead after the handler had run.
 func IsLost(err error) bool { return errors.As(err, new(*lostError)) }
+
+// mayBeCommitted reports whether the answer to the attempt's COMMIT is lost.
+func mayBeCommitted(err error) bool {
+	lost := new(lostError)
+	return errors.As(err, &lost) && lost.commit
+}
 
 // A refusal is an error that no further attempt can change: the message is dead-lettered.
 type refusal struct{ err error }

@@ -56,14 +56,15 @@ func (e *Engine) Forget(id string) { e.failures.take(id) }
 // countsLoss reports whether an attempt counts although its connection was dead after the handler
 // had run. It does if the Engine has handled other messages since the message's last lost
 // connection: then the database works, and the handler may be the cause. In an outage no message is
-// handled, so no attempt counts.
+// handled, so no attempt counts. An attempt that may be committed does not count: the next one finds
+// out, by its claim.
 func (e *Engine) countsLoss(t *tally, err error) bool {
 	if !IsLost(err) || IsLater(err) {
 		return false
 	}
 	before := t.lost
 	t.lost = e.Count.Handled.Load() + 1
-	return before > 0 && t.lost > before
+	return before > 0 && t.lost > before && !mayBeCommitted(err)
 }
 
 // CountsLoss is countsLoss for a message outside of a delivery.

@@ -37,7 +37,7 @@ func InTransaction[T Transaction](ctx context.Context, e *Engine, begin func(ctx
 	ended, err := work(ctx, tx)
 	if failure := new(handlerError); errors.As(err, &failure) {
 		tx.Rollback()
-		return Unfinished, blame(ctx, tx, failure.err)
+		return Unfinished, blame(ctx, tx, failure.err, false)
 	}
 	if err != nil || ended != Handled && ended != Kept {
 		return ended, err
@@ -58,15 +58,15 @@ func InTransaction[T Transaction](ctx context.Context, e *Engine, begin func(ctx
 		if errors.Is(err, sql.ErrTxDone) && ctx.Err() == nil {
 			err = fmt.Errorf("the handler ended the transaction itself: %w", err)
 		}
-		return Unfinished, blame(ctx, tx, fmt.Errorf("commit: %w", err))
+		return Unfinished, blame(ctx, tx, fmt.Errorf("commit: %w", err), true)
 	}
 	return ended, nil
 }
 
 // blame marks err as the handler's if tx's connection still answers, and as a lostError otherwise.
-func blame(ctx context.Context, tx Transaction, err error) error {
+func blame(ctx context.Context, tx Transaction, err error, commit bool) error {
 	if tx.Ping(ctx) != nil {
-		return &lostError{err}
+		return &lostError{err, commit}
 	}
 	return Failure(err)
 }
