@@ -104,6 +104,7 @@ func TestTheDoctorLooksNoFurtherThanTheLoginMay(t *testing.T) {
 	w := newWorld(t)
 	b := w.tool()
 	b.must("topology", "declare")
+	w.awaitNodes("")
 
 	const amqp, api = "BRIDGE_AMQP_URL=", "BRIDGE_MANAGEMENT_URL="
 	user := func(configure, write, read string) (variable, name string) {
@@ -212,10 +213,7 @@ func TestTheDoctorSeesAnAlarm(t *testing.T) {
 	// Each examination tries to publish for ten seconds and fails, so the test first waits until
 	// the API reports the alarm.
 	w := &world{t: t, server: server.RabbitMQAddress}
-	servertest.Eventually(t, "the API reports the alarm", func() bool {
-		nodes := string(w.manage(http.MethodGet, "/nodes", nil))
-		return strings.Contains(nodes, `"mem_alarm":true`) && strings.Contains(nodes, `"mem_limit":`)
-	})
+	w.awaitNodes(`"mem_alarm":true`)
 	// Without the API the blocked connection reports the alarm.
 	blind := b.also("BRIDGE_MANAGEMENT_URL=").start("doctor", "-o", "json", "broker")
 	d, code := b.examine("broker")

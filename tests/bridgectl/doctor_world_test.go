@@ -127,6 +127,16 @@ func (w *world) manage(method, path string, body any) []byte {
 	return answer
 }
 
+// awaitNodes waits until the management API reports the nodes' limits, which a broker that has just
+// started gathers later, and the text of a property.
+func (w *world) awaitNodes(property string) {
+	w.t.Helper()
+	servertest.Eventually(w.t, "the API reports the nodes' limits and "+property, func() bool {
+		nodes := string(w.manage(http.MethodGet, "/nodes", nil))
+		return strings.Contains(nodes, `"mem_limit":`) && strings.Contains(nodes, `"disk_free_limit":`) && strings.Contains(nodes, property)
+	})
+}
+
 func (w *world) policy(name, pattern string, definition map[string]any) {
 	w.t.Helper()
 	servertest.SetPolicy(w.t, w.url, name, pattern, definition)
