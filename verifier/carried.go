@@ -53,7 +53,7 @@ func newCarriedSet(places, bytes int) *carriedSet {
 
 // take reports whether m is to be judged. If not, m has joined another copy of the same message.
 func (c *carriedSet) take(m *message) bool {
-	if c == nil || !m.staged.Carried || m.unacked.consumer.keyOrder != nil {
+	if c == nil || !m.staged.Carried || m.unacked.From.Ordered {
 		return true
 	}
 	c.ever.Store(true)
@@ -215,13 +215,13 @@ func (s *session) endJoined(m *message, copies []*message) {
 			twin.verdict, twin.judged = Dropped, m.judged
 			s.stats.dropped.Add(1)
 			done = append(done, twin)
-		case m.verdict == SetAside && twin.unacked.consumer != s.waiting:
+		case m.verdict == SetAside && twin.unacked.From != s.waiting:
 			twin.verdict, twin.safe = SetAside, m.safe
-			twin.unacked.apart.Store(true)
+			twin.unacked.Apart.Store(true)
 			s.stats.setAside.Add(1)
 			done = append(done, twin)
-		case m.verdict == "" && m.unacked.back.Load():
-			twin.unacked.back.Store(true)
+		case m.verdict == "" && m.unacked.Back.Load():
+			twin.unacked.Back.Store(true)
 			back = append(back, twin)
 		default: // if m was set aside, a copy from the waiting queue may be the one that was put there
 			again = append(again, twin)

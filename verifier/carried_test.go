@@ -16,6 +16,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/wire"
+	"github.com/twoqueue/twoqueue/verifier/internal/consume"
 	"github.com/twoqueue/twoqueue/verifier/internal/forward"
 	"github.com/twoqueue/twoqueue/verifier/internal/pipe"
 )
@@ -25,7 +26,7 @@ func carryingSession(ledger driver.Ledger) *session {
 	s := &session{
 		ledger: ledger, log: slog.New(slog.DiscardHandler), stats: &counters{}, jobs: newSideJobs(slog.New(slog.DiscardHandler)),
 		arrivals: pipe.NewGatherer[*message](), room: newWaitingRoom(1),
-		staging: newConsumer("twoqueue", 3000, 64<<20, time.Hour, nil), waiting: newConsumer("twoqueue.waiting", 1500, 64<<20, time.Hour, nil),
+		staging: testConsumer("twoqueue", 3000), waiting: testConsumer("twoqueue.waiting", 1500),
 		carried: newCarriedSet(3000, 64<<20), toucher: newToucher(ledger), toTouch: pipe.NewGatherer[*message](),
 		evidence: &evidence{}, more: make(chan struct{}, 1), toForget: pipe.NewGatherer[*message](),
 	}
@@ -37,27 +38,15 @@ func carryingSession(ledger driver.Ledger) *session {
 
 // delivered returns a carried message that a consumer has just received. If a copy is here, it
 // joins that.
-func (s *session) delivered(c *consumer, id uuid.UUID) *message {
-	tag := uint64(len(c.acks.open) + 1)
-	c.acks.register(tag)
-	u := &unackedDelivery{consumer: c, tag: tag, received: time.Now()}
-	c.countMessages(u, 1)
+func (s *session) delivered(c *consume.Consumer, id uuid.UUID) *message {
+	u := c.Deliver(amqp.Delivery{})
+	u.CountMessages(1)
 	m := &message{unacked: u, received: time.Now(), delivery: amqp.Delivery{MessageId: id.String(), Body: []byte("body")}}
 	m.staged = wire.Staged{Carried: true, Message: bridge.Message{ID: id, RoutingKey: "target"}}
 	if s.carried.take(m) {
 		s.arrivals.Add(m)
 	}
 	return m
-}
-
-// isAcked reports whether the delivery is done.
-func (m *message) isAcked() bool {
-	at, ok := m.unacked.consumer.acks.find(m.unacked.tag)
-	return ok && m.unacked.consumer.acks.open[at].state == safe
-}
-
-func (m *message) isHandedBack() bool {
-	return slices.Contains(m.unacked.consumer.acks.back, m.unacked.tag)
 }
 
 // A copy of a held message shares its end, or is judged by itself.
@@ -86,11 +75,11 @@ func TestACopySharesTheEndOfTheMessageThatItHasJoined(t *testing.T) {
 			s.publicationEnded(m.toWaiting("waiting", time.Now()), forward.Placed, nil)
 		}, isAcked, isJudged},
 		"handed back": {func(s *session, m *message) {
-			m.unacked.back.Store(true)
+			m.unacked.Back.Store(true)
 			s.release(m)
 		}, isBack, isBack},
 		"too large for the broker": {func(s *session, m *message) {
-			m.unacked.stranded.Store(true)
+			m.unacked.Stranded.Store(true)
 			s.release(m)
 		}, isJudged, isJudged},
 	} {
@@ -108,8 +97,8 @@ func TestACopySharesTheEndOfTheMessageThatItHasJoined(t *testing.T) {
 			if end == isJudged {
 				want = 1 // a second copy has joined it
 			}
-			if m.isAcked() != (end == isAcked) || m.isHandedBack() != (end == isBack) {
-				t.Errorf("%s: a copy from %q is acked: %v, handed back: %v; it must be %s", name, m.unacked.consumer.queue, m.isAcked(), m.isHandedBack(), end)
+			if m.unacked.IsAcked() != (end == isAcked) || m.unacked.IsHandedBack() != (end == isBack) {
+				t.Errorf("%s: a copy from %q is acked: %v, handed back: %v; it must be %s", name, m.unacked.From.Queue, m.unacked.IsAcked(), m.unacked.IsHandedBack(), end)
 			}
 		}
 		if len(judged) != want {
@@ -139,7 +128,7 @@ func TestACarriedRowStaysUntilTheConfirm(t *testing.T) {
 		s.forwarder.Hold(m.staged.Target())
 		s.committed(m)
 		w.wait(time.Minute)
-		if deleted > 0 || len(s.toForget.Take(10)) > 0 || m.isAcked() {
+		if deleted > 0 || len(s.toForget.Take(10)) > 0 || m.unacked.IsAcked() {
 			t.Error("a row is deleted before the confirm, or its message acked")
 		}
 		to := s.forwarder.RemoveHeld(anyPublication)
@@ -157,14 +146,13 @@ func TestACarriedRowStaysUntilTheConfirm(t *testing.T) {
 func TestOtherMessagesJoinNone(t *testing.T) {
 	s := carryingSession(nil)
 	id := uuid.New()
-	ordered := newConsumer("o", 10, 1<<20, time.Hour, nil)
-	ordered.keyOrder = newKeyOrder()
+	ordered := orderedConsumer(1 << 20)
 	for name, change := range map[string]func(*message){
 		"not carried":         func(m *message) { m.staged.Carried = false },
-		"of an ordered queue": func(m *message) { m.unacked.consumer = ordered },
+		"of an ordered queue": func(m *message) { m.unacked.From = ordered },
 	} {
 		for range 2 {
-			m := &message{unacked: &unackedDelivery{consumer: s.staging}, staged: wire.Staged{Carried: true, Message: bridge.Message{ID: id}}}
+			m := &message{unacked: &consume.Unacked{From: s.staging}, staged: wire.Staged{Carried: true, Message: bridge.Message{ID: id}}}
 			change(m)
 			if !s.carried.take(m) {
 				t.Errorf("%s: it has joined another", name)
@@ -206,7 +194,7 @@ func TestTheJoinedMembersOfATornGroupAreSetAsideAtTheEnd(t *testing.T) {
 	id := uuid.New()
 	s.delivered(s.staging, id)
 	twin := s.delivered(s.staging, id)
-	twin.unacked.apart.Store(true)
+	twin.unacked.Apart.Store(true)
 	if n := s.reunite(); n != 1 {
 		t.Errorf("%d are set aside, must be the copy", n)
 	}
@@ -368,7 +356,7 @@ func TestATouchCountsInTheWaitingQueue(t *testing.T) {
 		"in the future":           {now.Add(time.Hour), now, true},
 		"too long ago at any age": {now.Add(-6 * time.Minute), now.Add(-24 * time.Hour), true},
 	} {
-		m := &message{unacked: &unackedDelivery{consumer: s.waiting}, received: now, touchedAt: c.touched}
+		m := &message{unacked: &consume.Unacked{From: s.waiting}, received: now, touchedAt: c.touched}
 		m.staged = wire.Staged{Carried: true, StagedAt: c.staged, Message: bridge.Message{ID: uuid.New()}}
 		s.carried.take(m)
 		if due := m.carried.touchDue(now); due != c.due {

@@ -14,6 +14,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge/wire"
+	"github.com/twoqueue/twoqueue/verifier/internal/consume"
 )
 
 // heap returns the bytes of live objects on the heap.
@@ -64,7 +65,7 @@ func TestHeldIsTheSizeInTheHeap(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				u := &unackedDelivery{}
+				u := &consume.Unacked{}
 				for _, part := range parts {
 					m := &message{unacked: u, delivery: part, received: time.Now()}
 					if m.staged, err = wire.Parse(part); err != nil {
@@ -90,38 +91,4 @@ func with(headers amqp.Table) amqp.Table {
 	all := amqp.Table{wire.HeaderExchange: "", wire.HeaderRoutingKey: "queue"}
 	maps.Copy(all, headers)
 	return all
-}
-
-// The messages of many groups, small on the wire and large when decoded, fill the consumer's room.
-// Further deliveries rest.
-func TestAConsumerCountsTheDecodedSizeOfAGroup(t *testing.T) {
-	headers := amqp.Table{}
-	for i := range 500 {
-		headers[fmt.Sprintf("%03x", i)] = nil
-	}
-	record := wire.EncodeRecord(amqp.Publishing{MessageId: uuid.NewString(), Headers: with(headers)})
-	group := wire.Group(uuid.New(), slices.Repeat([][]byte{record}, 10)...)
-	const most = 8 << 20
-	c := newConsumer("q", 3000, most, time.Hour, nil)
-	before := heap()
-	for tag := range uint64(200) {
-		c.receive(amqp.Delivery{DeliveryTag: tag + 1, Headers: maps.Clone(group.Headers), Body: slices.Clone(group.Body)})
-	}
-	var all []amqp.Delivery
-	for _, a := range c.arrived.Take(1000) {
-		members, err := wire.Members(a.delivery)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, m := range members {
-			if _, err := wire.Parse(m); err != nil {
-				t.Fatal(err)
-			}
-		}
-		all = append(all, members...)
-	}
-	if held := heap() - before; held > most || len(c.resting) == 0 || len(all) == 0 {
-		t.Errorf("%d bytes are held by %d messages, %d groups rest", held, len(all), len(c.resting))
-	}
-	runtime.KeepAlive(all)
 }

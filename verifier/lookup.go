@@ -100,10 +100,10 @@ func (s *session) lookUp(ctx context.Context, fresh, waiting []*message) error {
 		switch {
 		case found[m.staged.ID]:
 			hits = append(hits, m)
-			if m.unacked.consumer == s.waiting {
+			if m.unacked.From == s.waiting {
 				s.load.add(1) // counts like a new one, since it goes on
 			}
-		case m.unacked.consumer == s.waiting:
+		case m.unacked.From == s.waiting:
 			again = append(again, m)
 		case busy && now.Sub(m.received) < settleAge:
 			young = append(young, m)
@@ -141,7 +141,7 @@ func (s *session) settle(ctx context.Context) error {
 			return nil
 		}
 		wait := s.opts.SettleWait
-		if !slow || m.unacked.consumer.full() { // other messages need the settler too
+		if !slow || m.unacked.From.Full() { // other messages need the settler too
 			wait = min(wait, slowAge)
 		}
 		s.connections.yield(ctx)
@@ -175,7 +175,7 @@ func (s *session) settle(ctx context.Context) error {
 			s.withhold(m)
 			continue
 		}
-		tooMany := m.unacked.consumer == s.staging && s.excess() > 0 // setAsideExcess takes no message from a settler
+		tooMany := m.unacked.From == s.staging && s.excess() > 0 // setAsideExcess takes no message from a settler
 		leaves := outcome != driver.StillOpen || tooMany || s.overstays(m, time.Now())
 		s.room.waited(m, !leaves)
 		switch {

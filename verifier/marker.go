@@ -8,6 +8,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge/wire"
+	"github.com/twoqueue/twoqueue/verifier/internal/consume"
 )
 
 const (
@@ -37,24 +38,24 @@ const (
 // A heldMarker is a marker that this verifier has taken from a queue.
 type heldMarker struct {
 	wire.Marker
-	unacked *unackedDelivery
+	unacked *consume.Unacked
 	taken   time.Time // when all messages before it had been unpacked
 }
 
 // arriveMarker takes a marker. A message that only looks like a marker goes to the dead queue.
-func (s *session) arriveMarker(u *unackedDelivery, d amqp.Delivery) {
+func (s *session) arriveMarker(u *consume.Unacked, d amqp.Delivery) {
 	marker, err := wire.ReadMarker(d)
 	why := deathReason{code: wire.DeadMalformed}
 	switch {
 	case err != nil:
 		why.text = err.Error()
-	case u.consumer.keyOrder != nil:
+	case u.From.Ordered:
 		why.text = "a marker in an ordered queue"
 	case marker.Ledger != s.ledger.Identity():
 		why = deathReason{wire.DeadForeign, "marker of ledger " + marker.Ledger.String() +
 			"; this verifier judges " + s.ledger.Identity().String()}
 	default:
-		u.consumer.countMessages(u, 0) // no message
+		u.CountMessages(0) // no message
 		if s.stager == nil {
 			s.endMarker(u)
 			return
@@ -62,12 +63,12 @@ func (s *session) arriveMarker(u *unackedDelivery, d amqp.Delivery) {
 		s.stager.receive(heldMarker{marker, u, time.Now()})
 		return
 	}
-	u.consumer.countMessages(u, 1)
-	s.deadLetter(&message{unacked: u, delivery: d, received: u.received}, why)
+	u.CountMessages(1)
+	s.deadLetter(&message{unacked: u, delivery: d, received: u.Received}, why)
 }
 
 // endMarker acks a marker, or hands it back.
-func (s *session) endMarker(u *unackedDelivery) { u.consumer.done(0, []*unackedDelivery{u}) }
+func (s *session) endMarker(u *consume.Unacked) { u.From.Done(0, []*consume.Unacked{u}) }
 
 func (g *stager) receive(m heldMarker) {
 	g.mu.Lock()
@@ -85,14 +86,14 @@ func (g *stager) ripe(queue string, pause time.Duration, blocked bool) (ripe []h
 	for _, m := range g.markers {
 		age := time.Since(m.taken)
 		switch {
-		case m.unacked.consumer.queue != queue || age < pause:
+		case m.unacked.From.Queue != queue || age < pause:
 			stay = append(stay, m)
-		case !blocked && !m.unacked.consumer.short() && !g.carried.unjudged(m.taken):
+		case !blocked && !m.unacked.From.Short() && !g.carried.unjudged(m.taken):
 			ripe = append(ripe, m)
 		case age < markerPatience:
 			stay = append(stay, m)
 		default:
-			m.unacked.back.Store(true)
+			m.unacked.Back.Store(true)
 			g.done(m.unacked)
 		}
 	}
@@ -108,7 +109,7 @@ func (g *stager) passMarkersOn(ctx context.Context) error {
 	defer func() { // after a panic too
 		for _, m := range markers {
 			if !confirmed { // a second copy does no harm
-				m.unacked.back.Store(true)
+				m.unacked.Back.Store(true)
 			}
 			g.done(m.unacked)
 		}

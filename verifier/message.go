@@ -8,12 +8,13 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/wire"
+	"github.com/twoqueue/twoqueue/verifier/internal/consume"
 	"github.com/twoqueue/twoqueue/verifier/internal/forward"
 )
 
 // A message is a delivered message, with the decisions about it.
 type message struct {
-	unacked  *unackedDelivery
+	unacked  *consume.Unacked
 	delivery amqp.Delivery // of a group's member: as if it had been delivered alone
 	staged   wire.Staged   // zero if malformed
 	received time.Time
@@ -30,8 +31,7 @@ type message struct {
 
 	withheld bool // looks rolled back and waits for evidence; the room sets it
 
-	keyOrder *keyOrder // the key order in which it waits for its turn; nil without an ordered queue
-	ready    bool      // known to have committed, so it may have its turn
+	place consume.Place // in the order of its key, if it has an order key
 }
 
 func (m *message) id() string { return m.delivery.MessageId }
@@ -103,7 +103,7 @@ func (m *message) toTarget() *publication {
 
 func (m *message) to(course course, to bridge.Target, publishing *amqp.Publishing) *publication {
 	return &publication{course: course, message: m, Publication: forward.Publication{
-		To: to, Publishing: publishing, ID: m.id(), Ordered: m.keyOrder != nil, Once: course == audit,
+		To: to, Publishing: publishing, ID: m.id(), Ordered: m.place.Ordered(), Once: course == audit,
 	}}
 }
 

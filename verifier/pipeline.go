@@ -1,7 +1,6 @@
 package verifier
 
 import (
-	"context"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -9,69 +8,14 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/wire"
+	"github.com/twoqueue/twoqueue/verifier/internal/consume"
 	"github.com/twoqueue/twoqueue/verifier/internal/forward"
 )
 
-// take reads one consumer's deliveries, also while the session drains: acks bring new ones, which
-// are not unpacked any more, and the consumer bounds them. There is no basic.cancel before the
-// drain: RabbitMQ 3.10 ignores some of the acks that reach a quorum queue after it (measured). The
-// channel's end cancels too.
-func (s *session) take(ctx context.Context, c *consumer) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-c.cancels:
-			return c.endReason()
-		case d, ok := <-c.deliveries:
-			if !ok {
-				return c.endReason()
-			}
-			s.consuming.Received(d)
-			c.receive(d)
-		}
-	}
-}
-
-// discard receives deliveries that are no longer wanted, until the channel ends or done is closed:
-// the broker's answers arrive behind them. No other goroutine may receive meanwhile, because acking
-// a later delivery would ack the discarded ones.
-func (s *session) discard(c *consumer, done <-chan struct{}) {
-	for {
-		select {
-		case <-done:
-			return
-		case d, ok := <-c.deliveries:
-			if !ok {
-				return
-			}
-			s.consuming.Received(d)
-		}
-	}
-}
-
-// unpack unpacks deliveries, at most as many messages as the consumer may hold.
-func (s *session) unpack(ctx context.Context, c *consumer) error {
-	const some = 100
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-c.arrived.More:
-		}
-		for _, a := range c.arrived.Take(some) {
-			if !c.waitRoom(ctx) {
-				return nil
-			}
-			s.arrive(a.unacked, a.delivery)
-		}
-	}
-}
-
 // arrive unpacks a delivery.
-func (s *session) arrive(u *unackedDelivery, d amqp.Delivery) {
-	now := u.received
-	if at, ok := d.Headers[wire.HeaderSetAsideAt].(int64); ok && u.consumer == s.waiting {
+func (s *session) arrive(u *consume.Unacked, d amqp.Delivery) {
+	now := u.Received
+	if at, ok := d.Headers[wire.HeaderSetAsideAt].(int64); ok && u.From == s.waiting {
 		s.stay.adapt(now, now.Sub(time.UnixMilli(at)))
 	}
 	if wire.IsMarker(d) {
@@ -80,11 +24,11 @@ func (s *session) arrive(u *unackedDelivery, d amqp.Delivery) {
 	}
 	members, err := wire.Members(d)
 	if err != nil {
-		u.consumer.countMessages(u, 1)
+		u.CountMessages(1)
 		s.deadLetter(&message{unacked: u, delivery: d, received: now}, deathReason{wire.DeadMalformed, err.Error()})
 		return
 	}
-	u.consumer.countMessages(u, len(members))
+	u.CountMessages(len(members))
 	for _, member := range members {
 		s.parse(&message{unacked: u, delivery: member, received: now})
 	}
@@ -117,11 +61,11 @@ func (s *session) parse(m *message) {
 			"; this verifier judges " + s.ledger.Identity().String() + ", perhaps in another database than the senders'"})
 		return
 	}
-	if m.unacked.consumer != s.waiting { // a message that comes round again counts as load only if it goes on
+	if m.unacked.From != s.waiting { // a message that comes round again counts as load only if it goes on
 		s.load.add(1)
 	}
-	if keyOrder := m.unacked.consumer.keyOrder; keyOrder != nil {
-		keyOrder.join(m)
+	if order := m.unacked.From.Order(); order != nil {
+		order.Join(&m.place, staged.OrderKey, m)
 	}
 	if s.carried.take(m) {
 		s.arrivals.Add(m)
@@ -141,7 +85,7 @@ func (s *session) committed(messages ...*message) {
 			s.deadLetter(m, deathReason{wire.DeadNotAllowed, notAllowed(m.staged.Target())})
 			continue
 		}
-		if m.keyOrder == nil || m.keyOrder.ready(m) {
+		if m.place.Ready() {
 			s.publish(m.toTarget())
 		}
 	}
@@ -234,7 +178,7 @@ func (s *session) placed(p *publication) {
 		s.dead(m)
 		s.passed(m)
 		if !m.committed { // judged again, it would go there twice
-			m.unacked.apart.Store(true)
+			m.unacked.Apart.Store(true)
 		}
 	case audit:
 		s.dropped(m)
@@ -263,8 +207,8 @@ func (s *session) refused(p *publication, err error) {
 		s.publish(p.asRecord())
 	default:
 		s.log.Error("broker accepts the message in no queue; it stays where it is", "message_id", m.id(),
-			"bytes", len(m.delivery.Body), "queue", m.unacked.consumer.queue, "retry_in", s.opts.HandBack, "error", err)
-		m.unacked.stranded.Store(true)
+			"bytes", len(m.delivery.Body), "queue", m.unacked.From.Queue, "retry_in", s.opts.HandBack, "error", err)
+		m.unacked.Stranded.Store(true)
 		m.delivery.Body, m.staged.Message.Publishing.Body = nil, nil // in an ordered queue the message holds its key
 		s.release(m)
 	}
@@ -285,19 +229,17 @@ func (s *session) done(messages ...*message) {
 // release removes messages from the session, and lets the deliveries that they complete be acked.
 func (s *session) release(messages ...*message) {
 	for len(messages) > 0 { // consumer by consumer
-		c := messages[0].unacked.consumer
-		var ended []*unackedDelivery
+		c := messages[0].unacked.From
+		var ended []*consume.Unacked
 		var others []*message
 		n := 0
 		for _, m := range messages {
-			if m.unacked.consumer != c {
+			if m.unacked.From != c {
 				others = append(others, m)
 				continue
 			}
 			n++
-			if m.keyOrder != nil {
-				m.keyOrder.finished(m)
-			}
+			m.place.Finished()
 			if m.staged.Restaged && s.stager != nil {
 				s.stager.staged.noteDone(m.staged.ID)
 			}
@@ -306,11 +248,11 @@ func (s *session) release(messages ...*message) {
 					defer s.endJoined(m, copies)
 				}
 			}
-			if m.unacked.open.Add(-1) == 0 {
+			if m.unacked.MessageDone() {
 				ended = append(ended, m.unacked)
 			}
 		}
-		c.done(n, ended)
+		c.Done(n, ended)
 		messages = others
 	}
 }

@@ -16,20 +16,17 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/proof"
+	"github.com/twoqueue/twoqueue/verifier/internal/consume"
 	"github.com/twoqueue/twoqueue/verifier/internal/forward"
 	"github.com/twoqueue/twoqueue/verifier/internal/pipe"
 )
-
-// errConsumerEnded: the broker has ended a consumer: the queue was deleted, its leader has moved,
-// or a message was held for too long.
-var errConsumerEnded = fmt.Errorf("%w: consumer ended by the broker", bridge.ErrUnavailable)
 
 // A session is the pipeline of the package comment, on one pair of connections:
 //
 //	take -> look ---------------> forwarder
 //	          \-> room -> settle -/     \-> forget -> ack
 //
-// Before forwarder a message of an ordered queue waits for its turn (keyOrder).
+// Before forwarder a message of an ordered queue waits for its turn (consume.Place).
 //
 // A message has one owner at a time. The owner passes it on and then does not touch it again. While
 // a message waits in the room or for a held target, setAsideExcess may remove it and set it aside.
@@ -48,9 +45,9 @@ type session struct {
 	log    *slog.Logger
 
 	consuming *bridge.Connection // separate, so that an alarm that blocks publishing does not block acks
-	staging   *consumer
-	waiting   *consumer
-	shards    []*shard // the ordered queues
+	staging   *consume.Consumer
+	waiting   *consume.Consumer
+	shards    []*consume.Ordered
 
 	load        loadMeter
 	arrivals    *pipe.Gatherer[*message]
@@ -115,14 +112,20 @@ func (v *Verifier) open(ctx context.Context, proven *proof.Proven) (_ *session, 
 		return nil, err
 	}
 	bytes := s.opts.shares()
-	if s.staging, err = s.openConsumer(s.opts.Topology.Queue, s.opts.Prefetch, bytes.staging); err != nil {
+	config := consume.Config{Queue: s.opts.Topology.Queue, Prefetch: s.opts.Prefetch, MaxBytes: bytes.staging, HandBack: s.opts.HandBack, Arrive: s.arrive}
+	if s.staging, err = consume.Open(s.consuming, config); err != nil {
 		return nil, err
 	}
-	if s.waiting, err = s.openConsumer(s.opts.Topology.WaitingQueue(), s.opts.waitingPrefetch(), bytes.waiting); err != nil {
+	config.Queue, config.Prefetch, config.MaxBytes = s.opts.Topology.WaitingQueue(), s.opts.waitingPrefetch(), bytes.waiting
+	if s.waiting, err = consume.Open(s.consuming, config); err != nil {
 		return nil, err
 	}
 	for _, queue := range s.opts.Topology.OrderedQueues() {
-		shard, err := s.openShard(queue, bytes.ordered)
+		config.Queue, config.Prefetch, config.MaxBytes = queue, consume.OrderedPrefetch, bytes.ordered
+		shard, err := consume.OpenOrdered(s.consuming, consume.OrderedConfig{
+			Config: config, FinishWait: s.opts.ConfirmTimeout + time.Second, Log: s.log,
+			IsHeld: func(m any) bool { return s.forwarder.IsHeld(m.(*message).staged.Target()) },
+		})
 		if err != nil {
 			return nil, err
 		}
@@ -176,25 +179,13 @@ func (v *Verifier) missingQueues(ctx context.Context) (missing []string) {
 	return missing
 }
 
-func (s *session) openConsumer(queue string, prefetch, maxBytes int) (*consumer, error) {
-	s.consuming.BoundReadAhead(readAhead) // again, since the last channel may have ended with deliveries in it
-	ch, err := s.consuming.Channel()
-	if err != nil {
-		return nil, err
-	}
-	if err := ch.Qos(prefetch, 0, false); err != nil {
-		return nil, fmt.Errorf("set prefetch: %w", err)
-	}
-	return newConsumer(queue, prefetch, maxBytes, s.opts.HandBack, ch), nil
-}
-
 func (s *session) close() {
 	if s.consuming != nil {
 		closed := make(chan struct{})
 		var rest sync.WaitGroup
 		for _, c := range s.consumers() {
 			if c != nil {
-				rest.Go(func() { s.discard(c, closed) })
+				rest.Go(func() { c.Discard(closed) })
 			}
 		}
 		s.consuming.Close()
@@ -241,23 +232,23 @@ func (s *session) run(ctx context.Context) error {
 	taking, stopTaking := context.WithCancel(moving)
 	defer context.AfterFunc(ctx, stopTaking)()
 
-	for _, c := range []*consumer{s.staging, s.waiting} {
-		if err := c.consume(); err != nil {
+	for _, c := range []*consume.Consumer{s.staging, s.waiting} {
+		if err := c.Consume(); err != nil {
 			close(opened)
 			group.Go(func() error { return err })
 			return group.Wait()
 		}
-		group.Go(func() error { return s.take(moving, c) }) // at once: the broker's answer to the next consume arrives behind the deliveries
+		group.Go(func() error { return c.Take(moving) }) // at once: the broker's answer to the next consume arrives behind the deliveries
 	}
 	close(opened)
 	takers, takerCtx := newStages(taking)
-	for _, c := range []*consumer{s.staging, s.waiting} {
-		takers.Go(func() error { return s.unpack(takerCtx, c) })
-		takers.Go(func() error { return c.handBackResting(takerCtx) })
+	for _, c := range []*consume.Consumer{s.staging, s.waiting} {
+		takers.Go(func() error { return c.Unpack(takerCtx) })
+		takers.Go(func() error { return c.HandBackResting(takerCtx) })
 	}
 	for _, sh := range s.shards {
-		group.Go(func() error { return s.serve(moving, takerCtx, sh) })
-		takers.Go(func() error { return sh.wait(moving) })
+		group.Go(func() error { return sh.Serve(moving, takerCtx) })
+		takers.Go(func() error { return sh.Wait(moving) })
 	}
 	takers.Go(func() error { return s.look(takerCtx) })
 	for range s.opts.Settlers {
@@ -276,8 +267,8 @@ func (s *session) run(ctx context.Context) error {
 	group.Go(func() error { return s.forwarder.Run(moving) })
 	group.Go(func() error { return s.touchFirst(moving) })
 	group.Go(func() error { return s.forget(moving) })
-	group.Go(func() error { return s.staging.acks.run(moving) })
-	group.Go(func() error { return s.waiting.acks.run(moving) })
+	group.Go(func() error { return s.staging.RunAcks(moving) })
+	group.Go(func() error { return s.waiting.RunAcks(moving) })
 	group.Go(func() error {
 		defer stop()
 		if err := takers.group.Wait(); err != nil {
@@ -337,7 +328,7 @@ func (s *session) drain(ctx context.Context) error {
 func (s *session) finish() error {
 	var errs []error
 	for _, c := range s.consumers() {
-		errs = append(errs, c.finish())
+		errs = append(errs, c.Finish())
 	}
 	err := errors.Join(errs...)
 	s.finished.Store(err == nil)
@@ -345,10 +336,10 @@ func (s *session) finish() error {
 }
 
 // consumers returns the present consumers.
-func (s *session) consumers() []*consumer {
-	consumers := []*consumer{s.staging, s.waiting}
+func (s *session) consumers() []*consume.Consumer {
+	consumers := []*consume.Consumer{s.staging, s.waiting}
 	for _, sh := range s.shards {
-		consumers = append(consumers, sh.current())
+		consumers = append(consumers, sh.Consumer())
 	}
 	return consumers
 }
@@ -358,7 +349,7 @@ func (s *session) consumers() []*consumer {
 // may be judging any more. Messages of an ordered queue keep their place nevertheless, and a dead
 // letter then comes twice.
 func (s *session) reunite() int {
-	apart := func(m *message) bool { return m.keyOrder == nil && m.unacked.apart.Load() }
+	apart := func(m *message) bool { return !m.place.Ordered() && m.unacked.Apart.Load() }
 	s.room.enter(false, s.arrivals.Take(math.MaxInt)...)
 	waiting := append(s.room.removeMessages(apart), messagesOf(s.forwarder.RemoveHeld(forwards(apart)))...)
 	waiting = append(waiting, s.carried.part(apart)...)

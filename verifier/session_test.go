@@ -9,9 +9,15 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/wire"
+	"github.com/twoqueue/twoqueue/verifier/internal/consume"
 	"github.com/twoqueue/twoqueue/verifier/internal/forward"
 	"github.com/twoqueue/twoqueue/verifier/internal/pipe"
 )
+
+// testConsumer returns a consumer without a channel.
+func testConsumer(queue string, prefetch int) *consume.Consumer {
+	return consume.New(consume.Config{Queue: queue, Prefetch: prefetch, MaxBytes: 64 << 20, HandBack: time.Hour})
+}
 
 // testForwarder returns a forwarder of a session without servers. It publishes nothing.
 func testForwarder(s *session) *forward.Forwarder {
@@ -38,7 +44,7 @@ func anyPublication(*forward.Publication) bool { return true }
 func TestTheMembersOfATornGroupAreSetAsideOnceAtTheEnd(t *testing.T) {
 	s := &session{
 		log: slog.New(slog.DiscardHandler), stats: &counters{},
-		arrivals: pipe.NewGatherer[*message](), room: newWaitingRoom(1), waiting: newConsumer("w", 10, 1<<20, time.Hour, nil),
+		arrivals: pipe.NewGatherer[*message](), room: newWaitingRoom(1), waiting: testConsumer("w", 10),
 	}
 	s.forwarder = testForwarder(s)
 	s.forwarder.Hold(bridge.Target{RoutingKey: "target"})
@@ -52,7 +58,7 @@ func TestTheMembersOfATornGroupAreSetAsideOnceAtTheEnd(t *testing.T) {
 		},
 		"its target is held": func(m *message) { s.publish(m.toTarget()) },
 	}
-	groups := []*unackedDelivery{{consumer: s.waiting}, {consumer: s.waiting}}
+	groups := []*consume.Unacked{{From: s.waiting}, {From: s.waiting}}
 	for _, place := range places {
 		for _, u := range groups {
 			m := &message{unacked: u}
@@ -62,7 +68,7 @@ func TestTheMembersOfATornGroupAreSetAsideOnceAtTheEnd(t *testing.T) {
 		}
 	}
 	for i, u := range groups {
-		u.apart.Store(true)
+		u.Apart.Store(true)
 		if n := s.reunite(); n != len(places) {
 			t.Errorf("group %d: %d are set aside, want %d", i, n, len(places))
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -50,13 +49,7 @@ func (s *session) ackLast(ctx context.Context) {
 	case <-ctx.Done():
 	}
 	for _, c := range s.consumers() {
-		finished := make(chan struct{})
-		var rest sync.WaitGroup
-		rest.Go(func() { s.discard(c, finished) }) // the broker's answer arrives behind deliveries
-		err := c.finish()
-		close(finished)
-		rest.Wait()
-		if err != nil {
+		if err := c.FinishLast(); err != nil {
 			return
 		}
 	}

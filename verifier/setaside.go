@@ -13,7 +13,7 @@ import (
 // excess is the number of waiting messages from the staging queue beyond the limit (half of
 // Options.Prefetch).
 func (s *session) excess() int {
-	return s.room.size() + s.forwarder.WaitingMessages() - s.opts.mostWaiting() - int(s.waiting.open.Load())
+	return s.room.size() + s.forwarder.WaitingMessages() - s.opts.mostWaiting() - s.waiting.Messages()
 }
 
 // tend manages waiting messages: it retries held targets, and sets aside messages that have waited
@@ -46,10 +46,10 @@ func (s *session) tend(ctx context.Context) error {
 // messages only.
 func (s *session) setAsideExcess(now time.Time) {
 	excess := s.excess()
-	fresh := func(m *message) bool { return m.unacked.consumer == s.staging }
+	fresh := func(m *message) bool { return m.unacked.From == s.staging }
 	excessBytes := 0
-	if s.staging.short() { // waiting messages may have half of the room
-		excessBytes = -s.staging.maxBytes / 2
+	if s.staging.Short() { // waiting messages may have half of the room
+		excessBytes = -s.staging.MaxBytes / 2
 		count := func(m *message) bool {
 			if fresh(m) {
 				excessBytes += wire.Held(m.delivery)
@@ -69,7 +69,7 @@ func (s *session) setAsideExcess(now time.Time) {
 	}
 	leaving := append(s.room.removeMessages(must), messagesOf(s.forwarder.RemoveHeld(forwards(must)))...)
 	// A message may wait for a channel until the broker's consumer timeout is near.
-	tooLong := func(m *message) bool { return m.keyOrder == nil && now.Sub(m.received) >= s.opts.HandBack }
+	tooLong := func(m *message) bool { return !m.place.Ordered() && now.Sub(m.received) >= s.opts.HandBack }
 	s.setAside(append(leaving, messagesOf(s.forwarder.RemoveUnsent(forwards(tooLong)))...)...)
 }
 
@@ -77,10 +77,10 @@ func (s *session) setAsideExcess(now time.Time) {
 // Options.HandBack, or of ConfirmTimeout if that is longer: nothing can be published, or the
 // waiting or the dead queue takes nothing. They come again at once. A message in flight may arrive
 // nevertheless, and then comes twice. An ordered queue gives back by its next channel
-// (consumer.shouldReopen).
+// (consume.Ordered).
 func (s *session) giveBack(now time.Time) {
 	most := s.opts.HandBack + max(s.opts.HandBack, s.opts.ConfirmTimeout)/2
-	tooLong := func(m *message) bool { return m.unacked.consumer.keyOrder == nil && now.Sub(m.received) >= most }
+	tooLong := func(m *message) bool { return !m.unacked.From.Ordered && now.Sub(m.received) >= most }
 	back := messagesOf(s.forwarder.Abandon(func(p *forward.Publication) bool {
 		return slices.ContainsFunc(publicationOf(p).messages(), tooLong)
 	}))
@@ -89,7 +89,7 @@ func (s *session) giveBack(now time.Time) {
 	}
 	s.log.Warn("messages requeued: neither forwarded nor set aside in time", "messages", len(back), "after", most)
 	for _, m := range back {
-		m.unacked.back.Store(true)
+		m.unacked.Back.Store(true)
 	}
 	s.release(back...)
 }
@@ -100,13 +100,13 @@ func (s *session) giveBack(now time.Time) {
 func (s *session) overstays(m *message, now time.Time) bool {
 	age := now.Sub(m.received)
 	switch {
-	case m.keyOrder != nil: // it keeps its place
+	case m.place.Ordered(): // it keeps its place
 		return false
-	case m.unacked.consumer == s.staging:
+	case m.unacked.From == s.staging:
 		return age >= min(s.opts.Patience, s.opts.HandBack)
-	case s.waiting.full() && m.withheld:
+	case s.waiting.Full() && m.withheld:
 		return age >= min(max(s.stay.length(), s.evidence.stayTime(now)), s.opts.HandBack)
-	case s.waiting.full():
+	case s.waiting.Full():
 		return age >= min(s.stay.length(), s.opts.HandBack)
 	default:
 		return age >= s.opts.HandBack
@@ -187,7 +187,7 @@ func (s *session) setAside(messages ...*message) {
 func (s *session) setAsideNow(messages ...*message) {
 	now := time.Now()
 	// No group is large beside the number that the consumer holds.
-	packing := wire.Packing{Records: max(1, s.waiting.prefetch/4), Bytes: groupBytes}
+	packing := wire.Packing{Records: max(1, s.waiting.Prefetch/4), Bytes: groupBytes}
 	var group []*publication
 	var records [][]byte
 	size := 0
@@ -235,7 +235,7 @@ func (s *session) groupRecord(p *publication) ([]byte, bool) {
 	if len(record) > most {
 		return nil, false
 	}
-	if p.message.unacked.single { // it may have headers that are not allowed in a group's member
+	if p.message.unacked.IsSingle() { // it may have headers that are not allowed in a group's member
 		if _, err := wire.Alone(p.message.staged.Ledger, record); err != nil {
 			return nil, false
 		}
@@ -261,7 +261,7 @@ func (s *session) wasSetAside(messages ...*message) {
 	now := time.Now()
 	for _, m := range messages {
 		m.verdict, m.safe = SetAside, now
-		m.unacked.apart.Store(true)
+		m.unacked.Apart.Store(true)
 	}
 	s.stats.setAside.Add(int64(len(messages)))
 	s.done(messages...)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/verifier/internal/consume"
 )
 
 // Some calls of a hangingLedger do not return, whatever their contexts say.
@@ -76,9 +77,9 @@ func TestACallOfASideJobThatHangsHoldsNothingUp(t *testing.T) {
 					time.Sleep(dueIdle)
 					unsent(s)
 					s.setAside(aside)
-					var markers []*message
-					for _, c := range []*consumer{s.staging, s.waiting} {
-						markers = append(markers, &message{unacked: s.brings(c, w.marker())})
+					var markers []*consume.Unacked
+					for _, c := range []*consume.Consumer{s.staging, s.waiting} {
+						markers = append(markers, s.brings(c, w.marker()))
 					}
 					time.Sleep(2 * touchPatience)
 					synctest.Wait()
@@ -88,7 +89,7 @@ func TestACallOfASideJobThatHangsHoldsNothingUp(t *testing.T) {
 					time.Sleep(markerPatience + 5*time.Second)
 					synctest.Wait()
 					for i, m := range markers {
-						if !m.isAcked() && !m.isHandedBack() {
+						if !m.IsAcked() && !m.IsHandedBack() {
 							t.Errorf("marker %d is neither acked nor handed back", i)
 						}
 					}
@@ -145,14 +146,14 @@ func TestAPanicLeavesNoMarkerUnacked(t *testing.T) {
 		s.stager.undeleted = func() map[uuid.UUID]bool { panic("a fault") }
 		w.commits(1, true, nil)
 		w.wait(dueIdle + driver.PublishedGrace + seenBefore + moment)
-		staging := &message{unacked: s.brings(s.staging, w.marker())}
+		staging := s.brings(s.staging, w.marker())
 		waiting := []amqp.Publishing{w.marker(), w.marker()}
-		first, second := &message{unacked: s.brings(s.waiting, waiting[0])}, &message{unacked: s.brings(s.waiting, waiting[1])}
+		first, second := s.brings(s.waiting, waiting[0]), s.brings(s.waiting, waiting[1])
 		w.wait(markerPatience)
-		if !staging.isHandedBack() {
+		if !staging.IsHandedBack() {
 			t.Error("a marker whose copy is not confirmed is not handed back")
 		}
-		if !first.isAcked() || !second.isAcked() {
+		if !first.IsAcked() || !second.IsAcked() {
 			t.Error("a marker from the waiting queue is not acked")
 		}
 	})

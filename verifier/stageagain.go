@@ -20,6 +20,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/wire"
+	"github.com/twoqueue/twoqueue/verifier/internal/consume"
 )
 
 const (
@@ -95,7 +96,7 @@ type stager struct {
 	blocked   func() bool // reports whether nothing can be published
 	carried   *carriedSet
 	undeleted func() map[uuid.UUID]bool // rows of delivered messages that could not be deleted
-	done      func(*unackedDelivery)    // acks a marker, or hands it back
+	done      func(*consume.Unacked)    // acks a marker, or hands it back
 	queue     string
 	waiting   string
 	timeout   time.Duration // of a publication

@@ -20,6 +20,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/wire"
+	"github.com/twoqueue/twoqueue/verifier/internal/consume"
 )
 
 // A carryingWorld is a ledger and a broker's two queues, for any number of verifiers. Only the test
@@ -276,9 +277,8 @@ func (w *carryingWorld) runs(s *session) *session {
 }
 
 // brings delivers a message to a consumer.
-func (s *session) brings(c *consumer, p amqp.Publishing) *unackedDelivery {
-	c.acks.register(uint64(len(c.acks.open) + 1))
-	unacked := &unackedDelivery{consumer: c, tag: uint64(len(c.acks.open)), received: time.Now()}
+func (s *session) brings(c *consume.Consumer, p amqp.Publishing) *consume.Unacked {
+	unacked := c.Deliver(amqp.Delivery{})
 	s.arrive(unacked, amqp.Delivery{Headers: p.Headers, MessageId: p.MessageId, Body: p.Body})
 	return unacked
 }
@@ -427,7 +427,7 @@ func TestAMarkerStagesAgainOnlyRowsSeenBeforeItsLook(t *testing.T) {
 				if n := len(w.staged()); (n == 1) != c.staged {
 					t.Errorf("%d are staged again", n)
 				}
-				if !(&message{unacked: unacked}).isAcked() {
+				if !unacked.IsAcked() {
 					t.Error("the marker is not acked")
 				}
 			})
@@ -537,27 +537,27 @@ func TestAMarkerWaitsForItsPauses(t *testing.T) {
 		s := w.verifier()
 		w.commits(1, true, nil)
 		w.wait(dueIdle + driver.PublishedGrace + seenBefore + moment)
-		from := &message{unacked: s.brings(s.staging, w.marker())}
+		from := s.brings(s.staging, w.marker())
 		w.wait(stagingPause - time.Millisecond)
-		if len(w.markers(&w.waiting)) != 0 || from.isAcked() {
+		if len(w.markers(&w.waiting)) != 0 || from.IsAcked() {
 			t.Error("it is passed on too soon")
 		}
 		w.wait(stageInterval)
 		passed := w.markers(&w.waiting)
-		if len(passed) != 1 || !from.isAcked() {
-			t.Fatalf("%d are in the waiting queue, acked: %v", len(passed), from.isAcked())
+		if len(passed) != 1 || !from.IsAcked() {
+			t.Fatalf("%d are in the waiting queue, acked: %v", len(passed), from.IsAcked())
 		}
 		if len(w.staged()) != 0 {
 			t.Error("it has shown something before it came to the waiting queue")
 		}
-		from = &message{unacked: s.brings(s.waiting, passed[0])}
+		from = s.brings(s.waiting, passed[0])
 		w.wait(waitingPause - time.Millisecond)
-		if w.claims != 0 || from.isAcked() {
+		if w.claims != 0 || from.IsAcked() {
 			t.Error("it counts too soon")
 		}
 		w.wait(stageInterval)
-		if w.claims != 1 || !from.isAcked() {
-			t.Errorf("%d claims, acked: %v", w.claims, from.isAcked())
+		if w.claims != 1 || !from.IsAcked() {
+			t.Errorf("%d claims, acked: %v", w.claims, from.IsAcked())
 		}
 	})
 }
@@ -568,29 +568,31 @@ func TestAMarkerWaitsForTheMessagesBeforeIt(t *testing.T) {
 		s := w.verifier()
 		before := s.delivered(s.staging, uuid.New())
 		w.wait(time.Millisecond)
-		marker := &message{unacked: s.brings(s.staging, w.marker())}
+		marker := s.brings(s.staging, w.marker())
 		w.wait(time.Millisecond)
 		after := s.delivered(s.staging, uuid.New())
 		w.wait(10 * time.Second)
-		if marker.isAcked() {
+		if marker.IsAcked() {
 			t.Fatal("it is passed on")
 		}
 		s.carried.looked(before)
 		w.wait(stageInterval)
-		if !marker.isAcked() || len(w.markers(&w.waiting)) != 1 {
+		if !marker.IsAcked() || len(w.markers(&w.waiting)) != 1 {
 			t.Error("it is not passed on")
 		}
 		s.carried.looked(after)
 
 		// A delivery that rests for lack of room is not even unpacked.
-		s.staging.resting = append(s.staging.resting, &unackedDelivery{consumer: s.staging})
-		marker = &message{unacked: s.brings(s.staging, w.marker())}
+		for range 2 {
+			s.staging.Deliver(amqp.Delivery{Body: make([]byte, s.staging.MaxBytes)})
+		}
+		marker = s.brings(s.staging, w.marker())
 		w.wait(markerPatience - time.Second)
-		if marker.isAcked() || marker.isHandedBack() {
+		if marker.IsAcked() || marker.IsHandedBack() {
 			t.Error("it does not wait")
 		}
 		w.wait(time.Second + stageInterval)
-		if marker.isAcked() || !marker.isHandedBack() {
+		if marker.IsAcked() || !marker.IsHandedBack() {
 			t.Error("it is not handed back")
 		}
 	})
@@ -1016,19 +1018,18 @@ func TestAClockThatGoesBackHidesNoLoss(t *testing.T) {
 func TestAMarkerIsNoMessage(t *testing.T) {
 	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
 		s := w.verifier()
-		marker := &message{unacked: s.brings(s.staging, w.marker())}
-		if s.staging.open.Load() != 0 {
+		marker := s.brings(s.staging, w.marker())
+		if s.staging.Messages() != 0 {
 			t.Error("it counts as held")
 		}
 		w.wait(stagingPause + moment)
 		counted := s.stats.forwarded.Load() + s.stats.dropped.Load() + s.stats.deadLettered.Load() + s.stats.setAside.Load() + s.stats.restaged.Load()
-		if !marker.isAcked() || counted != 0 || len(s.arrivals.Take(10)) != 0 {
-			t.Errorf("acked: %v, counted: %d", marker.isAcked(), counted)
+		if !marker.IsAcked() || counted != 0 || len(s.arrivals.Take(10)) != 0 {
+			t.Errorf("acked: %v, counted: %d", marker.IsAcked(), counted)
 		}
-		ordered := newConsumer("o", 10, 1<<20, time.Hour, nil)
-		ordered.keyOrder = newKeyOrder()
+		ordered := orderedConsumer(1 << 20)
 		for reason, strange := range map[string]struct {
-			consumer *consumer
+			consumer *consume.Consumer
 			marker   amqp.Publishing
 		}{
 			wire.DeadForeign:   {s.staging, wire.Marker{Ledger: uuid.New(), Look: time.Now()}.Publishing()},
@@ -1042,7 +1043,7 @@ func TestAMarkerIsNoMessage(t *testing.T) {
 			}
 		}
 		s.stager = nil // for an own table
-		if marker := (&message{unacked: s.brings(s.staging, w.marker())}); !marker.isAcked() {
+		if marker := s.brings(s.staging, w.marker()); !marker.IsAcked() {
 			t.Error("where no row carries a message it is not acked")
 		}
 	})

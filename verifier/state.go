@@ -160,11 +160,14 @@ func (v *Verifier) State() State {
 		return state
 	}
 	for _, c := range s.consumers() {
-		state.Held += int(c.open.Load())
-		state.Bytes += c.keptBytes()
-		state.Waiting.TooLarge += c.stranded()
-		if c.keyOrder != nil {
-			state.Keys = append(state.Keys, c.keyOrder.held(c.queue)...)
+		state.Held += c.Messages()
+		state.Bytes += c.Bytes()
+		state.Waiting.TooLarge += c.Stranded()
+		if order := c.Order(); order != nil {
+			for _, key := range order.Waiting() {
+				first := key.First.(*message)
+				state.Keys = append(state.Keys, WaitingKey{Key: key.Key, Queue: c.Queue, ID: first.id(), Since: first.since(), Messages: key.Messages})
+			}
 		}
 	}
 	slices.SortFunc(state.Keys, func(a, b WaitingKey) int { return a.Since.Compare(b.Since) })

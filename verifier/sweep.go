@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/verifier/internal/consume"
 	"github.com/twoqueue/twoqueue/verifier/internal/pipe"
 )
 
@@ -48,7 +49,7 @@ func (s *session) sweep(ctx context.Context) {
 func (s *session) queuesAreEmpty() (bool, error) {
 	consumers := s.consumers()
 	for _, c := range consumers {
-		if !c.empty() || s.heldElsewhere(c) {
+		if !c.Empty() || s.heldElsewhere(c) {
 			return false, nil
 		}
 	}
@@ -58,7 +59,7 @@ func (s *session) queuesAreEmpty() (bool, error) {
 	}
 	defer func() { _ = ch.Close() }()
 	for _, c := range consumers {
-		queue, err := ch.QueueDeclarePassive(c.queue, true, false, false, false, nil)
+		queue, err := ch.QueueDeclarePassive(c.Queue, true, false, false, false, nil)
 		// The session consumes the queue. If the answer counts no consumer, it does not come from the
 		// queue's leader, and its zero means nothing (measured on 3.10.8 and 4.3.6).
 		if err != nil || queue.Messages > 0 || queue.Consumers == 0 {
@@ -71,8 +72,8 @@ func (s *session) queuesAreEmpty() (bool, error) {
 // heldElsewhere reports whether another verifier may hold messages of the consumer's queue for an
 // unlimited time. The broker does not count such messages. Only the active verifier of an ordered
 // queue receives messages, so a received message shows that no other one holds any.
-func (s *session) heldElsewhere(c *consumer) bool {
-	return c.keyOrder != nil && s.opts.HoldKeys && !c.hasReceived()
+func (s *session) heldElsewhere(c *consume.Consumer) bool {
+	return c.Ordered && s.opts.HoldKeys && !c.HasReceived()
 }
 
 // sweptMaybe reports whether the row of a message that was found absent may have been swept, so

@@ -73,7 +73,7 @@ func (r *waitingRoom) enter(slow bool, messages ...*message) {
 	for _, m := range messages {
 		w := &waiter{m: m, slow: slow}
 		w.arrival = r.all.PushBack(w)
-		if m.keyOrder != nil {
+		if m.place.Ordered() {
 			r.ordered++
 		}
 		r.waiters[m] = w
@@ -202,7 +202,7 @@ func (r *waitingRoom) transactionEnded(w *waiter) {
 
 func (r *waitingRoom) remove(w *waiter) {
 	r.all.Remove(w.arrival)
-	if w.m.keyOrder != nil {
+	if w.m.place.Ordered() {
 		r.ordered--
 	}
 	delete(r.waiters, w.m)

@@ -56,10 +56,14 @@ var mutants = []mutant{
 		caught:   world.Lost,
 		edits: []edit{{"verifier/pipeline.go", `		s.publish(m.toTarget())
 `, `		if mutant("ack before confirm") {
-			_ = m.unacked.consumer.ch.Ack(m.unacked.tag, false)
+			_ = m.unacked.AckAtOnce()
 		}
 		s.publish(m.toTarget())
-`}},
+`}, {"verifier/internal/consume/unacked.go", `// IsSingle reports`, `func (u *Unacked) AckAtOnce() error { return u.From.ch.Ack(u.tag, false) }
+
+func (u *Unacked) HandBack() { u.From.acks.handBack(u.tag) }
+
+// IsSingle reports`}},
 	},
 	{
 		name:     "delete before confirm",
@@ -184,21 +188,19 @@ var mutants = []mutant{
 		scenario: "a verifier reconnects while a target is missing, and dies",
 		caught:   world.Lost,
 		edits: []edit{
-			{"verifier/consumer.go", `	return &consumer{queue: queue, prefetch: prefetch, maxBytes: maxBytes, handBack: handBack, ch: ch,
-		acks: newAcks(ch),`, `	a := newAcks(ch)
+			{"verifier/internal/consume/consumer.go", `	c := New(config)
+`, `	c := New(config)
 	if mutant("stale ack after a reconnect") {
-		if outliving[queue] == nil {
-			outliving[queue] = a
+		if outliving[config.Queue] == nil {
+			outliving[config.Queue] = c.acks
 		}
-		a = outliving[queue]
-		a.ch = ch // the tags stay
+		c.acks = outliving[config.Queue] // the tags stay
 	}
-	return &consumer{queue: queue, prefetch: prefetch, maxBytes: maxBytes, handBack: handBack, ch: ch,
-		acks: a,`},
-			{"verifier/consumer.go", `// receive keeps a delivery`, `var outliving = map[string]*acks{}
+`},
+			{"verifier/internal/consume/consumer.go", `// receive keeps a delivery`, `var outliving = map[string]*acks{}
 
 // receive keeps a delivery`},
-			{"verifier/acks.go", `	a.open = append(a.open, openTag{tag, unacked, time.Now()})`, `	if mutant("stale ack after a reconnect") && tag <= a.last {
+			{"verifier/internal/consume/acks.go", `	a.open = append(a.open, openTag{tag, unacked, time.Now()})`, `	if mutant("stale ack after a reconnect") && tag <= a.last {
 		return
 	}
 	a.open = append(a.open, openTag{tag, unacked, time.Now()})`},
@@ -208,8 +210,8 @@ var mutants = []mutant{
 		name:     "ack a group with its first message",
 		scenario: "a verifier dies while the target of one of two messages that travel together is missing",
 		caught:   world.Lost,
-		edits: []edit{{"verifier/pipeline.go", `if m.unacked.open.Add(-1) == 0 {`,
-			`if m.unacked.open.Add(-1) == 0 || mutant("ack a group with its first message") {`}},
+		edits: []edit{{"verifier/pipeline.go", `if m.unacked.MessageDone() {`,
+			`if m.unacked.MessageDone() || mutant("ack a group with its first message") {`}},
 	},
 	{
 		name:     "no claim in the inbox",
@@ -339,7 +341,7 @@ var mutants = []mutant{
 		caught:   world.Lost,
 		edits: []edit{{"verifier/pipeline.go", `	s.publish(m.toDead(s.opts.Topology.DeadQueue(), now))
 `, `	if mutant("ack a strange message before its dead letter is confirmed") {
-		_ = m.unacked.consumer.ch.Ack(m.unacked.tag, false)
+		_ = m.unacked.AckAtOnce()
 	}
 	s.publish(m.toDead(s.opts.Topology.DeadQueue(), now))
 `}},
@@ -427,9 +429,10 @@ var mutants = []mutant{
 		pkg:  "verifier",
 		test: "TestUnackedMessagesAreBounded",
 		says: "messages were left to others",
-		edits: []edit{{"verifier/session.go", `	if err := ch.Qos(prefetch, 0, false); err != nil {
-`, `	if mutant("no prefetch") {
-		return newConsumer(queue, prefetch, maxBytes, s.opts.HandBack, ch), nil
+		edits: []edit{{"verifier/internal/consume/consumer.go", `	if err := ch.Qos(config.Prefetch, 0, false); err != nil {
+`, `	prefetch := config.Prefetch
+	if mutant("no prefetch") {
+		prefetch = 0 // no bound
 	}
 	if err := ch.Qos(prefetch, 0, false); err != nil {
 `}},
@@ -439,8 +442,8 @@ var mutants = []mutant{
 		pkg:  "verifier",
 		test: "TestMessagesInGroupsAreBounded",
 		says: "messages were held, more than a prefetch",
-		edits: []edit{{"verifier/consumer.go", `	for c.crowded() {
-`, `	for c.open.Load() >= int64(c.prefetch) && !mutant("groups are not counted") {
+		edits: []edit{{"verifier/internal/consume/consumer.go", `	for c.crowded() {
+`, `	for c.open.Load() >= int64(c.Prefetch) && !mutant("groups are not counted") {
 `}},
 	},
 	// Rule 11.
@@ -488,16 +491,16 @@ var mutants = []mutant{
 		test: "TestAnOpenTransactionHoldsItsKeyOnly",
 		says: "came after",
 		edits: []edit{
-			{"verifier/setaside.go", `	case m.keyOrder != nil: // it keeps its place
+			{"verifier/setaside.go", `	case m.place.Ordered(): // it keeps its place
 		return false
-`, `	case m.keyOrder != nil: // it keeps its place
+`, `	case m.place.Ordered(): // it keeps its place
 		return (mutant("nack in an ordered queue") || mutant("set messages with a key aside")) && age >= s.opts.Patience
 `},
 			{"verifier/setaside.go", `		p := m.toWaiting(s.opts.Topology.WaitingQueue(), now)
-		record`, `		if m.keyOrder != nil {
+		record`, `		if m.place.Ordered() {
 			s.passed(m)
 			if mutant("nack in an ordered queue") {
-				m.unacked.consumer.acks.handBack(m.unacked.tag)
+				m.unacked.HandBack()
 				continue
 			}
 		}
@@ -517,8 +520,8 @@ var mutants = []mutant{
 		test: "TestATargetThatTakesNothingHoldsItsKeysOnly",
 		says: "came after",
 		edits: []edit{
-			{"verifier/keyorder.go", `len(all) > 0 && all[0] == m && k.turn(m)`, `len(all) > 0 && (all[0] == m || mutant("two of a key in flight")) && k.turn(m)`},
-			{"verifier/keyorder.go", `at == 0 && next.ready && k.turn(next)`, `at == 0 && next.ready && !mutant("two of a key in flight") && k.turn(next)`},
+			{"verifier/internal/consume/keyorder.go", `len(all) > 0 && all[0] == p && k.turn(p)`, `len(all) > 0 && (all[0] == p || mutant("two of a key in flight")) && k.turn(p)`},
+			{"verifier/internal/consume/keyorder.go", `at == 0 && next.ready && k.turn(next)`, `at == 0 && next.ready && !mutant("two of a key in flight") && k.turn(next)`},
 		},
 	},
 	{

@@ -1,19 +1,22 @@
-package verifier
+package consume
 
 import (
-	"fmt"
 	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
-
-	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
-func keyed(key string, n int) *message {
-	m := &message{staged: wire.Staged{}}
-	m.staged.OrderKey = key
-	m.delivery.MessageId = fmt.Sprint(n)
+// A keyed is a message of a key.
+type keyed struct {
+	Place
+	n int
+}
+
+// joined returns a message that has joined its key.
+func joined(k *KeyOrder, key string, n int) *keyed {
+	m := &keyed{n: n}
+	k.Join(&m.Place, key, m)
 	return m
 }
 
@@ -22,24 +25,24 @@ func keyed(key string, n int) *message {
 func TestMessagesOfAKeyPassInTheOrderOfTheQueue(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		k := newKeyOrder()
-		var open, flying []*message // not judged, and on their way
-		arrived, want, got := 0, map[string][]*message{}, map[string][]*message{}
-		fly := func(m *message) {
-			key := m.staged.OrderKey
-			if slices.ContainsFunc(flying, func(o *message) bool { return o.staged.OrderKey == key }) {
+		var open, flying []*keyed // not judged, and on their way
+		arrived, want, got := 0, map[string][]*keyed{}, map[string][]*keyed{}
+		fly := func(m *keyed) {
+			key := m.key
+			if slices.ContainsFunc(flying, func(o *keyed) bool { return o.key == key }) {
 				t.Fatalf("two of key %s are on their way", key)
 			}
 			flying = append(flying, m)
 			got[key] = append(got[key], m)
 		}
-		pass := func(m *message) {
-			next := k.passed(m)
-			k.finished(m)
+		pass := func(m *keyed) {
+			next := m.Passed()
+			m.Finished()
 			if next != nil {
-				fly(next)
+				fly(next.(*keyed))
 			}
 		}
-		pick := func(from *[]*message) *message {
+		pick := func(from *[]*keyed) *keyed {
 			i := rapid.IntRange(0, len(*from)-1).Draw(t, "which")
 			m := (*from)[i]
 			*from = slices.Delete(*from, i, i+1)
@@ -51,8 +54,8 @@ func TestMessagesOfAKeyPassInTheOrderOfTheQueue(t *testing.T) {
 				pass(m)
 				return
 			}
-			want[m.staged.OrderKey] = append(want[m.staged.OrderKey], m)
-			if k.ready(m) {
+			want[m.key] = append(want[m.key], m)
+			if m.Ready() {
 				fly(m)
 			}
 		}
@@ -61,9 +64,7 @@ func TestMessagesOfAKeyPassInTheOrderOfTheQueue(t *testing.T) {
 			switch rapid.IntRange(0, 2).Draw(t, "step") {
 			case 0:
 				arrived++
-				m := keyed(rapid.SampledFrom([]string{"a", "b", ""}).Draw(t, "key"), arrived)
-				k.join(m)
-				open = append(open, m)
+				open = append(open, joined(k, rapid.SampledFrom([]string{"a", "b", ""}).Draw(t, "key"), arrived))
 			case 1:
 				if len(open) > 0 {
 					judge()
@@ -81,17 +82,12 @@ func TestMessagesOfAKeyPassInTheOrderOfTheQueue(t *testing.T) {
 			confirm()
 		}
 		for key := range want {
-			slices.SortFunc(want[key], func(a, b *message) int {
-				var x, y int
-				fmt.Sscan(a.id(), &x)
-				fmt.Sscan(b.id(), &y)
-				return x - y
-			})
+			slices.SortFunc(want[key], func(a, b *keyed) int { return a.n - b.n })
 			if !slices.Equal(got[key], want[key]) {
 				t.Fatalf("key %s: %d have passed in another order, or not all of %d", key, len(got[key]), len(want[key]))
 			}
 		}
-		if len(k.keys) != 0 || len(k.underWay()) > 0 {
+		if len(k.keys) != 0 || len(k.UnderWay()) > 0 {
 			t.Fatalf("%d keys and %d messages are left", len(k.keys), len(k.moving))
 		}
 	})
@@ -99,22 +95,19 @@ func TestMessagesOfAKeyPassInTheOrderOfTheQueue(t *testing.T) {
 
 func TestAClosedKeyOrderGivesNoTurns(t *testing.T) {
 	k := newKeyOrder()
-	a, b, c := keyed("k", 1), keyed("k", 2), keyed("other", 3)
-	for _, m := range []*message{a, b, c} {
-		k.join(m)
-	}
-	if !k.ready(a) || k.ready(b) {
+	a, b, c := joined(k, "k", 1), joined(k, "k", 2), joined(k, "other", 3)
+	if !a.Ready() || b.Ready() {
 		t.Fatal("the first one has the turn")
 	}
-	k.close()
-	if k.ready(c) || k.passed(a) != nil {
+	k.Close()
+	if c.Ready() || a.Passed() != nil {
 		t.Error("a message got a turn")
 	}
-	if len(k.underWay()) == 0 {
+	if len(k.UnderWay()) == 0 {
 		t.Error("nothing is on its way, although a is not done")
 	}
-	k.finished(a)
-	if len(k.underWay()) > 0 {
+	a.Finished()
+	if len(k.UnderWay()) > 0 {
 		t.Error("something is on its way, although a is done")
 	}
 }

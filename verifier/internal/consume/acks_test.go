@@ -1,4 +1,4 @@
-package verifier
+package consume
 
 import (
 	"math/rand/v2"

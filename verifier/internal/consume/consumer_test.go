@@ -1,4 +1,4 @@
-package verifier
+package consume
 
 import (
 	"testing"
@@ -7,33 +7,37 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
+func newConsumer(maxBytes int) *Consumer {
+	return New(Config{Queue: "q", Prefetch: 3000, MaxBytes: maxBytes, HandBack: time.Hour})
+}
+
 // A backlog of small messages fills all free room. The large message must get room nevertheless,
 // even if it is larger than all of it.
 func TestALargeMessageGetsRoomAmongSmallOnes(t *testing.T) {
 	const small = 10_000
 	for _, large := range []int{10 * small, 200 * small} {
-		c := newConsumer("q", 3000, 100*small, time.Hour, nil)
+		c := newConsumer(100 * small)
 		now := time.Now()
 		var tag uint64
 		deliver := func(size int, again bool) bool {
 			tag++
-			held := c.keptBytes()
+			held := c.Bytes()
 			c.receive(amqp.Delivery{DeliveryTag: tag, Body: make([]byte, size), Redelivered: again})
-			return c.keptBytes() > held
+			return c.Bytes() > held
 		}
 		sizes := make(map[uint64]int)
-		var kept []*unackedDelivery
+		var kept []*Unacked
 		finish := func() {
 			for _, a := range c.arrived.Take(1000) {
-				c.countMessages(a.unacked, 1)
+				a.unacked.CountMessages(1)
 				kept = append(kept, a.unacked)
 			}
 			if len(kept) > 0 { // one message is done
-				c.done(1, kept[:1])
+				c.Done(1, kept[:1])
 				kept = kept[1:]
 			}
 		}
-		for c.keptBytes() < 95*small {
+		for c.Bytes() < 95*small {
 			deliver(small, false)
 		}
 		deliver(large, false)
