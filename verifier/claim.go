@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
@@ -19,13 +20,19 @@ const claimTries = 3
 // declares the node dead, after more than a minute (measured on 3.10.8).
 const claimPatience = 10 * time.Second
 
-// claim marks the staging queue as used by this ledger, for as long as the session lives. If
-// another ledger uses it, claim returns bridge.ErrOtherLedger: the verifiers would put each other's
-// messages into the dead queue. Without the right to the ledger queue, or without its node, the
-// session goes on.
-func (s *session) claim(unclaimed func(error)) error {
+// A claim marks the staging queue as used by a ledger, for as long as the connection lives.
+type claim struct {
+	conn     *bridge.Connection
+	topology bridge.Topology
+	ledger   uuid.UUID
+}
+
+// begin makes the claim. If another ledger uses the queue, begin returns bridge.ErrOtherLedger: the
+// verifiers would put each other's messages into the dead queue. Without the right to the ledger
+// queue, or without its node, begin calls unclaimed, and the session goes on.
+func (c *claim) begin(unclaimed func(error)) error {
 	claimed := make(chan error, 1) // ends with the connection
-	go func() { claimed <- s.tryClaim() }()
+	go func() { claimed <- c.try() }()
 	patience := time.NewTimer(claimPatience)
 	defer patience.Stop()
 	var err error
@@ -33,10 +40,10 @@ func (s *session) claim(unclaimed func(error)) error {
 	case err = <-claimed:
 	case <-patience.C:
 		err = fmt.Errorf("%w: no answer about the ledger queue within %v", bridge.ErrUnavailable, claimPatience)
-		go s.claimLate(claimed)
+		go c.late(claimed)
 	}
 	switch {
-	case errors.Is(err, bridge.ErrOtherLedger), s.consuming.Err() != nil:
+	case errors.Is(err, bridge.ErrOtherLedger), c.conn.Err() != nil:
 		return err
 	case err != nil:
 		unclaimed(err)
@@ -44,17 +51,17 @@ func (s *session) claim(unclaimed func(error)) error {
 	return nil
 }
 
-// claimLate ends the session if a late answer names another ledger. The next session reports it.
-func (s *session) claimLate(claimed <-chan error) {
+// late ends the session if a late answer names another ledger. The next session reports it.
+func (c *claim) late(claimed <-chan error) {
 	if err := <-claimed; errors.Is(err, bridge.ErrOtherLedger) {
-		s.consuming.Close()
+		c.conn.Close()
 	}
 }
 
-func (s *session) tryClaim() (err error) {
+func (c *claim) try() (err error) {
 	for range claimTries {
-		if err = s.opts.Topology.ClaimLedger(s.consuming, s.ledger.Identity()); err == nil {
-			err = s.keepClaim()
+		if err = c.topology.ClaimLedger(c.conn, c.ledger); err == nil {
+			err = c.keep()
 		}
 		if refusal := bridge.Refusal(err); refusal == nil || refusal.Code != amqp.NotFound {
 			break
@@ -63,10 +70,10 @@ func (s *session) tryClaim() (err error) {
 	return err
 }
 
-// keepClaim consumes the ledger queue, which keeps the queue alive. The queue holds no messages;
-// keepClaim discards any that are published there.
-func (s *session) keepClaim() error {
-	ch, err := s.consuming.Channel()
+// keep consumes the ledger queue, which keeps the queue alive. The queue holds no messages;
+// keep discards any that are published there.
+func (c *claim) keep() error {
+	ch, err := c.conn.Channel()
 	if err != nil {
 		return err
 	}
@@ -74,13 +81,13 @@ func (s *session) keepClaim() error {
 	if err := ch.Qos(1, 0, false); err != nil {
 		return err
 	}
-	deliveries, err := ch.Consume(s.opts.Topology.LedgerQueue(), "", autoAck, exclusive, noLocal, noWait, amqp.Table{})
+	deliveries, err := ch.Consume(c.topology.LedgerQueue(), "", autoAck, exclusive, noLocal, noWait, amqp.Table{})
 	if err != nil {
 		return err
 	}
 	go func() { // ends with the channel
 		for d := range deliveries {
-			s.consuming.Received(d)
+			c.conn.Received(d)
 			_ = d.Ack(false)
 		}
 	}()

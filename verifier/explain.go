@@ -3,6 +3,7 @@ package verifier
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -19,58 +20,71 @@ const (
 	explainLimit = 1000
 )
 
-// explain logs whose open transactions hold messages up for long.
+// explain, a side job, logs whose open transactions hold messages up for long.
 func (s *session) explain(ctx context.Context) {
 	if s.opts.Watcher == nil {
 		return
 	}
-	interval := min(s.opts.ExplainAfter, explainInterval)
-	var told named
-	s.jobs.explain.Run(ctx, func(ctx context.Context) (time.Duration, error) {
-		slow := s.longest()
-		if err := s.logWaitEnds(ctx, slow, told); err != nil {
-			return interval, err
-		}
-		now := time.Now()
-		for i, m := range slow {
-			if waited := now.Sub(m.since()); waited < s.opts.ExplainAfter {
-				if slow = slow[:i]; i == 0 {
-					return min(interval, s.opts.ExplainAfter-waited), nil // until ExplainAfter has passed
-				}
-				break
-			}
-		}
-		if len(slow) == 0 {
-			return interval, nil
-		}
-		err := s.name(ctx, slow[0], len(slow), &told)
-		if other := rand.IntN(len(slow)); err == nil && other > 0 { // the other message may wait for another transaction
-			err = s.name(ctx, slow[other], len(slow), &told)
-		}
+	e := &explainer{watcher: s.opts.Watcher, running: s.calls.explain, after: s.opts.ExplainAfter, room: s.room, log: s.log}
+	s.jobs.explain.Run(ctx, e.round)
+}
+
+// An explainer asks the database for the transactions that messages in the room wait for.
+type explainer struct {
+	watcher inspect.Watcher
+	running sideCall
+	after   time.Duration // how long a message waits before the log names the holder
+	room    *waitingRoom
+	log     *slog.Logger
+
+	told named
+}
+
+func (e *explainer) round(ctx context.Context) (time.Duration, error) {
+	interval := min(e.after, explainInterval)
+	slow := e.room.longest()
+	if err := e.logWaitEnds(ctx, slow); err != nil {
 		return interval, err
-	})
+	}
+	now := time.Now()
+	for i, m := range slow {
+		if waited := now.Sub(m.since()); waited < e.after {
+			if slow = slow[:i]; i == 0 {
+				return min(interval, e.after-waited), nil // until ExplainAfter has passed
+			}
+			break
+		}
+	}
+	if len(slow) == 0 {
+		return interval, nil
+	}
+	err := e.name(ctx, slow[0], len(slow))
+	if other := rand.IntN(len(slow)); err == nil && other > 0 { // the other message may wait for another transaction
+		err = e.name(ctx, slow[other], len(slow))
+	}
+	return interval, err
 }
 
 // name logs the sessions that m waits for.
-func (s *session) name(ctx context.Context, m *message, waiting int, told *named) error {
-	holders, err := s.holders(ctx, m.staged.ID)
+func (e *explainer) name(ctx context.Context, m *message, waiting int) error {
+	holders, err := e.holders(ctx, m.staged.ID)
 	if err != nil {
 		return fmt.Errorf("query the holders of message %s: %w", m.id(), err)
 	}
 	now := time.Now()
 	for _, h := range holders {
-		if !told.due(h, m.staged.ID, now, s.opts.ExplainAfter) {
+		if !e.told.due(h, m.staged.ID, now, e.after) {
 			continue
 		}
 		said := []any{"message_id", m.id(), "waited", now.Sub(m.since()).Round(time.Millisecond), "waiting", waiting}
-		s.log.Warn("a message waits for an open transaction", append(said, seen(h)...)...)
+		e.log.Warn("a message waits for an open transaction", append(said, seen(h)...)...)
 	}
 	return nil
 }
 
-func (s *session) holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder, error) {
-	return inTime(ctx, s.calls.explain, ledgerTimeout, func(ctx context.Context) ([]inspect.Holder, error) {
-		return s.opts.Watcher.Holders(ctx, id)
+func (e *explainer) holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder, error) {
+	return inTime(ctx, e.running, ledgerTimeout, func(ctx context.Context) ([]inspect.Holder, error) {
+		return e.watcher.Holders(ctx, id)
 	})
 }
 
@@ -97,20 +111,20 @@ func seen(h inspect.Holder) (attributes []any) {
 
 // logWaitEnds logs the end of the wait of each message for which a holder was named. It asks the
 // database, because a message that is being set aside is held by no verifier for a moment.
-func (s *session) logWaitEnds(ctx context.Context, waiting []*message, told named) error {
-	for t, last := range told {
+func (e *explainer) logWaitEnds(ctx context.Context, waiting []*message) error {
+	for t, last := range e.told {
 		if slices.ContainsFunc(waiting, func(m *message) bool { return m.staged.ID == last.id }) {
 			continue
 		}
-		holders, err := s.holders(ctx, last.id)
+		holders, err := e.holders(ctx, last.id)
 		if err != nil {
 			return fmt.Errorf("query whether message %s still waits: %w", last.id, err)
 		}
 		if len(holders) > 0 { // one such answer takes a second
 			return nil
 		}
-		s.log.Info("a message no longer waits for an open transaction", "message_id", last.id.String(), "session", t.session)
-		delete(told, t)
+		e.log.Info("a message no longer waits for an open transaction", "message_id", last.id.String(), "session", t.session)
+		delete(e.told, t)
 	}
 	return nil
 }

@@ -39,7 +39,7 @@ func (s *session) look(ctx context.Context) error {
 			return nil
 		case <-s.arrivals.More:
 		case <-s.room.lookNow:
-		case <-s.idlers():
+		case <-s.room.idlers():
 		}
 		if s.arrivals.Count() < lookupEnough {
 			pipe.Pause(ctx, s.load.gather(lookupGather))
@@ -53,15 +53,6 @@ func (s *session) look(ctx context.Context) error {
 			return err
 		}
 	}
-}
-
-// idlers returns a timer for the next lookup while there are waiting messages that no settler has.
-func (s *session) idlers() <-chan time.Time {
-	wait, some := s.room.nextLook(time.Now())
-	if !some {
-		return nil
-	}
-	return time.After(wait)
 }
 
 func (s *session) lookUp(ctx context.Context, fresh, waiting []*message) error {

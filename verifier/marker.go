@@ -57,7 +57,7 @@ func (s *session) arriveMarker(u *consume.Unacked, d amqp.Delivery) {
 	default:
 		u.CountMessages(0) // no message
 		if s.stager == nil {
-			s.endMarker(u)
+			endMarker(u)
 			return
 		}
 		s.stager.receive(heldMarker{marker, u, time.Now()})
@@ -68,7 +68,7 @@ func (s *session) arriveMarker(u *consume.Unacked, d amqp.Delivery) {
 }
 
 // endMarker acks a marker, or hands it back.
-func (s *session) endMarker(u *consume.Unacked) { u.From.Done(0, []*consume.Unacked{u}) }
+func endMarker(u *consume.Unacked) { u.From.Done(0, []*consume.Unacked{u}) }
 
 func (g *stager) receive(m heldMarker) {
 	g.mu.Lock()
@@ -94,7 +94,7 @@ func (g *stager) ripe(queue string, pause time.Duration, blocked bool) (ripe []h
 			stay = append(stay, m)
 		default:
 			m.unacked.Back.Store(true)
-			g.done(m.unacked)
+			endMarker(m.unacked)
 		}
 	}
 	g.markers = stay
@@ -111,7 +111,7 @@ func (g *stager) passMarkersOn(ctx context.Context) error {
 			if !confirmed { // a second copy does no harm
 				m.unacked.Back.Store(true)
 			}
-			g.done(m.unacked)
+			endMarker(m.unacked)
 		}
 	}()
 	var copies []amqp.Publishing
@@ -131,7 +131,7 @@ func (g *stager) evaluateMarkers() {
 	markers := g.ripe(g.waiting, waitingPause, false)
 	defer func() { // after a panic too
 		for _, m := range markers {
-			g.done(m.unacked)
+			endMarker(m.unacked)
 		}
 	}()
 	for _, m := range markers {

@@ -3,6 +3,7 @@ package verifier
 import (
 	"time"
 
+	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
@@ -126,6 +127,41 @@ func (m *message) toWaiting(queue string, now time.Time) *publication {
 		staged.Headers[wire.HeaderNacks], staged.Headers[wire.HeaderNackedAt] = m.retries.Nacks, m.retries.NackedAt.UnixMilli()
 	}
 	return m.to(setAside, bridge.Target{RoutingKey: queue}, &staged)
+}
+
+// groupBytes bounds the records of messages that are set aside together. A message with more than a
+// quarter of it goes alone: its cost is its bytes.
+const groupBytes = 64 << 10
+
+// groupRecord returns the encoded form of a copy for the waiting queue in a group, if it may be in one.
+func (p *publication) groupRecord() ([]byte, bool) {
+	const most = groupBytes / 4
+	if len(p.Publishing.Body) > most {
+		return nil, false
+	}
+	record := wire.EncodeRecord(*p.Publishing)
+	if len(record) > most {
+		return nil, false
+	}
+	if p.message.unacked.IsSingle() { // it may have headers that are not allowed in a group's member
+		if _, err := wire.Alone(p.message.staged.Ledger, record); err != nil {
+			return nil, false
+		}
+	}
+	return record, true
+}
+
+// groupOf makes one publication of several.
+func groupOf(ledger uuid.UUID, members []*publication, records [][]byte, now time.Time) *publication {
+	publishing := wire.Group(ledger, records...)
+	publishing.Headers[wire.HeaderSetAsideAt] = now.UnixMilli()
+	group := &publication{course: setAside, Publication: forward.Publication{
+		To: members[0].To, Publishing: &publishing, ID: publishing.MessageId,
+	}}
+	for _, p := range members {
+		group.group = append(group.group, p.message)
+	}
+	return group
 }
 
 // toAudit returns a copy for the audit queue, in the staged form.

@@ -17,9 +17,9 @@ func (m *message) comesAgain() bool {
 	return true
 }
 
-// abandon removes waiting messages that will come over another channel, and their dead letters. While
-// the broker blocks publishing, each consumer of an ordered queue would otherwise leave all its
-// messages here.
+// abandon removes waiting messages that will come over another channel, and their dead letters.
+// While the broker blocks publishing, each consumer of an ordered queue would otherwise leave all
+// its messages here.
 func (s *session) abandon() {
 	if len(s.shards) == 0 {
 		return

@@ -108,7 +108,8 @@ func (v *Verifier) open(ctx context.Context, proven *proof.Proven) (_ *session, 
 	}
 	// The AMQP library's channels take no context.
 	defer context.AfterFunc(ctx, s.consuming.Close)()
-	if err := s.claim(v.unclaimed); err != nil {
+	claimed := &claim{s.consuming, s.opts.Topology, s.ledger.Identity()}
+	if err := claimed.begin(v.unclaimed); err != nil {
 		return nil, err
 	}
 	bytes := s.opts.shares()

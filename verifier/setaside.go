@@ -160,10 +160,6 @@ func (t *stayTime) adapt(now time.Time, round time.Duration) {
 	t.shorter, t.changed = longestStay-length, now
 }
 
-// groupBytes bounds the records of messages that are set aside together. A message with more than a
-// quarter of it goes alone: its cost is its bytes.
-const groupBytes = 64 << 10
-
 // setAside moves messages to the waiting queue. Committed carried messages wait for a Touch first.
 func (s *session) setAside(messages ...*message) {
 	now := time.Now()
@@ -198,13 +194,13 @@ func (s *session) setAsideNow(messages ...*message) {
 		case 1:
 			s.publish(group[0])
 		default:
-			s.publish(s.groupOf(group, records, now))
+			s.publish(groupOf(s.ledger.Identity(), group, records, now))
 		}
 		group, records, size = nil, nil, 0
 	}
 	for _, m := range messages {
 		p := m.toWaiting(s.opts.Topology.WaitingQueue(), now)
-		record, ok := s.groupRecord(p)
+		record, ok := p.groupRecord()
 		if !ok {
 			s.publish(p)
 			continue
@@ -223,37 +219,6 @@ func (s *session) setAsideAlone(messages ...*message) {
 	for _, m := range messages {
 		s.publish(m.toWaiting(s.opts.Topology.WaitingQueue(), now))
 	}
-}
-
-// groupRecord returns the encoded form of p in a group, if p may be in one.
-func (s *session) groupRecord(p *publication) ([]byte, bool) {
-	const most = groupBytes / 4
-	if len(p.Publishing.Body) > most {
-		return nil, false
-	}
-	record := wire.EncodeRecord(*p.Publishing)
-	if len(record) > most {
-		return nil, false
-	}
-	if p.message.unacked.IsSingle() { // it may have headers that are not allowed in a group's member
-		if _, err := wire.Alone(p.message.staged.Ledger, record); err != nil {
-			return nil, false
-		}
-	}
-	return record, true
-}
-
-// groupOf makes one publication of several.
-func (s *session) groupOf(members []*publication, records [][]byte, now time.Time) *publication {
-	publishing := wire.Group(s.ledger.Identity(), records...)
-	publishing.Headers[wire.HeaderSetAsideAt] = now.UnixMilli()
-	group := &publication{course: setAside, Publication: forward.Publication{
-		To: members[0].To, Publishing: &publishing, ID: publishing.MessageId,
-	}}
-	for _, p := range members {
-		group.group = append(group.group, p.message)
-	}
-	return group
 }
 
 // wasSetAside: the waiting queue has copies of these messages.

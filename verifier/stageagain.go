@@ -20,7 +20,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/wire"
-	"github.com/twoqueue/twoqueue/verifier/internal/consume"
 )
 
 const (
@@ -96,7 +95,6 @@ type stager struct {
 	blocked   func() bool // reports whether nothing can be published
 	carried   *carriedSet
 	undeleted func() map[uuid.UUID]bool // rows of delivered messages that could not be deleted
-	done      func(*consume.Unacked)    // acks a marker, or hands it back
 	queue     string
 	waiting   string
 	timeout   time.Duration // of a publication
@@ -143,7 +141,7 @@ func (c candidate) stageable() bool { return c.row.Unpublished() || c.gone }
 
 func newStager(s *session, running sideCall) *stager {
 	return &stager{
-		ledger: s.ledger, running: running, publish: s.broker.Publish, carried: s.carried, undeleted: s.forgetter.rows, done: s.endMarker,
+		ledger: s.ledger, running: running, publish: s.broker.Publish, carried: s.carried, undeleted: s.forgetter.rows,
 		blocked: func() bool { return s.blocked() != "" },
 		queue:   s.opts.Topology.Queue, waiting: s.opts.Topology.WaitingQueue(),
 		timeout: s.opts.ConfirmTimeout, log: s.log, count: &s.stats.restaged,

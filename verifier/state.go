@@ -187,7 +187,7 @@ func (v *Verifier) State() State {
 	state.Evidence, state.Waiting.EvidenceSince = s.evidence.state()
 	state.Waiting.Evidence = s.room.withheld()
 	state.Due, state.Overdue, state.Unstageable = s.stager.state(time.Now())
-	waiting := s.longest()
+	waiting := s.room.longest()
 	state.Waiting.Transaction = len(waiting)
 	for _, m := range waiting[:min(len(waiting), oldestLimit)] {
 		state.Oldest = append(state.Oldest, WaitingMessage{m.id(), m.staged.Target(), m.since()})
@@ -199,10 +199,3 @@ func (v *Verifier) State() State {
 // or "". While only carried rows wait, nothing is forwarded, so only the connection that stages
 // learns it.
 func (s *session) blocked() string { return cmp.Or(s.forwarder.Blocked(), s.broker.Blocked()) }
-
-// longest lists the messages that wait for an open transaction, the oldest first.
-func (s *session) longest() []*message {
-	waiting := s.room.messages()
-	slices.SortStableFunc(waiting, func(a, b *message) int { return a.since().Compare(b.since()) })
-	return waiting
-}

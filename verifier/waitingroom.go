@@ -3,6 +3,7 @@ package verifier
 import (
 	"container/list"
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -246,6 +247,15 @@ func (r *waitingRoom) looked(m *message, found bool, now time.Time) {
 	}
 }
 
+// idlers returns a timer for the next lookup while there are waiting messages that no settler has.
+func (r *waitingRoom) idlers() <-chan time.Time {
+	wait, some := r.nextLook(time.Now())
+	if !some {
+		return nil
+	}
+	return time.After(wait)
+}
+
 // nextLook returns the time until the next lookup of idle messages; false if none is idle.
 func (r *waitingRoom) nextLook(now time.Time) (time.Duration, bool) {
 	r.mu.Lock()
@@ -280,6 +290,13 @@ func (r *waitingRoom) messages() []*message {
 		}
 	}
 	return out
+}
+
+// longest lists the messages that wait for an open transaction, the oldest first.
+func (r *waitingRoom) longest() []*message {
+	waiting := r.messages()
+	slices.SortStableFunc(waiting, func(a, b *message) int { return a.since().Compare(b.since()) })
+	return waiting
 }
 
 // removeMessages removes and returns the idle messages for which must returns true. It calls must

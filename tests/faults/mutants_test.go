@@ -70,12 +70,14 @@ func (u *Unacked) HandBack() { u.From.acks.handBack(u.tag) }
 		scenario: "a verifier dies while a target is missing",
 		caught:   world.Lost,
 		edits: []edit{
-			{"verifier/pipeline.go", `// committed sends messages on`, `func alone[T any](x T) []T { return []T{x} }
+			{"verifier/forget.go", `// forget deletes the rows of safe`, `func (s *session) forgetAtOnce(m *message) {
+	_, _ = s.ledger.Forget(context.Background(), []uuid.UUID{m.staged.ID})
+}
 
-// committed sends messages on`},
+// forget deletes the rows of safe`},
 			{"verifier/pipeline.go", `		s.publish(m.toTarget())
 `, `		if mutant("delete before confirm") || mutant("delete a carried row before the confirm") {
-			_, _ = s.ledger.Forget(context.Background(), alone(m.staged.ID))
+			s.forgetAtOnce(m)
 		}
 		s.publish(m.toTarget())
 `},

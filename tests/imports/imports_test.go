@@ -133,6 +133,7 @@ var mayNot = map[string][]string{
 	"sender/sendertest":           {"verifier", "idempotency", "cmd", "tests", "bridge/migrate", "bridge/ledgertest"},
 	"sender":                      {"bridge/proof", "verifier", "idempotency", "cmd", "tests", "bridge/migrate", "bridge/ledgertest"},
 	"verifier/...":                {"sender", "idempotency", "cmd", "tests", "bridge/migrate", "bridge/ledgertest", "bridge/internal/inspection"},
+	"verifier/internal/...":       {"bridge/driver", "bridge/inspect"}, // rooms that know no ledger
 	"idempotency":                 {"bridge/proof", "sender", "verifier", "cmd", "tests", "bridge/migrate", "bridge/ledgertest", "idempotency/pending", "idempotency/versions"},
 	"idempotency/pending":         {"sender", "verifier", "cmd", "tests", "bridge/migrate", "bridge/ledgertest", "idempotency/versions"},
 	"idempotency/versions":        {"sender", "verifier", "cmd", "tests", "bridge/migrate", "bridge/ledgertest", "idempotency/pending"},

@@ -1,6 +1,6 @@
-// Package consume consumes queues: it receives deliveries within bounds of number and bytes, acks or
-// hands back those that are done, and keeps the messages of a key in their order. It does not know
-// what a message means.
+// Package consume consumes queues. It receives deliveries within bounds of number and bytes, acks or
+// hands them back, and keeps the messages of a key in order. It does not know ledgers, sessions, or
+// the meaning of a message.
 package consume
 
 import (
@@ -54,7 +54,7 @@ type Consumer struct {
 	ch   *amqp.Channel
 	acks *acks
 
-	order  *KeyOrder // the key order of an ordered queue, else nil
+	order  *KeyOrder // nil unless the queue is ordered
 	opened time.Time
 
 	deliveries <-chan amqp.Delivery
@@ -305,7 +305,7 @@ func (c *Consumer) Finish() error {
 // FinishLast is Finish after Take has ended. The broker's answer arrives behind deliveries.
 func (c *Consumer) FinishLast() error { return c.discardDuring(c.Finish) }
 
-// Order returns the key order of an ordered queue, else nil.
+// Order returns the key order, or nil if the queue is not ordered.
 func (c *Consumer) Order() *KeyOrder { return c.order }
 
 // Messages returns the number of messages that were unpacked and are not done.

@@ -1,5 +1,5 @@
-// Package forward publishes messages and reports the end of each. It knows bridge.Target and AMQP,
-// nothing of ledgers, queues to consume, or the meaning of a message.
+// Package forward publishes messages and reports the end of each. It knows targets and connections.
+// It does not know ledgers, sessions, or the meaning of a message.
 package forward
 
 import (
@@ -42,8 +42,8 @@ import (
 // target have a separate connection.
 //
 // Publishing connections have no delivery tags: if one is lost or cannot be opened, the session
-// goes on. Messages wait then, and the forwarder connects again with backoff. The
-// caller bounds how long they wait (RemoveUnsent, Abandon).
+// goes on. Messages wait then, and the forwarder connects again with backoff. The caller bounds how
+// long they wait (RemoveUnsent, Abandon).
 type Forwarder struct {
 	connect func(context.Context) (*bridge.Connection, error)
 	timeout time.Duration
@@ -95,7 +95,8 @@ func New(c Config) *Forwarder {
 	}
 }
 
-// Open connects and makes the first main channel, which outlives ctx. Close must be called after it.
+// Open connects and makes the first main channel, which outlives ctx. The caller must call Close
+// afterwards.
 func (f *Forwarder) Open(ctx context.Context) error {
 	conn, err := f.connect(ctx)
 	if err != nil {
@@ -149,7 +150,8 @@ func (f *Forwarder) Hold(to bridge.Target) { f.held.holdStuck(to) }
 // Held lists the held targets.
 func (f *Forwarder) Held() []Held { return f.held.list() }
 
-// WaitingMessages returns the number of publications that wait for held targets and are not ordered.
+// WaitingMessages returns the number of publications that wait for held targets, without ordered
+// ones.
 func (f *Forwarder) WaitingMessages() int { return f.held.size() }
 
 // RemoveHeld removes and returns publications that wait for held targets, of each target the oldest
@@ -158,8 +160,8 @@ func (f *Forwarder) RemoveHeld(must func(*Publication) bool) []*Publication {
 	return f.held.remove(must)
 }
 
-// Abandon removes and returns publications, wherever they are. A publication in flight may arrive nevertheless.
-// A message that is being published alone stays, for ConfirmTimeout at most.
+// Abandon removes and returns publications, wherever they are. A publication in flight may arrive
+// nevertheless. A message that is being published alone stays, for ConfirmTimeout at most.
 func (f *Forwarder) Abandon(must func(*Publication) bool) []*Publication {
 	out := f.RemoveUnsent(must)
 	f.mu.Lock()

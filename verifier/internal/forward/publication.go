@@ -35,7 +35,7 @@ type Publication struct {
 }
 
 // Retries is the history of a message at its target. It belongs to the message and outlives its
-// publications. While a Forwarder owns a publication with the Retries, only the Forwarder uses them.
+// publications. While a Forwarder owns such a publication, only the Forwarder uses its Retries.
 type Retries struct {
 	Attempts        int64     // failed attempts
 	Nacks           int64     // how many of these an exchange has nacked: as many copies may have arrived
