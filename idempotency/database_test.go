@@ -112,14 +112,18 @@ func TestALostConnectionCountsOnlyWhileOtherMessagesAreHandled(t *testing.T) {
 func TestALostCommitIsNotTheLastAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReceiver(t, idempotency.Options{DeadLetterExchange: true, Attempts: 1})
-		runs := 0
+		runs, other := 0, make(chan struct{})
 		r.handle(func(ctx context.Context, tx *sql.Tx) error {
-			if runs++; runs == 1 {
+			switch runs++; runs {
+			case 1:
 				r.Faults.KillAll()
 				go func() { // while the first message pauses
+					defer close(other)
 					receivertest.Must(t, r.guard.Handle(t.Context(), r.DB, r.Delivery("other"), receivertest.PlaceOrder("other")))
-					r.Faults.OnCommit = func(commit func() error) error { return errors.Join(commit(), receivertest.ErrNetwork) }
 				}()
+			case 2:
+				<-other
+				r.Faults.OnCommit = func(commit func() error) error { return errors.Join(commit(), receivertest.ErrNetwork) }
 			}
 			return receivertest.PlaceOrder("m1")(ctx, tx)
 		})
