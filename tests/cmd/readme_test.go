@@ -92,15 +92,14 @@ func TestReadmeHasTheExamples(t *testing.T) {
 // Every test that a page names exists.
 func TestThePagesNameExistingTests(t *testing.T) {
 	var sources strings.Builder
-	for _, pattern := range []string{"../*/*_test.go", "../../*/*_test.go", "../../bridge/*/*_test.go", "../../cmd/*/*_test.go"} {
-		files, err := filepath.Glob(pattern)
-		must(t, err)
-		for _, file := range files {
-			source, err := os.ReadFile(file)
-			must(t, err)
-			sources.Write(source)
+	must(t, filepath.WalkDir("../..", func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
 		}
-	}
+		source, err := os.ReadFile(path)
+		sources.Write(source)
+		return err
+	}))
 	var found int
 	for page, text := range pages(t) {
 		for _, name := range regexp.MustCompile("`(Test[A-Za-z0-9]+)[`/]").FindAllStringSubmatch(text, -1) {
