@@ -24,8 +24,8 @@ type Topology struct {
 	// Queue is the staging queue's name. Required, at most 200 bytes. A ledger whose rows carry
 	// messages needs exactly one unordered staging queue: verifiers of a second queue would stage
 	// rows of the first queue's senders in their own queue. If their allow-list did not permit the
-	// target they would leave the row, after moving its stage time on by up to 10 minutes. So
-	// several staging queues on one ledger need senders with CarryNever.
+	// target, they would put the message into their dead queue and delete its row. So several
+	// staging queues on one ledger need senders with CarryNever.
 	Queue string
 	// Exchange is a direct exchange of the bridge's own, to which senders publish, such as
 	// "twoqueue.stage": at most 255 bytes, and no name that begins with "amq.". Only the staging

@@ -95,6 +95,7 @@
 //     lacks a resource (Transient of driver.Marks)
 //   - the handler returns [RetryLater], for any other cause outside of the message
 //   - no transaction can be begun, the claim fails, or the connection is dead after the attempt
+//     (with the exception below)
 //   - Options.Hold has ended
 //
 // After RetryLater the message waits as RetryLater says. In all other cases the Guard tries again

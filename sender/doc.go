@@ -53,9 +53,10 @@
 // A failed publication of a carried message does not fail its transaction. The sender publishes the
 // message again, until ten seconds after its record. If the staging queue still does not have it,
 // or the process has died, a verifier stages the message from its row after the commit, some
-// seconds late. While the broker fails or blocks, or more than Options.CarryPendingBytes wait for
-// their confirms, the sender writes only the rows, and publishes one message a second to find the
-// end of the failure. The log has a line when the sender stops publishing, and one when it goes on.
+// seconds late. While the broker fails or blocks, the sender writes only the rows, and publishes one
+// message a second to find the end of the failure. The log has a line when the sender stops
+// publishing, and one when it goes on. While carried messages of Options.CarryPendingBytes wait for
+// their confirms, the sender writes only the rows of further ones, without a line in the log.
 //
 // If the broker refuses a carried message (406: it is too large), the sender publishes it once
 // more, alone, and then leaves it in its row until the broker accepts such a size and a verifier
@@ -95,9 +96,10 @@
 //
 // A transaction fails after twice Options.Timeout at most (longer with order keys, see
 // Options.Timeout). With an order key it fails at once while the outage is known, but not with
-// CarryNever. bridge.Retryable returns true for its error: roll back, which InTx has done, and try
-// again with a new transaction. Make the broker with bridge.NewBroker, so that your process can
-// start during an outage.
+// CarryNever. (Ordered queues are separate: a full staging queue, and a confirm that is only late,
+// are no outage for messages with an order key.) bridge.Retryable returns true for its error: roll
+// back, which InTx has done, and try again with a new transaction. Make the broker with
+// bridge.NewBroker, so that your process can start during an outage.
 //
 // New needs a broker even with CarryAlways, because a verifier's session drops no message until it
 // has found the row of a message that a sender published itself (rule 6 of package bridge).

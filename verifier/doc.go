@@ -135,17 +135,17 @@
 // a time, over a separate connection, until it takes one.
 //
 // Within that second, a burst of 32 messages to such a target can make RabbitMQ stop reading the
-// whole connection. So a target with such a burst is also held when the whole connection has been
-// silent for a second. Messages to other targets that were published after the last confirmed one
-// are then published again on another connection, and may be delivered twice, with the same ID. If
-// nothing that was published since the burst began is confirmed, the verifier cannot tell which
+// whole connection. So a target with such a burst is also unavailable when the whole connection has
+// been silent for a second. Messages to other targets that were published after the last confirmed
+// one are then published again on another connection, and may be delivered twice, with the same ID.
+// If nothing that was published since the burst began is confirmed, the verifier cannot tell which
 // target is silent: all wait for Options.ConfirmTimeout, once.
 //
 // A publish that the broker refuses with an error closes its channel. The fate of the other
 // messages in flight there is unknown. All of them are published again one at a time, which
 // identifies the refused message. The others may be delivered twice, with the same ID.
 //
-// The next session remembers which targets were held, how long each has been missing, and the
+// The next session remembers which targets were unavailable, how long each has been missing, and the
 // exchanges whose messages close a channel. If a message of a missing target is delivered again,
 // Options.Unroutable counts from the moment at which the target was found missing, or from the
 // message's staging if it was staged later. The time without a session does not count.

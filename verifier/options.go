@@ -72,9 +72,9 @@ type Options struct {
 	// Allow lists the targets to which messages are forwarded; a committed message for another
 	// target goes to the dead queue. If Allow is empty, every target is allowed: a login that may
 	// write to the staging queue, and has a committed ID, then reaches every exchange that the
-	// verifier's login may write to. So cmd/verifier refuses an empty list. A ledger on a
-	// bridge.OwnTable refuses it too, because its rows stay and many parties have their IDs; {"*",
-	// "*"} allows every target.
+	// verifier's login may write to. So cmd/verifier refuses an empty list. For a ledger on a
+	// bridge.OwnTable New refuses it too, because its rows stay and many parties have their IDs;
+	// {"*", "*"} allows every target.
 	//
 	// The verifier's own queues are never targets, by the default exchange or by Topology.Exchange.
 	// Bind none of them to another allowed exchange: messages for that exchange would reach it.

@@ -169,9 +169,10 @@
 //
 //	findings, err = mysql.DiagnoseInbox(ctx, db) // of a receiver
 //
-// To see the holders of a row a verifier needs PROCESS. On MySQL, Holders also needs SELECT on performance_schema.*. Without these rights there is no answer. The program,
-// and the last statement of an idle session, come from performance_schema, if it is on with its
-// consumer events_statements_current; on MariaDB too they need SELECT on performance_schema.*.
+// To see the holders of a row a verifier needs PROCESS. On MySQL, Holders also needs SELECT on
+// performance_schema.*. Without these rights there is no answer. The program, and the last
+// statement of an idle session, come from performance_schema, if it is on with its consumer
+// events_statements_current; on MariaDB too they need SELECT on performance_schema.*.
 // OpenTransactions lists the sessions in this database that have changed rows of any table, and
 // prepared XA transactions of all databases. Diagnose needs a verifier's rights and reports missing
 // ones; with PROCESS it sees the age of the oldest transaction.

@@ -38,11 +38,12 @@
 //
 // Read the database's clock once, in one statement, for both times. They are UTC where their type
 // has no zone. On SQLite recorded_at is in seconds and stage_at in milliseconds since 1970; if the
-// sender does not stage the message, stage_at is a whole second there, recorded_at times 1000.
+// sender does not stage the message, and it is not delayed, stage_at is a whole second there,
+// recorded_at times 1000.
 //
 // A delayed message is not staged by its sender. Its recorded_at and stage_at are its due time, or
-// the database's present time if that is later; on SQLite recorded_at is rounded up to the second.
-// The record's x-bridge-staged-at is that time too.
+// the database's present time if that is later. On SQLite recorded_at is then rounded up to the
+// second, and stage_at is not. The record's x-bridge-staged-at is that time too.
 //
 // The column claimed_by on MySQL stays NULL. Only verifiers change a row, and the command bridgectl
 // delayed now, which sets both times to the database's present time.

@@ -54,7 +54,7 @@ func NewWorker(inbox driver.Inbox, consumer string, opts *WorkerOptions) (*Worke
 type messages struct {
 	keys      *engine.Keys
 	hold      time.Duration // how long a run has its row
-	every     time.Duration // Options.Poll
+	every     time.Duration // the option Poll
 	maxStored int
 	added     chan struct{} // signals new work to await
 }
