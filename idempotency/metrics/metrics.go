@@ -46,8 +46,8 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency"
 )
 
-// A Strategy counts deliveries: a Guard of package idempotency or pending, or a strategy of package
-// versions.
+// A Strategy counts deliveries: a Guard of package idempotency or pending, a pending.Worker, or a
+// strategy of package versions.
 type Strategy interface{ Stats() idempotency.Stats }
 
 // A Receiver is the collector of one receiver. Any number of goroutines may call its methods.

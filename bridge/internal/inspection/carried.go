@@ -19,7 +19,7 @@ type Carried struct {
 	Ledger driver.Ledger
 	DB     *sqlx.DB
 	Schema schema.Name
-	// Classify adds the bridge's error, with the remedy, to the database's.
+	// Classify adds the bridge's error, with the fix, to the database's.
 	Classify func(error) error
 	// Count and CountWaiting return one number, the number of rows, up to their parameter. Rows and
 	// Waiting return at most so many rows, and Row the row whose ID is its parameter, or nothing:

@@ -19,7 +19,7 @@ import (
 // server which sessions it waits for.
 type Watch struct {
 	DB *sqlx.DB
-	// Classify adds the bridge's error, with the remedy, to the database's.
+	// Classify adds the bridge's error, with the fix, to the database's.
 	Classify func(error) error
 	// Begin opens a session, and returns the server's name for it. settle is called once: it settles
 	// id in the session, for WatchWait at most, and closes the session.
