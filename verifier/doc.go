@@ -106,9 +106,9 @@
 //     it forwards the next message of a key. So the first copy of a message arrives before the
 //     first copy of the next, whatever another verifier does meanwhile.
 //
-// In a RabbitMQ cluster before 4.2.6, deliveries that got lost on the way to a channel and are
-// fetched again from the queue may come out of order (rabbitmq-server, pull request 14386;
-// fixed by 15883 and 16008).
+// Before RabbitMQ 4.2.6, deliveries that got lost on the way to a channel and are fetched again from
+// the queue may come out of order (rabbitmq-server, pull request 14386; fixed by 15883 and 16008).
+// That is more likely in a cluster.
 //
 // A message holds its key while its transaction is open, while its target is full or missing, or
 // while the broker's size limit is below its size. The messages behind it take room. When a
