@@ -252,22 +252,22 @@ func TestAStoredMessageThatLosesTheConnectionEachTimeFails(t *testing.T) {
 	opts.Attempts = 3
 	r := newWorker(t, opts)
 	r.accept("poison")
-	runs := 0
+	var runs atomic.Int64
 	r.work(1, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
 		if d.MessageId != "poison" {
 			return placeStored(ctx, tx, d)
 		}
-		runs++
+		runs.Add(1)
 		r.Faults.KillAll()
 		return placeStored(ctx, tx, d)
 	}, "it is failed", func(counts map[pending.State]int64) bool {
 		if counts[pending.Failed] == 0 {
-			r.accept(fmt.Sprint("other ", runs))
+			r.accept(fmt.Sprint("other ", runs.Load()))
 		}
 		return allFailed(counts)
 	})
 	if p := r.pending(pending.Failed); p.Key != "poison" || p.Attempts != 3 {
-		t.Errorf("after %d runs %+v is pending", runs, p)
+		t.Errorf("after %d runs %+v is pending", runs.Load(), p)
 	}
 }
 
