@@ -194,7 +194,7 @@
 // Instead of using a Consumer, you may consume with manual acks on a channel that the client
 // library does not recover by itself: after a recovery an ack with an old tag may ack another
 // message. Keep prefetch / goroutines * Options.Hold below the broker's consumer timeout, where
-// goroutines is the number of those that call Handle. End the loop when ctx ends, then close the
+// goroutines is how many goroutines call Handle. End the loop when ctx ends, then close the
 // channel. Close it also when its deliveries end (rabbitmq-server, issue 17317).
 //
 // Package otelhandler continues the sender's trace, package metrics is a Prometheus collector, and

@@ -194,7 +194,7 @@
 //
 //   - The verifier looks for rows whose stage time has come: every 0.7 s, and at least twice a
 //     second once it has seen a carried row or message. A look reads at most 5,000 rows, first
-//     those that became due in the last seconds. After slow looks the verifier pauses: for 20 times
+//     messages that became due in the last seconds. After slow looks the verifier pauses: for 20 times
 //     the shorter of the last two, and between walks through all due rows for 50 times a walk's
 //     duration (5 s to a minute), or less in a backlog of rows without a published copy.
 //   - If a row's sender has published nothing, no copy can be in a queue. The verifier claims the

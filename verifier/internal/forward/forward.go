@@ -137,7 +137,7 @@ func (f *Forwarder) Publish(p *Publication) {
 	}
 }
 
-// Moving counts the publications in the Forwarder, except those that wait for held targets. A
+// Moving counts the publications in the Forwarder, except publications that wait for held targets. A
 // publication that has ended counts until Ended has returned.
 func (f *Forwarder) Moving() *pipe.Counter { return &f.moving }
 
