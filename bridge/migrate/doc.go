@@ -5,25 +5,35 @@
 //	err = migrate.Ledger(ctx, db, migrate.PostgreSQL) // the sender's database
 //	err = migrate.Inbox(ctx, db, migrate.PostgreSQL)  // the receiver's
 //
-// Migrating needs the right to create tables. The programs themselves need fewer rights (see the
-// packages of the databases). On SQLite, give the connections a busy_timeout. The commands verifier
-// -migrate and bridgectl migrate do the same from a shell.
-//
-// Print writes the statements for an administrator who runs them by hand, and Version returns the
-// version of the tables.
-//
-// Schema does all of this in a named schema of PostgreSQL or SQL Server, which must exist:
-//
-//	err = migrate.Schema("messaging").Ledger(ctx, db, migrate.PostgreSQL)
+// Migrating needs the right to create tables. On SQLite, give the connections a busy_timeout. The
+// commands verifier -migrate and bridgectl migrate do the same from a shell.
 //
 // The migrations are the SQL files under sql, one folder per database and part. goose applies them,
-// and notes them in bridge_ledger_version and bridge_inbox_version. Tables applies a program's own
-// migrations in the same way. The package is separate so that a program that only sends, verifies
-// or receives links no migration library.
+// and notes them in bridge_ledger_version and bridge_inbox_version. The package is separate so that a
+// program that only sends, verifies or receives links no migration library.
 //
 // Each version is one transaction, so a crash leaves whole versions. (MySQL commits statement by
 // statement; the next call completes an interrupted version.) Any number of processes may migrate
-// at once. There are no downgrades.
+// at once. There are no downgrades. On PostgreSQL and SQL Server a migration waits at most 3 s, five
+// times, for a table's lock. If a transaction stays open longer, it fails: call it again.
+//
+// # Rights
+//
+// [Rights] returns the least rights of each [Role], and bridgectl grants prints them as statements. A
+// login that does less than its role needs less:
+//
+//	Guard.Handle, HandleBatch  SELECT on bridge_inbox_version and INSERT on bridge_inbox, for
+//	                           HandleBatch on PostgreSQL also SELECT; SELECT and DELETE, to purge
+//	                           old keys, unless idempotency.Options.Retention is negative
+//	package versions           SELECT on bridge_inbox_version and SELECT, INSERT and UPDATE on
+//	                           bridge_mark; for Ordered also SELECT, INSERT and DELETE on
+//	                           bridge_kept
+//	package pending            the role effects
+//	a verifier that does not   no UPDATE of stage_at and claimed_by. On PostgreSQL its sweep needs
+//	stage carried messages     UPDATE of stage_at, for its FOR UPDATE
+//	a verifier without a sweep no UPDATE on bridge_watermark
+//
+// The package of each database names rights that depend on its server.
 //
 // # Upgrading
 //
@@ -42,9 +52,6 @@
 //
 // A release adds at most one version to each part. A migration that cannot keep this rule skips a
 // number (00005 after 00003). Programs of the previous release then refuse the tables, and all must
-// be stopped for the upgrade. For example, versions 3 and 4 of the ledger came with one release:
-// version 4 has no table bridge_parked, which the release before (version 2) uses. That release
-// refuses version 4.
-//
-// tests/upgrade runs both releases on the same tables. Try a new migration there.
+// be stopped for the upgrade. tests/upgrade runs both releases on the same tables: try a new
+// migration there.
 package migrate

@@ -114,7 +114,7 @@ func Rights(dialect Dialect, role Role, database string, ledger, inbox Schema, p
 			rights = append(rights, "SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, DROP, INDEX ON "+database+".*")
 		}
 	case SQLServer:
-		for i := range rights { // package sqlserver documents the right on the whole table
+		for i := range rights { // on SQL Server the right is on the whole table
 			rights[i] = strings.Replace(rights[i], "(stage_at) ", "", 1)
 		}
 		rights = slices.DeleteFunc(rights, func(right string) bool { return strings.HasPrefix(right, "UPDATE (recorded_at) ") })

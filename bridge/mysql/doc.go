@@ -1,6 +1,7 @@
 // Package mysql keeps the ledger and the inbox in a MySQL database, version 8.0.16 or later, or in
 // a MariaDB database, 10.6 or later. Package driver lists the promises of a ledger and an inbox.
-// This comment explains how these databases keep them.
+// This comment explains how these databases keep them; statements.go has the statements, each with
+// its reason.
 //
 //	db, err := sql.Open("mysql", "user:password@tcp(host:3306)/database")
 //	err = migrate.Ledger(ctx, db, migrate.MySQL)
@@ -16,50 +17,38 @@
 // The tests run on MariaDB 10.11 and 11.8 and on MySQL 9.7. The other releases are supported by
 // their documentation: every statement uses only features that MySQL 8.0.16 and MariaDB 10.6 have
 // (JSON_TABLE, SKIP LOCKED, expressions as defaults, CHECK), and none that a later release removed.
-// Each statement has one text for all releases. Joins force their index; MySQL's manual announces
-// that FORCE INDEX will be removed one day (MySQL 8.4 Reference Manual, 'Index Hints').
+// Joins force their index; MySQL's manual announces that FORCE INDEX will be removed one day (MySQL
+// 8.4 Reference Manual, 'Index Hints').
 //
 // MariaDB has innodb_snapshot_isolation ON since 11.6.2. At REPEATABLE READ a statement then fails
 // with error 1020 if it meets a row that has changed since the transaction first read, and the
-// transaction has ended as after a deadlock (MDEV-35235). So if the transaction has read before, an
-// inbox's Claim can return that error instead of false, and so can Cancel, even as the first
-// statement, if it waits for a verifier's claim: roll back and try again. The ledger's own
-// transactions are at READ COMMITTED.
+// transaction has ended as after a deadlock (MDEV-35235). So an inbox's Claim can return that error
+// instead of false if the transaction has read before. Cancel can return it even as the first
+// statement, if it waits for a verifier's claim. Roll back and try again.
 //
 // # How it waits
 //
 // SELECT … LOCK IN SHARE MODE by primary key waits for an open transaction that has inserted the
 // row. It returns the row after that transaction's commit, and nothing after its rollback (or its
 // session's end, or its return to a savepoint). Settle sends it alone, at READ COMMITTED, where it
-// locks nothing if it finds nothing. The server ends its transaction with the statement.
-//
-// innodb_lock_wait_timeout ends the wait with error 1205. It is in whole seconds, so a wait of 150
-// ms takes a second. Settle sets it for the session, and restores it. If that fails, the connection
-// is closed. (MariaDB could set it for one statement. MySQL cannot, and its max_execution_time is
-// not documented to end the wait for a lock.)
+// locks nothing if it finds nothing. innodb_lock_wait_timeout bounds the wait, in whole seconds: a
+// wait of 150 ms takes a second.
 //
 // The non-waiting lookup is a plain SELECT, alone at READ COMMITTED. The connection's default may
 // be READ UNCOMMITTED, which would find an uncommitted row, or SERIALIZABLE, which would wait for
 // it.
 //
-// Every lookup and every INSERT also checks the ledger's identity. Settle also checks that the
-// server is not read-only (read_only, innodb_read_only): after a failover or behind a proxy it may
-// be on a replica, which has no locks of the sender's. Every outcome also names the server, by its
-// server_uuid (MySQL), hostname, port, server_id and the second of its start, which is part of
-// UUID_SHORT. A verifier believes one server only. A server that restarts within a second of its
-// start keeps its name.
-//
-// # After a client has vanished
+// Every statement whose result may be 'no row' checks that the server takes writes: after a failover
+// or behind a proxy a pool may reach a replica, which has no locks of the sender's. Every outcome
+// names the server, by server_uuid (MySQL), hostname, port, server_id and the second of its start. A
+// verifier believes one server only. A server that restarts within a second of its start keeps its
+// name.
 //
 // The server keeps the transaction of a client whose host has vanished, and its locks, for
-// wait_timeout, eight hours by default. So both lookups, Forget, Claim and Touch are single
-// statements that the server commits itself. Forget deletes the rows that it can lock at once (SKIP
-// LOCKED), and looks up the rest only if there is one. Claim reads its messages by a second
-// statement, which locks nothing. Sweep needs several statements: it sets wait_timeout to a minute
-// for its connection, and restores it.
-//
-// If the DSN sets autocommit to 0, a separate COMMIT ends these statements, and a client that
-// vanishes just before it leaves its locks. Leave autocommit on.
+// wait_timeout, eight hours by default. So lookups, Forget, Claim and Touch are single statements
+// that the server commits itself, and Sweep sets wait_timeout to a minute for its connection. Leave
+// autocommit on in the DSN: if it is 0, a client that vanishes just before the COMMIT leaves its
+// locks.
 //
 // # Durability
 //
@@ -68,114 +57,54 @@
 // 10.11: of 10,370 rows found by lookups without a flush, 7 were gone after 12 kills of the server;
 // of 16,508 found by lookups with a flush, none after 24. With a binary log that the server does
 // not wait for (sync_binlog is not 1) a crash of the machine does the same (MySQL bug 75519; not
-// measured).
-//
-// A binary log within InnoDB (binlog_storage_engine, MariaDB 12.3) ignores sync_binlog, and counts
-// as none; no such server was tested.
+// measured). A binary log within InnoDB (binlog_storage_engine, MariaDB 12.3) ignores sync_binlog,
+// and counts as none; no such server was tested.
 //
 // So unless log_bin is on and sync_binlog is 1, as by default on MySQL but not on MariaDB, both
-// lookups flush InnoDB's log before they return a row as committed. They insert a row into
-// bridge_ledger, also with an own table, delete it in the same transaction, and commit. Concurrent
-// lookups share a flush. While the server is read-only, such a lookup fails.
+// lookups flush InnoDB's log before they return a row as committed: they insert and delete a row of
+// bridge_ledger, also with an own table, and commit. Concurrent lookups share a flush. While the
+// server is read-only, such a lookup fails.
 //
 // Semi-synchronous replication with AFTER_COMMIT, MariaDB's default, also shows a commit before the
 // replica has it: a failover in between undoes a transaction whose row was seen. On MariaDB both
-// lookups then write in the same way before they return a row as committed, and that COMMIT waits
-// for the replica. While the replica is away, it waits until the driver's readTimeout; then the
-// lookup fails, and its error names the replica. If rpl_semi_sync_master_timeout (10 s by default)
-// passes first, the server commits without a replica, and the row counts as committed. On MySQL the
-// lookups cannot read these variables, which belong to a plugin: keep its default, AFTER_SYNC.
+// lookups then write in the same way, and that COMMIT waits for the replica. While the replica is
+// away, it waits until the driver's readTimeout; then the lookup fails, and its error names the
+// replica. If rpl_semi_sync_master_timeout (10 s by default) passes first, the server commits
+// without a replica, and the row counts as committed. On MySQL the lookups cannot read these
+// variables, which belong to a plugin: keep its default, AFTER_SYNC.
 //
 // Transactions left out of the binary log (binlog_do_db, binlog_ignore_db, sql_log_bin = 0) are not
 // protected, and the lookups cannot see that. Do not use these settings in a database with a
 // ledger.
 //
-// # Carried messages
+// # Carried messages and orphans
 //
-// A carried message is in its row of bridge_ledger. Record sends it as base64 in the text of the
-// INSERT: as a parameter it would be text to the server, which converts it if a connection has two
-// character sets (measured). So a carried message must be somewhat smaller than three quarters of
-// max_allowed_packet: 12 MiB on MariaDB and 48 MiB on MySQL by default. Messages of 16 MiB, the
-// default of sender.Options.MaxMessageBytes, need 22 MiB: on MariaDB raise max_allowed_packet, or
-// lower MaxMessageBytes. A Record of a larger message fails. Several messages take two statements
-// per mebibyte.
+// Record sends a carried message as base64 in the text of the INSERT. So the message must be
+// somewhat smaller than three quarters of max_allowed_packet: 12 MiB on MariaDB and 48 MiB on MySQL
+// by default. Messages of 16 MiB, the default of sender.Options.MaxMessageBytes, need 22 MiB: on
+// MariaDB raise max_allowed_packet, or lower MaxMessageBytes. A Record of a larger message fails.
+// The inbox's pending and kept messages have the same limit.
 //
-// The inbox sends consumers, keys and messages in base64 too, so a pending or a kept message has
-// the same limit.
-//
-// Due reads the index on stage_at from its beginning, and waits for nothing. It also reads the
-// messages, for their lengths (MariaDB 10.11: 1,000 rows in 5 ms, in 10 ms with 64 KiB each).
-//
-// Claim and Touch change the rows that they can lock at once (SKIP LOCKED). So they wait neither
-// for each other nor for a sender that has not committed. No UPDATE here returns rows: so Claim
-// writes a UUID of its own into claimed_by, and then reads the messages of the rows with that UUID.
-// That is exact for any number of concurrent Claims.
-//
-// The index keeps a row's entry until the server purges it, which happens only when no old
-// transaction may still see it. Due reads such entries too.
-//
-// # Orphans
-//
-// recorded_at is the time of the INSERT, in UTC. Orphans reads the whole ledger, which has no index
-// by time: a million rows in some seconds, measured on MariaDB. Sweep deletes by key the rows that
-// it can lock at once. The watermark has a table of its own, because a sender at REPEATABLE READ
-// locks the row of bridge_identity until it ends.
-//
-// # A table of the application's own
-//
-// OpenOwnTable reads the IDs from a table that has them already, by the same statements; see
-// bridge.OwnTable. The column must be BINARY(16), with the bytes in the UUID's order (not swapped
-// by UUID_TO_BIN(id, 1)), or MariaDB's UUID. It needs a unique index on itself alone that is not
-// IGNORED (MariaDB) or INVISIBLE (MySQL). The engine must be InnoDB.
+// Due also reads the messages, for their lengths (MariaDB 10.11: 1,000 rows in 5 ms, in 10 ms with
+// 64 KiB each). It also reads the index entries of deleted rows, until the server purges them, which
+// happens only when no old transaction may still see them. Orphans reads the whole ledger: a million
+// rows in some seconds, measured on MariaDB.
 //
 // # Rights
 //
-// bridgectl grants prints these for a role.
+// migrate.Rights returns the rights of each role, and bridgectl grants prints them. In addition:
 //
-//	sender      INSERT on bridge_ledger, SELECT on bridge_identity and bridge_ledger_version
-//	  to cancel SELECT and DELETE on bridge_ledger (migrate.Canceller)
-//	verifier    a sender's rights, SELECT and DELETE on bridge_ledger, SELECT on bridge_watermark
-//	  to stage carried messages again
-//	            also UPDATE (stage_at, claimed_by) on bridge_ledger
-//	bridgectl delayed now
-//	            also UPDATE (recorded_at) on bridge_ledger
-//	sweeper     a verifier's rights, and UPDATE on bridge_watermark
-//	receiver    SELECT on bridge_inbox_version, and
-//	  Handle    INSERT on bridge_inbox; also SELECT and DELETE, to purge old keys, unless
-//	            Options.Retention is negative
-//	  AtMostOnce, Accept, Work
-//	            SELECT, INSERT and DELETE on bridge_inbox, and SELECT, INSERT, UPDATE and DELETE
-//	            on bridge_inbox_pending
-//	  Latest, Ordered, HighWater
-//	            SELECT, INSERT and UPDATE on bridge_mark; for Ordered also SELECT, INSERT and
-//	            DELETE on bridge_kept
-//	migrator      SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, DROP and INDEX on the database
-//
-// Before MySQL 8.0.22 a SELECT … FOR SHARE, the server's reading of LOCK IN SHARE MODE, needs in
-// addition to SELECT one of DELETE, UPDATE and LOCK TABLES on each of its tables (MySQL 8.0
-// Reference Manual, 'SELECT Statement'; no such server was tested). A verifier has DELETE on
-// bridge_ledger. For bridge_identity, and for a table of the application's own, it needs LOCK
-// TABLES on the database.
-//
-// With a table of the application's own, sender and verifier also need SELECT on its column. A
-// verifier with REPLICA MONITOR (on MySQL, REPLICATION CLIENT) notices that it works on a replica
-// that is not read-only.
-//
-// # For operators
-//
-//	inspector := mysql.Inspect(ledger)
-//	findings, err := inspector.Diagnose(ctx)
-//	v, err := verifier.New(ledger, broker, &verifier.Options{Watcher: inspector})
-//
-//	findings, err = mysql.DiagnoseInbox(ctx, db) // of a receiver
-//
-// To see the holders of a row a verifier needs PROCESS. On MySQL, Holders also needs SELECT on
-// performance_schema.*. Without these rights there is no answer. The program, and the last
-// statement of an idle session, come from performance_schema, if it is on with its consumer
-// events_statements_current; on MariaDB too they need SELECT on performance_schema.*.
-// OpenTransactions lists the sessions in this database that have changed rows of any table, and
-// prepared XA transactions of all databases. Diagnose needs a verifier's rights and reports missing
-// ones; with PROCESS it sees the age of the oldest transaction.
+//   - With a table of the application's own, sender and verifier need SELECT on its column.
+//   - Before MySQL 8.0.22 a SELECT … FOR SHARE, the server's reading of LOCK IN SHARE MODE, needs in
+//     addition to SELECT one of DELETE, UPDATE and LOCK TABLES on each of its tables (MySQL 8.0
+//     Reference Manual, 'SELECT Statement'; no such server was tested). So a verifier needs LOCK
+//     TABLES on the database, for bridge_identity and a table of the application's own.
+//   - A verifier with REPLICA MONITOR (on MySQL, REPLICATION CLIENT) notices that it works on a
+//     replica that is not read-only.
+//   - To see the holders of a row an Inspector needs PROCESS, and on MySQL also SELECT on
+//     performance_schema.*. Without these rights there is no answer. The holder's program, and the
+//     last statement of an idle session, also need SELECT on performance_schema.* on MariaDB, and
+//     performance_schema on, with its consumer events_statements_current.
 //
 // # Requirements
 //
@@ -199,12 +128,14 @@
 //     (rpl_semi_sync_master_timeout, rpl_semi_sync_source_timeout) that never passes: after it commits
 //     wait for no replica any more.
 //   - In group replication with one primary, group_replication_consistency is not EVENTUAL, the
-//     default before MySQL 8.4: a newly elected primary would show its state before it has applied the
-//     transactions of the old one, and these would look rolled back. Check refuses it.
+//     default before MySQL 8.4. Check refuses it: a newly elected primary would show its state before
+//     it has applied the transactions of the old one, and these would look rolled back.
 //   - A receiver's server has log_bin on, with sync_binlog = 1 and no binlog_storage_engine: MySQL's
 //     default, not MariaDB's. Otherwise a crash of the server can undo a transaction of one receiver
 //     whose claim another receiver has just seen ('Durability', above). This matters only if the first
 //     lost its connection to the broker while it committed, so that the same delivery came to both.
 //   - A copy of a database has the same identity. Before a copy gets a verifier of its own,
 //     change it: bridgectl identity new, or migrate.NewIdentity.
+//   - The UUIDs of a table of the application's own are in their own order of bytes, not swapped by
+//     UUID_TO_BIN(id, 1).
 package mysql

@@ -12,49 +12,30 @@
 // SQLite has one writer at a time. In WAL mode, which is required, a reader sees the last commit
 // and never waits. So the non-waiting lookup is a SELECT, and every row it finds has committed. The
 // waiting lookup takes the write lock with BEGIN IMMEDIATE under a busy_timeout. Once it has the
-// lock, there are no uncommitted changes of others, so a missing ID was rolled back.
+// lock, there are no uncommitted changes of others, so a missing ID was rolled back. The lock alone
+// is not enough: on a file that could only be opened for reading, SQLite grants BEGIN IMMEDIATE as a
+// mere read transaction while another process writes. So Settle also writes, and rolls back.
 //
-// The lock alone is not enough: on a file that could only be opened for reading, SQLite grants
-// BEGIN IMMEDIATE as a mere read transaction while another process writes. So Settle also writes,
-// and rolls back.
+// Every outcome names the file, by its path, device and inode (on Windows by its path). If another
+// file replaces it, a verifier begins anew.
 //
-// Every outcome also names the file, by its path, device and inode (on Windows by its path). If
-// another file replaces it, a verifier begins anew.
-//
-// # Carried messages
+// # Carried messages and orphans
 //
 // recorded_at is in whole seconds, rounded down, and stage_at in milliseconds. So an unpublished
 // row has a stage_at of exactly 1000 times its recorded_at (a delayed row of at most that), and a
-// published row has a stage_at of 1 to 2 s after its recorded_at. Due reads the last commit by a
-// partial index. Claim and Touch need the file's write lock. They wait half a second for other
-// writers; if that is too short, Claim claims nothing, Touch changes nothing, and neither is an
-// error. A Forget makes the same wait. Claim runs its statement with PRAGMA synchronous at full, so
-// a crash of the machine cannot undo it: an undone claim would show that no copy of the message
-// exists, and Cancel would cancel a message that was forwarded.
+// published row has a stage_at of 1 to 2 s after its recorded_at.
 //
-// migrate.Ledger makes the ledger's table anew for version 3, in one transaction, since SQLite
-// cannot add a column only if it is missing. Run a printed script by sqlite3 -bail: without -bail
-// sqlite3 continues after an error.
-//
-// # Orphans
-//
-// A row that carries a message is no orphan. A Sweep waits for other writers, as every write does.
+// Claim, Touch and Forget wait half a second for other writers. If that is too short, they change
+// nothing, which is no error. A Sweep waits as every write does. Claim runs with PRAGMA synchronous
+// at full, so a crash of the machine cannot undo it: an undone claim would show that no copy of the
+// message exists, and Cancel would cancel a message that was forwarded.
 //
 // # For operators
 //
-//	inspector := sqlite.Inspect(ledger)
-//	findings, err := inspector.Diagnose(ctx)
-//
-//	findings, err = sqlite.DiagnoseInbox(ctx, db) // of a receiver
-//
 // SQLite does not show which process has the file's lock. So an Inspector is no inspect.Watcher.
 // Diagnose only needs the right to read the file. It sees the pragmas of one of its own connections,
-// not the senders'.
-//
-// # A table of the application's own
-//
-// OpenOwnTable reads the IDs from a table that has them already, in the same file; see
-// bridge.OwnTable. The column must be of a text type, and contain canonical text in lower case.
+// not the senders'. Run a printed migration by sqlite3 -bail: without -bail sqlite3 continues after
+// an error.
 //
 // # Limits and requirements
 //
@@ -63,19 +44,17 @@
 //     return 'still open' several times.
 //   - The pool needs at least two connections.
 //   - Give every connection a busy_timeout; without one, Record returns SQLITE_BUSY as soon as another
-//     connection writes. (Forget waits for other writers for half a second, then leaves all rows.
-//     Settle sets its own timeout.)
+//     connection writes.
 //   - PRAGMA synchronous stays full, SQLite's default, for senders, verifiers and receivers. If it is
 //     normal or off, a crash of the machine can undo a transaction whose message has been forwarded or
 //     acked. Open and Check do not refuse it. Diagnose and DiagnoseInbox report it for one of their
 //     own connections.
 //   - If a transaction first reads and then sends, begin it with _txlock=immediate. Otherwise
 //     SQLite does not let it write if another one has committed in between.
+//   - In a table of the application's own (OpenOwnTable, bridge.OwnTable) the IDs are canonical text
+//     in lower case.
 //   - A copy of the file has the same identity. Before a copy gets a verifier of its own,
 //     change it: bridgectl identity new, or migrate.NewIdentity.
 //   - All processes must be on one machine: WAL does not work over a network file
 //     system.
-//
-// IDs are stored as text, readable in any shell, in a table without rowid: one
-// B-tree, which is small and short-lived.
 package sqlite

@@ -48,7 +48,7 @@ WHERE a.objid = OBJECT_ID(@p1) AND p.options & 1 = 1`
 WHERE COALESCE(HAS_PERMS_BY_NAME(w.relation, 'OBJECT', w.name), 0) = 0`
 )
 
-// The rights in the package comment, as values of the statement above.
+// The rights of migrate.Rights for a verifier, as values of the statement above.
 const (
 	// The proof of an own table writes its canaries into bridge_ledger.
 	ownTableNeeds = `('bridge_ledger', 'SELECT'), ('bridge_ledger', 'INSERT'), ('bridge_ledger', 'DELETE'), ('bridge_identity', 'SELECT'), ('bridge_ledger_version', 'SELECT')`
