@@ -11,27 +11,18 @@
 //	s, err := sender.New(ledger, broker, nil)
 //	_, err = s.SendTx(ctx, bridge.SQL(tx), bridge.Message{RoutingKey: "emails", Publishing: amqp.Publishing{Body: body}})
 //
-// The packages that describe the rest:
+// Packages [github.com/twoqueue/twoqueue/sender], [github.com/twoqueue/twoqueue/verifier] and
+// [github.com/twoqueue/twoqueue/idempotency] describe how to send, the path of a message after it was
+// sent, and how to handle each message once. [github.com/twoqueue/twoqueue/bridge/migrate] makes the
+// tables. [github.com/twoqueue/twoqueue/bridge/postgres],
+// [github.com/twoqueue/twoqueue/bridge/sqlserver], [github.com/twoqueue/twoqueue/bridge/mysql] and
+// [github.com/twoqueue/twoqueue/bridge/sqlite] describe how each database waits, and how it must be
+// set up.
 //
-//   - [github.com/twoqueue/twoqueue/sender]: how to send, and the fix for each error
-//   - [github.com/twoqueue/twoqueue/verifier]: the path of a message after it was sent
-//   - [github.com/twoqueue/twoqueue/idempotency]: how to handle each message once
-//   - [github.com/twoqueue/twoqueue/bridge/migrate]: the tables
-//   - [github.com/twoqueue/twoqueue/bridge/postgres],
-//     [github.com/twoqueue/twoqueue/bridge/sqlserver],
-//     [github.com/twoqueue/twoqueue/bridge/mysql] and
-//     [github.com/twoqueue/twoqueue/bridge/sqlite]: how each database waits, which rights it
-//     needs, and how it must be set up
-//
-// Packages for other readers:
-//
-//   - [github.com/twoqueue/twoqueue/bridge/wire]: the format of a staged message, for
-//     senders in other languages and for tools that read the queues
-//   - [github.com/twoqueue/twoqueue/bridge/driver]: the interfaces that a further database
-//     implements, and [github.com/twoqueue/twoqueue/bridge/ledgertest], the suite that it must pass
-//   - [github.com/twoqueue/twoqueue/bridge/proof]: the proof that a ledger waits
-//   - [github.com/twoqueue/twoqueue/bridge/inspect]: the interfaces for operators' questions to a
-//     database, implemented in each database's package
+// Packages for other readers: [github.com/twoqueue/twoqueue/bridge/wire] is the format of a staged
+// message, for senders in other languages and for tools that read the queues.
+// [github.com/twoqueue/twoqueue/bridge/driver] has the interfaces that a further database implements,
+// and [github.com/twoqueue/twoqueue/bridge/ledgertest] the suite that it must pass.
 //
 // # The two queues
 //
@@ -68,10 +59,8 @@
 //
 // This holds while database and broker keep everything that they have committed and confirmed;
 // classic queues may not, if the broker's host crashes (Topology.Classic). A message larger than
-// the broker's present limit stays in its queue until the limit is raised (package verifier).
-//
-// Messages without an order key may arrive in any order, even within one transaction. No
-// delivery time is promised: a message waits for its transaction and for a verifier.
+// the broker's present limit stays in its queue until the limit is raised. Messages without an order
+// key may arrive in any order, even within one transaction. No delivery time is promised.
 //
 // # In order, per key
 //
@@ -87,12 +76,11 @@
 // messages with a key first.
 //
 //   - A copy may come again later, with the same ID. A receiver that skips messages it has
-//     handled sees the order.
-//   - The target must keep the order too: one queue with one active consumer.
+//     handled sees the order. The target must keep the order too: one queue with one active
+//     consumer.
 //   - Each attempt to send a message needs a new ID. The copy of a rolled-back attempt is further
 //     ahead in the queue. With the same ID it would count as the message's first copy, and arrive
 //     too early.
-//   - Rows do not carry these messages: without the broker their transactions fail.
 //   - When a message goes to the dead queue, the verifier's option HoldKeys decides whether its
 //     key waits. A message replayed by an operator arrives when it is replayed.
 //
@@ -177,29 +165,28 @@
 //
 // # Rights at the broker
 //
-// A sender needs only the right to write to Topology.Exchange. Through it the sender reaches the
-// staging queue and the ordered queues, and no others. Without an Exchange a sender needs the right
-// to write to the default exchange, which rights call amq.default. It then reaches every queue of
-// the virtual host, because RabbitMQ checks no right for a queue when a message is published.
+// bridgectl grants prints the rights of each role. A sender needs only the right to write to
+// Topology.Exchange. Through it the sender reaches the staging queue and the ordered queues, and no
+// others. Without an Exchange it needs the right to write to the default exchange, which rights call
+// amq.default. It then reaches every queue of the virtual host, because RabbitMQ checks no right for a
+// queue when a message is published.
 //
-// A receiver needs the right to read its queue. A receiver that declares the queue also needs the
-// right to configure it, and, if it has a dead-letter exchange, the right to write to that exchange
-// (amq.default for the default one). idempotency.DeadQueue needs the right to write to amq.default.
-// A receiver that replies needs the rights of a sender. bridgectl grants prints all of these.
+// A verifier reads the staging, the waiting and the ordered queues, and writes to the targets'
+// exchanges and to amq.default, through which it reaches the waiting, the dead and the audit queue. To
+// declare the queues it needs the right to configure them; to declare an Exchange, the rights to
+// configure and to read it, and to write to the staging and the ordered queues. The rights to
+// configure and to read Topology.LedgerQueue keep verifiers of other ledgers from the staging queue.
+//
+// A receiver reads its queue. To declare it, it needs the right to configure it, and to write to its
+// dead-letter exchange (amq.default for the default one). idempotency.DeadQueue writes to amq.default.
+// A receiver that replies is a sender too.
 //
 // # Requirements of a verifier
 //
-//   - Database: a driver.Ledger, as Open returns it, on the writable primary. The proof must
-//     pass, also through a pooler.
-//   - Broker: the queues of Topology. Nothing may expire or overflow in the staging queue; Declare
-//     checks the queue's arguments for that, but cannot see policies.
-//   - Rights at the broker: to read the staging, the waiting and the ordered queues; to write to
-//     the targets' exchanges, and to amq.default, through which the verifier reaches the waiting,
-//     the dead and the audit queue. A verifier that declares the queues needs the right to
-//     configure them. One that declares an Exchange needs the rights to configure and to read it,
-//     and to write to the staging and the ordered queues, for the bindings. The rights to configure
-//     and to read Topology.LedgerQueue keep verifiers of other ledgers from the staging queue.
-//   - Cluster: a node without a majority must lose its clients. Otherwise no message is lost, but
+//   - A ledger on the writable primary. The proof must pass, also through a pooler.
+//   - The queues of Topology. Nothing may expire or overflow in the staging queue; Declare checks the
+//     queue's arguments for that, but cannot see policies.
+//   - In a cluster, a node without a majority must lose its clients. Otherwise no message is lost, but
 //     that node's clients stop working. Up to RabbitMQ 4.2 cluster_partition_handling =
 //     pause_minority does that. From 4.3 on this setting has no effect (RabbitMQ's guide
 //     'Clustering and Network Partitions'), and the clients of such a node hear nothing until the
