@@ -34,10 +34,10 @@
 //
 // # The publisher
 //
-// Watermill's Publish has no context, so each message must have one: a Publisher sends the message in
-// the transaction of that context. WithTx adds the transaction of sender.InTx or a similar function,
-// WithSendTx a transaction that you commit yourself. Make the messages of a handler with the context of
-// the handled message. message.Message.Copy does not copy the context.
+// Watermill's Publish has no context, so a Publisher sends each message in the transaction of the
+// message's own context: WithTx adds a transaction of sender.InTx or a similar function, WithSendTx a
+// transaction that you commit yourself. Make the messages of a handler with the context of the handled
+// message. message.Message.Copy does not copy the context.
 //
 // A topic is the name of a queue, unless PublisherOptions.Target returns another target. The receiver
 // declares the queue. Until then the verifier tries again, and at last moves the message to the dead
@@ -46,17 +46,17 @@
 // # The subscriber
 //
 // For each message the Subscriber begins a transaction and claims the message's ID in the inbox, with
-// the Guard of package idempotency. If the ID was claimed before, the message was handled before: the
-// Subscriber acks it at the broker and does not deliver it. Otherwise it delivers the message, with the
-// open transaction in its context (TxFromContext). Then
+// the Guard of package idempotency. If the ID was claimed before, the Subscriber acks the message at
+// the broker and does not deliver it. Otherwise it delivers the message, with the open transaction in
+// its context (TxFromContext). Then
 //
 //	Ack                    the messages that were published with the message's context are recorded
 //	                       and staged, the transaction commits, and then the broker gets its ack
 //	the commit fails       the transaction rolls back, and the message comes again in spite of its Ack;
 //	                       if the commit has no answer, the next claim finds out whether it happened
 //	Nack                   the transaction rolls back, and the message comes again
-//	neither, until the     the transaction rolls back, and the message comes again; a later Ack
-//	context ends           returns false
+//	neither, until the     the same; a later Ack returns false. That is no failed attempt, however
+//	context ends           often it happens: no such message is moved to the dead queue
 //	the process dies       the database rolls back, and the message comes again; if the commit was
 //	                       done, it is acked then and not delivered
 //
@@ -65,17 +65,12 @@
 // done all its work before the Ack. Watermill's router acks after the handler has returned and its
 // messages are published.
 //
-// Watermill's contract is that a handler acks or nacks each message. A message with neither keeps its
-// transaction and its worker until Options.Hold of SubscriberOptions.Guard ends. That is no failed
-// attempt: however often it happens, the message is not moved to the dead queue.
-//
 // A message that comes again is another *message.Message with another transaction. A Nack is a
-// failed attempt (package idempotency, with the options SubscriberOptions.Guard): the pause after
-// each attempt is longer, and after 13 of them the message is moved to the dead queue. With one
-// worker, the default, a message that fails holds up the messages behind it. With several workers
-// it waits in a retry queue. The middleware Reasons, or the function Nack, gives the reason: a
-// deadlock or an idempotency.RetryLater then does not count, and a backoff.Permanent ends the
-// attempts. idempotency.Attempt returns the number of the attempt.
+// failed attempt (package idempotency, with the options SubscriberOptions.Guard): after 13 of them the
+// message is moved to the dead queue. With one worker, the default, a message that fails holds up the
+// messages behind it; with several workers it waits in a retry queue. The middleware Reasons, or the
+// function Nack, gives the reason, so that a deadlock does not count and a backoff.Permanent ends the
+// attempts.
 //
 // An Ack commits all that the handler did, also if a middleware hid its error. So do not use Watermill's
 // middlewares that hide an error or call the handler again in the same transaction: Retry, Duplicator,
@@ -97,24 +92,18 @@
 //
 // The payload is the body. Each metadata entry is a header with a string. The UUID, which may be any
 // text, is the header _watermill_message_uuid, as in watermill-amqp: programs with either package
-// understand the other's messages. Nothing else is sent, and nothing is added to the metadata.
+// understand the other's messages. Nothing else is sent.
 //
 // The message-id is an ID that the sender makes in each Publish, and the receiver claims that ID. So
 // a UUID that is published twice is handled twice, unless SubscriberOptions.Guard.Key returns the UUID.
-// Package watermill-amqp sends no message-id. Then the receiver claims the UUID, and a UUID that is
-// published twice is handled once.
+// Package watermill-amqp sends no message-id. Then the receiver claims the UUID.
 //
 // Publish refuses metadata that would not arrive, with bridge.ErrInvalidMessage: keys that begin with
-// x-bridge-, keys that brokers add, such as x-death, and more than bridge.Message allows.
+// x-bridge-, keys that brokers add, such as x-death, and more than bridge.Message allows. Of a message
+// from another program, the UUID is the message-id, and the metadata are the headers with strings.
+// DeliveryFromContext returns the whole delivery.
 //
-// If the sender is another program, the UUID is the message-id, unless the header is there, and the
-// metadata are the headers with strings. DeliveryFromContext returns the whole delivery.
-//
-// # Tests
-//
-// Watermill's own tests (pubsub/tests) run without order keys, with several workers, and with order
-// keys, in their short form. Two parts are left out. There are no consumer groups. TestReconnect
-// restarts the broker twice while 10,000 messages are sent, and allows a minute: on a busy machine
-// RabbitMQ alone took longer to restart. The tests of idempotency.Consumer, which receives here, and of
-// package sender end connections and brokers instead.
+// Watermill's own tests (pubsub/tests) run here without consumer groups and without TestReconnect, which
+// allows a minute for two restarts of the broker: on a busy machine RabbitMQ alone took longer. The tests
+// of idempotency.Consumer and of package sender end connections and brokers instead.
 package watermillbridge

@@ -4,7 +4,8 @@
 // Senders, verifiers and receivers run as processes, with their own RabbitMQ and their own
 // PostgreSQL, MariaDB or MySQL, and a proxy in every link. A plan, which is drawn from a seed and
 // printed, kills, freezes, cuts and deletes. Then all faults end, the traffic drains, and package
-// world judges by the contents of the databases and queues.
+// world judges by the contents of the databases and queues. A plan is repeatable, a run is not: the
+// same seed injects the same faults, at other moments of the traffic.
 //
 //	go test ./tests/faults -run TestShort -faults.seed 7 -v          the plan of one seed
 //	go test ./tests/faults -run TestLong -faults.for 1h -timeout 2h -v   many seeds, heavy traffic
@@ -12,15 +13,10 @@
 //	go test ./tests/faults -run TestLongRunUnderLocal -faults.for 30m -timeout 1h -v   local faults only
 //	./tests/matrix sid -- ./tests/faults -run TestLongRunUnderFaultsLoses -faults.for=15m -faults.database=mysql -v
 //
-// The last command runs on the servers of a newer Debian release (tests/README.md lists them): on
-// sid MySQL 9.7, or PostgreSQL 18 with -faults.database=postgres, and RabbitMQ 4.3. For runs longer
-// than 25 minutes add -timeout. The folder of -faults.diaries must be inside this repository: only
-// that folder has the same path inside and outside of the release's root.
-//
-// A failure prints the plan, the course of the faults and the history of the messages concerned.
-// With -faults.diaries DIR the whole diary is kept: the output of every process and both servers,
-// in one file ordered by time. A plan is repeatable, a run is not: the same seed injects the same
-// faults, at other moments of the traffic.
+// The last command runs on the servers of a newer Debian release (tests/README.md lists them). For
+// runs longer than 25 minutes add -timeout. A failure prints the plan, the course of the faults and
+// the history of the messages concerned. With -faults.diaries DIR, a folder inside this repository,
+// the output of every process and both servers is kept too.
 //
 // The tests cannot see a power cut, since SIGKILL loses nothing that the kernel has accepted. They
 // cannot see packets lost below TCP either: the proxy loses bytes of connections, and both ends get
@@ -31,36 +27,26 @@
 // before the deletion. The number of such losses is limited by the number of messages that the
 // queue can have held. The totals of a run count both kinds.
 //
-// Some messages of a plan are delayed, by five seconds at most, and their senders cancel some of
-// these. No delayed message arrives before its time. A cancelled message must not arrive at all,
-// because the cancelling transaction deletes its order.
-//
-// Half of the senders carry messages in their rows. A carried message that does not arrive counts
-// as lost even if its queue was deleted, and no carried row may be left at the end. The totals
-// count the copies that verifiers have staged, and the largest number of them that can have been
-// needless.
+// Some messages are delayed, and their senders cancel some of these: no delayed message may arrive
+// before its time, and no cancelled message at all. Half of the senders carry messages in their rows.
+// A carried message that does not arrive counts as lost even if its queue was deleted, and no carried
+// row may be left at the end.
 //
 // The closing lines of a run also report how many messages no fault touched between their commit
-// and two seconds later, how many of these arrived within the two seconds, and how long the slowest
-// took. A message has arrived when its target has confirmed it. A message counts as touched only if
-// a fault names its target, its row, its sender, or a verifier that has had it, or if a fault
-// touches all messages, as a killed broker does; each until five seconds after the fault's end.
-// Trouble in package world has the list. A verifier has had a message if its diary names the
-// message, or if the broker delivers the message again. The commit counts from the time at which
-// the sender learned of it. A message of a transaction that was open for more than half a second is
-// not counted, because a verifier may have set it aside.
+// and two seconds later, and how many of these arrived within the two seconds. A message has arrived
+// when its target has confirmed it. A message counts as touched only if a fault names its target, its
+// row, its sender, or a verifier that has had it, or if a fault touches all messages, as a killed
+// broker does; each until five seconds after the fault's end. Trouble in package world has the list.
+// A message of a transaction that was open for more than half a second is not counted, because a
+// verifier may have set it aside.
 //
 // Most faults of the usual plan touch all messages, so such a run never fails because of these
 // figures. A local plan has only faults that touch a target, rows, some messages, or one process
-// among others: locked rows, messages that no client can read or publish again, a limit of
-// connections, full, missing and silent targets, slow transactions, and one verifier or sender that
-// is killed, frozen or cut off, or whose host vanishes. A run of a local plan asserts the share in
-// time: 99 % in a long run, 70 % in a short one, since other tests may load the machine. It also
-// asserts that no session of a verifier ends unless a fault names that verifier. Apart from delays
-// by a busy machine, a message is late only if a verifier published it behind the first message of
-// its channel for a silent quorum queue: package verifier describes that wait.
-// TestALockedRowHoldsUpNoOtherMessage and TestFullTargetHoldsUpItselfAlone in tests/verifier assert
-// the same without a clock.
+// among others. Its run asserts the share in time: 99 % in a long run, 70 % in a short one, since
+// other tests may load the machine. It also asserts that no session of a verifier ends unless a fault
+// names that verifier. Apart from delays by a busy machine, a message is late only if a verifier
+// published it behind the first message of its channel for a silent quorum queue: package verifier
+// describes that wait.
 //
 // Failovers have their own tests: the primary is killed during the traffic, its replica is
 // promoted, and all clients are led to the replica.
