@@ -42,7 +42,8 @@ type Stage struct {
 	// enough, since most tests send before a session begins. Without evidence nothing is dropped:
 	// see Evidence.
 	Strict  bool
-	Channel *amqp.Channel // for a test's own actions on queues
+	Channel *amqp.Channel      // for a test's own actions on queues
+	closed  <-chan *amqp.Error // the end of Channel
 
 	t testing.TB
 
@@ -72,7 +73,7 @@ func On(t testing.TB, kind Database, amqpURL string, topology bridge.Topology) *
 	s.Sender = s.NewSender(sender.Options{Carry: sender.CarryNever})
 	conn, channel := s.dial()
 	t.Cleanup(func() { _ = conn.Close() })
-	s.Channel = channel
+	s.Channel, s.closed = channel, channel.NotifyClose(make(chan *amqp.Error, 1))
 	return s
 }
 
@@ -302,8 +303,22 @@ func (s *Stage) WaitDepth(queue string, n int) {
 func (s *Stage) Depth(queue string) int {
 	s.t.Helper()
 	q, err := s.Channel.QueueDeclarePassive(queue, true, false, false, false, nil)
-	s.must("inspect queue", err)
+	if err != nil {
+		s.t.Fatalf("inspect queue %s: %v; the channel's end: %v", queue, err, s.channelEnd())
+	}
 	return q.Messages
+}
+
+// channelEnd returns why the stage's channel was closed.
+func (s *Stage) channelEnd() error {
+	select {
+	case err, ok := <-s.closed:
+		if ok {
+			return err
+		}
+	default:
+	}
+	return errors.New("no reason is known")
 }
 
 // Staged returns the messages in the staging queue, including members of groups, and leaves them
