@@ -247,7 +247,7 @@ func send(ctx context.Context, publisher *Publisher, messages []Outgoing) (resul
 	return reports, sent, nil
 }
 
-// reporter keeps no other part of the message: the function lives until the confirm or the end of
+// reporter keeps only the message's target and ID: the function lives until the confirm or the end of
 // the connection, perhaps long after the caller has returned.
 func reporter(reports chan<- error, to Target, id string) func(error) {
 	return func(err error) {

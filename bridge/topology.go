@@ -319,7 +319,7 @@ func (e *QueueMismatch) Error() string {
 // is the value '60000' of type 'signedint'.
 var inequivalent = regexp.MustCompile(`inequivalent arg '([^']*)' for queue .* in vhost .*: (received .*)$`)
 
-// current matches in it the present value of an argument that is a number.
+// current matches the argument's present value in that answer, if it is a number.
 var current = regexp.MustCompile(`current is the value '(\d+)'`)
 
 func declareError(name string, err error) error {

@@ -163,7 +163,7 @@ func ended(conn *bridge.Connection, refusals <-chan *amqp.Error) error {
 	return errCancelled
 }
 
-// lastQuestion returns when the broker has read all acks, or after lastAnswer. Without it acks just
+// lastQuestion returns when the broker has read all acks, or after lastAnswer. Without this wait acks just
 // before a channel's end may be lost; after dozens of single acks some may be lost nevertheless
 // (both measured on RabbitMQ 3.10).
 func lastQuestion(conn *bridge.Connection, channel *amqp.Channel) {

@@ -48,8 +48,8 @@ const (
 	// where even one row takes too long. Each further such place divides this time by reachStep.
 	fullReach = dueWindow * reachStep * reachStep * reachStep * reachStep // a week
 	reachStep = 16
-	// dueLimit bounds a page of a walk, as the smallest statement of all databases does, and duePages
-	// bounds the pages of a walk in one look. A look begins no further page after pagesTime. morePages
+	// dueLimit bounds a page of a walk: no database's statement takes fewer rows. duePages bounds the
+	// pages of a walk in one look. A look begins no further page after pagesTime. morePages
 	// is the number of pages that the walk through all rows reads when the staging queue has room for
 	// more messages.
 	dueLimit  = 500
@@ -301,7 +301,7 @@ func (g *stager) passSlowPlace() {
 // walk reads due rows from a position on and moves the position, at the end to zero. It returns the
 // database's time of the first page, and the share of rows that can be staged at once.
 func (g *stager) walk(ctx context.Context, position *driver.DueRow, limit, most int, patience time.Duration) (first time.Time, share float64, err error) {
-	// Candidates between the begin and the end of the walk must be among the rows seen.
+	// A candidate between the begin and the end of the walk is forgotten if the walk has not read its row.
 	from, upTo, seen := position.StageAt, time.Time{}, make(map[uuid.UUID]bool)
 	defer func() {
 		for id, c := range g.candidates {

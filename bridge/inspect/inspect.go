@@ -28,10 +28,10 @@ type Watcher interface {
 
 	// OpenTransactions lists at most limit sessions whose open transaction has written to the
 	// ledger and began at least age ago, the oldest first. It returns only sessions that the login
-	// may see; nil instead of an empty list if the login may not see other logins' sessions. With
-	// an age of less than some seconds, verifiers' own work is among them. Databases differ in the
-	// writes that count; see each database's package. A negative age, or a limit below 1, is an
-	// error.
+	// may see. If the login may not see other logins' sessions, the result is nil, not an empty
+	// list. With an age of a few seconds or less, verifiers' own sessions are in the list. Databases
+	// differ in the writes that count; see each database's package. A negative age, or a limit below
+	// 1, is an error.
 	OpenTransactions(ctx context.Context, age time.Duration, limit int) ([]Holder, error)
 }
 

@@ -195,7 +195,7 @@ func expectMessages(t *testing.T, messages []driver.Carried, entries ...driver.E
 	}
 }
 
-// makeOlder makes the rows of ids older, or all rows.
+// makeOlder makes the rows of ids older; without ids, all rows.
 func (c *carrying) makeOlder(t *testing.T, ids ...uuid.UUID) {
 	t.Helper()
 	if len(ids) == 0 {
@@ -207,8 +207,8 @@ func (c *carrying) makeOlder(t *testing.T, ids ...uuid.UUID) {
 	}
 }
 
-// row returns the row of a carried message, due or not. It makes the row older; the result has the
-// times from before.
+// row returns the row of a carried message, due or not. To find it, row makes the row older; the result
+// has the earlier times.
 func (c *carrying) row(t *testing.T, id uuid.UUID) driver.DueRow {
 	t.Helper()
 	c.makeOlder(t, id)

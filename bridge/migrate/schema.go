@@ -36,8 +36,8 @@ func (s Schema) In(dialect Dialect, statement string) string {
 	return s.Statements(dialect)(statement)
 }
 
-// Statements returns a function that does what In does, and also puts the schema before tables, the
-// names of a program's own tables. It caches its results, so a statement must contain no values.
+// Statements returns a function like In that also puts the schema before tables, the names of a
+// program's own tables. It caches its results, so a statement must contain no values.
 func (s Schema) Statements(dialect Dialect, tables ...string) func(statement string) string {
 	in, _ := s.in(dialect)
 	return in.With(tables...).In

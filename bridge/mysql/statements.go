@@ -8,8 +8,8 @@ import "github.com/twoqueue/twoqueue/bridge/internal/portable"
 // choose to read all of a small table instead, and a DELETE would then wait for the open rows of
 // all transactions. MariaDB chooses that in a join too, unless the index is forced.
 //
-// The array's table is in a SELECT of its own: MySQL takes it in no other place of a statement that
-// locks (error 3569), as MariaDB has no FOR UPDATE OF.
+// The array's table is in a SELECT of its own: MySQL accepts it in no other place of a statement that
+// locks (error 3569). FOR UPDATE OF is no way out, since MariaDB does not have it.
 //
 //	%[1]s the IDs, %[2]s the identity, %[3]s the table as l, by its index, %[4]s its column
 //

@@ -16,16 +16,16 @@ const (
 	// askPatience is how long a probe may take, scrapePatience a scrape.
 	askPatience    = 2 * time.Second
 	scrapePatience = 15 * time.Second
-	// freshness is how long a probe's result is used again. There is no login: without it any
-	// client could make the program query its servers at will.
+	// freshness is how long a probe's result is used again. Clients need no login, so without this time
+	// any client could make the program query its servers at will.
 	freshness = time.Second
 )
 
 // Probes are the endpoints of one program, or of a part of it.
 type Probes struct {
-	// Ready returns nil if the program does its work, else the missing parts, in words that every
-	// client may read; several errors by errors.Join. Its context ends after 2 s, and it must
-	// return then. It is called once a second at most, one call at a time.
+	// Ready returns nil if the program does its work. Otherwise its error names the missing parts, in
+	// words that every client may read (several by errors.Join). Its context ends after 2 s, and it
+	// must return then. It is called once a second at most, one call at a time.
 	Ready func(context.Context) error
 	// Notes returns lines that follow the ok of /readyz: facts that do not make it fail.
 	// Nil: none.

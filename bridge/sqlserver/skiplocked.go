@@ -17,7 +17,7 @@ import (
 type skipLocked struct{ all, alone statement }
 
 // newSkipLocked makes both statements of a text in which $wait stands for the time-out in
-// milliseconds. columns are those of forEach.
+// milliseconds. columns is forEach's argument.
 func newSkipLocked(columns, text string) skipLocked {
 	return skipLocked{all: forEach(columns, text, "$wait", "1000"), alone: forEach(columns, text, "$wait", "0")}
 }

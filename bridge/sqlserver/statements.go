@@ -16,7 +16,7 @@ import (
 // statistics go stale every 500 changes, and a statement that depends on them would be compiled
 // anew each time. With FORCESEEK no plan is better than another.
 //
-// $ids stands for the table asked of the IDs in @p1, of which the first @p2 bytes count: see forIDs.
+// $ids stands for a table, named asked, of the IDs in the first @p2 bytes of @p1: see forIDs.
 // $reading stands for the hints of a read that waits for no row: readingVersions with
 // READ_COMMITTED_SNAPSHOT, where a SELECT reads the rows committed when it began, else readingPast.
 // READPAST skips locked rows; no document states whether it skips a row that optimized locking
@@ -180,8 +180,8 @@ OPTION (KEEPFIXED PLAN)`)
 // The statements of the sweep.
 const (
 	// @p1 is the age in seconds, @p2 the limit, @p3 the identity. At least one row if the identity is
-	// right, with nulls if there are no orphans. $hints are those of $reading, without FORCESEEK,
-	// since all rows are read.
+	// right, with nulls if there are no orphans. $hints stands for the hints of $reading without
+	// FORCESEEK, since all rows are read.
 	orphans = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 SET LOCK_TIMEOUT 1000;
 SELECT CAST(o.id AS binary(16)) AS id, CONVERT(nvarchar(23), o.recorded_at, 126) AS recorded_at

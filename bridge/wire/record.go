@@ -187,8 +187,8 @@ func readRecord(properties, body []byte) (d amqp.Delivery, err error) {
 	if d, err = decodeRecord(properties, body, limits.MaxDepth); err != nil {
 		return d, err
 	}
-	// A frame's estimate for many small headers is more than their bytes. Beyond it the
-	// message could not be dead-lettered with its headers.
+	// HeaderBytes estimates more bytes for many small headers than they have. A message beyond the
+	// limit by that estimate could not be dead-lettered with its headers.
 	if size := limits.HeaderBytes(amqp.Publishing{Headers: d.Headers}); size > maxProperties {
 		return amqp.Delivery{Body: body}, fmt.Errorf("%d headers count as %d bytes: at most %d", len(d.Headers), size, maxProperties)
 	}

@@ -87,8 +87,8 @@ type grants struct {
 	declares, sends             bool
 }
 
-// place returns the database in which to grant a role its rights, and the parts of the bridge that are
-// there; none: both. A receiver that sends has both in its database.
+// place returns the database in which to grant a role its rights, and the parts of the bridge in that
+// database; no parts mean both. A receiver that sends has both in its database.
 func (g *grants) place(role migrate.Role) (url string, parts []migrate.Part) {
 	c := g.app.config
 	other := c.Inbox.URL != "" && !sameDatabase(c.Inbox.URL, c.Database.URL) && !g.sends

@@ -94,7 +94,7 @@ func (f *pendingFilter) check() error {
 	return nil
 }
 
-// listPending adds the messages of a consumer to a list, until that has f.limit messages.
+// listPending adds the messages of a consumer to a list, until the list has f.limit messages.
 func (d *inboxDatabase) listPending(ctx context.Context, list *pendingList, consumer string, f *pendingFilter) error {
 	if err := d.doubtOverdue(ctx, consumer); err != nil {
 		return err

@@ -141,7 +141,7 @@ func (d *director) cast(ctx context.Context, p part) (*child, error) {
 	return start(p, cmd, partReady, func(line string) { d.show.event("%s: %s", p, line) })
 }
 
-// succeed starts the successor of a child that died, and notes that the part was not played from since
+// succeed starts the successor of a child that died, and notes that no process had the part from since
 // until now.
 func (d *director) succeed(ctx context.Context, p part, since, died time.Time) (*child, error) {
 	c, err := d.begin(ctx, p)

@@ -67,8 +67,8 @@ var (
 // begin sets the status 'sending' for a run, and returns the run's number for end: the count of the
 // e-mail's attempts, which starts again after a dead-lettering.
 //
-// Of two runs that begin at once, or after one was frozen for a while, only one passes begin: it fails
-// if the row says 'sending', 'doubtful' or 'sent'. The exception is a row that says 'sending' with the
+// Only one of two runs passes begin, whether they begin at once or one was frozen for a while: begin
+// fails if the row says 'sending', 'doubtful' or 'sent'. The exception is a row that says 'sending' with the
 // number notDone (0 for none): the caller's own earlier run, which certainly sent nothing and whose
 // result may be unwritten. With an error the number is not 0 if the commit may have happened.
 func (s *statuses) begin(ctx context.Context, id string, recipients []string, notDone int) (attempt int, err error) {
@@ -252,7 +252,7 @@ WHERE changed_at < ? AND status NOT IN ('sending', 'doubtful') AND message_id > 
 	}
 }
 
-// pending returns the IDs that the inbox is not done with.
+// pending returns the IDs of the inbox's pending messages.
 func (s *statuses) pending(ctx context.Context) (map[string]bool, error) {
 	ids := make(map[string]bool)
 	for _, state := range pendingStates {

@@ -6,8 +6,8 @@
 // Stop, which removes its processes and its folder, or until this process ends in any way: the
 // kernel kills every child of a dead parent (the folder remains). That needs Linux.
 //
-// A server is ready when its own log says so. So a stranger that answers on the same port is never
-// taken for the server, and nothing is polled. If a start fails because another program took one of
+// A server is ready when its own log says so. So another program that answers on the same port is never
+// mistaken for the server, and nothing is polled. If a start fails because another program took one of
 // the ports first, it is repeated with other ports.
 package servers
 

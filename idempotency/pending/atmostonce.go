@@ -150,9 +150,9 @@ var errNotBegun = errors.New("the inbox answered after Options.EffectTimeout")
 // perform runs the effect of a started message, and records its end. notDone returns the event
 // of an effect that certainly was not done.
 //
-// started is a time before the row was written. The database counts from the row's time, and the
-// commit may have been answered long after that: meanwhile another worker may have been allowed to
-// run the effect.
+// started is a time before the row was written. The effect's time counts from started, as in the
+// database it counts from the row's time: if the answer to the commit came late, another worker may
+// be allowed to run the effect by now.
 func (g *Guard) perform(ctx context.Context, db *sql.DB, started time.Time, mine driver.Pending, effect Effect, d amqp.Delivery, notDone func(error) event) (engine.Outcome, error) {
 	failure := g.runEffect(context.WithoutCancel(ctx), started, mine.Key, effect, d)
 

@@ -38,7 +38,7 @@ var errUnreadable = backoff.Permanent(errors.New("stored message cannot be read"
 type Message struct {
 	Key      string
 	State    State
-	Attempts int       // number of attempts that have begun, without those that do not count
+	Attempts int       // number of attempts that have begun and count
 	Since    time.Time // of its first claim, by the database's clock, to the millisecond
 	Error    string    // why the latest attempt failed, or why the message is doubtful
 

@@ -54,9 +54,9 @@ import (
 //
 // Every event is unacked in the queue, or kept, or handled. Keeping an event is one transaction.
 // Handling it is another, together with the mark, the handler's effects and the deletion from the
-// store. So no event is lost or handled twice. Between the handling of version n and of a kept n+1,
-// the delivery of n is not acked yet. After a crash there it comes again, is recognized as a
-// duplicate, and n+1 is handled.
+// store. So no event is lost or handled twice. If the process dies between the handling of version n
+// and of a kept n+1, the delivery of n is not acked yet. It comes again, is recognized as a duplicate,
+// and n+1 is handled.
 type Ordered struct {
 	engine    *engine.Engine
 	keeper    driver.Keeper

@@ -80,8 +80,8 @@ func start(t testing.TB, ledger driver.Recorder, rows *rows, opts *sender.Option
 }
 
 // Committed returns the messages whose transactions have committed and that were not cancelled
-// since, as their receivers see them: in the order of the commits, and for a Sender of On in the
-// order in which they were recorded. A delayed message has its NotBefore, and no time passes for
+// since, as their receivers see them. They are in the order of the commits, or, for a Sender of On, in
+// the order in which they were recorded. A delayed message has its NotBefore, and no time passes for
 // it. Committed fails the test if a transaction committed without its message, which the bridge
 // would have lost, or if the end of a transaction is unknown (see the package comment).
 func (s *Sender) Committed() []bridge.Message {

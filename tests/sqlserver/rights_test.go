@@ -58,7 +58,7 @@ func TestTheRightsOfEachRoleAreEnough(t *testing.T) {
 	}
 }
 
-// denyOthers takes all rights on tables from the login but those of a role.
+// denyOthers denies the login all rights on tables except the rights of a role.
 func denyOthers(t *testing.T, server *tds.Server, role migrate.Role) {
 	t.Helper()
 	rights, err := migrate.Rights(migrate.SQLServer, role, "", "", "")
@@ -92,7 +92,7 @@ func send(t *testing.T, db *sql.DB) (ledger *sqlserver.Ledger, plain, later uuid
 	return ledger, plain, later
 }
 
-// judge does what a verifier does.
+// judge calls the ledger as a verifier does.
 func judge(t *testing.T, db *sql.DB) (*sqlserver.Ledger, uuid.UUID) {
 	t.Helper()
 	ledger, plain, later := send(t, db)

@@ -215,8 +215,8 @@ type Running struct {
 }
 
 // Verify runs a verifier with the stage's topology until Stop or the end of the test, and waits
-// until it has started. Unless the options say otherwise, a late confirm costs no second copy, and
-// a slow drain no redelivery.
+// until it has started. The defaults of ConfirmTimeout and Drain are so long here that a slow machine
+// causes no second copy and no redelivery.
 func (s *Stage) Verify(opts verifier.Options) *Running {
 	s.t.Helper()
 	opts.Topology = s.Topology

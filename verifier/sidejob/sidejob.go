@@ -1,5 +1,5 @@
 // Package sidejob runs jobs whose failure ends no session and delays no other job (rule 12 of
-// package bridge). Package verifier uses it, and programs around a verifier.
+// package bridge). Package verifier and the programs around a verifier use it.
 package sidejob
 
 import (

@@ -34,7 +34,8 @@ func (f *Findings) Error(check, fix, format string, args ...any) {
 	f.add(check, inspect.Error, fix, format, args...)
 }
 
-// Unknown notes that the login may not look, or that the server does not show it.
+// Unknown notes that the check has no result: the login may not look, or the server does not show the
+// setting.
 func (f *Findings) Unknown(check, fix string, err error) {
 	f.add(check, inspect.Unknown, fix, "%v", err)
 }

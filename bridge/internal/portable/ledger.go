@@ -44,8 +44,8 @@ type Verbs struct {
 	// Record inserts ids in tx if the database of tx has the ledger's identity. It returns the
 	// number of inserted rows.
 	Record func(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) (changed int64, err error)
-	// Carry inserts rows with about a mebibyte of messages in tx, under the same condition. All rows
-	// get the same times. It returns the number of inserted rows.
+	// Carry inserts rows with about a mebibyte of messages in tx, if the database of tx has the
+	// ledger's identity. All rows get the same times. It returns the number of inserted rows.
 	Carry func(ctx context.Context, tx bridge.Tx, stage Stage, messages []driver.Carried) (changed int64, err error)
 
 	// Cancel deletes the row of id in tx if its stage time is not after its recorded_at, and
@@ -303,8 +303,8 @@ func (l *Ledger) Touch(ctx context.Context, ids []uuid.UUID) error {
 	return nil
 }
 
-// expectChanged returns err, or OtherLedger unless n rows were changed, which they are if the
-// statement has found the identity.
+// expectChanged returns err, or else OtherLedger if a statement has not changed n rows: then it has not
+// found the identity.
 func (l *Ledger) expectChanged(changed int64, n int, err error) error {
 	if err == nil && int(changed) != n {
 		err = OtherLedger(l.identity)

@@ -55,9 +55,9 @@ func Check(payload []byte, maxFrame int) (id string, why error) {
 	return id, fmt.Errorf("headers and properties of message %s cannot be read: %w", strconv.QuoteToASCII(id), r.err)
 }
 
-// AppendRecord appends the frames of a readable content header, and of the first part of a body.
-// Followed by the frames of the message's own body they are a message whose body is the record of
-// the message. part is the size of the first part.
+// AppendRecord appends the frames that begin a readable message: its content header, and the first part
+// of its body. The frames of the unreadable message's own body must follow. The whole body is then the
+// record of the unreadable message. part is the size of the first part.
 func AppendRecord(frames []byte, channel [2]byte, payload []byte, maxFrame int, id string, why error) (_ []byte, part int) {
 	order := binary.BigEndian
 	properties, size := payload[fixed:], order.Uint64(payload[4:])

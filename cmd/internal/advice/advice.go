@@ -18,7 +18,8 @@ import (
 	"github.com/twoqueue/twoqueue/cmd/internal/terminal"
 )
 
-// A Server is the server that an error comes from, by the end of the variable that names it.
+// A Server identifies the server that an error comes from. It is the end of the name of that server's
+// variable.
 type Server string
 
 // The servers that all commands use.
@@ -122,8 +123,8 @@ func Explain(prefix string, err error) error {
 	return With(err, fix)
 }
 
-// Waiting returns a function that writes a line with the error for which a program still waits for
-// the database of a variable.
+// Waiting returns a function that writes a line while a program waits for a database: with the variable
+// that names the database, and the last error.
 func Waiting(stderr io.Writer, program, variable string) (tell func(error)) {
 	return func(missing error) {
 		fmt.Fprintf(stderr, "%s: waiting for the database: %s: %s\n", program, variable, Line(missing.Error()))

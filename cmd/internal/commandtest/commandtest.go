@@ -66,9 +66,9 @@ func Refused(t *testing.T, run Command, command string, code int, args ...string
 	return strings.TrimSuffix(why, "\n")
 }
 
-// Help checks the help of a command. Its lines must fit a terminal, one of them must be sample, and
-// none may have a value of set. It does not check the list of variables, which is generated from
-// the configuration.
+// Help checks the help of a command. Its lines must fit a terminal. One line must be sample. No line
+// may contain a value of set. Help does not check the list of variables, which is generated from the
+// configuration.
 func Help(t *testing.T, run Command, sample string, set ...string) {
 	t.Helper()
 	code, stdout, stderr := Run(t, run, "-help")

@@ -56,7 +56,7 @@ func (s Schema) open(ctx context.Context, read func() string, create bool, patie
 // since the schema's name may have a question mark.
 func (d *Database) In(statement string) string { return d.schema.In(d.kind.dialect, statement) }
 
-// Statements returns a function that does what In does, also with tables of the command's own.
+// Statements returns a function like In that also knows the command's own tables.
 func (d *Database) Statements(tables ...string) func(statement string) string {
 	return d.schema.Statements(d.kind.dialect, tables...)
 }

@@ -89,8 +89,9 @@ func (e *Keys) PurgeSome(ctx context.Context, db *sql.DB, ds ...amqp.Delivery) {
 func (e *Keys) purgeNext(ctx context.Context, db *sql.DB, d amqp.Delivery) bool {
 	_, next, err := e.purgeStep(ctx, db, e.purge.after)
 	if err == nil && !e.purge.begun {
-		// The walk continues at the key of a message of this process. A process may end before its walk.
-		// If keys are random, such processes begin at different keys, and together reach all keys.
+		// The second step begins at the key of this process's message, not behind the first step: a process
+		// may end before it has walked through all keys. If keys are random, such processes begin at
+		// different keys, and together reach all keys.
 		e.purge.begun = true
 		key, _ := e.Key(d)
 		_, next, err = e.purgeStep(ctx, db, key)

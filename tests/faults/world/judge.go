@@ -198,8 +198,8 @@ func (t Totals) String() string {
 		t.Committed, t.Delivered, t.InOrder, t.Dead, t.Duplicates, t.WithStaging, t.WithTarget, t.Rows, t.Carried, t.Delayed, t.Cancelled, t.StagedAgain, t.Needless)
 }
 
-// undone is how long before a kill of the database a deletion may have been lost that did not wait
-// for the disk: three times the WAL writer's delay of 200 ms, and more for a busy machine.
+// undone bounds the age of a deletion that a kill of the database undoes because it did not wait for
+// the disk: three times the WAL writer's delay of 200 ms, and more for a busy machine.
 const undone = 10 * time.Second
 
 // Judge compares the records with the guarantee: delivered if and only if committed, with effect

@@ -27,7 +27,8 @@ type question struct {
 	within     time.Duration // 0: patience
 }
 
-// The plans are of the statements of all questions before them. The last question's plans scan.
+// A question about plans reads the plans of the statements of all questions before it. The plans of the
+// last question scan a table.
 var questions = []question{
 	{text: "Does UPDATE … SET mark = mark keep a second one waiting until the COMMIT?",
 		ask: markWaits("")},

@@ -1,4 +1,4 @@
-// Command application links what an application with a sender and a receiver links, for all
+// Command application links the packages of an application with a sender and a receiver, for all
 // databases.
 package main
 

@@ -3,7 +3,7 @@
 -- called again.
 SET LOCAL lock_timeout = '3s';
 
--- What a sender of an earlier release has parked is committed or gone now, and no more comes.
+-- Messages that a sender of an earlier release has parked are committed or gone now, and no more come.
 LOCK TABLE bridge_parked IN ACCESS EXCLUSIVE MODE;
 
 -- A parked message without a row was forwarded. A row that carries its message stays as it is.
