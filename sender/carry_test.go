@@ -148,7 +148,7 @@ func flush(t *testing.T, s *Sender) {
 	synctest.Wait() // for the log
 }
 
-// Neither SendTx, StageTx nor an Outbox waits for a broker that is silent.
+// Neither SendTx, StageTx nor TxMessages waits for a broker that is silent.
 func TestACommitDoesNotWaitForCarriedMessages(t *testing.T) {
 	for _, carry := range []Carry{CarrySmall, CarryAlways} {
 		synctest.Test(t, func(t *testing.T) {
@@ -159,7 +159,7 @@ func TestACommitDoesNotWaitForCarriedMessages(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			o := s.Outbox(t.Context(), nil)
+			o := s.TxMessages(t.Context(), nil)
 			if _, err := o.Send(text("4")); err != nil {
 				t.Fatal(err)
 			}

@@ -22,8 +22,8 @@ var ErrCommitUnknown = bridge.ErrCommitUnknown
 // error that wraps sql.ErrTxDone. Do not use a *sql.Stmt or rows of the transaction after fn; they
 // are not stopped.
 type Tx struct {
-	tx     *sql.Tx
-	outbox *Outbox
+	tx       *sql.Tx
+	messages *TxMessages
 }
 
 // ExecContext is ExecContext of *sql.Tx.
@@ -65,7 +65,7 @@ func (tx *Tx) Query(ctx context.Context, statement string, args ...any) (bridge.
 // within returns ctx until fn has returned, and then a context that has ended with errOver: every
 // method of a *sql.Tx checks its context first.
 func (tx *Tx) within(ctx context.Context) context.Context {
-	if tx.outbox.Err() != nil {
+	if tx.messages.Err() != nil {
 		return ended{ctx}
 	}
 	return ctx
@@ -92,7 +92,7 @@ func (ended) Err() error            { return errOver }
 // A rollback to a savepoint does not undo Send: the rows that fn has written since the savepoint
 // are gone, but the message is delivered. In a part of fn that may be rolled back by itself, call
 // Send after the savepoint is released, or call Stage, which such a rollback undoes.
-func (tx *Tx) Send(msgs ...bridge.Message) ([]uuid.UUID, error) { return tx.outbox.Send(msgs...) }
+func (tx *Tx) Send(msgs ...bridge.Message) ([]uuid.UUID, error) { return tx.messages.Send(msgs...) }
 
 // Stage records messages at once and begins to publish them, as StageTx does, and returns their
 // IDs. The broker confirms while fn goes on; InTx waits for the confirm before it commits. After an
@@ -106,7 +106,7 @@ func (tx *Tx) Send(msgs ...bridge.Message) ([]uuid.UUID, error) { return tx.outb
 // Stage executes a statement in the transaction, so it must not be called while rows are being
 // read.
 func (tx *Tx) Stage(ctx context.Context, msgs ...bridge.Message) ([]uuid.UUID, error) {
-	return tx.outbox.Stage(ctx, msgs...)
+	return tx.messages.Stage(ctx, msgs...)
 }
 
 // InTx begins a transaction, runs fn in it, records and stages the messages of Send, waits until
@@ -137,29 +137,29 @@ func (s *Sender) InTx(ctx context.Context, db *sql.DB, opts *sql.TxOptions, fn f
 	if err != nil {
 		return fmt.Errorf("begin transaction: %w", err)
 	}
-	return s.InBegun(ctx, sqlTx, func(outbox *Outbox) error { return fn(&Tx{tx: sqlTx, outbox: outbox}) })
+	return s.InBegun(ctx, sqlTx, func(messages *TxMessages) error { return fn(&Tx{tx: sqlTx, messages: messages}) })
 }
 
 // InBegun is InTx in a transaction that has just begun. It is for packages that join the sender to
 // another library, such as package bunsender. InBegun ends tx. It calls Rollback also after Commit;
 // then Rollback must do nothing. InBegun does not stop statements that fn leaves running.
-func (s *Sender) InBegun(ctx context.Context, tx bridge.SQLTx, fn func(outbox *Outbox) error) error {
+func (s *Sender) InBegun(ctx context.Context, tx bridge.SQLTx, fn func(messages *TxMessages) error) error {
 	// After a commit this does nothing. It also runs after a panic in fn.
 	defer func() { _ = tx.Rollback() }()
 	if err := s.ledger.Enter(ctx, bridge.SQL(tx)); err != nil {
 		return fmt.Errorf("begin transaction: %w", err)
 	}
-	outbox := s.Outbox(ctx, bridge.SQL(tx))
-	defer outbox.stop() // after a panic in fn too
-	if err := fn(outbox); err != nil {
+	messages := s.TxMessages(ctx, bridge.SQL(tx))
+	defer messages.stop() // after a panic in fn too
+	if err := fn(messages); err != nil {
 		return err
 	}
-	outbox.End()
-	// Before the outbox records, because outside of a transaction a Record commits at once.
+	messages.End()
+	// Before Confirm records, because outside of a transaction a Record commits at once.
 	if err := s.ledger.Leave(ctx, bridge.SQL(tx)); err != nil {
 		return fmt.Errorf("commit transaction: %w", err)
 	}
-	if err := outbox.Confirm(ctx); err != nil { // rule 2
+	if err := messages.Confirm(ctx); err != nil { // rule 2
 		return err
 	}
 	if ctx.Err() != nil {

@@ -146,7 +146,7 @@ func TestSentMessagesOfAKeyAreStagedBeforeLaterStagedOnes(t *testing.T) {
 			m.OrderKey, m.Publishing.Body = key, []byte(" message"+name+" ")
 			return m
 		}
-		o := s.Outbox(t.Context(), nil)
+		o := s.TxMessages(t.Context(), nil)
 		sent, err := o.Send(message("a", "1"), message("b", "9"), message("", "0"), message("a", "2"))
 		if err != nil {
 			t.Fatal(err)

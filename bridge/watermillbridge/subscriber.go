@@ -274,11 +274,11 @@ func (sub *subscription) attempt(ctx context.Context, tx *sql.Tx, d amqp.Deliver
 	a := &attempt{tx: tx, delivery: d}
 	a.delivery.Acknowledger = nil
 	var collects Tx = noSender{}
-	var outbox *sender.Outbox
+	var messages *sender.TxMessages
 	if sub.sender != nil {
-		outbox = sub.sender.Outbox(ctx, bridge.SQL(tx))
-		defer outbox.End()
-		collects = outbox
+		messages = sub.sender.TxMessages(ctx, bridge.SQL(tx))
+		defer messages.End()
+		collects = messages
 	}
 	handling, end := context.WithCancel(context.WithValue(WithTx(ctx, collects), attemptKey{}, a))
 	defer end()
@@ -296,10 +296,10 @@ func (sub *subscription) attempt(ctx context.Context, tx *sql.Tx, d amqp.Deliver
 		return context.Cause(ctx)
 	}
 	end()
-	if outbox == nil {
+	if messages == nil {
 		return nil
 	}
-	// Before the outbox records, because outside of a transaction a Record commits at once. The Guard
+	// Before Confirm records, because outside of a transaction a Record commits at once. The Guard
 	// leaves the fence again before its COMMIT.
 	if err := sub.inbox.Leave(ctx, bridge.SQL(tx)); err != nil {
 		return err
@@ -307,5 +307,5 @@ func (sub *subscription) attempt(ctx context.Context, tx *sql.Tx, d amqp.Deliver
 	if err := sub.inbox.Enter(ctx, bridge.SQL(tx)); err != nil {
 		return err
 	}
-	return outbox.Confirm(ctx) // rule 2 of package bridge
+	return messages.Confirm(ctx) // rule 2 of package bridge
 }

@@ -1,6 +1,6 @@
 // Package bunsender is sender.InTx for programs that use bun:
 //
-//	err := bunsender.InTx(ctx, s, db, nil, func(tx *bunsender.Transaction) error { // s is a *sender.Sender, db a *bun.DB
+//	err := bunsender.InTx(ctx, s, db, nil, func(tx *bunsender.Tx) error { // s is a *sender.Sender, db a *bun.DB
 //		if _, err := tx.NewInsert().Model(&order).Exec(ctx); err != nil {
 //			return err // rolls back
 //		}
@@ -29,35 +29,35 @@ import (
 	"github.com/twoqueue/twoqueue/sender"
 )
 
-// A Transaction is a bun transaction that collects messages. It is a bun.IDB; its RunInTx is a
+// A Tx is a bun transaction that collects messages. It is a bun.IDB; its RunInTx is a
 // savepoint. It has no Commit and no Rollback: InTx ends the transaction. Do not use it after fn has
 // returned: Send and Stage then fail, and statements fail once the transaction has ended.
-type Transaction struct {
+type Tx struct {
 	bun.IDB
-	tx     *sql.Tx
-	outbox *sender.Outbox
+	tx       *sql.Tx
+	messages *sender.TxMessages
 }
 
 // Send is Send of sender.Tx: it copies the messages now, and InTx records and stages them when fn has
 // returned. A rollback to a savepoint does not undo Send, but it undoes Stage.
-func (t *Transaction) Send(messages ...bridge.Message) ([]uuid.UUID, error) {
-	return t.outbox.Send(messages...)
+func (t *Tx) Send(messages ...bridge.Message) ([]uuid.UUID, error) {
+	return t.messages.Send(messages...)
 }
 
 // Stage is Stage of sender.Tx: it records and publishes the messages now, and InTx waits for the confirm
 // before it commits.
-func (t *Transaction) Stage(ctx context.Context, messages ...bridge.Message) ([]uuid.UUID, error) {
-	return t.outbox.Stage(ctx, messages...)
+func (t *Tx) Stage(ctx context.Context, messages ...bridge.Message) ([]uuid.UUID, error) {
+	return t.messages.Stage(ctx, messages...)
 }
 
-// Tx returns the transaction for other parts of the bridge that work in it, such as Sender.Cancel or
+// BridgeTx returns the transaction for other parts of the bridge that work in it, such as Sender.Cancel or
 // an idempotency.Claim.
-func (t *Transaction) Tx() bridge.Tx { return bridge.SQL(t.tx) }
+func (t *Tx) BridgeTx() bridge.Tx { return bridge.SQL(t.tx) }
 
 // InTx is sender.InTx on db, with its guarantees and its errors: sender.ErrCommitUnknown if the answer
 // to the COMMIT is missing. opts, which may be nil, is for BeginTx. bun's query hooks see the BEGIN and
 // the COMMIT or ROLLBACK.
-func InTx(ctx context.Context, s *sender.Sender, db *bun.DB, opts *sql.TxOptions, fn func(tx *Transaction) error) error {
+func InTx(ctx context.Context, s *sender.Sender, db *bun.DB, opts *sql.TxOptions, fn func(tx *Tx) error) error {
 	var tx bun.Tx
 	err := driver.Begin(ctx, db.DB, func() (err error) {
 		tx, err = db.BeginTx(ctx, opts)
@@ -66,8 +66,8 @@ func InTx(ctx context.Context, s *sender.Sender, db *bun.DB, opts *sql.TxOptions
 	if err != nil {
 		return fmt.Errorf("begin transaction: %w", err)
 	}
-	return s.InBegun(ctx, &begun{Tx: tx.Tx, tx: tx}, func(outbox *sender.Outbox) error {
-		return fn(&Transaction{tx, tx.Tx, outbox})
+	return s.InBegun(ctx, &begun{Tx: tx.Tx, tx: tx}, func(messages *sender.TxMessages) error {
+		return fn(&Tx{tx, tx.Tx, messages})
 	})
 }
 

@@ -1,6 +1,6 @@
 // Package gormsender is sender.InTx for programs that use GORM:
 //
-//	err := gormsender.InTx(ctx, s, db, nil, func(tx *gormsender.Transaction) error { // s is a *sender.Sender, db a *gorm.DB
+//	err := gormsender.InTx(ctx, s, db, nil, func(tx *gormsender.Tx) error { // s is a *sender.Sender, db a *gorm.DB
 //		if err := tx.Create(&order).Error; err != nil {
 //			return err // rolls back
 //		}
@@ -30,29 +30,29 @@ import (
 	"github.com/twoqueue/twoqueue/sender"
 )
 
-// A Transaction is a GORM transaction that collects messages. Its DB is for functions that take a
+// A Tx is a GORM transaction that collects messages. Its DB is for functions that take a
 // *gorm.DB. Transaction of GORM inside it is a savepoint. Commit and Rollback of GORM fail, and then
 // InTx rolls back, whatever fn returns.
-type Transaction struct {
+type Tx struct {
 	*gorm.DB
 	tx *sender.Tx
 }
 
 // Send is Send of sender.Tx: it copies the messages now, and InTx records and stages them when fn has
 // returned. A rollback to a savepoint does not undo Send, but it undoes Stage.
-func (t *Transaction) Send(messages ...bridge.Message) ([]uuid.UUID, error) {
+func (t *Tx) Send(messages ...bridge.Message) ([]uuid.UUID, error) {
 	return t.tx.Send(messages...)
 }
 
 // Stage is Stage of sender.Tx: it records and publishes the messages now, and InTx waits for the confirm
 // before it commits.
-func (t *Transaction) Stage(ctx context.Context, messages ...bridge.Message) ([]uuid.UUID, error) {
+func (t *Tx) Stage(ctx context.Context, messages ...bridge.Message) ([]uuid.UUID, error) {
 	return t.tx.Stage(ctx, messages...)
 }
 
-// Tx returns the transaction for other parts of the bridge that work in it, such as Sender.Cancel or
+// BridgeTx returns the transaction for other parts of the bridge that work in it, such as Sender.Cancel or
 // an idempotency.Claim.
-func (t *Transaction) Tx() bridge.Tx { return t.tx }
+func (t *Tx) BridgeTx() bridge.Tx { return t.tx }
 
 var (
 	errInside = errors.New("begin transaction: db is in a transaction already: call InTx outside of it, or SendTx in it")
@@ -63,7 +63,7 @@ var (
 // to the COMMIT is missing. opts, which may be nil, is for BeginTx. Statements fail when fn has
 // returned. GORM's Config is respected: PrepareStmt, and DefaultTransactionTimeout for a ctx without a
 // deadline.
-func InTx(ctx context.Context, s *sender.Sender, db *gorm.DB, opts *sql.TxOptions, fn func(tx *Transaction) error) error {
+func InTx(ctx context.Context, s *sender.Sender, db *gorm.DB, opts *sql.TxOptions, fn func(tx *Tx) error) error {
 	if db.Error != nil {
 		return fmt.Errorf("begin transaction: %w", db.Error)
 	}
@@ -81,7 +81,7 @@ func InTx(ctx context.Context, s *sender.Sender, db *gorm.DB, opts *sql.TxOption
 	}
 	return s.InTx(ctx, sqlDB, opts, func(tx *sender.Tx) error {
 		pool := &pool{Tx: tx}
-		t := &Transaction{db.WithContext(ctx), tx}
+		t := &Tx{db.WithContext(ctx), tx}
 		t.Statement.ConnPool = pool
 		if prepared, ok := db.Statement.ConnPool.(*gorm.PreparedStmtDB); ok {
 			t.Statement.ConnPool = &gorm.PreparedStmtTX{Tx: pool, PreparedStmtDB: prepared}

@@ -3,7 +3,7 @@
 //
 //	ledger, err := pgxbridge.Open(ctx, pool) // a *pgxpool.Pool
 //	s, err := sender.New(ledger, broker, nil)
-//	err = pgxsender.InTx(ctx, s, pool, pgx.TxOptions{}, func(tx *pgxsender.Transaction) error {
+//	err = pgxsender.InTx(ctx, s, pool, pgx.TxOptions{}, func(tx *pgxsender.Tx) error {
 //		if _, err := tx.Exec(ctx, `INSERT INTO orders …`); err != nil {
 //			return err
 //		}

@@ -16,16 +16,16 @@ import (
 	"github.com/twoqueue/twoqueue/sender"
 )
 
-// A Transaction is a transaction of pgx that collects messages. Its method Tx returns it as a
+// A Tx is a transaction of pgx that collects messages. Its method BridgeTx returns it as a
 // bridge.Tx. It has no Commit and no Rollback: InTx ends the transaction, depending on the error of
 // fn. When fn has returned, Send, Stage and all statements fail with an error that wraps
 // sql.ErrTxDone. Do not read rows any further then. Like pgx's transactions it is for one goroutine
 // at a time.
-type Transaction struct {
-	conn    *pgxpool.Conn
-	options pgx.TxOptions
-	tx      pgx.Tx // nil until it has begun
-	outbox  *sender.Outbox
+type Tx struct {
+	conn     *pgxpool.Conn
+	options  pgx.TxOptions
+	tx       pgx.Tx // nil until it has begun
+	messages *sender.TxMessages
 }
 
 // InTx is sender.InTx on a pool of pgx: it begins a transaction, runs fn in it, records and stages
@@ -37,20 +37,20 @@ type Transaction struct {
 //
 // If the first statement is a SendBatch, or an Exec with arguments, the BEGIN travels with it and
 // costs no round trip. Send and Stage are as in sender.Tx.
-func InTx(ctx context.Context, s *sender.Sender, pool *pgxpool.Pool, options pgx.TxOptions, fn func(tx *Transaction) error) error {
+func InTx(ctx context.Context, s *sender.Sender, pool *pgxpool.Pool, options pgx.TxOptions, fn func(tx *Tx) error) error {
 	conn, err := pool.Acquire(ctx)
 	if err != nil {
 		return fmt.Errorf("begin transaction: %w", err)
 	}
 	defer conn.Release() // closes a connection that is still in a transaction
-	tx := &Transaction{conn: conn, options: options}
-	tx.outbox = s.Outbox(ctx, unchecked{tx})
+	tx := &Tx{conn: conn, options: options}
+	tx.messages = s.TxMessages(ctx, unchecked{tx})
 	defer tx.rollback(ctx)
-	defer tx.outbox.End() // after a panic in fn too, and before the connection is released
+	defer tx.messages.End() // after a panic in fn too, and before the connection is released
 	if err := fn(tx); err != nil {
 		return err
 	}
-	if err := tx.outbox.Confirm(ctx); err != nil { // rule 2 of package bridge
+	if err := tx.messages.Confirm(ctx); err != nil { // rule 2 of package bridge
 		return err
 	}
 	switch {
@@ -70,7 +70,7 @@ func InTx(ctx context.Context, s *sender.Sender, pool *pgxpool.Pool, options pgx
 const rollbackLimit = 5 * time.Second
 
 // rollback does nothing after a commit.
-func (t *Transaction) rollback(ctx context.Context) {
+func (t *Tx) rollback(ctx context.Context) {
 	if t.tx != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackLimit)
 		defer cancel()
@@ -79,14 +79,14 @@ func (t *Transaction) rollback(ctx context.Context) {
 }
 
 // begin begins the transaction, if it has not begun.
-func (t *Transaction) begin(ctx context.Context) error {
-	if err := t.outbox.Err(); err != nil {
+func (t *Tx) begin(ctx context.Context) error {
+	if err := t.messages.Err(); err != nil {
 		return err
 	}
 	return t.started(ctx)
 }
 
-func (t *Transaction) started(ctx context.Context) (err error) {
+func (t *Tx) started(ctx context.Context) (err error) {
 	if t.tx == nil {
 		t.tx, err = t.conn.BeginTx(ctx, t.options)
 	}
@@ -94,14 +94,14 @@ func (t *Transaction) started(ctx context.Context) (err error) {
 }
 
 // Exec is Exec of pgx.Tx.
-func (t *Transaction) Exec(ctx context.Context, statement string, args ...any) (pgconn.CommandTag, error) {
-	if err := t.outbox.Err(); err != nil {
+func (t *Tx) Exec(ctx context.Context, statement string, args ...any) (pgconn.CommandTag, error) {
+	if err := t.messages.Err(); err != nil {
 		return pgconn.CommandTag{}, err
 	}
 	return t.exec(ctx, statement, args...)
 }
 
-func (t *Transaction) exec(ctx context.Context, statement string, args ...any) (tag pgconn.CommandTag, err error) {
+func (t *Tx) exec(ctx context.Context, statement string, args ...any) (tag pgconn.CommandTag, err error) {
 	if t.tx == nil && !batches(args) {
 		if err := t.started(ctx); err != nil {
 			return tag, err
@@ -134,15 +134,15 @@ func batches(args []any) bool {
 // SendBatch sends a batch, reads all its results and returns the first error. To see the results,
 // set callbacks (pgx.QueuedQuery). The batch must not begin a transaction itself
 // (pgx.Batch.BeginTx).
-func (t *Transaction) SendBatch(ctx context.Context, batch *pgx.Batch) error {
-	if err := t.outbox.Err(); err != nil {
+func (t *Tx) SendBatch(ctx context.Context, batch *pgx.Batch) error {
+	if err := t.messages.Err(); err != nil {
 		return err
 	}
 	return t.sendBatch(ctx, batch)
 }
 
 // sendBatch sends the BEGIN together with the first batch.
-func (t *Transaction) sendBatch(ctx context.Context, batch *pgx.Batch) error {
+func (t *Tx) sendBatch(ctx context.Context, batch *pgx.Batch) error {
 	if t.tx != nil {
 		return t.tx.SendBatch(ctx, batch).Close()
 	}
@@ -155,7 +155,7 @@ func (t *Transaction) sendBatch(ctx context.Context, batch *pgx.Batch) error {
 }
 
 // Query is Query of pgx.Tx.
-func (t *Transaction) Query(ctx context.Context, statement string, args ...any) (pgx.Rows, error) {
+func (t *Tx) Query(ctx context.Context, statement string, args ...any) (pgx.Rows, error) {
 	if err := t.begin(ctx); err != nil {
 		return nil, err
 	}
@@ -163,7 +163,7 @@ func (t *Transaction) Query(ctx context.Context, statement string, args ...any) 
 }
 
 // QueryRow is QueryRow of pgx.Tx.
-func (t *Transaction) QueryRow(ctx context.Context, statement string, args ...any) pgx.Row {
+func (t *Tx) QueryRow(ctx context.Context, statement string, args ...any) pgx.Row {
 	if err := t.begin(ctx); err != nil {
 		return failedRow{err}
 	}
@@ -175,7 +175,7 @@ type failedRow struct{ err error }
 func (r failedRow) Scan(...any) error { return r.err }
 
 // CopyFrom is CopyFrom of pgx.Tx.
-func (t *Transaction) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error) {
+func (t *Tx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error) {
 	if err := t.begin(ctx); err != nil {
 		return 0, err
 	}
@@ -184,39 +184,39 @@ func (t *Transaction) CopyFrom(ctx context.Context, table pgx.Identifier, column
 
 // Send is Send of sender.Tx: it copies the messages now; they are recorded and staged when fn has
 // returned. A rollback to a savepoint does not undo Send, but it undoes Stage.
-func (t *Transaction) Send(messages ...bridge.Message) ([]uuid.UUID, error) {
-	return t.outbox.Send(messages...)
+func (t *Tx) Send(messages ...bridge.Message) ([]uuid.UUID, error) {
+	return t.messages.Send(messages...)
 }
 
 // Stage is Stage of sender.Tx: the messages are recorded and published now, and InTx waits for the
 // confirm before it commits.
-func (t *Transaction) Stage(ctx context.Context, messages ...bridge.Message) ([]uuid.UUID, error) {
-	return t.outbox.Stage(ctx, messages...)
+func (t *Tx) Stage(ctx context.Context, messages ...bridge.Message) ([]uuid.UUID, error) {
+	return t.messages.Stage(ctx, messages...)
 }
 
-// Tx returns the transaction for other parts of the bridge that work in it, such as an
+// BridgeTx returns the transaction for other parts of the bridge that work in it, such as an
 // idempotency.Claim.
-func (t *Transaction) Tx() bridge.Tx { return within{unchecked{t}} }
+func (t *Tx) BridgeTx() bridge.Tx { return within{unchecked{t}} }
 
 // within executes statements until fn has returned.
 type within struct{ unchecked }
 
 func (w within) Exec(ctx context.Context, statement string, args ...any) (int64, error) {
-	if err := w.t.outbox.Err(); err != nil {
+	if err := w.t.messages.Err(); err != nil {
 		return 0, err
 	}
 	return w.unchecked.Exec(ctx, statement, args...)
 }
 
 func (w within) Query(ctx context.Context, statement string, args ...any) (bridge.Rows, error) {
-	if err := w.t.outbox.Err(); err != nil {
+	if err := w.t.messages.Err(); err != nil {
 		return nil, err
 	}
 	return w.unchecked.Query(ctx, statement, args...)
 }
 
-// unchecked executes statements of the outbox, also after fn has returned.
-type unchecked struct{ t *Transaction }
+// unchecked executes statements of TxMessages, also after fn has returned.
+type unchecked struct{ t *Tx }
 
 func (u unchecked) Exec(ctx context.Context, statement string, args ...any) (int64, error) {
 	tag, err := u.t.exec(ctx, statement, args...)

@@ -149,12 +149,12 @@ func (a *ledgerApplication) transact(ctx context.Context, bodies [][]byte, decid
 // inPgx has pgxsender.InTx begin and commit. InTx waits at once for the confirms of messages that
 // are staged last.
 func (a *ledgerApplication) inPgx(ctx context.Context, messages []bridge.Message, decide func() bool) (instant, error) {
-	err := pgxsender.InTx(ctx, a.sender, a.pool, pgx.TxOptions{}, func(tx *pgxsender.Transaction) error {
+	err := pgxsender.InTx(ctx, a.sender, a.pool, pgx.TxOptions{}, func(tx *pgxsender.Tx) error {
 		stage := func() error {
 			_, err := tx.Stage(ctx, messages...)
 			return err
 		}
-		work := func() error { return a.work(ctx, tx.Tx()) }
+		work := func() error { return a.work(ctx, tx.BridgeTx()) }
 		for _, do := range pick(a.early, []func() error{stage, work}, []func() error{work, stage}) {
 			if err := do(); err != nil {
 				return err

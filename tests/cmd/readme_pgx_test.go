@@ -23,7 +23,7 @@ import (
 
 // The shop, with pgx.
 func placeOrderByPgx(ctx context.Context, pool *pgxpool.Pool, s *sender.Sender, order string) error {
-	return pgxsender.InTx(ctx, s, pool, pgx.TxOptions{}, func(tx *pgxsender.Transaction) error {
+	return pgxsender.InTx(ctx, s, pool, pgx.TxOptions{}, func(tx *pgxsender.Tx) error {
 		if _, err := tx.Exec(ctx, `INSERT INTO orders VALUES ($1)`, order); err != nil {
 			return err // rolls back
 		}

@@ -187,7 +187,7 @@ func (v *victim) sendByPgx(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return pgxsender.InTx(ctx, v.sender, pool, pgx.TxOptions{}, func(tx *pgxsender.Transaction) error {
+	return pgxsender.InTx(ctx, v.sender, pool, pgx.TxOptions{}, func(tx *pgxsender.Tx) error {
 		if v.Early {
 			if _, err := tx.Stage(ctx, messages(v.Orders, v.Target)...); err != nil {
 				return err

@@ -141,11 +141,11 @@ func (u *Unacked) HandBack() { u.From.acks.handBack(u.tag) }
 		pkg:  "sender",
 		test: "TestTheCommitWaitsForTheEarlyConfirm",
 		says: "before the confirm",
-		edits: []edit{{"sender/outbox.go", `	for _, staged := range append(o.staged, last) {
+		edits: []edit{{"sender/txmessages.go", `	for _, staged := range append(t.staged, last) {
 `, `	if mutant("commit without the early confirm") {
-		o.staged = nil
+		t.staged = nil
 	}
-	for _, staged := range append(o.staged, last) {
+	for _, staged := range append(t.staged, last) {
 `}},
 	},
 	{
@@ -153,8 +153,8 @@ func (u *Unacked) HandBack() { u.From.acks.handBack(u.tag) }
 		pkg:  "sender",
 		test: "TestInTxRollsBackIfStageFailsEvenIfFnReturnsNil",
 		says: "committed",
-		edits: []edit{{"sender/outbox.go", `	if o.failed != nil {
-`, `	if o.failed != nil && !mutant("commit although an early staging has failed") {
+		edits: []edit{{"sender/txmessages.go", `	if t.failed != nil {
+`, `	if t.failed != nil && !mutant("commit although an early staging has failed") {
 `}},
 	},
 	{

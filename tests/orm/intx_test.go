@@ -27,25 +27,25 @@ type inTxFunc func(ctx context.Context, s *sender.Sender, fn func(tx transaction
 
 // A transaction is the argument of the function of such an InTx.
 type transaction struct {
-	outbox interface {
+	messages interface {
 		Send(...bridge.Message) ([]uuid.UUID, error)
 		Stage(context.Context, ...bridge.Message) ([]uuid.UUID, error)
 	}
 	tx    bridge.Tx
 	place func(order string) error
 	exec  func(statement string) error
-	inner func(fn func(tx transaction) error) error // in a savepoint; its outbox is the outer one
+	inner func(fn func(tx transaction) error) error // in a savepoint; its messages are the outer one's
 }
 
 func byGORM(db *gorm.DB) inTxFunc {
 	return func(ctx context.Context, s *sender.Sender, fn func(tx transaction) error) error {
-		return gormsender.InTx(ctx, s, db, nil, func(tx *gormsender.Transaction) error { return fn(inGORM(tx, tx.DB)) })
+		return gormsender.InTx(ctx, s, db, nil, func(tx *gormsender.Tx) error { return fn(inGORM(tx, tx.DB)) })
 	}
 }
 
-func inGORM(tx *gormsender.Transaction, db *gorm.DB) transaction {
+func inGORM(tx *gormsender.Tx, db *gorm.DB) transaction {
 	return transaction{
-		tx, tx.Tx(),
+		tx, tx.BridgeTx(),
 		func(body string) error { return db.Create(&order{Body: body}).Error },
 		func(statement string) error { return db.Exec(statement).Error },
 		func(fn func(tx transaction) error) error {
@@ -56,13 +56,13 @@ func inGORM(tx *gormsender.Transaction, db *gorm.DB) transaction {
 
 func byBun(db *bun.DB) inTxFunc {
 	return func(ctx context.Context, s *sender.Sender, fn func(tx transaction) error) error {
-		return bunsender.InTx(ctx, s, db, nil, func(tx *bunsender.Transaction) error { return fn(inBun(ctx, tx, tx)) })
+		return bunsender.InTx(ctx, s, db, nil, func(tx *bunsender.Tx) error { return fn(inBun(ctx, tx, tx)) })
 	}
 }
 
-func inBun(ctx context.Context, tx *bunsender.Transaction, db bun.IDB) transaction {
+func inBun(ctx context.Context, tx *bunsender.Tx, db bun.IDB) transaction {
 	return transaction{
-		tx, tx.Tx(),
+		tx, tx.BridgeTx(),
 		func(body string) error {
 			_, err := db.NewInsert().Model(&order{Body: body}).Exec(ctx)
 			return err
@@ -94,7 +94,7 @@ func (p usesInTx) send(ctx context.Context, s *sender.Sender, order string, end 
 		if err := tx.place(order); err != nil {
 			return err
 		}
-		if _, err := tx.outbox.Send(about(order)); err != nil {
+		if _, err := tx.messages.Send(about(order)); err != nil {
 			return err
 		}
 		return end
@@ -123,10 +123,10 @@ func TestInTxSendsCommittedMessagesOnly(t *testing.T) {
 			t.Helper()
 			err := inTx(ctx, s.Sender, func(tx transaction) error {
 				kept = tx
-				if _, err := tx.outbox.Send(about(what)); err != nil {
+				if _, err := tx.messages.Send(about(what)); err != nil {
 					return err
 				}
-				if _, err := tx.outbox.Stage(ctx, about(what)); err != nil {
+				if _, err := tx.messages.Stage(ctx, about(what)); err != nil {
 					return err
 				}
 				return errors.Join(tx.place(what), fn(tx))
@@ -137,11 +137,11 @@ func TestInTxSendsCommittedMessagesOnly(t *testing.T) {
 		}
 		fails("fn fails", errUndone, func(transaction) error { return errUndone })
 		fails("a message cannot be sent", bridge.ErrInvalidMessage, func(tx transaction) error {
-			_, _ = tx.outbox.Send(bridge.Message{})
+			_, _ = tx.messages.Send(bridge.Message{})
 			return nil
 		})
 		fails("the COMMIT is refused", nil, func(tx transaction) error { return tx.exec(`INSERT INTO items VALUES (-1)`) })
-		if _, err := kept.outbox.Send(about("late")); !errors.Is(err, sql.ErrTxDone) {
+		if _, err := kept.messages.Send(about("late")); !errors.Is(err, sql.ErrTxDone) {
 			t.Errorf("sent when fn has returned: %v", err)
 		}
 		if _, err := kept.tx.Exec(ctx, `SELECT 1`); !errors.Is(err, sql.ErrTxDone) {
@@ -158,7 +158,7 @@ func TestInTxSendsCommittedMessagesOnly(t *testing.T) {
 		// A transaction in it is a savepoint, whose rollback undoes a Stage.
 		if err := inTx(ctx, s.Sender, func(tx transaction) error {
 			if err := tx.inner(func(inner transaction) error {
-				_, err := tx.outbox.Stage(ctx, about("three pears"))
+				_, err := tx.messages.Stage(ctx, about("three pears"))
 				return errors.Join(err, inner.place("three pears"), errUndone)
 			}); !errors.Is(err, errUndone) {
 				return err
@@ -166,7 +166,7 @@ func TestInTxSendsCommittedMessagesOnly(t *testing.T) {
 			if err := tx.inner(func(inner transaction) error { return inner.place("two apples") }); err != nil {
 				return err
 			}
-			_, err := tx.outbox.Send(about("two apples"))
+			_, err := tx.messages.Send(about("two apples"))
 			return err
 		}); err != nil {
 			t.Fatal(err)
@@ -233,7 +233,7 @@ func TestOnlyInTxEndsATransactionOfGORM(t *testing.T) {
 	s := newShop(t)
 	db := openGORM(t, s.DatabaseURL, false)
 	for name, end := range map[string]func(*gorm.DB) *gorm.DB{"Commit": (*gorm.DB).Commit, "Rollback": (*gorm.DB).Rollback} {
-		err := gormsender.InTx(t.Context(), s.Sender, db, nil, func(tx *gormsender.Transaction) error {
+		err := gormsender.InTx(t.Context(), s.Sender, db, nil, func(tx *gormsender.Tx) error {
 			if err := tx.Create(&order{Body: name}).Error; err != nil {
 				return err
 			}
@@ -248,13 +248,13 @@ func TestOnlyInTxEndsATransactionOfGORM(t *testing.T) {
 	}
 	wantOrders(t, s)
 	if err := db.Transaction(func(tx *gorm.DB) error {
-		return gormsender.InTx(t.Context(), s.Sender, tx, nil, func(*gormsender.Transaction) error { return nil })
+		return gormsender.InTx(t.Context(), s.Sender, tx, nil, func(*gormsender.Tx) error { return nil })
 	}); err == nil || !strings.Contains(err.Error(), "SendTx") {
 		t.Errorf("in a transaction: %v", err)
 	}
 	limited := db.Session(&gorm.Session{})
 	limited.DefaultTransactionTimeout = time.Hour
-	if err := gormsender.InTx(t.Context(), s.Sender, limited, nil, func(tx *gormsender.Transaction) error {
+	if err := gormsender.InTx(t.Context(), s.Sender, limited, nil, func(tx *gormsender.Tx) error {
 		if _, ends := tx.Statement.Context.Deadline(); !ends {
 			t.Error("DefaultTransactionTimeout is ignored")
 		}

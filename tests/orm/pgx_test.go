@@ -46,7 +46,7 @@ func newPgxInTx(t *testing.T, url string) program {
 }
 
 func (p usesPgxInTx) send(ctx context.Context, s *sender.Sender, order string, end error) error {
-	return pgxsender.InTx(ctx, s, p.pool, pgx.TxOptions{}, func(tx *pgxsender.Transaction) error {
+	return pgxsender.InTx(ctx, s, p.pool, pgx.TxOptions{}, func(tx *pgxsender.Tx) error {
 		if _, err := tx.Exec(ctx, placeOrder, order); err != nil {
 			return err
 		}

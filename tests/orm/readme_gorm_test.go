@@ -24,7 +24,7 @@ type email struct{ Body string }
 
 // The shop, with GORM.
 func placeOrderByGORM(ctx context.Context, db *gorm.DB, s *sender.Sender, body string) error {
-	return gormsender.InTx(ctx, s, db, nil, func(tx *gormsender.Transaction) error {
+	return gormsender.InTx(ctx, s, db, nil, func(tx *gormsender.Tx) error {
 		if err := tx.Create(&order{Body: body}).Error; err != nil {
 			return err // rolls back
 		}

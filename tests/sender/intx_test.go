@@ -46,7 +46,7 @@ func TestOnlyATransactionCanSendAndFnCannotEndIt(t *testing.T) {
 			t.Errorf("%v can send: %t", kind, got)
 		}
 	}
-	for _, kind := range []reflect.Type{reflect.TypeFor[sender.Tx](), reflect.TypeFor[pgxsender.Transaction]()} {
+	for _, kind := range []reflect.Type{reflect.TypeFor[sender.Tx](), reflect.TypeFor[pgxsender.Tx]()} {
 		for _, method := range []string{"Commit", "Rollback", "Conn"} {
 			if _, ok := reflect.PointerTo(kind).MethodByName(method); ok {
 				t.Errorf("a %v has the method %s", kind, method)
@@ -68,7 +68,7 @@ func TestInTxCommitsTheWorkAndTheMessages(t *testing.T) {
 			own := stage.To("target", "own ID")
 			own.ID = uuid.New()
 			for _, msgs := range [][]bridge.Message{messages("target", 2), nil, {own}} {
-				more, err := tx.outbox.Send(msgs...)
+				more, err := tx.messages.Send(msgs...)
 				if err != nil {
 					return err
 				}
@@ -80,7 +80,7 @@ func TestInTxCommitsTheWorkAndTheMessages(t *testing.T) {
 			if n := s.Depth("staging"); n != 0 {
 				t.Errorf("%d messages were staged before fn had ended", n)
 			}
-			early, err := tx.outbox.Stage(t.Context(), messages("target", 1)...)
+			early, err := tx.messages.Stage(t.Context(), messages("target", 1)...)
 			if err != nil {
 				return err
 			}
@@ -110,7 +110,7 @@ func TestInTxRollsBack(t *testing.T) {
 				}
 			}()
 			return d.inTx(t.Context(), func(tx transaction) error {
-				if _, err := tx.outbox.Send(messages("target", 2)...); err != nil {
+				if _, err := tx.messages.Send(messages("target", 2)...); err != nil {
 					return err
 				}
 				if err := order(t.Context(), tx, 1); err != nil {
@@ -126,7 +126,7 @@ func TestInTxRollsBack(t *testing.T) {
 			"when fn fails":  {func(transaction) error { return wrong }, wrong},
 			"when fn panics": {func(transaction) error { panic(wrong) }, wrong},
 			"when Send fails, even if fn returns nil": {func(tx transaction) error {
-				if ids, err := tx.outbox.Send(invalid); !errors.Is(err, bridge.ErrInvalidMessage) || len(ids) != 0 {
+				if ids, err := tx.messages.Send(invalid); !errors.Is(err, bridge.ErrInvalidMessage) || len(ids) != 0 {
 					t.Errorf("Send: IDs %v, error %v", ids, err)
 				}
 				return nil
@@ -172,13 +172,13 @@ func TestInTxRollsBackIfStageFailsEvenIfFnReturnsNil(t *testing.T) {
 		known.ID = s.Commit(known)[0]
 		for want, m := range map[error]bridge.Message{bridge.ErrInvalidMessage: stage.To("", "no target"), bridge.ErrDuplicateID: known} {
 			err := d.inTx(t.Context(), func(tx transaction) error {
-				if _, err := tx.outbox.Stage(t.Context(), messages("target", 2)...); err != nil {
+				if _, err := tx.messages.Stage(t.Context(), messages("target", 2)...); err != nil {
 					return err
 				}
 				if err := order(t.Context(), tx, 1); err != nil {
 					return err
 				}
-				if ids, err := tx.outbox.Stage(t.Context(), m); !errors.Is(err, want) || len(ids) != 0 {
+				if ids, err := tx.messages.Stage(t.Context(), m); !errors.Is(err, want) || len(ids) != 0 {
 					t.Errorf("Stage: IDs %v, error %v", ids, err)
 				}
 				return nil
@@ -224,8 +224,8 @@ func TestATransactionIsOverWhenFnHasReturned(t *testing.T) {
 		var kept transaction
 		try := func() map[string]error {
 			results := kept.try(ctx)
-			_, results["Send"] = kept.outbox.Send(messages("target", 1)...)
-			_, results["Stage"] = kept.outbox.Stage(ctx, messages("target", 1)...)
+			_, results["Send"] = kept.messages.Send(messages("target", 1)...)
+			_, results["Stage"] = kept.messages.Stage(ctx, messages("target", 1)...)
 			return results
 		}
 		expect := func(when string, results map[string]error) {
@@ -259,7 +259,7 @@ func TestATransactionIsOverWhenFnHasReturned(t *testing.T) {
 					t.Errorf("%s in fn: %v", method, err)
 				}
 			}
-			ids, err = tx.outbox.Send(messages("target", 1)...)
+			ids, err = tx.messages.Send(messages("target", 1)...)
 			return err
 		}); err != nil {
 			t.Fatal(err)
@@ -363,7 +363,7 @@ func TestALostAnswerToTheCOMMITIsUnknown(t *testing.T) {
 							return err
 						}
 						var err error
-						ids, err = tx.outbox.Send(messages("target", 1)...)
+						ids, err = tx.messages.Send(messages("target", 1)...)
 						return err
 					})
 				}()
@@ -427,7 +427,7 @@ func TestARefusedCOMMITIsARollback(t *testing.T) {
 					if err := work(tx); err != nil {
 						return err
 					}
-					_, err := tx.outbox.Send(messages("target", 1)...)
+					_, err := tx.messages.Send(messages("target", 1)...)
 					return err
 				})
 				contains(t, err, "commit transaction: rolled back")

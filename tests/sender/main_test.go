@@ -152,7 +152,7 @@ type inTxAPI struct {
 // transaction is the transaction that InTx gives to fn.
 type transaction struct {
 	bridge.Tx
-	outbox interface {
+	messages interface {
 		Send(...bridge.Message) ([]uuid.UUID, error)
 		Stage(context.Context, ...bridge.Message) ([]uuid.UUID, error)
 	}
@@ -197,15 +197,15 @@ func trySQL(ctx context.Context, db *sql.DB, tx *sender.Tx) map[string]error {
 func byPgx(s *stage.Stage, pool *pgxpool.Pool) inTxAPI {
 	return inTxAPI{
 		inTx: func(ctx context.Context, fn func(transaction) error) error {
-			return pgxsender.InTx(ctx, s.Sender, pool, pgx.TxOptions{}, func(tx *pgxsender.Transaction) error {
-				return fn(transaction{tx.Tx(), tx, func(ctx context.Context) map[string]error { return tryPgx(ctx, tx) }})
+			return pgxsender.InTx(ctx, s.Sender, pool, pgx.TxOptions{}, func(tx *pgxsender.Tx) error {
+				return fn(transaction{tx.BridgeTx(), tx, func(ctx context.Context) map[string]error { return tryPgx(ctx, tx) }})
 			})
 		},
 		busy: func() int { return int(pool.Stat().AcquiredConns()) },
 	}
 }
 
-func tryPgx(ctx context.Context, tx *pgxsender.Transaction) map[string]error {
+func tryPgx(ctx context.Context, tx *pgxsender.Tx) map[string]error {
 	const query = "SELECT 1"
 	results := make(map[string]error)
 	_, results["Exec"] = tx.Exec(ctx, query)
@@ -219,12 +219,12 @@ func tryPgx(ctx context.Context, tx *pgxsender.Transaction) map[string]error {
 	results["Query"] = err
 	results["QueryRow"] = tx.QueryRow(ctx, query).Scan(new(int))
 	_, results["CopyFrom"] = tx.CopyFrom(ctx, pgx.Identifier{"orders"}, []string{"id"}, pgx.CopyFromRows(nil))
-	_, results["Tx().Exec"] = tx.Tx().Exec(ctx, query)
-	found, err := tx.Tx().Query(ctx, query)
+	_, results["BridgeTx().Exec"] = tx.BridgeTx().Exec(ctx, query)
+	found, err := tx.BridgeTx().Query(ctx, query)
 	if err == nil {
 		found.Close()
 	}
-	results["Tx().Query"] = err
+	results["BridgeTx().Query"] = err
 	return results
 }
 

@@ -61,7 +61,7 @@ func pgxShop(t *testing.T) (*stage.Stage, *pgxpool.Pool) {
 	return s, pool
 }
 
-func inPgx(t *testing.T, s *stage.Stage, pool *pgxpool.Pool, fn func(tx *pgxsender.Transaction) error) error {
+func inPgx(t *testing.T, s *stage.Stage, pool *pgxpool.Pool, fn func(tx *pgxsender.Tx) error) error {
 	return pgxsender.InTx(t.Context(), s.Sender, pool, pgx.TxOptions{}, fn)
 }
 
@@ -126,7 +126,7 @@ func TestInTxOfPgxHasTheStatementsOfPgx(t *testing.T) {
 	t.Parallel()
 	s, pool := pgxShop(t)
 	ctx := t.Context()
-	err := inPgx(t, s, pool, func(tx *pgxsender.Transaction) error {
+	err := inPgx(t, s, pool, func(tx *pgxsender.Tx) error {
 		tag, err := tx.Exec(ctx, insertOrder, 1)
 		if err != nil || tag.RowsAffected() != 1 {
 			t.Errorf("Exec: %v, %v", tag, err)
@@ -140,8 +140,8 @@ func TestInTxOfPgxHasTheStatementsOfPgx(t *testing.T) {
 		if n, err := tx.CopyFrom(ctx, pgx.Identifier{"orders"}, []string{"id"}, pgx.CopyFromRows([][]any{{4}, {5}})); n != 2 || err != nil {
 			t.Errorf("CopyFrom: %d, %v", n, err)
 		}
-		if changed, err := tx.Tx().Exec(ctx, insertOrder, 6); changed != 1 || err != nil {
-			t.Errorf("Tx().Exec: %d, %v", changed, err)
+		if changed, err := tx.BridgeTx().Exec(ctx, insertOrder, 6); changed != 1 || err != nil {
+			t.Errorf("BridgeTx().Exec: %d, %v", changed, err)
 		}
 		var n int
 		if err := tx.QueryRow(ctx, "SELECT count(*) FROM orders").Scan(&n); err != nil || n != 6 {
@@ -176,7 +176,7 @@ func TestInTxOfPgxRollsBackWhenAStatementHasFailed(t *testing.T) {
 	} {
 		for _, first := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s, the first %t", name, first), func(t *testing.T) {
-				err := inPgx(t, s, pool, func(tx *pgxsender.Transaction) error {
+				err := inPgx(t, s, pool, func(tx *pgxsender.Tx) error {
 					if !first {
 						_, err := tx.Stage(ctx, messages("target", 2)...)
 						_, insertError := tx.Exec(ctx, insertOrder, 1)
@@ -252,26 +252,26 @@ func TestATransactionOfPgxNeedsFewRoundTrips(t *testing.T) {
 	byHand := func(send func(tx pgx.Tx) error) func() error {
 		return func() error { return pgx.BeginFunc(ctx, pool, send) }
 	}
-	inTx := func(fn func(tx *pgxsender.Transaction) error) func() error {
+	inTx := func(fn func(tx *pgxsender.Tx) error) func() error {
 		return func() error { return inPgx(t, s, pool, fn) }
 	}
 	for name, test := range map[string]struct {
 		want int64
 		do   func() error
 	}{
-		"InTx with nothing":                {0, inTx(func(*pgxsender.Transaction) error { return nil })},
-		"InTx with a message":              {2, inTx(func(tx *pgxsender.Transaction) error { _, err := tx.Send(messages("target", 1)...); return err })},
-		"InTx with a message staged early": {2, inTx(func(tx *pgxsender.Transaction) error { _, err := tx.Stage(ctx, messages("target", 1)...); return err })},
-		"InTx with Exec and a message": {3, inTx(func(tx *pgxsender.Transaction) error {
+		"InTx with nothing":                {0, inTx(func(*pgxsender.Tx) error { return nil })},
+		"InTx with a message":              {2, inTx(func(tx *pgxsender.Tx) error { _, err := tx.Send(messages("target", 1)...); return err })},
+		"InTx with a message staged early": {2, inTx(func(tx *pgxsender.Tx) error { _, err := tx.Stage(ctx, messages("target", 1)...); return err })},
+		"InTx with Exec and a message": {3, inTx(func(tx *pgxsender.Tx) error {
 			_, err := tx.Exec(ctx, statement, 1)
 			_, sendError := tx.Send(messages("target", 1)...)
 			return errors.Join(err, sendError)
 		})},
-		"InTx with SendBatch and a message": {3, inTx(func(tx *pgxsender.Transaction) error {
+		"InTx with SendBatch and a message": {3, inTx(func(tx *pgxsender.Tx) error {
 			_, err := tx.Send(messages("target", 1)...)
 			return errors.Join(err, tx.SendBatch(ctx, batch()))
 		})},
-		"InTx with QueryRow": {3, inTx(func(tx *pgxsender.Transaction) error {
+		"InTx with QueryRow": {3, inTx(func(tx *pgxsender.Tx) error {
 			var n int
 			return tx.QueryRow(ctx, "SELECT count(*) FROM orders").Scan(&n)
 		})},

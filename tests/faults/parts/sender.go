@@ -287,8 +287,8 @@ func (s *shop) pgxInTx(ctx context.Context, t Transaction) error {
 	if t.Conflict == Serialization {
 		options.IsoLevel = pgx.Serializable
 	}
-	return pgxsender.InTx(ctx, s.sender, s.pool, options, func(tx *pgxsender.Transaction) error {
-		return s.within(ctx, tx.Tx(), t, func(m bridge.Message) error {
+	return pgxsender.InTx(ctx, s.sender, s.pool, options, func(tx *pgxsender.Tx) error {
+		return s.within(ctx, tx.BridgeTx(), t, func(m bridge.Message) error {
 			if t.Style == WithPgxStage {
 				_, err := tx.Stage(ctx, m)
 				return err

@@ -14,9 +14,9 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// An Outbox collects the messages of one transaction, in memory. It is for code that begins and
+// TxMessages collects the messages of one transaction, in memory. It is for code that begins and
 // ends transactions of another kind, such as package pgxsender.
-type Outbox struct {
+type TxMessages struct {
 	ctx    context.Context // the parent of the messages' spans
 	sender *Sender
 	tx     bridge.Tx
@@ -29,10 +29,10 @@ type Outbox struct {
 	failed  error // error of the first Send or Stage that failed
 }
 
-// Outbox returns an empty Outbox for a transaction that has begun. Options.Tracer gets ctx with the
-// messages of Send.
-func (s *Sender) Outbox(ctx context.Context, tx bridge.Tx) *Outbox {
-	return &Outbox{ctx: ctx, sender: s, tx: tx}
+// TxMessages returns an empty TxMessages for a transaction that has begun. Options.Tracer gets ctx
+// with the messages of Send.
+func (s *Sender) TxMessages(ctx context.Context, tx bridge.Tx) *TxMessages {
+	return &TxMessages{ctx: ctx, sender: s, tx: tx}
 }
 
 // errOver: the function that was given to InTx has returned.
@@ -43,51 +43,51 @@ var errOver = fmt.Errorf("the function given to InTx has returned: %w", sql.ErrT
 var errCutShort = errors.New("send: the transaction must roll back: a call of Send or Stage ended by a panic or runtime.Goexit")
 
 // Send is Tx.Send.
-func (o *Outbox) Send(msgs ...bridge.Message) ([]uuid.UUID, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.over {
+func (t *TxMessages) Send(msgs ...bridge.Message) ([]uuid.UUID, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.over {
 		return nil, fmt.Errorf("send: nothing sent: %w", errOver)
 	}
 	err := errCutShort
-	defer func() { o.fail(err) }()
-	messages, err := o.sender.encode(o.ctx, msgs)
+	defer func() { t.fail(err) }()
+	messages, err := t.sender.encode(t.ctx, msgs)
 	if err != nil {
 		return nil, err
 	}
-	o.unsent = append(o.unsent, messages...)
+	t.unsent = append(t.unsent, messages...)
 	return idsOf(messages), nil
 }
 
 // fail stores the first error. The caller holds mu.
-func (o *Outbox) fail(err error) {
-	if o.failed == nil {
-		o.failed = err
+func (t *TxMessages) fail(err error) {
+	if t.failed == nil {
+		t.failed = err
 	}
 }
 
 // Stage is Tx.Stage.
-func (o *Outbox) Stage(ctx context.Context, msgs ...bridge.Message) ([]uuid.UUID, error) {
-	o.mu.Lock()
-	if o.over {
-		o.mu.Unlock()
+func (t *TxMessages) Stage(ctx context.Context, msgs ...bridge.Message) ([]uuid.UUID, error) {
+	t.mu.Lock()
+	if t.over {
+		t.mu.Unlock()
 		return nil, fmt.Errorf("stage: nothing sent: %w", errOver)
 	}
-	o.staging.Add(1)
-	first := o.before(msgs)
-	o.mu.Unlock()
-	defer o.staging.Done()
+	t.staging.Add(1)
+	first := t.before(msgs)
+	t.mu.Unlock()
+	defer t.staging.Done()
 	var staged *Staged
 	err := errCutShort
 	defer func() {
-		o.mu.Lock()
-		defer o.mu.Unlock()
+		t.mu.Lock()
+		defer t.mu.Unlock()
 		if err == nil {
-			o.staged = append(o.staged, staged)
+			t.staged = append(t.staged, staged)
 		}
-		o.fail(err)
+		t.fail(err)
 	}()
-	if staged, err = o.sender.stage(ctx, o.tx, first, msgs); err != nil {
+	if staged, err = t.sender.stage(ctx, t.tx, first, msgs); err != nil {
 		return nil, err
 	}
 	return staged.IDs()[len(first):], nil
@@ -95,14 +95,14 @@ func (o *Outbox) Stage(ctx context.Context, msgs ...bridge.Message) ([]uuid.UUID
 
 // before removes and returns earlier messages of Send that have an order key of these messages:
 // they must be staged first. The caller holds mu.
-func (o *Outbox) before(msgs []bridge.Message) (first []encoded) {
+func (t *TxMessages) before(msgs []bridge.Message) (first []encoded) {
 	keys := make(map[string]bool)
 	for _, m := range msgs {
 		if m.OrderKey != "" {
 			keys[m.OrderKey] = true
 		}
 	}
-	o.unsent = slices.DeleteFunc(o.unsent, func(m encoded) bool {
+	t.unsent = slices.DeleteFunc(t.unsent, func(m encoded) bool {
 		if !keys[m.orderKey] {
 			return false
 		}
@@ -114,40 +114,40 @@ func (o *Outbox) before(msgs []bridge.Message) (first []encoded) {
 
 // End ends the collection: Send and Stage then return an error that wraps sql.ErrTxDone. End
 // returns when no Stage is running any more.
-func (o *Outbox) End() {
-	o.stop()
-	o.staging.Wait()
+func (t *TxMessages) End() {
+	t.stop()
+	t.staging.Wait()
 }
 
-func (o *Outbox) stop() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.over = true
+func (t *TxMessages) stop() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.over = true
 }
 
 // Err returns an error that wraps sql.ErrTxDone after End, and nil before.
-func (o *Outbox) Err() error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.over {
+func (t *TxMessages) Err() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.over {
 		return errOver
 	}
 	return nil
 }
 
-// Confirm ends the outbox, records and stages the messages of Send, and waits until every message
+// Confirm ends the collection, records and stages the messages of Send, and waits until every message
 // is confirmed or carried. The transaction may commit only if the error is nil (rule 2 of package
 // bridge). The errors are as from SendTx.
-func (o *Outbox) Confirm(ctx context.Context) error {
-	o.End()
-	if o.failed != nil {
-		return o.failed
+func (t *TxMessages) Confirm(ctx context.Context) error {
+	t.End()
+	if t.failed != nil {
+		return t.failed
 	}
-	last, err := o.sender.stage(ctx, o.tx, o.unsent, nil)
+	last, err := t.sender.stage(ctx, t.tx, t.unsent, nil)
 	if err != nil {
 		return err
 	}
-	for _, staged := range append(o.staged, last) {
+	for _, staged := range append(t.staged, last) {
 		if err := staged.Wait(ctx); err != nil {
 			return err
 		}

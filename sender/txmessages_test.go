@@ -39,21 +39,21 @@ func TestAStageThatDoesNotReturnLosesNothing(t *testing.T) {
 			b := new(slowBroker)
 			s, _ := newSender(t, Options{OrderedShards: 1}, b, b)
 			s.ledger = &endingLedger{trip: trip}
-			o := s.Outbox(t.Context(), nil)
-			if _, err := o.Stage(t.Context(), small); err != nil {
+			m := s.TxMessages(t.Context(), nil)
+			if _, err := m.Stage(t.Context(), small); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := o.Send(withKey); err != nil {
+			if _, err := m.Send(withKey); err != nil {
 				t.Fatal(err)
 			}
 			var staging sync.WaitGroup
 			staging.Go(func() {
 				defer func() { _ = recover() }()
-				ids, err := o.Stage(t.Context(), withKey)
+				ids, err := m.Stage(t.Context(), withKey)
 				t.Errorf("%s: Stage has returned %v, %v", name, ids, err)
 			})
 			staging.Wait()
-			if err := o.Confirm(t.Context()); err == nil || bridge.Retryable(err) {
+			if err := m.Confirm(t.Context()); err == nil || bridge.Retryable(err) {
 				t.Errorf("%s: the transaction may commit without the messages sent before: %v", name, err)
 			}
 		})
@@ -65,17 +65,17 @@ func TestSendCopiesItsMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := new(slowBroker)
 		s, _ := newSender(t, Options{GroupMessages: 1}, b, nil)
-		o := s.Outbox(t.Context(), nil)
+		m := s.TxMessages(t.Context(), nil)
 		inner := amqp.Table{}
 		reused := bridge.Message{RoutingKey: "target", Publishing: amqp.Publishing{Headers: amqp.Table{"inner": inner}, Body: []byte("?")}}
 		for _, content := range []string{"1", "2"} {
 			copy(reused.Publishing.Body, content)
 			inner["content"] = content
-			if _, err := o.Send(reused); err != nil {
+			if _, err := m.Send(reused); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := o.Confirm(t.Context()); err != nil {
+		if err := m.Confirm(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		var sent []string
