@@ -57,7 +57,7 @@ func TestAPurgeForgetsOldKeysOnly(t *testing.T) {
 	r.claimed(uuidFrom(20*day, old), 5*day)                              // has waited long in a queue
 	r.claimed(uuidFrom(5*day, old), 20*day)                              // its sender's clock was ahead
 	r.Exec(`INSERT INTO bridge_inbox (consumer, key, claimed_at) VALUES ('billing', 'b', 0)`)
-	n, err := r.guard.Purge(t.Context(), r.DB)
+	n, err := r.dedup.Purge(t.Context(), r.DB)
 	if err != nil || n != old+young/2 {
 		t.Errorf("forgot %d, %v; want %d", n, err, old+young/2)
 	}
@@ -65,10 +65,10 @@ func TestAPurgeForgetsOldKeysOnly(t *testing.T) {
 		t.Errorf("%d are left, want %d", left, young+young/2+4)
 	}
 	r.wantStats(idempotency.Stats{Purged: uint64(n), PurgePasses: 1})
-	if n, err := r.guard.Purge(t.Context(), r.DB); n != 0 || err != nil {
+	if n, err := r.dedup.Purge(t.Context(), r.DB); n != 0 || err != nil {
 		t.Errorf("another pass forgot %d, %v", n, err)
 	}
-	forEver := r.newGuard("billing", idempotency.Options{Retention: -1})
+	forEver := r.newDedup("billing", idempotency.Options{Retention: -1})
 	if n, err := forEver.Purge(t.Context(), r.DB); n != 0 || err != nil {
 		t.Errorf("of keys for ever %d were forgotten, %v", n, err)
 	}
@@ -87,13 +87,13 @@ func TestHandlingPurges(t *testing.T) {
 				r.claimed(uuidFrom(20*day, n), 20*day)
 			}
 			for n := range uint32(messages) {
-				receivertest.Must(t, r.guard.Handle(t.Context(), r.DB, r.Delivery(uuidFrom(0, n)), func(context.Context, *sql.Tx) error { return nil }))
+				receivertest.Must(t, r.dedup.Handle(t.Context(), r.DB, r.Delivery(uuidFrom(0, n)), func(context.Context, *sql.Tx) error { return nil }))
 			}
 			want, left := uint64(messages), messages
 			if failure != nil {
 				want, left = 0, 2*messages
 			}
-			if stats := r.guard.Stats(); stats.Handled != messages || stats.Purged != want || r.Keys() != left {
+			if stats := r.dedup.Stats(); stats.Handled != messages || stats.Purged != want || r.Keys() != left {
 				t.Errorf("%d are left, stats are %+v", r.Keys(), stats)
 			}
 		})

@@ -56,21 +56,21 @@ var errTogetherTooLong = errors.New("an attempt at the whole batch took longer t
 // unacked. All deliveries must come from one channel. ds must not be changed meanwhile. Its length
 // bounds the memory: HandleBatch keeps a key for each delivery, and if the batch is split, a
 // goroutine.
-func (g *Guard) HandleBatch(ctx context.Context, db *sql.DB, ds []amqp.Delivery, fn func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error) error {
+func (dedup *Deduplicator) HandleBatch(ctx context.Context, db *sql.DB, ds []amqp.Delivery, fn func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error) error {
 	if db == nil || fn == nil {
 		panic("idempotency: HandleBatch needs a database and a function")
 	}
-	return handleBatch(ctx, g.keys, db, engine.BeginOn(db), ds, func(ctx context.Context, tx *engine.SQLTransaction, fresh []amqp.Delivery) error {
+	return handleBatch(ctx, dedup.keys, db, engine.BeginOn(db), ds, func(ctx context.Context, tx *engine.SQLTransaction, fresh []amqp.Delivery) error {
 		return fn(ctx, tx.SQL, fresh)
 	})
 }
 
-// HandleBatchIn is Guard.HandleBatch in a transaction of any library; begin is as in HandleIn.
-func HandleBatchIn[T Transaction](ctx context.Context, g *Guard, begin func(ctx context.Context) (T, error), ds []amqp.Delivery, fn func(ctx context.Context, tx T, fresh []amqp.Delivery) error) error {
+// HandleBatchIn is Deduplicator.HandleBatch in a transaction of any library; begin is as in HandleIn.
+func HandleBatchIn[T Transaction](ctx context.Context, dedup *Deduplicator, begin func(ctx context.Context) (T, error), ds []amqp.Delivery, fn func(ctx context.Context, tx T, fresh []amqp.Delivery) error) error {
 	if begin == nil || fn == nil {
 		panic("idempotency: HandleBatchIn needs a transaction and a function")
 	}
-	return handleBatch(ctx, g.keys, g.keys.Inbox.DB(), begin, ds, fn)
+	return handleBatch(ctx, dedup.keys, dedup.keys.Inbox.DB(), begin, ds, fn)
 }
 
 func handleBatch[T engine.Transaction](ctx context.Context, g *engine.Keys, db *sql.DB, begin func(ctx context.Context) (T, error), ds []amqp.Delivery, fn func(ctx context.Context, tx T, fresh []amqp.Delivery) error) error {

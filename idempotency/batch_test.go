@@ -50,7 +50,7 @@ func TestABatchHandlesEachNewMessageOnceInOneTransaction(t *testing.T) {
 	r := newReceiver(t, idempotency.Options{})
 	r.handle(receivertest.PlaceOrder("m1"))
 	var calls [][]string
-	receivertest.Must(t, r.guard.HandleBatch(t.Context(), r.DB, r.deliveries("m3", "m2", "m1", "m2", "m4"), func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
+	receivertest.Must(t, r.dedup.HandleBatch(t.Context(), r.DB, r.deliveries("m3", "m2", "m1", "m2", "m4"), func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
 		calls = append(calls, idsOf(fresh))
 		return placeOrders(ctx, tx, fresh)
 	}))
@@ -61,11 +61,11 @@ func TestABatchHandlesEachNewMessageOnceInOneTransaction(t *testing.T) {
 	r.WantSaid("ack 1", "ack 2", "ack 3", "ack 4", "ack 5", "ack 6")
 	r.wantStats(idempotency.Stats{Handled: 4, Duplicates: 2})
 
-	receivertest.Must(t, r.guard.HandleBatch(t.Context(), r.DB, r.deliveries("m2", "m4"), func(context.Context, *sql.Tx, []amqp.Delivery) error {
+	receivertest.Must(t, r.dedup.HandleBatch(t.Context(), r.DB, r.deliveries("m2", "m4"), func(context.Context, *sql.Tx, []amqp.Delivery) error {
 		t.Error("the handler ran for duplicates")
 		return nil
 	}))
-	receivertest.Must(t, r.guard.HandleBatch(t.Context(), r.DB, nil, placeOrders))
+	receivertest.Must(t, r.dedup.HandleBatch(t.Context(), r.DB, nil, placeOrders))
 	r.wantStats(idempotency.Stats{Handled: 4, Duplicates: 4})
 }
 
@@ -84,7 +84,7 @@ func TestABatchThatFailsIsTakenApartAndThePoisonAloneIsDeadLettered(t *testing.T
 				var mu sync.Mutex
 				running, alone := 0, make(map[string]int)
 				begun := time.Now()
-				receivertest.Must(t, r.guard.HandleBatch(t.Context(), r.DB, r.deliveries("m1", "poison", "m2", "m1", "m3"), func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
+				receivertest.Must(t, r.dedup.HandleBatch(t.Context(), r.DB, r.deliveries("m1", "poison", "m2", "m1", "m3"), func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
 					mu.Lock()
 					defer mu.Unlock()
 					if running++; running > 1 {
@@ -142,7 +142,7 @@ func TestABatchWhoseDatabaseFailsIsTriedAgainAsAWhole(t *testing.T) {
 				r := newReceiver(t, idempotency.Options{Attempts: 1, DeadLetterExchange: true})
 				c.fail(r)
 				calls := 0
-				receivertest.Must(t, r.guard.HandleBatch(t.Context(), r.DB, r.deliveries("m1", "m2", "m3"), func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
+				receivertest.Must(t, r.dedup.HandleBatch(t.Context(), r.DB, r.deliveries("m1", "m2", "m3"), func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
 					calls++
 					return placeOrders(ctx, tx, fresh)
 				}))
@@ -177,7 +177,7 @@ func TestABatchWhoseConnectionDiesIsHandledOnceAllTheSame(t *testing.T) {
 					}
 				}
 				dies := receivertest.FailingTimes(c.dies)
-				receivertest.Must(t, r.guard.HandleBatch(t.Context(), r.DB, r.deliveries("m1", "m2", "m3"), func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
+				receivertest.Must(t, r.dedup.HandleBatch(t.Context(), r.DB, r.deliveries("m1", "m2", "m3"), func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
 					if dies() != nil {
 						r.Faults.KillAll()
 					}
@@ -192,7 +192,7 @@ func TestABatchWhoseConnectionDiesIsHandledOnceAllTheSame(t *testing.T) {
 
 func TestAStrangeMessageInABatchIsDeadLetteredAlone(t *testing.T) {
 	r := newReceiver(t, idempotency.Options{DeadLetterExchange: true})
-	receivertest.Must(t, r.guard.HandleBatch(t.Context(), r.DB, r.deliveries("m1", "", "m2", "a\x00b", "01890000-0000-7000-8000-000000000001"), placeOrders))
+	receivertest.Must(t, r.dedup.HandleBatch(t.Context(), r.DB, r.deliveries("m1", "", "m2", "a\x00b", "01890000-0000-7000-8000-000000000001"), placeOrders))
 	r.WantRows(2, 2)
 	r.wantStats(idempotency.Stats{Handled: 2, DeadLettered: 3})
 }
@@ -206,7 +206,7 @@ func TestAStopLeavesTheMessagesOfABatchUnacked(t *testing.T) {
 				if before {
 					stop()
 				}
-				err := r.guard.HandleBatch(ctx, r.DB, r.deliveries("m1", "m2"), func(ctx context.Context, tx *sql.Tx, _ []amqp.Delivery) error {
+				err := r.dedup.HandleBatch(ctx, r.DB, r.deliveries("m1", "m2"), func(ctx context.Context, tx *sql.Tx, _ []amqp.Delivery) error {
 					stop()
 					<-ctx.Done()
 					return ctx.Err()
@@ -230,7 +230,7 @@ func TestABatchThatOutlastsHoldIsHandedBack(t *testing.T) {
 			return receivertest.ErrNetwork
 		}
 		begun := time.Now()
-		err := r.guard.HandleBatch(t.Context(), r.DB, r.deliveries("m1", "m2"), placeOrders)
+		err := r.dedup.HandleBatch(t.Context(), r.DB, r.deliveries("m1", "m2"), placeOrders)
 		if held := time.Since(begun); held != time.Hour {
 			t.Errorf("held for %v, must be an hour", held)
 		}
@@ -247,7 +247,7 @@ func TestAMessageOfABatchIsHeldNoLongerThanHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReceiver(t, idempotency.Options{Attempts: 1000, MinDelay: time.Minute, MaxDelay: time.Minute, Hold: time.Hour, DeadLetterExchange: true})
 		begun := time.Now()
-		err := r.guard.HandleBatch(t.Context(), r.DB, r.deliveries("m1", "poison", "m2"), placeOrders)
+		err := r.dedup.HandleBatch(t.Context(), r.DB, r.deliveries("m1", "poison", "m2"), placeOrders)
 		if held := time.Since(begun); held != time.Hour {
 			t.Errorf("held for %v, must be an hour", held)
 		}
@@ -263,7 +263,7 @@ func TestABatchWhoseHandlerEndsItsGoroutineIsHandedBack(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = r.guard.HandleBatch(t.Context(), r.DB, r.deliveries("m1", "m2"), func(context.Context, *sql.Tx, []amqp.Delivery) error {
+		_ = r.dedup.HandleBatch(t.Context(), r.DB, r.deliveries("m1", "m2"), func(context.Context, *sql.Tx, []amqp.Delivery) error {
 			receivertest.Goexit()
 			return nil
 		})
@@ -280,7 +280,7 @@ func TestAMessageWhoseAttemptHangsDelaysTheOthersOfItsBatchAndStopsNone(t *testi
 			synctest.Test(t, func(t *testing.T) {
 				r := newReceiver(t, idempotency.Options{DeadLetterExchange: true, Hold: hold})
 				r.Inbox.Held = "m1"
-				err := r.guard.HandleBatch(t.Context(), r.DB, r.deliveries("m1", "m2", "m3"), placeOrders)
+				err := r.dedup.HandleBatch(t.Context(), r.DB, r.deliveries("m1", "m2", "m3"), placeOrders)
 				if !errors.Is(err, idempotency.ErrHandedBack) {
 					t.Errorf("error %v", err)
 				}
@@ -298,7 +298,7 @@ func TestABatchOfOneWorkerThatIsTakenApartKeepsItsOrder(t *testing.T) {
 		var order []string
 		fails := receivertest.FailingTimes(2)
 		ctx := idempotency.InSessionOfOneWorker(t.Context())
-		receivertest.Must(t, r.guard.HandleBatch(ctx, r.DB, r.deliveries("m1", "m2", "m3", "m4", "m5"), func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
+		receivertest.Must(t, r.dedup.HandleBatch(ctx, r.DB, r.deliveries("m1", "m2", "m3", "m4", "m5"), func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
 			if len(fresh) > 1 {
 				return receivertest.ErrHandler
 			}
@@ -321,7 +321,7 @@ func TestAnAttemptAloneThatHangsKeepsItsTurnNoLongerThanTenSeconds(t *testing.T)
 		r.Inbox.Held = "poison"
 		begun := time.Now()
 		ended := make(map[string]time.Duration)
-		err := r.guard.HandleBatch(t.Context(), r.DB, r.deliveries("poison", "m2", "m3"), func(_ context.Context, _ *sql.Tx, fresh []amqp.Delivery) error {
+		err := r.dedup.HandleBatch(t.Context(), r.DB, r.deliveries("poison", "m2", "m3"), func(_ context.Context, _ *sql.Tx, fresh []amqp.Delivery) error {
 			ended[fresh[0].MessageId] = time.Since(begun)
 			return nil
 		})
@@ -342,7 +342,7 @@ func TestAClaimThatTheDatabaseRefusesStopsNoOtherMessageOfItsBatch(t *testing.T)
 		r := newReceiver(t, idempotency.Options{DeadLetterExchange: true, Hold: time.Hour})
 		r.Inbox.Refused = "m2"
 		begun, last := time.Now(), time.Time{}
-		err := r.guard.HandleBatch(t.Context(), r.DB, r.deliveries("m1", "m2", "m3"), func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
+		err := r.dedup.HandleBatch(t.Context(), r.DB, r.deliveries("m1", "m2", "m3"), func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
 			last = time.Now()
 			return placeOrders(ctx, tx, fresh)
 		})

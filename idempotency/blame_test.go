@@ -109,7 +109,7 @@ func TestAFailingHandlerIsRetriedForMinutesByDefault(t *testing.T) {
 					}
 					return nil
 				})
-				stats := r.guard.Stats()
+				stats := r.dedup.Stats()
 				stats.FailedAttempts = 0
 				if stats != want {
 					t.Errorf("stats are %+v, want %+v", stats, want)
@@ -133,7 +133,7 @@ func TestFailuresAreRememberedWhenAMessageIsHandedBack(t *testing.T) {
 			return receivertest.ErrHandler
 		}
 		for n := range 3 {
-			err := r.guard.Handle(t.Context(), r.DB, r.Delivery("m1"), slow)
+			err := r.dedup.Handle(t.Context(), r.DB, r.Delivery("m1"), slow)
 			if n < 2 && !errors.Is(err, idempotency.ErrHandedBack) || n == 2 && err != nil {
 				t.Errorf("delivery %d: %v", n+1, err)
 			}

@@ -19,7 +19,7 @@ import (
 // A Consumer takes messages from a queue and passes each to a handler, several at once:
 //
 //	consumer, err := idempotency.NewConsumer(broker, "emails", func(ctx context.Context, d amqp.Delivery) error {
-//		return guard.Handle(ctx, db, d, func(ctx context.Context, tx *sql.Tx) error {
+//		return dedup.Handle(ctx, db, d, func(ctx context.Context, tx *sql.Tx) error {
 //			_, err := tx.ExecContext(ctx, `INSERT INTO emails …`, d.Body)
 //			return err
 //		})
@@ -29,11 +29,11 @@ import (
 //	}
 //	return consumer.Run(ctx)
 //
-// The handler calls a strategy: Guard.Handle or HandleTx, AtMostOnce or Accept of package pending,
-// or a Handle of package versions. The strategy acks, retries and dead-letters; the Consumer logs
-// the error that the handler returns. A handler without a strategy acks or rejects d itself. If the
-// handler returns, panics or ends its goroutine, and d is neither acked nor rejected, the Consumer
-// hands d back after a second.
+// The handler calls a strategy: Deduplicator.Handle or HandleWithClaim, AtMostOnce or Accept of
+// package pending, or a Handle of package versions. The strategy acks, retries and dead-letters; the
+// Consumer logs the error that the handler returns. A handler without a strategy acks or rejects d
+// itself. If the handler returns, panics or ends its goroutine, and d is neither acked nor rejected,
+// the Consumer hands d back after a second.
 //
 // # Sessions
 //
@@ -184,13 +184,13 @@ func NewConsumer(broker *bridge.Broker, queue string, handle func(ctx context.Co
 	return newConsumer(broker, queue, 1, func(ctx context.Context, ds []amqp.Delivery) error { return handle(ctx, ds[0]) }, opts)
 }
 
-// NewBatchConsumer is NewConsumer with a handler of up to batch deliveries at once, such as a call
-// of [Guard.HandleBatch]. A free worker takes the waiting messages, up to batch, and never waits
+// NewBatchConsumer is NewConsumer with a handler of up to batch deliveries at once, such as a call of
+// [Deduplicator.HandleBatch]. A free worker takes the waiting messages, up to batch, and never waits
 // for more: so batches are of one message while the queue is empty, and grow while all workers are
-// busy. With fewer Workers they grow earlier; 2 is usually enough. With more than one worker,
-// messages with the same key (see ConsumerOptions.Key) and copies of one message are in different
-// batches. A batch keeps its worker until the handler returns, and the key of each message until
-// the message is acked or rejected.
+// busy. With fewer Workers they grow earlier; 2 is usually enough. With more than one worker, messages
+// with the same key (see ConsumerOptions.Key) and copies of one message are in different batches. A
+// batch keeps its worker until the handler returns, and the key of each message until the message is
+// acked or rejected.
 //
 // The Consumer records which of its deliveries are settled. HandleBatch acks a whole batch with one
 // multiple ack if no earlier delivery is open; otherwise it acks the messages behind that delivery

@@ -62,7 +62,7 @@ func TestADatabaseThatStaysAwayHandsTheMessageBack(t *testing.T) {
 		r := newReceiver(t, idempotency.Options{DeadLetterExchange: true, Hold: time.Hour})
 		r.Inbox.Failures.Store(1 << 30)
 		start := time.Now()
-		err := r.guard.Handle(t.Context(), r.DB, r.Delivery("m1"), receivertest.MustNotRun(t))
+		err := r.dedup.Handle(t.Context(), r.DB, r.Delivery("m1"), receivertest.MustNotRun(t))
 		if held := time.Since(start); held != time.Hour {
 			t.Errorf("held for %v, want an hour", held)
 		}
@@ -90,7 +90,7 @@ func TestALostConnectionCountsOnlyWhileOtherMessagesAreHandled(t *testing.T) {
 				// One attempt per delivery.
 				r := newReceiver(t, idempotency.Options{DeadLetterExchange: true, Attempts: 3, Hold: time.Second, MinDelay: time.Minute, MaxDelay: time.Minute})
 				for n := range c.want.HandedBack + c.want.DeadLettered {
-					err := r.guard.Handle(t.Context(), r.DB, r.Delivery("m1"), func(ctx context.Context, tx *sql.Tx) error {
+					err := r.dedup.Handle(t.Context(), r.DB, r.Delivery("m1"), func(ctx context.Context, tx *sql.Tx) error {
 						r.Faults.KillAll()
 						return receivertest.PlaceOrder("m1")(ctx, tx)
 					})
@@ -98,7 +98,7 @@ func TestALostConnectionCountsOnlyWhileOtherMessagesAreHandled(t *testing.T) {
 						break // given up
 					}
 					if c.others {
-						receivertest.Must(t, r.guard.Handle(t.Context(), r.DB, r.Delivery(fmt.Sprint("other ", n)), receivertest.PlaceOrder("o")))
+						receivertest.Must(t, r.dedup.Handle(t.Context(), r.DB, r.Delivery(fmt.Sprint("other ", n)), receivertest.PlaceOrder("o")))
 					}
 				}
 				r.wantStats(c.want)
@@ -119,7 +119,7 @@ func TestALostCommitIsNotTheLastAttempt(t *testing.T) {
 				r.Faults.KillAll()
 				go func() { // while the first message pauses
 					defer close(other)
-					receivertest.Must(t, r.guard.Handle(t.Context(), r.DB, r.Delivery("other"), receivertest.PlaceOrder("other")))
+					receivertest.Must(t, r.dedup.Handle(t.Context(), r.DB, r.Delivery("other"), receivertest.PlaceOrder("other")))
 				}()
 			case 2:
 				<-other

@@ -3,9 +3,9 @@
 //
 //	inbox, err := postgres.OpenInbox(ctx, db) // or sqlserver, mysql, sqlite; migrate.Inbox has made its tables
 //	queues, err := idempotency.DeclareReceiver(ctx, broker, "emails", nil) // broker is a *bridge.Broker
-//	guard, err := idempotency.New(inbox, "mailer", &idempotency.Options{Queues: queues})
+//	dedup, err := idempotency.New(inbox, "mailer", &idempotency.Options{Queues: queues})
 //	consumer, err := idempotency.NewConsumer(broker, "emails", func(ctx context.Context, d amqp.Delivery) error {
-//		return guard.Handle(ctx, db, d, func(ctx context.Context, tx *sql.Tx) error {
+//		return dedup.Handle(ctx, db, d, func(ctx context.Context, tx *sql.Tx) error {
 //			_, err := tx.ExecContext(ctx, `INSERT INTO emails …`, d.Body)
 //			return err
 //		})
@@ -15,29 +15,29 @@
 // A [Consumer] connects, works in parallel, reconnects and drains. Its handler calls a strategy,
 // which handles each message once:
 //
-//	the receiver ...                                   use                         the inbox keeps
-//	changes its own database                           Guard.Handle, HandleBatch   a key per message
-//	does something outside of it that must not be      pending.Guard.AtMostOnce    a key per message; the message
-//	repeated: an e-mail, a payment                                                 once it is in doubt or failed
-//	takes long, or wants failed messages kept          pending.Worker.Accept       a key per message; the message
-//	                                                                               until it is done
-//	gets the whole state of an entity in each event    versions.Latest             a version per entity
-//	gets changes of an entity that need their order    versions.Ordered            a version per entity; early events
-//	gets messages in the order of growing keys         versions.HighWater          a key per source
+//	the receiver ...                                   use                                the inbox keeps
+//	changes its own database                           Deduplicator.Handle, HandleBatch   a key per message
+//	does something outside of it that must not be      pending.Effects.AtMostOnce         a key per message; the message
+//	repeated: an e-mail, a payment                                                        once it is in doubt or failed
+//	takes long, or wants failed messages kept          pending.Worker.Accept              a key per message; the message
+//	                                                                                      until it is done
+//	gets the whole state of an entity in each event    versions.Latest                    a version per entity
+//	gets changes of an entity that need their order    versions.Ordered                   a version per entity; early events
+//	gets messages in the order of growing keys         versions.HighWater                 a key per source
 //
 // If an outside service accepts an idempotency key, as many payment services do, use Handle and
 // pass the message ID to the service: then a repetition does no harm. Each consumer name belongs to
 // one strategy. The package also works without a sender and a verifier of this module: a message
 // only needs an ID.
 //
-// # How a Guard works
+// # How a Deduplicator works
 //
 // A verifier that dies between the broker's confirm and its DELETE forwards a message again. A
 // receiver that dies between its commit and its ack gets a message again. All copies have the same
 // message ID.
 //
-// A [Guard] claims that ID as a key: it inserts a row with the consumer name and the key into the
-// inbox, in the transaction of the handler. Claim and effects commit together or not at all, and
+// A [Deduplicator] claims that ID as a key: it inserts a row with the consumer name and the key into
+// the inbox, in the transaction of the handler. Claim and effects commit together or not at all, and
 // the ack comes after the commit. So
 //
 //   - a crash before the commit leaves neither claim nor effects, and the redelivery is handled as new;
@@ -47,9 +47,10 @@
 //
 // Only effects in the transaction happen exactly once. An effect outside of it may be repeated.
 //
-// [Guard.Handle] begins and commits the transaction; package pgxreceiver does so with pgx. If you
-// begin and commit yourself, with any library, use [Guard.HandleTx]. [Guard.HandleBatch] handles
-// many messages in one transaction, with one statement for all claims, one commit and one ack.
+// [Deduplicator.Handle] begins and commits the transaction; package pgxreceiver does so with pgx. If
+// you begin and commit yourself, with any library, use [Deduplicator.HandleWithClaim].
+// [Deduplicator.HandleBatch] handles many messages in one transaction, with one statement for all
+// claims, one commit and one ack.
 //
 // A handler sends its [Reply], or any other message, in the same transaction:
 //
@@ -98,17 +99,18 @@
 //     (with the exception below)
 //   - Options.Hold has ended
 //
-// After RetryLater the message waits as RetryLater says. In all other cases the Guard tries again
-// in place, with pauses of at most 10 seconds, until Options.Hold ends, and hands the message back.
+// After RetryLater the message waits as RetryLater says. In all other cases the Deduplicator tries
+// again in place, with pauses of at most 10 seconds, until Options.Hold ends, and hands the message
+// back.
 //
-// A handler that loses the connection each time, for example by a statement too large for the
-// server, looks like a failure of the database. So a lost connection counts if the Guard has handled
-// other messages since this message's previous lost connection: then the database works. In an
-// outage no message is handled, and none is given up. A COMMIT without an answer does not count: the
-// next attempt finds out whether it has succeeded. While no other messages come, the message is
-// handed back whenever Options.Hold ends. Before RabbitMQ 4.3, and in an ordered Consumer, the
-// queue's delivery limit ends this. From 4.3 on a hand-back does not count towards that limit, and
-// the message comes again until other messages come. Stats.HandedBack then grows once per Hold
+// A handler that loses the connection each time, for example by a statement too large for the server,
+// looks like a failure of the database. So a lost connection counts if the Deduplicator has handled
+// other messages since this message's previous lost connection: then the database works. In an outage
+// no message is handled, and none is given up. A COMMIT without an answer does not count: the next
+// attempt finds out whether it has succeeded. While no other messages come, the message is handed back
+// whenever Options.Hold ends. Before RabbitMQ 4.3, and in an ordered Consumer, the queue's delivery
+// limit ends this. From 4.3 on a hand-back does not count towards that limit, and the message comes
+// again until other messages come. Stats.HandedBack then grows once per Hold
 // (twoqueue_receiver_deliveries_total with the outcome handed_back, of package metrics), and
 // FailedAttempts does not.
 //
@@ -146,13 +148,13 @@
 // receiver's queue and resets its attempts. They also show and replay messages that the broker
 // moves there at the delivery limit. Options.DeadLetter stores messages elsewhere.
 //
-// With Options.DeadLetterExchange the Guard rejects the message and the broker moves it. On a queue
-// without a dead-letter exchange the message is lost, which the Guard cannot see. By default the
-// broker awaits no confirm either: the message is lost if the dead queue is missing, full or
-// without a leader. To avoid that, the receiver's queue must be a quorum queue with
+// With Options.DeadLetterExchange the Deduplicator rejects the message and the broker moves it. On a
+// queue without a dead-letter exchange the message is lost, which the Deduplicator cannot see. By
+// default the broker awaits no confirm either: the message is lost if the dead queue is missing, full
+// or without a leader. To avoid that, the receiver's queue must be a quorum queue with
 // x-dead-letter-exchange (and a binding, or x-dead-letter-routing-key), with x-dead-letter-strategy
-// at-least-once, and with x-overflow reject-publish. DeclareReceiver sets these, and bridgectl
-// doctor --receiver QUEUE checks them.
+// at-least-once, and with x-overflow reject-publish. DeclareReceiver sets these, and bridgectl doctor
+// --receiver QUEUE checks them.
 //
 // # Requirements of the queue
 //
@@ -173,8 +175,8 @@
 //
 // The key is the message ID, unless Options.Key returns another, such as an order's number, for
 // senders that may send an order again under a new ID. Keys are kept for Options.Retention. The
-// Guard deletes older ones as it handles messages, up to 500 for every 200 messages, along the
-// primary key; [Guard.Purge] deletes a backlog.
+// Deduplicator deletes older ones as it handles messages, up to 500 for every 200 messages, along the
+// primary key; [Deduplicator.Purge] deletes a backlog.
 //
 // Choose a retention beyond which no copy can come, not even from a dead queue, or a negative one,
 // which keeps keys for ever. A later copy is handled again, as new, unless its key contains the

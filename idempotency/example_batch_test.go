@@ -43,12 +43,12 @@ func ExampleNewBatchConsumer() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	guard, err := idempotency.New(inbox, "mailer", &idempotency.Options{Queues: queues})
+	dedup, err := idempotency.New(inbox, "mailer", &idempotency.Options{Queues: queues})
 	if err != nil {
 		log.Fatal(err)
 	}
 	consumer, err := idempotency.NewBatchConsumer(broker, "emails", 100, func(ctx context.Context, ds []amqp.Delivery) error {
-		return guard.HandleBatch(ctx, db, ds, func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
+		return dedup.HandleBatch(ctx, db, ds, func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
 			var bodies []string
 			for _, d := range fresh {
 				bodies = append(bodies, string(d.Body))

@@ -42,12 +42,12 @@ func Example_consume() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	guard, err := idempotency.New(inbox, "mailer", &idempotency.Options{Queues: queues})
+	dedup, err := idempotency.New(inbox, "mailer", &idempotency.Options{Queues: queues})
 	if err != nil {
 		log.Fatal(err)
 	}
 	consumer, err := idempotency.NewConsumer(broker, "emails", func(ctx context.Context, d amqp.Delivery) error {
-		return guard.Handle(ctx, db, d, func(ctx context.Context, tx *sql.Tx) error {
+		return dedup.Handle(ctx, db, d, func(ctx context.Context, tx *sql.Tx) error {
 			_, err := tx.ExecContext(ctx, `INSERT INTO emails (body) VALUES ($1)`, string(d.Body))
 			return err
 		})

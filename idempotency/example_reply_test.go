@@ -17,9 +17,9 @@ import (
 	"github.com/twoqueue/twoqueue/sender"
 )
 
-// A bank gets requests for payments, and replies. One transaction makes the payment, sends the
-// reply and records that the request is handled. The shop sent the request by its own sender, with
-// ReplyTo and CorrelationId in its Publishing, and handles the reply by its own Guard. The bank's
+// A bank gets requests for payments, and replies. One transaction makes the payment, sends the reply
+// and records that the request is handled. The shop sent the request by its own sender, with ReplyTo
+// and CorrelationId in its Publishing, and handles the reply by its own Deduplicator. The bank's
 // database has both a ledger and an inbox.
 func Example_requestAndReply() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
@@ -47,7 +47,7 @@ func Example_requestAndReply() {
 		log.Fatal(err)
 	}
 	b := bank{db: db}
-	if b.guard, err = idempotency.New(inbox, "bank", &idempotency.Options{Queues: queues}); err != nil {
+	if b.dedup, err = idempotency.New(inbox, "bank", &idempotency.Options{Queues: queues}); err != nil {
 		log.Fatal(err)
 	}
 	// A verifier on this database's staging queue forwards the replies; it must allow their queue.
@@ -65,13 +65,13 @@ func Example_requestAndReply() {
 
 type bank struct {
 	db     *sql.DB
-	guard  *idempotency.Guard
+	dedup  *idempotency.Deduplicator
 	sender *sender.Sender
 }
 
 // answer replies to a request once.
 func (b *bank) answer(ctx context.Context, request amqp.Delivery) error {
-	return b.guard.Handle(ctx, b.db, request, func(ctx context.Context, tx *sql.Tx) error { return b.pay(ctx, tx, request) })
+	return b.dedup.Handle(ctx, b.db, request, func(ctx context.Context, tx *sql.Tx) error { return b.pay(ctx, tx, request) })
 }
 
 // pay handles a request, entirely in tx.

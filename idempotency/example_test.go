@@ -36,7 +36,7 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	guard, err := idempotency.New(inbox, "shop", &idempotency.Options{DeadLetterExchange: true})
+	dedup, err := idempotency.New(inbox, "shop", &idempotency.Options{DeadLetterExchange: true})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -45,7 +45,7 @@ func Example() {
 	}
 
 	for d := range deliveries() {
-		err := guard.Handle(ctx, db, d, func(ctx context.Context, tx *sql.Tx) error {
+		err := dedup.Handle(ctx, db, d, func(ctx context.Context, tx *sql.Tx) error {
 			fmt.Printf("store %s\n", d.Body)
 			_, err := tx.ExecContext(ctx, `INSERT INTO orders (body) VALUES (?)`, d.Body)
 			return err
@@ -54,7 +54,7 @@ func Example() {
 			log.Print(err) // the message comes again
 		}
 	}
-	stats := guard.Stats()
+	stats := dedup.Stats()
 	fmt.Printf("%d handled, %d duplicate\n", stats.Handled, stats.Duplicates)
 	// Output:
 	// store two apples

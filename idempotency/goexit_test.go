@@ -23,7 +23,7 @@ func TestADeliveryWhoseGoroutineEndsIsHandedBack(t *testing.T) {
 		keys   int
 	}{
 		"in the handler": {idempotency.Options{}, func(r *receiver) error {
-			return r.guard.Handle(r.T.Context(), r.DB, r.Delivery("m1"), func(ctx context.Context, tx *sql.Tx) error {
+			return r.dedup.Handle(r.T.Context(), r.DB, r.Delivery("m1"), func(ctx context.Context, tx *sql.Tx) error {
 				receivertest.Must(r.T, receivertest.PlaceOrder("m1")(ctx, tx))
 				receivertest.Goexit()
 				return nil
@@ -33,7 +33,7 @@ func TestADeliveryWhoseGoroutineEndsIsHandedBack(t *testing.T) {
 			receivertest.Goexit()
 			return nil
 		}}, func(r *receiver) error {
-			return r.guard.Handle(r.T.Context(), r.DB, r.Delivery("m1"), receivertest.Failing)
+			return r.dedup.Handle(r.T.Context(), r.DB, r.Delivery("m1"), receivertest.Failing)
 		}, 1, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -44,7 +44,7 @@ func TestADeliveryWhoseGoroutineEndsIsHandedBack(t *testing.T) {
 			r.WantSaid("requeue 1")
 			r.WantRows(0, c.keys)
 			r.wantStats(idempotency.Stats{HandedBack: 1, FailedAttempts: c.failed})
-			receivertest.Must(t, r.guard.Handle(t.Context(), r.DB, r.Delivery("m2"), receivertest.PlaceOrder("m2"))) // no transaction is open
+			receivertest.Must(t, r.dedup.Handle(t.Context(), r.DB, r.Delivery("m2"), receivertest.PlaceOrder("m2"))) // no transaction is open
 			if log := r.Log.String(); !strings.Contains(log, "runtime.Goexit") || !strings.Contains(log, "message_id=m1") {
 				t.Errorf("the log is\n%s", log)
 			}

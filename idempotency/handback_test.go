@@ -58,7 +58,7 @@ func TestShutdownAndTooLongAHoldAreNoFailedAttempt(t *testing.T) {
 				if c.stopped {
 					stop()
 				}
-				err := r.guard.Handle(ctx, r.DB, r.Delivery("m1"), func(ctx context.Context, tx *sql.Tx) error { return c.fn(ctx, tx, stop) })
+				err := r.dedup.Handle(ctx, r.DB, r.Delivery("m1"), func(ctx context.Context, tx *sql.Tx) error { return c.fn(ctx, tx, stop) })
 				if c.want.LeftUnacked == 1 {
 					wantLeft(t, r, err)
 				} else {
@@ -95,8 +95,8 @@ func TestADeadlineOfTheCallerHandsBack(t *testing.T) {
 			<-ctx.Done()
 			return ctx.Err()
 		}
-		wantHandedBack(t, r, r.guard.Handle(ctx, r.DB, r.Delivery("m1"), waiting), context.DeadlineExceeded)
-		if err := r.guard.Handle(ctx, r.DB, r.Delivery("m1"), waiting); !errors.Is(err, idempotency.ErrLeftUnacked) {
+		wantHandedBack(t, r, r.dedup.Handle(ctx, r.DB, r.Delivery("m1"), waiting), context.DeadlineExceeded)
+		if err := r.dedup.Handle(ctx, r.DB, r.Delivery("m1"), waiting); !errors.Is(err, idempotency.ErrLeftUnacked) {
 			t.Errorf("a call after the deadline got %v", err)
 		}
 		r.WantSaid("requeue 1")
@@ -128,7 +128,7 @@ func TestAStopLetsTheAttemptInProgressFinish(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newReceiver(t, idempotency.Options{Drain: drain})
 				ctx, stop := context.WithCancel(t.Context())
-				err := r.guard.Handle(ctx, r.DB, r.Delivery("m1"), handler(stop))
+				err := r.dedup.Handle(ctx, r.DB, r.Delivery("m1"), handler(stop))
 				if c.done == 0 {
 					wantLeft(t, r, err)
 					return
@@ -172,7 +172,7 @@ func TestALostAckOrRejectionKeepsTheOutcome(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newReceiver(t, c.opts)
 			r.Channel.Err = amqp.ErrClosed
-			err := r.guard.Handle(t.Context(), r.DB, r.Delivery("m1"), c.fn)
+			err := r.dedup.Handle(t.Context(), r.DB, r.Delivery("m1"), c.fn)
 			other := idempotency.ErrHandedBack
 			if c.want == other {
 				other = idempotency.ErrNotAcked

@@ -8,7 +8,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// Options define how a Guard retries, and where a message goes that it gives up: exactly one of
+// Options define how a Deduplicator retries, and where a message goes that it gives up: exactly one of
 // Queues, DeadLetterExchange, DeadLetter and HandBack is required. The zero value of each other
 // field means its default. New returns an error that names an invalid field.
 type Options struct {
@@ -61,16 +61,17 @@ type Options struct {
 	// dead queue. See 'Retry queues' in the package comment.
 	Queues *Queues
 
-	// DeadLetterExchange states that the queue has a dead-letter exchange and that a queue is bound
-	// to it. The Guard rejects failed messages, and the broker moves them there. Without such an
-	// exchange they are lost, and by default they may be lost on the way too: see 'Where
-	// dead-lettered messages go' in the package comment. The reason is in the log only.
+	// DeadLetterExchange states that the queue has a dead-letter exchange and that a queue is bound to
+	// it. The Deduplicator rejects failed messages, and the broker moves them there. Without such an
+	// exchange they are lost, and by default they may be lost on the way too: see 'Where dead-lettered
+	// messages go' in the package comment. The reason is in the log only.
 	DeadLetterExchange bool
 
 	// DeadLetter stores a failed message with the reason: in a dead queue (DeadQueue), in a table, or
-	// by your own confirmed publish. If it returns nil the Guard acks the message; after an error or a
-	// panic it hands the message back. The function must not ack or reject d itself. After a crash or
-	// a lost ack a stored message comes again, so it may be stored twice, or be handled after all.
+	// by your own confirmed publish. If it returns nil the Deduplicator acks the message; after an
+	// error or a panic it hands the message back. The function must not ack or reject d itself. After
+	// a crash or a lost ack a stored message comes again, so it may be stored twice, or be handled
+	// after all.
 	DeadLetter func(ctx context.Context, d amqp.Delivery, reason error) error
 
 	// HandBack hands a failed message back after MaxDelay, again and again, until a handler

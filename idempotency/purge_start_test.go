@@ -34,14 +34,14 @@ func TestProcessesThatAreRestartedOftenForgetOldKeys(t *testing.T) {
 				opts.Key = func(d amqp.Delivery) (string, error) { return string(d.Body), nil }
 			}
 			for run := range restarts {
-				guard := r.newGuard("shop", opts)
+				dedup := r.newDedup("shop", opts)
 				for n := range messages {
 					id := fmt.Sprintf("%s, line %d", key(run*keys/restarts), n) // like random keys, spread over all
 					d := r.Delivery(id)
 					if byOrder {
 						d.MessageId, d.Body = "m", []byte(id)
 					}
-					receivertest.Must(t, guard.Handle(t.Context(), r.DB, d, func(context.Context, *sql.Tx) error { return nil }))
+					receivertest.Must(t, dedup.Handle(t.Context(), r.DB, d, func(context.Context, *sql.Tx) error { return nil }))
 				}
 			}
 			if left := r.Keys(); left != keys/2+restarts*messages {
@@ -67,7 +67,7 @@ func TestAProcessThatIsRestartedOftenFindsOldKeysWhereKeysGrow(t *testing.T) {
 				r.claimed(key(20*day, n), 20*day)
 			}
 			for n := range uint32(messages) {
-				receivertest.Must(t, r.guard.Handle(t.Context(), r.DB, r.Delivery(key(0, n)), func(context.Context, *sql.Tx) error { return nil }))
+				receivertest.Must(t, r.dedup.Handle(t.Context(), r.DB, r.Delivery(key(0, n)), func(context.Context, *sql.Tx) error { return nil }))
 			}
 			if left := r.Keys(); left != messages {
 				t.Errorf("%d old keys are left", left-messages)

@@ -146,14 +146,14 @@ func ReceiverQueues(queue string, opts *ReceiverOptions) []bridge.Queue {
 	return queues
 }
 
-// DeadQueue returns a function for Options.DeadLetter, for receivers whose queues DeclareReceiver
-// has not declared. It publishes a message to the queue dead of broker, with the reason and the
-// number of attempts, and waits for the confirm for up to 30 seconds. So no message is lost on the
-// way, as is possible when the broker moves it (see Options.DeadLetterExchange). With
-// Options.Queues a Guard does the same. bridgectl dead list, show and replay handle such messages:
-// a replay sends one to queue, the receiver's queue, and resets its attempts. If the message's own
-// headers leave no room for the reason, it is published as a record (wire.DeadRecord). The queue
-// dead must exist, and broker's login must have the right to write to the default exchange.
+// DeadQueue returns a function for Options.DeadLetter, for receivers whose queues DeclareReceiver has
+// not declared. It publishes a message to the queue dead of broker, with the reason and the number of
+// attempts, and waits for the confirm for up to 30 seconds. So no message is lost on the way, as is
+// possible when the broker moves it (see Options.DeadLetterExchange). With Options.Queues a
+// Deduplicator does the same. bridgectl dead list, show and replay handle such messages: a replay
+// sends one to queue, the receiver's queue, and resets its attempts. If the message's own headers
+// leave no room for the reason, it is published as a record (wire.DeadRecord). The queue dead must
+// exist, and broker's login must have the right to write to the default exchange.
 func DeadQueue(broker *bridge.Broker, dead, queue string) func(ctx context.Context, d amqp.Delivery, reason error) error {
 	return engine.DeadQueue(broker, dead, queue)
 }

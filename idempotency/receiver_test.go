@@ -13,35 +13,35 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// A receiver is a service with a guard.
+// A receiver is a service with a Deduplicator.
 type receiver struct {
 	*receivertest.Receiver
-	guard *idempotency.Guard
+	dedup *idempotency.Deduplicator
 }
 
 func newReceiver(t *testing.T, opts idempotency.Options) *receiver {
 	t.Helper()
 	r := &receiver{Receiver: receivertest.New(t)}
 	opts.Logger = r.Logger()
-	r.guard = r.newGuard("shop", opts)
+	r.dedup = r.newDedup("shop", opts)
 	return r
 }
 
-func (r *receiver) newGuard(consumer string, opts idempotency.Options) *idempotency.Guard {
+func (r *receiver) newDedup(consumer string, opts idempotency.Options) *idempotency.Deduplicator {
 	r.T.Helper()
 	opts.HandBack = !opts.DeadLetterExchange && opts.DeadLetter == nil
-	guard, err := idempotency.New(r.Inbox, consumer, &opts)
+	dedup, err := idempotency.New(r.Inbox, consumer, &opts)
 	receivertest.Must(r.T, err)
-	return guard
+	return dedup
 }
 
 // handle handles a delivery of m1, which must come to its end.
 func (r *receiver) handle(fn func(context.Context, *sql.Tx) error) {
 	r.T.Helper()
-	receivertest.Must(r.T, r.guard.Handle(r.T.Context(), r.DB, r.Delivery("m1"), fn))
+	receivertest.Must(r.T, r.dedup.Handle(r.T.Context(), r.DB, r.Delivery("m1"), fn))
 }
 
 func (r *receiver) wantStats(want idempotency.Stats) {
 	r.T.Helper()
-	receivertest.WantStats(r.T, r.guard.Stats(), want)
+	receivertest.WantStats(r.T, r.dedup.Stats(), want)
 }

@@ -15,11 +15,11 @@ import (
 //
 // Send it with sender.SendTx in the transaction of the handler. Then the request is handled and its
 // reply sent, or neither, and a request that comes twice gets one reply. The requester needs its
-// own Guard, since a reply may be delivered twice.
+// own Deduplicator, since a reply may be delivered twice.
 //
 // If the request has no reply-to, or a direct reply-to (amq.rabbitmq.reply-to), the error is
-// permanent: the Guard dead-letters the request if the handler returns it. A direct reply-to is no
-// queue, and the broker does not say whether the reply arrived. The requester chooses the reply-to;
+// permanent: the Deduplicator dead-letters the request if the handler returns it. A direct reply-to is
+// no queue, and the broker does not say whether the reply arrived. The requester chooses the reply-to;
 // a verifier forwards only to the targets on its allow-list.
 func Reply(request amqp.Delivery, p amqp.Publishing) (bridge.Message, error) {
 	if request.ReplyTo == "" {

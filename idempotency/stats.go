@@ -8,7 +8,7 @@ type Stats struct {
 	Duplicates   uint64 // the key had been claimed before; the handler's effects exist already
 	Stale        uint64 // of versions.Latest only: the entity had a later version already
 	Kept         uint64 // stored, to be handled later: by package pending, or by versions.Ordered until the versions before it have come
-	Doubtful     uint64 // of pending.Guard.AtMostOnce only: the effect was started, and its end is unknown
+	Doubtful     uint64 // of pending.Effects.AtMostOnce only: the effect was started, and its end is unknown
 	DeadLettered uint64 // rejected to the dead-letter exchange, or published to the dead queue, or stored by Options.DeadLetter
 	HandedBack   uint64 // requeued, to be delivered again
 	LeftUnacked  uint64 // left to the end of the channel, because the receiver stops

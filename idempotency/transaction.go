@@ -10,9 +10,9 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
 )
 
-// A Transaction is a transaction that a Guard begins and ends, with its connection. It connects a
-// Guard to a database library other than database/sql; package pgxreceiver has one for pgx. After
-// Commit or Rollback only Rollback, Ping and Close are called.
+// A Transaction is a transaction that a Deduplicator begins and ends, with its connection. It connects
+// a Deduplicator to a database library other than database/sql; package pgxreceiver has one for pgx.
+// After Commit or Rollback only Rollback, Ping and Close are called.
 type Transaction interface {
 	bridge.Tx
 
@@ -32,14 +32,14 @@ type Transaction interface {
 	Close()
 }
 
-// HandleIn is Guard.Handle in a transaction of any library. begin begins one, on a separate
+// HandleIn is Deduplicator.Handle in a transaction of any library. begin begins one, on a separate
 // connection, on the database that has the inbox's tables. An error of begin counts against no
 // message. The purge uses the inbox's DB.
-func HandleIn[T Transaction](ctx context.Context, g *Guard, begin func(ctx context.Context) (T, error), d amqp.Delivery, fn func(ctx context.Context, tx T) error) error {
+func HandleIn[T Transaction](ctx context.Context, dedup *Deduplicator, begin func(ctx context.Context) (T, error), d amqp.Delivery, fn func(ctx context.Context, tx T) error) error {
 	if begin == nil || fn == nil {
 		panic("idempotency: HandleIn needs a transaction and a function")
 	}
-	return handleIn(ctx, g.keys, g.keys.Inbox.DB(), begin, d, fn)
+	return handleIn(ctx, dedup.keys, dedup.keys.Inbox.DB(), begin, d, fn)
 }
 
 func handleIn[T engine.Transaction](ctx context.Context, keys *engine.Keys, db *sql.DB, begin func(ctx context.Context) (T, error), d amqp.Delivery, fn func(ctx context.Context, tx T) error) error {

@@ -117,7 +117,7 @@
 //     statements, a Record too, are then committed one by one. So ignore no error of a statement, and
 //     put no statement on tables into the transaction. sender.InTx and package idempotency's Handle
 //     notice it (bridge.ErrTxEnded), by a savepoint at the beginning that they release before the
-//     COMMIT: two round trips. HandleTx notices that its claim is gone. SendTx and StageTx cannot notice
+//     COMMIT: two round trips. HandleWithClaim notices that its claim is gone. SendTx and StageTx cannot notice
 //     it. A SELECT may report its deadlock in place of a row: read its rows to the end and check
 //     Rows.Err. Rows that are closed earlier do not report it.
 //   - binlog_format is ROW or MIXED, as by default. With STATEMENT the server refuses to delete

@@ -33,7 +33,7 @@ func (s Schema) Open(ctx context.Context, pool *pgxpool.Pool) (*postgres.Ledger,
 }
 
 // OpenInbox is postgres.OpenInbox on a pool of pgx. The pool stays the caller's; close the
-// inbox's DB() before it. Except for HandleTx, pass DB() to a guard's methods.
+// inbox's DB() before it. Except for HandleWithClaim, pass DB() to a Deduplicator's methods.
 func OpenInbox(ctx context.Context, pool *pgxpool.Pool) (*postgres.Inbox, error) {
 	return Schema("").OpenInbox(ctx, pool)
 }

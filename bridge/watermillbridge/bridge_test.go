@@ -336,7 +336,7 @@ func TestATransactionThatTheServerHasEndedSendsNothing(t *testing.T) {
 	deadlock := servertest.NewDeadlock(t, s.DB)
 	log := stage.Logger(t)
 	sub, err := watermillbridge.NewSubscriber(s.Broker, s.DB, inbox, "billing", &watermillbridge.SubscriberOptions{
-		Sender: s.Sender, Receiver: idempotency.ReceiverOptions{Logger: log}, Guard: idempotency.Options{Logger: log}, Consumer: idempotency.ConsumerOptions{Logger: log},
+		Sender: s.Sender, Receiver: idempotency.ReceiverOptions{Logger: log}, Deduplicator: idempotency.Options{Logger: log}, Consumer: idempotency.ConsumerOptions{Logger: log},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -475,8 +475,8 @@ func TestNewSubscriberNamesTheWrongOption(t *testing.T) {
 	for want, opts := range map[string]*watermillbridge.SubscriberOptions{
 		"consumer name":           nil,
 		"ConsumerOptions.Workers": {Consumer: idempotency.ConsumerOptions{Workers: -1}},
-		"Guard.Queues":            {Guard: idempotency.Options{Queues: new(idempotency.Queues)}},
-		"Retention":               {Guard: idempotency.Options{Retention: 1}},
+		"Deduplicator.Queues":     {Deduplicator: idempotency.Options{Queues: new(idempotency.Queues)}},
+		"Retention":               {Deduplicator: idempotency.Options{Retention: 1}},
 	} {
 		name := "billing"
 		if opts == nil {

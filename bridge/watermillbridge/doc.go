@@ -46,9 +46,9 @@
 // # The subscriber
 //
 // For each message the Subscriber begins a transaction and claims the message's ID in the inbox, with
-// the Guard of package idempotency. If the ID was claimed before, the Subscriber acks the message at
-// the broker and does not deliver it. Otherwise it delivers the message, with the open transaction in
-// its context (TxFromContext). Then
+// the Deduplicator of package idempotency. If the ID was claimed before, the Subscriber acks the
+// message at the broker and does not deliver it. Otherwise it delivers the message, with the open
+// transaction in its context (TxFromContext). Then
 //
 //	Ack                    the messages that were published with the message's context are recorded
 //	                       and staged, the transaction commits, and then the broker gets its ack
@@ -65,18 +65,19 @@
 // done all its work before the Ack. Watermill's router acks after the handler has returned and its
 // messages are published.
 //
-// A message that comes again is another *message.Message with another transaction. A Nack is a
-// failed attempt (package idempotency, with the options SubscriberOptions.Guard): after 13 of them the
+// A message that comes again is another *message.Message with another transaction. A Nack is a failed
+// attempt (package idempotency, with the options SubscriberOptions.Deduplicator): after 13 of them the
 // message is moved to the dead queue. With one worker, the default, a message that fails holds up the
 // messages behind it; with several workers it waits in a retry queue. The middleware Reasons, or the
 // function Nack, gives the reason, so that a deadlock does not count and a backoff.Permanent ends the
 // attempts.
 //
-// An Ack commits all that the handler did, also if a middleware hid its error. So do not use Watermill's
-// middlewares that hide an error or call the handler again in the same transaction: Retry, Duplicator,
-// PoisonQueue, IgnoreErrors. The statements and messages of the failed call would be committed with the
-// rest, and on PostgreSQL the transaction accepts no statement after a failed one. Let the router nack
-// the message: the Guard tries again, and has a dead queue. InstantAck commits before the handler works.
+// An Ack commits all that the handler did, also if a middleware hid its error. So do not use
+// Watermill's middlewares that hide an error or call the handler again in the same transaction: Retry,
+// Duplicator, PoisonQueue, IgnoreErrors. The statements and messages of the failed call would be
+// committed with the rest, and on PostgreSQL the transaction accepts no statement after a failed one.
+// Let the router nack the message: the Deduplicator tries again, and has a dead queue. InstantAck
+// commits before the handler works.
 //
 // On MySQL and MariaDB a deadlock ends the transaction, and so does a statement such as CREATE TABLE. If
 // the handler acks nevertheless, its messages do not go out, and the message comes again. But statements
@@ -94,9 +95,9 @@
 // text, is the header _watermill_message_uuid, as in watermill-amqp: programs with either package
 // understand the other's messages. Nothing else is sent.
 //
-// The message-id is an ID that the sender makes in each Publish, and the receiver claims that ID. So
-// a UUID that is published twice is handled twice, unless SubscriberOptions.Guard.Key returns the UUID.
-// Package watermill-amqp sends no message-id. Then the receiver claims the UUID.
+// The message-id is an ID that the sender makes in each Publish, and the receiver claims that ID. So a
+// UUID that is published twice is handled twice, unless SubscriberOptions.Deduplicator.Key returns the
+// UUID. Package watermill-amqp sends no message-id. Then the receiver claims the UUID.
 //
 // Publish refuses metadata that would not arrive, with bridge.ErrInvalidMessage: keys that begin with
 // x-bridge-, keys that brokers add, such as x-death, and more than bridge.Message allows. Of a message

@@ -43,7 +43,7 @@ func received(d amqp.Delivery) *message.Message {
 	return msg
 }
 
-// keyOf is the default of Guard.Key. Package watermill-amqp sends a UUID and no message ID.
+// keyOf is the default of Deduplicator.Key. Package watermill-amqp sends a UUID and no message ID.
 func keyOf(d amqp.Delivery) (string, error) {
 	if id, ok := d.Headers[HeaderUUID].(string); ok && d.MessageId == "" {
 		return id, nil

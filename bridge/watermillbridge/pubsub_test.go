@@ -54,11 +54,11 @@ func newWorld(t *testing.T) *world {
 // subscriber makes a Subscriber that tries again at once. Its owner closes it.
 func (w *world) subscriber(opts watermillbridge.SubscriberOptions) *watermillbridge.Subscriber {
 	w.t.Helper()
-	opts.Guard.MinDelay, opts.Guard.MaxDelay, opts.Guard.Logger = time.Millisecond, 10*time.Millisecond, stage.Logger(w.t)
+	opts.Deduplicator.MinDelay, opts.Deduplicator.MaxDelay, opts.Deduplicator.Logger = time.Millisecond, 10*time.Millisecond, stage.Logger(w.t)
 	if opts.Consumer.Drain == 0 {
 		opts.Consumer.Drain = time.Second
 	}
-	opts.Consumer.Logger, opts.Receiver.Logger = opts.Guard.Logger, opts.Guard.Logger
+	opts.Consumer.Logger, opts.Receiver.Logger = opts.Deduplicator.Logger, opts.Deduplicator.Logger
 	sub, err := watermillbridge.NewSubscriber(w.Broker, w.DB, w.inbox, "billing", &opts)
 	if err != nil {
 		w.t.Fatal(err)
@@ -106,7 +106,7 @@ func TestWatermillsOwnTests(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			kind.features.ForceShort = true
-			kind.subscriber.Guard.Attempts = 1000 // they nack for long
+			kind.subscriber.Deduplicator.Attempts = 1000 // they nack for long
 			tests.TestPubSub(t, kind.features, func(*testing.T) (message.Publisher, message.Subscriber) {
 				sub := w.subscriber(kind.subscriber)
 				t.Cleanup(func() { _ = sub.Close() }) // they do not close all

@@ -34,11 +34,12 @@ type SubscriberOptions struct {
 	// otherwise a Consumer does not use them.
 	Receiver idempotency.ReceiverOptions
 
-	// Guard are the options of each queue's Guard. Its Queues must be nil. Without Key the key is the
-	// message ID, and in a message without one the UUID of watermill-amqp. If one of DeadLetterExchange,
-	// DeadLetter and HandBack is set, no queue is declared: the topic's queue must exist.
-	// Default: queues are declared (idempotency.DeclareReceiver), and failed messages wait in them.
-	Guard idempotency.Options
+	// Deduplicator are the options of each queue's Deduplicator. Its Queues must be nil. Without Key
+	// the key is the message ID, and in a message without one the UUID of watermill-amqp. If one of
+	// DeadLetterExchange, DeadLetter and HandBack is set, no queue is declared: the topic's queue must
+	// exist. Default: queues are declared (idempotency.DeclareReceiver), and failed messages wait in
+	// them.
+	Deduplicator idempotency.Options
 
 	// Consumer are the options of each queue's Consumer. Workers is how many messages of a
 	// subscription are handled at once, each in a transaction of its own. The default is 1, as
@@ -81,7 +82,7 @@ func NewSubscriber(broker *bridge.Broker, db *sql.DB, inbox driver.Inbox, consum
 	if opts != nil {
 		s.opts = *opts
 	}
-	guard, consume := &s.opts.Guard, &s.opts.Consumer
+	dedup, consume := &s.opts.Deduplicator, &s.opts.Consumer
 	if s.opts.Queue == nil {
 		s.opts.Queue = func(topic string) string { return topic }
 	}
@@ -91,8 +92,8 @@ func NewSubscriber(broker *bridge.Broker, db *sql.DB, inbox driver.Inbox, consum
 	if s.opts.Receiver.RetryDelays == nil && (consume.Workers == 1 || consume.Key != nil) {
 		s.opts.Receiver.RetryDelays = []time.Duration{}
 	}
-	s.declares = !guard.DeadLetterExchange && guard.DeadLetter == nil && !guard.HandBack
-	checked := *guard
+	s.declares = !dedup.DeadLetterExchange && dedup.DeadLetter == nil && !dedup.HandBack
+	checked := *dedup
 	checked.HandBack = checked.HandBack || s.declares
 	var err error
 	switch {
@@ -102,8 +103,8 @@ func NewSubscriber(broker *bridge.Broker, db *sql.DB, inbox driver.Inbox, consum
 		err = errors.New("inbox is nil")
 	case strings.Contains(consumer, "/"):
 		err = errors.New("consumer name contains a slash, which separates it from the queue")
-	case guard.Queues != nil:
-		err = errors.New("SubscriberOptions.Guard.Queues must be nil: each topic has queues of its own")
+	case dedup.Queues != nil:
+		err = errors.New("SubscriberOptions.Deduplicator.Queues must be nil: each topic has queues of its own")
 	default:
 		if _, err = idempotency.New(inbox, consumer, &checked); err == nil {
 			_, err = idempotency.NewConsumer(broker, "any", func(context.Context, amqp.Delivery) error { return nil }, consume)
@@ -137,15 +138,15 @@ func (s *Subscriber) SubscribeInitialize(topic string) error {
 		return fmt.Errorf("initialize topic %q: %w", topic, err)
 	}
 	defer s.running.Done()
-	if _, err := s.guard(s.closing, s.opts.Queue(topic)); err != nil {
+	if _, err := s.dedup(s.closing, s.opts.Queue(topic)); err != nil {
 		return fmt.Errorf("initialize topic %q: %w", topic, err)
 	}
 	return nil
 }
 
-// guard declares a queue, and returns the Guard of its messages.
-func (s *Subscriber) guard(ctx context.Context, queue string) (*idempotency.Guard, error) {
-	opts := s.opts.Guard
+// dedup declares a queue, and returns the Deduplicator of its messages.
+func (s *Subscriber) dedup(ctx context.Context, queue string) (*idempotency.Deduplicator, error) {
+	opts := s.opts.Deduplicator
 	if s.declares {
 		queues, err := idempotency.DeclareReceiver(ctx, s.broker, queue, &s.opts.Receiver)
 		if err != nil {
@@ -174,7 +175,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	sub := &subscription{db: s.db, inbox: s.inbox, sender: s.opts.Sender, stopping: stopping, out: make(chan *message.Message)}
 	consumer, err := idempotency.NewConsumer(s.broker, queue, sub.handle, &s.opts.Consumer)
 	if err == nil {
-		sub.guard, err = s.guard(stopping, queue)
+		sub.dedup, err = s.dedup(stopping, queue)
 	}
 	if err != nil {
 		unlink()
@@ -227,7 +228,7 @@ func (s *Subscriber) Close() error {
 type subscription struct {
 	db       *sql.DB
 	inbox    driver.Inbox
-	guard    *idempotency.Guard
+	dedup    *idempotency.Deduplicator
 	sender   *sender.Sender // nil: the transactions cannot send
 	stopping context.Context
 
@@ -265,11 +266,11 @@ func (sub *subscription) offer(ctx context.Context, msg *message.Message) error 
 }
 
 func (sub *subscription) handle(ctx context.Context, d amqp.Delivery) error {
-	return sub.guard.Handle(ctx, sub.db, d, func(ctx context.Context, tx *sql.Tx) error { return sub.attempt(ctx, tx, d) })
+	return sub.dedup.Handle(ctx, sub.db, d, func(ctx context.Context, tx *sql.Tx) error { return sub.attempt(ctx, tx, d) })
 }
 
-// attempt returns nil when the message was acked: then the Guard commits, and acks it at the broker.
-// After an error the Guard rolls back, and the message comes again, as another attempt.
+// attempt returns nil when the message was acked: then the Deduplicator commits, and acks it at the
+// broker. After an error the Deduplicator rolls back, and the message comes again, as another attempt.
 func (sub *subscription) attempt(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
 	a := &attempt{tx: tx, delivery: d}
 	a.delivery.Acknowledger = nil
@@ -299,8 +300,8 @@ func (sub *subscription) attempt(ctx context.Context, tx *sql.Tx, d amqp.Deliver
 	if messages == nil {
 		return nil
 	}
-	// Before Confirm records, because outside of a transaction a Record commits at once. The Guard
-	// leaves the fence again before its COMMIT.
+	// Before Confirm records, because outside of a transaction a Record commits at once. The
+	// Deduplicator leaves the fence again before its COMMIT.
 	if err := sub.inbox.Leave(ctx, bridge.SQL(tx)); err != nil {
 		return err
 	}

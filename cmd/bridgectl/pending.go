@@ -217,7 +217,7 @@ type pendingAction struct {
 	name, short, long string
 	always            bool // a single message needs --yes too
 	did, note         string
-	decide            func(ctx context.Context, db *inboxDatabase, g *pending.Guard, key string) error
+	decide            func(ctx context.Context, db *inboxDatabase, effects *pending.Effects, key string) error
 }
 
 var (
@@ -227,8 +227,8 @@ var (
 Work of the receiver then handles it, with all of its attempts. If the effect of a doubtful
 message was done after all, it is done twice.`,
 		did: "ready", note: "a running Resume or Work handles it",
-		decide: func(ctx context.Context, db *inboxDatabase, g *pending.Guard, key string) error {
-			return g.Retry(ctx, db.DB.DB, key)
+		decide: func(ctx context.Context, db *inboxDatabase, effects *pending.Effects, key string) error {
+			return effects.Retry(ctx, db.DB.DB, key)
 		},
 	}
 	endPending = pendingAction{
@@ -237,8 +237,8 @@ message was done after all, it is done twice.`,
 inbox forgets the message's content; copies of it are duplicates from then on. To keep the
 content, run pending show -o json first.`,
 		did: "done", note: "its copies are duplicates from now on",
-		decide: func(ctx context.Context, db *inboxDatabase, g *pending.Guard, key string) error {
-			return g.MarkDone(ctx, db.DB.DB, key)
+		decide: func(ctx context.Context, db *inboxDatabase, effects *pending.Effects, key string) error {
+			return effects.MarkDone(ctx, db.DB.DB, key)
 		},
 	}
 )
@@ -337,11 +337,11 @@ func (d *inboxDatabase) decide(ctx context.Context, action pendingAction, consum
 		o.State, o.Why, err = d.refusal(ctx, o.Consumer, key)
 		return o, err
 	}
-	g, err := d.guard(o.Consumer)
+	effects, err := d.effects(o.Consumer)
 	if err != nil {
 		return o, misused("--consumer: %w", err)
 	}
-	err = patience.within(ctx, func(ctx context.Context) error { return action.decide(ctx, d, g, key) })
+	err = patience.within(ctx, func(ctx context.Context) error { return action.decide(ctx, d, effects, key) })
 	switch {
 	case err == nil:
 		o.Done, o.State = true, action.did

@@ -77,8 +77,8 @@ func (d *inboxDatabase) inTx(ctx context.Context, work func(tx bridge.Tx) error)
 	return nil
 }
 
-// guard returns a Guard that takes no deliveries. It logs nothing: its errors report everything.
-func (d *inboxDatabase) guard(consumer string) (*pending.Guard, error) {
+// effects returns an Effects that takes no deliveries. It logs nothing: its errors report everything.
+func (d *inboxDatabase) effects(consumer string) (*pending.Effects, error) {
 	return pending.New(d.inbox, consumer, &pending.Options{HandBack: true, Logger: slog.New(slog.DiscardHandler)})
 }
 

@@ -49,7 +49,7 @@ func (t *theatre) buildGateway(ctx context.Context, folder string, out io.Writer
 	if err != nil {
 		return err
 	}
-	t.guard, err = pending.New(inbox, gatewayConsumer, &pending.Options{HandBack: true})
+	t.effects, err = pending.New(inbox, gatewayConsumer, &pending.Options{HandBack: true})
 	return err
 }
 

@@ -91,7 +91,7 @@ func (t *theatre) counts(ctx context.Context) (c counts, err error) {
 			return c, fmt.Errorf("count %s: %w", q.table, err)
 		}
 	}
-	states, err := t.guard.Count(ctx, t.dbs.post.DB.DB)
+	states, err := t.effects.Count(ctx, t.dbs.post.DB.DB)
 	for state, n := range states {
 		c.Pending += int(n)
 		if state == pending.Doubtful {

@@ -48,9 +48,9 @@ type theatre struct {
 	broker  *bridge.Broker
 	copies  *copies
 	mail    *mailServer
-	program string         // the e-mail gateway
-	guard   *pending.Guard // reads the gateways' inbox
-	undo    []func() error // run in reverse order
+	program string           // the e-mail gateway
+	effects *pending.Effects // reads the gateways' inbox
+	undo    []func() error   // run in reverse order
 }
 
 // build makes a world by the configuration. After an error it leaves nothing behind.

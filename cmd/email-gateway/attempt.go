@@ -14,7 +14,7 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/pending"
 )
 
-// An attempt sends the e-mail of one delivery. The guard may run it several times.
+// An attempt sends the e-mail of one delivery. AtMostOnce may run it several times.
 type attempt struct {
 	gateway *gateway
 	session *transport.Session // for the first run
@@ -95,7 +95,7 @@ func (a *attempt) run(ctx context.Context, d amqp.Delivery) error {
 
 var errGivenUp = errors.New("given up")
 
-// conclude notes the result of the n-th attempt, and returns it in the form that the guard takes.
+// conclude notes the result of the n-th attempt, and returns it in the form that AtMostOnce takes.
 func (a *attempt) conclude(ctx context.Context, id string, n int, err error) error {
 	g := a.gateway
 	switch {
@@ -125,7 +125,7 @@ func (a *attempt) conclude(ctx context.Context, id string, n int, err error) err
 	return err
 }
 
-// forGood gives up an e-mail that was not sent. The guard sends a delivery to the dead queue, and
+// forGood gives up an e-mail that was not sent. AtMostOnce sends a delivery to the dead queue, and
 // bury counts it. A resumed message stays in the inbox, so forGood counts it.
 func (a *attempt) forGood(ctx context.Context, id string, n int, now status, err error) error {
 	if a.failed = n; a.resumed {
@@ -141,7 +141,7 @@ func (a *attempt) count(outcome status) {
 }
 
 // note writes a run's result into its status: without it a crash in the next moment leaves the
-// e-mail in doubt. The guard's row in the inbox decides, not the status.
+// e-mail in doubt. The row in the inbox decides, not the status.
 func (g *gateway) note(ctx context.Context, id string, n int, now status, cause error) {
 	g.write(ctx, id, now, func(ctx context.Context) error { return g.statuses.end(ctx, id, n, now, cause) })
 }

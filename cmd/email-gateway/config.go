@@ -167,8 +167,8 @@ func (c *config) server() (*transport.Server, error) {
 	return server, nil
 }
 
-// options returns the guard's options. The statuses count an e-mail's attempts, not the guard, so
-// that an outage of the mail server uses up no attempt.
+// options returns the options of package pending. The statuses count an e-mail's attempts, not package
+// pending, so that an outage of the mail server uses up no attempt.
 func (c *config) options(logger *slog.Logger) pending.Options {
 	return pending.Options{
 		Attempts: math.MaxInt32, MinDelay: c.Pause.Duration(), MaxDelay: c.LongestPause.Duration(),

@@ -27,7 +27,7 @@ func (g *gateway) deliver(ctx context.Context, d amqp.Delivery) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, g.config.Hold.Duration(), errHeld)
 	defer cancel()
 	if g.check(d) == nil {
-		// The guard begins no attempt before there is a session, so that an outage of the mail
+		// AtMostOnce begins no attempt before there is a session, so that an outage of the mail
 		// server, even for hours, uses up no attempt and makes no e-mail doubtful.
 		waiting, cancel := context.WithTimeoutCause(g.stopping, g.config.Hold.Duration(), errHeld)
 		defer cancel()
@@ -41,7 +41,7 @@ func (g *gateway) deliver(ctx context.Context, d amqp.Delivery) error {
 			return nil
 		}
 	}
-	err := g.guard.AtMostOnce(withAttempt(ctx, a), g.db.DB.DB, d, a.run)
+	err := g.effects.AtMostOnce(withAttempt(ctx, a), g.db.DB.DB, d, a.run)
 	a.release()
 	switch {
 	case errors.Is(err, idempotency.ErrHandedBack), errors.Is(err, idempotency.ErrLeftUnacked):

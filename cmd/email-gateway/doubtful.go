@@ -65,11 +65,11 @@ func list(ctx context.Context, c *config, asJSON bool, stdout, stderr io.Writer)
 		return err
 	}
 	defer db.Close()
-	guard, statuses, err := open(ctx, c, db, c.Log.Logger(stderr), nil)
+	effects, statuses, err := open(ctx, c, db, c.Log.Logger(stderr), nil)
 	if err != nil {
 		return err
 	}
-	if _, err := guard.Count(ctx, db.DB.DB); err != nil { // makes overdue e-mails doubtful
+	if _, err := effects.Count(ctx, db.DB.DB); err != nil { // makes overdue e-mails doubtful
 		return err
 	}
 	rows := []row{}
@@ -123,7 +123,7 @@ func decide(ctx context.Context, c *config, id string, wasSent bool, stdout, std
 		return err
 	}
 	defer db.Close()
-	guard, statuses, err := open(ctx, c, db, c.Log.Logger(stderr), nil)
+	effects, statuses, err := open(ctx, c, db, c.Log.Logger(stderr), nil)
 	if err != nil {
 		return err
 	}
@@ -131,13 +131,13 @@ func decide(ctx context.Context, c *config, id string, wasSent bool, stdout, std
 		if err := statuses.release(ctx, id); err != nil {
 			return err
 		}
-		if err := guard.Retry(ctx, db.DB.DB, id); err != nil {
+		if err := effects.Retry(ctx, db.DB.DB, id); err != nil {
 			return err
 		}
 		fmt.Fprintln(stdout, "a running gateway sends it")
 		return nil
 	}
-	if err := guard.MarkDone(ctx, db.DB.DB, id); err != nil {
+	if err := effects.MarkDone(ctx, db.DB.DB, id); err != nil {
 		return err
 	}
 	if err := statuses.markSent(ctx, id); err != nil {

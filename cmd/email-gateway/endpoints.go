@@ -40,7 +40,7 @@ func newMetrics(g *gateway) *metrics {
 			Help: "Time from MAIL to the mail server's last answer.", Buckets: prometheus.ExponentialBuckets(0.005, 3, 11)}),
 		held: prometheus.NewGauge(prometheus.GaugeOpts{Name: "email_gateway_held",
 			Help: "Messages that are held, including messages that wait."}),
-		receiver: receiver.New(consumer, g.guard, g.statuses.inbox),
+		receiver: receiver.New(consumer, g.effects, g.statuses.inbox),
 	}
 	for _, outcome := range []status{sent, duplicate, doubtful, refused, failed, handedBack} {
 		m.emails.WithLabelValues(string(outcome)) // so that the series exist from the start

@@ -22,7 +22,7 @@ type gateway struct {
 	log      *slog.Logger
 	db       *database.Database
 	broker   *bridge.Broker
-	guard    *pending.Guard
+	effects  *pending.Effects
 	statuses *statuses
 	sessions *sessions
 	metrics  *metrics
@@ -55,7 +55,7 @@ func work(ctx context.Context, c *config, stderr io.Writer) error {
 		return err
 	}
 	defer g.db.Close()
-	if g.guard, g.statuses, err = open(ctx, c, g.db, g.log, g); err != nil {
+	if g.effects, g.statuses, err = open(ctx, c, g.db, g.log, g); err != nil {
 		return err
 	}
 	g.sessions = newSessions(mail, int(c.SMTP.Sessions), g.log)
@@ -101,8 +101,8 @@ func openDatabase(ctx context.Context, c *config) (*database.Database, error) {
 	return db, err
 }
 
-// open opens the guard and the statuses. g is nil for a subcommand.
-func open(ctx context.Context, c *config, db *database.Database, log *slog.Logger, g *gateway) (*pending.Guard, *statuses, error) {
+// open opens the inbox's e-mails and the statuses. g is nil for a subcommand.
+func open(ctx context.Context, c *config, db *database.Database, log *slog.Logger, g *gateway) (*pending.Effects, *statuses, error) {
 	inbox, err := db.Inbox(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -116,8 +116,8 @@ func open(ctx context.Context, c *config, db *database.Database, log *slog.Logge
 	if g != nil {
 		options.DeadLetter, options.FindOut = g.bury, g.findOut
 	}
-	guard, err := pending.New(inbox, consumer, &options)
-	return guard, statuses, err
+	effects, err := pending.New(inbox, consumer, &options)
+	return effects, statuses, err
 }
 
 // greet opens a session, so that the gateway does not start unless the mail server accepts its login.
@@ -142,7 +142,7 @@ func (g *gateway) work(ctx context.Context, stop context.CancelFunc, giveUp cont
 			defer stop()
 			failure = g.consumer.Run(ctx)
 		})
-		parts.Go(func() { _ = g.guard.Resume(ctx, g.db.DB.DB, g.resume) })
+		parts.Go(func() { _ = g.effects.Resume(ctx, g.db.DB.DB, g.resume) })
 		parts.Go(func() { g.settle(ctx) })
 		parts.Go(func() { g.purge(ctx) })
 		parts.Wait()

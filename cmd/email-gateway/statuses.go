@@ -197,7 +197,7 @@ func (s *statuses) release(ctx context.Context, id string) error {
 		}
 		_, p, err := s.inbox.LookUp(ctx, bridge.SQL(tx), consumer, id)
 		if err != nil || p == nil || p.State != driver.Doubtful && p.State != driver.Failed {
-			return err // guard.Retry returns the reason
+			return err // effects.Retry returns the reason
 		}
 		_, err = s.exec(ctx, tx, `UPDATE email_gateway SET status = ?, changed_at = ?
 WHERE message_id = ? AND status IN ('sending', 'doubtful')`, retrying, timestamp(), id)

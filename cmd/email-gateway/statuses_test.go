@@ -151,7 +151,7 @@ VALUES (?, 'sending', '', 1, '', ?, ?)`, id, timestamp(), timestamp())
 	}
 }
 
-// Of two runs only one may begin, however late the other is: a frozen run may wake after the guard
+// Of two runs only one may begin, however late the other is: a frozen run may wake after AtMostOnce
 // has given it up.
 func TestARunBeginsOnlyWhereNoOtherMayHaveSent(t *testing.T) {
 	for was, want := range map[status]error{"": nil, retrying: nil, refused: nil, failed: nil, sending: errBegun, doubtful: errBegun, sent: errSentBefore} {

@@ -1,18 +1,18 @@
 // Package idempotencytest makes deliveries, to test handlers without a broker.
 //
 //	d := idempotencytest.New(bridge.Message{RoutingKey: "emails", Publishing: amqp.Publishing{Body: []byte("two apples")}})
-//	if err := sendEmail(t.Context(), d.Delivery); err != nil { // which calls guard.Handle
+//	if err := sendEmail(t.Context(), d.Delivery); err != nil { // which calls dedup.Handle
 //		t.Error(err)
 //	}
 //	if d.Outcome() != idempotencytest.Acked {
 //		t.Errorf("the message is %s", d.Outcome())
 //	}
 //
-// The Guard is a real one on your own database; the example uses SQLite in a file. To test sender
-// and receiver together, pass the messages of package sendertest to New.
+// The Deduplicator is a real one on your own database; the example uses SQLite in a file. To test
+// sender and receiver together, pass the messages of package sendertest to New.
 //
-// A Guard that retries pauses between its attempts: set Options.Attempts or Options.MinDelay in a
-// test of failures.
+// A Deduplicator that retries pauses between its attempts: set Options.Attempts or Options.MinDelay in
+// a test of failures.
 package idempotencytest
 
 import (

@@ -20,11 +20,11 @@ import (
 // A mailer is the receiver to test.
 type mailer struct {
 	db    *sql.DB
-	guard *idempotency.Guard
+	dedup *idempotency.Deduplicator
 }
 
 func (m *mailer) handle(ctx context.Context, d amqp.Delivery) error {
-	return m.guard.Handle(ctx, m.db, d, func(ctx context.Context, tx *sql.Tx) error {
+	return m.dedup.Handle(ctx, m.db, d, func(ctx context.Context, tx *sql.Tx) error {
 		if len(d.Body) == 0 {
 			return errors.New("there is no text")
 		}
@@ -51,11 +51,11 @@ func newMailer(t *testing.T) *mailer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	guard, err := idempotency.New(inbox, "mailer", &idempotency.Options{DeadLetterExchange: true, Attempts: 1})
+	dedup, err := idempotency.New(inbox, "mailer", &idempotency.Options{DeadLetterExchange: true, Attempts: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &mailer{db, guard}
+	return &mailer{db, dedup}
 }
 
 func (m *mailer) emails(t *testing.T) (n int) {

@@ -1,6 +1,6 @@
 // Package metrics collects the metrics of one receiver of package idempotency for Prometheus.
 //
-//	m := metrics.New("mailer", guard, inbox)
+//	m := metrics.New("mailer", dedup, inbox)
 //	consumer, err := idempotency.NewConsumer(broker, "emails", m.Handler(handle), nil)
 //	m.Watch(consumer)
 //	prometheus.MustRegister(m)
@@ -46,8 +46,8 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency"
 )
 
-// A Strategy counts deliveries: a Guard of package idempotency or pending, a pending.Worker, or a
-// strategy of package versions.
+// A Strategy counts deliveries: a Deduplicator, a pending.Effects or pending.Worker, or
+// a strategy of package versions.
 type Strategy interface{ Stats() idempotency.Stats }
 
 // A Receiver is the collector of one receiver. Any number of goroutines may call its methods.

@@ -42,10 +42,10 @@ func openInbox(t *testing.T) (*sql.DB, driver.Inbox) {
 // An error would fail the scrape for the whole program: promhttp.Handler answers 500.
 func TestAnInboxThatDoesNotAnswerTakesNoOtherMetricFromTheScrape(t *testing.T) {
 	db, inbox := openInbox(t)
-	guard, err := idempotency.New(inbox, "mailer", &idempotency.Options{HandBack: true})
+	dedup, err := idempotency.New(inbox, "mailer", &idempotency.Options{HandBack: true})
 	must(t, err)
 	registry := prometheus.NewRegistry()
-	must(t, registry.Register(metrics.New("mailer", guard, inbox)))
+	must(t, registry.Register(metrics.New("mailer", dedup, inbox)))
 	must(t, db.Close())
 	families, err := registry.Gather()
 	must(t, err)
@@ -71,10 +71,10 @@ func TestAScrapeChangesNothingInTheInboxAndAsksItSeldom(t *testing.T) {
 	_, err = inbox.AddPending(t.Context(), bridge.SQL(tx), "mailer", driver.Pending{Key: "m1", State: driver.Started, Run: "r", Attempts: 1}, 0) // overdue at once
 	must(t, err)
 	must(t, tx.Commit())
-	guard, err := pending.New(inbox, "mailer", &pending.Options{HandBack: true})
+	effects, err := pending.New(inbox, "mailer", &pending.Options{HandBack: true})
 	must(t, err)
 	registry := prometheus.NewRegistry()
-	must(t, registry.Register(metrics.New("mailer", guard, inbox)))
+	must(t, registry.Register(metrics.New("mailer", effects, inbox)))
 	for range 2 {
 		families, err := registry.Gather()
 		must(t, err)
@@ -95,9 +95,9 @@ func TestAScrapeChangesNothingInTheInboxAndAsksItSeldom(t *testing.T) {
 }
 
 func TestEachDeliveryOfABatchCountsWithTheTimeOfTheBatch(t *testing.T) {
-	guard, err := idempotency.New(noInbox{}, "mailer", &idempotency.Options{HandBack: true})
+	dedup, err := idempotency.New(noInbox{}, "mailer", &idempotency.Options{HandBack: true})
 	must(t, err)
-	m := metrics.New("mailer", guard, nil)
+	m := metrics.New("mailer", dedup, nil)
 	registry := prometheus.NewRegistry()
 	must(t, registry.Register(m))
 	failure := errors.New("handed back")

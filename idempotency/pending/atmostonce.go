@@ -70,7 +70,7 @@ var errEffectTimeout = errors.New("effect ran for longer than Options.EffectTime
 //
 // A key claimed by Handle is a duplicate here, and vice versa; a consumer should use one of
 // AtMostOnce, Handle and Accept for all its messages.
-func (g *Guard) AtMostOnce(ctx context.Context, db *sql.DB, d amqp.Delivery, effect Effect) error {
+func (g *Effects) AtMostOnce(ctx context.Context, db *sql.DB, d amqp.Delivery, effect Effect) error {
 	if db == nil || effect == nil {
 		panic("pending: AtMostOnce needs a database and an effect")
 	}
@@ -103,7 +103,7 @@ func (g *Guard) AtMostOnce(ctx context.Context, db *sql.DB, d amqp.Delivery, eff
 
 // start writes the row of a key whose run begins, and returns it, or how the delivery ends without
 // a run. It may run again after a commit whose answer was lost.
-func (g *Guard) start(ctx context.Context, tx bridge.Tx, first change, message []byte) (driver.Pending, engine.Outcome, error) {
+func (g *Effects) start(ctx context.Context, tx bridge.Tx, first change, message []byte) (driver.Pending, engine.Outcome, error) {
 	mine := first.next
 	fresh, err := g.keys.Claim(ctx, tx, mine.Key)
 	if err != nil {
@@ -153,7 +153,7 @@ var errNotBegun = errors.New("the inbox answered after Options.EffectTimeout")
 // started is a time before the row was written. The effect's time counts from started, as in the
 // database it counts from the row's time: if the answer to the commit came late, another worker may
 // be allowed to run the effect by now.
-func (g *Guard) perform(ctx context.Context, db *sql.DB, started time.Time, mine driver.Pending, effect Effect, d amqp.Delivery, notDone func(error) event) (engine.Outcome, error) {
+func (g *Effects) perform(ctx context.Context, db *sql.DB, started time.Time, mine driver.Pending, effect Effect, d amqp.Delivery, notDone func(error) event) (engine.Outcome, error) {
 	failure := g.runEffect(context.WithoutCancel(ctx), started, mine.Key, effect, d)
 
 	// The result is recorded even if the caller wants to stop, or the effect has exceeded all limits.
@@ -174,7 +174,7 @@ func (g *Guard) perform(ctx context.Context, db *sql.DB, started time.Time, mine
 }
 
 // runEffect runs the effect, unless its time is over.
-func (g *Guard) runEffect(ctx context.Context, started time.Time, key string, effect Effect, d amqp.Delivery) error {
+func (g *Effects) runEffect(ctx context.Context, started time.Time, key string, effect Effect, d amqp.Delivery) error {
 	// While a machine is suspended only the wall clock goes on, like the database's.
 	now := time.Now()
 	if took := max(now.Sub(started), now.Round(0).Sub(started.Round(0))); took >= g.opts.EffectTimeout {

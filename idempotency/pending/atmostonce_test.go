@@ -53,7 +53,7 @@ var errSMTP = errors.New("connection lost after DATA")
 
 func (r *receiver) once(effect pending.Effect) {
 	r.T.Helper()
-	receivertest.Must(r.T, r.guard.AtMostOnce(r.T.Context(), r.DB, r.Delivery("m1"), effect))
+	receivertest.Must(r.T, r.effects.AtMostOnce(r.T.Context(), r.DB, r.Delivery("m1"), effect))
 }
 
 // pending returns the only pending message, and checks its state.
@@ -211,7 +211,7 @@ func TestADatabaseThatGoesAwayBehindTheEffectLeavesTheMessageDoubtful(t *testing
 			synctest.Test(t, func(t *testing.T) {
 				r, m := newReceiver(t, pending.Options{DeadLetterExchange: true}), &mailbox{}
 				start := time.Now()
-				err := r.guard.AtMostOnce(t.Context(), r.DB, r.Delivery("m1"), func(ctx context.Context, d amqp.Delivery) error {
+				err := r.effects.AtMostOnce(t.Context(), r.DB, r.Delivery("m1"), func(ctx context.Context, d amqp.Delivery) error {
 					r.Faults.OnCommit = func(func() error) error { return receivertest.ErrNetwork }
 					if c.ends != nil {
 						return c.ends
@@ -279,7 +279,7 @@ func TestManyCopiesAtOnceHaveOneEffect(t *testing.T) {
 	var consumers sync.WaitGroup
 	for c := range messages * copies {
 		consumers.Go(func() {
-			err := r.guard.AtMostOnce(t.Context(), r.DB, r.Delivery(fmt.Sprint("m", c%messages)), m.send())
+			err := r.effects.AtMostOnce(t.Context(), r.DB, r.Delivery(fmt.Sprint("m", c%messages)), m.send())
 			if err != nil {
 				t.Error(err)
 			}
@@ -305,7 +305,7 @@ func TestAnEffectThatOutlastsAShutdownAndItsDeliveryIsRecordedAllTheSame(t *test
 			synctest.Test(t, func(t *testing.T) {
 				r, m := newReceiver(t, pending.Options{}), &mailbox{}
 				ctx, stop := context.WithCancel(t.Context())
-				receivertest.Must(t, r.guard.AtMostOnce(ctx, r.DB, r.Delivery("m1"), func(ctx context.Context, d amqp.Delivery) error {
+				receivertest.Must(t, r.effects.AtMostOnce(ctx, r.DB, r.Delivery("m1"), func(ctx context.Context, d amqp.Delivery) error {
 					stop()
 					receivertest.Must(t, ctx.Err())
 					<-time.After(time.Hour)
@@ -323,7 +323,7 @@ func TestAnEffectThatEndsItsGoroutineHandsTheMessageBack(t *testing.T) {
 	r := newReceiver(t, pending.Options{})
 	var consumer sync.WaitGroup
 	consumer.Go(func() {
-		err := r.guard.AtMostOnce(t.Context(), r.DB, r.Delivery("m1"), func(context.Context, amqp.Delivery) error {
+		err := r.effects.AtMostOnce(t.Context(), r.DB, r.Delivery("m1"), func(context.Context, amqp.Delivery) error {
 			receivertest.Goexit()
 			return nil
 		})

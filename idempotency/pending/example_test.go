@@ -22,11 +22,11 @@ import (
 
 // An e-mail must not be sent twice. It is unknown whether this one was sent. An operator looks into
 // the mail server's log, and lets it be sent again.
-func ExampleGuard_AtMostOnce() {
+func ExampleEffects_AtMostOnce() {
 	ctx := context.Background()
 	db, inbox, closeDB := openShop(ctx)
 	defer closeDB()
-	guard, err := pending.New(inbox, "mailer", &pending.Options{
+	effects, err := pending.New(inbox, "mailer", &pending.Options{
 		DeadLetterExchange: true, Poll: time.Millisecond, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		log.Fatal(err)
@@ -40,25 +40,25 @@ func ExampleGuard_AtMostOnce() {
 	}
 	first := idempotencytest.New(order)
 	for _, d := range []*idempotencytest.Delivery{first, first.Again()} { // a Consumer would deliver them
-		if err := guard.AtMostOnce(ctx, db, d.Delivery, send); err != nil {
+		if err := effects.AtMostOnce(ctx, db, d.Delivery, send); err != nil {
 			log.Print(err) // the message comes again
 		}
 		fmt.Println(d.Outcome())
 	}
 
-	doubtful, err := guard.List(ctx, db, pending.Doubtful, "", 10)
+	doubtful, err := effects.List(ctx, db, pending.Doubtful, "", 10)
 	if err != nil {
 		log.Fatal(err)
 	}
 	for _, p := range doubtful {
 		fmt.Printf("%s is doubtful: %s\n", p.Key, p.Error)
-		if err := guard.Retry(ctx, db, p.Key); err != nil { // or MarkDone
+		if err := effects.Retry(ctx, db, p.Key); err != nil { // or MarkDone
 			log.Fatal(err)
 		}
 	}
 
 	ctx, stop := context.WithCancel(ctx)
-	_ = guard.Resume(ctx, db, func(ctx context.Context, d amqp.Delivery) error {
+	_ = effects.Resume(ctx, db, func(ctx context.Context, d amqp.Delivery) error {
 		defer stop() // a service runs it without end
 		return send(ctx, d)
 	})

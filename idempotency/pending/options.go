@@ -13,7 +13,7 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
 )
 
-// Options define how a Guard retries, and where a message goes that it gives up: exactly one of
+// Options define how Effects retries, and where a message goes that it gives up: exactly one of
 // Queues, DeadLetterExchange, DeadLetter and HandBack is required. The zero value of each other
 // field means its default. New returns an error that names an invalid field.
 type Options struct {
@@ -92,7 +92,7 @@ type WorkerOptions struct {
 	Logger             *slog.Logger                                                   // default slog.Default()
 }
 
-// open returns the options with their defaults, and the messages of a Guard.
+// open returns the options with their defaults, and the messages of Effects.
 func (o *Options) open(inbox driver.Inbox, consumer string) (Options, *messages, error) {
 	var filled Options
 	if o != nil {

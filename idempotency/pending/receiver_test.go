@@ -14,12 +14,12 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// A receiver is a service with a guard or a worker.
+// A receiver is a service with Effects or a Worker.
 type receiver struct {
 	*receivertest.Receiver
-	guard  *pending.Guard
-	worker *pending.Worker
-	rows   interface { // guard or worker
+	effects *pending.Effects
+	worker  *pending.Worker
+	rows    interface { // Effects or a Worker
 		List(ctx context.Context, db *sql.DB, state pending.State, after string, limit int) ([]pending.Message, error)
 		Count(ctx context.Context, db *sql.DB) (map[pending.State]int64, error)
 		MarkDone(ctx context.Context, db *sql.DB, key string) error
@@ -34,9 +34,9 @@ func newReceiver(t *testing.T, opts pending.Options) *receiver {
 	opts.Logger = r.Logger()
 	opts.HandBack = !opts.DeadLetterExchange && opts.DeadLetter == nil
 	var err error
-	r.guard, err = pending.New(r.Inbox, "shop", &opts)
+	r.effects, err = pending.New(r.Inbox, "shop", &opts)
 	receivertest.Must(t, err)
-	r.rows = r.guard
+	r.rows = r.effects
 	return r
 }
 

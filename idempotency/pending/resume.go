@@ -29,7 +29,7 @@ const (
 //
 // Resume starts a message as AtMostOnce does: a crash leaves it started, and then doubtful. When
 // ctx ends, an effect that has begun may finish.
-func (g *Guard) Resume(ctx context.Context, db *sql.DB, effect Effect) error {
+func (g *Effects) Resume(ctx context.Context, db *sql.DB, effect Effect) error {
 	if db == nil || effect == nil {
 		panic("pending: Resume needs a database and an effect")
 	}
@@ -53,7 +53,7 @@ func (g *Guard) Resume(ctx context.Context, db *sql.DB, effect Effect) error {
 }
 
 // resume runs the effect of one ready message, and reports whether there was one.
-func (g *Guard) resume(ctx context.Context, db *sql.DB, effect Effect) (bool, error) {
+func (g *Effects) resume(ctx context.Context, db *sql.DB, effect Effect) (bool, error) {
 	started := time.Now()
 	mine, err := g.take(ctx, db, begun)
 	if err != nil || mine == nil {
@@ -75,7 +75,7 @@ func (g *Guard) resume(ctx context.Context, db *sql.DB, effect Effect) (bool, er
 }
 
 // ask calls FindOut for one doubtful message, and reports whether there was one.
-func (g *Guard) ask(ctx context.Context, db *sql.DB) (bool, error) {
+func (g *Effects) ask(ctx context.Context, db *sql.DB) (bool, error) {
 	var found *driver.Pending
 	err := engine.InOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
 		if _, err = g.keys.Inbox.DoubtOverdue(ctx, tx, g.keys.Consumer); err != nil || g.opts.FindOut == nil {

@@ -25,7 +25,7 @@ func TestADoubtThatCannotBeResolvedHoldsUpNoReadyMessage(t *testing.T) {
 		}}), &mailbox{}
 		const messages, ready = 40, 20
 		for n := range messages {
-			err := r.guard.AtMostOnce(t.Context(), r.DB, r.Delivery(fmt.Sprint("m", n)), func(context.Context, amqp.Delivery) error { return errSMTP })
+			err := r.effects.AtMostOnce(t.Context(), r.DB, r.Delivery(fmt.Sprint("m", n)), func(context.Context, amqp.Delivery) error { return errSMTP })
 			receivertest.Must(t, err)
 		}
 		for n := range ready {
@@ -34,7 +34,7 @@ func TestADoubtThatCannotBeResolvedHoldsUpNoReadyMessage(t *testing.T) {
 
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)
-		go func() { ended <- r.guard.Resume(ctx, r.DB, m.send()) }()
+		go func() { ended <- r.effects.Resume(ctx, r.DB, m.send()) }()
 		time.Sleep(time.Second) // of the bubble's clock; less than one of the longer pauses
 		m.mu.Lock()
 		sent := len(m.sent)

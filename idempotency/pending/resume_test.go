@@ -18,7 +18,7 @@ func (r *receiver) resume(effect pending.Effect) {
 	r.T.Helper()
 	r.until("nothing is ready or started", func(counts map[pending.State]int64) bool {
 		return counts[pending.Ready]+counts[pending.Started] == 0
-	}, 1, func(ctx context.Context) error { return r.guard.Resume(ctx, r.DB, effect) })
+	}, 1, func(ctx context.Context) error { return r.effects.Resume(ctx, r.DB, effect) })
 }
 
 // started leaves m1 like a process that dies in the effect.
@@ -26,7 +26,7 @@ func (r *receiver) started() {
 	r.T.Helper()
 	var worker sync.WaitGroup
 	worker.Go(func() {
-		err := r.guard.AtMostOnce(r.T.Context(), r.DB, r.Delivery("m1"), func(context.Context, amqp.Delivery) error {
+		err := r.effects.AtMostOnce(r.T.Context(), r.DB, r.Delivery("m1"), func(context.Context, amqp.Delivery) error {
 			receivertest.Goexit()
 			return nil
 		})
@@ -108,7 +108,7 @@ func TestACallbackEndsADoubt(t *testing.T) {
 					return next.(pending.Verdict), nil
 				}})
 			r.once(m.send(errSMTP))
-			r.until("nothing is pending", nothing, 1, func(ctx context.Context) error { return r.guard.Resume(ctx, r.DB, m.send()) })
+			r.until("nothing is pending", nothing, 1, func(ctx context.Context) error { return r.effects.Resume(ctx, r.DB, m.send()) })
 			m.want(t, append([]string{"m1"}, c.sent...)...)
 			if len(verdicts) > 0 {
 				t.Errorf("not asked: %v", verdicts)
@@ -141,7 +141,7 @@ func TestAResumedMessageWhoseProcessDiesIsDoubtfulAgain(t *testing.T) {
 	receivertest.Must(t, r.rows.Retry(t.Context(), r.DB, "m1"))
 	var worker sync.WaitGroup
 	worker.Go(func() {
-		_ = r.guard.Resume(t.Context(), r.DB, func(ctx context.Context, d amqp.Delivery) error {
+		_ = r.effects.Resume(t.Context(), r.DB, func(ctx context.Context, d amqp.Delivery) error {
 			_ = m.send()(ctx, d)
 			receivertest.Goexit()
 			return nil

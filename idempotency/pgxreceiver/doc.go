@@ -3,9 +3,9 @@
 // pgx.
 //
 //	inbox, err := pgxbridge.OpenInbox(ctx, pool) // a *pgxpool.Pool
-//	guard, err := idempotency.New(inbox, "mailer", …)
+//	dedup, err := idempotency.New(inbox, "mailer", …)
 //	consumer, err := idempotency.NewConsumer(broker, "emails", func(ctx context.Context, d amqp.Delivery) error {
-//		return pgxreceiver.Handle(ctx, guard, pool, pgx.TxOptions{}, d, func(ctx context.Context, tx pgx.Tx) error {
+//		return pgxreceiver.Handle(ctx, dedup, pool, pgx.TxOptions{}, d, func(ctx context.Context, tx pgx.Tx) error {
 //			_, err := tx.Exec(ctx, `INSERT INTO emails …`, d.Body)
 //			return err
 //		})
@@ -13,6 +13,6 @@
 //
 // Handle begins and commits the transaction, and the BEGIN travels with the claim of the key. So a
 // message costs two round trips in addition to the handler's statements, and one connection.
-// idempotency.Guard.HandleTx, in your own transaction, checks from a second connection whether it
-// was committed. Attempts, errors, acks and dead letters are as in package idempotency.
+// idempotency.Deduplicator.HandleWithClaim, in your own transaction, checks from a second connection
+// whether it was committed. Attempts, errors, acks and dead letters are as in package idempotency.
 package pgxreceiver

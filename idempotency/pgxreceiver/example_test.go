@@ -46,12 +46,12 @@ func ExampleHandle() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	guard, err := idempotency.New(inbox, "mailer", &idempotency.Options{Queues: queues})
+	dedup, err := idempotency.New(inbox, "mailer", &idempotency.Options{Queues: queues})
 	if err != nil {
 		log.Fatal(err)
 	}
 	consumer, err := idempotency.NewConsumer(broker, "emails", func(ctx context.Context, d amqp.Delivery) error {
-		return pgxreceiver.Handle(ctx, guard, pool, pgx.TxOptions{}, d, func(ctx context.Context, tx pgx.Tx) error {
+		return pgxreceiver.Handle(ctx, dedup, pool, pgx.TxOptions{}, d, func(ctx context.Context, tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, `INSERT INTO emails (body) VALUES ($1)`, string(d.Body))
 			return err
 		})

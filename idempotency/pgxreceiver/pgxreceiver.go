@@ -16,22 +16,22 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency"
 )
 
-// Handle is Guard.Handle in a transaction on pool, which must lead to the database of the guard's
+// Handle is Deduplicator.Handle in a transaction on pool, which must lead to the database of dedup's
 // inbox. fn must neither commit tx nor roll it back. A serialization failure counts against no
 // message. For replies, pass pgxbridge.Tx(tx) to sender.SendTx.
-func Handle(ctx context.Context, guard *idempotency.Guard, pool *pgxpool.Pool, options pgx.TxOptions, d amqp.Delivery, fn func(ctx context.Context, tx pgx.Tx) error) error {
+func Handle(ctx context.Context, dedup *idempotency.Deduplicator, pool *pgxpool.Pool, options pgx.TxOptions, d amqp.Delivery, fn func(ctx context.Context, tx pgx.Tx) error) error {
 	if fn == nil {
 		panic("pgxreceiver: Handle needs a function")
 	}
-	return idempotency.HandleIn(ctx, guard, beginOn(pool, options), d, func(ctx context.Context, t *transaction) error { return fn(ctx, t.tx) })
+	return idempotency.HandleIn(ctx, dedup, beginOn(pool, options), d, func(ctx context.Context, t *transaction) error { return fn(ctx, t.tx) })
 }
 
-// HandleBatch is Guard.HandleBatch in a transaction on pool.
-func HandleBatch(ctx context.Context, guard *idempotency.Guard, pool *pgxpool.Pool, options pgx.TxOptions, ds []amqp.Delivery, fn func(ctx context.Context, tx pgx.Tx, fresh []amqp.Delivery) error) error {
+// HandleBatch is Deduplicator.HandleBatch in a transaction on pool.
+func HandleBatch(ctx context.Context, dedup *idempotency.Deduplicator, pool *pgxpool.Pool, options pgx.TxOptions, ds []amqp.Delivery, fn func(ctx context.Context, tx pgx.Tx, fresh []amqp.Delivery) error) error {
 	if fn == nil {
 		panic("pgxreceiver: HandleBatch needs a function")
 	}
-	return idempotency.HandleBatchIn(ctx, guard, beginOn(pool, options), ds, func(ctx context.Context, t *transaction, fresh []amqp.Delivery) error { return fn(ctx, t.tx, fresh) })
+	return idempotency.HandleBatchIn(ctx, dedup, beginOn(pool, options), ds, func(ctx context.Context, t *transaction, fresh []amqp.Delivery) error { return fn(ctx, t.tx, fresh) })
 }
 
 func beginOn(pool *pgxpool.Pool, options pgx.TxOptions) func(ctx context.Context) (*transaction, error) {
@@ -44,7 +44,7 @@ func beginOn(pool *pgxpool.Pool, options pgx.TxOptions) func(ctx context.Context
 	}
 }
 
-// A transaction begins with its first statement, which is the Guard's claim.
+// A transaction begins with its first statement, which is the Deduplicator's claim.
 type transaction struct {
 	conn    *pgxpool.Conn
 	options pgx.TxOptions

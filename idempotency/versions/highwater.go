@@ -48,20 +48,20 @@ type KeyFunc func(d amqp.Delivery) (source, key string, err error)
 //     overtake messages whose transactions are still open, and messages that a target refuses for
 //     the moment. So behind a verifier a source must have only one message under way: it sends the
 //     next when it knows that the last has arrived, by a reply for example. Otherwise use an
-//     idempotency.Guard, or Ordered if there are version numbers without holes.
+//     idempotency.Deduplicator, or Ordered if there are version numbers without holes.
 //   - One consumer takes all messages of a source: the queue has x-single-active-consumer, or the
 //     consumer is exclusive. It calls Handle for one message after the other, as they come.
 //   - A dead-lettered message is not put back in the queue: the mark has passed it meanwhile.
 //     Handle it in another way.
 //
-// If any of this is in doubt, use an idempotency.Guard, which needs none of it.
+// If any of this is in doubt, use an idempotency.Deduplicator, which needs none of it.
 //
 // # It closes channels
 //
 // Messages behind a message that is requeued by a nack may overtake it (measured on RabbitMQ 3.10:
 // always, if more than one is unacked, or if a quorum queue has no delivery limit). When a channel
 // is closed, its messages go back in their order. So a HighWater closes the channel when an
-// idempotency.Guard would requeue a message, and handles no further delivery of this channel. A
+// idempotency.Deduplicator would requeue a message, and handles no further delivery of this channel. A
 // Consumer, which must have one worker, then consumes again on a new channel. Your own loop ends,
 // as it does when the connection is lost: open a channel and consume again. With a prefetch of 1
 // the fewest messages are delivered again.
@@ -93,10 +93,10 @@ func NewHighWater(marks driver.Marks, consumer string, keyOf KeyFunc, opts *Opti
 // transaction on db; Handle acks d after the commit. Any other message is acked and counted in
 // Stats.Duplicates.
 //
-// Two messages of one source are handled one after the other, in any process: the second waits for
-// the end of the first one's transaction. fn, errors and failures are as with
-// idempotency.Guard.Handle, except that d is handed back by closing its channel. If the channel is
-// closed already, d is handed back at once. d must come from an *amqp.Channel, or have an
+// Two messages of one source are handled one after the other, in any process: the second waits for the
+// end of the first one's transaction. fn, errors and failures are as with
+// idempotency.Deduplicator.Handle, except that d is handed back by closing its channel. If the channel
+// is closed already, d is handed back at once. d must come from an *amqp.Channel, or have an
 // Acknowledger that closes like one.
 //
 // After a crash before the commit nothing has happened, and the message comes again. After a

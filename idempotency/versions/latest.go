@@ -24,7 +24,7 @@ import (
 //
 // Do not use it if an event is a change to be added to earlier ones (a booking, a quantity): a
 // change that is overtaken would be lost. For such events use Ordered if the order matters,
-// otherwise an idempotency.Guard.
+// otherwise an idempotency.Deduplicator.
 //
 // One event with a version that is far too high makes all later ones of its entity stale. So let
 // the VersionFunc refuse an impossible version: the event is dead-lettered with that reason, and
@@ -61,7 +61,7 @@ func NewLatest(marks driver.Marks, consumer string, versionOf VersionFunc, opts 
 //
 // If two events of one entity come at the same moment, the second waits for the end of the first
 // one's transaction, and is then judged. fn, errors and failures are as with
-// idempotency.Guard.Handle.
+// idempotency.Deduplicator.Handle.
 //
 // After a crash before the commit nothing has happened, and the event comes again. After a crash
 // between the commit and the ack it also comes again, and is stale.

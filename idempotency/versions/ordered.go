@@ -138,7 +138,7 @@ func NewOrdered(keeper driver.Keeper, consumer string, versionOf VersionFunc, op
 }
 
 // An EventFunc handles an event: the current delivery, or a kept one, which has the whole message
-// and can be neither acked nor rejected. Otherwise it is like fn of idempotency.Guard.Handle.
+// and can be neither acked nor rejected. Otherwise it is like fn of idempotency.Deduplicator.Handle.
 type EventFunc func(ctx context.Context, tx *sql.Tx, event amqp.Delivery) error
 
 // lostEnough is the number of connections lost in a row after which a kept event counts as failed.
@@ -149,8 +149,8 @@ const lostEnough = 3
 // separate transaction on db; or it keeps d. Then it acks d. An event that was handled or kept
 // before is acked and counted in Stats.Duplicates.
 //
-// If two events of one entity come at the same moment, the second waits for the end of the first
-// one's transaction, and is then judged. Errors and failures are as with idempotency.Guard.Handle,
+// If two events of one entity come at the same moment, the second waits for the end of the first one's
+// transaction, and is then judged. Errors and failures are as with idempotency.Deduplicator.Handle,
 // except for kept events (see Ordered).
 func (o *Ordered) Handle(ctx context.Context, db *sql.DB, d amqp.Delivery, fn EventFunc) error {
 	if db == nil || fn == nil {

@@ -24,7 +24,7 @@ import (
 // receiveScenario has a receiver handle each message of a queue once.
 var receiveScenario = scenario{
 	name:     "receive",
-	what:     "a receiver handles a backlog of messages of 512 bytes, 32 at once, each with one INSERT: idempotency's Handle and HandleTx, on pgx pgxreceiver's Handle, and HandleBatch of up to 100, whose handler inserts their rows with one statement, against a dedupe table written by hand, among 1,000 keys handled before and among 200,000 (with -long 5 million), and there with a purge beside it that deletes the older half of them",
+	what:     "a receiver handles a backlog of messages of 512 bytes, 32 at once, each with one INSERT: idempotency's Handle and HandleWithClaim, on pgx pgxreceiver's Handle, and HandleBatch of up to 100, whose handler inserts their rows with one statement, against a dedupe table written by hand, among 1,000 keys handled before and among 200,000 (with -long 5 million), and there with a purge beside it that deletes the older half of them",
 	headline: headline{metric: "committed/s", ours: receiveHandle.name},
 	trials: func(c config) (trials []trial) {
 		for _, r := range receivers {
@@ -116,33 +116,33 @@ func (s *session) fill(ctx context.Context) error {
 var (
 	receiveHandle = &contender{
 		name:   "twoqueue-handle",
-		what:   "idempotency's Guard.Handle in a Consumer",
+		what:   "idempotency's Deduplicator.Handle in a Consumer",
 		silent: true,
 		ahead:  2 * fullLoad, // for each worker one that is not yet reported, and one that begins while the Consumer stops
 		setUp:  setUpInbox,
 		open: func(ctx context.Context, p place, b business) (application, error) {
-			guard, err := openGuard(ctx, b.db, 0)
+			dedup, err := openDedup(ctx, b.db, 0)
 			if err != nil {
 				return nil, err
 			}
 			return openConsumer(ctx, p, func(ctx context.Context, d amqp.Delivery) error {
-				return guard.Handle(ctx, b.db, d, func(ctx context.Context, tx *sql.Tx) error { return b.work(ctx, bridge.SQL(tx)) })
+				return dedup.Handle(ctx, b.db, d, func(ctx context.Context, tx *sql.Tx) error { return b.work(ctx, bridge.SQL(tx)) })
 			})
 		},
 		purge: purgeInbox,
 	}
 	receiveTx = &contender{
 		name:   "twoqueue-handletx",
-		what:   "idempotency's Guard.HandleTx, in a transaction of the receiver's own; it looks at the claim once more before the ack",
+		what:   "idempotency's Deduplicator.HandleWithClaim, in a transaction of the receiver's own; it looks at the claim once more before the ack",
 		silent: true,
 		setUp:  setUpInbox,
 		open: func(ctx context.Context, p place, b business) (application, error) {
-			guard, err := openGuard(ctx, b.db, 0)
+			dedup, err := openDedup(ctx, b.db, 0)
 			if err != nil {
 				return nil, err
 			}
 			return openReceiver(p, func(ctx context.Context, d amqp.Delivery) error {
-				return guard.HandleTx(ctx, d, func(ctx context.Context, claim idempotency.Claim) error {
+				return dedup.HandleWithClaim(ctx, d, func(ctx context.Context, claim idempotency.Claim) error {
 					return b.once(ctx, func(tx bridge.Tx) (bool, error) { return claim(ctx, tx) })
 				})
 			})
@@ -176,12 +176,12 @@ var (
 		pgx:    true,
 		setUp:  setUpInbox,
 		open: func(ctx context.Context, p place, b business) (application, error) {
-			guard, err := openPgxGuard(ctx, b.pool)
+			dedup, err := openPgxDedup(ctx, b.pool)
 			if err != nil {
 				return nil, err
 			}
 			return openConsumer(ctx, p, func(ctx context.Context, d amqp.Delivery) error {
-				return pgxreceiver.Handle(ctx, guard, b.pool, pgx.TxOptions{}, d, func(ctx context.Context, tx pgx.Tx) error { return b.work(ctx, pgxbridge.Tx(tx)) })
+				return pgxreceiver.Handle(ctx, dedup, b.pool, pgx.TxOptions{}, d, func(ctx context.Context, tx pgx.Tx) error { return b.work(ctx, pgxbridge.Tx(tx)) })
 			})
 		},
 		purge: purgeInbox,
@@ -189,18 +189,18 @@ var (
 	dedupeTablePgx = onPgx(dedupeTable)
 	receiveBatch   = &contender{
 		name:    "twoqueue-batch",
-		what:    "idempotency's Guard.HandleBatch, up to 100 messages in a transaction, whose rows the handler inserts with one statement; two at once in a batch consumer",
+		what:    "idempotency's Deduplicator.HandleBatch, up to 100 messages in a transaction, whose rows the handler inserts with one statement; two at once in a batch consumer",
 		silent:  true,
 		ahead:   4 * mostInBatch,
 		batches: true,
 		setUp:   setUpInbox,
 		open: func(ctx context.Context, p place, b business) (application, error) {
-			guard, err := openGuard(ctx, b.db, 0)
+			dedup, err := openDedup(ctx, b.db, 0)
 			if err != nil {
 				return nil, err
 			}
 			return openBatchReceiver(ctx, p, func(ctx context.Context, ds []amqp.Delivery) error {
-				return guard.HandleBatch(ctx, b.db, ds, func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
+				return dedup.HandleBatch(ctx, b.db, ds, func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
 					_, err := tx.ExecContext(ctx, insertOrders, slices.Repeat([]int64{4711}, len(fresh)), slices.Repeat([]string{"one order"}, len(fresh)))
 					return err
 				})
@@ -290,7 +290,7 @@ func feed(ctx context.Context, p place, n int) error {
 	return nil
 }
 
-func openGuard(ctx context.Context, db *sql.DB, retention time.Duration) (*idempotency.Guard, error) {
+func openDedup(ctx context.Context, db *sql.DB, retention time.Duration) (*idempotency.Deduplicator, error) {
 	inbox, err := postgres.OpenInbox(ctx, db)
 	if err != nil {
 		return nil, err
@@ -412,7 +412,7 @@ func (r *batchReceiver) close() {
 	r.broker.Close()
 }
 
-func openPgxGuard(ctx context.Context, pool *pgxpool.Pool) (*idempotency.Guard, error) {
+func openPgxDedup(ctx context.Context, pool *pgxpool.Pool) (*idempotency.Deduplicator, error) {
 	inbox, err := pgxbridge.OpenInbox(ctx, pool)
 	if err != nil {
 		return nil, err
@@ -422,11 +422,11 @@ func openPgxGuard(ctx context.Context, pool *pgxpool.Pool) (*idempotency.Guard, 
 
 // purgeInbox rests after each step, as purgeDedupe does.
 func purgeInbox(ctx context.Context, db *sql.DB) (int64, error) {
-	guard, err := openGuard(ctx, db, halfRetention)
+	dedup, err := openDedup(ctx, db, halfRetention)
 	if err != nil {
 		return 0, err
 	}
-	return guard.Purge(ctx, db)
+	return dedup.Purge(ctx, db)
 }
 
 func purgeDedupe(ctx context.Context, db *sql.DB) (forgotten int64, err error) {

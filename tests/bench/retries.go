@@ -19,7 +19,7 @@ import (
 // retryScenario has some messages of a receiver fail, and measures how fast the others are handled.
 var retryScenario = scenario{
 	name:     "retries",
-	what:     "a receiver with a Consumer handles a backlog of messages of 512 bytes, 32 at once, each with one INSERT by Guard.Handle; one in a hundred fails five times: it waits in retry queues of 100 ms to 1.6 s, and then behind the backlog, or is retried in place after pauses of the same mean; others/s counts the messages that do not fail, and none fails in twoqueue-no-failure",
+	what:     "a receiver with a Consumer handles a backlog of messages of 512 bytes, 32 at once, each with one INSERT by Deduplicator.Handle; one in a hundred fails five times: it waits in retry queues of 100 ms to 1.6 s, and then behind the backlog, or is retried in place after pauses of the same mean; others/s counts the messages that do not fail, and none fails in twoqueue-no-failure",
 	headline: headline{metric: "others/s", ours: retryInQueues},
 	trials: func(config) (trials []trial) {
 		for _, name := range []string{retryNone, retryInQueues, retryInPlace} {
@@ -85,7 +85,7 @@ func (w *world) retry(ctx context.Context, name string, add adder) (err error) {
 	if err != nil {
 		return err
 	}
-	guard, err := idempotency.New(inbox, consumer, &idempotency.Options{Queues: queues, Logger: discarded})
+	dedup, err := idempotency.New(inbox, consumer, &idempotency.Options{Queues: queues, Logger: discarded})
 	if err != nil {
 		return err
 	}
@@ -93,7 +93,7 @@ func (w *world) retry(ctx context.Context, name string, add adder) (err error) {
 	receiver, err := idempotency.NewConsumer(broker, queue, func(ctx context.Context, d amqp.Delivery) error {
 		number, _ := numberOf(d.Body)
 		fails := name != retryNone && number%failsOneIn == 0
-		err := guard.Handle(ctx, db, d, func(ctx context.Context, tx *sql.Tx) error {
+		err := dedup.Handle(ctx, db, d, func(ctx context.Context, tx *sql.Tx) error {
 			if attempt, _ := idempotency.Attempt(ctx); fails && attempt <= failsTimes {
 				return errFails
 			}

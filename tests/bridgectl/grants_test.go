@@ -76,7 +76,7 @@ func asReceiver(t *testing.T, database, broker, exchange string) {
 	must(t, err)
 	queues, err := idempotency.DeclareReceiver(ctx, publisher, "requests", nil)
 	must(t, err)
-	guard, err := idempotency.New(inbox, "requests", &idempotency.Options{Attempts: 1, Queues: queues})
+	dedup, err := idempotency.New(inbox, "requests", &idempotency.Options{Attempts: 1, Queues: queues})
 	must(t, err)
 
 	conn, err := amqp.Dial(broker)
@@ -91,7 +91,7 @@ func asReceiver(t *testing.T, database, broker, exchange string) {
 	must(t, err)
 	for range 3 {
 		d := servertest.Next(t, "request", deliveries)
-		must(t, guard.Handle(ctx, db, d, func(ctx context.Context, tx *sql.Tx) error {
+		must(t, dedup.Handle(ctx, db, d, func(ctx context.Context, tx *sql.Tx) error {
 			switch string(d.Body) {
 			case "bad":
 				return errors.New("bad request")
@@ -106,7 +106,7 @@ func asReceiver(t *testing.T, database, broker, exchange string) {
 			return err
 		}))
 	}
-	if stats := guard.Stats(); stats.Handled != 1 || stats.DeadLettered != 1 || stats.RetriedLater != 1 {
+	if stats := dedup.Stats(); stats.Handled != 1 || stats.DeadLettered != 1 || stats.RetriedLater != 1 {
 		t.Errorf("handled, dead-lettered and retried later: %d, %d and %d, want 1 of each", stats.Handled, stats.DeadLettered, stats.RetriedLater)
 	}
 }

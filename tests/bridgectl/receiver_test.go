@@ -73,8 +73,8 @@ func openReceiver(t *testing.T, kind string, env ...string) *receiver {
 	return r
 }
 
-// guard returns a Guard that gives up at the first failure.
-func (r *receiver) guard(consumer string) *pending.Guard {
+// effects returns an Effects that gives up at the first failure.
+func (r *receiver) effects(consumer string) *pending.Effects {
 	r.t.Helper()
 	g, err := pending.New(r.inbox, consumer, &pending.Options{Attempts: 1, HandBack: true, Poll: 10 * time.Millisecond, Logger: quiet()})
 	must(r.t, err)
@@ -108,7 +108,7 @@ var errUnclear = errors.New("no answer")
 func (r *receiver) doubt(consumer string) string {
 	r.t.Helper()
 	d := delivery("a doubtful message")
-	must(r.t, r.guard(consumer).AtMostOnce(r.t.Context(), r.db, d, func(context.Context, amqp.Delivery) error { return errUnclear }))
+	must(r.t, r.effects(consumer).AtMostOnce(r.t.Context(), r.db, d, func(context.Context, amqp.Delivery) error { return errUnclear }))
 	return d.MessageId
 }
 
@@ -162,7 +162,7 @@ type pendingList struct {
 func (r *receiver) state(consumer, key string) string {
 	r.t.Helper()
 	for _, state := range []pending.State{pending.Doubtful, pending.Failed, pending.Ready, pending.Started} {
-		pending, err := r.guard(consumer).List(r.t.Context(), r.db, state, "", 100)
+		pending, err := r.effects(consumer).List(r.t.Context(), r.db, state, "", 100)
 		must(r.t, err)
 		for _, p := range pending {
 			if p.Key == key {
@@ -255,7 +255,7 @@ func TestAnOperatorDecidesAboutPendingMessages(t *testing.T) {
 			ended := make(chan struct{})
 			go func() {
 				defer close(ended)
-				_ = r.guard("mail").Resume(ctx, r.db, func(_ context.Context, d amqp.Delivery) error { resumed <- d.MessageId; return nil })
+				_ = r.effects("mail").Resume(ctx, r.db, func(_ context.Context, d amqp.Delivery) error { resumed <- d.MessageId; return nil })
 			}()
 			if key := servertest.Next(t, "the effect is resumed", resumed); key != unsent {
 				t.Errorf("%s is resumed, not %s", key, unsent)
@@ -287,7 +287,7 @@ func TestADecisionNamesTheConsumerOfAKeyThatSeveralHave(t *testing.T) {
 	r := openReceiver(t, "sqlite")
 	d := delivery("")
 	for _, consumer := range []string{"a", "b"} {
-		must(t, r.guard(consumer).AtMostOnce(t.Context(), r.db, d, func(context.Context, amqp.Delivery) error { return errUnclear }))
+		must(t, r.effects(consumer).AtMostOnce(t.Context(), r.db, d, func(context.Context, amqp.Delivery) error { return errUnclear }))
 	}
 	r.fails(2, "several have message", "pending", "retry", d.MessageId)
 	r.must("pending", "retry", d.MessageId, "--consumer=a")
@@ -397,7 +397,7 @@ func TestADecisionLeavesAnEffectThatIsUnderWay(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			r := openReceiver(t, kind)
-			g, d := r.guard("mail"), delivery("")
+			g, d := r.effects("mail"), delivery("")
 			began, goOn, ended := make(chan struct{}), make(chan struct{}), make(chan error)
 			go func() {
 				ended <- g.AtMostOnce(t.Context(), r.db, d, func(context.Context, amqp.Delivery) error { close(began); <-goOn; return nil })

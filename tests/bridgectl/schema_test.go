@@ -92,9 +92,9 @@ func TestTheBridgeWorksInASchemaOfItsOwn(t *testing.T) {
 	deliveries, err := channel.ConsumeWithContext(ctx, "emails", "", false, false, false, false, nil)
 	must(t, err)
 	d := servertest.Next(t, "message", deliveries)
-	guard, err := idempotency.New(inbox, "mailer", &idempotency.Options{HandBack: true})
+	dedup, err := idempotency.New(inbox, "mailer", &idempotency.Options{HandBack: true})
 	must(t, err)
-	must(t, guard.Handle(ctx, db, d, func(context.Context, *sql.Tx) error { return nil }))
+	must(t, dedup.Handle(ctx, db, d, func(context.Context, *sql.Tx) error { return nil }))
 
 	stranger, at := newLogin()
 	without := b.also("BRIDGE_DATABASE_URL="+at, "BRIDGE_INBOX_URL="+at)

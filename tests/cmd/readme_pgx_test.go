@@ -32,9 +32,9 @@ func placeOrderByPgx(ctx context.Context, pool *pgxpool.Pool, s *sender.Sender, 
 	})
 }
 
-// The receiver, with pgx: its consumer calls this in the place of guard.Handle.
-func sendEmailByPgx(ctx context.Context, pool *pgxpool.Pool, guard *idempotency.Guard, d amqp.Delivery) error {
-	return pgxreceiver.Handle(ctx, guard, pool, pgx.TxOptions{}, d, func(ctx context.Context, tx pgx.Tx) error {
+// The receiver, with pgx: its consumer calls this in the place of dedup.Handle.
+func sendEmailByPgx(ctx context.Context, pool *pgxpool.Pool, dedup *idempotency.Deduplicator, d amqp.Delivery) error {
+	return pgxreceiver.Handle(ctx, dedup, pool, pgx.TxOptions{}, d, func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `INSERT INTO emails VALUES ($1)`, string(d.Body))
 		return err
 	})
@@ -42,7 +42,7 @@ func sendEmailByPgx(ctx context.Context, pool *pgxpool.Pool, guard *idempotency.
 
 // README end
 
-func pgxExample(t *testing.T, s *stage.Stage) (guard *idempotency.Guard, place func(order string) error, receive func(context.Context) error) {
+func pgxExample(t *testing.T, s *stage.Stage) (dedup *idempotency.Deduplicator, place func(order string) error, receive func(context.Context) error) {
 	t.Helper()
 	ctx := t.Context()
 	pool, err := pgxpool.New(ctx, s.DatabaseURL)
@@ -58,15 +58,15 @@ func pgxExample(t *testing.T, s *stage.Stage) (guard *idempotency.Guard, place f
 	})
 	queues, err := idempotency.DeclareReceiver(ctx, s.Broker, "emails", nil)
 	must(t, err)
-	if guard, err = idempotency.New(inbox, "mailer", &idempotency.Options{Queues: queues}); err != nil {
+	if dedup, err = idempotency.New(inbox, "mailer", &idempotency.Options{Queues: queues}); err != nil {
 		t.Fatal(err)
 	}
 	sender, err := sender.New(ledger, s.Broker, nil)
 	must(t, err)
-	return guard, func(order string) error { return placeOrderByPgx(ctx, pool, sender, order) },
+	return dedup, func(order string) error { return placeOrderByPgx(ctx, pool, sender, order) },
 		func(ctx context.Context) error {
 			consumer, err := idempotency.NewConsumer(s.Broker, "emails", func(ctx context.Context, d amqp.Delivery) error {
-				return sendEmailByPgx(ctx, pool, guard, d)
+				return sendEmailByPgx(ctx, pool, dedup, d)
 			}, nil)
 			if err != nil {
 				return err

@@ -39,7 +39,7 @@ func placeOrder(ctx context.Context, db *sql.DB, s *sender.Sender, order string)
 
 // The receiver's queue, retry queues in which a message that fails holds up no other, and a dead
 // queue.
-func openMailer(ctx context.Context, db *sql.DB, broker *bridge.Broker) (*idempotency.Guard, error) {
+func openMailer(ctx context.Context, db *sql.DB, broker *bridge.Broker) (*idempotency.Deduplicator, error) {
 	inbox, err := postgres.OpenInbox(ctx, db)
 	if err != nil {
 		return nil, err
@@ -53,9 +53,9 @@ func openMailer(ctx context.Context, db *sql.DB, broker *bridge.Broker) (*idempo
 
 // The receiver: a message that is delivered twice is handled once. It handles ten messages at a
 // time, reconnects, and lets each attempt that has begun finish when ctx ends.
-func sendEmails(ctx context.Context, db *sql.DB, broker *bridge.Broker, guard *idempotency.Guard) error {
+func sendEmails(ctx context.Context, db *sql.DB, broker *bridge.Broker, dedup *idempotency.Deduplicator) error {
 	consumer, err := idempotency.NewConsumer(broker, "emails", func(ctx context.Context, d amqp.Delivery) error {
-		return guard.Handle(ctx, db, d, func(ctx context.Context, tx *sql.Tx) error {
+		return dedup.Handle(ctx, db, d, func(ctx context.Context, tx *sql.Tx) error {
 			_, err := tx.ExecContext(ctx, `INSERT INTO emails VALUES ($1)`, d.Body)
 			return err
 		})
@@ -114,21 +114,21 @@ func TestThePagesNameExistingTests(t *testing.T) {
 	}
 }
 
-func sqlExample(t *testing.T, s *stage.Stage) (guard *idempotency.Guard, place func(order string) error, receive func(context.Context) error) {
+func sqlExample(t *testing.T, s *stage.Stage) (dedup *idempotency.Deduplicator, place func(order string) error, receive func(context.Context) error) {
 	t.Helper()
 	ctx := t.Context()
-	guard, err := openMailer(ctx, s.DB, s.Broker)
+	dedup, err := openMailer(ctx, s.DB, s.Broker)
 	must(t, err)
 	sender, err := sender.New(s.Ledger, s.Broker, nil)
 	must(t, err)
-	return guard, func(order string) error { return placeOrder(ctx, s.DB, sender, order) },
-		func(ctx context.Context) error { return sendEmails(ctx, s.DB, s.Broker, guard) }
+	return dedup, func(order string) error { return placeOrder(ctx, s.DB, sender, order) },
+		func(ctx context.Context) error { return sendEmails(ctx, s.DB, s.Broker, dedup) }
 }
 
 // The examples run beside a verifier.
 func TestTheExamplesOfTheReadmeSendAndReceiveOnce(t *testing.T) {
 	t.Parallel()
-	for name, example := range map[string]func(*testing.T, *stage.Stage) (*idempotency.Guard, func(string) error, func(context.Context) error){
+	for name, example := range map[string]func(*testing.T, *stage.Stage) (*idempotency.Deduplicator, func(string) error, func(context.Context) error){
 		"database/sql": sqlExample, "pgx": pgxExample,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -138,7 +138,7 @@ func TestTheExamplesOfTheReadmeSendAndReceiveOnce(t *testing.T) {
 			if _, err := s.DB.ExecContext(t.Context(), `CREATE TABLE orders (name text PRIMARY KEY); CREATE TABLE emails (body text)`); err != nil {
 				t.Fatal(err)
 			}
-			guard, place, receive := example(t, s)
+			dedup, place, receive := example(t, s)
 			p := verify(t, s)
 			ctx, stop := context.WithCancel(t.Context())
 			defer stop()
@@ -160,8 +160,8 @@ func TestTheExamplesOfTheReadmeSendAndReceiveOnce(t *testing.T) {
 			p.Stop()
 			stop()
 			must(t, servertest.Next(t, "the receiver has ended", ended))
-			if stats := guard.Stats(); stats.Handled != 2 {
-				t.Errorf("guard: %+v", stats)
+			if stats := dedup.Stats(); stats.Handled != 2 {
+				t.Errorf("%+v", stats)
 			}
 		})
 	}

@@ -44,10 +44,10 @@ func TestABatchConsumerHandlesEachMessageOnceInBatches(t *testing.T) {
 	q := newQueue(t, quorum)
 	ids := names("m", messages)
 	q.publish(append(ids, ids[:20]...)...)
-	guard := newGuard(t, db.inbox, idempotency.Options{})
+	dedup := newDedup(t, db.inbox, idempotency.Options{})
 	var largest, calls atomic.Int64
 	q.runBatches(batch, func(ctx context.Context, ds []amqp.Delivery) error {
-		return guard.HandleBatch(ctx, db.DB, ds, func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
+		return dedup.HandleBatch(ctx, db.DB, ds, func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
 			calls.Add(1)
 			for n := int64(len(fresh)); n > largest.Load(); {
 				largest.Store(n)
@@ -56,7 +56,7 @@ func TestABatchConsumerHandlesEachMessageOnceInBatches(t *testing.T) {
 		})
 	}, func() {
 		eventually(t, "all are acked", func() (bool, error) {
-			s := guard.Stats()
+			s := dedup.Stats()
 			return s.Handled == messages && s.Duplicates == 20, nil
 		})
 	})
@@ -79,7 +79,7 @@ func TestABatchWhoseBackendIsTerminatedIsHandledOnce(t *testing.T) {
 			must(t, err)
 			q := newQueue(t, quorum)
 			q.publish(names("m", messages)...)
-			guard := newGuard(t, db.inbox, idempotency.Options{Attempts: 1, DeadLetterExchange: true})
+			dedup := newDedup(t, db.inbox, idempotency.Options{Attempts: 1, DeadLetterExchange: true})
 			var left atomic.Int64
 			left.Store(3)
 			effect := func(ctx context.Context, tx bridge.Tx, fresh []amqp.Delivery) error {
@@ -91,20 +91,20 @@ func TestABatchWhoseBackendIsTerminatedIsHandledOnce(t *testing.T) {
 			}
 			q.runBatches(messages, func(ctx context.Context, ds []amqp.Delivery) error {
 				if library == "pgx" {
-					return pgxreceiver.HandleBatch(ctx, guard, pool, pgx.TxOptions{}, ds, func(ctx context.Context, tx pgx.Tx, fresh []amqp.Delivery) error {
+					return pgxreceiver.HandleBatch(ctx, dedup, pool, pgx.TxOptions{}, ds, func(ctx context.Context, tx pgx.Tx, fresh []amqp.Delivery) error {
 						return effect(ctx, pgxbridge.Tx(tx), fresh)
 					})
 				}
-				return guard.HandleBatch(ctx, db.DB, ds, func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
+				return dedup.HandleBatch(ctx, db.DB, ds, func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
 					return effect(ctx, bridge.SQL(tx), fresh)
 				})
-			}, func() { settled(t, guard, messages) })
+			}, func() { settled(t, dedup, messages) })
 			// RabbitMQ 3.10 loses acks of a quorum queue that it has received before the channel
 			// ends, if dozens came just before.
-			q.redeliver(func(d amqp.Delivery) error { return inserting(guard, db)(t.Context(), d) })
+			q.redeliver(func(d amqp.Delivery) error { return inserting(dedup, db)(t.Context(), d) })
 			db.wantOrders(t, messages)
 			q.wantEmpty()
-			if s := guard.Stats(); s.DeadLettered > 0 || s.FailedAttempts > 0 {
+			if s := dedup.Stats(); s.DeadLettered > 0 || s.FailedAttempts > 0 {
 				t.Errorf("stats are %+v", s)
 			}
 		})
@@ -157,10 +157,10 @@ func TestAMessageIsHandledOnceInATransactionOfPgx(t *testing.T) {
 			must(t, err)
 			q := newQueue(t, quorum)
 			q.publish("m1", "m1")
-			guard := newGuard(t, db.inbox, idempotency.Options{Attempts: 2, DeadLetterExchange: true})
+			dedup := newDedup(t, db.inbox, idempotency.Options{Attempts: 2, DeadLetterExchange: true})
 			attempts := 0
 			q.redeliver(func(d amqp.Delivery) error {
-				return pgxreceiver.Handle(t.Context(), guard, pool, pgx.TxOptions{}, d, func(ctx context.Context, tx pgx.Tx) error {
+				return pgxreceiver.Handle(t.Context(), dedup, pool, pgx.TxOptions{}, d, func(ctx context.Context, tx pgx.Tx) error {
 					if err := db.place(ctx, pgxbridge.Tx(tx), d.MessageId); err != nil {
 						return err
 					}
@@ -173,7 +173,7 @@ func TestAMessageIsHandledOnceInATransactionOfPgx(t *testing.T) {
 			db.wantOrders(t, 1)
 			q.wantEmpty()
 			c.want.Duplicates++
-			if got := guard.Stats(); got != c.want {
+			if got := dedup.Stats(); got != c.want {
 				t.Errorf("stats are %+v, must be %+v", got, c.want)
 			}
 			if used := pool.Stat().AcquiredConns(); used > 0 {
@@ -188,13 +188,13 @@ func TestAMessageIsHandledOnceInATransactionOfPgx(t *testing.T) {
 func TestAPoisonInABatchHoldsUpNoOtherKey(t *testing.T) {
 	db := newDatabase(t, "PostgreSQL")
 	q := newQueue(t, quorum)
-	guard := newGuard(t, db.inbox, idempotency.Options{MinDelay: time.Hour, MaxDelay: time.Hour, Hold: 24 * time.Hour})
+	dedup := newDedup(t, db.inbox, idempotency.Options{MinDelay: time.Hour, MaxDelay: time.Hour, Hold: 24 * time.Hour})
 	broker, err := bridge.NewBroker(q.url, nil)
 	must(t, err)
 	defer broker.Close()
 	running, open := make(chan struct{}, 2), make(chan struct{})
 	consumer, err := idempotency.NewBatchConsumer(broker, q.name, 10, func(ctx context.Context, ds []amqp.Delivery) error {
-		return guard.HandleBatch(ctx, db.DB, ds, func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
+		return dedup.HandleBatch(ctx, db.DB, ds, func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
 			for _, d := range fresh {
 				switch {
 				case d.MessageId == "poison:1":
@@ -221,7 +221,7 @@ func TestAPoisonInABatchHoldsUpNoOtherKey(t *testing.T) {
 	q.publish("a:1", "poison:1", "a:2")
 	q.ready(0)
 	close(open)
-	settled(t, guard, 4) // all except the failing message, which is retried in an hour
+	settled(t, dedup, 4) // all except the failing message, which is retried in an hour
 	stop()
 	must(t, servertest.Next(t, "the consumer ends", ended))
 	db.wantOrders(t, 4)

@@ -30,10 +30,10 @@ func TestAFailedDeliveryIsDeadLetteredByTheBrokerOrComesAgain(t *testing.T) {
 				q := newQueue(t, arguments)
 				q.publish(id)
 				_, toDead := arguments["x-dead-letter-exchange"]
-				guard := newGuard(t, db.inbox, idempotency.Options{
+				dedup := newDedup(t, db.inbox, idempotency.Options{
 					Attempts: 3, MinDelay: time.Millisecond, MaxDelay: time.Millisecond, DeadLetterExchange: toDead})
 				deliveries := q.consume()
-				err := guard.Handle(t.Context(), db.DB, next(t, deliveries), func(context.Context, *sql.Tx) error { return errHandler })
+				err := dedup.Handle(t.Context(), db.DB, next(t, deliveries), func(context.Context, *sql.Tx) error { return errHandler })
 				d := amqp.Delivery{}
 				if toDead {
 					must(t, err)
@@ -67,7 +67,7 @@ func TestACommitWhoseAnswerIsLostIsFoundByTheNextClaim(t *testing.T) {
 	defer through.Close()
 	q := newQueue(t, quorumToDead)
 	q.publish("m1")
-	guard := newGuard(t, through.inbox, strict)
+	dedup := newDedup(t, through.inbox, strict)
 
 	cutAfterCommit := sync.OnceFunc(func() {
 		eventually(t, "the order is committed", func() (bool, error) {
@@ -80,7 +80,7 @@ func TestACommitWhoseAnswerIsLostIsFoundByTheNextClaim(t *testing.T) {
 	})
 	var cutter sync.WaitGroup
 	defer cutter.Wait()
-	must(t, guard.Handle(t.Context(), through.DB, next(t, q.consume()), func(ctx context.Context, tx *sql.Tx) error {
+	must(t, dedup.Handle(t.Context(), through.DB, next(t, q.consume()), func(ctx context.Context, tx *sql.Tx) error {
 		if err := through.placeOrder(ctx, tx, "m1"); err != nil {
 			return err
 		}
@@ -88,7 +88,7 @@ func TestACommitWhoseAnswerIsLostIsFoundByTheNextClaim(t *testing.T) {
 		cutter.Go(cutAfterCommit)
 		return nil
 	}))
-	if got, want := guard.Stats(), (idempotency.Stats{Duplicates: 1}); got != want {
+	if got, want := dedup.Stats(), (idempotency.Stats{Duplicates: 1}); got != want {
 		t.Errorf("stats are %+v, want %+v", got, want)
 	}
 	db.wantOrders(t, 1)
@@ -103,14 +103,14 @@ func TestACommitThatPostgreSQLRefusesIsTheHandlersFailure(t *testing.T) {
 	q := newQueue(t, quorumToDead)
 	q.publish("deferred constraint", "swallowed error")
 	deliveries := q.consume()
-	guard := newGuard(t, db.inbox, strict)
+	dedup := newDedup(t, db.inbox, strict)
 	for _, spoil := range []string{`INSERT INTO invoices VALUES ('unknown')`, `INSERT INTO nowhere VALUES (1)`} {
-		must(t, guard.Handle(t.Context(), db.DB, next(t, deliveries), func(ctx context.Context, tx *sql.Tx) error {
+		must(t, dedup.Handle(t.Context(), db.DB, next(t, deliveries), func(ctx context.Context, tx *sql.Tx) error {
 			_, _ = tx.ExecContext(ctx, spoil)
 			return nil
 		}))
 	}
-	if got, want := guard.Stats(), (idempotency.Stats{DeadLettered: 2, FailedAttempts: 2}); got != want {
+	if got, want := dedup.Stats(), (idempotency.Stats{DeadLettered: 2, FailedAttempts: 2}); got != want {
 		t.Errorf("stats are %+v, want %+v", got, want)
 	}
 	db.wantOrders(t, 0)
@@ -189,16 +189,16 @@ func TestAnAttemptThatOutlastsTheConsumerTimeoutIsNotRepeated(t *testing.T) {
 		t.Parallel()
 		q, db := newQueueOn(t, broker.URL(), quorum), newDatabase(t, "PostgreSQL")
 		q.publish("m1")
-		guard := newPending(t, db.inbox, pending.Options{})
+		effects := newPending(t, db.inbox, pending.Options{})
 		runs := 0
 		var second error
-		err := guard.AtMostOnce(t.Context(), db.DB, next(t, q.consume()), func(context.Context, amqp.Delivery) error {
+		err := effects.AtMostOnce(t.Context(), db.DB, next(t, q.consume()), func(context.Context, amqp.Delivery) error {
 			runs++
 			d := next(t, q.consume()) // once the broker has requeued it
 			if !d.Redelivered {
 				t.Error("this is no redelivery")
 			}
-			second = guard.AtMostOnce(t.Context(), db.DB, d, func(context.Context, amqp.Delivery) error {
+			second = effects.AtMostOnce(t.Context(), db.DB, d, func(context.Context, amqp.Delivery) error {
 				runs++
 				return nil
 			})
@@ -209,10 +209,10 @@ func TestAnAttemptThatOutlastsTheConsumerTimeoutIsNotRepeated(t *testing.T) {
 		if runs != 1 {
 			t.Errorf("the effect ran %d times", runs)
 		}
-		if got, want := guard.Stats(), (idempotency.Stats{Handled: 1, Doubtful: 1, NotAcked: notAcked}); got != want {
+		if got, want := effects.Stats(), (idempotency.Stats{Handled: 1, Doubtful: 1, NotAcked: notAcked}); got != want {
 			t.Errorf("stats are %+v, want %+v", got, want)
 		}
-		if counts, err := guard.Count(t.Context(), db.DB); err != nil || len(counts) > 0 {
+		if counts, err := effects.Count(t.Context(), db.DB); err != nil || len(counts) > 0 {
 			t.Errorf("pending are %v, %v", counts, err)
 		}
 		q.wantEmpty()
@@ -222,13 +222,13 @@ func TestAnAttemptThatOutlastsTheConsumerTimeoutIsNotRepeated(t *testing.T) {
 		q, db := newQueueOn(t, broker.URL(), quorum), newDatabase(t, "PostgreSQL")
 		q.publish("m1")
 		inbox := signallingInbox{db.inbox, make(chan struct{}, 2)}
-		guard := newGuard(t, inbox, idempotency.Options{})
+		dedup := newDedup(t, inbox, idempotency.Options{})
 		var other sync.WaitGroup
-		err := guard.Handle(t.Context(), db.DB, next(t, q.consume()), func(ctx context.Context, tx *sql.Tx) error {
+		err := dedup.Handle(t.Context(), db.DB, next(t, q.consume()), func(ctx context.Context, tx *sql.Tx) error {
 			servertest.Next(t, "a claim", inbox.claiming)
 			d := next(t, q.consume())
 			other.Go(func() {
-				err := guard.Handle(t.Context(), db.DB, d, func(context.Context, *sql.Tx) error {
+				err := dedup.Handle(t.Context(), db.DB, d, func(context.Context, *sql.Tx) error {
 					t.Error("handled twice")
 					return nil
 				})
@@ -251,8 +251,8 @@ func TestAnAttemptThatOutlastsTheConsumerTimeoutIsNotRepeated(t *testing.T) {
 	})
 }
 
-// wantLate checks the Guard's error for a message that the broker requeued meanwhile, and returns
-// the number of failed acks. A broker that has only cancelled the consumer silently ignores a
+// wantLate checks the Deduplicator's error for a message that the broker requeued meanwhile, and
+// returns the number of failed acks. A broker that has only cancelled the consumer silently ignores a
 // late ack.
 func (q *queue) wantLate(err error) (notAcked uint64) {
 	q.t.Helper()

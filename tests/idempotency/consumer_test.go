@@ -98,16 +98,16 @@ func names(prefix string, n int) (ids []string) {
 }
 
 // inserting returns a handler that places an order for each message.
-func inserting(guard *idempotency.Guard, db *database) deliveryHandler {
+func inserting(dedup *idempotency.Deduplicator, db *database) deliveryHandler {
 	return func(ctx context.Context, d amqp.Delivery) error {
-		return guard.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error { return db.placeOrder(ctx, tx, d.MessageId) })
+		return dedup.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error { return db.placeOrder(ctx, tx, d.MessageId) })
 	}
 }
 
-// settled waits until the guard has handled this number of messages.
-func settled(t *testing.T, guard interface{ Stats() idempotency.Stats }, want uint64) {
+// settled waits until dedup has handled this number of messages.
+func settled(t *testing.T, dedup interface{ Stats() idempotency.Stats }, want uint64) {
 	t.Helper()
-	eventually(t, fmt.Sprint(want, " messages are handled"), func() (bool, error) { return guard.Stats().Handled == want, nil })
+	eventually(t, fmt.Sprint(want, " messages are handled"), func() (bool, error) { return dedup.Stats().Handled == want, nil })
 }
 
 // concurrentLog is a log that can be read while it is written.
@@ -187,7 +187,7 @@ func TestAConsumerHandlesEachKeyInOrder(t *testing.T) {
 			}
 			q.publish(ids...)
 			valve, through := servertest.Through(t, q.url)
-			guard := newGuard(t, db.inbox, idempotency.Options{Attempts: 2, MinDelay: time.Millisecond, MaxDelay: time.Millisecond})
+			dedup := newDedup(t, db.inbox, idempotency.Options{Attempts: 2, MinDelay: time.Millisecond, MaxDelay: time.Millisecond})
 			var mu sync.Mutex
 			busy, attempts := make(map[string]int), make(map[string]int)
 			r := q.run(through, func(ctx context.Context, d amqp.Delivery) error {
@@ -202,7 +202,7 @@ func TestAConsumerHandlesEachKeyInOrder(t *testing.T) {
 					busy[key]--
 					mu.Unlock()
 				}()
-				return guard.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error {
+				return dedup.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error {
 					mu.Lock()
 					attempts[d.MessageId]++
 					attempt, total := attempts[d.MessageId], len(attempts)
@@ -216,9 +216,9 @@ func TestAConsumerHandlesEachKeyInOrder(t *testing.T) {
 					return db.placeOrder(ctx, tx, d.MessageId)
 				})
 			}, opts)
-			settled(t, guard, keys*each)
+			settled(t, dedup, keys*each)
 			r.drained()
-			q.redeliver(func(d amqp.Delivery) error { return inserting(guard, db)(t.Context(), d) }) // messages whose acks were lost
+			q.redeliver(func(d amqp.Delivery) error { return inserting(dedup, db)(t.Context(), d) }) // messages whose acks were lost
 			placed := db.placed(t)
 			for key := range keys {
 				var want []string
@@ -274,11 +274,11 @@ func TestAConsumerComesBackWhenTheBrokerHasClosedItsConnection(t *testing.T) {
 	q := newQueue(t, limitless)
 	q.publish(names("m", messages)...)
 	_, vhost, _ := strings.Cut(strings.TrimPrefix(q.url, "amqp://"), "/")
-	guard := newGuard(t, db.inbox, idempotency.Options{})
+	dedup := newDedup(t, db.inbox, idempotency.Options{})
 	closed := make(chan struct{})
 	var once sync.Once
 	r := q.run(q.url, func(ctx context.Context, d amqp.Delivery) error {
-		return guard.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error {
+		return dedup.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error {
 			if d.MessageId == "m:100" {
 				once.Do(func() {
 					defer close(closed)
@@ -292,7 +292,7 @@ func TestAConsumerComesBackWhenTheBrokerHasClosedItsConnection(t *testing.T) {
 		})
 	}, idempotency.ConsumerOptions{Workers: 8})
 	servertest.Next(t, "the connections are closed", closed)
-	settled(t, guard, messages)
+	settled(t, dedup, messages)
 	r.logged("by a test")
 	r.drained()
 	db.wantOrders(t, messages)
@@ -352,10 +352,10 @@ func TestAConsumerDrains(t *testing.T) {
 	db := newDatabase(t, "PostgreSQL")
 	q := newQueue(t, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": 2}) // drops a message at its third requeue
 	q.publish(names("m", messages)...)
-	guard := newGuard(t, db.inbox, idempotency.Options{MinDelay: time.Hour, MaxDelay: time.Hour, Hold: 24 * time.Hour, Drain: -1})
+	dedup := newDedup(t, db.inbox, idempotency.Options{MinDelay: time.Hour, MaxDelay: time.Hour, Hold: 24 * time.Hour, Drain: -1})
 	begun, finish := make(chan context.Context, messages), make(chan struct{})
 	r := q.run(q.url, func(ctx context.Context, d amqp.Delivery) error {
-		return guard.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error {
+		return dedup.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error {
 			begun <- ctx
 			if d.MessageId == "m:001" {
 				return errHandler // waits for another attempt
@@ -367,9 +367,9 @@ func TestAConsumerDrains(t *testing.T) {
 	for range workers {
 		servertest.Next(t, "a handler begins", begun)
 	}
-	eventually(t, "an attempt has failed", func() (bool, error) { return guard.Stats().FailedAttempts == 1, nil })
+	eventually(t, "an attempt has failed", func() (bool, error) { return dedup.Stats().FailedAttempts == 1, nil })
 	r.stop()
-	eventually(t, "the message that waited is left", func() (bool, error) { return guard.Stats().LeftUnacked == 1, nil })
+	eventually(t, "the message that waited is left", func() (bool, error) { return dedup.Stats().LeftUnacked == 1, nil })
 	select {
 	case err := <-r.ended:
 		t.Fatalf("the consumer ended while handlers ran: %v", err)
@@ -381,12 +381,12 @@ func TestAConsumerDrains(t *testing.T) {
 	if len(begun) > 0 {
 		t.Error("a handler began after the stop")
 	}
-	if got, want := guard.Stats(), (idempotency.Stats{Handled: workers - 1, LeftUnacked: 1, FailedAttempts: 1}); got != want {
+	if got, want := dedup.Stats(), (idempotency.Stats{Handled: workers - 1, LeftUnacked: 1, FailedAttempts: 1}); got != want {
 		t.Errorf("stats are %+v, want %+v", got, want)
 	}
 	q.ready(messages - workers + 1)
 
-	second := newGuard(t, db.inbox, idempotency.Options{})
+	second := newDedup(t, db.inbox, idempotency.Options{})
 	r = q.run(q.url, inserting(second, db), idempotency.ConsumerOptions{Workers: workers})
 	settled(t, second, messages-workers+1)
 	r.drained()
@@ -403,7 +403,7 @@ func TestConsumersThatStopUnderLoadLoseNoAck(t *testing.T) {
 	const messages, consumers, life, workers = 2000, 3, 100, 8
 	db := newDatabase(t, "PostgreSQL")
 	q := newQueue(t, limitless)
-	guard := newGuard(t, db.inbox, idempotency.Options{})
+	dedup := newDedup(t, db.inbox, idempotency.Options{})
 	q.publish(names("m", messages)...)
 	broker, err := bridge.NewBroker(q.url, nil)
 	must(t, err)
@@ -416,7 +416,7 @@ func TestConsumersThatStopUnderLoadLoseNoAck(t *testing.T) {
 			for working.Err() == nil {
 				ctx, stop := context.WithCancel(working)
 				var begun atomic.Int32
-				handle := inserting(guard, db)
+				handle := inserting(dedup, db)
 				c, err := idempotency.NewConsumer(broker, q.name, func(ctx context.Context, d amqp.Delivery) error {
 					if begun.Add(1) == life {
 						stop() // in the middle
@@ -433,10 +433,10 @@ func TestConsumersThatStopUnderLoadLoseNoAck(t *testing.T) {
 			}
 		})
 	}
-	settled(t, guard, messages)
+	settled(t, dedup, messages)
 	stop()
 	all.Wait()
-	if stats := guard.Stats(); stats.Handled != messages || stats.Duplicates+stats.HandedBack+stats.NotAcked+stats.FailedAttempts != 0 {
+	if stats := dedup.Stats(); stats.Handled != messages || stats.Duplicates+stats.HandedBack+stats.NotAcked+stats.FailedAttempts != 0 {
 		t.Errorf("stats are %+v", stats)
 	}
 	db.wantOrders(t, messages)
@@ -447,16 +447,16 @@ func TestConsumersThatStopUnderLoadLoseNoAck(t *testing.T) {
 func TestAConsumerStopsWhileItsDatabaseIsAway(t *testing.T) {
 	db := newDatabase(t, "SQLite")
 	inbox := awayInbox{db.inbox, make(chan struct{}, 1)}
-	guard := newGuard(t, inbox, idempotency.Options{MinDelay: time.Hour, MaxDelay: time.Hour, Hold: 24 * time.Hour})
+	dedup := newDedup(t, inbox, idempotency.Options{MinDelay: time.Hour, MaxDelay: time.Hour, Hold: 24 * time.Hour})
 	effects := newPending(t, inbox, pending.Options{MinDelay: time.Hour, MaxDelay: time.Hour, Hold: 24 * time.Hour})
 	worker, err := pending.NewWorker(inbox, "shop", &pending.WorkerOptions{MinDelay: time.Hour, MaxDelay: time.Hour, Hold: 24 * time.Hour, HandBack: true})
 	must(t, err)
 	leftUnacked := func() uint64 {
-		return guard.Stats().LeftUnacked + effects.Stats().LeftUnacked + worker.Stats().LeftUnacked
+		return dedup.Stats().LeftUnacked + effects.Stats().LeftUnacked + worker.Stats().LeftUnacked
 	}
 	for name, handle := range map[string]deliveryHandler{
 		"Handle": func(ctx context.Context, d amqp.Delivery) error {
-			return guard.Handle(ctx, db.DB, d, func(context.Context, *sql.Tx) error { return errHandler })
+			return dedup.Handle(ctx, db.DB, d, func(context.Context, *sql.Tx) error { return errHandler })
 		},
 		"AtMostOnce": func(ctx context.Context, d amqp.Delivery) error {
 			return effects.AtMostOnce(ctx, db.DB, d, func(context.Context, amqp.Delivery) error { return errHandler })
@@ -476,7 +476,7 @@ func TestAConsumerStopsWhileItsDatabaseIsAway(t *testing.T) {
 			q.ready(1)
 		})
 	}
-	for _, got := range []idempotency.Stats{guard.Stats(), effects.Stats(), worker.Stats()} {
+	for _, got := range []idempotency.Stats{dedup.Stats(), effects.Stats(), worker.Stats()} {
 		if got != (idempotency.Stats{LeftUnacked: got.LeftUnacked}) {
 			t.Errorf("stats are %+v", got)
 		}
@@ -499,10 +499,10 @@ func TestAConsumersHandlersAreCancelledAfterTheDrain(t *testing.T) {
 	db := newDatabase(t, "PostgreSQL")
 	q := newQueue(t, quorum)
 	q.publish("m1")
-	guard := newGuard(t, db.inbox, idempotency.Options{})
+	dedup := newDedup(t, db.inbox, idempotency.Options{})
 	begun := make(chan struct{})
 	r := q.run(q.url, func(ctx context.Context, d amqp.Delivery) error {
-		return guard.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error {
+		return dedup.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error {
 			close(begun)
 			<-ctx.Done()
 			return context.Cause(ctx)
@@ -510,7 +510,7 @@ func TestAConsumersHandlersAreCancelledAfterTheDrain(t *testing.T) {
 	}, idempotency.ConsumerOptions{Drain: 50 * time.Millisecond})
 	servertest.Next(t, "the handler begins", begun)
 	r.drained()
-	if got, want := guard.Stats(), (idempotency.Stats{LeftUnacked: 1}); got != want {
+	if got, want := dedup.Stats(), (idempotency.Stats{LeftUnacked: 1}); got != want {
 		t.Errorf("stats are %+v, want %+v", got, want)
 	}
 	q.ready(1)
@@ -523,8 +523,8 @@ func TestAHandlerThatHangsStopsOnlyItself(t *testing.T) {
 	must(t, broker.SetConsumerTimeout(t.Context(), 2*time.Second))
 	db := newDatabase(t, "PostgreSQL")
 	q := newQueueOn(t, broker.URL(), limitless)
-	guard := newGuard(t, db.inbox, idempotency.Options{})
-	handle, hang, hanging := inserting(guard, db), make(chan struct{}), make(chan struct{}, 10)
+	dedup := newDedup(t, db.inbox, idempotency.Options{})
+	handle, hang, hanging := inserting(dedup, db), make(chan struct{}), make(chan struct{}, 10)
 	r := q.run(q.url, func(ctx context.Context, d amqp.Delivery) error {
 		if d.MessageId == "hangs" {
 			hanging <- struct{}{}
@@ -537,7 +537,7 @@ func TestAHandlerThatHangsStopsOnlyItself(t *testing.T) {
 	for session := range uint64(3) { // the broker ends each session except the last
 		r.consuming(true)
 		q.publish(names(fmt.Sprint("m", session), 10)...)
-		settled(t, guard, 10*(session+1))
+		settled(t, dedup, 10*(session+1))
 		if session < 2 {
 			eventually(t, "the session ends", func() (bool, error) {
 				return strings.Count(r.log.String(), "session ended") > int(session), nil

@@ -15,13 +15,13 @@ import (
 )
 
 // runUntilIdle runs Work or Resume until no message is ready or started.
-func runUntilIdle(t *testing.T, db *database, guard *pending.Guard, run func(ctx context.Context) error) {
+func runUntilIdle(t *testing.T, db *database, effects *pending.Effects, run func(ctx context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- run(ctx) }()
 	eventually(t, "nothing is ready or started", func() (bool, error) {
-		counts, err := guard.Count(ctx, db.DB)
+		counts, err := effects.Count(ctx, db.DB)
 		return counts[pending.Ready]+counts[pending.Started] == 0, err
 	})
 	cancel()
@@ -34,29 +34,29 @@ func TestAnEffectIsNeverRepeatedWhereverItsReceiverIsKilled(t *testing.T) {
 	for task, least := range map[string]int{"AtMostOnce": 8, "AtMostOnce, not done": 13, "AtMostOnce, in doubt": 6} {
 		t.Run(task, func(t *testing.T) {
 			t.Parallel()
-			walkThrough(t, task, least, func(t *testing.T, db *database, q *queue, o outbox, id string, guard *pending.Guard, _ *pending.Worker) {
+			walkThrough(t, task, least, func(t *testing.T, db *database, q *queue, o outbox, id string, effects *pending.Effects, _ *pending.Worker) {
 				ctx := t.Context()
 				before := o.sent(t, id)
 				if before > 1 {
 					t.Errorf("%s was sent %d times", id, before)
 				}
 				effect := func(_ context.Context, d amqp.Delivery) error { return o.send(d) }
-				q.redeliver(func(d amqp.Delivery) error { return guard.AtMostOnce(ctx, db.DB, d, effect) })
-				runUntilIdle(t, db, guard, func(ctx context.Context) error { return guard.Resume(ctx, db.DB, effect) })
+				q.redeliver(func(d amqp.Delivery) error { return effects.AtMostOnce(ctx, db.DB, d, effect) })
+				runUntilIdle(t, db, effects, func(ctx context.Context) error { return effects.Resume(ctx, db.DB, effect) })
 				if now := o.sent(t, id); now > 1 {
 					t.Errorf("%s was sent %d times", id, now)
 				}
-				found, err := guard.List(ctx, db.DB, pending.Doubtful, "", 10)
+				found, err := effects.List(ctx, db.DB, pending.Doubtful, "", 10)
 				must(t, err)
 				for _, p := range found {
 					if !p.Stored || p.Delivery.MessageId != id || string(p.Delivery.Body) != id {
 						t.Errorf("the doubtful message is %+v", p)
 					}
 					if o.sent(t, id) > 0 {
-						must(t, guard.MarkDone(ctx, db.DB, p.Key))
+						must(t, effects.MarkDone(ctx, db.DB, p.Key))
 					} else {
-						must(t, guard.Retry(ctx, db.DB, p.Key))
-						runUntilIdle(t, db, guard, func(ctx context.Context) error { return guard.Resume(ctx, db.DB, effect) })
+						must(t, effects.Retry(ctx, db.DB, p.Key))
+						runUntilIdle(t, db, effects, func(ctx context.Context) error { return effects.Resume(ctx, db.DB, effect) })
 					}
 				}
 				if now := o.sent(t, id); now != 1 {
@@ -73,9 +73,9 @@ func TestAMessageIsStoredAndHandledOnceWhereverItsReceiverIsKilled(t *testing.T)
 		t.Run(task, func(t *testing.T) {
 			t.Parallel()
 			orders := 0
-			walkThrough(t, task, least, func(t *testing.T, db *database, q *queue, _ outbox, id string, guard *pending.Guard, worker *pending.Worker) {
+			walkThrough(t, task, least, func(t *testing.T, db *database, q *queue, _ outbox, id string, effects *pending.Effects, worker *pending.Worker) {
 				q.redeliver(func(d amqp.Delivery) error { return worker.Accept(t.Context(), db.DB, d) })
-				runUntilIdle(t, db, guard, func(ctx context.Context) error {
+				runUntilIdle(t, db, effects, func(ctx context.Context) error {
 					return worker.Work(ctx, db.DB, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
 						return db.placeOrder(ctx, tx, d.MessageId)
 					})

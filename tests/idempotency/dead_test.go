@@ -43,9 +43,9 @@ func TestADeadQueueTakesEveryMessageThatCanBeRead(t *testing.T) {
 			must(t, err)
 			_, err = confirm.WaitContext(t.Context())
 			must(t, err)
-			guard, err := idempotency.New(db.inbox, "dead "+name, &idempotency.Options{Attempts: 1, DeadLetter: idempotency.DeadQueue(broker, dead, q.name)})
+			dedup, err := idempotency.New(db.inbox, "dead "+name, &idempotency.Options{Attempts: 1, DeadLetter: idempotency.DeadQueue(broker, dead, q.name)})
 			must(t, err)
-			must(t, guard.Handle(t.Context(), db.DB, next(t, q.consume()), func(context.Context, *sql.Tx) error { return errHandler }))
+			must(t, dedup.Handle(t.Context(), db.DB, next(t, q.consume()), func(context.Context, *sql.Tx) error { return errHandler }))
 			d := q.nextDead()
 			if _, record := d.Headers[wire.HeaderDeadRecord]; record != c.record {
 				t.Errorf("it is a record: %t", record)

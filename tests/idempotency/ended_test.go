@@ -62,28 +62,28 @@ func TestAStatementThatCommitsIsNoSuccess(t *testing.T) {
 	db := newDatabase(t, "MariaDB")
 	q := newQueue(t, limitless)
 	q.publish("m1")
-	guard := newGuard(t, db.inbox, idempotency.Options{MinDelay: time.Millisecond, MaxDelay: time.Millisecond})
-	must(t, guard.Handle(t.Context(), db.DB, next(t, q.consume()), func(ctx context.Context, tx *sql.Tx) error {
+	dedup := newDedup(t, db.inbox, idempotency.Options{MinDelay: time.Millisecond, MaxDelay: time.Millisecond})
+	must(t, dedup.Handle(t.Context(), db.DB, next(t, q.consume()), func(ctx context.Context, tx *sql.Tx) error {
 		must(t, db.placeOrder(ctx, tx, "m1"))
 		_, err := tx.ExecContext(ctx, `CREATE TABLE archive (n INT)`)
 		return err
 	}))
-	if got, want := guard.Stats(), (idempotency.Stats{Duplicates: 1, FailedAttempts: 1}); got != want {
+	if got, want := dedup.Stats(), (idempotency.Stats{Duplicates: 1, FailedAttempts: 1}); got != want {
 		t.Errorf("stats are %+v, want %+v", got, want)
 	}
 	db.wantOrders(t, 1)
 	q.wantEmpty()
 }
 
-// When HandleTx's caller commits, a look at the claim reveals the lost transaction.
+// When HandleWithClaim's caller commits, a look at the claim reveals the lost transaction.
 func TestADeadlockThatTheCallerOfHandleTxIgnoresIsNoSuccess(t *testing.T) {
 	db := newDatabase(t, "MariaDB")
 	q := newQueue(t, limitless)
 	q.publish("m1")
-	guard := newGuard(t, db.inbox, idempotency.Options{MinDelay: time.Millisecond, MaxDelay: time.Millisecond})
+	dedup := newDedup(t, db.inbox, idempotency.Options{MinDelay: time.Millisecond, MaxDelay: time.Millisecond})
 	deadlock := servertest.NewDeadlock(t, db.DB)
 	runs := 0
-	must(t, guard.HandleTx(t.Context(), next(t, q.consume()), func(ctx context.Context, claim idempotency.Claim) error {
+	must(t, dedup.HandleWithClaim(t.Context(), next(t, q.consume()), func(ctx context.Context, claim idempotency.Claim) error {
 		tx, err := db.BeginTx(ctx, nil)
 		must(t, err)
 		defer func() { _ = tx.Rollback() }()
@@ -96,7 +96,7 @@ func TestADeadlockThatTheCallerOfHandleTxIgnoresIsNoSuccess(t *testing.T) {
 		}
 		return tx.Commit()
 	}))
-	if got, want := guard.Stats(), (idempotency.Stats{Handled: 1, FailedAttempts: 1}); got != want || runs != 2 {
+	if got, want := dedup.Stats(), (idempotency.Stats{Handled: 1, FailedAttempts: 1}); got != want || runs != 2 {
 		t.Errorf("%d runs, stats are %+v, want %+v", runs, got, want)
 	}
 	db.wantOrders(t, 1)
@@ -113,9 +113,9 @@ func TestATransactionThatTheServerHasEndedDoesNotCommit(t *testing.T) {
 			db := newDatabase(t, name)
 			q := newQueue(t, limitless)
 			q.publish("m1")
-			guard := newGuard(t, db.inbox, idempotency.Options{MinDelay: time.Millisecond, MaxDelay: time.Millisecond})
+			dedup := newDedup(t, db.inbox, idempotency.Options{MinDelay: time.Millisecond, MaxDelay: time.Millisecond})
 			runs := 0
-			must(t, guard.Handle(t.Context(), db.DB, next(t, q.consume()), func(ctx context.Context, tx *sql.Tx) error {
+			must(t, dedup.Handle(t.Context(), db.DB, next(t, q.consume()), func(ctx context.Context, tx *sql.Tx) error {
 				if runs++; runs > 1 {
 					return db.placeOrder(ctx, tx, "m1")
 				}
@@ -126,7 +126,7 @@ func TestATransactionThatTheServerHasEndedDoesNotCommit(t *testing.T) {
 				}
 				return nil
 			}))
-			if got, want := guard.Stats(), (idempotency.Stats{Handled: 1, FailedAttempts: 1}); got != want || runs != 2 {
+			if got, want := dedup.Stats(), (idempotency.Stats{Handled: 1, FailedAttempts: 1}); got != want || runs != 2 {
 				t.Errorf("%d runs, stats are %+v, want %+v", runs, got, want)
 			}
 			db.wantOrders(t, 1)
@@ -194,9 +194,9 @@ func TestAFailureOfTheDatabaseCountsAgainstNoMessage(t *testing.T) {
 			fails := c.fails(t, db)
 			q := newQueue(t, quorumToDead)
 			q.publish("m1")
-			guard := newGuard(t, db.inbox, strict)
+			dedup := newDedup(t, db.inbox, strict)
 			runs := 0
-			must(t, guard.Handle(t.Context(), db.DB, next(t, q.consume()), func(ctx context.Context, tx *sql.Tx) error {
+			must(t, dedup.Handle(t.Context(), db.DB, next(t, q.consume()), func(ctx context.Context, tx *sql.Tx) error {
 				if runs++; runs > 1 {
 					return db.placeOrder(ctx, tx, "m1")
 				}
@@ -206,7 +206,7 @@ func TestAFailureOfTheDatabaseCountsAgainstNoMessage(t *testing.T) {
 				}
 				return err
 			}))
-			if got := guard.Stats(); got != c.want {
+			if got := dedup.Stats(); got != c.want {
 				t.Errorf("stats are %+v, want %+v", got, c.want)
 			}
 			q.wantEmpty()

@@ -45,12 +45,12 @@ func TestTheMetricsOfAReceiver(t *testing.T) {
 
 func testMetrics(t *testing.T, db *database) {
 	q := newQueue(t, quorum)
-	guard, err := pending.New(db.inbox, "orders", &pending.Options{HandBack: true})
+	effects, err := pending.New(db.inbox, "orders", &pending.Options{HandBack: true})
 	must(t, err)
 	began, goOn := make(chan struct{}), make(chan struct{})
-	m := metrics.New("orders", guard, db.inbox)
+	m := metrics.New("orders", effects, db.inbox)
 	r := q.run(q.url, m.Handler(func(ctx context.Context, d amqp.Delivery) error {
-		return guard.AtMostOnce(ctx, db.DB, d, func(context.Context, amqp.Delivery) error {
+		return effects.AtMostOnce(ctx, db.DB, d, func(context.Context, amqp.Delivery) error {
 			switch d.MessageId {
 			case "doubtful":
 				return errors.New("no answer")
@@ -104,7 +104,7 @@ func testMetrics(t *testing.T, db *database) {
 		t.Errorf("the oldest handler has run for %v seconds", oldest)
 	}
 	close(goOn)
-	settled(t, guard, 2)
+	settled(t, effects, 2)
 	r.drained()
 	is(registry, map[string]float64{"delivery_seconds consumer=orders": 4, "consuming consumer=orders": 0, "running consumer=orders": 0,
 		"oldest_running_seconds consumer=orders": 0})

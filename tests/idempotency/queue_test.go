@@ -35,23 +35,23 @@ func eventually(t *testing.T, what string, ask func() (bool, error)) {
 	must(t, servertest.Await(t.Context(), what, ask))
 }
 
-func newGuard(t *testing.T, inbox driver.Inbox, opts idempotency.Options) *idempotency.Guard {
+func newDedup(t *testing.T, inbox driver.Inbox, opts idempotency.Options) *idempotency.Deduplicator {
 	t.Helper()
 	opts.Logger = slog.New(slog.NewTextHandler(testLog{t}, nil))
 	opts.HandBack = !opts.DeadLetterExchange
-	guard, err := idempotency.New(inbox, "shop", &opts)
+	dedup, err := idempotency.New(inbox, "shop", &opts)
 	must(t, err)
-	return guard
+	return dedup
 }
 
-// newPending returns a pending.Guard that hands back, unless opts chooses a dead-letter exchange.
-func newPending(t *testing.T, inbox driver.Inbox, opts pending.Options) *pending.Guard {
+// newPending returns a pending.Effects that hands back, unless opts chooses a dead-letter exchange.
+func newPending(t *testing.T, inbox driver.Inbox, opts pending.Options) *pending.Effects {
 	t.Helper()
 	opts.Logger = slog.New(slog.NewTextHandler(testLog{t}, nil))
 	opts.HandBack = !opts.DeadLetterExchange
-	guard, err := pending.New(inbox, "shop", &opts)
+	effects, err := pending.New(inbox, "shop", &opts)
 	must(t, err)
-	return guard
+	return effects
 }
 
 type testLog struct{ t *testing.T }

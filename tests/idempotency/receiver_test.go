@@ -45,13 +45,13 @@ func (db *database) receiver(strategy string, inbox driver.Inbox, opts versions.
 	}
 	switch strategy {
 	case "Handle":
-		guard, err := idempotency.New(inbox, "shop", &keyed)
-		handles(guard.Handle)
+		dedup, err := idempotency.New(inbox, "shop", &keyed)
+		handles(dedup.Handle)
 		return r, err
 	case "HandleBatch":
-		guard, err := idempotency.New(inbox, "shop", &keyed)
+		dedup, err := idempotency.New(inbox, "shop", &keyed)
 		r.batch = func(ctx context.Context, ds []amqp.Delivery, effect effect) error {
-			return guard.HandleBatch(ctx, db.DB, ds, func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
+			return dedup.HandleBatch(ctx, db.DB, ds, func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
 				return eachOf(ctx, bridge.SQL(tx), fresh, effect)
 			})
 		}
@@ -63,13 +63,13 @@ func (db *database) receiver(strategy string, inbox driver.Inbox, opts versions.
 		if db.name != "PostgreSQL" {
 			return db.receiver("Handle", inbox, opts)
 		}
-		guard, err := idempotency.New(inbox, "shop", &keyed)
+		dedup, err := idempotency.New(inbox, "shop", &keyed)
 		if err != nil {
 			return nil, err
 		}
 		pool, err := db.pool(context.Background())
 		r.handle = func(ctx context.Context, d amqp.Delivery, effect effect) error {
-			return pgxreceiver.Handle(ctx, guard, pool, pgx.TxOptions{}, d, func(ctx context.Context, tx pgx.Tx) error {
+			return pgxreceiver.Handle(ctx, dedup, pool, pgx.TxOptions{}, d, func(ctx context.Context, tx pgx.Tx) error {
 				return effect(ctx, pgxbridge.Tx(tx), string(d.Body))
 			})
 		}

@@ -50,12 +50,12 @@ func newRetrying(t *testing.T, url string, opts idempotency.ReceiverOptions) *re
 	return q
 }
 
-func (q *retrying) guard(db *database, opts idempotency.Options) *idempotency.Guard {
+func (q *retrying) dedup(db *database, opts idempotency.Options) *idempotency.Deduplicator {
 	q.t.Helper()
 	opts.Queues, opts.Logger = q.Queues, slog.New(slog.NewTextHandler(testLog{q.t}, nil))
-	guard, err := idempotency.New(db.inbox, "shop", &opts)
+	dedup, err := idempotency.New(db.inbox, "shop", &opts)
 	must(q.t, err)
-	return guard
+	return dedup
 }
 
 // depth returns the number of ready messages in a queue.
@@ -106,9 +106,9 @@ func TestAFailingMessageWaitsInItsRetryQueuesAndHoldsUpNoOther(t *testing.T) {
 	}
 	var mu sync.Mutex
 	seen := make(map[string][]attempt)
-	guard := q.guard(db, idempotency.Options{Attempts: attempts, MinDelay: time.Hour, MaxDelay: time.Hour, Hold: 2 * time.Hour})
+	dedup := q.dedup(db, idempotency.Options{Attempts: attempts, MinDelay: time.Hour, MaxDelay: time.Hour, Hold: 2 * time.Hour})
 	r := q.run(q.url, func(ctx context.Context, d amqp.Delivery) error {
-		return guard.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error {
+		return dedup.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error {
 			if !strings.HasPrefix(d.MessageId, "f") {
 				return db.placeOrder(ctx, tx, d.MessageId)
 			}
@@ -131,7 +131,7 @@ func TestAFailingMessageWaitsInItsRetryQueuesAndHoldsUpNoOther(t *testing.T) {
 			t.Errorf("dead letter %s: headers %v", d.MessageId, d.Headers)
 		}
 	}
-	settled(t, guard, others+1)
+	settled(t, dedup, others+1)
 	r.drained()
 	q.wantEmpty()
 	db.wantOrders(t, others+1)
@@ -157,7 +157,7 @@ func TestAFailingMessageWaitsInItsRetryQueuesAndHoldsUpNoOther(t *testing.T) {
 			}
 		}
 	}
-	if stats := guard.Stats(); stats.RetriedLater != 2+3*(attempts-1) || stats.DeadLettered != 3 || stats.FailedAttempts != 2+3*attempts {
+	if stats := dedup.Stats(); stats.RetriedLater != 2+3*(attempts-1) || stats.DeadLettered != 3 || stats.FailedAttempts != 2+3*attempts {
 		t.Errorf("stats are %+v", stats)
 	}
 }
@@ -167,12 +167,12 @@ func TestAFailingMessageWaitsInItsRetryQueuesAndHoldsUpNoOther(t *testing.T) {
 func TestRetryLaterWaitsInARetryQueue(t *testing.T) {
 	db := newDatabase(t, "SQLite")
 	q := newRetrying(t, servertest.Vhost(t), idempotency.ReceiverOptions{RetryDelays: []time.Duration{100 * time.Millisecond, 500 * time.Millisecond, time.Hour}})
-	guard := q.guard(db, idempotency.Options{Attempts: 2})
+	dedup := q.dedup(db, idempotency.Options{Attempts: 2})
 	var begun []time.Time
 	done := make(chan struct{})
 	q.publish("m1")
 	r := q.run(q.url, func(ctx context.Context, d amqp.Delivery) error {
-		return guard.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error {
+		return dedup.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error {
 			if number, _ := idempotency.Attempt(ctx); number != 1 {
 				t.Errorf("attempt %d", number)
 			}
@@ -198,23 +198,23 @@ func TestRetryLaterWaitsInARetryQueue(t *testing.T) {
 func TestAnOrderedConsumerRetriesInPlace(t *testing.T) {
 	db := newDatabase(t, "SQLite")
 	q := newRetrying(t, servertest.Vhost(t), idempotency.ReceiverOptions{})
-	guard := q.guard(db, idempotency.Options{Attempts: 3, MinDelay: time.Millisecond, MaxDelay: time.Millisecond})
+	dedup := q.dedup(db, idempotency.Options{Attempts: 3, MinDelay: time.Millisecond, MaxDelay: time.Millisecond})
 	q.publish("e:1", "e:2", "e:3")
 	r := q.run(q.url, func(ctx context.Context, d amqp.Delivery) error {
-		return guard.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error {
+		return dedup.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error {
 			if number, _ := idempotency.Attempt(ctx); number < 3 || d.MessageId == "e:2" {
 				return errHandler
 			}
 			return db.placeOrder(ctx, tx, d.MessageId)
 		})
 	}, idempotency.ConsumerOptions{Workers: 5, Key: func(amqp.Delivery) string { return "e" }})
-	settled(t, guard, 2)
+	settled(t, dedup, 2)
 	if d := q.dead(); d.MessageId != "e:2" || d.Headers[wire.HeaderDeadAttempts] != int64(3) {
 		t.Errorf("%s is dead: %v", d.MessageId, d.Headers)
 	}
 	r.drained()
-	if got := fmt.Sprint(db.placed(t)["e"]); got != "[1 3]" || guard.Stats().RetriedLater != 0 {
-		t.Errorf("placed %s, %+v", got, guard.Stats())
+	if got := fmt.Sprint(db.placed(t)["e"]); got != "[1 3]" || dedup.Stats().RetriedLater != 0 {
+		t.Errorf("placed %s, %+v", got, dedup.Stats())
 	}
 	q.wantEmpty()
 }
@@ -237,7 +237,7 @@ func TestARetryQueueThatTakesNothingLosesNothing(t *testing.T) {
 			db := newDatabase(t, "SQLite")
 			q := newRetrying(t, servertest.Vhost(t), idempotency.ReceiverOptions{RetryDelays: []time.Duration{time.Hour}})
 			breakIt(t, q)
-			guard := q.guard(db, idempotency.Options{Attempts: 3, MinDelay: time.Millisecond, MaxDelay: time.Millisecond})
+			dedup := q.dedup(db, idempotency.Options{Attempts: 3, MinDelay: time.Millisecond, MaxDelay: time.Millisecond})
 			if name == "full" { // the policy needs a moment
 				eventually(t, "the retry queue is full", func() (bool, error) {
 					confirm, err := q.PublishWithDeferredConfirm("", q.retries[0], true, false, amqp.Publishing{Body: []byte("fill")})
@@ -254,14 +254,14 @@ func TestARetryQueueThatTakesNothingLosesNothing(t *testing.T) {
 			}
 			q.publish(names("m", messages)...)
 			r := q.run(q.url, func(ctx context.Context, d amqp.Delivery) error {
-				return guard.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error {
+				return dedup.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error {
 					if number, _ := idempotency.Attempt(ctx); number < 3 {
 						return errHandler
 					}
 					return db.placeOrder(ctx, tx, d.MessageId)
 				})
 			}, idempotency.ConsumerOptions{Workers: 4})
-			settled(t, guard, messages)
+			settled(t, dedup, messages)
 			r.drained()
 			db.wantOrders(t, messages)
 			q.wantEmpty()
@@ -271,7 +271,7 @@ func TestARetryQueueThatTakesNothingLosesNothing(t *testing.T) {
 			if n := strings.Count(q.log.String(), "retrying in place"); n != 1 {
 				t.Errorf("%d warnings: %s", n, q.log.String())
 			}
-			if stats := guard.Stats(); stats.RetriedLater != 0 || stats.FailedAttempts != 2*messages {
+			if stats := dedup.Stats(); stats.RetriedLater != 0 || stats.FailedAttempts != 2*messages {
 				t.Errorf("stats are %+v", stats)
 			}
 		})
@@ -282,19 +282,19 @@ func TestARetryQueueThatTakesNothingLosesNothing(t *testing.T) {
 func TestAMessageFullOfHeadersIsRetriedInPlace(t *testing.T) {
 	db := newDatabase(t, "SQLite")
 	q := newRetrying(t, servertest.Vhost(t), idempotency.ReceiverOptions{})
-	guard := q.guard(db, idempotency.Options{Attempts: 3, MinDelay: time.Millisecond, MaxDelay: time.Millisecond})
+	dedup := q.dedup(db, idempotency.Options{Attempts: 3, MinDelay: time.Millisecond, MaxDelay: time.Millisecond})
 	confirm, err := q.PublishWithDeferredConfirm("", q.name, true, false, amqp.Publishing{MessageId: "m1", Headers: amqp.Table{"a": strings.Repeat("x", 110<<10)}})
 	must(t, err)
 	_, err = confirm.WaitContext(t.Context())
 	must(t, err)
 	r := q.run(q.url, func(ctx context.Context, d amqp.Delivery) error {
-		return guard.Handle(ctx, db.DB, d, func(context.Context, *sql.Tx) error { return errHandler })
+		return dedup.Handle(ctx, db.DB, d, func(context.Context, *sql.Tx) error { return errHandler })
 	}, idempotency.ConsumerOptions{Workers: 4})
 	if d := q.dead(); len(d.Headers["a"].(string)) != 110<<10 || d.Headers[wire.HeaderDeadAttempts] != int64(3) {
 		t.Errorf("dead letter %s", d.MessageId)
 	}
 	r.drained()
-	if stats := guard.Stats(); stats.RetriedLater != 0 {
+	if stats := dedup.Stats(); stats.RetriedLater != 0 {
 		t.Errorf("stats are %+v", stats)
 	}
 }
@@ -305,9 +305,9 @@ func TestMessagesInARetryQueueOutliveTheBroker(t *testing.T) {
 	server := servertest.StartRabbitMQ(t, nil)
 	db := newDatabase(t, "SQLite")
 	q := newRetrying(t, server.URL(), idempotency.ReceiverOptions{RetryDelays: []time.Duration{3 * time.Second}})
-	guard := q.guard(db, idempotency.Options{})
+	dedup := q.dedup(db, idempotency.Options{})
 	r := q.run(q.url, func(ctx context.Context, d amqp.Delivery) error {
-		return guard.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error {
+		return dedup.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error {
 			if number, _ := idempotency.Attempt(ctx); number < 2 {
 				return errHandler
 			}
@@ -315,11 +315,11 @@ func TestMessagesInARetryQueueOutliveTheBroker(t *testing.T) {
 		})
 	}, idempotency.ConsumerOptions{Workers: 20})
 	q.publish(names("m", messages)...)
-	eventually(t, "all have failed", func() (bool, error) { return guard.Stats().RetriedLater >= messages, nil })
+	eventually(t, "all have failed", func() (bool, error) { return dedup.Stats().RetriedLater >= messages, nil })
 	must(t, server.SyncDeclarations(t.Context()))
 	server.Kill()
 	must(t, server.Restart(t.Context()))
-	settled(t, guard, messages)
+	settled(t, dedup, messages)
 	r.drained()
 	db.wantOrders(t, messages)
 }
@@ -336,22 +336,22 @@ func TestAReceiverKilledWhileItRetriesLaterLosesAndRepeatsNothing(t *testing.T) 
 		q.publish(id)
 		killed := q.kill(db, child{Task: retryTask, Step: step, Messages: 1})
 		q.waitNoConsumers()
-		guard := q.guard(db, idempotency.Options{})
+		dedup := q.dedup(db, idempotency.Options{})
 		marker := fmt.Sprint("behind ", step) // fails once, so it leaves the retry queue after the copy
 		q.publish(marker)
 		r := q.run(q.url, func(ctx context.Context, d amqp.Delivery) error {
-			return guard.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error {
+			return dedup.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error {
 				if number, _ := idempotency.Attempt(ctx); number == 1 && d.MessageId == marker {
 					return errHandler
 				}
 				return db.placeOrder(ctx, tx, d.MessageId)
 			})
 		}, idempotency.ConsumerOptions{Workers: 2})
-		settled(t, guard, 2)
+		settled(t, dedup, 2)
 		r.drained()
 		q.wantEmpty()
 		db.wantOrders(t, 2*step)
-		duplicates += guard.Stats().Duplicates
+		duplicates += dedup.Stats().Duplicates
 		if !killed {
 			if step <= least {
 				t.Errorf("there were only %d steps", step-1)
@@ -391,9 +391,9 @@ func TestAMessageThatKillsItsReceiverEachTimeIsDeadAtTheDeliveryLimit(t *testing
 	must(t, err)
 	_, err = confirm.WaitContext(t.Context())
 	must(t, err)
-	guard := q.guard(db, idempotency.Options{})
-	r := q.run(q.url, inserting(guard, db), idempotency.ConsumerOptions{})
-	settled(t, guard, 1)
+	dedup := q.dedup(db, idempotency.Options{})
+	r := q.run(q.url, inserting(dedup, db), idempotency.ConsumerOptions{})
+	settled(t, dedup, 1)
 	r.drained()
 	db.wantOrders(t, 1)
 	q.wantEmpty()
@@ -406,11 +406,11 @@ func TestAMessageThatFailsInABatchWaitsInItsRetryQueueAndHoldsUpNoOther(t *testi
 	db := newDatabase(t, "SQLite")
 	q := newRetrying(t, servertest.Vhost(t), idempotency.ReceiverOptions{})
 	q.publish(append(names("m", others), "f1", "f2")...)
-	guard := q.guard(db, idempotency.Options{Attempts: attempts, MinDelay: time.Hour, MaxDelay: time.Hour, Hold: 2 * time.Hour}) // in place a retry would wait for an hour
+	dedup := q.dedup(db, idempotency.Options{Attempts: attempts, MinDelay: time.Hour, MaxDelay: time.Hour, Hold: 2 * time.Hour}) // in place a retry would wait for an hour
 	var mu sync.Mutex
 	seen := make(map[string][]int)
 	q.runBatches(others+2, func(ctx context.Context, ds []amqp.Delivery) error {
-		return guard.HandleBatch(ctx, db.DB, ds, func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
+		return dedup.HandleBatch(ctx, db.DB, ds, func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
 			return eachOf(ctx, bridge.SQL(tx), fresh, func(ctx context.Context, tx bridge.Tx, id string) error {
 				number, _ := idempotency.Attempt(ctx)
 				if id[0] == 'f' && number > 0 { // handled alone
@@ -425,11 +425,11 @@ func TestAMessageThatFailsInABatchWaitsInItsRetryQueueAndHoldsUpNoOther(t *testi
 			})
 		})
 	}, func() {
-		settled(t, guard, others+1)
+		settled(t, dedup, others+1)
 		if d := q.dead(); d.MessageId != "f2" || d.Headers[wire.HeaderDeadAttempts] != int64(attempts) {
 			t.Errorf("dead letter %q: headers %v", d.MessageId, d.Headers)
 		}
-		eventually(t, "the dead letter is counted", func() (bool, error) { return guard.Stats().DeadLettered == 1, nil })
+		eventually(t, "the dead letter is counted", func() (bool, error) { return dedup.Stats().DeadLettered == 1, nil })
 	})
 	db.wantOrders(t, others+1)
 	q.wantEmpty()
@@ -438,7 +438,7 @@ func TestAMessageThatFailsInABatchWaitsInItsRetryQueueAndHoldsUpNoOther(t *testi
 			t.Errorf("%s: attempts %v", id, seen[id])
 		}
 	}
-	if s := guard.Stats(); s.RetriedLater != 2*(attempts-1) || s.FailedAttempts != 2*attempts-1 {
+	if s := dedup.Stats(); s.RetriedLater != 2*(attempts-1) || s.FailedAttempts != 2*attempts-1 {
 		t.Errorf("stats are %+v", s)
 	}
 }

@@ -23,7 +23,7 @@ func TestAReceiverThatStopsLosesNothing(t *testing.T) {
 	for n := range messages {
 		q.publish(fmt.Sprint("m:", n))
 	}
-	guard := newGuard(t, db.inbox, idempotency.Options{})
+	dedup := newDedup(t, db.inbox, idempotency.Options{})
 	conn, channel := q.dial()
 	must(t, channel.Qos(messages, 0, false))
 	deliveries, err := channel.Consume(q.name, "", false, false, false, false, nil)
@@ -35,7 +35,7 @@ func TestAReceiverThatStopsLosesNothing(t *testing.T) {
 	go func() {
 		defer close(over)
 		for d := range deliveries {
-			calls <- guard.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error {
+			calls <- dedup.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error {
 				stop() // in the first handler, which may finish
 				return db.placeOrder(ctx, tx, d.MessageId)
 			})
@@ -59,7 +59,7 @@ func TestAReceiverThatStopsLosesNothing(t *testing.T) {
 	servertest.Next(t, "the end of the loop", over)
 	q.waitNoConsumers()
 	q.ready(messages - 1)
-	if stats := guard.Stats(); stats.HandedBack != 0 || stats.Handled != 1 {
+	if stats := dedup.Stats(); stats.HandedBack != 0 || stats.Handled != 1 {
 		t.Errorf("stats are %+v", stats)
 	}
 }

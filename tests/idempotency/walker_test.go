@@ -158,11 +158,11 @@ const poisonTask = "poison"
 // walker is a child's receiver.
 type walker struct {
 	*walkingInbox
-	db     *database
-	guard  *pending.Guard
-	worker *pending.Worker
-	outbox outbox
-	walk   func(ctx context.Context, ds []amqp.Delivery) error // handles deliveries
+	db      *database
+	effects *pending.Effects
+	worker  *pending.Worker
+	outbox  outbox
+	walk    func(ctx context.Context, ds []amqp.Delivery) error // handles deliveries
 }
 
 // task is a walker's work on its only message.
@@ -170,7 +170,7 @@ type task func(ctx context.Context, w *walker, d amqp.Delivery) error
 
 var tasks = map[string]task{
 	"AtMostOnce": func(ctx context.Context, w *walker, d amqp.Delivery) error {
-		return w.guard.AtMostOnce(ctx, w.db.DB, d, func(_ context.Context, d amqp.Delivery) error {
+		return w.effects.AtMostOnce(ctx, w.db.DB, d, func(_ context.Context, d amqp.Delivery) error {
 			w.step()
 			defer w.step()
 			return w.outbox.send(d)
@@ -179,7 +179,7 @@ var tasks = map[string]task{
 	// Its first attempt has certainly sent no e-mail.
 	"AtMostOnce, not done": func(ctx context.Context, w *walker, d amqp.Delivery) error {
 		attempts := 0
-		return w.guard.AtMostOnce(ctx, w.db.DB, d, func(_ context.Context, d amqp.Delivery) error {
+		return w.effects.AtMostOnce(ctx, w.db.DB, d, func(_ context.Context, d amqp.Delivery) error {
 			w.step()
 			if attempts++; attempts == 1 {
 				return pending.NotDone(errHandler)
@@ -189,7 +189,7 @@ var tasks = map[string]task{
 		})
 	},
 	"AtMostOnce, in doubt": func(ctx context.Context, w *walker, d amqp.Delivery) error {
-		return w.guard.AtMostOnce(ctx, w.db.DB, d, func(_ context.Context, d amqp.Delivery) error {
+		return w.effects.AtMostOnce(ctx, w.db.DB, d, func(_ context.Context, d amqp.Delivery) error {
 			return errors.Join(w.outbox.send(d), errHandler)
 		})
 	},
@@ -231,7 +231,7 @@ func newWalker(ctx context.Context, c child) (*walker, error) {
 	w := &walker{walkingInbox: &walkingInbox{db.inbox, countdown{c.Step}}, db: db, outbox: c.Outbox}
 	if does := tasks[c.Task]; does != nil {
 		w.walk = func(ctx context.Context, ds []amqp.Delivery) error { return does(ctx, w, ds[0]) }
-		w.guard, err = pending.New(w, "shop", &walkers)
+		w.effects, err = pending.New(w, "shop", &walkers)
 		if err == nil {
 			w.worker, err = pending.NewWorker(w, "shop", &walkingWorkers)
 		}
@@ -246,9 +246,9 @@ func newWalker(ctx context.Context, c child) (*walker, error) {
 		if err != nil {
 			return nil, err
 		}
-		guard, err := idempotency.New(w, "shop", &idempotency.Options{Queues: queues, Logger: slog.New(slog.DiscardHandler)})
+		dedup, err := idempotency.New(w, "shop", &idempotency.Options{Queues: queues, Logger: slog.New(slog.DiscardHandler)})
 		w.walk = func(ctx context.Context, ds []amqp.Delivery) error {
-			return guard.Handle(ctx, db.DB, ds[0], func(context.Context, *sql.Tx) error { return errHandler })
+			return dedup.Handle(ctx, db.DB, ds[0], func(context.Context, *sql.Tx) error { return errHandler })
 		}
 		return w, err
 	}
@@ -271,11 +271,11 @@ func newWalker(ctx context.Context, c child) (*walker, error) {
 
 // walkThrough kills a walker after its first step, another after its second, until one finishes
 // alive. After each of them check finishes the work.
-func walkThrough(t *testing.T, task string, least int, check func(t *testing.T, db *database, q *queue, o outbox, id string, guard *pending.Guard, worker *pending.Worker)) {
+func walkThrough(t *testing.T, task string, least int, check func(t *testing.T, db *database, q *queue, o outbox, id string, effects *pending.Effects, worker *pending.Worker)) {
 	databasesTakeTurns(t, func(t *testing.T, db *database, first, stride int) {
 		q := newQueue(t, limitless)
 		o := outbox(filepath.Join(t.TempDir(), "outbox"))
-		guard, err := pending.New(db.inbox, "shop", &walkers)
+		effects, err := pending.New(db.inbox, "shop", &walkers)
 		must(t, err)
 		worker, err := pending.NewWorker(db.inbox, "shop", &walkingWorkers)
 		must(t, err)
@@ -284,8 +284,8 @@ func walkThrough(t *testing.T, task string, least int, check func(t *testing.T, 
 			q.publish(id)
 			killed := q.kill(db, child{Task: task, Step: step, Outbox: o})
 			q.waitNoConsumers()
-			check(t, db, q, o, id, guard, worker)
-			if counts, err := guard.Count(t.Context(), db.DB); err != nil || len(counts) > 0 {
+			check(t, db, q, o, id, effects, worker)
+			if counts, err := effects.Count(t.Context(), db.DB); err != nil || len(counts) > 0 {
 				t.Errorf("after a kill at step %d there are pending %v, %v", step, counts, err)
 			}
 			if !killed {

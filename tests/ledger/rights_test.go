@@ -372,17 +372,17 @@ func testReceivingRoles(t *testing.T, g guarded) {
 }
 
 func testHandle(t *testing.T, db *sql.DB, inbox driver.Inbox) {
-	guard, err := idempotency.New(inbox, "by Handle", &idempotency.Options{HandBack: true, Retention: -1})
+	dedup, err := idempotency.New(inbox, "by Handle", &idempotency.Options{HandBack: true, Retention: -1})
 	must(t, err)
 	d := delivery()
 	for range 2 {
-		must(t, guard.Handle(t.Context(), db, d, func(context.Context, *sql.Tx) error { return nil }))
+		must(t, dedup.Handle(t.Context(), db, d, func(context.Context, *sql.Tx) error { return nil }))
 	}
-	if got := guard.Stats(); got.Handled != 1 || got.Duplicates != 1 {
+	if got := dedup.Stats(); got.Handled != 1 || got.Duplicates != 1 {
 		t.Errorf("with a receiver's rights: %+v", got)
 	}
 	d = delivery()
-	must(t, guard.HandleTx(t.Context(), d, func(ctx context.Context, claim idempotency.Claim) error {
+	must(t, dedup.HandleWithClaim(t.Context(), d, func(ctx context.Context, claim idempotency.Claim) error {
 		tx := begin(t, db)
 		if fresh, err := claim(ctx, bridge.SQL(tx)); err != nil || !fresh {
 			return errors.Join(err, tx.Rollback())
@@ -393,22 +393,22 @@ func testHandle(t *testing.T, db *sql.DB, inbox driver.Inbox) {
 
 // testAtMostOnce has an effect fail for certain, end in doubt, and be repeated by hand.
 func testAtMostOnce(t *testing.T, db *sql.DB, inbox driver.Inbox) {
-	guard, err := pending.New(inbox, "by AtMostOnce", &pending.Options{HandBack: true, Attempts: 1, MaxDelay: 100 * time.Millisecond})
+	effects, err := pending.New(inbox, "by AtMostOnce", &pending.Options{HandBack: true, Attempts: 1, MaxDelay: 100 * time.Millisecond})
 	must(t, err)
 	var failure error
 	effect := func(context.Context, amqp.Delivery) error { return failure }
 	d := delivery()
 	failure = pending.NotDone(errors.New("no answer"))
-	if err := guard.AtMostOnce(t.Context(), db, d, effect); !errors.Is(err, idempotency.ErrHandedBack) {
+	if err := effects.AtMostOnce(t.Context(), db, d, effect); !errors.Is(err, idempotency.ErrHandedBack) {
 		t.Errorf("an effect that was not done: %v", err)
 	}
 	failure = errors.New("in doubt")
-	must(t, guard.AtMostOnce(t.Context(), db, d, effect))
-	must(t, guard.Retry(t.Context(), db, d.MessageId))
+	must(t, effects.AtMostOnce(t.Context(), db, d, effect))
+	must(t, effects.Retry(t.Context(), db, d.MessageId))
 	failure = nil
-	must(t, guard.AtMostOnce(t.Context(), db, d, effect))
-	must(t, guard.AtMostOnce(t.Context(), db, delivery(), effect))
-	if _, err := guard.Purge(t.Context(), db); err != nil {
+	must(t, effects.AtMostOnce(t.Context(), db, d, effect))
+	must(t, effects.AtMostOnce(t.Context(), db, delivery(), effect))
+	if _, err := effects.Purge(t.Context(), db); err != nil {
 		t.Error(err)
 	}
 }

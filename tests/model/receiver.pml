@@ -1,4 +1,4 @@
-/* A receiver: package idempotency's Guard. Claim and effects commit together,
+/* A receiver: package idempotency's Deduplicator. Claim and effects commit together,
  * the ack comes after. */
 
 /* What has taken effect, and how often: the truth at the receiver. */

@@ -185,7 +185,7 @@
 #define COPY_NEW_IDENTITY_DELETES_CARRIED 1
 #endif
 
-/* Receiver (package idempotency, Guard): the claim and the effects are in one
+/* Receiver (package idempotency, Deduplicator): the claim and the effects are in one
  * transaction … */
 #ifndef RECEIVER_CLAIMS
 #define RECEIVER_CLAIMS 1

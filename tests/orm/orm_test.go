@@ -33,7 +33,7 @@ type program interface {
 	send(ctx context.Context, s *sender.Sender, order string, end error) error
 
 	// receive stores the body of d as an order, once.
-	receive(ctx context.Context, guard *idempotency.Guard, d amqp.Delivery) error
+	receive(ctx context.Context, dedup *idempotency.Deduplicator, d amqp.Delivery) error
 }
 
 var programs = map[string]func(t *testing.T, url string) program{
@@ -85,8 +85,8 @@ func (in inTx) send(ctx context.Context, s *sender.Sender, order string, end err
 	})
 }
 
-func (in inTx) receive(ctx context.Context, guard *idempotency.Guard, d amqp.Delivery) error {
-	return guard.HandleTx(ctx, d, func(ctx context.Context, claim idempotency.Claim) error {
+func (in inTx) receive(ctx context.Context, dedup *idempotency.Deduplicator, d amqp.Delivery) error {
+	return dedup.HandleWithClaim(ctx, d, func(ctx context.Context, claim idempotency.Claim) error {
 		return in(ctx, func(tx bridge.Tx, place func(order string) error) error {
 			if fresh, err := claim(ctx, tx); err != nil || !fresh {
 				return err
@@ -125,7 +125,7 @@ func newShop(t *testing.T) *stage.Stage {
 	return s
 }
 
-func newGuard(t *testing.T, s *stage.Stage) *idempotency.Guard {
+func newDedup(t *testing.T, s *stage.Stage) *idempotency.Deduplicator {
 	t.Helper()
 	if err := migrate.Inbox(t.Context(), s.DB, migrate.PostgreSQL); err != nil {
 		t.Fatal(err)
@@ -134,11 +134,11 @@ func newGuard(t *testing.T, s *stage.Stage) *idempotency.Guard {
 	if err != nil {
 		t.Fatal(err)
 	}
-	guard, err := idempotency.New(inbox, "orm", &idempotency.Options{HandBack: true, Logger: stage.Logger(t)})
+	dedup, err := idempotency.New(inbox, "orm", &idempotency.Options{HandBack: true, Logger: stage.Logger(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return guard
+	return dedup
 }
 
 func wantOrders(t *testing.T, s *stage.Stage, want ...string) {
@@ -166,7 +166,7 @@ func TestEachLibrarySendsRollsBackAndReceivesOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newShop(t)
-			guard := newGuard(t, s)
+			dedup := newDedup(t, s)
 			p := open(t, s.DatabaseURL)
 			ctx := t.Context()
 			if err := p.send(ctx, s.Sender, "two apples", nil); err != nil {
@@ -190,7 +190,7 @@ func TestEachLibrarySendsRollsBackAndReceivesOnce(t *testing.T) {
 			for range 2 {
 				d := servertest.Next(t, "an order", deliveries)
 				sent = append(sent, d)
-				if err := p.receive(ctx, guard, d); err != nil {
+				if err := p.receive(ctx, dedup, d); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -198,11 +198,11 @@ func TestEachLibrarySendsRollsBackAndReceivesOnce(t *testing.T) {
 			if err := s.Channel.PublishWithContext(ctx, "", "orders", true, false, again); err != nil {
 				t.Fatal(err)
 			}
-			if err := p.receive(ctx, guard, servertest.Next(t, "the copy of an order", deliveries)); err != nil {
+			if err := p.receive(ctx, dedup, servertest.Next(t, "the copy of an order", deliveries)); err != nil {
 				t.Fatal(err)
 			}
 			wantOrders(t, s, "two apples", "four plums", received(sent[0]), received(sent[1]))
-			if got, want := guard.Stats(), (idempotency.Stats{Handled: 2, Duplicates: 1}); got != want {
+			if got, want := dedup.Stats(), (idempotency.Stats{Handled: 2, Duplicates: 1}); got != want {
 				t.Errorf("%+v, must be %+v", got, want)
 			}
 			if n := s.Depth("orders"); n != 0 {

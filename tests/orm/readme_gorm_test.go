@@ -33,13 +33,13 @@ func placeOrderByGORM(ctx context.Context, db *gorm.DB, s *sender.Sender, body s
 	})
 }
 
-// The receiver, with GORM: its consumer calls this in the place of guard.Handle.
-func sendEmailByGORM(ctx context.Context, db *gorm.DB, guard *idempotency.Guard, d amqp.Delivery) error {
+// The receiver, with GORM: its consumer calls this in the place of dedup.Handle.
+func sendEmailByGORM(ctx context.Context, db *gorm.DB, dedup *idempotency.Deduplicator, d amqp.Delivery) error {
 	pool, err := db.DB()
 	if err != nil {
 		return err
 	}
-	return guard.Handle(ctx, pool, d, func(ctx context.Context, tx *sql.Tx) error {
+	return dedup.Handle(ctx, pool, d, func(ctx context.Context, tx *sql.Tx) error {
 		inTx := db.WithContext(ctx)
 		inTx.Statement.ConnPool = tx // its statements run in tx; db.Statement stays as it is
 		return inTx.Create(&email{Body: string(d.Body)}).Error
@@ -58,7 +58,7 @@ func TestTheREADMEsGORMCodeSendsAndReceivesOnce(t *testing.T) {
 			if _, err := s.DB.ExecContext(t.Context(), `CREATE TABLE emails (body text PRIMARY KEY)`); err != nil {
 				t.Fatal(err)
 			}
-			guard, db := newGuard(t, s), openGORM(t, s.DatabaseURL, statements)
+			dedup, db := newDedup(t, s), openGORM(t, s.DatabaseURL, statements)
 			ctx := t.Context()
 			if err := placeOrderByGORM(ctx, db, s.Sender, "two apples"); err != nil {
 				t.Fatal(err)
@@ -68,21 +68,21 @@ func TestTheREADMEsGORMCodeSendsAndReceivesOnce(t *testing.T) {
 			deliveries, stop := s.Consume("emails")
 			defer stop()
 			d := servertest.Next(t, "the order", deliveries)
-			if err := sendEmailByGORM(ctx, db, guard, d); err != nil {
+			if err := sendEmailByGORM(ctx, db, dedup, d); err != nil {
 				t.Fatal(err)
 			}
 			again := amqp.Publishing{MessageId: d.MessageId, Body: d.Body}
 			if err := s.Channel.PublishWithContext(ctx, "", "emails", true, false, again); err != nil {
 				t.Fatal(err)
 			}
-			if err := sendEmailByGORM(ctx, db, guard, servertest.Next(t, "the copy", deliveries)); err != nil {
+			if err := sendEmailByGORM(ctx, db, dedup, servertest.Next(t, "the copy", deliveries)); err != nil {
 				t.Fatal(err) // a second INSERT would fail
 			}
 			var emails []email
 			if err := db.Find(&emails).Error; err != nil || len(emails) != 1 || emails[0].Body != "two apples" {
 				t.Errorf("e-mails %v (%v)", emails, err)
 			}
-			if got, want := guard.Stats(), (idempotency.Stats{Handled: 1, Duplicates: 1}); got != want {
+			if got, want := dedup.Stats(), (idempotency.Stats{Handled: 1, Duplicates: 1}); got != want {
 				t.Errorf("%+v, must be %+v", got, want)
 			}
 			var one bool

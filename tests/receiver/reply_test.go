@@ -43,7 +43,7 @@ func TestABrokerThatTakesNoReplyCountsAgainstNoRequest(t *testing.T) {
 			_, err = s.Channel.QueueDelete("staging", false, false, false)
 			must(t, err)
 			c.spoil(s)
-			guard, err := idempotency.New(inbox, "bank", &idempotency.Options{
+			dedup, err := idempotency.New(inbox, "bank", &idempotency.Options{
 				Attempts: attempts, MinDelay: time.Millisecond, MaxDelay: time.Millisecond, Logger: stage.Logger(t),
 				DeadLetter: func(_ context.Context, d amqp.Delivery, reason error) error {
 					t.Errorf("request %s is dead-lettered: %v", d.MessageId, reason)
@@ -55,7 +55,7 @@ func TestABrokerThatTakesNoReplyCountsAgainstNoRequest(t *testing.T) {
 			for n := range requests {
 				request := amqp.Delivery{Acknowledger: acks{}, MessageId: fmt.Sprint(n), ReplyTo: replies}
 				tries := 0
-				must(t, guard.Handle(t.Context(), s.DB, request, func(ctx context.Context, tx *sql.Tx) error {
+				must(t, dedup.Handle(t.Context(), s.DB, request, func(ctx context.Context, tx *sql.Tx) error {
 					if tries++; tries > 2*attempts {
 						repaired.Do(func() {
 							_, _ = s.Channel.QueueDelete("staging", false, false, false)
@@ -73,7 +73,7 @@ func TestABrokerThatTakesNoReplyCountsAgainstNoRequest(t *testing.T) {
 					return err
 				}))
 			}
-			if got, want := guard.Stats(), (idempotency.Stats{Handled: requests}); got != want {
+			if got, want := dedup.Stats(), (idempotency.Stats{Handled: requests}); got != want {
 				t.Errorf("stats are %+v, want %+v", got, want)
 			}
 		})

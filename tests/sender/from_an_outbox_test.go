@@ -188,7 +188,7 @@ func (p *poller) start(t *testing.T) (stop func()) {
 
 // mailer handles each message of a queue once.
 type mailer struct {
-	*idempotency.Guard
+	*idempotency.Deduplicator
 	done atomic.Int64 // deliveries
 	stop func()
 }
@@ -203,7 +203,7 @@ func startMailer(t *testing.T, s *stage.Stage) *mailer {
 		t.Fatal(err)
 	}
 	m := new(mailer)
-	if m.Guard, err = idempotency.New(inbox, "mailer", &idempotency.Options{HandBack: true, Logger: stage.Logger(t)}); err != nil {
+	if m.Deduplicator, err = idempotency.New(inbox, "mailer", &idempotency.Options{HandBack: true, Logger: stage.Logger(t)}); err != nil {
 		t.Fatal(err)
 	}
 	deliveries, disconnect := s.Consume("emails")

@@ -77,7 +77,7 @@ func TestLostIdleConnectionsCostAReceiverNoAttempt(t *testing.T) {
 	must(t, migrate.Inbox(t.Context(), db, migrate.SQLServer))
 	inbox, err := sqlserver.OpenInbox(t.Context(), db)
 	must(t, err)
-	guard, err := idempotency.New(inbox, "receiver", &idempotency.Options{MinDelay: patience, MaxDelay: patience, Hold: time.Hour, HandBack: true})
+	dedup, err := idempotency.New(inbox, "receiver", &idempotency.Options{MinDelay: patience, MaxDelay: patience, Hold: time.Hour, HandBack: true})
 	must(t, err)
 	const pool = 3
 	db.SetMaxIdleConns(pool)
@@ -103,7 +103,7 @@ func TestLostIdleConnectionsCostAReceiverNoAttempt(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience/2)
 	defer cancel()
 	runs := 0
-	err = guard.Handle(ctx, db, d.Delivery, func(context.Context, *sql.Tx) error { runs++; return nil })
+	err = dedup.Handle(ctx, db, d.Delivery, func(context.Context, *sql.Tx) error { runs++; return nil })
 	if err != nil || runs != 1 || d.Outcome() != idempotencytest.Acked {
 		t.Errorf("%d runs, %s, %v", runs, d.Outcome(), err)
 	}

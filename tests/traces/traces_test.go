@@ -64,12 +64,12 @@ func TestOneTraceFromTheRequestToTheReceiversCommit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	guard, err := idempotency.New(inbox, "receiver", &idempotency.Options{HandBack: true, Logger: stage.Logger(t)})
+	dedup, err := idempotency.New(inbox, "receiver", &idempotency.Options{HandBack: true, Logger: stage.Logger(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	handle := otelhandler.Wrap(provider, "orders", func(ctx context.Context, d amqp.Delivery) error {
-		return guard.Handle(ctx, s.DB, d, func(ctx context.Context, tx *sql.Tx) error {
+		return dedup.Handle(ctx, s.DB, d, func(ctx context.Context, tx *sql.Tx) error {
 			if _, err := tx.ExecContext(ctx, `INSERT INTO orders VALUES ($1)`, d.Body); err != nil {
 				return err
 			}

@@ -43,7 +43,7 @@ type purge struct {
 	after  string // the next step begins after this key
 }
 
-// Purge is idempotency.Guard.Purge.
+// Purge is idempotency.Deduplicator.Purge.
 func (e *Keys) Purge(ctx context.Context, db *sql.DB) (forgotten int64, err error) {
 	if e.Opts.Retention < 0 {
 		return 0, nil

@@ -144,7 +144,7 @@ func (c *Channel) Reject(tag uint64, requeue bool) error { panic("nack, not reje
 // Say records a call to the broker.
 func (c *Channel) Say(what string, tag uint64, multiple bool) error {
 	if multiple {
-		panic("a guard speaks for one delivery only")
+		panic("a strategy acks one delivery at a time")
 	}
 	if c.Err != nil {
 		return c.Err

@@ -23,8 +23,8 @@ const (
 	handlers         = 4 // at the same time, for each queue
 )
 
-// receive stores every delivery in arrivals and, through a Guard, every message in effects. Neither
-// table has a unique index, so that duplicates show.
+// receive stores every delivery in arrivals and, through a Deduplicator, every message in effects.
+// Neither table has a unique index, so that duplicates show.
 func receive(ctx context.Context, b Brief) error {
 	db, database, err := OpenDatabase(b.Database)
 	if err != nil {
@@ -45,14 +45,14 @@ func receive(ctx context.Context, b Brief) error {
 	defer broker.Close()
 	var queues sync.WaitGroup
 	for _, queue := range b.Queues {
-		guard, err := idempotency.New(inbox, queue, &idempotency.Options{
+		dedup, err := idempotency.New(inbox, queue, &idempotency.Options{
 			MinDelay: 20 * time.Millisecond, MaxDelay: 500 * time.Millisecond, Hold: 30 * time.Second,
 			Attempts: 1000, HandBack: true, Logger: logger(),
 		})
 		if err != nil {
 			return err
 		}
-		r := &receiver{db: db, database: database, guard: guard, queue: queue}
+		r := &receiver{db: db, database: database, dedup: dedup, queue: queue}
 		opts := &idempotency.ConsumerOptions{Workers: handlers, Prefetch: ReceiverPrefetch, Drain: 5 * time.Second, Logger: logger()}
 		if slices.Contains(b.InOrder, queue) {
 			opts.Workers = 1
@@ -73,7 +73,7 @@ func receive(ctx context.Context, b Brief) error {
 type receiver struct {
 	db       *sql.DB
 	database Database
-	guard    *idempotency.Guard
+	dedup    *idempotency.Deduplicator
 	queue    string
 }
 
@@ -92,9 +92,9 @@ func (r *receiver) handle(ctx context.Context, d amqp.Delivery) error {
 	}
 	var err error
 	if rand.IntN(2) == 0 {
-		err = r.guard.Handle(ctx, r.db, d, work)
+		err = r.dedup.Handle(ctx, r.db, d, work)
 	} else {
-		err = r.guard.HandleTx(ctx, d, func(ctx context.Context, claim idempotency.Claim) error { return r.inTx(ctx, claim, work) })
+		err = r.dedup.HandleWithClaim(ctx, d, func(ctx context.Context, claim idempotency.Claim) error { return r.inTx(ctx, claim, work) })
 	}
 	if err != nil {
 		note("%s handled: %v", d.MessageId, err)

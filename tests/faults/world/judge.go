@@ -17,7 +17,7 @@ import (
 type Records struct {
 	Orders   map[uuid.UUID]Placed // the committed orders
 	Arrivals []Arrival            // in the order of their arrival
-	Effects  map[uuid.UUID]int    // number of effects that the Guard's transactions have committed
+	Effects  map[uuid.UUID]int    // number of effects that the Deduplicator's transactions have committed
 	Rows     []uuid.UUID          // left in the ledger
 	Dead     []DeadLetter
 	Staged   int // messages left in the staging, the waiting and the ordered queues

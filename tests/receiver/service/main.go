@@ -29,9 +29,9 @@ func main() {
 	broker := must(bridge.NewBroker(os.Getenv("AMQP_URL"), nil))
 	sends := must(sender.New(must(postgres.Open(ctx, db)), broker, nil))
 	queues := must(idempotency.DeclareReceiver(ctx, broker, "orders", nil))
-	guard := must(idempotency.New(must(postgres.OpenInbox(ctx, db)), "billing", &idempotency.Options{Queues: queues}))
+	dedup := must(idempotency.New(must(postgres.OpenInbox(ctx, db)), "billing", &idempotency.Options{Queues: queues}))
 	consumer := must(idempotency.NewConsumer(broker, "orders", func(ctx context.Context, d amqp.Delivery) error {
-		return guard.Handle(ctx, db, d, func(ctx context.Context, tx *sql.Tx) error { return bill(ctx, tx, sends, d) })
+		return dedup.Handle(ctx, db, d, func(ctx context.Context, tx *sql.Tx) error { return bill(ctx, tx, sends, d) })
 	}, &idempotency.ConsumerOptions{Workers: 20}))
 	if err := consumer.Run(ctx); err != nil {
 		log.Fatal(err)

@@ -53,12 +53,12 @@ func run(ctx context.Context, kind, address, brokerURL string) error {
 			return err
 		}
 	}
-	guard, err := idempotency.New(inbox, "application", nil)
+	dedup, err := idempotency.New(inbox, "application", nil)
 	if err != nil {
 		return err
 	}
 	consumer, err := idempotency.NewConsumer(broker, "emails", func(ctx context.Context, d amqp.Delivery) error {
-		return guard.Handle(ctx, db, d, func(context.Context, *sql.Tx) error { return nil })
+		return dedup.Handle(ctx, db, d, func(context.Context, *sql.Tx) error { return nil })
 	}, nil)
 	if err != nil {
 		return err

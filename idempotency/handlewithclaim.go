@@ -29,9 +29,9 @@ var (
 	errNotCommitted = errors.New("the handler returned nil, and its claim is not committed: commit before you return")
 )
 
-// HandleTx is Handle in a transaction that the caller begins and commits, with any library:
+// HandleWithClaim is Handle in a transaction that the caller begins and commits, with any library:
 //
-//	err := guard.HandleTx(ctx, d, func(ctx context.Context, claim idempotency.Claim) error {
+//	err := dedup.HandleWithClaim(ctx, d, func(ctx context.Context, claim idempotency.Claim) error {
 //		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 //			if fresh, err := claim(ctx, pgxbridge.Tx(tx)); err != nil || !fresh {
 //				return err
@@ -42,7 +42,7 @@ var (
 //	})
 //
 // fn must claim before it does anything else in the transaction, do all its work there, and return
-// nil only after the commit. It must not ack or reject d. When fn has returned, HandleTx checks
+// nil only after the commit. It must not ack or reject d. When fn has returned, HandleWithClaim checks
 // from another connection of the inbox's DB whether the claim is committed. If so, it acks d. If fn
 // forgets the commit, or leaves the transaction open, the attempt fails. If fn returns an error
 // although its claim is committed, because the answer to the COMMIT was lost, the message counts as
@@ -53,37 +53,37 @@ var (
 // Attempts, errors, pauses and Options.Hold are as with Handle. A failed attempt counts against the
 // handler, unless the claim itself fails or the database does not answer afterwards. A crash at any
 // moment loses no message.
-func (g *Guard) HandleTx(ctx context.Context, d amqp.Delivery, fn func(ctx context.Context, claim Claim) error) error {
+func (dedup *Deduplicator) HandleWithClaim(ctx context.Context, d amqp.Delivery, fn func(ctx context.Context, claim Claim) error) error {
 	if fn == nil {
-		panic("idempotency: HandleTx needs a function")
+		panic("idempotency: HandleWithClaim needs a function")
 	}
-	defer g.keys.PurgeSome(ctx, g.keys.Inbox.DB(), d)
-	return g.keys.Deliver(ctx, d, func(ctx context.Context) (engine.Outcome, error) {
-		key, err := g.keys.Key(d)
+	defer dedup.keys.PurgeSome(ctx, dedup.keys.Inbox.DB(), d)
+	return dedup.keys.Deliver(ctx, d, func(ctx context.Context) (engine.Outcome, error) {
+		key, err := dedup.keys.Key(d)
 		if err != nil {
 			return engine.Unfinished, err
 		}
-		return g.attemptTx(ctx, key, fn)
+		return dedup.attemptWithClaim(ctx, key, fn)
 	})
 }
 
-// attemptTx lets fn claim key and do its work, and checks that it has committed.
-func (g *Guard) attemptTx(ctx context.Context, key string, fn func(context.Context, Claim) error) (engine.Outcome, error) {
+// attemptWithClaim lets fn claim key and do its work, and checks that it has committed.
+func (dedup *Deduplicator) attemptWithClaim(ctx context.Context, key string, fn func(context.Context, Claim) error) (engine.Outcome, error) {
 	var claimed, fresh bool
 	var claimError error
 	claim := func(ctx context.Context, tx bridge.Tx) (bool, error) {
-		fresh, claimError = g.keys.Claim(ctx, tx, key)
+		fresh, claimError = dedup.keys.Claim(ctx, tx, key)
 		claimed = claimError == nil
 		return fresh && claimed, claimError
 	}
-	err := g.keys.RecoverPanic("handler", key, func() error { return fn(ctx, claim) })
+	err := dedup.keys.RecoverPanic("handler", key, func() error { return fn(ctx, claim) })
 	switch {
 	case claimError != nil:
 		return engine.Unfinished, claimError
 	case err == nil && !claimed:
 		return engine.Unfinished, engine.Failure(errNotClaimed)
 	}
-	committed, lookError := g.committed(ctx, key)
+	committed, lookError := dedup.committed(ctx, key)
 	switch {
 	case lookError != nil:
 		return engine.Unfinished, errors.Join(err, lookError)
@@ -101,16 +101,16 @@ func (g *Guard) attemptTx(ctx context.Context, key string, fn func(context.Conte
 // which waits for an open transaction that has claimed it, and rolls back. A claim that gets no
 // answer proves no such transaction, because the database may be silent. So the handler is to blame
 // only if two claims get no answer, and after each of them the database does answer.
-func (g *Guard) committed(ctx context.Context, key string) (bool, error) {
-	committed, err := g.look(ctx, key)
+func (dedup *Deduplicator) committed(ctx context.Context, key string) (bool, error) {
+	committed, err := dedup.look(ctx, key)
 	if !errors.Is(err, errNoAnswer) {
 		return committed, err
 	}
-	if pingError := g.answers(ctx); pingError != nil {
+	if pingError := dedup.answers(ctx); pingError != nil {
 		return false, fmt.Errorf("%w: %w", err, pingError)
 	}
-	committed, err = g.look(ctx, key)
-	if errors.Is(err, errNoAnswer) && g.answers(ctx) == nil {
+	committed, err = dedup.look(ctx, key)
+	if errors.Is(err, errNoAnswer) && dedup.answers(ctx) == nil {
 		return false, engine.Failure(errNotCommitted) // another transaction still has it open
 	}
 	return committed, err
@@ -120,19 +120,19 @@ func (g *Guard) committed(ctx context.Context, key string) (bool, error) {
 var errNoAnswer = errors.New("query the claim: no answer")
 
 // look makes one attempt of committed.
-func (g *Guard) look(parent context.Context, key string) (bool, error) {
+func (dedup *Deduplicator) look(parent context.Context, key string) (bool, error) {
 	ctx, cancel := context.WithTimeout(parent, lookLimit)
 	defer cancel()
 	var tx *sql.Tx
-	err := driver.Begin(ctx, g.keys.Inbox.DB(), func() (err error) {
-		tx, err = g.keys.Inbox.DB().BeginTx(ctx, nil)
+	err := driver.Begin(ctx, dedup.keys.Inbox.DB(), func() (err error) {
+		tx, err = dedup.keys.Inbox.DB().BeginTx(ctx, nil)
 		return err
 	})
 	if err != nil {
 		return false, fmt.Errorf("query the claim: %w", err)
 	}
 	defer tx.Rollback()
-	absent, err := g.keys.Inbox.Claim(ctx, bridge.SQL(tx), g.keys.Consumer, []string{key})
+	absent, err := dedup.keys.Inbox.Claim(ctx, bridge.SQL(tx), dedup.keys.Consumer, []string{key})
 	switch {
 	case ctx.Err() != nil && parent.Err() == nil:
 		return false, errNoAnswer
@@ -143,8 +143,8 @@ func (g *Guard) look(parent context.Context, key string) (bool, error) {
 }
 
 // answers returns nil if the database answers on some connection within lookLimit.
-func (g *Guard) answers(parent context.Context) error {
+func (dedup *Deduplicator) answers(parent context.Context) error {
 	ctx, cancel := context.WithTimeout(parent, lookLimit)
 	defer cancel()
-	return g.keys.Inbox.DB().PingContext(ctx)
+	return dedup.keys.Inbox.DB().PingContext(ctx)
 }

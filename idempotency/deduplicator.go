@@ -11,28 +11,28 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
 )
 
-// A Guard handles each message once for one consumer. It is safe for concurrent use. Its goroutines
-// end with their call. In memory it keeps its counters, the position of its purge, and the failed
-// attempts of up to 10,000 messages that it has handed back or left unacked.
-type Guard struct {
+// A Deduplicator handles each message once for one consumer. It is safe for concurrent use. Its
+// goroutines end with their call. In memory it keeps its counters, the position of its purge, and the
+// failed attempts of up to 10,000 messages that it has handed back or left unacked.
+type Deduplicator struct {
 	keys *engine.Keys
 }
 
-// New returns a Guard that claims keys in inbox in the name of consumer. All processes that share
-// the work must use the same name. Consumers that each must see every message (two services with a
-// queue each, on one database) must use different names. The name is stored with every key: under a
+// New returns a Deduplicator that claims keys in inbox in the name of consumer. All processes that
+// share the work must use the same name. Consumers that each must see every message (two services with
+// a queue each, on one database) must use different names. The name is stored with every key: under a
 // new name all messages are new. It has 1 to 255 bytes of UTF-8. opts must say where a message goes
 // that cannot be handled. New does not query the database. Its error names the wrong argument or
 // option.
-func New(inbox driver.Inbox, consumer string, opts *Options) (*Guard, error) {
+func New(inbox driver.Inbox, consumer string, opts *Options) (*Deduplicator, error) {
 	if opts == nil {
 		opts = new(Options)
 	}
 	keys, err := engine.NewKeys(inbox, consumer, engine.Options(*opts))
 	if err != nil {
-		return nil, fmt.Errorf("new guard: %w", err)
+		return nil, fmt.Errorf("new deduplicator: %w", err)
 	}
-	return &Guard{keys}, nil
+	return &Deduplicator{keys}, nil
 }
 
 // Handle runs fn once per key (the message ID, unless Options.Key returns another). fn and the
@@ -53,16 +53,16 @@ func New(inbox driver.Inbox, consumer string, opts *Options) (*Guard, error) {
 // long as fn ignores its context; on MySQL and MariaDB also for as long as a COMMIT gets no answer
 // (readTimeout, see package mysql). A crash at any moment loses no message: see the package
 // comment.
-func (g *Guard) Handle(ctx context.Context, db *sql.DB, d amqp.Delivery, fn func(ctx context.Context, tx *sql.Tx) error) error {
+func (dedup *Deduplicator) Handle(ctx context.Context, db *sql.DB, d amqp.Delivery, fn func(ctx context.Context, tx *sql.Tx) error) error {
 	if db == nil || fn == nil {
 		panic("idempotency: Handle needs a database and a function")
 	}
-	return handleIn(ctx, g.keys, db, engine.BeginOn(db), d, func(ctx context.Context, tx *engine.SQLTransaction) error { return fn(ctx, tx.SQL) })
+	return handleIn(ctx, dedup.keys, db, engine.BeginOn(db), d, func(ctx context.Context, tx *engine.SQLTransaction) error { return fn(ctx, tx.SQL) })
 }
 
 // Purge deletes the keys of this consumer that are older than Options.Retention, in one pass over
 // all of them, and returns their number. It is for a backlog, for example after Options.Retention
-// was shortened. Handle, HandleBatch and HandleTx purge too, one step for every 200 messages.
+// was shortened. Handle, HandleBatch and HandleWithClaim purge too, one step for every 200 messages.
 //
 // The pass goes through the keys in the order of the primary key, in steps of up to 500. Each step
 // has short transactions that lock only the old claims which they delete. After each step Purge
@@ -70,9 +70,9 @@ func (g *Guard) Handle(ctx context.Context, db *sql.DB, d amqp.Delivery, fn func
 // Options.Retention) and are new enough; it reads all others. A crash or an error leaves whole
 // steps. When ctx ends, the error wraps its cause. With a negative Retention, which keeps keys for
 // ever, Purge does nothing.
-func (g *Guard) Purge(ctx context.Context, db *sql.DB) (forgotten int64, err error) {
-	return g.keys.Purge(ctx, db)
+func (dedup *Deduplicator) Purge(ctx context.Context, db *sql.DB) (forgotten int64, err error) {
+	return dedup.keys.Purge(ctx, db)
 }
 
 // Stats returns the counts so far.
-func (g *Guard) Stats() Stats { return Stats(g.keys.Stats()) }
+func (dedup *Deduplicator) Stats() Stats { return Stats(dedup.keys.Stats()) }

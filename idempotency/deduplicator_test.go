@@ -26,7 +26,7 @@ func TestEachConsumerHandlesAMessageOnceAndAcksItAfterTheCommit(t *testing.T) {
 	r.wantStats(idempotency.Stats{Handled: 1, Duplicates: 1})
 
 	r.Channel.OnAck = nil
-	billing := r.newGuard("billing", idempotency.Options{})
+	billing := r.newDedup("billing", idempotency.Options{})
 	receivertest.Must(t, billing.Handle(t.Context(), r.DB, r.Delivery("m1"), receivertest.PlaceOrder("m1")))
 	r.WantRows(2, 2)
 }
@@ -89,7 +89,7 @@ func TestTheOutcomeOfADeliveryWhoseHandlerFails(t *testing.T) {
 				if !strings.Contains(r.Log.String(), c.logs) {
 					t.Errorf("the log does not name the reason:\n%s", r.Log)
 				}
-				receivertest.Must(t, r.guard.Handle(t.Context(), r.DB, r.Delivery("m2"), receivertest.PlaceOrder("m2")))
+				receivertest.Must(t, r.dedup.Handle(t.Context(), r.DB, r.Delivery("m2"), receivertest.PlaceOrder("m2")))
 				r.WantRows(c.rows+1, c.rows+1)
 			})
 		})
@@ -126,7 +126,7 @@ func TestAMessageThatCannotBeDeadLetteredIsHandedBackAfterAPause(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newReceiver(t, idempotency.Options{Attempts: 1, MaxDelay: time.Minute, DeadLetter: deadLetter})
 				start := time.Now()
-				wantHandedBack(t, r, r.guard.Handle(t.Context(), r.DB, r.Delivery("m1"), receivertest.Failing), receivertest.ErrHandler)
+				wantHandedBack(t, r, r.dedup.Handle(t.Context(), r.DB, r.Delivery("m1"), receivertest.Failing), receivertest.ErrHandler)
 				if time.Since(start) < time.Minute {
 					t.Errorf("handed back after %v", time.Since(start))
 				}
@@ -136,19 +136,19 @@ func TestAMessageThatCannotBeDeadLetteredIsHandedBackAfterAPause(t *testing.T) {
 	}
 }
 
-// ways are the functions by which a Guard takes a delivery that it must not handle.
+// ways are the functions by which a Deduplicator takes a delivery that it must not handle.
 var ways = map[string]func(r *receiver, d amqp.Delivery) error{
 	"Handle": func(r *receiver, d amqp.Delivery) error {
-		return r.guard.Handle(r.T.Context(), r.DB, d, receivertest.MustNotRun(r.T))
+		return r.dedup.Handle(r.T.Context(), r.DB, d, receivertest.MustNotRun(r.T))
 	},
 	"HandleBatch": func(r *receiver, d amqp.Delivery) error {
-		return r.guard.HandleBatch(r.T.Context(), r.DB, []amqp.Delivery{d}, func(context.Context, *sql.Tx, []amqp.Delivery) error {
+		return r.dedup.HandleBatch(r.T.Context(), r.DB, []amqp.Delivery{d}, func(context.Context, *sql.Tx, []amqp.Delivery) error {
 			r.T.Error("the handler ran")
 			return nil
 		})
 	},
-	"HandleTx": func(r *receiver, d amqp.Delivery) error {
-		return r.guard.HandleTx(r.T.Context(), d, func(ctx context.Context, claim idempotency.Claim) error {
+	"HandleWithClaim": func(r *receiver, d amqp.Delivery) error {
+		return r.dedup.HandleWithClaim(r.T.Context(), d, func(ctx context.Context, claim idempotency.Claim) error {
 			return r.inOwnTx(ctx, claim, func(*sql.Tx) error { r.T.Error("the handler committed"); return nil })
 		})
 	},
@@ -206,7 +206,7 @@ func TestAMessageWithAUsableKeyIsHandledOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newReceiver(t, idempotency.Options{Retention: c.retention, DeadLetterExchange: true})
 			for range 2 {
-				receivertest.Must(t, r.guard.Handle(t.Context(), r.DB, r.Delivery(c.key), receivertest.PlaceOrder("m1")))
+				receivertest.Must(t, r.dedup.Handle(t.Context(), r.DB, r.Delivery(c.key), receivertest.PlaceOrder("m1")))
 			}
 			r.wantStats(idempotency.Stats{Handled: 1, Duplicates: 1})
 		})
@@ -231,7 +231,7 @@ func TestAKeyFunctionNamesTheMessage(t *testing.T) {
 	} {
 		d := r.Delivery(id)
 		d.Headers = headers
-		receivertest.Must(t, r.guard.Handle(t.Context(), r.DB, d, receivertest.PlaceOrder(id)))
+		receivertest.Must(t, r.dedup.Handle(t.Context(), r.DB, d, receivertest.PlaceOrder(id)))
 	}
 	r.WantRows(2, 2)
 	r.wantStats(idempotency.Stats{Handled: 2, Duplicates: 1, DeadLettered: 4})
@@ -247,7 +247,7 @@ func TestAnUnreadableMessageReachesNeitherKeyNorHandler(t *testing.T) {
 	}})
 	d := r.Delivery("")
 	d.Headers = amqp.Table{"x-bridge-dead-record": "1", "x-bridge-unreadable": "headers are malformed"}
-	receivertest.Must(t, r.guard.Handle(t.Context(), r.DB, d, func(context.Context, *sql.Tx) error {
+	receivertest.Must(t, r.dedup.Handle(t.Context(), r.DB, d, func(context.Context, *sql.Tx) error {
 		t.Error("the handler was called")
 		return nil
 	}))

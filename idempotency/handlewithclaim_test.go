@@ -36,7 +36,7 @@ func TestAMessageIsHandledOnceInTheCallersTransaction(t *testing.T) {
 		r := newReceiver(t, idempotency.Options{DeadLetterExchange: true})
 		runs := 0
 		for range 2 {
-			receivertest.Must(t, r.guard.HandleTx(t.Context(), r.Delivery("m1"), func(ctx context.Context, claim idempotency.Claim) error {
+			receivertest.Must(t, r.dedup.HandleWithClaim(t.Context(), r.Delivery("m1"), func(ctx context.Context, claim idempotency.Claim) error {
 				return r.inOwnTx(ctx, claim, func(tx *sql.Tx) error {
 					if runs++; runs == 1 {
 						return errors.Join(receivertest.ErrHandler, tx.Rollback())
@@ -72,7 +72,7 @@ func TestADeliveryThatIsNotCommittedIsNotAcked(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newReceiver(t, idempotency.Options{Attempts: 1})
-				err := r.guard.HandleTx(t.Context(), r.Delivery("m1"), func(ctx context.Context, claim idempotency.Claim) error {
+				err := r.dedup.HandleWithClaim(t.Context(), r.Delivery("m1"), func(ctx context.Context, claim idempotency.Claim) error {
 					return fn(r, ctx, claim)
 				})
 				if !errors.Is(err, idempotency.ErrHandedBack) {
@@ -102,7 +102,7 @@ func TestASilentDatabaseIsNotTheFailureOfTheHandler(t *testing.T) {
 						return ctx.Err()
 					}
 				}
-				receivertest.Must(t, r.guard.HandleTx(t.Context(), r.Delivery("m1"), func(ctx context.Context, claim idempotency.Claim) error {
+				receivertest.Must(t, r.dedup.HandleWithClaim(t.Context(), r.Delivery("m1"), func(ctx context.Context, claim idempotency.Claim) error {
 					return r.inOwnTx(ctx, claim, func(tx *sql.Tx) error {
 						receivertest.Must(t, tx.Commit())
 						back = time.Now().Add(silence)
@@ -112,7 +112,7 @@ func TestASilentDatabaseIsNotTheFailureOfTheHandler(t *testing.T) {
 				}))
 				r.WantSaid("ack 1")
 				r.WantRows(1, 1)
-				stats := r.guard.Stats()
+				stats := r.dedup.Stats()
 				if stats.FailedAttempts > 0 || stats.Handled+stats.Duplicates != 1 {
 					t.Errorf("stats are %+v", stats)
 				}

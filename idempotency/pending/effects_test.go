@@ -25,7 +25,7 @@ func TestAMessageThatCannotBeHandledOnceIsDeadLetteredWithTheReason(t *testing.T
 	r.addWorker(pending.WorkerOptions{Retention: 24 * time.Hour, MaxStored: 400, DeadLetter: bury})
 	ways := map[string]func(d amqp.Delivery) error{
 		"AtMostOnce": func(d amqp.Delivery) error {
-			return r.guard.AtMostOnce(t.Context(), r.DB, d, func(context.Context, amqp.Delivery) error {
+			return r.effects.AtMostOnce(t.Context(), r.DB, d, func(context.Context, amqp.Delivery) error {
 				t.Error("the effect ran")
 				return nil
 			})
@@ -61,7 +61,7 @@ func TestAMessageThatCannotBeHandledOnceIsDeadLetteredWithTheReason(t *testing.T
 	r.wantNothingPending()
 	wantStats := func(want idempotency.Stats) {
 		t.Helper()
-		receivertest.WantStats(t, r.guard.Stats(), want)
+		receivertest.WantStats(t, r.effects.Stats(), want)
 		receivertest.WantStats(t, r.worker.Stats(), want)
 	}
 	wantStats(idempotency.Stats{DeadLettered: dead})

@@ -14,27 +14,27 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
 )
 
-// A Guard handles each message of one consumer by [Guard.AtMostOnce]. It is safe for concurrent use,
-// and starts no goroutines. In memory it keeps the same data as an idempotency.Guard.
-type Guard struct {
+// Effects handles each message of one consumer by [Effects.AtMostOnce]. It is safe for concurrent
+// use, and starts no goroutines. In memory it keeps the same data as an idempotency.Deduplicator.
+type Effects struct {
 	*messages
 	opts Options
 }
 
-// New returns a Guard that claims keys in inbox in the name of consumer. Name and opts follow the
+// New returns an Effects that claims keys in inbox in the name of consumer. Name and opts follow the
 // rules of idempotency.New.
-func New(inbox driver.Inbox, consumer string, opts *Options) (*Guard, error) {
+func New(inbox driver.Inbox, consumer string, opts *Options) (*Effects, error) {
 	filled, m, err := opts.open(inbox, consumer)
 	if err != nil {
-		return nil, fmt.Errorf("new guard: %w", err)
+		return nil, fmt.Errorf("new effects: %w", err)
 	}
-	return &Guard{m, filled}, nil
+	return &Effects{m, filled}, nil
 }
 
 // A Worker stores each message of one consumer by [Worker.Accept], and handles the stored ones by
 // [Worker.Work]. It is safe for concurrent use, and starts no goroutines. In memory it keeps the same
-// data as an idempotency.Guard. A consumer has either a Guard or a Worker; their operators' methods
-// are the same.
+// data as an idempotency.Deduplicator. A consumer uses either Effects or a Worker; their
+// operators' methods are the same.
 type Worker struct {
 	*messages
 	lease time.Duration
@@ -59,7 +59,7 @@ type messages struct {
 	added     chan struct{} // signals new work to await
 }
 
-// Purge is idempotency.Guard.Purge. AtMostOnce and Accept purge too.
+// Purge is idempotency.Deduplicator.Purge. AtMostOnce and Accept purge too.
 func (g *messages) Purge(ctx context.Context, db *sql.DB) (forgotten int64, err error) {
 	return g.keys.Purge(ctx, db)
 }
