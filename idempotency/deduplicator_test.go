@@ -59,7 +59,7 @@ func TestTheOutcomeOfADeliveryWhoseHandlerFails(t *testing.T) {
 			return err
 		}, 0, "reject 1", 0, idempotency.Stats{DeadLettered: 1, FailedAttempts: 1}, "reply"},
 		"by a panic, with its stack in the log": {1, func(context.Context, *sql.Tx, int) error { panic("out of range") },
-			0, "reject 1", 0, idempotency.Stats{DeadLettered: 1, FailedAttempts: 1}, "guard_test.go"},
+			0, "reject 1", 0, idempotency.Stats{DeadLettered: 1, FailedAttempts: 1}, "deduplicator_test.go"},
 		"by a commit of its own": {0, func(_ context.Context, tx *sql.Tx, _ int) error { return tx.Commit() },
 			100 * time.Millisecond, "ack 1", 1, idempotency.Stats{Duplicates: 1, FailedAttempts: 1}, "ended the transaction itself"},
 		"by a rollback of its own": {1, func(_ context.Context, tx *sql.Tx, _ int) error { return tx.Rollback() },
