@@ -22,7 +22,7 @@
 // [Rights] returns the least rights of each [Role], and bridgectl grants prints them as statements. A
 // login that does less than its role needs less:
 //
-//	Guard.Handle, HandleBatch  SELECT on bridge_inbox_version and INSERT on bridge_inbox, for
+//	Handle, HandleBatch        SELECT on bridge_inbox_version and INSERT on bridge_inbox, for
 //	                           HandleBatch on PostgreSQL also SELECT; SELECT and DELETE, to purge
 //	                           old keys, unless idempotency.Options.Retention is negative
 //	package versions           SELECT on bridge_inbox_version and SELECT, INSERT and UPDATE on

@@ -76,7 +76,7 @@ func TestAStatementThatCommitsIsNoSuccess(t *testing.T) {
 }
 
 // When HandleWithClaim's caller commits, a look at the claim reveals the lost transaction.
-func TestADeadlockThatTheCallerOfHandleTxIgnoresIsNoSuccess(t *testing.T) {
+func TestADeadlockThatTheCallerOfHandleWithClaimIgnoresIsNoSuccess(t *testing.T) {
 	db := newDatabase(t, "MariaDB")
 	q := newQueue(t, limitless)
 	q.publish("m1")
