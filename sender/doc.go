@@ -27,13 +27,14 @@
 //
 // SendTx inserts the messages' IDs into the ledger, publishes all messages to the staging queue,
 // and waits once for all confirms. By default it also inserts a copy of each small message, and
-// does not wait for this message's confirm. SendTx returns nil only if each message is confirmed and
-// was not returned, or its row carries it (rule 2 of package bridge). With an own table, SendTx
+// does not wait for this message's confirm. SendTx returns nil only if each message is confirmed
+// and was not returned, or its row carries it (rule 2 of package bridge). With an own table, SendTx
 // inserts nothing and checks that the messages' rows exist.
 //
-// While SendTx waits, the transaction is open and holds its locks, for at most twice Options.Timeout
-// (longer with order keys). So send as late in the transaction as you can, as InTx does, or stage
-// early. Messages of concurrent transactions share publications (Options.GroupMessages).
+// While SendTx waits, the transaction is open and holds its locks, for at most twice
+// Options.Timeout (longer with order keys). So send as late in the transaction as you can, as InTx
+// does, or stage early. Messages of concurrent transactions share publications
+// (Options.GroupMessages).
 //
 // The sender does not repeat a transaction, does not wait for the receiver, and does not see
 // whether the target exists: the verifier sends an unroutable message to the dead queue.
@@ -56,12 +57,12 @@
 // can stage it. The log names its ID.
 //
 // If the transaction rolls back, also to a savepoint that was set before the message was recorded,
-// the row is gone and the verifier drops the copy. If a confirm was lost or late, the message may be
-// delivered twice, with the same ID.
+// the row is gone and the verifier drops the copy. If a confirm was lost or late, the message may
+// be delivered twice, with the same ID.
 //
-// A carried message costs the database about as much as a row of an outbox table: the INSERT
-// writes its bytes to the database's log, and the verifier deletes them with the row. Choose
-// CarryNever if the database must not pay for any message or hold its content.
+// A carried message costs the database about as much as a row of an outbox table: the INSERT writes
+// its bytes to the database's log, and the verifier deletes them with the row. Choose CarryNever if
+// the database must not pay for any message or hold its content.
 //
 // # When the broker is out
 //
@@ -110,8 +111,8 @@
 //
 // The comments of bridge.ErrDuplicateID, ErrNoRow, ErrOtherLedger, ErrCredentials, ErrNoSchema,
 // ErrNotPrimary and ErrReadOnly explain the rest. Any other error is the database driver's. A
-// *bridge.PublishError in the chain names a message. If you call Commit yourself, you must judge its
-// error: unless the database itself refused, the transaction may have committed (CommitError).
+// *bridge.PublishError in the chain names a message. If you call Commit yourself, you must judge
+// its error: unless the database itself refused, the transaction may have committed (CommitError).
 //
 // If a process dies, nothing needs to be done: the database rolls back open transactions, and
 // messages of committed ones are forwarded.
@@ -119,9 +120,9 @@
 // # Staging early
 //
 // Tx.Stage (inside InTx) and StageTx (in your own transaction) record messages and begin to publish
-// them at once. The broker confirms while the transaction's other statements run. Stage early if the
-// content of the message is known before the transaction's last statements, and these take about as
-// long as the confirm. The costs:
+// them at once. The broker confirms while the transaction's other statements run. Stage early if
+// the content of the message is known before the transaction's last statements, and these take
+// about as long as the confirm. The costs:
 //
 //   - The ledger's row is locked from the staging to the end of the transaction, and the verifier's
 //     lookup waits for it. That is cheap for milliseconds. In a transaction that runs for seconds,
@@ -134,8 +135,8 @@
 // Messages with the same bridge.Message.OrderKey reach their target in order; package bridge has
 // the exact promise. They are staged in the ordered queues (Options.OrderedShards), and are never
 // carried: during an outage of the broker their transaction fails. If the messages of a transaction
-// for one queue do not fit into one group, the transaction waits for the confirm of each group before
-// it sends the next. Messages without an order key have no order.
+// for one queue do not fit into one group, the transaction waits for the confirm of each group
+// before it sends the next. Messages without an order key have no order.
 //
 // # Delayed messages
 //
@@ -155,8 +156,8 @@
 //
 // Sender.Cancel cancels a delayed message in a transaction, for example the reminder of an order
 // that the transaction marks as paid (example_delay_test.go). It may return true for a delivered
-// message after a failover to a replica that lacks the verifier's last commits. So the receiver of a
-// reminder should check that the order is still unpaid.
+// message after a failover to a replica that lacks the verifier's last commits. So the receiver of
+// a reminder should check that the order is still unpaid.
 //
 // Leave bridge.Message.ID zero, so that the ID's time is NotBefore. A receiver refuses a UUIDv7
 // that is older than its idempotency.Options.Retention, as an ID that was made long before

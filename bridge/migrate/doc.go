@@ -9,18 +9,18 @@
 // commands verifier -migrate and bridgectl migrate do the same from a shell.
 //
 // The migrations are the SQL files under sql, one folder per database and part. goose applies them,
-// and notes them in bridge_ledger_version and bridge_inbox_version. The package is separate so that a
-// program that only sends, verifies or receives links no migration library.
+// and notes them in bridge_ledger_version and bridge_inbox_version. The package is separate so that
+// a program that only sends, verifies or receives links no migration library.
 //
 // Each version is one transaction, so a crash leaves whole versions. (MySQL commits statement by
 // statement; the next call completes an interrupted version.) Any number of processes may migrate
-// at once. There are no downgrades. On PostgreSQL and SQL Server a migration waits at most 3 s, five
-// times, for a table's lock. If a transaction stays open longer, it fails: call it again.
+// at once. There are no downgrades. On PostgreSQL and SQL Server a migration waits at most 3 s,
+// five times, for a table's lock. If a transaction stays open longer, it fails: call it again.
 //
 // # Rights
 //
-// [Rights] returns the least rights of each [Role], and bridgectl grants prints them as statements. A
-// login that does less than its role needs less:
+// [Rights] returns the least rights of each [Role], and bridgectl grants prints them as statements.
+// A login that does less than its role needs less:
 //
 //	Handle, HandleBatch        SELECT on bridge_inbox_version and INSERT on bridge_inbox, for
 //	                           HandleBatch on PostgreSQL also SELECT; SELECT and DELETE, to purge
@@ -45,10 +45,10 @@
 //
 // # Writing a migration
 //
-// Tables of a new version must work with the previous release. So a migration may add a table,
-// an index that is not unique, and a column that may be null or has a default. The tables,
-// columns, types, keys and rights that the previous release uses must stay. To remove
-// something, stop using it in one version and remove it with the next.
+// Tables of a new version must work with the previous release. So a migration may add a table, an
+// index that is not unique, and a column that may be null or has a default. The tables, columns,
+// types, keys and rights that the previous release uses must stay. To remove something, stop using
+// it in one version and remove it with the next.
 //
 // A release adds at most one version to each part. A migration that cannot keep this rule skips a
 // number (00005 after 00003). Programs of the previous release then refuse the tables, and all must

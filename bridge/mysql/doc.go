@@ -38,11 +38,11 @@
 // be READ UNCOMMITTED, which would find an uncommitted row, or SERIALIZABLE, which would wait for
 // it.
 //
-// Every statement whose result may be 'no row' checks that the server takes writes: after a failover
-// or behind a proxy a pool may reach a replica, which has no locks of the sender's. Every outcome
-// names the server, by server_uuid (MySQL), hostname, port, server_id and the second of its start. A
-// verifier believes one server only. A server that restarts within a second of its start keeps its
-// name.
+// Every statement whose result may be 'no row' checks that the server takes writes: after a
+// failover or behind a proxy a pool may reach a replica, which has no locks of the sender's. Every
+// outcome names the server, by server_uuid (MySQL), hostname, port, server_id and the second of its
+// start. A verifier believes one server only. A server that restarts within a second of its start
+// keeps its name.
 //
 // The server keeps the transaction of a client whose host has vanished, and its locks, for
 // wait_timeout, eight hours by default. So lookups, Forget, Claim and Touch are single statements
@@ -86,17 +86,17 @@
 // The inbox's pending and kept messages have the same limit.
 //
 // Due also reads the messages, for their lengths (MariaDB 10.11: 1,000 rows in 5 ms, in 10 ms with
-// 64 KiB each). It also reads the index entries of deleted rows, until the server purges them, which
-// happens only when no old transaction may still see them. Orphans reads the whole ledger: a million
-// rows in some seconds, measured on MariaDB.
+// 64 KiB each). It also reads the index entries of deleted rows, until the server purges them,
+// which happens only when no old transaction may still see them. Orphans reads the whole ledger: a
+// million rows in some seconds, measured on MariaDB.
 //
 // # Rights
 //
 // migrate.Rights returns the rights of each role, and bridgectl grants prints them. In addition:
 //
 //   - With a table of the application's own, sender and verifier need SELECT on its column.
-//   - Before MySQL 8.0.22 a SELECT … FOR SHARE, the server's reading of LOCK IN SHARE MODE, needs in
-//     addition to SELECT one of DELETE, UPDATE and LOCK TABLES on each of its tables (MySQL 8.0
+//   - Before MySQL 8.0.22 a SELECT … FOR SHARE, the server's reading of LOCK IN SHARE MODE, needs
+//     in addition to SELECT one of DELETE, UPDATE and LOCK TABLES on each of its tables (MySQL 8.0
 //     Reference Manual, 'SELECT Statement'; no such server was tested). So a verifier needs LOCK
 //     TABLES on the database, for bridge_identity and a table of the application's own.
 //   - A verifier with REPLICA MONITOR (on MySQL, REPLICATION CLIENT) notices that it works on a
@@ -108,34 +108,36 @@
 //
 // # Requirements
 //
-//   - All senders and verifiers use one primary. If several nodes take writes, no node waits for the
-//     locks of another. Check refuses a Galera node, and group replication with several primaries. It
-//     refuses two primaries that replicate to each other only if it has the right to read the status
-//     (above). Replicas must be read-only.
-//   - The server ends a transaction at a deadlock (error 1213, on MariaDB also 1020), at any statement
-//     on tables (CREATE, ALTER, TRUNCATE), and at an error 1205 under innodb_rollback_on_timeout. Later
-//     statements, a Record too, are then committed one by one. So ignore no error of a statement, and
-//     put no statement on tables into the transaction. sender.InTx and package idempotency's Handle
-//     notice it (bridge.ErrTxEnded), by a savepoint at the beginning that they release before the
-//     COMMIT: two round trips. HandleWithClaim notices that its claim is gone. SendTx and StageTx cannot notice
-//     it. A SELECT may report its deadlock in place of a row: read its rows to the end and check
-//     Rows.Err. Rows that are closed earlier do not report it.
-//   - binlog_format is ROW or MIXED, as by default. With STATEMENT the server refuses to delete
-//     at READ COMMITTED.
+//   - All senders and verifiers use one primary. If several nodes take writes, no node waits for
+//     the locks of another. Check refuses a Galera node, and group replication with several
+//     primaries. It refuses two primaries that replicate to each other only if it has the right to
+//     read the status (above). Replicas must be read-only.
+//   - The server ends a transaction at a deadlock (error 1213, on MariaDB also 1020), at any
+//     statement on tables (CREATE, ALTER, TRUNCATE), and at an error 1205 under
+//     innodb_rollback_on_timeout. Later statements, a Record too, are then committed one by one. So
+//     ignore no error of a statement, and put no statement on tables into the transaction.
+//     sender.InTx and package idempotency's Handle notice it (bridge.ErrTxEnded), by a savepoint at
+//     the beginning that they release before the COMMIT: two round trips. HandleWithClaim notices
+//     that its claim is gone. SendTx and StageTx cannot notice it. A SELECT may report its deadlock
+//     in place of a row: read its rows to the end and check Rows.Err. Rows that are closed earlier
+//     do not report it.
+//   - binlog_format is ROW or MIXED, as by default. With STATEMENT the server refuses to delete at
+//     READ COMMITTED.
 //   - innodb_flush_log_at_trx_commit stays 1, or a crash of the server can undo a transaction whose
 //     message has been forwarded. A failover to a replica that lagged behind can do so too. If that
 //     matters, replicate semi-synchronously with AFTER_SYNC, and with a time-out
-//     (rpl_semi_sync_master_timeout, rpl_semi_sync_source_timeout) that never passes: after it commits
-//     wait for no replica any more.
+//     (rpl_semi_sync_master_timeout, rpl_semi_sync_source_timeout) that never passes: after it
+//     commits wait for no replica any more.
 //   - In group replication with one primary, group_replication_consistency is not EVENTUAL, the
-//     default before MySQL 8.4. Check refuses it: a newly elected primary would show its state before
-//     it has applied the transactions of the old one, and these would look rolled back.
-//   - A receiver's server has log_bin on, with sync_binlog = 1 and no binlog_storage_engine: MySQL's
-//     default, not MariaDB's. Otherwise a crash of the server can undo a transaction of one receiver
-//     whose claim another receiver has just seen ('Durability', above). This matters only if the first
-//     lost its connection to the broker while it committed, so that the same delivery came to both.
-//   - A copy of a database has the same identity. Before a copy gets a verifier of its own,
-//     change it: bridgectl identity new, or migrate.NewIdentity.
+//     default before MySQL 8.4. Check refuses it: a newly elected primary would show its state
+//     before it has applied the transactions of the old one, and these would look rolled back.
+//   - A receiver's server has log_bin on, with sync_binlog = 1 and no binlog_storage_engine:
+//     MySQL's default, not MariaDB's. Otherwise a crash of the server can undo a transaction of one
+//     receiver whose claim another receiver has just seen ('Durability', above). This matters only
+//     if the first lost its connection to the broker while it committed, so that the same delivery
+//     came to both.
+//   - A copy of a database has the same identity. Before a copy gets a verifier of its own, change
+//     it: bridgectl identity new, or migrate.NewIdentity.
 //   - The UUIDs of a table of the application's own are in their own order of bytes, not swapped by
 //     UUID_TO_BIN(id, 1).
 package mysql

@@ -14,17 +14,17 @@
 //
 // A SELECT, with or without FOR SHARE, neither sees nor waits for a row that another transaction
 // has inserted and not committed. An INSERT of the same key does wait. So Settle inserts the ID ON
-// CONFLICT DO NOTHING in a transaction of its own, and rolls back. If the other transaction commits,
-// nothing is inserted. If it rolls back (or its session dies, or the savepoint is rolled back), the
-// row is inserted. lock_timeout bounds the wait. While Settle waits it holds no lock that another
-// transaction could wait for.
+// CONFLICT DO NOTHING in a transaction of its own, and rolls back. If the other transaction
+// commits, nothing is inserted. If it rolls back (or its session dies, or the savepoint is rolled
+// back), the row is inserted. lock_timeout bounds the wait. While Settle waits it holds no lock
+// that another transaction could wait for.
 //
 // The non-waiting lookup is one SELECT in its own snapshot. PostgreSQL has no dirty reads at any
 // isolation level, so every row it returns has committed.
 //
 // Every outcome names the server, by its port and the time of its start, to the microsecond. A
-// verifier believes one server only, and proves anew after a restart. Only a machine that was cloned
-// while the server ran has the same name.
+// verifier believes one server only, and proves anew after a restart. Only a machine that was
+// cloned while the server ran has the same name.
 //
 // ALTER TABLE and VACUUM FULL lock the whole table, and statements wait for such locks before the
 // bridge's time-outs apply. During such work all methods wait until their context ends. The proof
@@ -64,21 +64,22 @@
 //	err = migrate.Schema("messaging").Ledger(ctx, db, migrate.PostgreSQL) // CREATE SCHEMA comes first
 //	ledger, err := postgres.Schema("messaging").Open(ctx, db)
 //
-// The name has at most 63 bytes, no control characters and no backslash. Two schemas of one database
-// hold two bridges, each with an identity, verifiers and a staging queue of its own. Open refuses
-// functions that do not name the schema, as after the schema was renamed, and names the fix.
+// The name has at most 63 bytes, no control characters and no backslash. Two schemas of one
+// database hold two bridges, each with an identity, verifiers and a staging queue of its own. Open
+// refuses functions that do not name the schema, as after the schema was renamed, and names the
+// fix.
 //
 // # Rights
 //
 // migrate.Rights returns the rights of each role, and bridgectl grants prints them. In addition:
 //
-//   - With a table of the application's own, sender and verifier need USAGE on its schema and SELECT
-//     on its column. The sender needs no INSERT on bridge_ledger.
+//   - With a table of the application's own, sender and verifier need USAGE on its schema and
+//     SELECT on its column. The sender needs no INSERT on bridge_ledger.
 //   - PUBLIC has EXECUTE on the bridge's functions, unless ALTER DEFAULT PRIVILEGES has revoked it.
 //   - The migrator must own the existing tables. In a database made by PostgreSQL 15 or newer only
 //     the database's owner has CREATE on the schema public.
-//   - An Inspector that is not in pg_read_all_stats sees only process ID, login and program of other
-//     roles' sessions, and OpenTransactions leaves these sessions out.
+//   - An Inspector that is not in pg_read_all_stats sees only process ID, login and program of
+//     other roles' sessions, and OpenTransactions leaves these sessions out.
 //
 // # Poolers and standbys
 //
@@ -113,16 +114,17 @@
 //
 //   - synchronous_standby_names is set, synchronous_commit is on, remote_apply or remote_write for
 //     senders and verifiers, and the promoted standby is one that commits waited for: with several,
-//     the one that has received the most log. Rows deleted by Forget may be back: their messages were
-//     forwarded.
-//   - no connection reaches the old primary any more (fencing). target_session_attrs=read-write does
-//     not ensure that: it takes the first host that accepts writes, also an old primary.
+//     the one that has received the most log. Rows deleted by Forget may be back: their messages
+//     were forwarded.
+//   - no connection reaches the old primary any more (fencing). target_session_attrs=read-write
+//     does not ensure that: it takes the first host that accepts writes, also an old primary.
 //
 // # Requirements
 //
-//   - synchronous_commit stays on for senders and receivers. If it is off, a crash of the server can
-//     undo a transaction whose message has been forwarded, or effects whose message has been acked.
-//     (Forget and Touch turn it off for their own statements.) Diagnose and DiagnoseInbox report it.
+//   - synchronous_commit stays on for senders and receivers. If it is off, a crash of the server
+//     can undo a transaction whose message has been forwarded, or effects whose message has been
+//     acked. (Forget and Touch turn it off for their own statements.) Diagnose and DiagnoseInbox
+//     report it.
 //   - default_transaction_isolation of the verifier's login stays at its default. With serializable
 //     the lookup is correct too, but it and the senders may get serialization failures.
 //   - All senders and verifiers use one primary. If several nodes take writes (EDB Postgres
@@ -130,8 +132,8 @@
 //     another: a transaction that is open on one looks rolled back on the others, and its messages
 //     are dropped. Check refuses a ledger that an enabled subscription writes to. Diagnose warns of
 //     the extensions bdr and spock. No other such system is recognised.
-//   - A copy of a database has the same identity. Before a copy gets a verifier of its own,
-//     change it: bridgectl identity new, or migrate.NewIdentity.
+//   - A copy of a database has the same identity. Before a copy gets a verifier of its own, change
+//     it: bridgectl identity new, or migrate.NewIdentity.
 //   - The bridge's tables are logged. Check and OpenInbox refuse UNLOGGED tables, which a crash
 //     empties: committed transactions would look rolled back.
 package postgres

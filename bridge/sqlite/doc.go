@@ -13,8 +13,8 @@
 // and never waits. So the non-waiting lookup is a SELECT, and every row it finds has committed. The
 // waiting lookup takes the write lock with BEGIN IMMEDIATE under a busy_timeout. Once it has the
 // lock, there are no uncommitted changes of others, so a missing ID was rolled back. The lock alone
-// is not enough: on a file that could only be opened for reading, SQLite grants BEGIN IMMEDIATE as a
-// mere read transaction while another process writes. So Settle also writes, and rolls back.
+// is not enough: on a file that could only be opened for reading, SQLite grants BEGIN IMMEDIATE as
+// a mere read transaction while another process writes. So Settle also writes, and rolls back.
 //
 // Every outcome names the file, by its path, device and inode (on Windows by its path). If another
 // file replaces it, a verifier begins anew.
@@ -33,9 +33,9 @@
 // # For operators
 //
 // SQLite does not show which process has the file's lock. So an Inspector is no inspect.Watcher.
-// Diagnose only needs the right to read the file. It sees the pragmas of one of its own connections,
-// not the senders'. Run a printed migration by sqlite3 -bail: without -bail sqlite3 continues after
-// an error.
+// Diagnose only needs the right to read the file. It sees the pragmas of one of its own
+// connections, not the senders'. Run a printed migration by sqlite3 -bail: without -bail sqlite3
+// continues after an error.
 //
 // # Limits and requirements
 //
@@ -43,18 +43,17 @@
 //     SQLite tries the lock again after 1 to 25 ms. If others write without a pause, a Settle may
 //     return 'still open' several times.
 //   - The pool needs at least two connections.
-//   - Give every connection a busy_timeout; without one, Record returns SQLITE_BUSY as soon as another
-//     connection writes.
-//   - PRAGMA synchronous stays full, SQLite's default, for senders, verifiers and receivers. If it is
-//     normal or off, a crash of the machine can undo a transaction whose message has been forwarded or
-//     acked. Open and Check do not refuse it. Diagnose and DiagnoseInbox report it for one of their
-//     own connections.
+//   - Give every connection a busy_timeout; without one, Record returns SQLITE_BUSY as soon as
+//     another connection writes.
+//   - PRAGMA synchronous stays full, SQLite's default, for senders, verifiers and receivers. If it
+//     is normal or off, a crash of the machine can undo a transaction whose message has been
+//     forwarded or acked. Open and Check do not refuse it. Diagnose and DiagnoseInbox report it for
+//     one of their own connections.
 //   - If a transaction first reads and then sends, begin it with _txlock=immediate. Otherwise
 //     SQLite does not let it write if another one has committed in between.
-//   - In a table of the application's own (OpenOwnTable, bridge.OwnTable) the IDs are canonical text
-//     in lower case.
-//   - A copy of the file has the same identity. Before a copy gets a verifier of its own,
-//     change it: bridgectl identity new, or migrate.NewIdentity.
-//   - All processes must be on one machine: WAL does not work over a network file
-//     system.
+//   - In a table of the application's own (OpenOwnTable, bridge.OwnTable) the IDs are canonical
+//     text in lower case.
+//   - A copy of the file has the same identity. Before a copy gets a verifier of its own, change
+//     it: bridgectl identity new, or migrate.NewIdentity.
+//   - All processes must be on one machine: WAL does not work over a network file system.
 package sqlite

@@ -26,8 +26,8 @@
 // statement changes more than 500 rows. Microsoft does not document whether READPAST skips a row
 // that optimized locking protects only by its transaction's ID. If it does not, one open row hides
 // the other rows of its statement, and the proof refuses the ledger until READ_COMMITTED_SNAPSHOT
-// is on. Nothing else depends on the answer. A DELETE is not a lookup: with optimized locking it may
-// skip a row that is still being inserted.
+// is on. Nothing else depends on the answer. A DELETE is not a lookup: with optimized locking it
+// may skip a row that is still being inserted.
 //
 // Every Settle checks that the database takes writes. So a pool that now leads to a readable
 // secondary, where hints are ignored, gets an error and not a verdict. Every outcome names the
@@ -41,19 +41,20 @@
 //
 // # Settings
 //
-// Every statement sets the options that it depends on, and the server reverts them at its end: neither
-// a pooled connection nor the caller's transaction keeps them. IDs are sent as bytes, so the
-// connection's 'guid conversion' does not matter. Record and Claim work in transactions at every
-// isolation level, with XACT_ABORT ON or OFF. After a refused Claim the transaction stays usable. A
-// Claim at SNAPSHOT also sees keys claimed after the snapshot.
+// Every statement sets the options that it depends on, and the server reverts them at its end:
+// neither a pooled connection nor the caller's transaction keeps them. IDs are sent as bytes, so
+// the connection's 'guid conversion' does not matter. Record and Claim work in transactions at
+// every isolation level, with XACT_ABORT ON or OFF. After a refused Claim the transaction stays
+// usable. A Claim at SNAPSHOT also sees keys claimed after the snapshot.
 //
 // bridge_ledger has a filtered index on its stage time. So it takes INSERT, UPDATE and DELETE only
 // from a session with QUOTED_IDENTIFIER, ANSI_NULLS, ANSI_PADDING, ANSI_WARNINGS, ARITHABORT and
 // CONCAT_NULL_YIELDS_NULL ON and NUMERIC_ROUNDABORT OFF. Otherwise they fail with 1934 ('CREATE
-// INDEX', 'SET QUOTED_IDENTIFIER'). The driver logs in as ODBC does, and the server then sets all of
-// them so; ARITHABORT comes with ANSI_WARNINGS at every compatibility level that Open accepts. Do not
-// change them in a transaction that records a message. Senders in other languages, SQL Server Agent,
-// sqlcmd (which needs -I) and procedures created with QUOTED_IDENTIFIER OFF must set them.
+// INDEX', 'SET QUOTED_IDENTIFIER'). The driver logs in as ODBC does, and the server then sets all
+// of them so; ARITHABORT comes with ANSI_WARNINGS at every compatibility level that Open accepts.
+// Do not change them in a transaction that records a message. Senders in other languages, SQL
+// Server Agent, sqlcmd (which needs -I) and procedures created with QUOTED_IDENTIFIER OFF must set
+// them.
 //
 // # Where hints are ignored
 //
@@ -99,18 +100,18 @@
 //
 // # Rights
 //
-// migrate.Rights returns the rights of each role, and bridgectl grants prints them. If a login lacks
-// one of these, the error names the GRANT. In addition:
+// migrate.Rights returns the rights of each role, and bridgectl grants prints them. If a login
+// lacks one of these, the error names the GRANT. In addition:
 //
 //   - With an own table, a sender needs SELECT on that table, bridge_ledger, bridge_identity and
-//     bridge_ledger_version. (It does not read bridge_ledger, but the catalogue shows a table only to
-//     logins with a right on it.) A verifier also needs INSERT and DELETE on bridge_ledger, for the
-//     proof of the waiting.
+//     bridge_ledger_version. (It does not read bridge_ledger, but the catalogue shows a table only
+//     to logins with a right on it.) A verifier also needs INSERT and DELETE on bridge_ledger, for
+//     the proof of the waiting.
 //   - To see the holders of a row an Inspector needs VIEW SERVER STATE (since 2022, VIEW SERVER
-//     PERFORMANCE STATE). In Azure SQL Database it needs VIEW DATABASE STATE, or, on Basic, S0 and S1
-//     and in elastic pools, a login that is a member of ##MS_ServerStateReader##. Without it there is
-//     no answer; Diagnose tries it. A server without such views, perhaps Babelfish, gives no answer
-//     either.
+//     PERFORMANCE STATE). In Azure SQL Database it needs VIEW DATABASE STATE, or, on Basic, S0 and
+//     S1 and in elastic pools, a login that is a member of ##MS_ServerStateReader##. Without it
+//     there is no answer; Diagnose tries it. A server without such views, perhaps Babelfish, gives
+//     no answer either.
 //
 // # Requirements
 //
@@ -120,19 +121,20 @@
 //     synchronously. Active geo-replication and failover groups of Azure SQL replicate
 //     asynchronously. sp_wait_for_database_copy_sync waits for the secondary, after the COMMIT: a
 //     message may be delivered before it returns.
-//   - There is one primary, as with availability groups and geo-replication. If several servers write
-//     to the database and send each other the rows (peer-to-peer and merge replication, updatable
-//     subscriptions, SQL Data Sync), the identity is the same everywhere, and the proof holds at each.
-//     But a transaction that is open at another server looks rolled back, and its message is dropped.
-//     Diagnose recognises the replication of the ledger's table, but not SQL Data Sync.
+//   - There is one primary, as with availability groups and geo-replication. If several servers
+//     write to the database and send each other the rows (peer-to-peer and merge replication,
+//     updatable subscriptions, SQL Data Sync), the identity is the same everywhere, and the proof
+//     holds at each. But a transaction that is open at another server looks rolled back, and its
+//     message is dropped. Diagnose recognises the replication of the ledger's table, but not SQL
+//     Data Sync.
 //   - The connection string has no ApplicationIntent=ReadOnly. Open and Check refuse a database
 //     that does not take writes.
 //   - The connection string asks for TLS by encrypt=true or encrypt=strict: by default the driver
-//     encrypts the login alone. It also bounds the wait for a silent server, by 'connection timeout' in
-//     seconds: by default the driver waits until TCP gives up, after about a quarter of an hour. Give a
-//     pool that migrates no such bound. The commands do all of this.
-//   - A copy of a database has the same identity. Before a copy gets a verifier of its own,
-//     change it: bridgectl identity new, or migrate.NewIdentity.
+//     encrypts the login alone. It also bounds the wait for a silent server, by 'connection
+//     timeout' in seconds: by default the driver waits until TCP gives up, after about a quarter of
+//     an hour. Give a pool that migrates no such bound. The commands do all of this.
+//   - A copy of a database has the same identity. Before a copy gets a verifier of its own, change
+//     it: bridgectl identity new, or migrate.NewIdentity.
 //   - The compatibility level is 120 to 170. Open and Check refuse an older one.
 //   - No column of the bridge's tables is encrypted by Always Encrypted. Leave it off in the
 //     connection string of the verifier.

@@ -28,25 +28,25 @@
 // queue can have held. The totals of a run count both kinds.
 //
 // Some messages are delayed, and their senders cancel some of these: no delayed message may arrive
-// before its time, and no cancelled message at all. Half of the senders carry messages in their rows.
-// A carried message that does not arrive counts as lost even if its queue was deleted, and no carried
-// row may be left at the end.
+// before its time, and no cancelled message at all. Half of the senders carry messages in their
+// rows. A carried message that does not arrive counts as lost even if its queue was deleted, and no
+// carried row may be left at the end.
 //
 // The closing lines of a run also report how many messages no fault touched between their commit
-// and two seconds later, and how many of these arrived within the two seconds. A message has arrived
-// when its target has confirmed it. A message counts as touched only if a fault names its target, its
-// row, its sender, or a verifier that has had it, or if a fault touches all messages, as a killed
-// broker does; each until five seconds after the fault's end. Trouble in package world has the list.
-// A message of a transaction that was open for more than half a second is not counted, because a
-// verifier may have set it aside.
+// and two seconds later, and how many of these arrived within the two seconds. A message has
+// arrived when its target has confirmed it. A message counts as touched only if a fault names its
+// target, its row, its sender, or a verifier that has had it, or if a fault touches all messages,
+// as a killed broker does; each until five seconds after the fault's end. Trouble in package world
+// has the list. A message of a transaction that was open for more than half a second is not
+// counted, because a verifier may have set it aside.
 //
 // Most faults of the usual plan touch all messages, so such a run never fails because of these
 // figures. A local plan has only faults that touch a target, rows, some messages, or one process
 // among others. Its run asserts the share in time: 99 % in a long run, 70 % in a short one, since
-// other tests may load the machine. It also asserts that no session of a verifier ends unless a fault
-// names that verifier. Apart from delays by a busy machine, a message is late only if a verifier
-// published it behind the first message of its channel for a silent quorum queue: package verifier
-// describes that wait.
+// other tests may load the machine. It also asserts that no session of a verifier ends unless a
+// fault names that verifier. Apart from delays by a busy machine, a message is late only if a
+// verifier published it behind the first message of its channel for a silent quorum queue: package
+// verifier describes that wait.
 //
 // Failovers have their own tests: the primary is killed during the traffic, its replica is
 // promoted, and all clients are led to the replica.
