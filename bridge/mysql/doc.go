@@ -77,7 +77,7 @@
 // protected, and the lookups cannot see that. Do not use these settings in a database with a
 // ledger.
 //
-// # Carried messages and orphans
+// # Carried messages
 //
 // Record sends a carried message as base64 in the text of the INSERT. So the message must be
 // somewhat smaller than three quarters of max_allowed_packet: 12 MiB on MariaDB and 48 MiB on MySQL

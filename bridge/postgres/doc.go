@@ -71,7 +71,10 @@
 //
 // # Rights
 //
-// migrate.Rights returns the rights of each role, and bridgectl grants prints them. In addition:
+// migrate.Rights returns the rights of each role, and bridgectl grants prints them. A verifier
+// needs USAGE on the schema; INSERT, SELECT, DELETE and UPDATE (stage_at) on bridge_ledger; SELECT
+// on bridge_identity and bridge_ledger_version; SELECT and UPDATE on bridge_watermark; EXECUTE on
+// bridge_committed, bridge_forget, bridge_due, bridge_claim and bridge_touch. In addition:
 //
 //   - With a table of the application's own, sender and verifier need USAGE on its schema and
 //     SELECT on its column. The sender needs no INSERT on bridge_ledger.

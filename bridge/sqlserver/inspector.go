@@ -35,7 +35,7 @@ SELECT TOP (@p1) ` + carriedColumns + `, INDEX (bridge_ledger_stage_at)) WHERE l
 SET LOCK_TIMEOUT 1000;
 SELECT ` + carriedColumns + `, FORCESEEK) WHERE l.id = CAST(@p1 AS uniqueidentifier) AND l.stage_at IS NOT NULL`
 
-	// The index is filtered, so its condition is repeated: see the package comment.
+	// The index is filtered, so its condition is repeated, as in due.
 	delayed = `, INDEX (bridge_ledger_stage_at)) WHERE l.stage_at IS NOT NULL AND l.stage_at > sysutcdatetime() AND l.stage_at <= l.recorded_at`
 
 	countDelayed = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;

@@ -1,13 +1,14 @@
 // Package wire defines the format of a staged message in the staging queue, in the row that carries
 // it, and in the dead queue. Senders in other languages and tools that read these queues need it.
-// An application in Go does not: package sender stages, package verifier reads.
+// An application in Go does not: package sender stages, package verifier reads. [Encode] and
+// [Parse] are for a message, [Group], [Members] and [Packing] for groups, [DeadRecord] and
+// [OpenDead] for dead letters.
 //
 // The folder testdata/vectors has test vectors for senders in other languages. Its README describes
 // them. The folder sender/python of the repository has a sender that passes them.
 //
-// In its transaction a sender first inserts the message's row into bridge_ledger ('The row',
-// below). Then the sender stages the message, waits for the confirm, and commits (rules 1 and 2 of
-// package bridge).
+// In its transaction a sender first inserts the message's row into bridge_ledger. Then the sender
+// stages the message, waits for the confirm, and commits (rules 1 and 2 of package bridge).
 //
 // # The row
 //
@@ -119,13 +120,11 @@
 // missing), in ms since 1970. Unless the ID is a UUIDv7 of that moment, set it: without it a
 // verifier cannot distinguish a swept row from a rollback ('The sweep' in package driver).
 //
-// The header x-bridge-carried marks a message whose row in the ledger holds a copy of it. Its value
-// has no meaning. A sender that sets it must have inserted that copy, a record (see below) that has
-// the header too.
-//
-// The header x-bridge-restaged marks a message that a verifier has staged from its row; its value
-// has no meaning. A sender must not set it: such a message is no evidence that the senders commit
-// in the database where its row is found (rule 6 of package bridge).
+// The header x-bridge-carried, with any value, marks a message whose row in the ledger holds a copy
+// of it, which the sender must have inserted. The header x-bridge-restaged, with any value, marks a
+// message that a verifier has staged from its row. A sender must not set it: such a message is no
+// evidence that the senders commit in the database where its row is found (rule 6 of package
+// bridge).
 //
 // # A message with an order key
 //
@@ -163,8 +162,6 @@
 //
 // with big-endian numbers. Each member is judged as if it had come alone. A group costs the broker
 // as much as one message. Groups are optional.
-//
-// A carried message is stored in the database as a record.
 //
 // # Messages in an inbox
 //
@@ -209,11 +206,4 @@
 // is then the record of the message, as in a group, but with x-bridge-ledger in it.
 //
 // The audit queue holds messages as they were staged, with x-bridge-dropped-at (RFC 3339, UTC).
-//
-// # In Go
-//
-// [Encode] makes a staged message and [Parse] reads it. [Group] and [Members] do the same for a
-// group, and a [Packing] packs records into groups. [EncodeRecord] and [ReadRecord] are for a record,
-// [EncodeDelivery] and [ReadDelivery] for a message in an inbox, [DeadRecord] and [OpenDead] for a
-// dead letter that is a record. Messages that a verifier cannot parse go to the dead queue.
 package wire
