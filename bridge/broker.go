@@ -312,7 +312,7 @@ func (b *Broker) keep() {
 			wait.Reset()
 		}
 		pause := wait.NextBackOff()
-		b.outage.lasts(err)
+		b.outage.lost(err)
 		select {
 		case <-b.ctx.Done():
 		case <-time.After(pause):
@@ -329,8 +329,8 @@ type disconnection struct {
 
 const disconnectionAgain = time.Minute
 
-// lasts is called for each connection that was lost or could not be made.
-func (d *disconnection) lasts(err error) {
+// lost is called for each connection that was lost or could not be made.
+func (d *disconnection) lost(err error) {
 	now := time.Now()
 	switch {
 	case d.since.IsZero():
@@ -342,7 +342,7 @@ func (d *disconnection) lasts(err error) {
 	}
 }
 
-func (d *disconnection) ends() {
+func (d *disconnection) back() {
 	if d.since.IsZero() {
 		return
 	}
@@ -389,7 +389,7 @@ func (b *Broker) serve() (linked bool, err error) {
 			return false, err
 		}
 	}
-	b.outage.ends()
+	b.outage.back()
 	for {
 		b.relink(publishers)
 		var ended *Publisher

@@ -256,10 +256,10 @@ func (s *stager) publish(ctx context.Context, records [][]byte, packing wire.Pac
 	if err != nil {
 		return err
 	}
-	s.count.publish(records, packing)
+	s.count.addStaged(records, packing)
 	began := time.Now()
 	err = s.broker.Publish(ctx, s.outgoing(groups))
-	s.count.published(len(records), time.Since(began), err)
+	s.count.addResult(len(records), time.Since(began), err)
 	return err
 }
 

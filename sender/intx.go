@@ -66,12 +66,12 @@ func (tx *Tx) Query(ctx context.Context, statement string, args ...any) (bridge.
 // method of a *sql.Tx checks its context first.
 func (tx *Tx) within(ctx context.Context) context.Context {
 	if tx.messages.Err() != nil {
-		return ended{ctx}
+		return endedContext{ctx}
 	}
 	return ctx
 }
 
-type ended struct{ context.Context }
+type endedContext struct{ context.Context }
 
 var closed = func() <-chan struct{} {
 	c := make(chan struct{})
@@ -79,8 +79,8 @@ var closed = func() <-chan struct{} {
 	return c
 }()
 
-func (ended) Done() <-chan struct{} { return closed }
-func (ended) Err() error            { return errOver }
+func (endedContext) Done() <-chan struct{} { return closed }
+func (endedContext) Err() error            { return errOver }
 
 // Send adds copies of messages to the transaction and returns their IDs, which it makes. They are
 // recorded and staged when fn has returned: first the messages with an order key, then the others,

@@ -84,7 +84,7 @@ func (s *Sender) stage(ctx context.Context, tx bridge.Tx, first []encoded, msgs 
 	if err != nil {
 		return nil, fmt.Errorf("send: %w", err)
 	}
-	s.count.record(messages)
+	s.count.addRecorded(messages)
 	if len(inOrder) > 0 {
 		ended := s.trace(ctx, Stage, len(messages))
 		err := s.ordered.stage(ctx, inOrder)

@@ -76,8 +76,8 @@ func newCounters() *counters {
 	}
 }
 
-// record counts recorded messages.
-func (c *counters) record(messages []encoded) {
+// addRecorded counts recorded messages.
+func (c *counters) addRecorded(messages []encoded) {
 	c.recorded.Add(uint64(len(messages)))
 	for _, m := range messages {
 		if m.carried {
@@ -86,8 +86,8 @@ func (c *counters) record(messages []encoded) {
 	}
 }
 
-// publish counts records that are packed and given to the broker.
-func (c *counters) publish(records [][]byte, packing wire.Packing) {
+// addStaged counts records that are packed and given to the broker.
+func (c *counters) addStaged(records [][]byte, packing wire.Packing) {
 	c.staged.Add(uint64(len(records)))
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -98,8 +98,8 @@ func (c *counters) publish(records [][]byte, packing wire.Packing) {
 	}
 }
 
-// published counts the records of a publication by its result.
-func (c *counters) published(records int, took time.Duration, err error) {
+// addResult counts the records of a publication by its result.
+func (c *counters) addResult(records int, took time.Duration, err error) {
 	switch n := uint64(records); {
 	case err == nil:
 		c.confirmed.Add(n)

@@ -25,7 +25,7 @@ func SendBatch(ctx context.Context, s *sender.Sender, tx pgx.Tx, batch *pgx.Batc
 	if len(messages) == 0 {
 		return nil, tx.SendBatch(ctx, batch).Close()
 	}
-	t := &together{Tx: pgxbridge.Tx(tx), tx: tx, batch: batch}
+	t := &batchTx{Tx: pgxbridge.Tx(tx), tx: tx, batch: batch}
 	ids, err := s.SendTx(ctx, t, messages...)
 	if t.failed != nil {
 		return nil, t.failed // an error of the caller's statements, not of the ledger
@@ -33,15 +33,15 @@ func SendBatch(ctx context.Context, s *sender.Sender, tx pgx.Tx, batch *pgx.Batc
 	return ids, err
 }
 
-// together is a transaction whose first statement is sent with a batch.
-type together struct {
+// batchTx is a transaction whose first statement is sent with a batch.
+type batchTx struct {
 	bridge.Tx
 	tx     pgx.Tx
 	batch  *pgx.Batch // nil after it was sent
 	failed error      // the error of one of the caller's statements
 }
 
-func (t *together) Exec(ctx context.Context, statement string, args ...any) (changed int64, err error) {
+func (t *batchTx) Exec(ctx context.Context, statement string, args ...any) (changed int64, err error) {
 	batch := t.batch
 	if batch == nil {
 		return t.Tx.Exec(ctx, statement, args...)
@@ -67,7 +67,7 @@ func about(err error, statement string) bool {
 	return errors.As(err, &preparing) && preparing.SQL() == statement
 }
 
-func (t *together) Query(ctx context.Context, statement string, args ...any) (bridge.Rows, error) {
+func (t *batchTx) Query(ctx context.Context, statement string, args ...any) (bridge.Rows, error) {
 	if batch := t.batch; batch != nil {
 		t.batch = nil
 		if t.failed = t.tx.SendBatch(ctx, batch).Close(); t.failed != nil {

@@ -44,7 +44,7 @@ func InTx(ctx context.Context, s *sender.Sender, pool *pgxpool.Pool, options pgx
 	}
 	defer conn.Release() // closes a connection that is still in a transaction
 	tx := &Tx{conn: conn, options: options}
-	tx.messages = s.TxMessages(ctx, unchecked{tx})
+	tx.messages = s.TxMessages(ctx, uncheckedTx{tx})
 	defer tx.rollback(ctx)
 	defer tx.messages.End() // after a panic in fn too, and before the connection is released
 	if err := fn(tx); err != nil {
@@ -196,34 +196,34 @@ func (t *Tx) Stage(ctx context.Context, messages ...bridge.Message) ([]uuid.UUID
 
 // BridgeTx returns the transaction for other parts of the bridge that work in it, such as an
 // idempotency.Claim.
-func (t *Tx) BridgeTx() bridge.Tx { return within{unchecked{t}} }
+func (t *Tx) BridgeTx() bridge.Tx { return checkedTx{uncheckedTx{t}} }
 
-// within executes statements until fn has returned.
-type within struct{ unchecked }
+// checkedTx executes statements until fn has returned.
+type checkedTx struct{ uncheckedTx }
 
-func (w within) Exec(ctx context.Context, statement string, args ...any) (int64, error) {
-	if err := w.t.messages.Err(); err != nil {
+func (c checkedTx) Exec(ctx context.Context, statement string, args ...any) (int64, error) {
+	if err := c.t.messages.Err(); err != nil {
 		return 0, err
 	}
-	return w.unchecked.Exec(ctx, statement, args...)
+	return c.uncheckedTx.Exec(ctx, statement, args...)
 }
 
-func (w within) Query(ctx context.Context, statement string, args ...any) (bridge.Rows, error) {
-	if err := w.t.messages.Err(); err != nil {
+func (c checkedTx) Query(ctx context.Context, statement string, args ...any) (bridge.Rows, error) {
+	if err := c.t.messages.Err(); err != nil {
 		return nil, err
 	}
-	return w.unchecked.Query(ctx, statement, args...)
+	return c.uncheckedTx.Query(ctx, statement, args...)
 }
 
-// unchecked executes statements of TxMessages, also after fn has returned.
-type unchecked struct{ t *Tx }
+// uncheckedTx executes statements of TxMessages, also after fn has returned.
+type uncheckedTx struct{ t *Tx }
 
-func (u unchecked) Exec(ctx context.Context, statement string, args ...any) (int64, error) {
+func (u uncheckedTx) Exec(ctx context.Context, statement string, args ...any) (int64, error) {
 	tag, err := u.t.exec(ctx, statement, args...)
 	return tag.RowsAffected(), err
 }
 
-func (u unchecked) Query(ctx context.Context, statement string, args ...any) (bridge.Rows, error) {
+func (u uncheckedTx) Query(ctx context.Context, statement string, args ...any) (bridge.Rows, error) {
 	if err := u.t.started(ctx); err != nil {
 		return nil, err
 	}
