@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"strings"
 
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -11,7 +12,16 @@ import (
 
 // LedgerQueue is the name of the queue that reserves the staging queue for the verifiers of one
 // ledger, see ClaimLedger. It holds no messages.
-func (t Topology) LedgerQueue() string { return t.Queue + ".ledger" }
+func (t Topology) LedgerQueue() string { return t.Queue + ledgerSuffix }
+
+// ReadLedgerQueue returns the staging queue that a ledger queue reserves, and the ledger, from the
+// ledger queue's name and arguments. It returns false for any other queue.
+func ReadLedgerQueue(name string, arguments map[string]any) (staging string, ledger uuid.UUID, ok bool) {
+	staging, named := strings.CutSuffix(name, ledgerSuffix)
+	identity, _ := arguments[ledgerArgument].(string)
+	ledger, err := uuid.Parse(identity)
+	return staging, ledger, named && err == nil
+}
 
 // ClaimLedger declares the ledger queue with the identity of a ledger among its arguments. If the
 // queue exists with another identity, verifiers of another ledger consume the staging queue, and
@@ -41,7 +51,10 @@ func (t Topology) ClaimLedger(conn *Connection, ledger uuid.UUID) error {
 	return err
 }
 
-const ledgerArgument = "x-dead-letter-routing-key"
+const (
+	ledgerSuffix   = ".ledger"
+	ledgerArgument = "x-dead-letter-routing-key"
+)
 
 var currentText = regexp.MustCompile(`current is the value '([^']*)'`)
 

@@ -272,6 +272,12 @@
 // read that queue works without it, and the log reports this once. The same happens if the broker
 // does not answer about the queue within ten seconds, for example while the queue's node is frozen.
 //
+// Nothing keeps verifiers of one ledger from consuming different staging queues. That is safe as long
+// as no row carries a message. With carried messages each verifier stages those of the other queue
+// again in its own queue, because it does not see their copies: they may come twice, or go to the
+// dead queue if its Options.Allow does not permit them. bridgectl doctor finds such verifiers by
+// their ledger queues.
+//
 // # Memory
 //
 // A verifier holds at most Options.Prefetch messages of the staging queue, half as many (at least

@@ -87,6 +87,7 @@ func (a *app) doctor(ctx context.Context, parts, workers, receivers []string, qu
 	groups := append(database, broker...)
 	last := &groups[len(groups)-1]
 	a.examineShared(ctx, last)
+	a.examineOtherQueues(ctx, last, m)
 	if err := a.examineLost(ctx, last, m); err != nil {
 		return err
 	}

@@ -65,6 +65,31 @@ func (a *app) examineClaim(conn *bridge.Connection, g *group) {
 	}
 }
 
+// examineOtherQueues looks for verifiers of this ledger on other staging queues, by their ledger
+// queues. Only the broker of BRIDGE_MANAGEMENT_URL is searched. A verifier does not see the messages
+// of another staging queue, so it stages them again from their rows, in its own queue. The check does
+// nothing unless both servers have answered and a management API is set.
+func (a *app) examineOtherQueues(ctx context.Context, g *group, m *management) {
+	if m == nil || a.opened.ledger == nil || a.opened.broker == nil || !a.opened.ledger.Features().Carries {
+		return
+	}
+	const check = "other staging queues"
+	queues, err := m.ledgerQueues(ctx)
+	if err != nil {
+		g.unknown(check, cmp.Or(fixOf(err), monitoringFix), "it is unknown whether verifiers of this ledger consume other staging queues: %s", err)
+		return
+	}
+	for _, q := range queues {
+		staging, ledger, ok := bridge.ReadLedgerQueue(q.Name, q.Arguments)
+		if !ok || ledger != a.opened.ledger.Identity() || staging == a.topology().Queue && q.Vhost == m.vhost {
+			continue
+		}
+		g.warn(check, "let all senders and verifiers of this ledger use one staging queue; if all senders use sender.CarryNever, and no message is delayed, ignore this",
+			"verifiers of queue %q in virtual host %q judge by this ledger too: they stage carried messages of the senders of queue %s in their own queue, and the verifiers of %s do the same to theirs, so messages come twice, or go to the dead queue if the allow-lists differ",
+			staging, q.Vhost, a.topology().Queue, a.topology().Queue)
+	}
+}
+
 // examineLimits compares the limits of connections with the number that a verifier may need. Only
 // an administrator may see a user's limits.
 func (a *app) examineLimits(ctx context.Context, g *group, m *management) {

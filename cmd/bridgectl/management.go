@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -85,10 +86,18 @@ func newManagement(address, amqpURL string) (*management, error) {
 // get reads the object at a path into answer. The parts of the path may have any character: get
 // escapes them.
 func (m *management) get(ctx context.Context, answer any, path ...string) error {
+	return m.search(ctx, answer, nil, path...)
+}
+
+// search is get with a query.
+func (m *management) search(ctx context.Context, answer any, query url.Values, path ...string) error {
 	what := "ask the management API for " + strings.Join(path, " ")
 	address := m.base.JoinPath("api").String()
 	for _, part := range path {
 		address += "/" + url.PathEscape(part)
+	}
+	if len(query) > 0 {
+		address += "?" + query.Encode()
 	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
@@ -147,6 +156,7 @@ func (m *management) close() { m.http.CloseIdleConnections() }
 // managedQueue is a queue as the management API shows it. A field that the API omits is zero.
 type managedQueue struct {
 	Name            string         `json:"name"`
+	Vhost           string         `json:"vhost"`
 	Type            string         `json:"type"`
 	Durable         bool           `json:"durable"`
 	AutoDelete      bool           `json:"auto_delete"`
@@ -200,4 +210,21 @@ func (m *management) queue(ctx context.Context, name string) (*managedQueue, err
 		return nil, err
 	}
 	return q, nil
+}
+
+// ledgerQueues returns the ledger queues of all virtual hosts that the API shows to the user.
+func (m *management) ledgerQueues(ctx context.Context) (all []managedQueue, err error) {
+	query := url.Values{"name": {`\.ledger$`}, "use_regex": {"true"}, "page_size": {"500"}}
+	for page, pages := 1, 1; page <= pages; page++ {
+		var answer struct {
+			Items []managedQueue `json:"items"`
+			Pages int            `json:"page_count"`
+		}
+		query.Set("page", strconv.Itoa(page))
+		if err := m.search(ctx, &answer, query, "queues"); err != nil {
+			return nil, err
+		}
+		all, pages = append(all, answer.Items...), answer.Pages
+	}
+	return all, nil
 }

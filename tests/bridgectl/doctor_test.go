@@ -1,6 +1,7 @@
 package bridgectl_test
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"net/url"
@@ -271,4 +272,44 @@ func TestTheDoctorFindsVerifiersOfAnotherLedger(t *testing.T) {
 	}
 	d, _ = withEnv(t, "BRIDGE_AMQP_URL="+vhost, "BRIDGE_DATABASE_URL="+program.DatabaseURL(t, other.DatabaseURL), "BRIDGE_QUEUE=orders").examine()
 	d.expect(t, "ledger of orders", inspect.Warning, "auto_delete")
+}
+
+// A verifier on another staging queue of the same ledger stages carried messages of this queue's
+// senders in its own queue. A verifier of another ledger does not.
+func TestTheDoctorFindsVerifiersOfThisLedgerOnOtherQueues(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	s := stage.On(t, stage.Postgres, w.url, bridge.Topology{Queue: "staging"})
+	foreign := stage.On(t, stage.Postgres, w.url, bridge.Topology{Queue: "foreign"})
+	s.Verify(verifier.Options{})
+	foreign.Verify(verifier.Options{})
+	b := w.tool("BRIDGE_DATABASE_URL="+program.DatabaseURL(t, s.DatabaseURL), "BRIDGE_QUEUE=staging")
+	awaitQueue := func(name string) {
+		s.Eventually("the API shows queue "+name, func() bool {
+			return strings.Contains(string(w.manage(http.MethodGet, "/queues/"+url.PathEscape(w.vhost()), nil)), `"`+name+`"`)
+		})
+	}
+	awaitQueue("foreign.ledger")
+	const check = "other staging queues"
+	if d, _ := b.examine(); len(d.of(check)) != 0 {
+		t.Errorf("each ledger has one staging queue\n%s", d)
+	}
+
+	v, err := verifier.New(s.Ledger, s.Broker, &verifier.Options{Topology: bridge.Topology{Queue: "second"}, Logger: stage.Logger(t)})
+	must(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- v.Run(ctx) }()
+	defer func() {
+		cancel()
+		must(t, servertest.Next(t, "the second verifier stops", ended))
+	}()
+	awaitQueue("second.ledger")
+	d, _ := b.examine()
+	d.expect(t, check, inspect.Warning, `verifiers of queue "second"`)
+	if len(d.of(check)) != 1 {
+		t.Errorf("it is one queue\n%s", d)
+	}
+	d, _ = b.also("BRIDGE_QUEUE=second").examine()
+	d.expect(t, check, inspect.Warning, `verifiers of queue "staging"`)
 }
