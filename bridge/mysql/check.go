@@ -22,8 +22,7 @@ func (l *Ledger) readIdentity(ctx context.Context) (uuid.UUID, error) {
 		return uuid.Nil, err
 	}
 	var engine string
-	err = l.db.GetContext(ctx, &engine, `SELECT engine FROM information_schema.tables
-WHERE table_schema = DATABASE() AND table_name = 'bridge_ledger'`)
+	err = l.db.GetContext(ctx, &engine, ledgerEngine)
 	if errors.Is(err, sql.ErrNoRows) {
 		return uuid.Nil, errors.New("the login has no right on bridge_ledger: GRANT INSERT, or the rights of its role")
 	}
@@ -43,8 +42,7 @@ func (l *Ledger) checkVariables(ctx context.Context) error {
 		Name  string `db:"Variable_name"`
 		Value string `db:"Value"`
 	}
-	err := l.db.SelectContext(ctx, &settings, `SHOW GLOBAL VARIABLES
-WHERE Variable_name IN ('wsrep_on', 'group_replication_single_primary_mode')`)
+	err := l.db.SelectContext(ctx, &settings, clusterSettings)
 	if err != nil {
 		return err
 	}
@@ -76,8 +74,7 @@ func (l *Ledger) checkConsistency(ctx context.Context) error {
 		Name  string `db:"Variable_name"`
 		Value string `db:"Value"`
 	}
-	err := l.db.SelectContext(ctx, &settings, `SHOW SESSION VARIABLES
-WHERE Variable_name IN ('group_replication_group_name', 'group_replication_consistency') AND Value <> ''`)
+	err := l.db.SelectContext(ctx, &settings, groupSettings)
 	if err != nil {
 		return err
 	}
@@ -105,7 +102,7 @@ func takesWrites(readOnly string) error {
 // checkReplica refuses a server that applies the transactions of another. Only logins with REPLICA
 // MONITOR or REPLICATION CLIENT may read the status; for others it does nothing.
 func (l *Ledger) checkReplica(ctx context.Context) error {
-	rows, err := l.db.QueryxContext(ctx, `SHOW REPLICA STATUS`)
+	rows, err := l.db.QueryxContext(ctx, replicaStatus)
 	if n := errorNumber(err); n == missingRight || n == syntaxError { // before MySQL 8.0.22
 		return nil
 	}

@@ -15,34 +15,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/inspection"
 )
 
-// The queries about the server, and about the login.
-const (
-	clock = `SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000 AS SIGNED)`
-
-	globals = `SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version', 'read_only', 'super_read_only', 'innodb_read_only',
-'innodb_flush_log_at_trx_commit', 'log_bin', 'sync_binlog', 'binlog_format', 'innodb_rollback_on_timeout', 'max_connections',
-'binlog_storage_engine', 'wsrep_on', 'group_replication_single_primary_mode', 'group_replication_group_name', 'performance_schema',
-'innodb_doublewrite', 'rpl_semi_sync_master_enabled', 'rpl_semi_sync_master_wait_point', 'rpl_semi_sync_source_enabled', 'rpl_semi_sync_source_wait_point')`
-
-	// Variables of which the session has values of its own.
-	session = `SHOW SESSION VARIABLES WHERE Variable_name IN ('tx_isolation', 'transaction_isolation', 'wait_timeout',
-'max_statement_time', 'max_execution_time', 'max_allowed_packet', 'max_user_connections', 'group_replication_consistency')`
-
-	status = `SHOW GLOBAL STATUS WHERE Variable_name = 'Threads_connected'`
-
-	// In name@host the last @ separates the two, since a name may contain one.
-	login = `SELECT CONCAT(QUOTE(LEFT(u, CHAR_LENGTH(u) - CHAR_LENGTH(SUBSTRING_INDEX(u, '@', -1)) - 1)), '@', QUOTE(SUBSTRING_INDEX(u, '@', -1)))
-FROM (SELECT CURRENT_USER() AS u) me`
-
-	engines = `SELECT table_name AS name, COALESCE(engine, '') AS engine, COALESCE(table_rows, 0) AS row_count
-FROM information_schema.tables WHERE table_schema = DATABASE()
-AND table_name IN ('bridge_ledger', 'bridge_identity', 'bridge_watermark', 'bridge_ledger_version') ORDER BY table_name`
-
-	oldest = `SELECT MAX(TIMESTAMPDIFF(SECOND, CONVERT_TZ(b.trx_started, 'SYSTEM', '+00:00'), UTC_TIMESTAMP()))
-FROM information_schema.innodb_trx b LEFT JOIN information_schema.processlist p ON p.id = b.trx_mysql_thread_id
-WHERE b.trx_mysql_thread_id <> CONNECTION_ID() AND (b.trx_mysql_thread_id = 0 OR p.db = DATABASE())`
-)
-
 // A right, and a statement that only a login with that right may EXPLAIN. Nothing is run.
 type right struct{ name, explain string }
 

@@ -1,6 +1,9 @@
 package mysql
 
-import "github.com/twoqueue/twoqueue/bridge/internal/portable"
+import (
+	"github.com/twoqueue/twoqueue/bridge/internal/inspection"
+	"github.com/twoqueue/twoqueue/bridge/internal/portable"
+)
 
 // The statements of the ledger. IDs are in them as hexadecimal digits: with parameters the driver
 // would prepare each statement first, and close it afterwards. Many IDs are one JSON array, which
@@ -71,6 +74,17 @@ FROM (SELECT UUID_SHORT() >> 24 AS started) s STRAIGHT_JOIN bridge_identity i
 LEFT JOIN %[3]s ON l.%[4]s = UNHEX('%[1]s') WHERE i.one = 1 AND i.identity = UNHEX('%[2]s') LOCK IN SHARE MODE`
 
 	readOnlySettings = `SELECT CONCAT_WS(' ', @@GLOBAL.read_only, @@GLOBAL.innodb_read_only) AS read_only`
+
+	clusterSettings = `SHOW GLOBAL VARIABLES
+WHERE Variable_name IN ('wsrep_on', 'group_replication_single_primary_mode')`
+
+	groupSettings = `SHOW SESSION VARIABLES
+WHERE Variable_name IN ('group_replication_group_name', 'group_replication_consistency') AND Value <> ''`
+
+	replicaStatus = `SHOW REPLICA STATUS`
+
+	ledgerEngine = `SELECT engine FROM information_schema.tables
+WHERE table_schema = DATABASE() AND table_name = 'bridge_ledger'`
 
 	// The rows that no other transaction has locked are locked, and then deleted.
 	forget = `DELETE l FROM (
@@ -286,3 +300,106 @@ FROM (SELECT consumer, entity, min(version) AS lowest, count(*) AS kept, TIMESTA
 FROM bridge_kept WHERE consumer = UNHEX('%s') GROUP BY consumer, entity) k
 JOIN bridge_mark m ON m.consumer = k.consumer AND m.name = k.entity ORDER BY k.age DESC, k.entity LIMIT %d`,
 }
+
+// The statements of the inspector on rows that carry messages.
+const (
+	countCarried = `SELECT COUNT(*) FROM (
+	SELECT 1 FROM bridge_ledger l FORCE INDEX (bridge_ledger_stage_at) WHERE l.stage_at IS NOT NULL LIMIT ?
+) carried`
+
+	carriedRows = `SELECT HEX(l.id) AS id, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', l.recorded_at) DIV 1000 AS recorded_ms,
+	TIMESTAMPDIFF(MICROSECOND, '1970-01-01', l.stage_at) DIV 1000 AS stage_ms, OCTET_LENGTH(l.message) AS bytes
+FROM bridge_ledger l FORCE INDEX (bridge_ledger_stage_at) WHERE l.stage_at IS NOT NULL ORDER BY l.stage_at, l.id LIMIT ?`
+
+	carriedRow = `SELECT HEX(l.id) AS id, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', l.recorded_at) DIV 1000 AS recorded_ms,
+	TIMESTAMPDIFF(MICROSECOND, '1970-01-01', l.stage_at) DIV 1000 AS stage_ms, OCTET_LENGTH(l.message) AS bytes
+FROM bridge_ledger l WHERE l.id = UNHEX(?) AND l.stage_at IS NOT NULL`
+
+	countDelayed = `SELECT COUNT(*) FROM (
+	SELECT 1 FROM bridge_ledger l FORCE INDEX (bridge_ledger_stage_at) WHERE l.stage_at > UTC_TIMESTAMP(6) AND l.stage_at <= l.recorded_at LIMIT ?
+) carried`
+
+	delayedRows = `SELECT HEX(l.id) AS id, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', l.recorded_at) DIV 1000 AS recorded_ms,
+	TIMESTAMPDIFF(MICROSECOND, '1970-01-01', l.stage_at) DIV 1000 AS stage_ms, OCTET_LENGTH(l.message) AS bytes
+FROM bridge_ledger l FORCE INDEX (bridge_ledger_stage_at) WHERE l.stage_at > UTC_TIMESTAMP(6) AND l.stage_at <= l.recorded_at ORDER BY l.stage_at, l.id LIMIT ?`
+
+	// A server reads UTC_TIMESTAMP once per statement.
+	advance = `UPDATE bridge_ledger SET recorded_at = UTC_TIMESTAMP(6), stage_at = UTC_TIMESTAMP(6)
+WHERE id = UNHEX(?) AND stage_at <= recorded_at AND stage_at > UTC_TIMESTAMP(6)`
+)
+
+var carriedStatements = inspection.CarriedStatements{
+	Count: countCarried, Rows: carriedRows, Row: carriedRow, CountDelayed: countDelayed, Delayed: delayedRows, Advance: advance,
+}
+
+// The statements of the inspector on open transactions. A transaction without a session is a
+// prepared one (XA) whose session has ended. trx_started is in the server's own time zone, whatever
+// the session's.
+const (
+	// %[1]s is the waiting session, %[2]s the ID, as in its statement: InnoDB may show the state of
+	// some tenths of a second ago.
+	holdersMariaDB = `SELECT DISTINCT b.trx_mysql_thread_id AS session, b.trx_state AS trx_state,
+CAST(CONVERT_TZ(b.trx_started, 'SYSTEM', '+00:00') AS CHAR) AS since, COALESCE(p.user, '') AS login,
+COALESCE(p.host, '') AS host, COALESCE(p.command, '') AS command, COALESCE(p.info, '') AS info FROM information_schema.innodb_lock_waits w
+JOIN information_schema.innodb_trx r ON r.trx_id = w.requesting_trx_id
+JOIN information_schema.innodb_trx b ON b.trx_id = w.blocking_trx_id
+LEFT JOIN information_schema.processlist p ON p.id = b.trx_mysql_thread_id
+WHERE r.trx_mysql_thread_id = %[1]s AND LOCATE('%[2]s', r.trx_query) > 0`
+
+	holdersMySQL = `SELECT DISTINCT b.trx_mysql_thread_id AS session, b.trx_state AS trx_state,
+CAST(CONVERT_TZ(b.trx_started, 'SYSTEM', '+00:00') AS CHAR) AS since, COALESCE(p.user, '') AS login,
+COALESCE(p.host, '') AS host, COALESCE(p.command, '') AS command, COALESCE(p.info, '') AS info FROM performance_schema.data_lock_waits w
+JOIN information_schema.innodb_trx r ON r.trx_id = w.requesting_engine_transaction_id
+JOIN information_schema.innodb_trx b ON b.trx_id = w.blocking_engine_transaction_id
+LEFT JOIN information_schema.processlist p ON p.id = b.trx_mysql_thread_id
+WHERE r.trx_mysql_thread_id = %[1]s AND LOCATE('%[2]s', r.trx_query) > 0`
+
+	// A session that records has this database as its default: its statements name the ledger
+	// without a database.
+	openTransactions = `SELECT b.trx_mysql_thread_id AS session, b.trx_state AS trx_state,
+CAST(CONVERT_TZ(b.trx_started, 'SYSTEM', '+00:00') AS CHAR) AS since, COALESCE(p.user, '') AS login,
+COALESCE(p.host, '') AS host, COALESCE(p.command, '') AS command, COALESCE(p.info, '') AS info FROM information_schema.innodb_trx b
+LEFT JOIN information_schema.processlist p ON p.id = b.trx_mysql_thread_id
+WHERE b.trx_rows_modified > 0 AND b.trx_mysql_thread_id <> CONNECTION_ID() AND (b.trx_mysql_thread_id = 0 OR p.db = DATABASE())
+AND CONVERT_TZ(b.trx_started, 'SYSTEM', '+00:00') <= UTC_TIMESTAMP(6) - INTERVAL %d MICROSECOND
+ORDER BY since LIMIT %d`
+
+	// This works only with performance_schema, which is off by default on MariaDB.
+	programs = `SELECT processlist_id AS session, attr_value AS text FROM performance_schema.session_account_connect_attrs
+WHERE attr_name = 'program_name' AND processlist_id IN (%[1]s)`
+
+	allPrograms = `SELECT processlist_id AS session, attr_value AS text FROM performance_schema.session_connect_attrs
+WHERE attr_name = 'program_name' AND processlist_id IN (%[1]s)`
+
+	statements = `SELECT t.processlist_id AS session, s.sql_text AS text FROM performance_schema.threads t
+JOIN performance_schema.events_statements_current s ON s.thread_id = t.thread_id
+WHERE t.processlist_id IN (%[1]s) AND s.sql_text IS NOT NULL ORDER BY s.event_id`
+)
+
+// The statements of the inspector on the server, and on the login.
+const (
+	clock = `SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000 AS SIGNED)`
+
+	globals = `SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version', 'read_only', 'super_read_only', 'innodb_read_only',
+'innodb_flush_log_at_trx_commit', 'log_bin', 'sync_binlog', 'binlog_format', 'innodb_rollback_on_timeout', 'max_connections',
+'binlog_storage_engine', 'wsrep_on', 'group_replication_single_primary_mode', 'group_replication_group_name', 'performance_schema',
+'innodb_doublewrite', 'rpl_semi_sync_master_enabled', 'rpl_semi_sync_master_wait_point', 'rpl_semi_sync_source_enabled', 'rpl_semi_sync_source_wait_point')`
+
+	// Variables of which the session has values of its own.
+	session = `SHOW SESSION VARIABLES WHERE Variable_name IN ('tx_isolation', 'transaction_isolation', 'wait_timeout',
+'max_statement_time', 'max_execution_time', 'max_allowed_packet', 'max_user_connections', 'group_replication_consistency')`
+
+	status = `SHOW GLOBAL STATUS WHERE Variable_name = 'Threads_connected'`
+
+	// In name@host the last @ separates the two, since a name may contain one.
+	login = `SELECT CONCAT(QUOTE(LEFT(u, CHAR_LENGTH(u) - CHAR_LENGTH(SUBSTRING_INDEX(u, '@', -1)) - 1)), '@', QUOTE(SUBSTRING_INDEX(u, '@', -1)))
+FROM (SELECT CURRENT_USER() AS u) me`
+
+	engines = `SELECT table_name AS name, COALESCE(engine, '') AS engine, COALESCE(table_rows, 0) AS row_count
+FROM information_schema.tables WHERE table_schema = DATABASE()
+AND table_name IN ('bridge_ledger', 'bridge_identity', 'bridge_watermark', 'bridge_ledger_version') ORDER BY table_name`
+
+	oldest = `SELECT MAX(TIMESTAMPDIFF(SECOND, CONVERT_TZ(b.trx_started, 'SYSTEM', '+00:00'), UTC_TIMESTAMP()))
+FROM information_schema.innodb_trx b LEFT JOIN information_schema.processlist p ON p.id = b.trx_mysql_thread_id
+WHERE b.trx_mysql_thread_id <> CONNECTION_ID() AND (b.trx_mysql_thread_id = 0 OR p.db = DATABASE())`
+)

@@ -19,45 +19,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
-// A transaction without a session is a prepared one (XA) whose session has ended. trx_started is in
-// the server's own time zone, whatever the session's.
-const (
-	transaction = `b.trx_mysql_thread_id AS session, b.trx_state AS trx_state,
-CAST(CONVERT_TZ(b.trx_started, 'SYSTEM', '+00:00') AS CHAR) AS since, COALESCE(p.user, '') AS login,
-COALESCE(p.host, '') AS host, COALESCE(p.command, '') AS command, COALESCE(p.info, '') AS info`
-
-	// %[1]s is the waiting session, %[2]s the ID, as in its statement: InnoDB may show the state of
-	// some tenths of a second ago.
-	holdersMariaDB = `SELECT DISTINCT ` + transaction + ` FROM information_schema.innodb_lock_waits w
-JOIN information_schema.innodb_trx r ON r.trx_id = w.requesting_trx_id
-JOIN information_schema.innodb_trx b ON b.trx_id = w.blocking_trx_id
-LEFT JOIN information_schema.processlist p ON p.id = b.trx_mysql_thread_id
-WHERE r.trx_mysql_thread_id = %[1]s AND LOCATE('%[2]s', r.trx_query) > 0`
-
-	holdersMySQL = `SELECT DISTINCT ` + transaction + ` FROM performance_schema.data_lock_waits w
-JOIN information_schema.innodb_trx r ON r.trx_id = w.requesting_engine_transaction_id
-JOIN information_schema.innodb_trx b ON b.trx_id = w.blocking_engine_transaction_id
-LEFT JOIN information_schema.processlist p ON p.id = b.trx_mysql_thread_id
-WHERE r.trx_mysql_thread_id = %[1]s AND LOCATE('%[2]s', r.trx_query) > 0`
-
-	// A session that records has this database as its default: its statements name the ledger
-	// without a database.
-	openTransactions = `SELECT ` + transaction + ` FROM information_schema.innodb_trx b
-LEFT JOIN information_schema.processlist p ON p.id = b.trx_mysql_thread_id
-WHERE b.trx_rows_modified > 0 AND b.trx_mysql_thread_id <> CONNECTION_ID() AND (b.trx_mysql_thread_id = 0 OR p.db = DATABASE())
-AND CONVERT_TZ(b.trx_started, 'SYSTEM', '+00:00') <= UTC_TIMESTAMP(6) - INTERVAL %d MICROSECOND
-ORDER BY since LIMIT %d`
-
-	// This works only with performance_schema, which is off by default on MariaDB.
-	programs = `SELECT processlist_id AS session, attr_value AS text FROM performance_schema.session_account_connect_attrs
-WHERE attr_name = 'program_name' AND processlist_id IN (%[1]s)`
-	allPrograms = `SELECT processlist_id AS session, attr_value AS text FROM performance_schema.session_connect_attrs
-WHERE attr_name = 'program_name' AND processlist_id IN (%[1]s)`
-	statements = `SELECT t.processlist_id AS session, s.sql_text AS text FROM performance_schema.threads t
-JOIN performance_schema.events_statements_current s ON s.thread_id = t.thread_id
-WHERE t.processlist_id IN (%[1]s) AND s.sql_text IS NOT NULL ORDER BY s.event_id`
-)
-
 // lookPause is the first pause between two looks at the holders. InnoDB renews its view only after
 // a tenth of a second without a look.
 const lookPause = 150 * time.Millisecond

@@ -14,68 +14,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/schema"
 )
 
-// The queries about the server. A setting is the session's, and so the login's; a time among them
-// is in milliseconds, and a setting that the release lacks is missing.
-const (
-	clock = `SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint`
-
-	serverState = `SELECT current_setting('server_version_num')::int AS number, current_setting('server_version') AS version,
-	pg_is_in_recovery() AS standby, pg_has_role(current_user, 'pg_read_all_stats', 'USAGE') AS sees_others,
-	(SELECT rolconnlimit FROM pg_roles WHERE rolname = current_user) AS role_limit,
-	(SELECT datconnlimit FROM pg_database WHERE datname = current_database()) AS database_limit,
-	(SELECT coalesce(sum(numbackends), 0) FROM pg_stat_database)::bigint AS used,
-	(SELECT numbackends FROM pg_stat_database WHERE datname = current_database())::bigint AS used_database,
-	(SELECT count(*) FROM pg_stat_activity WHERE usename = current_user) AS used_role,
-	(SELECT extract(epoch FROM max(clock_timestamp() - xact_start)) FROM pg_stat_activity
-		WHERE pid <> pg_backend_pid() AND backend_type = 'client backend' AND datname = current_database()) AS oldest,
-	(SELECT extract(epoch FROM max(clock_timestamp() - prepared)) FROM pg_prepared_xacts WHERE database = current_database()) AS prepared`
-
-	settings = `SELECT name, setting FROM pg_settings WHERE name IN ('fsync', 'full_page_writes', 'synchronous_commit',
-	'synchronous_standby_names', 'default_transaction_isolation', 'statement_timeout', 'transaction_timeout',
-	'idle_in_transaction_session_timeout', 'lock_timeout', 'max_connections', 'superuser_reserved_connections',
-	'reserved_connections', 'track_activities', 'track_activity_query_size', 'autovacuum')`
-
-	// Roles, their databases, and the relaxed setting.
-	relaxed = `SELECT coalesce(r.rolname, 'all roles') || coalesce(' in database ' || d.datname, '') || ' (' || c.setting || ')' AS who
-FROM pg_db_role_setting s CROSS JOIN unnest(s.setconfig) AS c(setting)
-LEFT JOIN pg_roles r ON r.oid = s.setrole LEFT JOIN pg_database d ON d.oid = s.setdatabase
-WHERE lower(c.setting) IN ('synchronous_commit=off', 'synchronous_commit=false', 'synchronous_commit=no', 'synchronous_commit=0')
-AND (s.setdatabase = 0 OR d.datname = current_database()) AND (s.setrole = 0 OR r.rolname <> current_user) ORDER BY who`
-
-	// Extensions with which all nodes take writes.
-	multimaster = `SELECT coalesce(string_agg(extname, ', '), '') FROM pg_extension WHERE extname IN ('bdr', 'spock')`
-
-	bridgeTables = `SELECT c.relname AS name, c.relpersistence <> 'p' AS unlogged, row_security_active(c.oid) AS row_security,
-	coalesce('autovacuum_enabled=false' = ANY (c.reloptions), false) AS no_vacuum,
-	greatest(c.reltuples, coalesce(pg_stat_get_live_tuples(c.oid), 0))::bigint AS rows, coalesce(pg_stat_get_dead_tuples(c.oid), 0)::bigint AS dead
-FROM pg_class c WHERE c.oid IN (to_regclass('bridge_ledger'), to_regclass('bridge_identity'), to_regclass('bridge_watermark'))
-ORDER BY c.relname`
-
-	login = `SELECT quote_ident(current_user)`
-
-	rights = `SELECT w.name || ' ON ' || w.relation ||
-	CASE WHEN w.name = 'EXECUTE' AND to_regprocedure(regexp_replace(w.relation, '^FUNCTION ', '')) IS NULL THEN ' (which is not there: bridgectl migrate print)' ELSE '' END AS missing FROM (VALUES %s) AS w(relation, name)
-WHERE NOT coalesce(CASE WHEN w.name = 'EXECUTE' THEN has_function_privilege(to_regprocedure(regexp_replace(w.relation, '^FUNCTION ', ''))::oid, w.name)
-	WHEN left(w.name, 8) = 'UPDATE (' THEN has_column_privilege(to_regclass(w.relation)::oid, substr(w.name, 9, length(w.name) - 9), 'UPDATE')
-	WHEN to_regclass(w.relation) IS NOT NULL THEN has_table_privilege(to_regclass(w.relation)::oid, w.name)
-	OR w.name = 'UPDATE' AND has_any_column_privilege(to_regclass(w.relation)::oid, 'UPDATE') END, false)`
-)
-
-// The rights of migrate.Rights for a verifier, as values of the statement above.
-var (
-	verifierRights = `('bridge_ledger', 'SELECT'), ('bridge_ledger', 'INSERT'), ('bridge_ledger', 'DELETE'),
-	('bridge_identity', 'SELECT'), ('bridge_ledger_version', 'SELECT'), ('bridge_watermark', 'SELECT'),
-	('FUNCTION bridge_committed(uuid[])', 'EXECUTE'), ('FUNCTION bridge_forget(uuid[])', 'EXECUTE')`
-	// The proof of an own table writes its canaries into bridge_ledger, and looks them up without a
-	// function.
-	ownTableRights = `('bridge_ledger', 'SELECT'), ('bridge_ledger', 'INSERT'), ('bridge_ledger', 'DELETE'),
-	('bridge_identity', 'SELECT'), ('bridge_ledger_version', 'SELECT'), ('FUNCTION bridge_forget(uuid[])', 'EXECUTE')`
-	stageRights = `('bridge_ledger', 'UPDATE (stage_at)'), ('FUNCTION bridge_due(timestamptz,uuid,int)', 'EXECUTE'),
-	('FUNCTION bridge_claim(uuid[],timestamptz[])', 'EXECUTE'), ('FUNCTION bridge_touch(uuid[])', 'EXECUTE')`
-	// The sweep locks rows, which needs UPDATE on a column.
-	sweepRights = `('bridge_ledger', 'UPDATE (stage_at)'), ('bridge_watermark', 'UPDATE')`
-)
-
 const (
 	minVersion = 130000
 	// manyDead is how many dead rows get a warning, if they are many times the live ones.

@@ -36,12 +36,6 @@ func (s Schema) Open(ctx context.Context, db *sql.DB) (*Ledger, error) {
 	return l, nil
 }
 
-// foreign counts the functions in the schema $1 that do not name the table $2: their migration
-// relied on search_path.
-const foreign = `SELECT count(*) FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
-WHERE n.nspname = $1::text AND strpos(p.prosrc, $2::text) = 0
-AND p.proname IN ('bridge_committed', 'bridge_forget', 'bridge_due', 'bridge_claim', 'bridge_touch')`
-
 // checkFunctions refuses functions that would use another schema's table, or none. Tables made
 // without the schema, and tables in a renamed schema, have such functions.
 func (l *Ledger) checkFunctions(ctx context.Context) error {

@@ -3,6 +3,7 @@ package postgres
 import (
 	"strings"
 
+	"github.com/twoqueue/twoqueue/bridge/internal/inspection"
 	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
@@ -100,6 +101,12 @@ SELECT bridge_forget($1::text::uuid[]) FROM relaxed`
 JOIN pg_stat_subscription o ON o.subid = r.srsubid
 JOIN pg_subscription s ON s.subname = o.subname AND s.subdbid = (SELECT oid FROM pg_database WHERE datname = current_database())
 WHERE r.srrelid = to_regclass($1::text) AND s.subenabled LIMIT 1`
+
+	// Parameters: schema, table. Counts the functions in the schema that do not name the table:
+	// their migration relied on search_path.
+	foreign = `SELECT count(*) FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+WHERE n.nspname = $1::text AND strpos(p.prosrc, $2::text) = 0
+AND p.proname IN ('bridge_committed', 'bridge_forget', 'bridge_due', 'bridge_claim', 'bridge_touch')`
 
 	// Parameter: tables. Returns the tables that a crash empties.
 	unlogged = `SELECT c.relname FROM unnest($1::text::text[]) AS names(name)
@@ -357,3 +364,143 @@ WHERE consumer = $1 AND CASE WHEN $1 IS NULL THEN (SELECT count(*) FROM generate
 GROUP BY consumer, entity) k
 JOIN bridge_mark m ON m.consumer = k.consumer AND m.name = k.entity ORDER BY k.age DESC, k.entity LIMIT $2`,
 }
+
+// The statements of the inspector on rows that carry messages.
+const (
+	countCarried = `SELECT count(*) FROM (SELECT FROM bridge_ledger WHERE stage_at IS NOT NULL LIMIT $1::int) AS carried`
+
+	carriedRows = `SELECT id::text AS id, floor(extract(epoch FROM recorded_at) * 1000)::bigint AS recorded_ms, floor(extract(epoch FROM stage_at) * 1000)::bigint AS stage_ms,
+	octet_length(message) AS bytes
+FROM bridge_ledger WHERE stage_at IS NOT NULL ORDER BY stage_at, bridge_ledger.id LIMIT $1::int`
+
+	carriedRow = `SELECT id::text AS id, floor(extract(epoch FROM recorded_at) * 1000)::bigint AS recorded_ms, floor(extract(epoch FROM stage_at) * 1000)::bigint AS stage_ms,
+	octet_length(message) AS bytes
+FROM bridge_ledger WHERE id = $1::text::uuid AND stage_at IS NOT NULL`
+
+	// The ORDER BY makes the planner read the index.
+	countDelayed = `SELECT count(*) FROM (SELECT FROM bridge_ledger WHERE stage_at > now() AND stage_at <= recorded_at ORDER BY stage_at LIMIT $1::int) AS delayed`
+
+	delayedRows = `SELECT id::text AS id, floor(extract(epoch FROM recorded_at) * 1000)::bigint AS recorded_ms, floor(extract(epoch FROM stage_at) * 1000)::bigint AS stage_ms,
+	octet_length(message) AS bytes
+FROM bridge_ledger WHERE stage_at > now() AND stage_at <= recorded_at ORDER BY stage_at, bridge_ledger.id LIMIT $1::int`
+
+	// If a transaction was open meanwhile, the server evaluates the condition anew, with the same
+	// t.
+	advance = `UPDATE bridge_ledger SET recorded_at = t, stage_at = t FROM clock_timestamp() AS t
+WHERE id = $1::text::uuid AND stage_at <= recorded_at AND stage_at > t`
+)
+
+var carriedStatements = inspection.CarriedStatements{
+	Count: countCarried, Rows: carriedRows, Row: carriedRow, CountDelayed: countDelayed, Delayed: delayedRows, Advance: advance,
+}
+
+// The statements of the inspector on open transactions. Prepared transactions (two-phase commit)
+// belong to no session. Each has a lock on its own number, and all its other locks have the same
+// virtualtransaction.
+const (
+	// The time-outs are set before the statement that waits, so that they also bound the wait for a
+	// table's lock.
+	patient = `SELECT pg_backend_pid(), set_config('lock_timeout', $1::text, true), set_config('idle_in_transaction_session_timeout', '10s', true)`
+
+	// The view pg_stat_activity would make a row of each session to find one.
+	holders = `SELECT a.pid::text AS session, coalesce(pg_get_userbyid(a.usesysid), '') AS login, coalesce(a.application_name, '') AS program,
+	coalesce(a.client_hostname, host(a.client_addr), '') AS host, coalesce(a.state, '') AS state, a.xact_start AS since,
+	coalesce(nullif(a.query, '<insufficient privilege>'), '') AS statement, array_to_string(pg_blocking_pids(a.pid), ', ') AS waits_for FROM (SELECT DISTINCT unnest(pg_blocking_pids($1::text::int)) AS pid) b, pg_stat_get_activity(b.pid) a`
+
+	// pg_blocking_pids has 0 for a prepared transaction. pg_locks is read only then: it copies all
+	// locks, and blocks all locking meanwhile (documentation of pg_locks).
+	byPrepared = `SELECT 0 = ANY (pg_blocking_pids($1::text::int))`
+
+	preparedHolders = `WITH waited AS MATERIALIZED (SELECT * FROM pg_locks WHERE pid = $1::text::int AND NOT granted)
+SELECT 'prepared ' || p.gid AS session, p.owner AS login, '' AS program, '' AS host, 'prepared' AS state,
+	p.prepared AS since, '' AS statement, '' AS waits_for FROM waited w
+JOIN pg_locks h ON h.granted AND h.pid IS NULL AND (h.locktype, h.database, h.relation, h.transactionid, h.classid, h.objid, h.objsubid)
+	IS NOT DISTINCT FROM (w.locktype, w.database, w.relation, w.transactionid, w.classid, w.objid, w.objsubid)
+JOIN pg_locks t ON t.locktype = 'transactionid' AND t.pid IS NULL AND t.virtualtransaction = h.virtualtransaction
+JOIN pg_prepared_xacts p ON p.transaction = t.transactionid`
+
+	seesOthers = `SELECT pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')`
+
+	openTransactions = `WITH writers AS MATERIALIZED (
+	SELECT DISTINCT l.pid, l.virtualtransaction FROM pg_locks l
+	WHERE l.locktype = 'relation' AND l.relation = $1::text::regclass AND l.mode = 'RowExclusiveLock' AND l.granted
+	AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+)
+SELECT a.pid::text AS session, coalesce(pg_get_userbyid(a.usesysid), '') AS login, coalesce(a.application_name, '') AS program,
+	coalesce(a.client_hostname, host(a.client_addr), '') AS host, coalesce(a.state, '') AS state, a.xact_start AS since,
+	coalesce(nullif(a.query, '<insufficient privilege>'), '') AS statement, array_to_string(pg_blocking_pids(a.pid), ', ') AS waits_for FROM (SELECT DISTINCT pid FROM writers) w JOIN pg_stat_activity a USING (pid)
+WHERE a.pid <> pg_backend_pid() AND a.xact_start <= clock_timestamp() - $2::text::interval
+UNION ALL
+SELECT 'prepared ' || p.gid AS session, p.owner AS login, '' AS program, '' AS host, 'prepared' AS state,
+	p.prepared AS since, '' AS statement, '' AS waits_for FROM writers w
+JOIN pg_locks t ON w.pid IS NULL AND t.locktype = 'transactionid' AND t.pid IS NULL AND t.virtualtransaction = w.virtualtransaction
+JOIN pg_prepared_xacts p ON p.transaction = t.transactionid
+WHERE p.prepared <= clock_timestamp() - $2::text::interval
+ORDER BY since LIMIT $3::text::int`
+)
+
+// The statements of the inspector on the server. A setting is the session's, and so the login's; a
+// time among them is in milliseconds, and a setting that the release lacks is missing.
+const (
+	clock = `SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint`
+
+	serverState = `SELECT current_setting('server_version_num')::int AS number, current_setting('server_version') AS version,
+	pg_is_in_recovery() AS standby, pg_has_role(current_user, 'pg_read_all_stats', 'USAGE') AS sees_others,
+	(SELECT rolconnlimit FROM pg_roles WHERE rolname = current_user) AS role_limit,
+	(SELECT datconnlimit FROM pg_database WHERE datname = current_database()) AS database_limit,
+	(SELECT coalesce(sum(numbackends), 0) FROM pg_stat_database)::bigint AS used,
+	(SELECT numbackends FROM pg_stat_database WHERE datname = current_database())::bigint AS used_database,
+	(SELECT count(*) FROM pg_stat_activity WHERE usename = current_user) AS used_role,
+	(SELECT extract(epoch FROM max(clock_timestamp() - xact_start)) FROM pg_stat_activity
+		WHERE pid <> pg_backend_pid() AND backend_type = 'client backend' AND datname = current_database()) AS oldest,
+	(SELECT extract(epoch FROM max(clock_timestamp() - prepared)) FROM pg_prepared_xacts WHERE database = current_database()) AS prepared`
+
+	settings = `SELECT name, setting FROM pg_settings WHERE name IN ('fsync', 'full_page_writes', 'synchronous_commit',
+	'synchronous_standby_names', 'default_transaction_isolation', 'statement_timeout', 'transaction_timeout',
+	'idle_in_transaction_session_timeout', 'lock_timeout', 'max_connections', 'superuser_reserved_connections',
+	'reserved_connections', 'track_activities', 'track_activity_query_size', 'autovacuum')`
+
+	// Roles, their databases, and the relaxed setting.
+	relaxed = `SELECT coalesce(r.rolname, 'all roles') || coalesce(' in database ' || d.datname, '') || ' (' || c.setting || ')' AS who
+FROM pg_db_role_setting s CROSS JOIN unnest(s.setconfig) AS c(setting)
+LEFT JOIN pg_roles r ON r.oid = s.setrole LEFT JOIN pg_database d ON d.oid = s.setdatabase
+WHERE lower(c.setting) IN ('synchronous_commit=off', 'synchronous_commit=false', 'synchronous_commit=no', 'synchronous_commit=0')
+AND (s.setdatabase = 0 OR d.datname = current_database()) AND (s.setrole = 0 OR r.rolname <> current_user) ORDER BY who`
+
+	// Extensions with which all nodes take writes.
+	multimaster = `SELECT coalesce(string_agg(extname, ', '), '') FROM pg_extension WHERE extname IN ('bdr', 'spock')`
+
+	bridgeTables = `SELECT c.relname AS name, c.relpersistence <> 'p' AS unlogged, row_security_active(c.oid) AS row_security,
+	coalesce('autovacuum_enabled=false' = ANY (c.reloptions), false) AS no_vacuum,
+	greatest(c.reltuples, coalesce(pg_stat_get_live_tuples(c.oid), 0))::bigint AS rows, coalesce(pg_stat_get_dead_tuples(c.oid), 0)::bigint AS dead
+FROM pg_class c WHERE c.oid IN (to_regclass('bridge_ledger'), to_regclass('bridge_identity'), to_regclass('bridge_watermark'))
+ORDER BY c.relname`
+
+	login = `SELECT quote_ident(current_user)`
+
+	// %s are values of the constants below.
+	rights = `SELECT w.name || ' ON ' || w.relation ||
+	CASE WHEN w.name = 'EXECUTE' AND to_regprocedure(regexp_replace(w.relation, '^FUNCTION ', '')) IS NULL THEN ' (which is not there: bridgectl migrate print)' ELSE '' END AS missing FROM (VALUES %s) AS w(relation, name)
+WHERE NOT coalesce(CASE WHEN w.name = 'EXECUTE' THEN has_function_privilege(to_regprocedure(regexp_replace(w.relation, '^FUNCTION ', ''))::oid, w.name)
+	WHEN left(w.name, 8) = 'UPDATE (' THEN has_column_privilege(to_regclass(w.relation)::oid, substr(w.name, 9, length(w.name) - 9), 'UPDATE')
+	WHEN to_regclass(w.relation) IS NOT NULL THEN has_table_privilege(to_regclass(w.relation)::oid, w.name)
+	OR w.name = 'UPDATE' AND has_any_column_privilege(to_regclass(w.relation)::oid, 'UPDATE') END, false)`
+)
+
+// The rights of migrate.Rights for a verifier, as values of the statement above.
+const (
+	verifierRights = `('bridge_ledger', 'SELECT'), ('bridge_ledger', 'INSERT'), ('bridge_ledger', 'DELETE'),
+	('bridge_identity', 'SELECT'), ('bridge_ledger_version', 'SELECT'), ('bridge_watermark', 'SELECT'),
+	('FUNCTION bridge_committed(uuid[])', 'EXECUTE'), ('FUNCTION bridge_forget(uuid[])', 'EXECUTE')`
+
+	// The proof of an own table writes its canaries into bridge_ledger, and looks them up without a
+	// function.
+	ownTableRights = `('bridge_ledger', 'SELECT'), ('bridge_ledger', 'INSERT'), ('bridge_ledger', 'DELETE'),
+	('bridge_identity', 'SELECT'), ('bridge_ledger_version', 'SELECT'), ('FUNCTION bridge_forget(uuid[])', 'EXECUTE')`
+
+	stageRights = `('bridge_ledger', 'UPDATE (stage_at)'), ('FUNCTION bridge_due(timestamptz,uuid,int)', 'EXECUTE'),
+	('FUNCTION bridge_claim(uuid[],timestamptz[])', 'EXECUTE'), ('FUNCTION bridge_touch(uuid[])', 'EXECUTE')`
+
+	// The sweep locks rows, which needs UPDATE on a column.
+	sweepRights = `('bridge_ledger', 'UPDATE (stage_at)'), ('bridge_watermark', 'UPDATE')`
+)

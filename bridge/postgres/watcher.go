@@ -17,51 +17,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
-// Prepared transactions (two-phase commit) belong to no session. Each has a lock on its own number,
-// and all its other locks have the same virtualtransaction.
-const (
-	// The time-outs are set before the statement that waits, so that they also bound the wait for a
-	// table's lock.
-	patient = `SELECT pg_backend_pid(), set_config('lock_timeout', $1::text, true), set_config('idle_in_transaction_session_timeout', '10s', true)`
-
-	activity = `a.pid::text AS session, coalesce(pg_get_userbyid(a.usesysid), '') AS login, coalesce(a.application_name, '') AS program,
-	coalesce(a.client_hostname, host(a.client_addr), '') AS host, coalesce(a.state, '') AS state, a.xact_start AS since,
-	coalesce(nullif(a.query, '<insufficient privilege>'), '') AS statement, array_to_string(pg_blocking_pids(a.pid), ', ') AS waits_for`
-
-	prepared = `'prepared ' || p.gid AS session, p.owner AS login, '' AS program, '' AS host, 'prepared' AS state,
-	p.prepared AS since, '' AS statement, '' AS waits_for`
-
-	// The view pg_stat_activity would make a row of each session to find one.
-	holders = `SELECT ` + activity + ` FROM (SELECT DISTINCT unnest(pg_blocking_pids($1::text::int)) AS pid) b, pg_stat_get_activity(b.pid) a`
-
-	// pg_blocking_pids has 0 for a prepared transaction. pg_locks is read only then: it copies all
-	// locks, and blocks all locking meanwhile (documentation of pg_locks).
-	byPrepared = `SELECT 0 = ANY (pg_blocking_pids($1::text::int))`
-
-	preparedHolders = `WITH waited AS MATERIALIZED (SELECT * FROM pg_locks WHERE pid = $1::text::int AND NOT granted)
-SELECT ` + prepared + ` FROM waited w
-JOIN pg_locks h ON h.granted AND h.pid IS NULL AND (h.locktype, h.database, h.relation, h.transactionid, h.classid, h.objid, h.objsubid)
-	IS NOT DISTINCT FROM (w.locktype, w.database, w.relation, w.transactionid, w.classid, w.objid, w.objsubid)
-JOIN pg_locks t ON t.locktype = 'transactionid' AND t.pid IS NULL AND t.virtualtransaction = h.virtualtransaction
-JOIN pg_prepared_xacts p ON p.transaction = t.transactionid`
-
-	seesOthers = `SELECT pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')`
-
-	openTransactions = `WITH writers AS MATERIALIZED (
-	SELECT DISTINCT l.pid, l.virtualtransaction FROM pg_locks l
-	WHERE l.locktype = 'relation' AND l.relation = $1::text::regclass AND l.mode = 'RowExclusiveLock' AND l.granted
-	AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-)
-SELECT ` + activity + ` FROM (SELECT DISTINCT pid FROM writers) w JOIN pg_stat_activity a USING (pid)
-WHERE a.pid <> pg_backend_pid() AND a.xact_start <= clock_timestamp() - $2::text::interval
-UNION ALL
-SELECT ` + prepared + ` FROM writers w
-JOIN pg_locks t ON w.pid IS NULL AND t.locktype = 'transactionid' AND t.pid IS NULL AND t.virtualtransaction = w.virtualtransaction
-JOIN pg_prepared_xacts p ON p.transaction = t.transactionid
-WHERE p.prepared <= clock_timestamp() - $2::text::interval
-ORDER BY since LIMIT $3::text::int`
-)
-
 // lookPause is the first pause between two looks at the holders.
 const lookPause = 5 * time.Millisecond
 

@@ -11,14 +11,6 @@ import (
 )
 
 const (
-	pragmas = `SELECT sqlite_version() AS version, (SELECT journal_mode FROM pragma_journal_mode) AS journal,
-	(SELECT synchronous FROM pragma_synchronous) AS synchronous, (SELECT timeout FROM pragma_busy_timeout) AS busy_timeout,
-	(SELECT read_uncommitted FROM pragma_read_uncommitted) AS dirty,
-	(SELECT file FROM pragma_database_list WHERE name = 'main') AS file,
-	(SELECT count(*) FROM bridge_ledger) AS row_count`
-
-	synchronous = `SELECT synchronous FROM pragma_synchronous`
-
 	// synchronousFull is the value of PRAGMA synchronous = full.
 	synchronousFull = 2
 
@@ -64,7 +56,7 @@ func (i *Inspector) Diagnose(ctx context.Context) ([]inspect.Finding, error) {
 	}
 	d.OK(inspection.CheckWatch, "SQLite does not show them: one process holds the file's lock")
 	d.OK(inspection.CheckRows, "%d", p.Rows)
-	d.Clock(ctx, i.db, `SELECT CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)`)
+	d.Clock(ctx, i.db, clock)
 	d.Backlog(ctx, i.ledger, i)
 	return d, ctx.Err()
 }

@@ -1,6 +1,9 @@
 package sqlite
 
-import "github.com/twoqueue/twoqueue/bridge/internal/portable"
+import (
+	"github.com/twoqueue/twoqueue/bridge/internal/inspection"
+	"github.com/twoqueue/twoqueue/bridge/internal/portable"
+)
 
 // The statements of the ledger. They take IDs as one JSON array, so that each is one statement,
 // whatever the number of IDs. file is the path of the file, "" if the database is in memory.
@@ -136,6 +139,23 @@ WHERE stage_at > CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) AND 
 	advance = `UPDATE bridge_ledger
 SET recorded_at = (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) + 999) / 1000, stage_at = CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)
 WHERE id = ? AND stage_at <= recorded_at * 1000 AND stage_at > CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)`
+)
+
+var carriedStatements = inspection.CarriedStatements{
+	Count: countCarried, Rows: carriedRows, Row: carriedRow, CountDelayed: countDelayed, Delayed: delayedRows, Advance: advance,
+}
+
+// The statements of the inspector on the file, and on one of the pool's connections.
+const (
+	pragmas = `SELECT sqlite_version() AS version, (SELECT journal_mode FROM pragma_journal_mode) AS journal,
+	(SELECT synchronous FROM pragma_synchronous) AS synchronous, (SELECT timeout FROM pragma_busy_timeout) AS busy_timeout,
+	(SELECT read_uncommitted FROM pragma_read_uncommitted) AS dirty,
+	(SELECT file FROM pragma_database_list WHERE name = 'main') AS file,
+	(SELECT count(*) FROM bridge_ledger) AS row_count`
+
+	synchronous = `SELECT synchronous FROM pragma_synchronous`
+
+	clock = `SELECT CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)`
 )
 
 // The statements of the inbox; portable.InboxStatements lists their parameters.

@@ -13,50 +13,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/inspection"
 )
 
-// The queries about the server. Properties that it lacks are null.
-const (
-	clock = `SELECT DATEDIFF_BIG(millisecond, '19700101', SYSUTCDATETIME())`
-
-	serverState = `SELECT ` + releaseColumns + `,
-	CAST(DATABASEPROPERTYEX(DB_NAME(), 'Updateability') AS nvarchar(60)) AS updateability,
-	d.compatibility_level AS compatibility,
-	d.delayed_durability_desc AS durability,
-	CAST(d.is_read_committed_snapshot_on AS int) AS rcsi,
-	d.snapshot_isolation_state_desc AS snapshots,
-	COALESCE(CAST(DATABASEPROPERTYEX(DB_NAME(), 'IsOptimizedLockingOn') AS int), 0) AS optimized,
-	COALESCE((SELECT t.lock_escalation_desc FROM sys.tables t WHERE t.object_id = OBJECT_ID(@p1)), '') AS escalation,
-	(SELECT count(*) FROM sys.indexes x WHERE x.object_id = OBJECT_ID(@p1) AND x.allow_page_locks = 1) AS page_locks,
-	COALESCE((SELECT SUM(p.rows) FROM sys.partitions p WHERE p.object_id = OBJECT_ID('bridge_ledger') AND p.index_id IN (0, 1)), 0) AS row_count,
-	COALESCE((SELECT CAST(t.is_replicated AS int) FROM sys.tables t WHERE t.object_id = OBJECT_ID(@p1)), 0) AS published,
-	COALESCE((SELECT CAST(t.is_merge_published AS int) + CAST(t.is_sync_tran_subscribed AS int) FROM sys.tables t WHERE t.object_id = OBJECT_ID(@p1)), 0) AS merged
-FROM sys.databases d WHERE ` + thisDatabase
-
-	durabilityState = `SELECT ` + releaseColumns + `, d.delayed_durability_desc AS durability FROM sys.databases d WHERE ` + thisDatabase
-
-	// These tables exist if something is published. 0x1: peer-to-peer ('syspublications',
-	// 'sysarticles').
-	peers = `SELECT count(*) FROM dbo.syspublications p JOIN dbo.sysarticles a ON a.pubid = p.pubid
-WHERE a.objid = OBJECT_ID(@p1) AND p.options & 1 = 1`
-
-	// A login that may not see other sessions sees only its own, and gets no error
-	// ('sys.dm_exec_sessions').
-	sessionSeen = `SELECT count(*) FROM sys.dm_exec_sessions WHERE session_id = @p1`
-
-	login = `SELECT QUOTENAME(USER_NAME())`
-
-	rights = `SELECT w.name + ' ON ' + w.relation AS missing FROM (VALUES %s) AS w (relation, name)
-WHERE COALESCE(HAS_PERMS_BY_NAME(w.relation, 'OBJECT', w.name), 0) = 0`
-)
-
-// The rights of migrate.Rights for a verifier, as values of the statement above.
-const (
-	// The proof of an own table writes its canaries into bridge_ledger.
-	ownTableNeeds = `('bridge_ledger', 'SELECT'), ('bridge_ledger', 'INSERT'), ('bridge_ledger', 'DELETE'), ('bridge_identity', 'SELECT'), ('bridge_ledger_version', 'SELECT')`
-	verifierNeeds = ownTableNeeds + `, ('bridge_watermark', 'SELECT')`
-	stageNeeds    = `('bridge_ledger', 'UPDATE')`
-	sweepNeeds    = `('bridge_watermark', 'UPDATE')`
-)
-
 // azureDatabase is the EngineEdition of Azure SQL Database.
 const azureDatabase = 5
 

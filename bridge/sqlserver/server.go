@@ -36,21 +36,12 @@ func try(ctx context.Context, run func(ctx context.Context) error) error {
 	return err
 }
 
-// thisDatabase finds the current database in sys.databases d. In Azure SQL Database,
-// DB_ID() need not be its database_id ('DB_ID (Transact-SQL)').
-const thisDatabase = `d.name = DB_NAME()`
-
 // The required state of a database.
 const (
 	readWrite        = "READ_WRITE"
 	durable          = "DISABLED" // delayed durability
 	minCompatibility = 120        // SQL Server 2014
 )
-
-// releaseColumns are the columns of a release. Properties that the server lacks are null.
-const releaseColumns = `CAST(SERVERPROPERTY('ProductVersion') AS nvarchar(60)) AS product,
-	COALESCE(CAST(SERVERPROPERTY('EngineEdition') AS int), 0) AS edition,
-	COALESCE(CAST(SERVERPROPERTY('babelfish') AS int), 0) AS babelfish`
 
 // A release holds a server's own properties ('SERVERPROPERTY (Transact-SQL)').
 type release struct {

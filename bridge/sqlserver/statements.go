@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/twoqueue/twoqueue/bridge/internal/inspection"
 	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
@@ -213,14 +214,20 @@ WHERE l.recorded_at < CAST(@p3 AS datetime2(3)) AND l.stage_at IS NULL`)
 
 // The statements of Open, and on an own table.
 const (
-	inboxState = `SELECT (SELECT max(version_id) FROM bridge_inbox_version) AS version, ` + releaseColumns
+	inboxState = `SELECT (SELECT max(version_id) FROM bridge_inbox_version) AS version, CAST(SERVERPROPERTY('ProductVersion') AS nvarchar(60)) AS product,
+	COALESCE(CAST(SERVERPROPERTY('EngineEdition') AS int), 0) AS edition,
+	COALESCE(CAST(SERVERPROPERTY('babelfish') AS int), 0) AS babelfish`
 
 	// unique_keys is the number of unique indexes on the column alone and on all rows. Columns that
-	// are only included do not count.
+	// are only included do not count. DB_ID() need not be the database_id in Azure SQL Database
+	// ('DB_ID (Transact-SQL)'), so the database is found by its name. Properties that the server
+	// lacks are null.
 	state = `SELECT CAST(i.[identity] AS binary(16)) AS [identity],
 	(SELECT max(version_id) FROM bridge_ledger_version) AS version,
 	CAST(DATABASEPROPERTYEX(DB_NAME(), 'Updateability') AS nvarchar(60)) AS updateability,
-	` + releaseColumns + `,
+	CAST(SERVERPROPERTY('ProductVersion') AS nvarchar(60)) AS product,
+	COALESCE(CAST(SERVERPROPERTY('EngineEdition') AS int), 0) AS edition,
+	COALESCE(CAST(SERVERPROPERTY('babelfish') AS int), 0) AS babelfish,
 	d.compatibility_level AS compatibility,
 	d.delayed_durability_desc AS durability,
 	TYPE_NAME(c.system_type_id) AS key_type,
@@ -230,7 +237,7 @@ const (
 		WHERE k.object_id = x.object_id AND k.index_id = x.index_id AND k.key_ordinal > 0 HAVING count(*) = 1) = c.column_id) AS unique_keys
 FROM sys.databases d LEFT JOIN bridge_identity i ON 1 = 1
 LEFT JOIN sys.columns c ON c.object_id = OBJECT_ID('bridge_ledger') AND c.name = 'id'
-WHERE ` + thisDatabase
+WHERE d.name = DB_NAME()`
 
 	// @p1 is the table, @p2 the column. The catalogue shows a login only the objects to which it has
 	// some right.
@@ -432,3 +439,141 @@ FROM (SELECT consumer, entity, min([version]) AS lowest, count(*) AS kept, DATED
 FROM bridge_kept WITH (ROWLOCK, FORCESEEK) WHERE consumer = SUBSTRING(@p1, 5, CAST(SUBSTRING(@p1, 1, 4) AS int)) GROUP BY consumer, entity) k
 JOIN bridge_mark m WITH (ROWLOCK, FORCESEEK) ON m.consumer = k.consumer AND m.[name] = k.entity ORDER BY k.age DESC, k.entity`,
 }
+
+// The statements of the inspector on rows that carry messages. $past is the hints by which a
+// statement skips locked rows. It is left out where a plain SELECT reads the rows committed when it
+// began: no document says that READPAST skips a row that optimized locking protects by its
+// transaction's ID.
+const (
+	countCarried = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+SET LOCK_TIMEOUT 1000;
+SELECT count(*) FROM (
+	SELECT TOP (@p1) l.stage_at FROM bridge_ledger l WITH ($past, INDEX (bridge_ledger_stage_at)) WHERE l.stage_at IS NOT NULL
+) carried`
+
+	carriedRows = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+SET LOCK_TIMEOUT 1000;
+SELECT TOP (@p1) CONVERT(nvarchar(36), l.id) AS id, DATEDIFF_BIG(millisecond, '19700101', l.recorded_at) AS recorded_ms,
+	DATEDIFF_BIG(millisecond, '19700101', l.stage_at) AS stage_ms, DATALENGTH(l.message) AS bytes
+FROM bridge_ledger l WITH ($past, INDEX (bridge_ledger_stage_at)) WHERE l.stage_at IS NOT NULL ORDER BY l.stage_at, l.id`
+
+	carriedRow = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+SET LOCK_TIMEOUT 1000;
+SELECT CONVERT(nvarchar(36), l.id) AS id, DATEDIFF_BIG(millisecond, '19700101', l.recorded_at) AS recorded_ms,
+	DATEDIFF_BIG(millisecond, '19700101', l.stage_at) AS stage_ms, DATALENGTH(l.message) AS bytes
+FROM bridge_ledger l WITH ($past, FORCESEEK) WHERE l.id = CAST(@p1 AS uniqueidentifier) AND l.stage_at IS NOT NULL`
+
+	// The index is filtered, so its condition is repeated, as in dueRows.
+	countDelayed = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+SET LOCK_TIMEOUT 1000;
+SELECT count(*) FROM (
+	SELECT TOP (@p1) l.stage_at FROM bridge_ledger l WITH ($past, INDEX (bridge_ledger_stage_at)) WHERE l.stage_at IS NOT NULL AND l.stage_at > sysutcdatetime() AND l.stage_at <= l.recorded_at
+) carried`
+
+	delayedRows = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+SET LOCK_TIMEOUT 1000;
+SELECT TOP (@p1) CONVERT(nvarchar(36), l.id) AS id, DATEDIFF_BIG(millisecond, '19700101', l.recorded_at) AS recorded_ms,
+	DATEDIFF_BIG(millisecond, '19700101', l.stage_at) AS stage_ms, DATALENGTH(l.message) AS bytes
+FROM bridge_ledger l WITH ($past, INDEX (bridge_ledger_stage_at)) WHERE l.stage_at IS NOT NULL AND l.stage_at > sysutcdatetime() AND l.stage_at <= l.recorded_at ORDER BY l.stage_at, l.id`
+
+	// The hints are the same as in the statement that cancels. Only the UPDATE may count.
+	advance = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+SET NOCOUNT ON;
+DECLARE @now datetime2(3) = sysutcdatetime();
+SET NOCOUNT OFF;
+UPDATE l SET recorded_at = @now, stage_at = @now FROM bridge_ledger l WITH (READCOMMITTEDLOCK, ROWLOCK, FORCESEEK)
+WHERE l.id = CAST(@p1 AS uniqueidentifier) AND l.stage_at <= l.recorded_at AND l.stage_at > @now`
+)
+
+var carriedStatements = inspection.CarriedStatements{
+	Count: countCarried, Rows: carriedRows, Row: carriedRow, CountDelayed: countDelayed, Delayed: delayedRows, Advance: advance,
+}
+
+// The statements of the inspector on open transactions. The views show other sessions only to logins
+// with the right to see them (see the package comment). Times there are in the server's own time
+// zone. A settle also waits for a session without a transaction of its own in the views.
+const (
+	// blocking_session_id is not always a session ('sys.dm_exec_requests'): -4 and -5 are waits for
+	// a latch, whose owner is unknown. Then no session holds the row.
+	holders = `SELECT h.session AS session, COALESCE(s.login_name, '') AS login, COALESCE(s.program_name, '') AS program,
+	COALESCE(s.host_name, '') AS host, COALESCE(s.status, '') AS status,
+	CONVERT(nvarchar(23), DATEADD(minute, -DATEPART(TZOFFSET, SYSDATETIMEOFFSET()), a.transaction_begin_time), 126) AS since,
+	COALESCE(r.blocking_session_id, 0) AS waits_for, LEFT(COALESCE(t.text, ''), 1000) AS statement
+FROM (SELECT DISTINCT CAST(blocking_session_id AS int) AS session FROM sys.dm_exec_requests WHERE session_id = @p1 AND blocking_session_id NOT IN (0, -4, -5)) h
+LEFT JOIN sys.dm_exec_sessions s ON s.session_id = h.session
+LEFT JOIN sys.dm_tran_session_transactions st ON st.session_id = h.session
+LEFT JOIN sys.dm_tran_active_transactions a ON a.transaction_id = st.transaction_id
+LEFT JOIN sys.dm_exec_requests r ON r.session_id = h.session
+LEFT JOIN sys.dm_exec_connections c ON c.session_id = h.session AND c.parent_connection_id IS NULL
+OUTER APPLY sys.dm_exec_sql_text(c.most_recent_sql_handle) t
+ORDER BY since, session`
+
+	// A transaction that changes a row has an intent lock on its table.
+	openTransactions = `SELECT TOP (@p3) h.session AS session, COALESCE(s.login_name, '') AS login, COALESCE(s.program_name, '') AS program,
+	COALESCE(s.host_name, '') AS host, COALESCE(s.status, '') AS status,
+	CONVERT(nvarchar(23), DATEADD(minute, -DATEPART(TZOFFSET, SYSDATETIMEOFFSET()), a.transaction_begin_time), 126) AS since,
+	COALESCE(r.blocking_session_id, 0) AS waits_for, LEFT(COALESCE(t.text, ''), 1000) AS statement
+FROM (SELECT DISTINCT request_session_id AS session FROM sys.dm_tran_locks
+	WHERE resource_type = 'OBJECT' AND resource_database_id = DB_ID() AND resource_associated_entity_id = OBJECT_ID(@p1)
+	AND request_status = 'GRANT' AND request_mode IN ('IX', 'SIX', 'UIX', 'X')) h
+LEFT JOIN sys.dm_exec_sessions s ON s.session_id = h.session
+LEFT JOIN sys.dm_tran_session_transactions st ON st.session_id = h.session
+LEFT JOIN sys.dm_tran_active_transactions a ON a.transaction_id = st.transaction_id
+LEFT JOIN sys.dm_exec_requests r ON r.session_id = h.session
+LEFT JOIN sys.dm_exec_connections c ON c.session_id = h.session AND c.parent_connection_id IS NULL
+OUTER APPLY sys.dm_exec_sql_text(c.most_recent_sql_handle) t
+WHERE h.session <> @@SPID AND a.transaction_begin_time <= DATEADD(second, -@p2, SYSDATETIME())
+ORDER BY since, session`
+)
+
+// The statements of the inspector on the server. Properties that it lacks are null.
+const (
+	clock = `SELECT DATEDIFF_BIG(millisecond, '19700101', SYSUTCDATETIME())`
+
+	serverState = `SELECT CAST(SERVERPROPERTY('ProductVersion') AS nvarchar(60)) AS product,
+	COALESCE(CAST(SERVERPROPERTY('EngineEdition') AS int), 0) AS edition,
+	COALESCE(CAST(SERVERPROPERTY('babelfish') AS int), 0) AS babelfish,
+	CAST(DATABASEPROPERTYEX(DB_NAME(), 'Updateability') AS nvarchar(60)) AS updateability,
+	d.compatibility_level AS compatibility,
+	d.delayed_durability_desc AS durability,
+	CAST(d.is_read_committed_snapshot_on AS int) AS rcsi,
+	d.snapshot_isolation_state_desc AS snapshots,
+	COALESCE(CAST(DATABASEPROPERTYEX(DB_NAME(), 'IsOptimizedLockingOn') AS int), 0) AS optimized,
+	COALESCE((SELECT t.lock_escalation_desc FROM sys.tables t WHERE t.object_id = OBJECT_ID(@p1)), '') AS escalation,
+	(SELECT count(*) FROM sys.indexes x WHERE x.object_id = OBJECT_ID(@p1) AND x.allow_page_locks = 1) AS page_locks,
+	COALESCE((SELECT SUM(p.rows) FROM sys.partitions p WHERE p.object_id = OBJECT_ID('bridge_ledger') AND p.index_id IN (0, 1)), 0) AS row_count,
+	COALESCE((SELECT CAST(t.is_replicated AS int) FROM sys.tables t WHERE t.object_id = OBJECT_ID(@p1)), 0) AS published,
+	COALESCE((SELECT CAST(t.is_merge_published AS int) + CAST(t.is_sync_tran_subscribed AS int) FROM sys.tables t WHERE t.object_id = OBJECT_ID(@p1)), 0) AS merged
+FROM sys.databases d WHERE d.name = DB_NAME()`
+
+	durabilityState = `SELECT CAST(SERVERPROPERTY('ProductVersion') AS nvarchar(60)) AS product,
+	COALESCE(CAST(SERVERPROPERTY('EngineEdition') AS int), 0) AS edition,
+	COALESCE(CAST(SERVERPROPERTY('babelfish') AS int), 0) AS babelfish, d.delayed_durability_desc AS durability FROM sys.databases d WHERE d.name = DB_NAME()`
+
+	// These tables exist if something is published. 0x1: peer-to-peer ('syspublications',
+	// 'sysarticles').
+	peers = `SELECT count(*) FROM dbo.syspublications p JOIN dbo.sysarticles a ON a.pubid = p.pubid
+WHERE a.objid = OBJECT_ID(@p1) AND p.options & 1 = 1`
+
+	// A login that may not see other sessions sees only its own, and gets no error
+	// ('sys.dm_exec_sessions').
+	sessionSeen = `SELECT count(*) FROM sys.dm_exec_sessions WHERE session_id = @p1`
+
+	login = `SELECT QUOTENAME(USER_NAME())`
+
+	// %s are values of the constants below.
+	rights = `SELECT w.name + ' ON ' + w.relation AS missing FROM (VALUES %s) AS w (relation, name)
+WHERE COALESCE(HAS_PERMS_BY_NAME(w.relation, 'OBJECT', w.name), 0) = 0`
+)
+
+// The rights of migrate.Rights for a verifier, as values of the statement above.
+const (
+	// The proof of an own table writes its canaries into bridge_ledger.
+	ownTableNeeds = `('bridge_ledger', 'SELECT'), ('bridge_ledger', 'INSERT'), ('bridge_ledger', 'DELETE'), ('bridge_identity', 'SELECT'), ('bridge_ledger_version', 'SELECT')`
+
+	verifierNeeds = `('bridge_ledger', 'SELECT'), ('bridge_ledger', 'INSERT'), ('bridge_ledger', 'DELETE'), ('bridge_identity', 'SELECT'), ('bridge_ledger_version', 'SELECT'), ('bridge_watermark', 'SELECT')`
+
+	stageNeeds = `('bridge_ledger', 'UPDATE')`
+
+	sweepNeeds = `('bridge_watermark', 'UPDATE')`
+)

@@ -19,39 +19,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/portable"
 )
 
-// The views show other sessions only to logins with the right to see them (see the package comment).
-// Times there are in the server's own time zone. A settle also waits for a session without a
-// transaction of its own in the views.
-const (
-	session = `COALESCE(s.login_name, '') AS login, COALESCE(s.program_name, '') AS program,
-	COALESCE(s.host_name, '') AS host, COALESCE(s.status, '') AS status,
-	CONVERT(nvarchar(23), DATEADD(minute, -DATEPART(TZOFFSET, SYSDATETIMEOFFSET()), a.transaction_begin_time), 126) AS since,
-	COALESCE(r.blocking_session_id, 0) AS waits_for, LEFT(COALESCE(t.text, ''), 1000) AS statement`
-
-	whatItDoes = `LEFT JOIN sys.dm_exec_sessions s ON s.session_id = h.session
-LEFT JOIN sys.dm_tran_session_transactions st ON st.session_id = h.session
-LEFT JOIN sys.dm_tran_active_transactions a ON a.transaction_id = st.transaction_id
-LEFT JOIN sys.dm_exec_requests r ON r.session_id = h.session
-LEFT JOIN sys.dm_exec_connections c ON c.session_id = h.session AND c.parent_connection_id IS NULL
-OUTER APPLY sys.dm_exec_sql_text(c.most_recent_sql_handle) t`
-
-	// blocking_session_id is not always a session ('sys.dm_exec_requests'): -4 and -5 are waits for
-	// a latch, whose owner is unknown. Then no session holds the row.
-	holders = `SELECT h.session AS session, ` + session + `
-FROM (SELECT DISTINCT CAST(blocking_session_id AS int) AS session FROM sys.dm_exec_requests WHERE session_id = @p1 AND blocking_session_id NOT IN (0, -4, -5)) h
-` + whatItDoes + `
-ORDER BY since, session`
-
-	// A transaction that changes a row has an intent lock on its table.
-	openTransactions = `SELECT TOP (@p3) h.session AS session, ` + session + `
-FROM (SELECT DISTINCT request_session_id AS session FROM sys.dm_tran_locks
-	WHERE resource_type = 'OBJECT' AND resource_database_id = DB_ID() AND resource_associated_entity_id = OBJECT_ID(@p1)
-	AND request_status = 'GRANT' AND request_mode IN ('IX', 'SIX', 'UIX', 'X')) h
-` + whatItDoes + `
-WHERE h.session <> @@SPID AND a.transaction_begin_time <= DATEADD(second, -@p2, SYSDATETIME())
-ORDER BY since, session`
-)
-
 // lookPause is the first pause between two looks at the holders.
 const lookPause = 10 * time.Millisecond
 

@@ -625,11 +625,12 @@ func (l *Ledger) cancel(`},
 		test: "TestAHealthyFileIsWell",
 		says: "an advanced row is {ID:",
 		edits: []edit{
-			{"bridge/sqlite/inspector.go", `	"context"
-`, `	"context"
+			{"bridge/sqlite/inspector.go", `import (
+`, `import (
 	"strings"
+
 `},
-			{"bridge/sqlite/inspector.go", `func (i *Inspector) carried()`, `func leaving(statement string) string {
+			{"bridge/sqlite/inspector.go", `func inspectorOn(`, `func leaving(statement string) string {
 	if mutant("delayed now leaves recorded_at") {
 		_, rest, _ := strings.Cut(statement, ", stage_at = ")
 		return "UPDATE bridge_ledger SET stage_at = " + rest
@@ -637,8 +638,9 @@ func (l *Ledger) cancel(`},
 	return statement
 }
 
-func (i *Inspector) carried()`},
-			{"bridge/sqlite/inspector.go", `MakeDue: advance`, `MakeDue: leaving(advance)`},
+func inspectorOn(`},
+			{"bridge/sqlite/inspector.go", `	return &Inspector{inspection.`, `	carriedStatements.Advance = leaving(advance)
+	return &Inspector{inspection.`},
 		},
 	},
 	{
