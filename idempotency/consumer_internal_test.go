@@ -2,6 +2,7 @@ package idempotency
 
 import (
 	"log/slog"
+	"runtime"
 	"slices"
 	"testing"
 
@@ -35,11 +36,9 @@ func TestOneWorkerKeepsTheOrderOfAllKeys(t *testing.T) {
 	c := &Consumer{opts: ConsumerOptions{Workers: 1, Key: func(d amqp.Delivery) string { return string(d.Body) }}}
 	session := &consumerSession{Session: engine.Session{Stopping: t.Context()}}
 	added, ended := make(chan struct{}), make(chan string, 3)
-	var jobs *schedule
-	jobs = newSchedule(1, 1, func(running []*job) {
+	jobs := newSchedule(1, 1, func(running []*job) {
 		<-added
 		ended <- running[0].delivery.MessageId
-		jobs.finish(running)
 	})
 	for _, d := range []amqp.Delivery{{MessageId: "m1", Body: []byte("a")}, {MessageId: "m2", Body: []byte("a")}, {MessageId: "m3", Body: []byte("b")}} {
 		jobs.add(&job{session: session, delivery: d, key: c.key(d), leave: func() {}})
@@ -51,5 +50,27 @@ func TestOneWorkerKeepsTheOrderOfAllKeys(t *testing.T) {
 	}
 	if want := []string{"m1", "m2", "m3"}; !slices.Equal(order, want) {
 		t.Errorf("handled in the order %q", order)
+	}
+}
+
+// A handler that ends its goroutine (runtime.Goexit) leaves its worker to the waiting messages.
+func TestAHandlerThatEndsItsGoroutineDelaysNoOtherMessage(t *testing.T) {
+	session := &consumerSession{Session: engine.Session{Stopping: t.Context()}}
+	added, handled := make(chan struct{}), make(chan string, 2)
+	jobs := newSchedule(1, 1, func(running []*job) {
+		<-added
+		if running[0].delivery.MessageId == "m1" {
+			runtime.Goexit()
+		}
+		handled <- running[0].delivery.MessageId
+	})
+	for _, id := range []string{"m1", "m2", "m3"} {
+		jobs.add(&job{session: session, delivery: amqp.Delivery{MessageId: id}, leave: func() {}})
+	}
+	close(added)
+	for _, want := range []string{"m2", "m3"} {
+		if id := <-handled; id != want {
+			t.Errorf("handled %s, want %s", id, want)
+		}
 	}
 }

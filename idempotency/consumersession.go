@@ -236,7 +236,6 @@ func (c *Consumer) key(d amqp.Delivery) (key string) {
 
 // run calls the handler, and makes sure that the deliveries are settled.
 func (c *Consumer) run(jobs []*job) {
-	defer c.jobs.finish(jobs)
 	defer time.AfterFunc(longRun, func() {
 		for _, j := range jobs {
 			j.leave()

@@ -26,7 +26,7 @@ type job struct {
 type schedule struct {
 	workers int
 	most    int           // most jobs that one worker takes at once
-	run     func([]*job)  // runs jobs of one session in a new goroutine, and calls finish
+	run     func([]*job)  // runs jobs of one session
 	ended   chan struct{} // a worker is free
 
 	mu      sync.Mutex
@@ -41,7 +41,7 @@ func newSchedule(workers, most int, run func([]*job)) *schedule {
 }
 
 func (s *schedule) add(j *job) {
-	s.change(func() []*job {
+	s.begin(s.change(func() []*job {
 		waiting, taken := s.behind[j.key]
 		if taken && j.key != "" {
 			s.behind[j.key] = append(waiting, j)
@@ -52,35 +52,56 @@ func (s *schedule) add(j *job) {
 		}
 		s.ready = append(s.ready, j)
 		return nil
-	})
+	}))
 }
 
-// finish ends the jobs of a worker.
-func (s *schedule) finish(jobs []*job) {
-	s.change(func() []*job {
+// begin runs jobs in a new goroutine.
+func (s *schedule) begin(jobs []*job) {
+	if jobs != nil {
+		go s.work(jobs)
+	}
+}
+
+// work runs jobs, and then others, until none waits: a new goroutine for each message would cost
+// more. If a handler ends the goroutine (runtime.Goexit), another one goes on.
+func (s *schedule) work(jobs []*job) {
+	defer func() { s.begin(s.finish(jobs)) }()
+	for jobs != nil {
+		s.run(jobs)
+		jobs = s.finish(jobs)
+	}
+}
+
+// finish ends the jobs of a worker, and returns the next jobs that the worker is to run.
+func (s *schedule) finish(jobs []*job) (next []*job) {
+	if jobs == nil {
+		return nil
+	}
+	next = s.change(func() []*job {
 		delete(s.running, jobs[0])
 		for _, j := range jobs {
 			s.passOnce(j)
 		}
-		return slices.Clone(jobs) // change appends
+		return jobs
 	})
 	select {
 	case s.ended <- struct{}{}:
 	default:
 	}
+	return next
 }
 
 // settled releases the key of a job in a batch that is acked or rejected while its worker goes on.
 func (s *schedule) settled(j *job) {
-	s.change(func() []*job {
+	s.begin(s.change(func() []*job {
 		s.passOnce(j)
 		return nil
-	})
+	}))
 }
 
 // prune drops the jobs of sessions that are over.
 func (s *schedule) prune() {
-	s.change(func() (dropped []*job) {
+	s.begin(s.change(func() (dropped []*job) {
 		for key, waiting := range s.behind {
 			s.behind[key] = slices.DeleteFunc(waiting, func(j *job) bool {
 				over := j.session.over()
@@ -91,21 +112,27 @@ func (s *schedule) prune() {
 			})
 		}
 		return dropped
-	})
+	}))
 }
 
-// change changes the schedule, starts jobs, and gives back the room of ended jobs.
-func (s *schedule) change(change func() []*job) {
+// change changes the schedule, starts jobs, and gives back the room of ended jobs. It returns the
+// jobs of the first free worker, which the caller is to run.
+func (s *schedule) change(change func() (ended []*job)) (next []*job) {
 	s.mu.Lock()
-	gone := append(change(), s.start()...)
+	ended := change()
+	next, dropped := s.start()
 	s.mu.Unlock()
-	for _, j := range gone { // leave may use the network
-		j.leave()
+	for _, gone := range [...][]*job{ended, dropped} {
+		for _, j := range gone {
+			j.leave() // may use the network
+		}
 	}
+	return next
 }
 
-// start starts jobs while workers are free, and drops jobs whose session is over.
-func (s *schedule) start() (dropped []*job) {
+// start starts jobs while workers are free, and drops jobs whose session is over. It leaves the jobs
+// of the first free worker to the caller.
+func (s *schedule) start() (next, dropped []*job) {
 	for i := 0; i < len(s.ready); {
 		j := s.ready[i]
 		switch {
@@ -121,7 +148,11 @@ func (s *schedule) start() (dropped []*job) {
 			}
 			jobs := slices.Clone(s.ready[i:end])
 			s.ready = slices.Delete(s.ready, i, end)
-			go s.run(jobs)
+			if next == nil {
+				next = jobs
+			} else {
+				s.begin(jobs)
+			}
 			continue
 		default:
 			i++
@@ -129,7 +160,7 @@ func (s *schedule) start() (dropped []*job) {
 		}
 		s.ready = slices.Delete(s.ready, i, i+1)
 	}
-	return dropped
+	return next, dropped
 }
 
 // passOnce passes the key of a job to the next one that waits for it.

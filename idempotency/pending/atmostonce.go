@@ -87,7 +87,7 @@ func (g *Effects) AtMostOnce(ctx context.Context, db *sql.DB, d amqp.Delivery, e
 		first := g.transition(driver.Pending{Key: key}, begun, nil)
 		mine := first.next
 		ended, started := engine.Unfinished, time.Now()
-		until, cancel, _ := engine.UntilStop(ctx) // the effect has not begun yet
+		until, cancel := engine.UntilStop(ctx) // the effect has not begun yet
 		defer cancel()
 		err = g.recordUntil(until, ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
 			mine, ended, err = g.start(ctx, tx, first, message)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
@@ -48,12 +49,12 @@ func (e *Engine) DeliverUntil(ctx context.Context, limit time.Time, d amqp.Deliv
 
 // tryToEnd makes attempts at d, with growing pauses, until one of them ends it, or it is given up,
 // or limit is reached, or the caller stops; and tells the broker.
-func (e *Engine) tryToEnd(caller context.Context, limit time.Time, d amqp.Delivery, attempt func(ctx context.Context) (Outcome, error)) (result error) {
-	caller, ctx, cancel := e.Hold(caller, limit)
-	defer cancel()
-	if caller.Err() != nil && context.Cause(caller) != ErrHeldTooLong {
-		return e.leave(d, context.Cause(caller))
+func (e *Engine) tryToEnd(parent context.Context, limit time.Time, d amqp.Delivery, attempt func(ctx context.Context) (Outcome, error)) (result error) {
+	if err := stopped(parent); err != nil {
+		return e.leave(d, err)
 	}
+	ctx, cancel := e.Attempting(parent, limit)
+	defer cancel()
 
 	failed, retries := e.Retried(d)
 	known := e.failures.take(d.MessageId)
@@ -65,7 +66,10 @@ func (e *Engine) tryToEnd(caller context.Context, limit time.Time, d amqp.Delive
 			e.failures.put(d.MessageId, known)
 		}
 	}()
-	delays := e.Opts.ShortDelays()
+	var caller context.Context // nil until an attempt fails: most messages need none
+	var delays *backoff.ExponentialBackOff
+	cancelCaller := func() {}
+	defer func() { cancelCaller() }()
 	copied := false // the broker may have a copy of d
 	for {
 		last := !e.Opts.HandBack && failed+1 >= e.Opts.Attempts
@@ -73,6 +77,10 @@ func (e *Engine) tryToEnd(caller context.Context, limit time.Time, d amqp.Delive
 		if err == nil {
 			e.Count.Of(ended).Add(1)
 			return e.Ack(d)
+		}
+		if caller == nil {
+			caller, cancelCaller = Caller(parent, limit)
+			delays = e.Opts.ShortDelays()
 		}
 		if IsRefusal(err) {
 			return e.giveUp(caller, WithAttempt(ctx, failed, true), d, err)
@@ -111,16 +119,21 @@ func (e *Engine) tryToEnd(caller context.Context, limit time.Time, d amqp.Delive
 	}
 }
 
-// Hold returns the two contexts of a delivery that is held until limit. After caller has ended, no
-// attempt begins and no pause continues. The running attempt has ctx, which ends Options.Drain
-// later, or with the context of the Consumer's handlers. Both end at limit.
-func (e *Engine) Hold(parent context.Context, limit time.Time) (caller, ctx context.Context, cancel func()) {
-	until, cancelUntil, inConsumer := UntilStop(parent)
-	caller, cancelCaller := context.WithDeadlineCause(until, limit, ErrHeldTooLong)
-	draining, cancelDraining := parent, func() {}
-	if !inConsumer {
-		draining, cancelDraining = e.Draining(caller)
+// Attempting returns the context of attempts at a delivery that is held until limit. It ends there,
+// or Options.Drain after parent, or with the context of the Consumer's handlers.
+func (e *Engine) Attempting(parent context.Context, limit time.Time) (ctx context.Context, cancel func()) {
+	cancelDraining := func() {}
+	if SessionOf(parent) == nil {
+		parent, cancelDraining = e.Draining(parent)
 	}
-	ctx, cancelCtx := context.WithDeadlineCause(draining, limit, ErrHeldTooLong)
-	return caller, ctx, func() { cancelCtx(); cancelDraining(); cancelCaller(); cancelUntil() }
+	ctx, cancelCtx := context.WithDeadlineCause(parent, limit, ErrHeldTooLong)
+	return ctx, func() { cancelCtx(); cancelDraining() }
+}
+
+// Caller returns the context of a call that handles a delivery until limit. After it has ended, no
+// attempt begins and no pause continues.
+func Caller(parent context.Context, limit time.Time) (ctx context.Context, cancel func()) {
+	until, cancelUntil := UntilStop(parent)
+	ctx, cancelCtx := context.WithDeadlineCause(until, limit, ErrHeldTooLong)
+	return ctx, func() { cancelCtx(); cancelUntil() }
 }

@@ -30,10 +30,10 @@ func SessionOf(ctx context.Context) *Session {
 
 // UntilStop returns a context that ends with ctx and, in a Consumer, as soon as the Consumer stops
 // or its session ends.
-func UntilStop(ctx context.Context) (_ context.Context, cancel context.CancelFunc, inConsumer bool) {
+func UntilStop(ctx context.Context) (_ context.Context, cancel context.CancelFunc) {
 	session := SessionOf(ctx)
 	if session == nil {
-		return ctx, func() {}, false
+		return ctx, func() {}
 	}
 	stopping := session.Stopping
 	until, end := context.WithCancelCause(ctx)
@@ -41,7 +41,18 @@ func UntilStop(ctx context.Context) (_ context.Context, cancel context.CancelFun
 		end(context.Cause(stopping))
 	}
 	stop := context.AfterFunc(stopping, func() { end(context.Cause(stopping)) })
-	return until, func() { stop(); end(nil) }, true
+	return until, func() { stop(); end(nil) }
+}
+
+// stopped returns why UntilStop's context would have ended already, or nil.
+func stopped(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if session := SessionOf(ctx); session != nil && session.Stopping.Err() != nil {
+		return context.Cause(session.Stopping)
+	}
+	return nil
 }
 
 // Closable is a channel whose end returns its unacked messages in their order.
