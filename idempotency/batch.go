@@ -141,7 +141,7 @@ func (b *batch[T]) tryTogether(parent context.Context, ds []keyed) (result error
 		return nil, false
 	}
 	g := b.keys
-	caller, cancelCaller := engine.Caller(parent, b.limit)
+	caller, cancelCaller := g.Caller(parent, b.limit)
 	defer cancelCaller()
 	ctx, cancel := g.Attempting(parent, b.limit)
 	defer cancel()
@@ -269,7 +269,7 @@ func (b *batch[T]) handleAlone(ctx context.Context, ds []amqp.Delivery) error {
 	if len(ds) == 0 {
 		return nil
 	}
-	caller, cancel := engine.Caller(ctx, b.limit)
+	caller, cancel := b.keys.Caller(ctx, b.limit)
 	defer cancel()
 	all := make([]error, len(ds))
 	if session := engine.SessionOf(ctx); session != nil && session.OneByOne {

@@ -25,7 +25,7 @@ func (noAcks) Nack(uint64, bool, bool) error { return nil }
 // A message alone is handled in a separate goroutine, where a panic would end the process.
 func TestAPanicOutsideOfTheHandlerOfABatchIsAFailedAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		keys, err := engine.NewKeys(noInbox{}, "receiver", engine.Options{HandBack: true, Logger: slog.New(slog.DiscardHandler)})
+		keys, err := engine.NewKeys(noInbox{}, "receiver", "Options", engine.Options{HandBack: true, Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}

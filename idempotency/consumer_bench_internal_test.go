@@ -18,7 +18,7 @@ import (
 
 // BenchmarkAMessage measures a message from its delivery to its ack, without broker and database.
 func BenchmarkAMessage(b *testing.B) {
-	guard, err := New(freshInbox{}, "bench", &Options{HandBack: true, Retention: -1})
+	dedup, err := New(freshInbox{}, "bench", &Options{HandBack: true, Retention: -1})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -26,7 +26,7 @@ func BenchmarkAMessage(b *testing.B) {
 	begin := func(context.Context) (noTransaction, error) { return noTransaction{}, nil }
 	c, err := newConsumer(new(bridge.Broker), "bench", 1, func(ctx context.Context, ds []amqp.Delivery) error {
 		defer handled.Done()
-		return HandleIn(ctx, guard, begin, ds[0], func(context.Context, noTransaction) error { return nil })
+		return HandleIn(ctx, dedup, begin, ds[0], func(context.Context, noTransaction) error { return nil })
 	}, &ConsumerOptions{Workers: 4, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		b.Fatal(err)

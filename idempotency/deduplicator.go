@@ -13,7 +13,8 @@ import (
 
 // A Deduplicator handles each message once for one consumer. It is safe for concurrent use. Its
 // goroutines end with their call. In memory it keeps its counters, the position of its purge, and the
-// failed attempts of up to 10,000 messages that it has handed back or left unacked.
+// failed attempts of up to 10,000 messages that it has handed back or left unacked, and the lost
+// connections of as many.
 type Deduplicator struct {
 	keys *engine.Keys
 }
@@ -28,7 +29,7 @@ func New(inbox driver.Inbox, consumer string, opts *Options) (*Deduplicator, err
 	if opts == nil {
 		opts = new(Options)
 	}
-	keys, err := engine.NewKeys(inbox, consumer, engine.Options(*opts))
+	keys, err := engine.NewKeys(inbox, consumer, "Options", engine.Options(*opts))
 	if err != nil {
 		return nil, fmt.Errorf("new deduplicator: %w", err)
 	}

@@ -107,12 +107,9 @@
 // looks like a failure of the database. So a lost connection counts if the Deduplicator has handled
 // other messages since this message's previous lost connection: then the database works. In an outage
 // no message is handled, and none is given up. A COMMIT without an answer does not count: the next
-// attempt finds out whether it has succeeded. While no other messages come, the message is handed back
-// whenever Options.Hold ends. Before RabbitMQ 4.3, and in an ordered Consumer, the queue's delivery
-// limit ends this. From 4.3 on a hand-back does not count towards that limit, and the message comes
-// again until other messages come. Stats.HandedBack then grows once per Hold
-// (twoqueue_receiver_deliveries_total with the outcome handed_back, of package metrics), and
-// FailedAttempts does not.
+// attempt finds out whether it has succeeded. While no other messages come, a lost connection counts
+// after 20 in a row, each of which the database has survived: within a second it answered on another
+// connection. The message is handed back whenever Options.Hold ends meanwhile.
 //
 // A message whose key (Options.Key; by default its ID) is empty, longer than 255 bytes, not UTF-8, or
 // has a NUL byte, is dead-lettered without an attempt. So is a message that cannot be read.

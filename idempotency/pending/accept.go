@@ -81,7 +81,7 @@ type Handler func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error
 // is Failed, with its error, and waits for an operator (List, Retry, MarkDone). An attempt that
 // failed because of the database or the end of ctx does not count; an attempt that lost its
 // connection follows the rule of package idempotency. An attempt whose fn runs for longer than
-// WorkerOptions.Lease counts. An attempt in which the process died, or recorded no result before the lease
+// WorkerOptions.Lease counts, unless the database does not answer for 10 seconds then. An attempt in which the process died, or recorded no result before the lease
 // was over, counts, so a message that kills its workers ends as Failed too.
 //
 // When ctx ends, Work begins no other message. The current attempt may go on for WorkerOptions.Drain.
@@ -145,6 +145,7 @@ func (w *Worker) work(ctx context.Context, db *sql.DB, taken time.Time, mine dri
 	what, cause := interrupted, error(nil)
 	switch {
 	case ctx.Err() != nil:
+	case late && !engine.Answers(recording, silence, engine.BeginOn(db)): // a statement of fn may have waited for the database
 	case late:
 		what, cause = failed, fmt.Errorf("%w: %w", context.Cause(leased), err)
 		if engine.IsLater(err) {
@@ -161,5 +162,8 @@ func (w *Worker) work(ctx context.Context, db *sql.DB, taken time.Time, mine dri
 	}
 	return failure
 }
+
+// silence is the time after which a database that does not answer is away.
+const silence = 10 * time.Second
 
 var errLeaseOver = errors.New("handler ran for longer than WorkerOptions.Lease")

@@ -271,6 +271,34 @@ func TestAStoredMessageThatLosesTheConnectionEachTimeFails(t *testing.T) {
 	}
 }
 
+// A statement that the database leaves without an answer until the lease is over is not the handler's
+// failure.
+func TestAStatementThatOutlastsTheLeaseInAnOutageDoesNotCountAgainstAStoredMessage(t *testing.T) {
+	t.Parallel()
+	opts := quick
+	opts.Lease, opts.Attempts = time.Second, 1
+	r := newWorker(t, opts)
+	r.accept("m1")
+	r.DB.SetMaxIdleConns(0) // each transaction opens a connection
+	var refused atomic.Int64
+	r.Faults.OnConnect = func() error {
+		if refused.Add(-1) >= 0 {
+			return receivertest.ErrNetwork
+		}
+		return nil
+	}
+	runs := 0
+	r.work(1, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
+		if runs++; runs == 1 {
+			<-ctx.Done()
+			refused.Store(receivertest.Failures)
+			return ctx.Err()
+		}
+		return placeStored(ctx, tx, d)
+	}, "nothing is left", nothing)
+	r.WantRows(1, 1)
+}
+
 // A COMMIT that gets no answer until the lease is over is not the handler's failure.
 func TestACommitThatOutlastsTheLeaseDoesNotCountAgainstAStoredMessage(t *testing.T) {
 	t.Parallel()

@@ -161,7 +161,7 @@ func (g *Effects) perform(ctx context.Context, db *sql.DB, started time.Time, mi
 	if held, _ := ctx.Deadline(); held.After(limit) {
 		limit = held
 	}
-	recording, cancel := context.WithDeadlineCause(context.WithoutCancel(ctx), limit, engine.ErrHeldTooLong)
+	recording, cancel := context.WithDeadlineCause(context.WithoutCancel(ctx), limit, g.keys.ErrHeldTooLong)
 	defer cancel()
 	what := unclear
 	switch {

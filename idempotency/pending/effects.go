@@ -72,7 +72,7 @@ func (g *messages) Stats() idempotency.Stats { return idempotency.Stats(g.keys.S
 func (g *messages) storable(d amqp.Delivery) ([]byte, error) {
 	message, err := wire.EncodeDelivery(d)
 	if err == nil && len(message) > g.maxStored {
-		err = fmt.Errorf("the message would take %d bytes to store, more than Options.MaxStored %d", len(message), g.maxStored)
+		err = fmt.Errorf("the message would take %d bytes to store, more than %s %d", len(message), g.keys.Option("MaxStored"), g.maxStored)
 	}
 	if err != nil {
 		return nil, engine.Refusal(err)

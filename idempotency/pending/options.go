@@ -98,7 +98,7 @@ func (o *Options) open(inbox driver.Inbox, consumer string) (Options, *messages,
 	if o != nil {
 		filled = *o
 	}
-	m, err := newMessages(inbox, consumer, engine.Options{
+	m, err := newMessages(inbox, consumer, "Options", engine.Options{
 		Key: filled.Key, Retention: filled.Retention, Attempts: filled.Attempts, MinDelay: filled.MinDelay, MaxDelay: filled.MaxDelay,
 		Hold: filled.Hold, Queues: filled.Queues, DeadLetterExchange: filled.DeadLetterExchange,
 		DeadLetter: filled.DeadLetter, HandBack: filled.HandBack, Logger: filled.Logger,
@@ -123,7 +123,7 @@ func (o *WorkerOptions) open(inbox driver.Inbox, consumer string) (WorkerOptions
 	if o != nil {
 		filled = *o
 	}
-	m, err := newMessages(inbox, consumer, engine.Options{
+	m, err := newMessages(inbox, consumer, "WorkerOptions", engine.Options{
 		Key: filled.Key, Retention: filled.Retention, Attempts: filled.Attempts, MinDelay: filled.MinDelay, MaxDelay: filled.MaxDelay,
 		Hold: filled.Hold, Drain: filled.Drain, Queues: filled.Queues, DeadLetterExchange: filled.DeadLetterExchange,
 		DeadLetter: filled.DeadLetter, HandBack: filled.HandBack, Logger: filled.Logger,
@@ -141,8 +141,8 @@ func (o *WorkerOptions) open(inbox driver.Inbox, consumer string) (WorkerOptions
 	return filled, m, nil
 }
 
-func newMessages(inbox driver.Inbox, consumer string, opts engine.Options, poll time.Duration, maxStored int) (*messages, error) {
-	keys, err := engine.NewKeys(inbox, consumer, opts)
+func newMessages(inbox driver.Inbox, consumer, optionsName string, opts engine.Options, poll time.Duration, maxStored int) (*messages, error) {
+	keys, err := engine.NewKeys(inbox, consumer, optionsName, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -155,9 +155,9 @@ func newMessages(inbox driver.Inbox, consumer string, opts engine.Options, poll 
 	}
 	switch {
 	case m.every < 0:
-		return nil, fmt.Errorf("Options.Poll is %v, must not be negative", m.every)
+		return nil, fmt.Errorf("%s is %v, must not be negative", keys.Option("Poll"), m.every)
 	case m.maxStored < 0:
-		return nil, fmt.Errorf("Options.MaxStored is %d, must not be negative", m.maxStored)
+		return nil, fmt.Errorf("%s is %d, must not be negative", keys.Option("MaxStored"), m.maxStored)
 	}
 	return m, nil
 }

@@ -28,10 +28,11 @@ func TestMisuseIsRefusedByTheNameOfTheField(t *testing.T) {
 		}
 	}
 	for names, opts := range map[string]pending.WorkerOptions{
-		"WorkerOptions.Lease": {HandBack: true, Lease: time.Millisecond},
-		"Options.Poll":        {HandBack: true, Poll: -1},
-		"Options.MaxStored":   {HandBack: true, MaxStored: -1},
-		"HandBack":            {},
+		"WorkerOptions.Lease":     {HandBack: true, Lease: time.Millisecond},
+		"WorkerOptions.Poll":      {HandBack: true, Poll: -1},
+		"WorkerOptions.MaxStored": {HandBack: true, MaxStored: -1},
+		"WorkerOptions.Attempts":  {HandBack: true, Attempts: -1},
+		"WorkerOptions.Queues":    {},
 	} {
 		if _, err := pending.NewWorker(noInbox{}, "shop", &opts); err == nil || !strings.Contains(err.Error(), names) {
 			t.Errorf("%v, want an error that names %s", err, names)

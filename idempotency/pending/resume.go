@@ -59,7 +59,7 @@ func (g *Effects) resume(ctx context.Context, db *sql.DB, effect Effect) (bool, 
 	if err != nil || mine == nil {
 		return false, err
 	}
-	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), g.keys.Opts.Hold, engine.ErrHeldTooLong)
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), g.keys.Opts.Hold, g.keys.ErrHeldTooLong)
 	defer cancel()
 	d, err := engine.DecodeMessage(mine.Message)
 	if err != nil {

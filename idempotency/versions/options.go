@@ -38,7 +38,7 @@ func newEngine(marks driver.Marks, consumer string, opts *Options) (*engine.Engi
 	if opts == nil {
 		opts = new(Options)
 	}
-	return engine.New(marks, consumer, engine.Options{
+	return engine.New(marks, consumer, "Options", engine.Options{
 		Attempts: opts.Attempts, MinDelay: opts.MinDelay, MaxDelay: opts.MaxDelay, Hold: opts.Hold, Drain: opts.Drain,
 		Queues: opts.Queues, DeadLetterExchange: opts.DeadLetterExchange, DeadLetter: opts.DeadLetter, HandBack: opts.HandBack,
 		Logger: opts.Logger,

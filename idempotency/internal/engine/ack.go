@@ -78,7 +78,7 @@ func (e *Engine) deadLetter(ctx context.Context, d amqp.Delivery, reason error) 
 		return e.Ack(d)
 	case e.Opts.DeadLetter != nil:
 		store := func() error { return e.Opts.DeadLetter(ctx, d, reason) }
-		if err := e.RecoverPanic("Options.DeadLetter", d.MessageId, store); err != nil {
+		if err := e.RecoverPanic(e.Option("DeadLetter"), d.MessageId, store); err != nil {
 			return fmt.Errorf("dead-letter message: %w", err)
 		}
 		return e.Ack(d)
@@ -88,7 +88,7 @@ func (e *Engine) deadLetter(ctx context.Context, d amqp.Delivery, reason error) 
 		}
 		return nil
 	default:
-		return errors.New("Options.HandBack is set")
+		return fmt.Errorf("%s is set", e.Option("HandBack"))
 	}
 }
 

@@ -79,7 +79,7 @@ func (e *Engine) tryToEnd(parent context.Context, limit time.Time, d amqp.Delive
 			return e.Ack(d)
 		}
 		if caller == nil {
-			caller, cancelCaller = Caller(parent, limit)
+			caller, cancelCaller = e.Caller(parent, limit)
 			delays = e.Opts.ShortDelays()
 		}
 		if IsRefusal(err) {
@@ -126,14 +126,14 @@ func (e *Engine) Attempting(parent context.Context, limit time.Time) (ctx contex
 	if SessionOf(parent) == nil {
 		parent, cancelDraining = e.Draining(parent)
 	}
-	ctx, cancelCtx := context.WithDeadlineCause(parent, limit, ErrHeldTooLong)
+	ctx, cancelCtx := context.WithDeadlineCause(parent, limit, e.ErrHeldTooLong)
 	return ctx, func() { cancelCtx(); cancelDraining() }
 }
 
 // Caller returns the context of a call that handles a delivery until limit. After it has ended, no
 // attempt begins and no pause continues.
-func Caller(parent context.Context, limit time.Time) (ctx context.Context, cancel func()) {
+func (e *Engine) Caller(parent context.Context, limit time.Time) (ctx context.Context, cancel func()) {
 	until, cancelUntil := UntilStop(parent)
-	ctx, cancelCtx := context.WithDeadlineCause(until, limit, ErrHeldTooLong)
+	ctx, cancelCtx := context.WithDeadlineCause(until, limit, e.ErrHeldTooLong)
 	return ctx, func() { cancelCtx(); cancelUntil() }
 }

@@ -19,12 +19,9 @@ import (
 // the inbox.
 const maxKey = 255
 
-// ErrHeldTooLong is the cause of a context that Options.Hold has ended.
-var ErrHeldTooLong = errors.New("delivery held for longer than Options.Hold")
-
 // An Engine makes attempts at deliveries for one consumer. It is safe for concurrent use, and
 // starts no goroutines. In memory it keeps its counters and the failed attempts of up to 10,000
-// messages that it has handed back or left unacked.
+// messages that it has handed back or left unacked, and the lost connections of as many.
 type Engine struct {
 	Consumer string
 	Opts     Options // filled and checked
@@ -34,21 +31,31 @@ type Engine struct {
 	InOrder bool // closes the channel instead of requeueing, because a requeued message could be overtaken
 	InPlace bool // uses no retry queues
 
-	marks    driver.Marks
-	failures failures
+	// ErrHeldTooLong is the cause of a context that the option Hold has ended.
+	ErrHeldTooLong error
+
+	optionsName string
+	marks       driver.Marks
+	failures    failures
 }
 
-// New returns an Engine. Its error names the wrong argument or option.
-func New(marks driver.Marks, consumer string, opts Options) (*Engine, error) {
+// New returns an Engine. Its error names the wrong argument or option; optionsName is the name of
+// the type that has the options.
+func New(marks driver.Marks, consumer, optionsName string, opts Options) (*Engine, error) {
 	if err := CheckKey(consumer); err != nil {
 		return nil, fmt.Errorf("consumer name %w", err)
 	}
 	opts.fill()
-	if err := opts.validate(); err != nil {
+	if err := opts.validate(optionsName); err != nil {
 		return nil, err
 	}
-	return &Engine{Consumer: consumer, Opts: opts, Log: opts.Logger.With("consumer", consumer), marks: marks}, nil
+	e := &Engine{Consumer: consumer, Opts: opts, Log: opts.Logger.With("consumer", consumer), optionsName: optionsName, marks: marks}
+	e.ErrHeldTooLong = fmt.Errorf("delivery held for longer than %s", e.Option("Hold"))
+	return e, nil
 }
+
+// Option returns the name of an option, for errors and the log.
+func (e *Engine) Option(field string) string { return e.optionsName + "." + field }
 
 // CheckKey returns an error if s cannot be a key in every inbox.
 func CheckKey(s string) error {

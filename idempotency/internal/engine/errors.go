@@ -21,8 +21,9 @@ func IsFailure(err error) bool { return errors.As(err, new(*handlerError)) }
 
 // A lostError is the error of an attempt whose connection was dead after the handler had run.
 type lostError struct {
-	err    error
-	commit bool // the answer to its COMMIT is lost, so the attempt may have succeeded
+	err      error
+	commit   bool // the answer to its COMMIT is lost, so the attempt may have succeeded
+	answered bool // just afterwards the database answered on another connection
 }
 
 func (e *lostError) Error() string { return e.err.Error() }
@@ -30,12 +31,6 @@ func (e *lostError) Unwrap() error { return e.err }
 
 // IsLost reports whether the connection was dead after the handler had run.
 func IsLost(err error) bool { return errors.As(err, new(*lostError)) }
-
-// mayBeCommitted reports whether the answer to the attempt's COMMIT is lost.
-func mayBeCommitted(err error) bool {
-	lost := new(lostError)
-	return errors.As(err, &lost) && lost.commit
-}
 
 // A refusal is an error that no further attempt can change: the message is dead-lettered.
 type refusal struct{ err error }

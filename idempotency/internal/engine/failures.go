@@ -1,9 +1,18 @@
 package engine
 
-import "sync"
+import (
+	"errors"
+	"sync"
+)
 
-// maxFailures bounds the messages whose failed attempts an Engine remembers.
+// maxFailures bounds the messages whose failed attempts an Engine remembers, and also the messages
+// whose lost connections it remembers.
 const maxFailures = 10_000
+
+// lostEnough is the number of connections that a message loses in a row, each while the database
+// answers on another one, after which further ones count. No outage of a database looks like that
+// for minutes.
+const lostEnough = 20
 
 // A tally is the failed attempts at a message.
 type tally struct {
@@ -12,23 +21,33 @@ type tally struct {
 	// lost is 0, or one more than the number of messages that the Engine had handled when an attempt
 	// last lost its connection.
 	lost uint64
+
+	// answered is how many attempts in a row have lost their connection while the database answered
+	// on another one.
+	answered int
 }
 
 // A failures counts the failed attempts of messages that were handed back or left unacked before
 // their last attempt. Otherwise a handler that takes so long that Options.Hold ends first would fail
 // for ever.
 type failures struct {
-	mu  sync.Mutex
-	all map[string]tally // by message ID
+	mu sync.Mutex
+	// By message ID. Messages without an attempt that counts have a map of their own: in an outage
+	// they are many, and must not displace the others.
+	counted, lost map[string]tally
 }
 
 // take removes and returns the tally of a message.
 func (f *failures) take(id string) tally {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	t := f.all[id]
-	delete(f.all, id)
-	return t
+	for _, all := range [...]map[string]tally{f.counted, f.lost} {
+		if t, found := all[id]; found {
+			delete(all, id)
+			return t
+		}
+	}
+	return tally{}
 }
 
 // put stores the tally of a message. If there are too many, it removes another.
@@ -38,16 +57,20 @@ func (f *failures) put(id string, t tally) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.all == nil {
-		f.all = make(map[string]tally)
+	into := &f.counted
+	if t.failed == 0 {
+		into = &f.lost
 	}
-	for other := range f.all {
-		if len(f.all) < maxFailures {
+	if *into == nil {
+		*into = make(map[string]tally)
+	}
+	for other := range *into {
+		if len(*into) < maxFailures {
 			break
 		}
-		delete(f.all, other)
+		delete(*into, other)
 	}
-	f.all[id] = t
+	(*into)[id] = t
 }
 
 // Forget removes the tally of a message that is done.
@@ -56,15 +79,21 @@ func (e *Engine) Forget(id string) { e.failures.take(id) }
 // countsLoss reports whether an attempt counts although its connection was dead after the handler
 // had run. It does if the Engine has handled other messages since the message's last lost
 // connection: then the database works, and the handler may be the cause. In an outage no message is
-// handled, so no attempt counts. An attempt that may be committed does not count: the next one finds
-// out, by its claim.
+// handled, so no attempt counts. It also counts if more than lostEnough attempts in a row have lost
+// their connection while the database answered on another one. An attempt that may be committed does
+// not count: the next one finds out, by its claim.
 func (e *Engine) countsLoss(t *tally, err error) bool {
-	if !IsLost(err) || IsLater(err) {
+	lost := new(lostError)
+	if !errors.As(err, &lost) || IsLater(err) {
 		return false
 	}
 	before := t.lost
 	t.lost = e.Count.Handled.Load() + 1
-	return before > 0 && t.lost > before && !mayBeCommitted(err)
+	t.answered++
+	if !lost.answered || lost.commit {
+		t.answered = 0
+	}
+	return !lost.commit && (before > 0 && t.lost > before || t.answered > lostEnough)
 }
 
 // CountsLoss is countsLoss for a message outside of a delivery.

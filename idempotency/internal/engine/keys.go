@@ -22,11 +22,11 @@ type Keys struct {
 }
 
 // NewKeys returns a Keys. Its error names the wrong argument or option.
-func NewKeys(inbox driver.Inbox, consumer string, opts Options) (*Keys, error) {
+func NewKeys(inbox driver.Inbox, consumer, optionsName string, opts Options) (*Keys, error) {
 	if inbox == nil {
 		return nil, errors.New("inbox is nil")
 	}
-	e, err := New(inbox, consumer, opts)
+	e, err := New(inbox, consumer, optionsName, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -44,7 +44,7 @@ func (e *Keys) Key(d amqp.Delivery) (key string, err error) {
 		}
 		return d.MessageId, nil
 	}
-	err = e.RecoverPanic("Options.Key", d.MessageId, func() (err error) {
+	err = e.RecoverPanic(e.Option("Key"), d.MessageId, func() (err error) {
 		key, err = e.Opts.Key(d)
 		return err
 	})

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -53,18 +52,19 @@ func (o *Options) fill() {
 	}
 }
 
-func (o *Options) validate() error {
+// validate returns an error that names the wrong option; name is the name of the options.
+func (o *Options) validate(name string) error {
 	switch {
 	case o.Attempts < 0:
-		return fmt.Errorf("Options.Attempts is %d, must not be negative", o.Attempts)
+		return fmt.Errorf("%s.Attempts is %d, must not be negative", name, o.Attempts)
 	case o.MinDelay < 0:
-		return fmt.Errorf("Options.MinDelay is %v, must not be negative", o.MinDelay)
+		return fmt.Errorf("%s.MinDelay is %v, must not be negative", name, o.MinDelay)
 	case o.MaxDelay < o.MinDelay:
-		return fmt.Errorf("Options.MaxDelay is %v, below MinDelay %v", o.MaxDelay, o.MinDelay)
+		return fmt.Errorf("%s.MaxDelay is %v, below MinDelay %v", name, o.MaxDelay, o.MinDelay)
 	case o.Hold < 0:
-		return fmt.Errorf("Options.Hold is %v, must not be negative", o.Hold)
+		return fmt.Errorf("%s.Hold is %v, must not be negative", name, o.Hold)
 	case o.Retention > 0 && o.Retention < time.Hour:
-		return fmt.Errorf("Options.Retention is %v, must be at least 1h, or negative to keep keys for ever", o.Retention)
+		return fmt.Errorf("%s.Retention is %v, must be at least 1h, or negative to keep keys for ever", name, o.Retention)
 	}
 	chosen := 0
 	for _, set := range []bool{o.Queues != nil, o.DeadLetterExchange, o.DeadLetter != nil, o.HandBack} {
@@ -74,11 +74,11 @@ func (o *Options) validate() error {
 	}
 	switch chosen {
 	case 0:
-		return errors.New("no place for messages that cannot be handled: set Options.Queues, DeadLetterExchange, DeadLetter, or HandBack to requeue them for ever")
+		return fmt.Errorf("no place for messages that cannot be handled: set %s.Queues, DeadLetterExchange, DeadLetter, or HandBack to requeue them for ever", name)
 	case 1:
 		return nil
 	default:
-		return errors.New("Options.Queues, DeadLetterExchange, DeadLetter and HandBack exclude each other")
+		return fmt.Errorf("%s.Queues, DeadLetterExchange, DeadLetter and HandBack exclude each other", name)
 	}
 }
 

@@ -44,7 +44,7 @@ func TestALostConfirmLeavesOneCopyOfADelivery(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			broker := &refusing{err: c.err, published: make(map[string]int)}
 			queues := NewQueues(broker, "q", []RetryQueue{{"q.retry", time.Second}}, slog.New(slog.DiscardHandler))
-			e, err := New(noMarks{}, "receiver", Options{Queues: queues, Attempts: 5, Logger: queues.log})
+			e, err := New(noMarks{}, "receiver", "Options", Options{Queues: queues, Attempts: 5, Logger: queues.log})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
@@ -24,6 +25,30 @@ type Transaction interface {
 // The transaction keeps its connection throughout, so that afterwards a ping shows whether this
 // connection still answers.
 func InTransaction[T Transaction](ctx context.Context, e *Engine, begin func(ctx context.Context) (T, error), work func(ctx context.Context, tx T) (Outcome, error)) (Outcome, error) {
+	ended, err := inTransaction(ctx, e, begin, work)
+	if lost := new(lostError); errors.As(err, &lost) {
+		lost.answered = Answers(ctx, atOnce, begin)
+	}
+	return ended, err
+}
+
+// atOnce is how soon a database answers that was not away.
+const atOnce = time.Second
+
+// Answers reports whether the database answers within a time, on a connection of begin.
+func Answers[T Transaction](ctx context.Context, within time.Duration, begin func(ctx context.Context) (T, error)) bool {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	tx, err := begin(ctx)
+	if err != nil {
+		return false
+	}
+	defer tx.Close()
+	defer tx.Rollback()
+	return tx.Ping(ctx) == nil
+}
+
+func inTransaction[T Transaction](ctx context.Context, e *Engine, begin func(ctx context.Context) (T, error), work func(ctx context.Context, tx T) (Outcome, error)) (Outcome, error) {
 	tx, err := begin(ctx)
 	if err != nil {
 		return Unfinished, err
@@ -66,7 +91,7 @@ func InTransaction[T Transaction](ctx context.Context, e *Engine, begin func(ctx
 // blame marks err as the handler's if tx's connection still answers, and as a lostError otherwise.
 func blame(ctx context.Context, tx Transaction, err error, commit bool) error {
 	if tx.Ping(ctx) != nil {
-		return &lostError{err, commit}
+		return &lostError{err: err, commit: commit}
 	}
 	return Failure(err)
 }
