@@ -28,36 +28,29 @@
 // If an outside service accepts an idempotency key, as many payment services do, use Handle and
 // pass the message ID to the service: then a repetition does no harm. Each consumer name belongs to
 // one strategy. The package also works without a sender and a verifier of this module: a message
-// only needs an ID.
+// only needs an ID. Package otelhandler continues the sender's trace, package metrics is a
+// Prometheus collector, and package idempotencytest makes deliveries for unit tests.
 //
 // # How a Deduplicator works
 //
-// A verifier that dies between the broker's confirm and its DELETE forwards a message again. A
-// receiver that dies between its commit and its ack gets a message again. All copies have the same
-// message ID.
+// A [Deduplicator] claims a message's key: it inserts a row with the consumer name and the key into
+// the inbox, in the transaction of the handler. Claim and effects commit together or not at all,
+// and the ack comes after the commit. So
 //
-// A [Deduplicator] claims that ID as a key: it inserts a row with the consumer name and the key into
-// the inbox, in the transaction of the handler. Claim and effects commit together or not at all, and
-// the ack comes after the commit. So
-//
-//   - a crash before the commit leaves neither claim nor effects, and the redelivery is handled as new;
+//   - a crash before the commit leaves neither claim nor effects, and the redelivery is handled as
+//     new;
 //   - after a crash between the commit and the ack the claim is there, and the redelivery is acked;
 //   - if two receivers get the same key at the same moment, the second claim waits until the first
 //     transaction has ended, then skips the message, or takes over after a rollback.
 //
 // Only effects in the transaction happen exactly once. An effect outside of it may be repeated.
 //
-// [Deduplicator.Handle] begins and commits the transaction; package pgxreceiver does so with pgx. If
-// you begin and commit yourself, with any library, use [Deduplicator.HandleWithClaim].
-// [Deduplicator.HandleBatch] handles many messages in one transaction, with one statement for all
-// claims, one commit and one ack.
-//
-// A handler sends its [Reply], or any other message, in the same transaction:
+// [Deduplicator.Handle] begins and commits the transaction; package pgxreceiver does so with pgx.
+// If you begin and commit yourself, with any library, use [Deduplicator.HandleWithClaim].
+// [Deduplicator.HandleBatch] handles many messages in one transaction. A handler sends its [Reply],
+// or any other message, in the same transaction:
 //
 //	_, err = s.SendTx(ctx, bridge.SQL(tx), message) // s is a *sender.Sender
-//
-// Each worker uses one database connection. A sql.DB keeps two idle connections by default, so call
-// its SetMaxIdleConns with the number of workers.
 //
 // # Outcomes of a delivery
 //
@@ -75,16 +68,16 @@
 //	               returns it to the queue
 //
 // If an ack does not reach the broker, the outcome stands and the error is [ErrNotAcked]: the
-// message comes again, as a duplicate. A Consumer logs these errors and goes on. If the goroutine
-// of a call ends in the handler (runtime.Goexit), the message is handed back.
+// message comes again, as a duplicate. If the goroutine of a call ends in the handler
+// (runtime.Goexit), the message is handed back.
 //
 // # Failed attempts
 //
 // A failed attempt counts if the handler is to blame: it returns an error or panics, or the
 // database refuses the commit, and the connection still answers afterwards. After Options.Attempts
 // such attempts the message is dead-lettered. If no retry can help, for example because the body
-// cannot be decoded, the handler returns backoff.Permanent(err), of github.com/cenkalti/backoff/v5.
-// The message is then dead-lettered at once, with err as the reason.
+// cannot be decoded, the handler returns backoff.Permanent(err), of github.com/cenkalti/backoff/v5:
+// the message is dead-lettered at once, with err as the reason.
 //
 // A failed attempt does not count in these cases:
 //
@@ -103,31 +96,29 @@
 // again in place, with pauses of at most 10 seconds, until Options.Hold ends, and hands the message
 // back.
 //
-// A handler that loses the connection each time, for example by a statement too large for the server,
-// looks like a failure of the database. So a lost connection counts if the Deduplicator has handled
-// other messages since this message's previous lost connection: then the database works. In an outage
-// no message is handled, and none is given up. A COMMIT without an answer does not count: the next
-// attempt finds out whether it has succeeded. While no other messages come, a lost connection counts
-// after 20 in a row, each of which the database has survived: within a second it answered on another
-// connection. The message is handed back whenever Options.Hold ends meanwhile.
+// A handler that loses the connection each time, for example by a statement too large for the
+// server, looks like a failure of the database. So a lost connection counts if the Deduplicator has
+// handled other messages since this message's previous lost connection: then the database works. In
+// an outage no message is handled, and none is given up. A COMMIT without an answer does not count:
+// the next attempt finds out whether it has succeeded. While no other messages come, a lost
+// connection counts after 20 in a row, each of which the database has survived: within a second it
+// answered on another connection. The message is handed back whenever Options.Hold ends meanwhile.
 //
-// A message whose key (Options.Key; by default its ID) is empty, longer than 255 bytes, not UTF-8, or
-// has a NUL byte, is dead-lettered without an attempt. So is a message that cannot be read.
+// A message that cannot be read, or whose key cannot be used (Options.Key), is dead-lettered
+// without an attempt.
 //
 // # Retry queues
 //
 // [DeclareReceiver] declares a receiver's queue, retry queues with fixed delays, and a dead queue.
 // A message whose attempt failed is published to a retry queue, confirmed, and then acked, so it
-// keeps no worker. After the delay the broker moves it back to the end of the receiver's queue. 13
-// attempts take more than 18 minutes. Their number travels in the header x-bridge-attempts, which
-// no redelivery resets; [Attempt] returns it to the handler. The broker may move a message twice,
-// and a process that dies between the confirm and the ack leaves the message and its copy in the
-// queues: the second one is a duplicate.
+// keeps no worker. After the delay the broker moves it back to the end of the receiver's queue. The
+// number of its attempts travels in the header x-bridge-attempts, which no redelivery resets. The
+// broker may move a message twice, and a process that dies between the confirm and the ack leaves
+// the message and its copy in the queues: the second one is a duplicate.
 //
-// Expiration, user-id, CC and BCC would act in a retry queue, so they travel in other headers. A
-// Consumer restores all but the user-id before the handler sees the message. Your own loop must
-// call wire.Restored of package bridge/wire first. The broker's own headers, such as x-death, are
-// lost.
+// A Consumer restores the properties that would act in a retry queue, but not the user-id. Your own
+// loop must call wire.Restored of package bridge/wire before it looks at a message. The broker's
+// own headers, such as x-death, are lost.
 //
 // A message is retried in place, which keeps its worker, in these cases:
 //
@@ -135,23 +126,21 @@
 //     circulate through the retry queues
 //   - later messages would overtake: in a Consumer with a Key or one worker, with
 //     ReceiverOptions.SingleActiveConsumer, and with versions.Ordered and versions.HighWater
-//   - no retry queue takes the copy, which the log reports once a minute
-//   - there are no retry queues: then 13 attempts take about four minutes, and less than six
+//   - no retry queue takes the copy, or there are none
 //
 // # Where dead-lettered messages go
 //
 // With Options.Queues, to the queue QUEUE.dead, confirmed, with the reason and the number of
-// attempts. bridgectl dead list, show and replay handle them; a replay sends a message back to the
-// receiver's queue and resets its attempts. They also show and replay messages that the broker
-// moves there at the delivery limit. Options.DeadLetter stores messages elsewhere.
+// attempts. bridgectl dead list, show and replay handle them, and messages that the broker moves
+// there at the delivery limit. Options.DeadLetter stores messages elsewhere.
 //
-// With Options.DeadLetterExchange the Deduplicator rejects the message and the broker moves it. On a
-// queue without a dead-letter exchange the message is lost, which the Deduplicator cannot see. By
-// default the broker awaits no confirm either: the message is lost if the dead queue is missing, full
-// or without a leader. To avoid that, the receiver's queue must be a quorum queue with
+// With Options.DeadLetterExchange the Deduplicator rejects the message and the broker moves it. On
+// a queue without a dead-letter exchange the message is lost, which the Deduplicator cannot see. By
+// default the broker awaits no confirm either: the message is lost if the dead queue is missing,
+// full or without a leader. To avoid that, the receiver's queue must be a quorum queue with
 // x-dead-letter-exchange (and a binding, or x-dead-letter-routing-key), with x-dead-letter-strategy
-// at-least-once, and with x-overflow reject-publish. DeclareReceiver sets these, and bridgectl doctor
-// --receiver QUEUE checks them.
+// at-least-once, and with x-overflow reject-publish. DeclareReceiver sets these, and bridgectl
+// doctor --receiver QUEUE checks them.
 //
 // # Requirements of the queue
 //
@@ -160,42 +149,30 @@
 // stops a message whose handling kills the process. But each end of a channel counts for all
 // unacked messages, and before RabbitMQ 4.3 each hand-back counts too. So DeclareReceiver sets the
 // limit to 100: enough for a hundred deployments or crashes while a message waits, and for eight
-// hours without the database. If messages must outlast more, set ReceiverOptions.DeliveryLimit, up
-// to 1,000,000.
+// hours without the database.
 //
-// Declare queues before they are used, not with the first message. RabbitMQ writes the place of a
-// quorum queue's log to the disk some moments after the declaration. A broker that is killed before
-// that makes a new, empty log: confirmed messages are gone (measured on 3.10.8; rabbitmq-server,
-// issue 15725).
+// Declare queues some seconds before their first message: see bridge.Topology.Declare.
 //
 // # Keys and their age
 //
 // The key is the message ID, unless Options.Key returns another, such as an order's number, for
-// senders that may send an order again under a new ID. Keys are kept for Options.Retention. The
-// Deduplicator deletes older ones as it handles messages, up to 500 for every 200 messages, along the
-// primary key; [Deduplicator.Purge] deletes a backlog.
+// senders that may send an order again under a new ID. Keys are kept for Options.Retention, and an
+// hour longer, so that clocks may differ by that much. The Deduplicator deletes older ones as it
+// handles messages, up to 500 for every 200 messages; [Deduplicator.Purge] deletes a backlog.
 //
 // Choose a retention beyond which no copy can come, not even from a dead queue, or a negative one,
 // which keeps keys for ever. A later copy is handled again, as new, unless its key contains the
-// time when it was made, as a UUIDv7 or ULID does. A message with such a key that is older than the
-// retention, and not in the inbox, may have been handled: it is dead-lettered with [ErrTooOld].
-// Keys are kept an hour longer than the retention, so that clocks may differ by that much.
-//
-// # Shutdown
-//
-// End the context of Consumer.Run. Running attempts have ConsumerOptions.Drain to finish. All other
-// messages stay unacked, and the end of the connection returns them. No message is requeued: a
-// requeued message comes again at once, to the receiver that stops, and a quorum queue drops it at
-// its delivery limit (measured with a limit of 20: ten of ten messages were gone within 3 seconds).
+// time when it was made, as a UUIDv7 or ULID does: such a message may have been handled, and is
+// dead-lettered with [ErrTooOld].
 //
 // # Your own loop
 //
 // Instead of using a Consumer, you may consume with manual acks on a channel that the client
 // library does not recover by itself: after a recovery an ack with an old tag may ack another
 // message. Keep prefetch / goroutines * Options.Hold below the broker's consumer timeout, where
-// goroutines is how many goroutines call Handle. End the loop when ctx ends, then close the
-// channel. Close it also when its deliveries end (rabbitmq-server, issue 17317).
-//
-// Package otelhandler continues the sender's trace, package metrics is a Prometheus collector, and
-// package idempotencytest makes deliveries for unit tests.
+// goroutines is how many goroutines call Handle. When ctx ends, end the loop and close the channel,
+// and requeue nothing: a requeued message comes again at once, to the receiver that stops, and a
+// quorum queue drops it at its delivery limit (measured with a limit of 20: ten of ten messages
+// were gone within 3 seconds). Close the channel also when its deliveries end (rabbitmq-server,
+// issue 17317).
 package idempotency

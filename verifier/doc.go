@@ -15,39 +15,27 @@
 // configuration from the environment. Package verifier/ops adds metrics, readiness and a status
 // page to either, package verifier/otelverifier traces. Any number of verifiers of both kinds may
 // consume one staging queue. Each may be killed at any time. Package bridge describes the protocol,
-// its terms and its rules.
-//
-// # Guarantees and limits
-//
-// A message of a committed transaction arrives at least once, at its target or in the dead queue. A
-// message of a rolled-back transaction never arrives. All copies of a message have the same ID. A
-// message that is larger than the broker accepts stays in its queue until the broker accepts it.
-// Each message without an order key is forwarded as soon as its own transaction is known to have
-// committed and its own target takes it, so such messages may overtake each other. The verifier
-// does not read bodies.
+// its guarantees, terms and rules.
 //
 // # The steps of a message
 //
 //   - Lookup. Deliveries gather into batches. One statement that never waits asks which of the IDs
 //     are in the ledger. The messages that it finds have committed.
 //   - Waiting room. A message that the lookup does not find may be uncommitted, rolled back, or
-//     committed a moment ago. It waits in memory, in the waiting room. At most Options.Settlers
-//     messages there are settled at a time, each by a statement that waits on the row lock of the
-//     open transaction. Only this statement may say 'rolled back'. All others in the room are
-//     looked up again with each later batch, and whenever a settled transaction ends, because they
-//     may belong to it. After 100 ms a message counts as slow: it is looked up only every 100 ms,
-//     and only half of the settlers may wait for slow messages. So many open transactions cost the
-//     other messages little.
+//     committed a moment ago. It waits in memory. At most Options.Settlers messages are settled at
+//     a time, each by a statement that waits on the row lock of the open transaction. Only this
+//     statement may say 'rolled back'. All others in the room are looked up again with each later
+//     batch, and whenever a settled transaction ends, because they may belong to it. After 100 ms a
+//     message is looked up only every 100 ms, and such messages get only half of the settlers.
 //   - Evidence. A session drops no message before it has found committed a message whose row was
 //     recorded since the session began (see Copies of the database).
 //   - Waiting queue. A message that waits longer than Options.Patience, or for which the room is
-//     too full, is copied to the waiting queue with a confirm and then acked. Small messages go
-//     there in groups. Verifiers consume that queue too, on its own channel and with its own
-//     prefetch. If the queue has more messages than the verifier may hold, they circulate: each is
-//     looked up and copied to the queue's end. The longer a round takes, the shorter each message
-//     is held, down to 50 ms, so that all come round soon. So even a transaction that stays open
-//     for hours, with more messages than fit into memory, delays its own messages only. No message
-//     is held longer than the broker's consumer timeout allows (Options.HandBack).
+//     too full, is copied to the waiting queue with a confirm and then acked. Verifiers consume
+//     that queue too. If the queue has more messages than the verifier may hold, they circulate:
+//     each is looked up and copied to the queue's end. The longer a round takes, the shorter each
+//     message is held, down to 50 ms. So even a transaction that stays open for hours, with more
+//     messages than fit into memory, delays its own messages only. No message is held longer than
+//     the broker's consumer timeout allows (Options.HandBack).
 //   - Forward. The message is published to its target, mandatory and persistent, without waiting
 //     for others. It is safe when it is confirmed and was not returned.
 //   - Forget, then ack. Rows are deleted in batches, then the messages are acked, many at once.
@@ -55,32 +43,29 @@
 //     dropped. A row that cannot be deleted delays no message ('Rows that cannot be deleted').
 //
 // A delivery may be a group of messages (package wire). Each message is judged by itself, and the
-// delivery is acked when the last of them is done.
+// delivery is acked when the last of them is done. The verifier does not read bodies.
 //
 // The cost is per burst, not per message. So under load messages wait for others: up to 500
 // messages a second not at all, then ever longer, and from 1,500 a second on for 6 ms before the
-// lookup. From 1,000 a second on, a message is settled by itself only when it is 25 ms old. Deletes
-// gather for 30 ms at every rate, since no message waits for them. If the verifier is killed, the
-// messages of those 30 ms come twice.
+// lookup. Deletes gather for 30 ms at every rate, since no message waits for them. If the verifier
+// is killed, the messages of those 30 ms come twice.
 //
 // # Copies of the database
 //
 // A copy of the database, and an old primary that comes back, have the ledger's identity and pass
 // the proof, but a message that was committed on the other server looks rolled back there. So a
 // session believes only the server that its proof covers (proof.Proven), and drops nothing before
-// it has evidence that senders commit on this server. Evidence is a message that the session finds
-// committed, that no verifier has staged again (wire.HeaderRestaged), and whose row was recorded
-// after the session began, by the database's clock. (An own table has no such time. There the
-// message must have been staged at least a minute after the session began.) Until it has evidence,
-// the session runs one more statement for each batch of committed messages.
+// it has evidence that senders commit on this server (rule 6 of package bridge, which defines it).
+// With an own table the evidence is a message that was staged at least a minute after the session
+// began. Until it has evidence, the session runs one more statement for each batch of committed
+// messages.
 //
 // Until then messages that look rolled back wait for evidence, for as long as no sender commits.
 // With evidence, all are settled again. Such a message takes the place of one that waits for its
 // transaction, but no settler. When these places are taken, further messages circulate through the
-// waiting queue, ever more slowly, up to 30 s each round. A message with an order key that waits
-// for evidence holds its key. If a verifier holds 500 messages of one ordered queue, that queue
-// stops until messages of other queues bring evidence. State.Waiting.Evidence counts the messages.
-// The log reports them after Options.ExplainAfter, and again when evidence comes.
+// waiting queue, ever more slowly, up to 30 s each round. A message with an order key holds its
+// key. State.Waiting.Evidence counts the messages. The log reports them after Options.ExplainAfter,
+// and again when evidence comes.
 //
 // # Messages in order
 //
@@ -97,37 +82,31 @@
 //     dropped, or confirmed at its target or in the dead queue. So one message of each key is on
 //     its way at a time, and the keys do not wait for each other.
 //   - Messages of an ordered queue are never nacked or set aside. A verifier gives them back only
-//     by closing the queue's channel: after it has held a message for Options.HandBack, or to get a
-//     message again for which Options.MaxBytes had no room, as soon as half of the room is free and
-//     the message fits. Before it closes the channel it finishes the messages that are on their
-//     way, except messages for unavailable targets, which may come twice. The session goes on with a
-//     new channel for that queue.
+//     by closing the queue's channel: after Options.HandBack, or to get a message again for which
+//     Options.MaxBytes had no room. Before it closes the channel it finishes the messages that are
+//     on their way, except messages for unavailable targets, which may come twice. The session goes
+//     on with a new channel for that queue.
 //   - A verifier that was frozen or cut off also forwards in order, and awaits each confirm before
 //     it forwards the next message of a key. So the first copy of a message arrives before the
 //     first copy of the next, whatever another verifier does meanwhile.
 //
-// Before RabbitMQ 4.2.6, deliveries that got lost on the way to a channel and are fetched again from
-// the queue may come out of order (rabbitmq-server, pull request 14386; fixed by 15883 and 16008).
-// That is more likely in a cluster.
+// Before RabbitMQ 4.2.6, deliveries that got lost on the way to a channel and are fetched again
+// from the queue may come out of order (rabbitmq-server, pull request 14386; fixed by 15883 and
+// 16008). That is more likely in a cluster.
 //
 // A message holds its key while its transaction is open, while its target is full or missing, or
 // while the broker's size limit is below its size. The messages behind it take room. When a
 // verifier holds 500 messages of an ordered queue, or they fill the queue's share of
-// Options.MaxBytes, the whole queue waits. State.Keys lists the waiting keys, and the message that
-// each waits for. When a message goes to the dead queue its key goes on, unless Options.HoldKeys is
-// set.
+// Options.MaxBytes, the whole queue waits. When a message goes to the dead queue its key goes on,
+// unless Options.HoldKeys is set.
 //
 // # Unavailable targets
 //
 // A target may be full (nack), missing (return, or 404), or never confirm. Such a target is
 // unavailable: its messages wait, the verifier retries it with backoff, and messages for other
-// targets do not wait. A missing target is given up after Options.Unroutable.
-//
-// An exchange nacks a message if one of its queues is full, even if the others take it, and does
-// not name the queue. So a nack of an exchange delays no other message for it. Each message is
-// published at once, again after pauses of its own, and goes to the dead queue after Options.Copies
-// attempts. A nack of a target queue (by the default exchange) means that no queue has the message:
-// it is retried without a bound.
+// targets do not wait. A missing target is given up after Options.Unroutable, a message that an
+// exchange nacks after Options.Copies attempts. A nack of a target queue (by the default exchange)
+// means that no queue has the message: it is retried without a bound.
 //
 // A target counts as one that never confirms if messages that were published to other targets a
 // second later are confirmed first. So does a target that nacks after a second or more, as RabbitMQ
@@ -137,18 +116,14 @@
 // Within that second, a burst of 32 messages to such a target can make RabbitMQ stop reading the
 // whole connection. So a target with such a burst is also unavailable when the whole connection has
 // been silent for a second. Messages to other targets that were published after the last confirmed
-// one are then published again on another connection, and may be delivered twice, with the same ID.
-// If nothing that was published since the burst began is confirmed, the verifier cannot tell which
-// target is silent: all wait for Options.ConfirmTimeout, once.
+// one are then published again on another connection, and may be delivered twice. If nothing that
+// was published since the burst began is confirmed, the verifier cannot tell which target is
+// silent: all wait for Options.ConfirmTimeout, once.
 //
-// A publish that the broker refuses with an error closes its channel. The fate of the other
+// A publish that the broker refuses with an error closes its channel, and the fate of the other
 // messages in flight there is unknown. All of them are published again one at a time, which
-// identifies the refused message. The others may be delivered twice, with the same ID.
-//
-// The next session remembers which targets were unavailable, how long each has been missing, and the
-// exchanges whose messages close a channel. If a message of a missing target is delivered again,
-// Options.Unroutable counts from the moment at which the target was found missing, or from the
-// message's staging if it was staged later. The time without a session does not count.
+// identifies the refused message. The others may be delivered twice. The next session remembers
+// unavailable targets and such exchanges, and since when a target was missing.
 //
 // # The dead queue
 //
@@ -168,24 +143,14 @@
 //
 // When a committed message is safe in the dead queue, its row is deleted. So do not put the message
 // back into the staging queue, where it would be dropped: bridgectl dead replay sends such messages
-// to their targets.
-//
-// If a message's own headers leave no room for the reason, the message becomes a record in the body
-// of a dead letter (wire.DeadRecord). A message whose headers the AMQP library cannot read becomes
-// a record too, because the library would end the connection on it (wire.Unreadable). bridgectl
-// reads all forms.
+// to their targets. It reads all forms of dead letters (package wire).
 //
 // A message that is larger than the broker now accepts (RabbitMQ 3.x accepts 128 MiB by default,
-// 4.x accepts 16 MiB) cannot be published to any queue, neither whole nor as a record. It stays in
-// its queue, and its row stays. The log names it, and State.Waiting.TooLarge counts it. The verifier
-// keeps it unacked without its content, and tries again after Options.HandBack. When you raise
-// max_message_size the message goes on. Each such message counts towards the number that a verifier
-// holds of its queue (see Memory): if it reaches that number, the queue stops.
-//
-// # The audit queue
-//
-// If Options.Topology.Audit is set, the audit queue keeps copies of dropped messages (rolled back,
-// or forwarded before).
+// 4.x accepts 16 MiB) cannot be published to any queue. It stays in its queue, and its row stays.
+// The log names it, and State.Waiting.TooLarge counts it. The verifier keeps it unacked without its
+// content, and tries again after Options.HandBack: raise max_message_size. Each such message counts
+// towards the number that a verifier holds of its queue: if it reaches that number, the queue
+// stops.
 //
 // # Carried messages
 //
@@ -193,10 +158,7 @@
 // copy may be lost. As long as the row exists, verifiers stage such a message again, as a side job:
 //
 //   - The verifier looks for rows whose stage time has come: every 0.7 s, and at least twice a
-//     second once it has seen a carried row or message. A look reads at most 5,000 rows, first
-//     messages that became due in the last seconds. After slow looks the verifier pauses: for 20 times
-//     the shorter of the last two, and between walks through all due rows for 50 times a walk's
-//     duration (5 s to a minute), or less in a backlog of rows without a published copy.
+//     second once it has seen a carried row or message. After slow looks it pauses.
 //   - If a row's sender has published nothing, no copy can be in a queue. The verifier claims the
 //     row and stages its message at once.
 //   - If a row's sender has published its message, a copy may be in a queue. To find out, the
@@ -208,17 +170,13 @@
 //     the row was seen before the marker was sent, its stage time is unchanged, and this verifier
 //     does not hold its message, then no queue has a copy. The verifier claims the row and stages
 //     its message.
-//   - In a backlog the verifier stages the messages first that have been due for longest. At most
-//     2,000 of them, 16 MiB in all, are on their way to their targets. As these are done, by this
-//     verifier or another one, it stages the next. So a backlog waits for no look, and new messages
-//     wait behind few others. If none of them is staged or done for ten seconds, for example
-//     because other verifiers hold all of them for a missing target, it stages others.
+//   - In a backlog the messages come first that have been due for longest. At most 2,000 of them,
+//     16 MiB in all, are on their way to their targets, so new messages wait behind few others.
 //   - A claim moves the stage time by the age of the row, by 10 s at least and by 10 min at most,
 //     before the message is published. If the verifier dies in between, the row is due again at
-//     that time.
-//   - A verifier moves the row's stage time on in the same way (Touch) when it has held a committed
-//     message for half a second, when it holds one for an unavailable target, and before it sets one
-//     aside.
+//     that time. A verifier moves the stage time on in the same way (Touch) when it has held a
+//     committed message for half a second, when it holds one for an unavailable target, and before
+//     it sets one aside.
 //   - If a copy comes while the verifier holds the message, the copy joins it. When the message is
 //     forwarded or set aside, the copy is acked; when the message goes back to its queue, so does
 //     the copy; when the message is dropped, the copy is judged by itself. A copy from the waiting
@@ -230,38 +188,25 @@
 // whose message has been forwarded finds no row and is dropped. A duplicate, with the same ID, is
 // possible if two verifiers hold both copies at the same moment, or if a row could not be deleted.
 // If the broker refuses a message for good, the message stays in its row, and the log names it.
-// Stats.Restaged counts messages that were staged again. State.Due and State.Overdue describe the
-// rows that are due.
-//
-// An own table carries nothing.
 //
 // # Orphan rows
 //
 // A row that carries no message and is older than Options.SweepAge counts as an orphan: its message
 // is gone, because a queue was purged or deleted. The verifier removes orphans at the start of a
-// session and every ten minutes, if the queues are empty. (With Options.HoldKeys it must also have
-// received a message from every ordered queue.) If the message of a removed row does come, it goes
-// to the dead queue; package driver explains why it is never dropped.
+// session and every ten minutes, if the queues are empty. If the message of a removed row does
+// come, it goes to the dead queue; package driver explains why it is never dropped.
 //
 // # Rows that cannot be deleted
 //
-// The DELETE of a delivered message's row may fail, or get no answer within a second. Or another
-// session has locked the row: an operator with an open DELETE, a sender whose INSERT of the same ID
-// failed and whose transaction is still open, or a client whose host vanished. In all these cases
-// the verifier acks the messages first (rule 4 of package bridge allows both orders), so they are
-// not forwarded again and fill no prefetch. An order key goes on even sooner, at its message's
-// confirm.
-//
-// The verifier remembers at most 100,000 such rows, across sessions, and retries them with backoff:
-// plain rows for an hour, rows that carry their messages without end. While DELETEs fail, no
-// message waits for one. The verifier moves the stage times of rows that carry messages on, so that
-// no verifier stages these messages again.
+// The DELETE of a delivered message's row may fail, or get no answer within a second, or another
+// session may have locked the row. Then the verifier acks the messages first (rule 4 of package
+// bridge allows both orders), so they are not forwarded again and fill no prefetch. It remembers at
+// most 100,000 such rows, across sessions, and retries them with backoff: plain rows for an hour,
+// rows that carry their messages without end. While DELETEs fail, no message waits for one.
 //
 // If the verifier gives a plain row up, or dies, the row is an orphan: it is harmless, and the
-// sweep removes it. If such a row carries its message, a verifier stages the message again, and it
-// is delivered again, with the same ID. On an own table there is nothing to delete.
-// State.Undeleted, State.DeleteErr and Stats.Abandoned show such rows. The log reports when the
-// problem begins and when it ends.
+// sweep removes it. If such a row carries its message, the message is delivered again, with the
+// same ID. State.Undeleted, State.DeleteErr and Stats.Abandoned show such rows.
 //
 // # One staging queue for each ledger
 //
@@ -270,79 +215,64 @@
 // ledger and is deleted with its last consumer. A verifier of another ledger then does not start:
 // Run returns bridge.ErrOtherLedger. A verifier whose login lacks the rights to configure and to
 // read that queue works without it, and the log reports this once. The same happens if the broker
-// does not answer about the queue within ten seconds, for example while the queue's node is frozen.
+// does not answer about the queue within ten seconds.
 //
-// Nothing keeps verifiers of one ledger from consuming different staging queues. That is safe as long
-// as no row carries a message. With carried messages each verifier stages those of the other queue
-// again in its own queue, because it does not see their copies: they may come twice, or go to the
-// dead queue if its Options.Allow does not permit them. bridgectl doctor finds such verifiers by
-// their ledger queues.
+// Nothing keeps verifiers of one ledger from consuming different staging queues. That is safe as
+// long as no row carries a message. With carried messages each verifier stages those of the other
+// queue again in its own queue, because it does not see their copies: they may come twice, or go to
+// the dead queue if its Options.Allow does not permit them. bridgectl doctor finds such verifiers
+// by their ledger queues.
 //
 // # Memory
 //
 // A verifier holds at most Options.Prefetch messages of the staging queue, half as many (at least
-// 20) of the waiting queue, and 500 of each ordered queue. They take at most Options.MaxBytes in
-// memory, counted decoded and with the members of a group unpacked (wire.Held). A message or group
-// that is larger than its queue's share is held alone. In addition a verifier holds copies of
-// messages that it is setting aside, the data that a connection is writing, and about 1 MiB of
-// bodies and one message that it has read ahead.
-//
-// RabbitMQ has no prefetch in bytes. So the verifier discards the content of messages that exceed
-// the bound, keeps them unacked, and hands them back in the order of arrival when there is room. A
-// large message may therefore be delivered several times. RabbitMQ before 4.3 counts these
-// deliveries; the queues allow a million.
+// 20) of the waiting queue, and 500 of each ordered queue. Together they take at most
+// Options.MaxBytes of memory, but a message or group that is larger than its queue's share is held
+// alone. In addition a verifier holds copies of messages that it is setting aside, the data that a
+// connection is writing, and about 1 MiB of bodies and one message that it has read ahead. RabbitMQ
+// has no prefetch in bytes, so a large message may be delivered several times (Options.MaxBytes).
+// RabbitMQ before 4.3 counts these deliveries; the queues allow a million.
 //
 // # Connections to the broker
 //
 // A verifier needs two connections: one to consume, one to publish. When necessary it opens more,
 // up to MostBrokerConnections: one for messages that are published alone, one for carried messages
-// and markers, and one for each of at most four targets that did not confirm and are tried again.
-// Up to eight former publishing connections stay open only for the missing confirms of their
-// messages. Before a session the verifier opens two others for a moment, one after the other.
-// RabbitMQ may still count these, and the connections of an earlier verifier. So a start that meets
-// the limit of connections waits and tries again.
+// and markers, one for each of at most four targets that did not confirm and are tried again, and
+// up to eight former publishing connections whose confirms are missing. Before a session the
+// verifier opens two others for a moment, one after the other. RabbitMQ may still count these, and
+// the connections of an earlier verifier. So a start that meets the limit of connections waits and
+// tries again.
 //
 // Without a connection to publish over, the session goes on and retries, after pauses that grow to
-// about five seconds. Without a connection for messages that are published alone, these go over the
-// main connection, and trials of stuck targets wait.
+// about five seconds.
 //
 // # Few connections to the database
 //
 // The database may refuse a further connection (max_connections, a limit of the role or user). Then
 // the session goes on with its open connections: the lookup gets the next free one, before all
-// settlers, and fewer settlers wait at a time. After every five seconds without a refusal one more
-// settler tries. A verifier that starts meanwhile waits. If the lookup gets no connection for half
-// a minute, the session ends, so that other verifiers get its messages.
-//
-// # Side jobs
-//
-// Deleting rows again, staging again, moving stage times on, sweeping and explaining are side jobs:
-// no message waits for them, and no failure in them ends a session (rule 12 of package bridge). (A
-// message that is set aside waits for its Touch, for a second at most.) The log reports when one
-// begins to fail, and when it has worked again for a minute. An Observer may panic without harm,
-// but it must not block: messages wait until it returns.
+// settlers, and fewer settlers wait at a time. A verifier that starts meanwhile waits. If the
+// lookup gets no connection for half a minute, the session ends, so that other verifiers get its
+// messages.
 //
 // # Errors and the end
 //
 // A session ends when its consuming connection or a consuming channel fails, or a database
-// statement for a message. (A refused database connection does not end it, see 'Few connections to
-// the database'; nor does a failed side job.) The session first acks delivered messages and awaits
-// confirms, for a second at most. All other messages are redelivered. A new session starts with
-// backoff. It drops the pool's broken idle connections, proves again that the database makes a
-// lookup wait (proof.Prove), and connects.
+// statement for a message. Deleting rows again, staging again, sweeping and explaining are side
+// jobs (rule 12 of package bridge), whose failures end no session. An Observer may panic without
+// harm, but it must not block: messages wait until it returns.
 //
-// A pooled database connection that dies while it is idle is replaced without a new session. That
-// is safe because every outcome carries the ledger's identity and names the server that gave it. If
-// an outcome comes from another server than the proof covers, such as an old primary that has come
-// back, or a copy, the session ends with an error that names both (bridge.ErrOtherInstance). The
-// verifier closes the pool's idle connections and starts a new session. While connections lead to
-// both servers, the pauses between sessions grow, up to 45 s.
+// At its end a session acks delivered messages and awaits confirms, for a second at most. All other
+// messages are redelivered. A new session starts with backoff. It drops the pool's broken idle
+// connections, proves again that the database makes a lookup wait (proof.Prove), and connects. A
+// pooled database connection that dies while it is idle is replaced without a new session. If an
+// outcome comes from another server than the proof covers, the session ends with an error that
+// names both (bridge.ErrOtherInstance). While connections lead to both servers, the pauses between
+// sessions grow, up to 45 s.
 //
 // When the context of Run ends, the verifier takes at most Options.Drain to finish the messages
-// that it has judged, and hands back the rest. If a judged message is not finished by then, Run
-// returns ErrNotDrained. The consumer is not cancelled before that, because RabbitMQ 3.10 loses
-// acks of a quorum queue that follow a cancel. So the ending verifier may still receive messages;
-// they go back when its channel closes.
+// that it has judged, and hands back the rest. The consumer is not cancelled before that, because
+// RabbitMQ 3.10 loses acks of a quorum queue that follow a cancel. So the ending verifier may still
+// receive messages; they go back when its channel closes.
 //
 // # The effects of each failure
 //

@@ -36,44 +36,38 @@
 // which begins a transaction even if a pooled connection was lost, is the same for all databases
 // too.
 //
-// A new database must pass the suites of package ledgertest, which test every promise made
-// here.
+// A new database must pass the suites of package ledgertest, which test every promise made here.
 //
 // # Copies
 //
 // A copy of a database, and a primary that comes back after a failover, have the ledger's identity
-// and pass the proof. Two provisions keep their verifiers from dropping messages that were
-// committed elsewhere (rule 6 of package bridge). First, Committed, Settle and Recent return the
-// answering [Instance], in the same statement, and a proven ledger believes only the instance of
-// its proof. Second, Recent returns the committed rows that were recorded within an age. A verifier
-// drops nothing before it has found a row that is younger than its session and whose message no
-// verifier has staged again.
+// and pass the proof (rule 6 of package bridge). So Committed, Settle and Recent return the
+// answering [Instance], in the same statement, and Recent returns the committed rows that were
+// recorded within an age: a verifier drops nothing before it has found a row that is younger than
+// its session and whose message no verifier has staged again.
 //
 // # Carried messages
 //
 // A row may carry its message ([Entry]). The row and the message then commit together, so the
 // commit need not wait for the broker: if the staged copy is lost, or was never published, a
-// verifier publishes the message to the staging queue from the row. Forget deletes the row with
-// the message.
+// verifier publishes the message to the staging queue from the row. Forget deletes the row with the
+// message.
 //
-// A carried row has a stage time, and is due when that time has come. If the sender publishes the
-// message, the stage time is [PublishedGrace] after the record. If not, the stage time equals the
-// time of the record, which tells that no copy can exist yet ([DueRow.Unpublished]). The row of a
-// delayed message gets the time that its sender wants ([Entry].NotBefore). All other times are read
-// from the database's clock.
+// A carried row is due when its stage time has come: [PublishedGrace] after the record if the
+// sender publishes the message, and otherwise at the time of the record, which shows that no copy
+// can exist yet ([DueRow.Unpublished]). A delayed message's row gets the time that its sender wants
+// ([Entry].NotBefore). All other times are read from the database's clock.
 //
-// Three verbs work on carried rows. Due lists the due rows. Claim moves the stage time of a row on
-// and returns the message, which the caller then publishes. Claim is one compare-and-set of the
-// stage time, so of several verifiers one gets the message. Claim holds no lock afterwards: after a
-// crash the row is due again at its new stage time. Touch moves the stage time of a row whose
-// message the caller holds, so that no other verifier publishes a copy. Both move it by the age of
-// the row, from [StageAgainAfter] to [StageAgainWithin].
-//
-// A sender's transaction may delete a row with Cancel, as long as no copy of the message can exist.
+// Due lists the due rows. Claim moves the stage time of a row on, by one compare-and-set, and
+// returns the message, so of several verifiers one gets it and publishes it. Claim holds no lock
+// afterwards: after a crash the row is due again at its new stage time. Touch moves the stage time
+// of a row whose message the caller holds. Both move it by the age of the row, from
+// [StageAgainAfter] to [StageAgainWithin].
 //
 // A copy is only a hint, and is judged like every staged message. So a copy that is published too
 // early, or twice, costs at most a duplicate with the same ID. A crash of the database may
-// therefore undo a Touch. It may not undo a Claim: Cancel relies on it.
+// therefore undo a Touch. It may not undo a Claim: Cancel, which deletes a row in a sender's
+// transaction while no copy of the message can exist, relies on it.
 //
 // # The sweep
 //
@@ -83,20 +77,20 @@
 // rows whose message is still on its way. So it must lose no message even if it removes the wrong
 // row.
 //
-// A message would be lost if the sweep removed the row of a commit, and a verifier then found
-// no row, took that for a rollback and dropped the message. Four facts exclude that:
+// A message would be lost if the sweep removed the row of a commit, and a verifier then found no
+// row, took that for a rollback and dropped the message. Four facts exclude that:
 //
-//  1. A staged message carries a time S that its sender took before it recorded the ID. Its row
-//     has a time R, the time of the INSERT by the database's clock. So S <= R, except for the
-//     difference of the two clocks. (R must not be the start of the transaction, which may be
-//     hours before S.) Neither changes afterwards.
+//  1. A staged message carries a time S that its sender took before it recorded the ID. Its row has
+//     a time R, the time of the INSERT by the database's clock. So S <= R, except for the
+//     difference of the two clocks. (R must not be the start of the transaction, which may be hours
+//     before S.) Neither changes afterwards.
 //  2. A sweep that removes the row first raises a watermark W above R, and commits W. W never
 //     sinks.
 //  3. A verifier whose Settle has found no row reads W afterwards (SweptBefore). If a sweep had
 //     removed the row, the Settle came after the removal, so the reading shows a W above R.
-//  4. The verifier drops the message only if S >= W plus the largest difference of the clocks.
-//     If a sweep had removed the row, S <= R < W, so the message is not dropped: it goes to the
-//     dead queue, because its outcome is unknown.
+//  4. The verifier drops the message only if S >= W plus the largest difference of the clocks. If a
+//     sweep had removed the row, S <= R < W, so the message is not dropped: it goes to the dead
+//     queue, because its outcome is unknown.
 //
 // This argument does not depend on durations: sweep and verifier may hang for hours between any two
 // steps. If a sender sets no time S, its message never counts as younger than a watermark.
