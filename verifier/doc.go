@@ -218,10 +218,10 @@
 // does not answer about the queue within ten seconds.
 //
 // Nothing keeps verifiers of one ledger from consuming different staging queues. That is safe as
-// long as no row carries a message. With carried messages each verifier stages those of the other
-// queue again in its own queue, because it does not see their copies: they may come twice, or go to
-// the dead queue if its Options.Allow does not permit them. bridgectl doctor finds such verifiers
-// by their ledger queues.
+// long as no row carries a message. Each verifier stages the carried messages of the other queue
+// again in its own queue, because it does not see their copies: they may come twice, or go to the
+// dead queue if its Options.Allow does not permit them. bridgectl doctor finds such verifiers by
+// their ledger queues.
 //
 // # Memory
 //
