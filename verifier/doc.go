@@ -106,24 +106,20 @@
 // unavailable: its messages wait, the verifier retries it with backoff, and messages for other
 // targets do not wait. A missing target is given up after Options.Unroutable, a message that an
 // exchange nacks after Options.Copies attempts. A nack of a target queue (by the default exchange)
-// means that no queue has the message: it is retried without a bound.
+// means that no queue has the message: it is retried without a bound. The next session remembers
+// unavailable targets.
 //
 // A target counts as one that never confirms if messages that were published to other targets a
-// second later are confirmed first. So does a target that nacks after a second or more, as RabbitMQ
-// does for a quorum queue without a leader. The verifier then tries the target with one message at
-// a time, over a separate connection, until it takes one.
+// second later are confirmed first, or if it nacks after a second or more, as RabbitMQ does for a
+// quorum queue without a leader. The verifier then tries it with one message at a time, over a
+// separate connection. Within that second, a burst of 32 messages to such a target can make
+// RabbitMQ stop reading the whole connection. Then messages to other targets are published again on
+// another connection, or wait for Options.ConfirmTimeout, once, if nothing shows which target is
+// silent.
 //
-// Within that second, a burst of 32 messages to such a target can make RabbitMQ stop reading the
-// whole connection. So a target with such a burst is also unavailable when the whole connection has
-// been silent for a second. Messages to other targets that were published after the last confirmed
-// one are then published again on another connection, and may be delivered twice. If nothing that
-// was published since the burst began is confirmed, the verifier cannot tell which target is
-// silent: all wait for Options.ConfirmTimeout, once.
-//
-// A publish that the broker refuses with an error closes its channel, and the fate of the other
-// messages in flight there is unknown. All of them are published again one at a time, which
-// identifies the refused message. The others may be delivered twice. The next session remembers
-// unavailable targets and such exchanges, and since when a target was missing.
+// A publish that the broker refuses with an error closes its channel. All messages in flight there
+// are published again one at a time, which identifies the refused message. In both cases other
+// messages may be delivered twice.
 //
 // # The dead queue
 //
@@ -155,33 +151,24 @@
 // # Carried messages
 //
 // A ledger row may carry its message. The sender's commit then waits for no confirm, so the staged
-// copy may be lost. As long as the row exists, verifiers stage such a message again, as a side job:
+// copy may be lost. As long as the row exists, verifiers stage such a message again, as a side job.
+// They look for rows whose stage time has come, at least twice a second once a carried row or
+// message was seen.
 //
-//   - The verifier looks for rows whose stage time has come: every 0.7 s, and at least twice a
-//     second once it has seen a carried row or message. After slow looks it pauses.
 //   - If a row's sender has published nothing, no copy can be in a queue. The verifier claims the
 //     row and stages its message at once.
 //   - If a row's sender has published its message, a copy may be in a queue. To find out, the
-//     verifier sends a marker (wire.Marker) behind it. When it has seen the row for half a second,
-//     it publishes the marker to the staging queue. The verifier that receives the marker holds it
-//     for half a second, and moves it to the waiting queue. The verifier that receives it from
-//     there holds it for a second. By then each copy that was in the queues before the marker has
-//     reached a verifier, and that verifier has deleted the row or moved its stage time on. So if
-//     the row was seen before the marker was sent, its stage time is unchanged, and this verifier
-//     does not hold its message, then no queue has a copy. The verifier claims the row and stages
-//     its message.
+//     verifier sends a marker (wire.Marker) through the staging queue and the waiting queue. When
+//     the marker has come through, each copy that was in the queues before it has reached a
+//     verifier, and that verifier has deleted the row or moved its stage time on. So if the row was
+//     seen before the marker was sent, its stage time is unchanged, and this verifier does not hold
+//     its message, then no queue has a copy. The verifier claims the row and stages its message.
 //   - In a backlog the messages come first that have been due for longest. At most 2,000 of them,
 //     16 MiB in all, are on their way to their targets, so new messages wait behind few others.
 //   - A claim moves the stage time by the age of the row, by 10 s at least and by 10 min at most,
-//     before the message is published. If the verifier dies in between, the row is due again at
-//     that time. A verifier moves the stage time on in the same way (Touch) when it has held a
-//     committed message for half a second, when it holds one for an unavailable target, and before
-//     it sets one aside.
-//   - If a copy comes while the verifier holds the message, the copy joins it. When the message is
-//     forwarded or set aside, the copy is acked; when the message goes back to its queue, so does
-//     the copy; when the message is dropped, the copy is judged by itself. A copy from the waiting
-//     queue is judged by itself also when the message is set aside: it may be the very copy that
-//     was put there.
+//     before the message is published. A verifier that holds a committed message for long, or sets
+//     it aside, moves its stage time on in the same way (Touch).
+//   - A copy that comes while the verifier holds the message joins the message, and ends with it.
 //
 // A lost message arrives about five seconds after its commit, or when its backlog is worked off. A
 // verifier that is killed or frozen may cause as many needless copies as it holds messages. A copy
