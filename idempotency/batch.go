@@ -153,7 +153,7 @@ func (b *batch[T]) tryTogether(parent context.Context, ds []keyed) (result error
 		begun := time.Now()
 		fresh, err := b.attemptWithin(ctx, g.Opts.Hold/togetherPart, ds)
 		if err == nil {
-			return b.settle(ds, fresh), false
+			return b.ackCommitted(ds, fresh), false
 		}
 		if caller.Err() != nil { // the caller's end may be why the attempt failed
 			reason := fmt.Errorf("%w: %w", context.Cause(caller), err)
@@ -245,13 +245,13 @@ func first(ds []keyed, keys map[string]bool) []amqp.Delivery {
 	return all
 }
 
-// settle counts and acks deliveries that are committed.
-func (b *batch[T]) settle(ds []keyed, fresh map[string]bool) error {
+// ackCommitted counts and acks deliveries that are committed.
+func (b *batch[T]) ackCommitted(ds []keyed, fresh map[string]bool) error {
 	g := b.keys
 	all := make([]amqp.Delivery, len(ds))
 	for i, d := range ds {
 		all[i] = d.Delivery
-		g.Forget(d.MessageId)
+		g.ClearFailures(d.MessageId)
 		if fresh[d.key] {
 			g.Count.Of(engine.Handled).Add(1)
 			fresh[d.key] = false // a second delivery with this key is a copy

@@ -79,7 +79,7 @@ type Consumer struct {
 	opts   ConsumerOptions
 	log    *slog.Logger
 	batch  int // largest number of messages for one handler
-	room   *room
+	memory *memoryLimit
 	jobs   *schedule
 	runs   atomic.Bool
 
@@ -216,7 +216,7 @@ func newConsumer(broker *bridge.Broker, queue string, batch int, handle func(ctx
 		return nil, fmt.Errorf("new consumer: %w", err)
 	}
 	c := &Consumer{broker: broker, queue: queue, handle: handle, batch: batch, opts: filled,
-		log: filled.Logger.With("queue", queue), room: &room{most: filled.MaxBytes}}
+		log: filled.Logger.With("queue", queue), memory: &memoryLimit{most: filled.MaxBytes}}
 	c.jobs = newSchedule(filled.Workers, batch, c.run)
 	return c, nil
 }
@@ -274,7 +274,7 @@ func (c *Consumer) drain(patience context.Context, deliveries <-chan amqp.Delive
 			return nil
 		}
 		select {
-		case <-c.jobs.ended:
+		case <-c.jobs.freed:
 		case d, open := <-deliveries:
 			if !open {
 				deliveries = nil // the handlers may still finish

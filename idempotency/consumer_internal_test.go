@@ -41,7 +41,7 @@ func TestOneWorkerKeepsTheOrderOfAllKeys(t *testing.T) {
 		ended <- running[0].delivery.MessageId
 	})
 	for _, d := range []amqp.Delivery{{MessageId: "m1", Body: []byte("a")}, {MessageId: "m2", Body: []byte("a")}, {MessageId: "m3", Body: []byte("b")}} {
-		jobs.add(&job{session: session, delivery: d, key: c.key(d), leave: func() {}})
+		jobs.add(&job{session: session, delivery: d, key: c.key(d), release: func() {}})
 	}
 	close(added)
 	var order []string
@@ -65,7 +65,7 @@ func TestAHandlerThatEndsItsGoroutineDelaysNoOtherMessage(t *testing.T) {
 		handled <- running[0].delivery.MessageId
 	})
 	for _, id := range []string{"m1", "m2", "m3"} {
-		jobs.add(&job{session: session, delivery: amqp.Delivery{MessageId: id}, leave: func() {}})
+		jobs.add(&job{session: session, delivery: amqp.Delivery{MessageId: id}, release: func() {}})
 	}
 	close(added)
 	for _, want := range []string{"m2", "m3"} {

@@ -35,9 +35,9 @@ const (
 	// messages out.
 	longRun = time.Minute
 
-	// unsettledPause is the pause before a delivery that its handler has not settled goes back.
-	// Without it the delivery would come again at the broker's speed.
-	unsettledPause = time.Second
+	// unackedPause is the pause before a delivery that its handler has neither acked nor rejected goes
+	// back. Without it the delivery would come again at the broker's speed.
+	unackedPause = time.Second
 )
 
 var (
@@ -94,7 +94,7 @@ func (c *Consumer) session(ctx, patience context.Context) (reached int, err erro
 				c.take(s, d)
 				continue
 			}
-			err = ended(conn, refusals)
+			err = endReason(conn, refusals)
 			s.end(err)
 			_ = s.open.flush() // if only the consumer has ended, the channel is still open
 			c.jobs.prune()
@@ -147,9 +147,9 @@ func (c *Consumer) open(ctx context.Context, conn *bridge.Connection) (*amqp.Cha
 	return channel, deliveries, nil
 }
 
-// ended returns why the deliveries have ended. The library reports the reason of the channel's or
+// endReason returns why the deliveries have ended. The library reports the reason of the channel's or
 // the connection's end before it ends them.
-func ended(conn *bridge.Connection, refusals <-chan *amqp.Error) error {
+func endReason(conn *bridge.Connection, refusals <-chan *amqp.Error) error {
 	select {
 	case reason := <-refusals:
 		if reason != nil {
@@ -196,19 +196,19 @@ func hangUp(conn *bridge.Connection, deliveries <-chan amqp.Delivery, ask func()
 
 // take queues a delivery for a worker.
 func (c *Consumer) take(s *consumerSession, d amqp.Delivery) {
-	settled := &settlement{session: s}
-	s.open.add(d.DeliveryTag, settled)
-	d.Acknowledger = settled
+	a := &acknowledger{session: s}
+	s.open.add(d.DeliveryTag, a)
+	d.Acknowledger = a
 	d = wire.Restored(d)
-	leave := c.room.take(d)
-	if leave == nil {
+	release := c.memory.reserve(d)
+	if release == nil {
 		c.log.Info("no room for the message: it returns to the queue when half of ConsumerOptions.MaxBytes is free",
 			"message_id", d.MessageId, "bytes", len(d.Body), "ends_session", s.Ordered)
 		return
 	}
-	j := &job{session: s, delivery: d, settled: settled, key: c.key(d), leave: leave}
+	j := &job{session: s, delivery: d, acknowledger: a, key: c.key(d), release: release}
 	if c.batch > 1 {
-		settled.passKey = func() { c.jobs.settled(j) }
+		a.passKey = func() { c.jobs.releaseKey(j) }
 	}
 	c.jobs.add(j)
 }
@@ -234,11 +234,11 @@ func (c *Consumer) key(d amqp.Delivery) (key string) {
 	return key
 }
 
-// run calls the handler, and makes sure that the deliveries are settled.
+// run calls the handler, and makes sure that each delivery is acked or rejected.
 func (c *Consumer) run(jobs []*job) {
 	defer time.AfterFunc(longRun, func() {
 		for _, j := range jobs {
-			j.leave()
+			j.release()
 		}
 	}).Stop()
 	session, id := jobs[0].session, jobs[0].delivery.MessageId
@@ -251,7 +251,7 @@ func (c *Consumer) run(jobs []*job) {
 			}
 			c.log.Error("handler did not return", "message_id", id, "messages", len(jobs), "panic", reason, "stack", string(debug.Stack()))
 		}
-		c.settle(jobs)
+		c.handBackUnacked(jobs)
 	}()
 	ds := make([]amqp.Delivery, len(jobs))
 	for n, j := range jobs {
@@ -268,16 +268,16 @@ func (c *Consumer) run(jobs []*job) {
 	}
 }
 
-// settle hands back the deliveries that the handler has neither acked nor rejected.
-func (c *Consumer) settle(jobs []*job) {
+// handBackUnacked hands back the deliveries that the handler has neither acked nor rejected.
+func (c *Consumer) handBackUnacked(jobs []*job) {
 	session := jobs[0].session
-	open := slices.DeleteFunc(slices.Clone(jobs), func(j *job) bool { return j.settled.done.Load() })
+	open := slices.DeleteFunc(slices.Clone(jobs), func(j *job) bool { return j.acknowledger.done.Load() })
 	if len(open) == 0 || session.over() {
 		return
 	}
 	c.log.Error("handler neither acked nor rejected the message; requeueing it",
-		"message_id", open[0].delivery.MessageId, "messages", len(open), "retry_in", unsettledPause)
-	if !engine.Pause(session.Stopping, unsettledPause) {
+		"message_id", open[0].delivery.MessageId, "messages", len(open), "retry_in", unackedPause)
+	if !engine.Pause(session.Stopping, unackedPause) {
 		return
 	}
 	for _, j := range open {
@@ -285,79 +285,79 @@ func (c *Consumer) settle(jobs []*job) {
 	}
 }
 
-// A settlement is the Acknowledger of one delivery. It records whether the delivery was settled. In
-// an ordered session it ends the channel instead of requeueing, because other messages could
-// overtake a requeued one.
-type settlement struct {
+// An acknowledger is the Acknowledger of one delivery. It records whether the delivery was acked or
+// rejected. In an ordered session it ends the channel instead of requeueing, because other messages
+// could overtake a requeued one.
+type acknowledger struct {
 	session *consumerSession
 	done    atomic.Bool
 	passKey func() // in a batch consumer: releases the delivery's key before the worker ends; otherwise nil
 }
 
-// ended releases the key of a delivery that was acked or rejected.
-func (s *settlement) ended(err error) error {
-	if err == nil && s.passKey != nil {
-		s.passKey()
+// releaseKey releases the key of a delivery that was acked or rejected.
+func (a *acknowledger) releaseKey(err error) error {
+	if err == nil && a.passKey != nil {
+		a.passKey()
 	}
 	return err
 }
 
-var _ amqp.Acknowledger = (*settlement)(nil)
-var _ engine.BatchAcknowledger = (*settlement)(nil)
-var _ engine.Closable = (*settlement)(nil)
+var _ amqp.Acknowledger = (*acknowledger)(nil)
+var _ engine.BatchAcknowledger = (*acknowledger)(nil)
+var _ engine.Closable = (*acknowledger)(nil)
 
-func (s *settlement) Ack(tag uint64, multiple bool) error {
-	s.done.Store(true)
+func (a *acknowledger) Ack(tag uint64, multiple bool) error {
+	a.done.Store(true)
 	if multiple {
-		return s.ended(s.session.open.settle(tag, multiple, func() error { return s.session.channel.Ack(tag, multiple) }))
+		return a.releaseKey(a.session.open.acknowledge(tag, multiple, func() error { return a.session.channel.Ack(tag, multiple) }))
 	}
-	return s.ended(s.session.open.ackOne(tag, s.session.over))
+	return a.releaseKey(a.session.open.ackOne(tag, a.session.over))
 }
 
 // AckBatch acks deliveries of the session.
-func (s *settlement) AckBatch(tags []uint64) error {
-	settled, err := s.session.open.ackBatch(tags)
-	for _, other := range settled {
-		_ = other.ended(err)
+func (a *acknowledger) AckBatch(tags []uint64) error {
+	acked, err := a.session.open.ackBatch(tags)
+	for _, other := range acked {
+		_ = other.releaseKey(err)
 	}
 	return err
 }
 
-func (s *settlement) Nack(tag uint64, multiple, requeue bool) error {
+func (a *acknowledger) Nack(tag uint64, multiple, requeue bool) error {
 	if requeue {
-		return s.requeue(tag, multiple)
+		return a.requeue(tag, multiple)
 	}
-	s.done.Store(true)
-	return s.ended(s.session.open.settle(tag, multiple, func() error { return s.session.channel.Nack(tag, multiple, false) }))
+	a.done.Store(true)
+	return a.releaseKey(a.session.open.acknowledge(tag, multiple, func() error { return a.session.channel.Nack(tag, multiple, false) }))
 }
 
-func (s *settlement) Reject(tag uint64, requeue bool) error {
+func (a *acknowledger) Reject(tag uint64, requeue bool) error {
 	if requeue {
-		return s.requeue(tag, false)
+		return a.requeue(tag, false)
 	}
-	s.done.Store(true)
-	return s.ended(s.session.open.settle(tag, false, func() error { return s.session.channel.Reject(tag, false) }))
+	a.done.Store(true)
+	return a.releaseKey(a.session.open.acknowledge(tag, false, func() error { return a.session.channel.Reject(tag, false) }))
 }
 
 // requeue does nothing once the session is over, because the broker would deliver the message here
 // again. The end of the connection returns it.
-func (s *settlement) requeue(tag uint64, multiple bool) error {
-	s.done.Store(true)
+func (a *acknowledger) requeue(tag uint64, multiple bool) error {
+	a.done.Store(true)
 	switch {
-	case s.session.Ordered:
-		return s.Close()
-	case s.session.over():
+	case a.session.Ordered:
+		return a.Close()
+	case a.session.over():
 		return nil
 	}
-	return s.session.open.settle(tag, multiple, func() error { return s.session.channel.Nack(tag, multiple, true) })
+	return a.session.open.acknowledge(tag, multiple, func() error { return a.session.channel.Nack(tag, multiple, true) })
 }
 
 // Close ends the session, which returns all unacked messages. A versions.HighWater calls it.
-func (s *settlement) Close() error {
-	s.done.Store(true)
-	s.session.end(errReturned)
+func (a *acknowledger) Close() error {
+	a.done.Store(true)
+	a.session.end(errReturned)
 	return nil
 }
 
 // IsClosed reports whether no further delivery of the session may be handled.
-func (s *settlement) IsClosed() bool { return s.session.over() || s.session.channel.IsClosed() }
+func (a *acknowledger) IsClosed() bool { return a.session.over() || a.session.channel.IsClosed() }

@@ -8,9 +8,8 @@ import (
 )
 
 // openDeliveries are the deliveries of a session that the broker still holds unacked, so that a
-// multiple ack never settles another delivery. All calls that settle a delivery go through
-// openDeliveries, one after the other: a delivery that is settled twice would end the channel. The
-// prefetch bounds their number.
+// multiple ack never acks another delivery. All acks and rejects go through openDeliveries, one after
+// the other: a second one for a delivery would end the channel. The prefetch bounds their number.
 //
 // Acks gather while there are enough deliveries, because each ack is work for the queue. An ack
 // that gets lost with the process costs a redelivery, like an ack that the broker has not read.
@@ -31,26 +30,26 @@ type openDeliveries struct {
 const ackPause = 5 * time.Millisecond
 
 type openDelivery struct {
-	tag     uint64
-	settled *settlement
-	acked   bool // acked here, but the broker does not know yet
+	tag          uint64
+	acknowledger *acknowledger
+	acked        bool // acked here, but the broker does not know yet
 }
 
 func newOpenDeliveries(ack func(tag uint64, multiple bool) error, workers, prefetch int) *openDeliveries {
 	return &openDeliveries{ack: ack, enough: workers, most: prefetch / 4, gathered: make(chan struct{}, 1)}
 }
 
-func (o *openDeliveries) add(tag uint64, settled *settlement) {
+func (o *openDeliveries) add(tag uint64, a *acknowledger) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.all = append(o.all, openDelivery{tag: tag, settled: settled})
+	o.all = append(o.all, openDelivery{tag: tag, acknowledger: a})
 }
 
-// settle removes the delivery with this tag, or with multiple all up to it, and tells the broker.
-func (o *openDeliveries) settle(tag uint64, multiple bool, tell func() error) error {
+// acknowledge removes the delivery with this tag, or with multiple all up to it, and tells the broker.
+func (o *openDeliveries) acknowledge(tag uint64, multiple bool, tell func() error) error {
 	o.telling.Lock()
 	defer o.telling.Unlock()
-	for _, acked := range o.remove(tag, multiple) { // tell must not settle these in another way
+	for _, acked := range o.remove(tag, multiple) { // tell must not reject these
 		if err := o.ack(acked, false); err != nil {
 			return err
 		}
@@ -74,7 +73,7 @@ func (o *openDeliveries) remove(tag uint64, multiple bool) (acked []uint64) {
 	for _, d := range o.all[from : at+1] {
 		if d.acked {
 			acked = append(acked, d.tag)
-			d.settled.done.Store(true)
+			d.acknowledger.done.Store(true)
 		}
 	}
 	o.acked -= len(acked)
@@ -89,9 +88,9 @@ func (o *openDeliveries) find(tag uint64) (at int, found bool) {
 // ackOne acks a delivery, now or together with others. Once the session is over it acks now,
 // because the session has called flush for the last time.
 func (o *openDeliveries) ackOne(tag uint64, over func() bool) error {
-	settled, gather := o.mark(tag)
+	a, gather := o.mark(tag)
 	switch {
-	case settled == nil:
+	case a == nil:
 		return o.ack(tag, false) // the broker returns the error
 	case !gather || over():
 		return o.flush()
@@ -104,7 +103,7 @@ func (o *openDeliveries) ackOne(tag uint64, over func() bool) error {
 }
 
 // mark notes an ack, and reports whether it may wait. The delivery is nil if it is not open.
-func (o *openDeliveries) mark(tag uint64) (settled *settlement, gather bool) {
+func (o *openDeliveries) mark(tag uint64) (a *acknowledger, gather bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	at, found := o.find(tag)
@@ -115,14 +114,14 @@ func (o *openDeliveries) mark(tag uint64) (settled *settlement, gather bool) {
 		o.all[at].acked = true
 		o.acked++
 	}
-	return o.all[at].settled, o.acked < o.most && len(o.all)-o.acked > o.enough
+	return o.all[at].acknowledger, o.acked < o.most && len(o.all)-o.acked > o.enough
 }
 
 // ackBatch acks deliveries now, and returns them.
-func (o *openDeliveries) ackBatch(tags []uint64) (all []*settlement, err error) {
+func (o *openDeliveries) ackBatch(tags []uint64) (all []*acknowledger, err error) {
 	for _, tag := range tags {
-		if settled, _ := o.mark(tag); settled != nil {
-			all = append(all, settled)
+		if a, _ := o.mark(tag); a != nil {
+			all = append(all, a)
 		}
 	}
 	return all, o.flush()
@@ -168,7 +167,7 @@ func (o *openDeliveries) take() (tags []uint64, before int) {
 		case len(open) == 0:
 			before++
 		}
-		d.settled.done.Store(true)
+		d.acknowledger.done.Store(true)
 		tags = append(tags, d.tag)
 	}
 	clear(o.all[len(open):])

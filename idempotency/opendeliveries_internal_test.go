@@ -8,8 +8,8 @@ import (
 
 func TestABatchIsAckedWithOneWordUpToTheFirstOpenDelivery(t *testing.T) {
 	for _, c := range []struct {
-		settled, batch []uint64
-		want           []string
+		acked, batch []uint64
+		want         []string
 	}{
 		{nil, []uint64{3, 1, 2}, []string{"3 true"}},
 		{nil, []uint64{1, 2, 4, 6}, []string{"2 true", "4 false", "6 false"}},
@@ -24,14 +24,14 @@ func TestABatchIsAckedWithOneWordUpToTheFirstOpenDelivery(t *testing.T) {
 			return nil
 		}, 1, 6)
 		for tag := range uint64(6) {
-			open.add(tag+1, new(settlement))
+			open.add(tag+1, new(acknowledger))
 		}
-		for _, tag := range c.settled {
-			_ = open.settle(tag, false, func() error { return nil })
+		for _, tag := range c.acked {
+			_ = open.acknowledge(tag, false, func() error { return nil })
 		}
-		settled, err := open.ackBatch(c.batch)
-		if err != nil || !slices.Equal(said, c.want) || len(settled) != len(c.batch) {
-			t.Errorf("%d settled, acks of %d are %q, %v, must be %q", c.settled, c.batch, said, err, c.want)
+		all, err := open.ackBatch(c.batch)
+		if err != nil || !slices.Equal(said, c.want) || len(all) != len(c.batch) {
+			t.Errorf("%d acked before, acks of %d are %q, %v, must be %q", c.acked, c.batch, said, err, c.want)
 		}
 	}
 }
@@ -44,14 +44,14 @@ func TestANackOfManyKeepsTheGatheredAcks(t *testing.T) {
 		return nil
 	}, 1, 100)
 	for tag := range uint64(6) {
-		open.add(tag+1, new(settlement))
+		open.add(tag+1, new(acknowledger))
 	}
 	for _, tag := range []uint64{2, 5} {
 		if err := open.ackOne(tag, func() bool { return false }); err != nil {
 			t.Fatal(err)
 		}
 	}
-	err := open.settle(3, true, func() error {
+	err := open.acknowledge(3, true, func() error {
 		said = append(said, "nack 3 true")
 		return nil
 	})
@@ -86,7 +86,7 @@ func TestAcksGatherWhileEnoughDeliveriesAreAtHand(t *testing.T) {
 		said = nil
 	}
 	for tag := range uint64(prefetch) {
-		open.add(tag+1, new(settlement))
+		open.add(tag+1, new(acknowledger))
 	}
 	ack(never, 2, 1, 4)
 	want("others are at hand")
@@ -98,7 +98,7 @@ func TestAcksGatherWhileEnoughDeliveriesAreAtHand(t *testing.T) {
 	}
 	want("the time is over", "5 true", "7 false")
 	ack(never, 8)
-	if err := open.settle(9, true, func() error { said = append(said, "nack up to 9"); return nil }); err != nil {
+	if err := open.acknowledge(9, true, func() error { said = append(said, "nack up to 9"); return nil }); err != nil {
 		t.Error(err)
 	}
 	want("a multiple nack", "8 false", "nack up to 9")

@@ -10,13 +10,13 @@ import (
 
 // A job is a delivery that waits for a worker, or has one.
 type job struct {
-	session  *consumerSession
-	delivery amqp.Delivery
-	settled  *settlement
-	key      string // jobs with the same key run one after the other; "" for none
-	leave    func() // gives back the delivery's room
-	passed   bool   // the next job has the key, or gets it now
-	began    time.Time
+	session      *consumerSession
+	delivery     amqp.Delivery
+	acknowledger *acknowledger
+	key          string // jobs with the same key run one after the other; "" for none
+	release      func() // gives back the delivery's memory
+	passed       bool   // the next job has the key, or gets it now
+	began        time.Time
 }
 
 // A schedule starts jobs in the order in which they came, up to a number of workers, and one at a
@@ -27,7 +27,7 @@ type schedule struct {
 	workers int
 	most    int           // most jobs that one worker takes at once
 	run     func([]*job)  // runs jobs of one session
-	ended   chan struct{} // a worker is free
+	freed   chan struct{} // a worker is free
 
 	mu      sync.Mutex
 	ready   []*job            // jobs that have their key, and wait for a worker
@@ -36,7 +36,7 @@ type schedule struct {
 }
 
 func newSchedule(workers, most int, run func([]*job)) *schedule {
-	return &schedule{workers: workers, most: most, run: run, ended: make(chan struct{}, 1),
+	return &schedule{workers: workers, most: most, run: run, freed: make(chan struct{}, 1),
 		behind: make(map[string][]*job), running: make(map[*job]struct{})}
 }
 
@@ -85,14 +85,14 @@ func (s *schedule) finish(jobs []*job) (next []*job) {
 		return jobs
 	})
 	select {
-	case s.ended <- struct{}{}:
+	case s.freed <- struct{}{}:
 	default:
 	}
 	return next
 }
 
-// settled releases the key of a job in a batch that is acked or rejected while its worker goes on.
-func (s *schedule) settled(j *job) {
+// releaseKey releases the key of a job in a batch that is acked or rejected while its worker goes on.
+func (s *schedule) releaseKey(j *job) {
 	s.begin(s.change(func() []*job {
 		s.passOnce(j)
 		return nil
@@ -115,7 +115,7 @@ func (s *schedule) prune() {
 	}))
 }
 
-// change changes the schedule, starts jobs, and gives back the room of ended jobs. It returns the
+// change changes the schedule, starts jobs, and gives back the memory of ended jobs. It returns the
 // jobs of the first free worker, which the caller is to run.
 func (s *schedule) change(change func() (ended []*job)) (next []*job) {
 	s.mu.Lock()
@@ -124,7 +124,7 @@ func (s *schedule) change(change func() (ended []*job)) (next []*job) {
 	s.mu.Unlock()
 	for _, gone := range [...][]*job{ended, dropped} {
 		for _, j := range gone {
-			j.leave() // may use the network
+			j.release() // may use the network
 		}
 	}
 	return next

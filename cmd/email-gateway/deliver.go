@@ -82,13 +82,13 @@ func (g *gateway) parse(d amqp.Delivery) (*email.Email, error) {
 
 // findOut decides a message by its status, as after a crash between the status's commit and the
 // inbox's. A run that only seemed dead does no harm: begin lets only one run send.
-func (g *gateway) findOut(ctx context.Context, p pending.Message) (pending.Verdict, error) {
+func (g *gateway) findOut(ctx context.Context, p pending.Message) (pending.Answer, error) {
 	is, err := g.statuses.get(ctx, p.Key)
 	switch {
 	case err != nil:
 		return pending.Unknown, err
 	case is == sent:
-		return pending.Done, nil
+		return pending.Happened, nil
 	case is == sending:
 		err := g.statuses.doubt(ctx, p.Key)
 		if err == nil {
@@ -102,5 +102,5 @@ func (g *gateway) findOut(ctx context.Context, p pending.Message) (pending.Verdi
 		// The row may have said 'sent', and may have been purged, or lost with a backup.
 		return pending.Unknown, nil
 	}
-	return pending.NotDoneYet, nil // no run has contacted the mail server since
+	return pending.DidNotHappen, nil // no run has contacted the mail server since
 }

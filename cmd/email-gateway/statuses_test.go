@@ -207,7 +207,7 @@ func TestAnEmailThatWasSentIsNotSentAgainAfterTheRetention(t *testing.T) {
 func TestAnOldEmailWithoutAStatusIsNotKnownToBeUnsent(t *testing.T) {
 	s, _ := statusesOf(t)
 	g := &gateway{config: &config{Retention: environment.Span(2 * time.Hour)}, statuses: s}
-	for age, want := range map[time.Duration]pending.Verdict{time.Hour: pending.NotDoneYet, 3 * time.Hour: pending.Unknown} {
+	for age, want := range map[time.Duration]pending.Answer{time.Hour: pending.DidNotHappen, 3 * time.Hour: pending.Unknown} {
 		verdict, err := g.findOut(t.Context(), pending.Message{Key: anID, Since: time.Now().Add(-age)})
 		if err != nil || verdict != want {
 			t.Errorf("%v old: verdict %v, %v; want %v", age, verdict, err, want)

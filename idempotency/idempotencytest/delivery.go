@@ -30,7 +30,7 @@ type Outcome string
 
 // The outcomes.
 const (
-	Unsettled    Outcome = "unsettled"     // neither acked nor rejected: it comes again when the channel is closed
+	Unacked      Outcome = "unacked"       // neither acked nor rejected: it comes again when the channel is closed
 	Acked        Outcome = "acked"         // done
 	HandedBack   Outcome = "handed back"   // requeued: it comes again at once
 	DeadLettered Outcome = "dead-lettered" // rejected for good: it goes to the dead-letter exchange, if there is one
@@ -40,7 +40,7 @@ const (
 // of goroutines may use it.
 type Delivery struct {
 	amqp.Delivery
-	settled *settled
+	acknowledger *acknowledger
 }
 
 // New returns the first delivery of m, as a verifier has forwarded it. A message without an ID gets
@@ -70,51 +70,51 @@ func (d *Delivery) Again() *Delivery {
 }
 
 func deliver(d amqp.Delivery) *Delivery {
-	s := &settled{outcome: Unsettled}
-	d.Acknowledger = s
-	return &Delivery{d, s}
+	a := &acknowledger{outcome: Unacked}
+	d.Acknowledger = a
+	return &Delivery{d, a}
 }
 
-// Outcome returns the delivery's end; Unsettled if it has none yet.
+// Outcome returns the delivery's end; Unacked if it has none yet.
 func (d *Delivery) Outcome() Outcome {
-	d.settled.mu.Lock()
-	defer d.settled.mu.Unlock()
-	return d.settled.outcome
+	d.acknowledger.mu.Lock()
+	defer d.acknowledger.mu.Unlock()
+	return d.acknowledger.outcome
 }
 
-// settled is the Acknowledger of one delivery.
-type settled struct {
+// acknowledger is the Acknowledger of one delivery.
+type acknowledger struct {
 	mu      sync.Mutex
 	outcome Outcome
 }
 
-func (s *settled) settle(outcome Outcome) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.outcome != Unsettled {
-		return fmt.Errorf("idempotencytest: the delivery is %s already; a broker would close the channel", s.outcome)
+func (a *acknowledger) set(outcome Outcome) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.outcome != Unacked {
+		return fmt.Errorf("idempotencytest: the delivery is %s already; a broker would close the channel", a.outcome)
 	}
-	s.outcome = outcome
+	a.outcome = outcome
 	return nil
 }
 
-func (s *settled) Ack(uint64, bool) error { return s.settle(Acked) }
+func (a *acknowledger) Ack(uint64, bool) error { return a.set(Acked) }
 
-func (s *settled) Nack(_ uint64, _, requeue bool) error { return s.Reject(0, requeue) }
+func (a *acknowledger) Nack(_ uint64, _, requeue bool) error { return a.Reject(0, requeue) }
 
-func (s *settled) Reject(_ uint64, requeue bool) error {
+func (a *acknowledger) Reject(_ uint64, requeue bool) error {
 	if requeue {
-		return s.settle(HandedBack)
+		return a.set(HandedBack)
 	}
-	return s.settle(DeadLettered)
+	return a.set(DeadLettered)
 }
 
 // Close returns the delivery with its channel, as versions.HighWater does to keep the order.
-func (s *settled) Close() error { return s.settle(HandedBack) }
+func (a *acknowledger) Close() error { return a.set(HandedBack) }
 
 // IsClosed reports whether the channel has ended.
-func (s *settled) IsClosed() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.outcome == HandedBack
+func (a *acknowledger) IsClosed() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.outcome == HandedBack
 }

@@ -18,20 +18,20 @@ import (
 
 // The first outcome counts: a second one would end the channel.
 func TestADeliveryReportsItsOutcome(t *testing.T) {
-	for want, settle := range map[idempotencytest.Outcome]func(amqp.Delivery) error{
-		idempotencytest.Unsettled:    func(amqp.Delivery) error { return nil },
+	for want, tell := range map[idempotencytest.Outcome]func(amqp.Delivery) error{
+		idempotencytest.Unacked:      func(amqp.Delivery) error { return nil },
 		idempotencytest.Acked:        func(d amqp.Delivery) error { return d.Ack(false) },
 		idempotencytest.HandedBack:   func(d amqp.Delivery) error { return d.Nack(false, true) },
 		idempotencytest.DeadLettered: func(d amqp.Delivery) error { return d.Reject(false) },
 	} {
 		d := idempotencytest.New(bridge.Message{})
-		if err := settle(d.Delivery); err != nil {
+		if err := tell(d.Delivery); err != nil {
 			t.Error(err)
 		}
 		if got := d.Outcome(); got != want {
 			t.Errorf("%s, must be %s", got, want)
 		}
-		if err := d.Ack(false); (err == nil) != (want == idempotencytest.Unsettled) {
+		if err := d.Ack(false); (err == nil) != (want == idempotencytest.Unacked) {
 			t.Errorf("acked after it was %s: %v", want, err)
 		}
 	}
@@ -58,7 +58,7 @@ func TestADeliveryHasAllOfTheMessage(t *testing.T) {
 	}
 }
 
-// The message that a sender has committed is handled; a receiver that stops leaves it unsettled.
+// The message that a sender has committed is handled; a receiver that stops leaves it unacked.
 func TestACommittedMessageReachesTheFakeReceiver(t *testing.T) {
 	s := sendertest.New(t, nil)
 	tx, err := s.DB.BeginTx(t.Context(), nil)
@@ -76,7 +76,7 @@ func TestACommittedMessageReachesTheFakeReceiver(t *testing.T) {
 		stopped, cancel := context.WithCancel(t.Context())
 		cancel()
 		left := idempotencytest.New(message)
-		if err := m.handle(stopped, left.Delivery); !errors.Is(err, idempotency.ErrLeftUnacked) || left.Outcome() != idempotencytest.Unsettled {
+		if err := m.handle(stopped, left.Delivery); !errors.Is(err, idempotency.ErrLeftUnacked) || left.Outcome() != idempotencytest.Unacked {
 			t.Errorf("%v, %s", err, left.Outcome())
 		}
 		d := left.Again()

@@ -108,7 +108,7 @@ func (w *Worker) Work(ctx context.Context, db *sql.DB, fn Handler) error {
 func (w *Worker) work(ctx context.Context, db *sql.DB, taken time.Time, mine driver.Pending, fn Handler) error {
 	d, err := engine.DecodeMessage(mine.Message)
 	if err != nil {
-		_, err = w.end(ctx, db, mine, failed, fmt.Errorf("%w: %w", errUnreadable, err))
+		_, err = w.endRun(ctx, db, mine, failed, fmt.Errorf("%w: %w", errUnreadable, err))
 		return err
 	}
 	draining, cancel := w.keys.Draining(ctx)
@@ -132,7 +132,7 @@ func (w *Worker) work(ctx context.Context, db *sql.DB, taken time.Time, mine dri
 	switch {
 	case err == nil:
 		w.keys.Count.Handled.Add(1)
-		w.keys.Forget(mine.Key)
+		w.keys.ClearFailures(mine.Key)
 		return nil
 	case errors.Is(err, errLeaseLost):
 		w.keys.Log.Warn("message not handled", "message_id", mine.Key, "error", err)
@@ -156,7 +156,7 @@ func (w *Worker) work(ctx context.Context, db *sql.DB, taken time.Time, mine dri
 	case leased.Err() == nil && w.keys.CountsLoss(mine.Key, err):
 		what, cause = failed, err
 	}
-	_, failure := w.end(recording, db, mine, what, cause)
+	_, failure := w.endRun(recording, db, mine, what, cause)
 	if what == interrupted {
 		failure = errors.Join(err, failure)
 	}

@@ -89,7 +89,7 @@ func (g *Effects) AtMostOnce(ctx context.Context, db *sql.DB, d amqp.Delivery, e
 		ended, started := engine.Unfinished, time.Now()
 		until, cancel := engine.UntilStop(ctx) // the effect has not begun yet
 		defer cancel()
-		err = g.recordUntil(until, ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
+		err = g.commitUntil(until, ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
 			mine, ended, err = g.start(ctx, tx, first, message)
 			return err
 		})
@@ -170,7 +170,7 @@ func (g *Effects) perform(ctx context.Context, db *sql.DB, started time.Time, mi
 	case errors.As(failure, new(*notDoneError)):
 		what = notDone(failure)
 	}
-	return g.end(recording, db, mine, what, failure)
+	return g.endRun(recording, db, mine, what, failure)
 }
 
 // runEffect runs the effect, unless its time is over.

@@ -27,10 +27,10 @@ type Options struct {
 	EffectTimeout time.Duration
 
 	// FindOut asks the outside system whether a doubtful message's effect was done. Resume calls it,
-	// and waits for it. After an error, and while the verdict is Unknown, Resume calls it again
-	// after 10 seconds, or MaxDelay if that is less. FindOut must not return NotDoneYet while the
+	// and waits for it. After an error, and while the answer is Unknown, Resume calls it again
+	// after 10 seconds, or MaxDelay if that is less. FindOut must not return DidNotHappen while the
 	// effect may still come. Default nil: an operator decides.
-	FindOut func(ctx context.Context, m Message) (Verdict, error)
+	FindOut func(ctx context.Context, m Message) (Answer, error)
 
 	// Poll is how often Resume looks for messages while there are none. A message that another process
 	// has added may wait this long. Default 1 second.

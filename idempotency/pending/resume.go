@@ -11,13 +11,13 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
 )
 
-// A Verdict is the result of Options.FindOut.
-type Verdict int
+// An Answer is the result of Options.FindOut.
+type Answer int
 
 const (
-	Unknown    Verdict = iota // ask again later
-	Done                      // the effect was done
-	NotDoneYet                // the effect was not done, and can no longer happen
+	Unknown      Answer = iota // ask again later
+	Happened                   // the effect was done
+	DidNotHappen               // the effect was not done, and can no longer happen
 )
 
 // Resume handles the messages that AtMostOnce has left in the inbox, until ctx ends, and then
@@ -63,7 +63,7 @@ func (g *Effects) resume(ctx context.Context, db *sql.DB, effect Effect) (bool, 
 	defer cancel()
 	d, err := engine.DecodeMessage(mine.Message)
 	if err != nil {
-		_, err = g.end(ctx, db, *mine, failed, fmt.Errorf("%w: %w", errUnreadable, err))
+		_, err = g.endRun(ctx, db, *mine, failed, fmt.Errorf("%w: %w", errUnreadable, err))
 		return true, err
 	}
 	ctx = engine.WithAttempt(ctx, mine.Attempts, mine.Attempts >= g.keys.Opts.Attempts)
@@ -90,22 +90,22 @@ func (g *Effects) ask(ctx context.Context, db *sql.DB) (bool, error) {
 	if err != nil || found == nil {
 		return false, err
 	}
-	verdict := Unknown
+	answer := Unknown
 	err = g.keys.RecoverPanic("Options.FindOut", found.Key, func() (err error) {
 		p, err := newMessage(*found)
 		if err != nil {
 			return err
 		}
-		verdict, err = g.opts.FindOut(ctx, p)
+		answer, err = g.opts.FindOut(ctx, p)
 		return err
 	})
 	if err != nil {
 		return true, fmt.Errorf("find out about message %q: %w", found.Key, err)
 	}
-	switch verdict {
-	case Done:
+	switch answer {
+	case Happened:
 		return true, g.resolve(ctx, db, *found, done)
-	case NotDoneYet:
+	case DidNotHappen:
 		return true, g.resolve(ctx, db, *found, again)
 	default:
 		return true, nil

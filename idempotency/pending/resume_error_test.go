@@ -19,7 +19,7 @@ import (
 func TestADoubtThatCannotBeResolvedHoldsUpNoReadyMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
-		r, m := newReceiver(t, pending.Options{FindOut: func(context.Context, pending.Message) (pending.Verdict, error) {
+		r, m := newReceiver(t, pending.Options{FindOut: func(context.Context, pending.Message) (pending.Answer, error) {
 			asked++
 			return pending.Unknown, errors.New("the payment service is out")
 		}}), &mailbox{}

@@ -88,24 +88,24 @@ func TestACallbackEndsADoubt(t *testing.T) {
 		verdicts []any
 		sent     []string
 	}{
-		"done":                     {[]any{pending.Done}, nil},
-		"not done":                 {[]any{pending.NotDoneYet}, []string{"m1"}},
-		"first unknown, then done": {[]any{pending.Unknown, errSMTP, pending.Done}, nil},
+		"done":                     {[]any{pending.Happened}, nil},
+		"not done":                 {[]any{pending.DidNotHappen}, []string{"m1"}},
+		"first unknown, then done": {[]any{pending.Unknown, errSMTP, pending.Happened}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := &mailbox{}
 			verdicts := c.verdicts
 			r := newReceiver(t, pending.Options{Poll: time.Millisecond, MinDelay: time.Millisecond, MaxDelay: time.Millisecond,
-				FindOut: func(_ context.Context, p pending.Message) (pending.Verdict, error) {
+				FindOut: func(_ context.Context, p pending.Message) (pending.Answer, error) {
 					if p.Key != "m1" || p.Delivery.MessageId != "m1" || p.State != pending.Doubtful {
 						t.Errorf("asked about %+v", p)
 					}
 					next := verdicts[0]
 					verdicts = verdicts[1:]
 					if err, failed := next.(error); failed {
-						return pending.Done, err
+						return pending.Happened, err
 					}
-					return next.(pending.Verdict), nil
+					return next.(pending.Answer), nil
 				}})
 			r.once(m.send(errSMTP))
 			r.until("nothing is pending", nothing, 1, func(ctx context.Context) error { return r.effects.Resume(ctx, r.DB, m.send()) })

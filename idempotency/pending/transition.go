@@ -164,9 +164,9 @@ func (g *messages) take(ctx context.Context, db *sql.DB, what event) (mine *driv
 	return mine, nil
 }
 
-// end records an event that ends a run of mine, and retries until ctx ends. It returns the outcome of the
-// delivery.
-func (g *messages) end(ctx context.Context, db *sql.DB, mine driver.Pending, what event, cause error) (engine.Outcome, error) {
+// endRun writes an event that ends a run of mine, and retries until ctx ends. It returns the outcome
+// of the delivery.
+func (g *messages) endRun(ctx context.Context, db *sql.DB, mine driver.Pending, what event, cause error) (engine.Outcome, error) {
 	c := g.transition(mine, what, cause)
 	switch {
 	case what == unclear:
@@ -181,7 +181,7 @@ func (g *messages) end(ctx context.Context, db *sql.DB, mine driver.Pending, wha
 		g.keys.Count.FailedAttempts.Add(1)
 	}
 	var found, stays bool
-	err := g.record(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
+	err := g.commit(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
 		found, stays, err = g.write(ctx, tx, mine, c)
 		return err
 	})
@@ -218,14 +218,14 @@ func (g *messages) resolve(ctx context.Context, db *sql.DB, mine driver.Pending,
 	return err
 }
 
-// record commits the changes of fn, and retries until it succeeds or ctx ends. fn may run again
+// commit commits the changes of fn, and retries until it succeeds or ctx ends. fn may run again
 // after a commit whose answer was lost.
-func (g *messages) record(ctx context.Context, db *sql.DB, fn func(ctx context.Context, tx bridge.Tx) error) error {
-	return g.recordUntil(ctx, ctx, db, fn)
+func (g *messages) commit(ctx context.Context, db *sql.DB, fn func(ctx context.Context, tx bridge.Tx) error) error {
+	return g.commitUntil(ctx, ctx, db, fn)
 }
 
-// recordUntil is record without retries after until has ended.
-func (g *messages) recordUntil(until, ctx context.Context, db *sql.DB, fn func(ctx context.Context, tx bridge.Tx) error) error {
+// commitUntil is commit without retries after until has ended.
+func (g *messages) commitUntil(until, ctx context.Context, db *sql.DB, fn func(ctx context.Context, tx bridge.Tx) error) error {
 	delays := g.keys.Opts.ShortDelays()
 	for {
 		err := engine.InOwnTx(ctx, db, fn)

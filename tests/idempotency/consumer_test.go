@@ -557,7 +557,7 @@ func TestAHandlerThatHangsStopsOnlyItself(t *testing.T) {
 	q.ready(1)
 }
 
-// A delivery that its handler leaves unsettled, in whatever way, is redelivered.
+// A delivery that its handler neither acks nor rejects, in whatever way, is redelivered.
 func TestADeliveryThatItsHandlerDoesNotSettleComesAgain(t *testing.T) {
 	for name, fail := range map[string]func() error{
 		"returns nil":      func() error { return nil },

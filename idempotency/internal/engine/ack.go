@@ -24,7 +24,7 @@ func (e *Engine) Ack(d amqp.Delivery) error {
 	return nil
 }
 
-// A BatchAcknowledger tracks which deliveries of its channel are not settled. AckBatch acks the
+// A BatchAcknowledger tracks which deliveries of its channel are unacked. AckBatch acks the
 // deliveries with these tags, with as few acks as it can.
 type BatchAcknowledger interface {
 	AckBatch(tags []uint64) error
@@ -97,14 +97,14 @@ func (e *Engine) deadLetter(ctx context.Context, d amqp.Delivery, reason error) 
 // Options.Hold, the receiver may go on: then the message must not keep its place in the prefetch.
 func (e *Engine) Unfinished(caller context.Context, d amqp.Delivery, reason error) error {
 	if errors.Is(caller.Err(), context.Canceled) {
-		return e.leave(d, reason)
+		return e.leaveUnacked(d, reason)
 	}
 	return e.HandBack(d, reason)
 }
 
-// leave does not tell the broker: the end of the channel returns d. If the order matters, it closes
-// the channel at once, so that no later message of the channel is handled.
-func (e *Engine) leave(d amqp.Delivery, reason error) error {
+// leaveUnacked does not tell the broker: the end of the channel returns d. If the order matters, it
+// closes the channel at once, so that no later message of the channel is handled.
+func (e *Engine) leaveUnacked(d amqp.Delivery, reason error) error {
 	if e.InOrder {
 		return e.HandBack(d, reason)
 	}

@@ -51,7 +51,7 @@ func (e *Engine) DeliverUntil(ctx context.Context, limit time.Time, d amqp.Deliv
 // or limit is reached, or the caller stops; and tells the broker.
 func (e *Engine) tryToEnd(parent context.Context, limit time.Time, d amqp.Delivery, attempt func(ctx context.Context) (Outcome, error)) (result error) {
 	if err := stopped(parent); err != nil {
-		return e.leave(d, err)
+		return e.leaveUnacked(d, err)
 	}
 	ctx, cancel := e.Attempting(parent, limit)
 	defer cancel()

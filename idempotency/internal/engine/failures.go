@@ -73,8 +73,8 @@ func (f *failures) put(id string, t tally) {
 	(*into)[id] = t
 }
 
-// Forget removes the tally of a message that is done.
-func (e *Engine) Forget(id string) { e.failures.take(id) }
+// ClearFailures removes the tally of a message that is done.
+func (e *Engine) ClearFailures(id string) { e.failures.take(id) }
 
 // countsLoss reports whether an attempt counts although its connection was dead after the handler
 // had run. It does if the Engine has handled other messages since the message's last lost

@@ -26,44 +26,44 @@ func (n *nacker) Nack(tag uint64, _, requeue bool) error {
 	return nil
 }
 
-func TestARoomHoldsItsBytesAndHandsBackTheRest(t *testing.T) {
+func TestAMemoryLimitHoldsItsBytesAndHandsBackTheRest(t *testing.T) {
 	const most = 100 << 10
-	r, n := &room{most: most}, &nacker{}
+	m, n := &memoryLimit{most: most}, &nacker{}
 	delivery := func(tag uint64, bytes int) amqp.Delivery {
 		return amqp.Delivery{Acknowledger: n, DeliveryTag: tag, Body: make([]byte, bytes)}
 	}
-	large := r.take(delivery(1, 2*most)) // alone it may exceed the room
-	if large == nil || r.take(delivery(2, 1)) != nil {
+	large := m.reserve(delivery(1, 2*most)) // alone it may exceed the limit
+	if large == nil || m.reserve(delivery(2, 1)) != nil {
 		t.Fatal("a large message is not held alone")
 	}
 	large()
 	if !slices.Equal(n.back, []uint64{2}) {
 		t.Fatalf("back went %v", n.back)
 	}
-	first, second := r.take(delivery(3, most/4)), r.take(delivery(4, most/2))
-	if first == nil || second == nil || r.take(delivery(5, most/2)) != nil || r.take(delivery(6, 1)) != nil {
-		t.Fatal("the room does not hold its bytes, or a small message overtakes a large one")
+	first, second := m.reserve(delivery(3, most/4)), m.reserve(delivery(4, most/2))
+	if first == nil || second == nil || m.reserve(delivery(5, most/2)) != nil || m.reserve(delivery(6, 1)) != nil {
+		t.Fatal("the limit does not hold its bytes, or a small message overtakes a large one")
 	}
-	for _, d := range r.back {
+	for _, d := range m.back {
 		if d.Body != nil {
 			t.Error("a message without room keeps its content")
 		}
 	}
 	first()
 	if len(n.back) != 1 {
-		t.Errorf("back went %v, although more than half of the room is taken", n.back)
+		t.Errorf("back went %v, although more than half of the memory is taken", n.back)
 	}
 	second()
-	if !slices.Equal(n.back, []uint64{2, 5, 6}) || r.held != 0 {
-		t.Errorf("back went %v; held %d", n.back, r.held)
+	if !slices.Equal(n.back, []uint64{2, 5, 6}) || m.held != 0 {
+		t.Errorf("back went %v; held %d", n.back, m.held)
 	}
-	if leave := r.take(delivery(5, most/2)); leave == nil {
+	if release := m.reserve(delivery(5, most/2)); release == nil {
 		t.Error("there is room again, and it is not taken")
 	}
 }
 
-// A handler that hangs with most of the room keeps later messages out for a minute, and no longer.
-func TestAHandlerThatHangsGivesItsRoomBack(t *testing.T) {
+// A handler that hangs with most of the memory keeps later messages out for a minute, and no longer.
+func TestAHandlerThatHangsGivesItsMemoryBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release, handled := make(chan struct{}), make(chan string, 2)
 		c, err := NewConsumer(new(bridge.Broker), "q", func(_ context.Context, d amqp.Delivery) error {
@@ -85,18 +85,18 @@ func TestAHandlerThatHangsGivesItsRoomBack(t *testing.T) {
 		if waited := time.Since(begun); waited != longRun {
 			t.Errorf("it waited for %v, must be %v", waited, longRun)
 		}
-		if leave := c.room.take(amqp.Delivery{Body: make([]byte, 3000)}); leave == nil {
+		if free := c.memory.reserve(amqp.Delivery{Body: make([]byte, 3000)}); free == nil {
 			t.Error("it has no room when it comes again")
 		} else {
-			leave()
+			free()
 		}
 		close(release)
 		if id := <-handled; id != "hangs" {
 			t.Errorf("%s is handled", id)
 		}
 		synctest.Wait()
-		if c.room.held != 0 {
-			t.Errorf("%d bytes are held in the end", c.room.held)
+		if c.memory.held != 0 {
+			t.Errorf("%d bytes are held in the end", c.memory.held)
 		}
 	})
 }
