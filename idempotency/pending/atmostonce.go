@@ -70,53 +70,53 @@ var errEffectTimeout = errors.New("effect ran for longer than Options.EffectTime
 //
 // A key claimed by Handle is a duplicate here, and vice versa; a consumer should use one of
 // AtMostOnce, Handle and Accept for all its messages.
-func (g *Effects) AtMostOnce(ctx context.Context, db *sql.DB, d amqp.Delivery, effect Effect) error {
+func (e *Effects) AtMostOnce(ctx context.Context, db *sql.DB, d amqp.Delivery, effect Effect) error {
 	if db == nil || effect == nil {
 		panic("pending: AtMostOnce needs a database and an effect")
 	}
-	defer g.keys.PurgeSome(ctx, db, d)
-	return g.keys.Deliver(ctx, d, func(ctx context.Context) (engine.Outcome, error) {
-		key, err := g.keys.Key(d)
+	defer e.keys.PurgeSome(ctx, db, d)
+	return e.keys.Deliver(ctx, d, func(ctx context.Context) (engine.Outcome, error) {
+		key, err := e.keys.Key(d)
 		if err != nil {
 			return engine.Unfinished, err
 		}
-		message, err := g.storable(d)
+		message, err := e.storable(d)
 		if err != nil {
 			return engine.Unfinished, err
 		}
-		first := g.transition(driver.Pending{Key: key}, begun, nil)
+		first := e.transition(driver.Pending{Key: key}, begun, nil)
 		mine := first.next
 		ended, started := engine.Unfinished, time.Now()
 		until, cancel := engine.UntilStop(ctx) // the effect has not begun yet
 		defer cancel()
-		err = g.commitUntil(until, ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
-			mine, ended, err = g.start(ctx, tx, first, message)
+		err = e.commitUntil(until, ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
+			mine, ended, err = e.start(ctx, tx, first, message)
 			return err
 		})
 		if err != nil || ended != engine.Unfinished {
 			return ended, err
 		}
 		mine.Message = message
-		return g.perform(ctx, db, started, mine, effect, d, func(error) event { return released })
+		return e.perform(ctx, db, started, mine, effect, d, func(error) event { return released })
 	})
 }
 
 // start writes the row of a key whose run begins, and returns it, or how the delivery ends without
 // a run. It may run again after a commit whose answer was lost.
-func (g *Effects) start(ctx context.Context, tx bridge.Tx, first change, message []byte) (driver.Pending, engine.Outcome, error) {
+func (e *Effects) start(ctx context.Context, tx bridge.Tx, first change, message []byte) (driver.Pending, engine.Outcome, error) {
 	mine := first.next
-	fresh, err := g.keys.Claim(ctx, tx, mine.Key)
+	fresh, err := e.keys.Claim(ctx, tx, mine.Key)
 	if err != nil {
 		return mine, engine.Unfinished, err
 	}
 	if fresh {
 		// Without a claim a row may still exist, if the claim has been purged.
-		added, err := g.keys.Inbox.AddPending(ctx, tx, g.keys.Consumer, mine, first.due)
+		added, err := e.keys.Inbox.AddPending(ctx, tx, e.keys.Consumer, mine, first.due)
 		if added || err != nil {
 			return mine, engine.Unfinished, err
 		}
 	}
-	claimed, found, err := g.keys.Inbox.LookUp(ctx, tx, g.keys.Consumer, mine.Key)
+	claimed, found, err := e.keys.Inbox.LookUp(ctx, tx, e.keys.Consumer, mine.Key)
 	switch {
 	case err != nil:
 		return mine, engine.Unfinished, err
@@ -127,15 +127,15 @@ func (g *Effects) start(ctx context.Context, tx bridge.Tx, first change, message
 	case found.Run == mine.Run:
 		return *found, engine.Unfinished, nil
 	case found.State == driver.Ready:
-		c := g.transition(*found, begun, nil)
+		c := e.transition(*found, begun, nil)
 		c.next.Run = mine.Run // so that start recognizes the row if it runs again
-		mine, err = g.advance(ctx, tx, *found, c)
+		mine, err = e.advance(ctx, tx, *found, c)
 		return mine, engine.Unfinished, err
 	case len(found.Message) == 0:
-		err = expectChanged(g.keys.Inbox.AttachMessage(ctx, tx, g.keys.Consumer, found.Key, found.Run, message))
+		err = expectChanged(e.keys.Inbox.AttachMessage(ctx, tx, e.keys.Consumer, found.Key, found.Run, message))
 	}
 	if err == nil {
-		g.keys.Log.Warn("the effect of the message was started before", "message_id", mine.Key,
+		e.keys.Log.Warn("the effect of the message was started before", "message_id", mine.Key,
 			"state", found.State, "since", found.Since, "error", found.Error)
 	}
 	if found.State == driver.Failed {
@@ -153,15 +153,15 @@ var errNotBegun = errors.New("the inbox answered after Options.EffectTimeout")
 // started is a time before the row was written. The effect's time counts from started, as in the
 // database it counts from the row's time: if the answer to the commit came late, another worker may
 // be allowed to run the effect by now.
-func (g *Effects) perform(ctx context.Context, db *sql.DB, started time.Time, mine driver.Pending, effect Effect, d amqp.Delivery, notDone func(error) event) (engine.Outcome, error) {
-	failure := g.runEffect(context.WithoutCancel(ctx), started, mine.Key, effect, d)
+func (e *Effects) perform(ctx context.Context, db *sql.DB, started time.Time, mine driver.Pending, effect Effect, d amqp.Delivery, notDone func(error) event) (engine.Outcome, error) {
+	failure := e.runEffect(context.WithoutCancel(ctx), started, mine.Key, effect, d)
 
 	// The result is recorded even if the caller wants to stop, or the effect has exceeded all limits.
-	limit := time.Now().Add(g.keys.Opts.ShortDelay())
+	limit := time.Now().Add(e.keys.Opts.ShortDelay())
 	if held, _ := ctx.Deadline(); held.After(limit) {
 		limit = held
 	}
-	recording, cancel := context.WithDeadlineCause(context.WithoutCancel(ctx), limit, g.keys.ErrHeldTooLong)
+	recording, cancel := context.WithDeadlineCause(context.WithoutCancel(ctx), limit, e.keys.ErrHeldTooLong)
 	defer cancel()
 	what := unclear
 	switch {
@@ -170,19 +170,19 @@ func (g *Effects) perform(ctx context.Context, db *sql.DB, started time.Time, mi
 	case errors.As(failure, new(*notDoneError)):
 		what = notDone(failure)
 	}
-	return g.endRun(recording, db, mine, what, failure)
+	return e.endRun(recording, db, mine, what, failure)
 }
 
 // runEffect runs the effect, unless its time is over.
-func (g *Effects) runEffect(ctx context.Context, started time.Time, key string, effect Effect, d amqp.Delivery) error {
+func (e *Effects) runEffect(ctx context.Context, started time.Time, key string, effect Effect, d amqp.Delivery) error {
 	// While a machine is suspended only the wall clock goes on, like the database's.
 	now := time.Now()
-	if took := max(now.Sub(started), now.Round(0).Sub(started.Round(0))); took >= g.opts.EffectTimeout {
+	if took := max(now.Sub(started), now.Round(0).Sub(started.Round(0))); took >= e.opts.EffectTimeout {
 		return NotDone(engine.RetryLater(errNotBegun, 0))
 	}
-	ctx, end := context.WithDeadlineCause(ctx, started.Add(g.opts.EffectTimeout), errEffectTimeout)
+	ctx, end := context.WithDeadlineCause(ctx, started.Add(e.opts.EffectTimeout), errEffectTimeout)
 	defer end()
-	failure := g.keys.RecoverPanic("effect", key, func() error { return effect(ctx, d) })
+	failure := e.keys.RecoverPanic("effect", key, func() error { return effect(ctx, d) })
 	if failure != nil && ctx.Err() != nil {
 		failure = fmt.Errorf("%w: %w", context.Cause(ctx), failure)
 	}

@@ -60,19 +60,19 @@ type messages struct {
 }
 
 // Purge is idempotency.Deduplicator.Purge. AtMostOnce and Accept purge too.
-func (g *messages) Purge(ctx context.Context, db *sql.DB) (forgotten int64, err error) {
-	return g.keys.Purge(ctx, db)
+func (m *messages) Purge(ctx context.Context, db *sql.DB) (forgotten int64, err error) {
+	return m.keys.Purge(ctx, db)
 }
 
 // Stats returns the counts so far. Messages that Work and Resume end count once more, as Handled,
 // Kept or Doubtful.
-func (g *messages) Stats() idempotency.Stats { return idempotency.Stats(g.keys.Stats()) }
+func (m *messages) Stats() idempotency.Stats { return idempotency.Stats(m.keys.Stats()) }
 
 // storable returns the stored form of d, or a refusal.
-func (g *messages) storable(d amqp.Delivery) ([]byte, error) {
+func (m *messages) storable(d amqp.Delivery) ([]byte, error) {
 	message, err := wire.EncodeDelivery(d)
-	if err == nil && len(message) > g.maxStored {
-		err = fmt.Errorf("the message would take %d bytes to store, more than %s %d", len(message), g.keys.Option("MaxStored"), g.maxStored)
+	if err == nil && len(message) > m.maxStored {
+		err = fmt.Errorf("the message would take %d bytes to store, more than %s %d", len(message), m.keys.Option("MaxStored"), m.maxStored)
 	}
 	if err != nil {
 		return nil, engine.Refusal(err)

@@ -61,16 +61,16 @@ func newMessage(p driver.Pending) (Message, error) {
 // List returns up to limit messages in a state, in the order of their keys, after a given key; ""
 // is before all. It holds all of these messages in memory. First it makes overdue started messages
 // doubtful, as Count, MarkDone, Retry and Resume do.
-func (g *messages) List(ctx context.Context, db *sql.DB, state State, after string, limit int) ([]Message, error) {
+func (m *messages) List(ctx context.Context, db *sql.DB, state State, after string, limit int) ([]Message, error) {
 	var found []driver.Pending
 	err := engine.InOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
-		if _, err = g.keys.Inbox.DoubtOverdue(ctx, tx, g.keys.Consumer); err != nil {
+		if _, err = m.keys.Inbox.DoubtOverdue(ctx, tx, m.keys.Consumer); err != nil {
 			return err
 		}
-		if found, err = g.keys.Inbox.ListPending(ctx, tx, g.keys.Consumer, state, after, limit); err != nil {
+		if found, err = m.keys.Inbox.ListPending(ctx, tx, m.keys.Consumer, state, after, limit); err != nil {
 			return err
 		}
-		return g.fetch(ctx, tx, found)
+		return m.fetch(ctx, tx, found)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list %s messages: %w", state, err)
@@ -85,12 +85,12 @@ func (g *messages) List(ctx context.Context, db *sql.DB, state State, after stri
 }
 
 // fetch reads the stored messages of rows. A row that has gone meanwhile gets none.
-func (g *messages) fetch(ctx context.Context, tx bridge.Tx, found []driver.Pending) error {
+func (m *messages) fetch(ctx context.Context, tx bridge.Tx, found []driver.Pending) error {
 	for i, p := range found {
 		if !p.Stored {
 			continue
 		}
-		_, now, err := g.keys.Inbox.LookUp(ctx, tx, g.keys.Consumer, p.Key)
+		_, now, err := m.keys.Inbox.LookUp(ctx, tx, m.keys.Consumer, p.Key)
 		if err != nil {
 			return err
 		}
@@ -102,13 +102,13 @@ func (g *messages) fetch(ctx context.Context, tx bridge.Tx, found []driver.Pendi
 }
 
 // Count returns the number of messages in each state: a metric to watch.
-func (g *messages) Count(ctx context.Context, db *sql.DB) (map[State]int64, error) {
+func (m *messages) Count(ctx context.Context, db *sql.DB) (map[State]int64, error) {
 	var counts map[State]int64
 	err := engine.InOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
-		if _, err = g.keys.Inbox.DoubtOverdue(ctx, tx, g.keys.Consumer); err != nil {
+		if _, err = m.keys.Inbox.DoubtOverdue(ctx, tx, m.keys.Consumer); err != nil {
 			return err
 		}
-		counts, err = g.keys.Inbox.CountPending(ctx, tx, g.keys.Consumer)
+		counts, err = m.keys.Inbox.CountPending(ctx, tx, m.keys.Consumer)
 		return err
 	})
 	if err != nil {
@@ -120,16 +120,16 @@ func (g *messages) Count(ctx context.Context, db *sql.DB) (map[State]int64, erro
 // MarkDone records that a doubtful message's effect was done, or that nothing remains to be done
 // for a failed or ready one. Its copies are duplicates from then on. If the message is in no such
 // state, MarkDone returns ErrNotPending or ErrUnderWay.
-func (g *messages) MarkDone(ctx context.Context, db *sql.DB, key string) error {
-	return wrapKey("mark done message", key, g.decide(ctx, db, key, done))
+func (m *messages) MarkDone(ctx context.Context, db *sql.DB, key string) error {
+	return wrapKey("mark done message", key, m.decide(ctx, db, key, done))
 }
 
 // Retry records that a doubtful message's effect was not done, or that a failed message is to be
 // tried again, and ends the pause of a ready one. Resume or Work then tries the message at once,
 // with all of Options.Attempts. If the message is in no such state, Retry returns ErrNotPending or
 // ErrUnderWay.
-func (g *messages) Retry(ctx context.Context, db *sql.DB, key string) error {
-	return wrapKey("retry message", key, g.decide(ctx, db, key, again))
+func (m *messages) Retry(ctx context.Context, db *sql.DB, key string) error {
+	return wrapKey("retry message", key, m.decide(ctx, db, key, again))
 }
 
 func wrapKey(doing, key string, err error) error {
@@ -139,11 +139,11 @@ func wrapKey(doing, key string, err error) error {
 	return nil
 }
 
-func (g *messages) decide(ctx context.Context, db *sql.DB, key string, what event) error {
+func (m *messages) decide(ctx context.Context, db *sql.DB, key string, what event) error {
 	var found *driver.Pending
 	err := engine.InOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
-		if _, err = g.keys.Inbox.DoubtOverdue(ctx, tx, g.keys.Consumer); err == nil {
-			_, found, err = g.keys.Inbox.LookUp(ctx, tx, g.keys.Consumer, key)
+		if _, err = m.keys.Inbox.DoubtOverdue(ctx, tx, m.keys.Consumer); err == nil {
+			_, found, err = m.keys.Inbox.LookUp(ctx, tx, m.keys.Consumer, key)
 		}
 		return err
 	})
@@ -155,5 +155,5 @@ func (g *messages) decide(ctx context.Context, db *sql.DB, key string, what even
 	case found.State == Started:
 		return ErrUnderWay
 	}
-	return g.resolve(ctx, db, *found, what)
+	return m.resolve(ctx, db, *found, what)
 }

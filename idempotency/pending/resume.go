@@ -29,74 +29,74 @@ const (
 //
 // Resume starts a message as AtMostOnce does: a crash leaves it started, and then doubtful. When
 // ctx ends, an effect that has begun may finish.
-func (g *Effects) Resume(ctx context.Context, db *sql.DB, effect Effect) error {
+func (e *Effects) Resume(ctx context.Context, db *sql.DB, effect Effect) error {
 	if db == nil || effect == nil {
 		panic("pending: Resume needs a database and an effect")
 	}
 	// Ready messages do not wait for the pauses after a failed question.
-	delays, nextQuestion := g.keys.Opts.ShortDelays(), time.Time{}
-	return g.poll(ctx, func(ctx context.Context) (bool, error) {
+	delays, nextQuestion := e.keys.Opts.ShortDelays(), time.Time{}
+	return e.poll(ctx, func(ctx context.Context) (bool, error) {
 		asked := false
 		if !time.Now().Before(nextQuestion) {
 			var err error
-			if asked, err = g.ask(ctx, db); err == nil {
+			if asked, err = e.ask(ctx, db); err == nil {
 				delays.Reset()
 			} else if ctx.Err() == nil {
 				delay := delays.NextBackOff()
 				nextQuestion = time.Now().Add(delay)
-				g.keys.Log.Warn("cannot resolve doubtful messages; retrying", "retry_in", delay, "error", err)
+				e.keys.Log.Warn("cannot resolve doubtful messages; retrying", "retry_in", delay, "error", err)
 			}
 		}
-		resumed, err := g.resume(ctx, db, effect)
+		resumed, err := e.resume(ctx, db, effect)
 		return asked || resumed, err
 	})
 }
 
 // resume runs the effect of one ready message, and reports whether there was one.
-func (g *Effects) resume(ctx context.Context, db *sql.DB, effect Effect) (bool, error) {
+func (e *Effects) resume(ctx context.Context, db *sql.DB, effect Effect) (bool, error) {
 	started := time.Now()
-	mine, err := g.take(ctx, db, begun)
+	mine, err := e.take(ctx, db, begun)
 	if err != nil || mine == nil {
 		return false, err
 	}
-	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), g.keys.Opts.Hold, g.keys.ErrHeldTooLong)
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), e.keys.Opts.Hold, e.keys.ErrHeldTooLong)
 	defer cancel()
 	d, err := engine.DecodeMessage(mine.Message)
 	if err != nil {
-		_, err = g.endRun(ctx, db, *mine, failed, fmt.Errorf("%w: %w", errUnreadable, err))
+		_, err = e.endRun(ctx, db, *mine, failed, fmt.Errorf("%w: %w", errUnreadable, err))
 		return true, err
 	}
-	ctx = engine.WithAttempt(ctx, mine.Attempts, mine.Attempts >= g.keys.Opts.Attempts)
-	ended, err := g.perform(ctx, db, started, *mine, effect, d, g.blamed)
+	ctx = engine.WithAttempt(ctx, mine.Attempts, mine.Attempts >= e.keys.Opts.Attempts)
+	ended, err := e.perform(ctx, db, started, *mine, effect, d, e.blamed)
 	if err == nil {
-		g.keys.Count.Of(ended).Add(1)
+		e.keys.Count.Of(ended).Add(1)
 	}
 	return true, err
 }
 
 // ask calls FindOut for one doubtful message, and reports whether there was one.
-func (g *Effects) ask(ctx context.Context, db *sql.DB) (bool, error) {
+func (e *Effects) ask(ctx context.Context, db *sql.DB) (bool, error) {
 	var found *driver.Pending
 	err := engine.InOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
-		if _, err = g.keys.Inbox.DoubtOverdue(ctx, tx, g.keys.Consumer); err != nil || g.opts.FindOut == nil {
+		if _, err = e.keys.Inbox.DoubtOverdue(ctx, tx, e.keys.Consumer); err != nil || e.opts.FindOut == nil {
 			return err
 		}
-		if found, err = g.keys.Inbox.TakePending(ctx, tx, g.keys.Consumer, driver.Doubtful); err != nil || found == nil {
+		if found, err = e.keys.Inbox.TakePending(ctx, tx, e.keys.Consumer, driver.Doubtful); err != nil || found == nil {
 			return err
 		}
-		_, err = g.advance(ctx, tx, *found, g.transition(*found, asked, nil))
+		_, err = e.advance(ctx, tx, *found, e.transition(*found, asked, nil))
 		return err
 	})
 	if err != nil || found == nil {
 		return false, err
 	}
 	answer := Unknown
-	err = g.keys.RecoverPanic("Options.FindOut", found.Key, func() (err error) {
+	err = e.keys.RecoverPanic("Options.FindOut", found.Key, func() (err error) {
 		p, err := newMessage(*found)
 		if err != nil {
 			return err
 		}
-		answer, err = g.opts.FindOut(ctx, p)
+		answer, err = e.opts.FindOut(ctx, p)
 		return err
 	})
 	if err != nil {
@@ -104,9 +104,9 @@ func (g *Effects) ask(ctx context.Context, db *sql.DB) (bool, error) {
 	}
 	switch answer {
 	case Happened:
-		return true, g.resolve(ctx, db, *found, done)
+		return true, e.resolve(ctx, db, *found, done)
 	case DidNotHappen:
-		return true, g.resolve(ctx, db, *found, again)
+		return true, e.resolve(ctx, db, *found, again)
 	default:
 		return true, nil
 	}

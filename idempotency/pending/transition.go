@@ -57,38 +57,38 @@ type change struct {
 }
 
 // transition returns the change of mine by an event.
-func (g *messages) transition(mine driver.Pending, what event, cause error) change {
+func (m *messages) transition(mine driver.Pending, what event, cause error) change {
 	c := change{next: driver.Pending{Key: mine.Key, State: driver.Ready, Run: uuid.NewString(), Attempts: mine.Attempts, Error: mine.Error}}
 	if cause != nil {
 		c.next.Error = cause.Error()
 	}
 	switch what {
 	case begun:
-		c.next.State, c.due = driver.Started, g.hold
+		c.next.State, c.due = driver.Started, m.hold
 		c.next.Attempts++
 	case leased:
-		if mine.Attempts >= g.keys.Opts.Attempts {
+		if mine.Attempts >= m.keys.Opts.Attempts {
 			c.next.State, c.next.Error = driver.Failed, unheard(mine)
 			break
 		}
-		c.due = g.hold
+		c.due = m.hold
 		c.next.Attempts++
 	case asked:
-		c.next.State, c.next.Run, c.due = driver.Doubtful, mine.Run, g.keys.Opts.ShortDelay()
+		c.next.State, c.next.Run, c.due = driver.Doubtful, mine.Run, m.keys.Opts.ShortDelay()
 	case done:
 		c.remove = true
 	case released:
-		c.unclaim, c.due = true, g.keys.Opts.Delay(mine.Attempts)
+		c.unclaim, c.due = true, m.keys.Opts.Delay(mine.Attempts)
 	case unclear:
 		c.next.State, c.next.Run, c.next.Message = driver.Doubtful, mine.Run, mine.Message
 	case failed:
-		c.due = g.keys.Opts.Delay(mine.Attempts)
-		if mine.Attempts >= g.keys.Opts.Attempts || engine.Permanent(cause) {
+		c.due = m.keys.Opts.Delay(mine.Attempts)
+		if mine.Attempts >= m.keys.Opts.Attempts || engine.Permanent(cause) {
 			c.next.State, c.due = driver.Failed, 0
 		}
 	case excused:
 		c.next.Attempts--
-		c.due = engine.After(cause, g.keys.Opts.ShortDelay)
+		c.due = engine.After(cause, m.keys.Opts.ShortDelay)
 	case interrupted:
 		c.next.Attempts--
 	case again:
@@ -98,8 +98,8 @@ func (g *messages) transition(mine driver.Pending, what event, cause error) chan
 }
 
 // blamed returns failed, or excused if the message is not the cause.
-func (g *messages) blamed(cause error) event {
-	if g.keys.Counts(cause) {
+func (m *messages) blamed(cause error) event {
+	if m.keys.Counts(cause) {
 		return failed
 	}
 	return excused
@@ -115,8 +115,8 @@ func unheard(mine driver.Pending) string {
 }
 
 // advance writes a change of mine after which the row stays, and returns the row with its message.
-func (g *messages) advance(ctx context.Context, tx bridge.Tx, mine driver.Pending, c change) (driver.Pending, error) {
-	found, _, err := g.write(ctx, tx, mine, c)
+func (m *messages) advance(ctx context.Context, tx bridge.Tx, mine driver.Pending, c change) (driver.Pending, error) {
+	found, _, err := m.write(ctx, tx, mine, c)
 	if err == nil && !found {
 		err = errAgain
 	}
@@ -127,8 +127,8 @@ func (g *messages) advance(ctx context.Context, tx bridge.Tx, mine driver.Pendin
 
 // write writes a change of mine. It reports whether the row still belonged to that run, and whether
 // it stays.
-func (g *messages) write(ctx context.Context, tx bridge.Tx, mine driver.Pending, c change) (found, stays bool, err error) {
-	inbox, consumer := g.keys.Inbox, g.keys.Consumer
+func (m *messages) write(ctx context.Context, tx bridge.Tx, mine driver.Pending, c change) (found, stays bool, err error) {
+	inbox, consumer := m.keys.Inbox, m.keys.Consumer
 	if c.remove {
 		found, err = inbox.RemovePending(ctx, tx, consumer, mine.Key, mine.Run)
 		return found, false, err
@@ -148,13 +148,13 @@ func (g *messages) write(ctx context.Context, tx bridge.Tx, mine driver.Pending,
 
 // take takes the ready message that has been due for longest, for an event that begins a run. It
 // returns nil if there is none.
-func (g *messages) take(ctx context.Context, db *sql.DB, what event) (mine *driver.Pending, err error) {
+func (m *messages) take(ctx context.Context, db *sql.DB, what event) (mine *driver.Pending, err error) {
 	err = engine.InOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) error {
-		found, err := g.keys.Inbox.TakePending(ctx, tx, g.keys.Consumer, driver.Ready)
+		found, err := m.keys.Inbox.TakePending(ctx, tx, m.keys.Consumer, driver.Ready)
 		if err != nil || found == nil {
 			return err
 		}
-		taken, err := g.advance(ctx, tx, *found, g.transition(*found, what, nil))
+		taken, err := m.advance(ctx, tx, *found, m.transition(*found, what, nil))
 		mine = &taken
 		return err
 	})
@@ -166,23 +166,23 @@ func (g *messages) take(ctx context.Context, db *sql.DB, what event) (mine *driv
 
 // endRun writes an event that ends a run of mine, and retries until ctx ends. It returns the outcome
 // of the delivery.
-func (g *messages) endRun(ctx context.Context, db *sql.DB, mine driver.Pending, what event, cause error) (engine.Outcome, error) {
-	c := g.transition(mine, what, cause)
+func (m *messages) endRun(ctx context.Context, db *sql.DB, mine driver.Pending, what event, cause error) (engine.Outcome, error) {
+	c := m.transition(mine, what, cause)
 	switch {
 	case what == unclear:
-		g.keys.Log.Error("unknown whether the effect completed", "message_id", mine.Key, "error", cause)
+		m.keys.Log.Error("unknown whether the effect completed", "message_id", mine.Key, "error", cause)
 	case c.next.State == driver.Failed:
-		g.keys.Log.Error("message failed", "message_id", mine.Key, "attempts", mine.Attempts, "error", cause)
+		m.keys.Log.Error("message failed", "message_id", mine.Key, "attempts", mine.Attempts, "error", cause)
 	case what == failed || what == excused:
-		g.keys.Log.Warn("attempt failed, trying again", "message_id", mine.Key,
-			"failed", c.next.Attempts, "of", g.keys.Opts.Attempts, "retry_in", c.due, "error", cause)
+		m.keys.Log.Warn("attempt failed, trying again", "message_id", mine.Key,
+			"failed", c.next.Attempts, "of", m.keys.Opts.Attempts, "retry_in", c.due, "error", cause)
 	}
 	if what == failed {
-		g.keys.Count.FailedAttempts.Add(1)
+		m.keys.Count.FailedAttempts.Add(1)
 	}
 	var found, stays bool
-	err := g.commit(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
-		found, stays, err = g.write(ctx, tx, mine, c)
+	err := m.commit(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
+		found, stays, err = m.write(ctx, tx, mine, c)
 		return err
 	})
 	switch {
@@ -190,7 +190,7 @@ func (g *messages) endRun(ctx context.Context, db *sql.DB, mine driver.Pending, 
 		return engine.Unfinished, err
 	case what == done:
 		if !found {
-			g.keys.Log.Warn("effect completed, but its row was removed or taken over", "message_id", mine.Key)
+			m.keys.Log.Warn("effect completed, but its row was removed or taken over", "message_id", mine.Key)
 		}
 		return engine.Handled, nil
 	case what == unclear:
@@ -203,30 +203,30 @@ func (g *messages) endRun(ctx context.Context, db *sql.DB, mine driver.Pending, 
 }
 
 // resolve ends a message that no run has, unless its row has changed since it was read.
-func (g *messages) resolve(ctx context.Context, db *sql.DB, mine driver.Pending, what event) error {
+func (m *messages) resolve(ctx context.Context, db *sql.DB, mine driver.Pending, what event) error {
 	var found bool
 	err := engine.InOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
-		found, _, err = g.write(ctx, tx, mine, g.transition(mine, what, nil))
+		found, _, err = m.write(ctx, tx, mine, m.transition(mine, what, nil))
 		return err
 	})
 	if err == nil && !found {
 		return ErrNotPending
 	}
 	if err == nil {
-		g.signal()
+		m.signal()
 	}
 	return err
 }
 
 // commit commits the changes of fn, and retries until it succeeds or ctx ends. fn may run again
 // after a commit whose answer was lost.
-func (g *messages) commit(ctx context.Context, db *sql.DB, fn func(ctx context.Context, tx bridge.Tx) error) error {
-	return g.commitUntil(ctx, ctx, db, fn)
+func (m *messages) commit(ctx context.Context, db *sql.DB, fn func(ctx context.Context, tx bridge.Tx) error) error {
+	return m.commitUntil(ctx, ctx, db, fn)
 }
 
 // commitUntil is commit without retries after until has ended.
-func (g *messages) commitUntil(until, ctx context.Context, db *sql.DB, fn func(ctx context.Context, tx bridge.Tx) error) error {
-	delays := g.keys.Opts.ShortDelays()
+func (m *messages) commitUntil(until, ctx context.Context, db *sql.DB, fn func(ctx context.Context, tx bridge.Tx) error) error {
+	delays := m.keys.Opts.ShortDelays()
 	for {
 		err := engine.InOwnTx(ctx, db, fn)
 		if err == nil || engine.IsRefusal(err) {
@@ -236,7 +236,7 @@ func (g *messages) commitUntil(until, ctx context.Context, db *sql.DB, fn func(c
 			return fmt.Errorf("%w: %w", context.Cause(until), err)
 		}
 		delay := delays.NextBackOff()
-		g.keys.Log.Warn("cannot write to the inbox; retrying", "retry_in", delay, "error", err)
+		m.keys.Log.Warn("cannot write to the inbox; retrying", "retry_in", delay, "error", err)
 		if !engine.Pause(until, delay) {
 			return fmt.Errorf("%w: %w", context.Cause(until), err)
 		}
