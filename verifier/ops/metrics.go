@@ -64,7 +64,7 @@ func newMetrics(of *Monitor) *metrics {
 		m.failures.WithLabelValues(string(cause))
 	}
 	m.own = []prometheus.Collector{queueInfo(of.opts.VHost, of.topology), m.deadLetters, m.failures, m.lastForward, m.staged, m.judged,
-		m.due, m.oldestDue, m.orphans, m.sampled, m.sampleFailed, present{of}}
+		m.due, m.oldestDue, m.orphans, m.sampled, m.sampleFailed, stateCollector{of}}
 	return m
 }
 
@@ -119,8 +119,8 @@ func (m *metrics) collect(values chan<- prometheus.Metric) {
 // seconds returns at least 0, because the clocks of two machines differ.
 func seconds(from, to time.Time) float64 { return max(0, to.Sub(from).Seconds()) }
 
-// present collects the verifier's state at each scrape.
-type present struct{ of *Monitor }
+// stateCollector collects the verifier's state at each scrape.
+type stateCollector struct{ of *Monitor }
 
 var (
 	messagesDesc  = desc("twoqueue_messages_total", "Messages finished by the verifier, by verdict. set_aside is no verdict: the message waited for long and was moved to the waiting queue, where verifiers consume it again.", "verdict")
@@ -152,7 +152,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 // targetReasons have values from the start.
 var targetReasons = []verifier.TargetReason{verifier.Full, verifier.Missing, verifier.Stuck}
 
-func (present) Describe(descs chan<- *prometheus.Desc) {
+func (stateCollector) Describe(descs chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{messagesDesc, restagedDesc, sweptDesc, undeletedDesc, abandonedDesc, unstageDesc, delayedDesc, nextDesc, overdueDesc, sessionsDesc, runningDesc, usableDesc, blockedDesc, heldDesc,
 		waitingDesc, oldestDesc, evidenceDesc, settlingDesc, targetsDesc, keysDesc} {
 		descs <- d
@@ -167,8 +167,8 @@ func one(so bool) float64 {
 	return 0
 }
 
-func (p present) Collect(values chan<- prometheus.Metric) {
-	state, stats := p.of.state(), p.of.stats()
+func (c stateCollector) Collect(values chan<- prometheus.Metric) {
+	state, stats := c.of.state(), c.of.stats()
 	send := func(d *prometheus.Desc, kind prometheus.ValueType, value float64, labels ...string) {
 		values <- prometheus.MustNewConstMetric(d, kind, value, labels...)
 	}
@@ -183,7 +183,7 @@ func (p present) Collect(values chan<- prometheus.Metric) {
 	send(undeletedDesc, prometheus.GaugeValue, float64(state.Undeleted))
 	send(abandonedDesc, prometheus.CounterValue, float64(stats.Abandoned))
 	send(unstageDesc, prometheus.GaugeValue, float64(state.Unstageable))
-	if late := p.of.delayed.Load(); late != nil { // no values before the database has answered
+	if late := c.of.delayed.Load(); late != nil { // no values before the database has answered
 		next := 0.0
 		if !late.next.IsZero() {
 			next = float64(late.next.UnixMilli()) / 1000
@@ -194,7 +194,7 @@ func (p present) Collect(values chan<- prometheus.Metric) {
 	}
 	send(sessionsDesc, prometheus.CounterValue, float64(stats.Sessions))
 	send(runningDesc, prometheus.GaugeValue, one(!state.Session.IsZero()))
-	asked, unusable := p.of.lastCheck()
+	asked, unusable := c.of.lastCheck()
 	send(usableDesc, prometheus.GaugeValue, one(asked && unusable == nil))
 	send(blockedDesc, prometheus.GaugeValue, one(state.Blocked != ""))
 	send(heldDesc, prometheus.GaugeValue, float64(state.Held))

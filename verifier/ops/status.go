@@ -14,8 +14,8 @@ import (
 const (
 	// minute is the number of seconds for which the page shows rates.
 	minute = 60
-	// lastEnds is how many dead letters, and how many drops, the page shows.
-	lastEnds = 20
+	// shownFinished is how many dead letters, and how many drops, the page shows.
+	shownFinished = 20
 	// shownMessages is how many waiting messages the page shows.
 	shownMessages = 20
 	// shownTargets is how many unavailable targets the page shows.
@@ -40,24 +40,24 @@ type status struct {
 	mu      sync.Mutex
 	counts  []verifier.Stats // one a second, the latest ones
 	reasons map[string]int64 // of dead letters
-	dead    ends
-	dropped ends
+	dead    lastFinished
+	dropped lastFinished
 }
 
-// An end is a dead letter or a drop: of the message it has only the ID and the target.
-type end struct {
+// A finished message was dead-lettered or dropped. Only its ID and target are known here.
+type finished struct {
 	ID     string    `json:"id"`
 	Target string    `json:"target"`
 	At     time.Time `json:"at"`
 	Reason string    `json:"reason,omitempty"`
 }
 
-// ends are the latest ends, the oldest first.
-type ends []end
+// lastFinished are the latest finished messages, the oldest first.
+type lastFinished []finished
 
-func (e *ends) add(one end) {
-	if *e = append(*e, one); len(*e) > lastEnds {
-		*e = append((*e)[:0], (*e)[1:]...)
+func (l *lastFinished) add(one finished) {
+	if *l = append(*l, one); len(*l) > shownFinished {
+		*l = append((*l)[:0], (*l)[1:]...)
 	}
 }
 
@@ -69,7 +69,7 @@ func (s *status) done(e verifier.Event) {
 	if e.Verdict != verifier.DeadLettered && e.Verdict != verifier.Dropped {
 		return
 	}
-	one := end{ID: e.ID, At: e.Done, Reason: e.Reason}
+	one := finished{ID: e.ID, At: e.Done, Reason: e.Reason}
 	if e.Reason != wire.DeadMalformed { // a malformed message has no target
 		one.Target = e.Message.Target().String()
 	}

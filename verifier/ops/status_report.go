@@ -50,8 +50,8 @@ type report struct {
 	KeysWaiting        int                `json:"keys_waiting"`
 
 	DeadByReason []reasonReport `json:"dead_by_reason"`
-	Dead         []end          `json:"dead"`    // the newest first
-	Dropped      []end          `json:"dropped"` // the newest first
+	Dead         []finished     `json:"dead"`    // the newest first
+	Dropped      []finished     `json:"dropped"` // the newest first
 }
 
 // delayedReport is the last count of messages that wait for their time.
@@ -227,9 +227,9 @@ func (s *status) transactions(ctx context.Context) transactionsReport {
 	return r
 }
 
-// newest returns the ends in reverse order.
-func newest(e ends) []end {
-	out := append([]end{}, e...)
+// newest returns the messages in reverse order.
+func newest(l lastFinished) []finished {
+	out := append([]finished{}, l...)
 	slices.Reverse(out)
 	return out
 }

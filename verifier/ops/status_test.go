@@ -22,10 +22,10 @@ func TestTheStatusPageKeepsLittle(t *testing.T) {
 		s.counted(verifier.Stats{Forwarded: int64(i * i)})
 	}
 	r := s.report(context.Background())
-	if len(r.Dead) != lastEnds || r.Dead[0].ID != "dead 999" || r.Dead[lastEnds-1].ID != "dead 980" || r.Dead[0].Target != "" {
+	if len(r.Dead) != shownFinished || r.Dead[0].ID != "dead 999" || r.Dead[shownFinished-1].ID != "dead 980" || r.Dead[0].Target != "" {
 		t.Errorf("dead letters: %+v", r.Dead)
 	}
-	if len(r.Dropped) != lastEnds || r.Dropped[0].ID != "dropped 999" {
+	if len(r.Dropped) != shownFinished || r.Dropped[0].ID != "dropped 999" {
 		t.Errorf("drops: %+v", r.Dropped)
 	}
 	if len(r.DeadByReason) != 1 || r.DeadByReason[0] != (reasonReport{"malformed", 1000}) {
@@ -35,7 +35,7 @@ func TestTheStatusPageKeepsLittle(t *testing.T) {
 	if len(rates) != minute || rates[minute-1] != 999*999-998*998 || rates[0] != 940*940-939*939 {
 		t.Errorf("rates: %v", rates)
 	}
-	if cap(s.counts) > 4*minute || cap(s.dead) > 4*lastEnds {
+	if cap(s.counts) > 4*minute || cap(s.dead) > 4*shownFinished {
 		t.Errorf("room for %d counts and %d dead letters", cap(s.counts), cap(s.dead))
 	}
 	if r.State != "starting" {
