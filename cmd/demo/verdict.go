@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/twoqueue/twoqueue/compose/reconcile"
 )
 
 // records is the evidence for the verdict, from the databases, the queues and the mail server's log.
@@ -111,21 +113,9 @@ func judge(r records) *verdict {
 	for _, e := range r.emails {
 		received[e.MessageID]++
 	}
-	for id, times := range received {
-		if times > 1 {
-			v.twice++
-		}
-		if !r.orders[id] {
-			v.invented++
-		}
-	}
-	for id := range r.orders {
-		if received[id] == 0 {
-			v.lost++
-		} else {
-			v.received++
-		}
-	}
+	emails := reconcile.Compare(r.orders, received)
+	v.lost, v.invented, v.twice = len(emails.Lost), len(emails.Invented), len(emails.Repeated)
+	v.received = v.committed - v.lost
 	for id, open := range r.attempts {
 		v.slowest = max(v.slowest, microseconds(open.ended-open.began))
 		if !r.orders[id] {

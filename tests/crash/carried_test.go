@@ -27,9 +27,9 @@ func TestASenderKilledBeforeItsCommitHasCarriedNothing(t *testing.T) {
 		for _, at := range []point{recorded, staged} {
 			id := newIDs(1)[0]
 			p := w.start(carrying(at, id))
-			p.reached(at)
+			p.Says(at)
 			w.wantOutcome(id, driver.StillOpen)
-			p.kill()
+			p.KillThere()
 			w.wantOutcome(id, driver.RolledBack)
 			w.deliverAll()
 		}
@@ -56,12 +56,12 @@ func TestACarriedMessageWhosePublicationWasLostWithItsSenderIsForwarded(t *testi
 		var valve *servertest.Valve
 		valve, b.AMQP = servertest.Through(w.t, w.AMQP)
 		p := w.start(b)
-		p.reached(ready)
+		p.Says(ready)
 		w.WaitDepth(w.Topology.Queue, 1)
 		valve.Vanish()
-		p.goOn()
-		p.reached(placed)
-		p.kill()
+		p.Tell("go on")
+		p.Says(placed)
+		p.KillThere()
 		w.wantHandedBack(1)
 		w.deliverAll()
 		w.wantOnce()
@@ -88,7 +88,7 @@ func TestAVerifierKilledAfterStagingAgainLosesNothing(t *testing.T) {
 		id := newIDs(1)[0]
 		w.carryUnpublished(id)
 		p := w.start(brief{Role: aVerifier, Stops: map[point]uuid.UUID{asked: id}})
-		p.reached(asked)
+		p.Says(asked)
 		p.KillRunning()
 		w.wantHandedBack(1)
 		w.deliverAll()
@@ -103,7 +103,7 @@ func TestAVerifierKilledBetweenConfirmAndDeleteOfACarriedRowLosesNothing(t *test
 			id := newIDs(1)[0]
 			w.carryUnpublished(id)
 			p := w.start(brief{Role: aVerifier, Stops: map[point]uuid.UUID{at: id}})
-			p.reached(at)
+			p.Says(at)
 			p.KillRunning()
 			w.deliverAll()
 		}
@@ -134,7 +134,7 @@ func TestAVerifierKilledWhileItStagesDelayedMessagesLosesNothing(t *testing.T) {
 			id := newIDs(1)[0]
 			w.carryDelayed(300*time.Millisecond, id)
 			p := w.start(brief{Role: aVerifier, Stops: map[point]uuid.UUID{at: id}})
-			p.reached(at)
+			p.Says(at)
 			p.KillRunning()
 			w.wantNotCancelled(id)
 		}

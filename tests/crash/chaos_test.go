@@ -45,14 +45,14 @@ func TestProcessesKilledAtRandomMomentsLoseAndInventNothing(t *testing.T) {
 			arrived += 1 + rand.IntN(step)
 			w.waitArrived(arrived)
 			which := i % len(victims)
-			victims[which].kill()
+			victims[which].KillThere()
 			if briefs[which].Role == aVerifier {
 				ends++
 			}
 			victims[which] = w.start(briefs[which])
 		}
 		for _, victim := range victims {
-			victim.kill()
+			victim.KillThere()
 		}
 		stats := w.finish()
 		w.t.Logf("left for the last verifier: %d to forward, %d to drop", stats.Forwarded, stats.Dropped)

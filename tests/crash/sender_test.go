@@ -68,7 +68,7 @@ func (m moment) kill(w *world, b brief) {
 	var p *process
 	if m.deafAfter == "" {
 		p = w.start(b)
-		p.reached(m.at)
+		p.Says(m.at)
 	} else {
 		b.Stops[m.deafAfter] = id
 		link, server := &b.DatabaseURL, w.DatabaseURL
@@ -78,9 +78,9 @@ func (m moment) kill(w *world, b brief) {
 		var valve *servertest.Valve
 		valve, *link = servertest.Through(w.t, server)
 		p = w.start(b)
-		p.reached(m.deafAfter)
+		p.Says(m.deafAfter)
 		valve.HoldReplies()
-		p.goOn()
+		p.Tell("go on")
 	}
 	w.WaitDepth(w.Topology.Queue, m.staged)
 	before, after, forwarded, dropped := driver.StillOpen, driver.RolledBack, int64(1), int64(m.staged-1)
@@ -88,7 +88,7 @@ func (m moment) kill(w *world, b brief) {
 		before, after, forwarded, dropped = driver.Committed, driver.Committed, 2, 0
 	}
 	w.wantOutcome(id, before)
-	p.kill()
+	p.KillThere()
 	w.wantOutcome(id, after)
 	w.wantHandedBack(m.staged)
 	w.wantStats(w.finish(), forwarded, dropped)
@@ -105,7 +105,7 @@ func TestManyMessagesOfAKilledSenderAreDropped(t *testing.T) {
 		ids := newIDs(n)
 		v := w.Verify(verifier.Options{Patience: time.Hour}) // no message is set aside
 		p := w.start(brief{Role: aSender, Carry: sender.CarryNever, Orders: ids, Stops: map[point]uuid.UUID{staged: ids[0]}})
-		p.reached(staged)
+		p.Says(staged)
 		w.Eventually("the verifier has taken all", func() bool {
 			return w.Depth(w.Topology.Queue) == 0 && w.Depth(w.Topology.WaitingQueue()) == 0
 		})
@@ -113,7 +113,7 @@ func TestManyMessagesOfAKilledSenderAreDropped(t *testing.T) {
 			w.t.Errorf("%d dropped while the transaction is open", n)
 		}
 		killed := time.Now()
-		p.kill()
+		p.KillThere()
 		w.Eventually("all are dropped, and the sender's first is forwarded", func() bool {
 			got := v.Stats()
 			return got.Dropped >= int64(n) && got.Forwarded >= 1

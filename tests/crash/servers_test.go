@@ -76,7 +76,7 @@ func testKilledDatabase(t *testing.T, kind stage.Database, server interface {
 		w.must("restart database", server.Restart(t.Context()))
 	}
 	w.waitArrived(w.Depth(w.target) + some)
-	customers.kill()
+	customers.KillThere()
 	v.Stop()
 	w.finish()
 	twice, rows := w.check()
@@ -129,7 +129,7 @@ func TestAKilledRabbitMQLosesAndInventsNothing(t *testing.T) {
 	}
 	someArrive()
 	for _, c := range customers { // all, before the first verifier stops
-		c.kill()
+		c.KillThere()
 	}
 	for i, w := range worlds {
 		verifiers[i].Stop()

@@ -42,14 +42,14 @@ func TestAVerifierIsKilledWith(t *testing.T) {
 					id = ids[len(ids)-1]
 				}
 				p := w.start(brief{Role: aVerifier, Stops: map[point]uuid.UUID{c.at: id, c.next: id}})
-				p.reached(c.at)
+				p.Says(c.at)
 				if c.at == forgets {
 					if w.Depth(w.target) == 0 {
 						w.t.Error("no message is at the target before the DELETE")
 					}
 					w.WaitDepth(w.target, c.messages)
 				}
-				p.kill()
+				p.KillThere()
 				w.wantOutcome(id, c.row) // without its row it seems rolled back
 				w.wantHandedBack(1)
 				w.wantStats(w.finish(), c.forwarded, c.dropped)
@@ -75,8 +75,8 @@ func TestAMessageSettledByAKilledVerifierIsLookedUpAgain(t *testing.T) {
 				w.warmUp()
 				tx, err := place(w.t.Context(), w.DB, w.Sender, w.target, id)
 				w.must("place order", err)
-				p.reached(settles)
-				p.goOn()
+				p.Says(settles)
+				p.Tell("go on")
 				var forwarded, dropped int64
 				if commits {
 					w.must("commit", tx.Commit())
@@ -85,8 +85,8 @@ func TestAMessageSettledByAKilledVerifierIsLookedUpAgain(t *testing.T) {
 					w.must("roll back", tx.Rollback())
 					dropped = 1
 				}
-				p.reached(settled)
-				p.kill()
+				p.Says(settled)
+				p.KillThere()
 				w.wantHandedBack(1)
 				w.wantStats(w.finish(), forwarded, dropped)
 				w.wantOnce()
@@ -103,11 +103,11 @@ func TestAVerifierKilledBetweenPublishAndConfirmDeliversTwiceWithTheSameID(t *te
 		valve, address := servertest.Through(w.t, w.AMQP)
 		p := w.start(brief{Role: aVerifier, AMQP: address, Stops: map[point]uuid.UUID{lookedUp: id, forgets: id},
 			Options: verifier.Options{Prefetch: 1, ConfirmTimeout: stage.Patience}}) // it publishes once
-		p.reached(lookedUp)
+		p.Says(lookedUp)
 		valve.HoldReplies()
-		p.goOn()
+		p.Tell("go on")
 		w.WaitDepth(w.target, 2)
-		p.kill()
+		p.KillThere()
 		w.wantHandedBack(1)
 		w.wantStats(w.finish(), 1, 0)
 		w.wantCheck([]uuid.UUID{id}, nil)
@@ -166,11 +166,11 @@ func (w *world) killWhileSettingAside(options verifier.Options, ids ...uuid.UUID
 	w.warmUp()
 	tx, err := place(w.t.Context(), w.DB, w.Sender, w.target, ids...)
 	w.must("place orders", err)
-	p.reached(asked)
+	p.Says(asked)
 	valve.HoldReplies()
-	p.goOn()
+	p.Tell("go on")
 	w.waitAllMessages(w.Topology.WaitingQueue(), 1)
-	p.kill()
+	p.KillThere()
 	w.wantHandedBack(2)
 	w.must("commit", tx.Commit())
 	stats = w.finish()

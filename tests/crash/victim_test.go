@@ -1,7 +1,6 @@
 package crash_test
 
 import (
-	"bufio"
 	"context"
 	"database/sql"
 	"errors"
@@ -20,6 +19,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/sender"
 	"github.com/twoqueue/twoqueue/sender/pgxsender"
+	"github.com/twoqueue/twoqueue/tests/program"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
 )
@@ -51,7 +51,7 @@ const (
 	aShop     role = "shop"     // places orders in all ways until it is killed
 )
 
-type point string
+type point = string
 
 const (
 	ready    point = "the first order is committed" // of the sender, whatever the message
@@ -77,14 +77,11 @@ type victim struct {
 	ledger driver.Ledger
 	broker *bridge.Broker
 	sender *sender.Sender
-	goOn   chan struct{}
 	passed sync.Map // by point: the parent has let the victim go on there
 }
 
 func (v *victim) play() (err error) {
 	ctx := context.Background()
-	v.goOn = make(chan struct{})
-	go v.listen()
 	logger := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	for _, kind := range kinds {
 		if kind.Name == v.Kind {
@@ -122,15 +119,6 @@ func (v *victim) play() (err error) {
 	return errors.New("unknown role")
 }
 
-// listen passes on the parent's commands to go on. When the parent ends, so does the victim.
-func (v *victim) listen() {
-	lines := bufio.NewScanner(os.Stdin)
-	for lines.Scan() {
-		v.goOn <- struct{}{}
-	}
-	os.Exit(1)
-}
-
 // stop reports the point and waits for the parent's command if the victim has to stop there at
 // one of these messages. It stops at each point once: a lookup or a settle may be repeated.
 func (v *victim) stop(at point, ids ...uuid.UUID) {
@@ -138,8 +126,7 @@ func (v *victim) stop(at point, ids ...uuid.UUID) {
 		return
 	}
 	if id, ok := v.Stops[at]; ok && slices.Contains(ids, id) {
-		fmt.Println(at)
-		<-v.goOn
+		program.Stop(at)
 		v.passed.Store(at, true)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/twoqueue/twoqueue/tests/emailgateway/mailserver"
 	"github.com/twoqueue/twoqueue/tests/program"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+	"github.com/twoqueue/twoqueue/tests/stage"
 )
 
 // patience bounds every wait.
@@ -205,18 +206,20 @@ func (w *world) wantDead(want ...dead) {
 // wantTaken checks that the mail server has accepted each of these e-mails once, and no others.
 func (w *world) wantTaken(ids ...string) {
 	w.t.Helper()
+	want := make(map[string]bool)
+	for _, id := range ids {
+		want[id] = true
+	}
+	stage.CompareOnce(w.t, want, w.taken())
+}
+
+// taken returns how often the mail server has accepted each e-mail.
+func (w *world) taken() map[string]int {
 	times := make(map[string]int)
 	for _, e := range w.mail.Taken() {
-		times[e.Get("Message-Id")]++
+		times[strings.TrimSuffix(strings.TrimPrefix(e.Get("Message-Id"), "<"), "@example.org>")]++
 	}
-	for _, id := range ids {
-		if n := times["<"+id+"@example.org>"]; n != 1 {
-			w.t.Errorf("e-mail %s was taken %d times", id, n)
-		}
-	}
-	if len(times) != len(ids) {
-		w.t.Errorf("%d e-mails were taken, not %d", len(times), len(ids))
-	}
+	return times
 }
 
 // eventually polls for a condition that no process will signal.

@@ -42,10 +42,10 @@ type child struct {
 // childVariable holds a child as JSON.
 const childVariable = "IDEMPOTENCY_TEST_CHILD"
 
-// Messages from a child to its parent.
+// Lines from a child to its parent.
 const (
-	reached = "reached\n"
-	done    = "done\n"
+	reached = "reached"
+	done    = "done"
 )
 
 // play is the child's process: a consumer with one worker, or with two for retryTask.
@@ -85,14 +85,8 @@ func (c child) play() error {
 	if err := errors.Join(consumer.Run(ctx), failure); err != nil {
 		return err
 	}
-	fmt.Print(done)
+	fmt.Println(done)
 	return nil
-}
-
-// stop reports to the parent that the step is reached, and waits to be killed.
-func stop() {
-	fmt.Print(reached)
-	select {}
 }
 
 // countdown counts a child's steps, and stops it after one of them.
@@ -100,7 +94,7 @@ type countdown struct{ left int }
 
 func (c *countdown) step() {
 	if c.left--; c.left == 0 {
-		stop()
+		program.Stop(reached)
 	}
 }
 
@@ -109,8 +103,8 @@ func (c *countdown) step() {
 func (q *queue) kill(db *database, c child) bool {
 	q.t.Helper()
 	c.AMQP, c.Queue, c.Store, c.DSN = q.url, q.name, db.name, db.dsn
-	p := program.StartCmd(q.t, servertest.Again(q.t, childVariable, c))
-	said := p.Read(&p.Stdout, fmt.Sprintf("%q or %q", reached, done), func(said string) bool { return said == reached || said == done })
+	p := program.StartDialogue(q.t, servertest.Again(q.t, childVariable, c))
+	said := p.Says(reached, done)
 	p.Kill()
 	return said == reached
 }

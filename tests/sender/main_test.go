@@ -94,19 +94,7 @@ func settled(t *testing.T, s *stage.Stage, queue string, want ...uuid.UUID) {
 	})
 	v.Stop()
 	s.WaitEmpty(s.Topology.Queue)
-	missing := make(map[string]bool, len(want))
-	for _, id := range want {
-		missing[id.String()] = true
-	}
-	for _, d := range s.Receive(queue, len(want)) {
-		if !missing[d.MessageId] {
-			t.Errorf("message %s was delivered, and was not to be, or not twice", d.MessageId)
-		}
-		delete(missing, d.MessageId)
-	}
-	if n := s.Depth(queue); n != 0 {
-		t.Errorf("%d messages too many at the target", n)
-	}
+	s.WantOnce(queue, want...)
 	if n := s.Rows(); n != 0 {
 		t.Errorf("%d rows are left in the ledger", n)
 	}

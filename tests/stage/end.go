@@ -6,6 +6,7 @@ import (
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/twoqueue/twoqueue/compose/reconcile"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
@@ -115,19 +116,38 @@ func (s *Stage) Delivered(t Failer, queue string, asSent func(amqp.Delivery) boo
 	return copies, order
 }
 
-// Compare fails the test unless exactly the committed messages were delivered.
-func Compare(t Failer, committed map[uuid.UUID]bool, copies map[uuid.UUID]int) {
+// Compare fails the test unless exactly the committed messages were delivered. It returns the number
+// of copies of each message that was delivered more than once.
+func Compare[ID comparable, V any](t Failer, committed map[ID]V, copies map[ID]int) (repeated map[ID]int) {
 	t.Helper()
-	for id := range committed {
-		if copies[id] == 0 {
-			t.Errorf("%s was committed and not delivered", id)
-		}
+	d := reconcile.Compare(committed, copies)
+	for _, id := range d.Lost {
+		t.Errorf("%v was committed and not delivered", id)
 	}
-	for id := range copies {
-		if !committed[id] {
-			t.Errorf("%s was delivered and not committed", id)
-		}
+	for _, id := range d.Invented {
+		t.Errorf("%v was delivered and not committed", id)
 	}
+	return d.Repeated
+}
+
+// CompareOnce is Compare for tests in which no message may be delivered more than once.
+func CompareOnce[ID comparable, V any](t Failer, committed map[ID]V, copies map[ID]int) {
+	t.Helper()
+	for id, n := range Compare(t, committed, copies) {
+		t.Errorf("%v was delivered %d times", id, n)
+	}
+}
+
+// WantOnce takes all messages from a queue, and fails the test unless they are exactly these, each
+// once.
+func (s *Stage) WantOnce(queue string, ids ...uuid.UUID) {
+	s.t.Helper()
+	committed := make(map[uuid.UUID]bool)
+	for _, id := range ids {
+		committed[id] = true
+	}
+	copies, _ := s.Delivered(s.t, queue, func(amqp.Delivery) bool { return true })
+	CompareOnce(s.t, committed, copies)
 }
 
 // IDs returns the IDs that a query selects.

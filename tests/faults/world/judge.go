@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/compose/reconcile"
 	"github.com/twoqueue/twoqueue/tests/faults/parts"
 )
 
@@ -241,7 +242,7 @@ func (j *judge) violates(kind Kind, id uuid.UUID, format string, args ...any) {
 	j.violations = append(j.violations, Violation{kind, id, fmt.Sprintf(format, args...)})
 }
 
-// arrivals checks that only committed messages arrived, unchanged, at their targets.
+// arrivals checks that committed messages arrived unchanged, at their targets, and in time.
 func (j *judge) arrivals() {
 	for _, a := range j.Arrivals {
 		if j.arrived[a.ID]++; j.arrived[a.ID] > 1 {
@@ -249,20 +250,11 @@ func (j *judge) arrivals() {
 		}
 		order, committed := j.Orders[a.ID]
 		switch {
-		case !committed:
-			j.violates(Invented, a.ID, "arrived at %s", a.Target)
+		case !committed: // see orders
 		case !a.Intact || a.Target != order.Target:
 			j.violates(Changed, a.ID, "arrived at %s, was for %s; content intact: %t", a.Target, order.Target, a.Intact)
 		case order.NotBefore != 0 && a.At.UnixMilli() < order.NotBefore:
 			j.violates(Early, a.ID, "arrived at %s, %d ms before its time", a.At.UTC().Format(stamp), order.NotBefore-a.At.UnixMilli())
-		}
-	}
-	for id, n := range j.Effects {
-		switch {
-		case j.arrived[id] == 0:
-			j.violates(Invented, id, "had an effect and never arrived")
-		case n > 1:
-			j.violates(TwoEffects, id, "had %d", n)
 		}
 	}
 }
@@ -334,41 +326,50 @@ func meantForDead(target string) string {
 	return ""
 }
 
-// orders checks that each order's message has arrived and had its effect. A missing message must
-// have been in a queue that the harness deleted. If no verifier has received the target's confirm,
-// the message was in the staging queue, and its row is still there. If a verifier has received it,
-// the message was in the target's queue, which was deleted after a verifier found the message
-// committed.
+// orders checks that the messages of the orders, and no others, have arrived and had their effects.
+// A missing message must have been in a queue that the harness deleted. If no verifier has received
+// the target's confirm, the message was in the staging queue, and its row is still there.
 func (j *judge) orders() {
 	with := make(map[string]int) // lost with the queues of a target
-	for id, order := range j.Orders {
+	arrived, effects := reconcile.Compare(j.Orders, j.arrived), reconcile.Compare(j.arrived, j.Effects)
+	for _, id := range arrived.Invented {
+		j.violates(Invented, id, "arrived %d times", j.arrived[id])
+	}
+	for _, id := range effects.Invented {
+		j.violates(Invented, id, "had an effect and never arrived")
+	}
+	for id, n := range effects.Repeated {
+		j.violates(TwoEffects, id, "had %d", n)
+	}
+	for _, id := range arrived.Lost {
+		order := j.Orders[id]
 		_, confirmed := j.Forgotten[id]
-		judged, known := j.Committed[id]
-		withTarget := confirmed && known && slices.ContainsFunc(j.Events.TargetDeleted[order.Target], func(d Deletion) bool { return d.At.After(judged) })
 		switch {
-		case j.dead[id] > 0 && j.arrived[id] == 0:
+		case j.dead[id] > 0:
 			j.totals.Dead++
-			continue
 		case j.misled[id]: // already reported
-			continue
-		case j.arrived[id] > 0 && j.Effects[id] > 0:
-			j.totals.Delivered++
-			continue
-		case j.arrived[id] > 0 && withTarget: // the target's queue was deleted before the effect
-			with[order.Target]++
-			continue
-		case j.arrived[id] > 0:
-			j.violates(NoEffect, id, "arrived %d times", j.arrived[id])
-			continue
-		}
-		switch {
-		case withTarget:
+		case j.withTarget(id):
 			with[order.Target]++
 		case !confirmed && j.rows[id] && order.Key == "" && !j.Carried[id] && after(j.Events.StagingDeleted, order.At):
 			j.totals.WithStaging++
 		default:
 			j.violates(Lost, id, "placed at %s, for %s; row left: %t, confirmed by the target: %t",
 				order.At.UTC().Format(stamp), order.Target, j.rows[id], confirmed)
+		}
+	}
+	for _, id := range effects.Lost {
+		order, committed := j.Orders[id]
+		switch {
+		case !committed || j.misled[id]: // already reported
+		case j.withTarget(id): // the target's queue was deleted before the effect
+			with[order.Target]++
+		default:
+			j.violates(NoEffect, id, "arrived %d times", j.arrived[id])
+		}
+	}
+	for id := range j.Orders {
+		if j.arrived[id] > 0 && j.Effects[id] > 0 && !j.misled[id] {
+			j.totals.Delivered++
 		}
 	}
 	if most := j.mostStaged(); j.totals.WithStaging > most {
@@ -384,6 +385,14 @@ func (j *judge) orders() {
 			j.violates(TooMany, uuid.Nil, "%d for %s, which held at most %d when it was deleted", lost, target, most)
 		}
 	}
+}
+
+// withTarget reports whether the message was lost with its target's queue: a verifier has received
+// the target's confirm, and the queue was deleted after a verifier found the message committed.
+func (j *judge) withTarget(id uuid.UUID) bool {
+	_, confirmed := j.Forgotten[id]
+	judged, known := j.Committed[id]
+	return confirmed && known && slices.ContainsFunc(j.Events.TargetDeleted[j.Orders[id].Target], func(d Deletion) bool { return d.At.After(judged) })
 }
 
 // carried checks that no message with an order key is carried, and counts the copies. A message that
