@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"net/url"
 	"regexp"
 	"strings"
 	"testing"
@@ -32,7 +31,7 @@ func TestThePrintedRightsAreEnoughForAReceiverThatDeclaresAndSends(t *testing.T)
 	for name, exchange := range map[string]string{"default exchange": "", "exchange": "twoqueue.stage"} {
 		t.Run(name, func(t *testing.T) {
 			owner := servertest.PostgresDB(t)
-			login := "r_" + strings.ReplaceAll(uuid.NewString(), "-", "_")
+			login, asLogin := servertest.PostgresRole(t, owner)
 			b := withEnv(t, "BRIDGE_DATABASE_URL="+owner, "BRIDGE_AMQP_URL="+w.url, "BRIDGE_EXCHANGE="+exchange)
 			b.must("migrate", "up", "--ledger", "--inbox")
 			b.must("topology", "declare")
@@ -40,17 +39,13 @@ func TestThePrintedRightsAreEnoughForAReceiverThatDeclaresAndSends(t *testing.T)
 			admin, err := sql.Open("pgx", owner)
 			must(t, err)
 			t.Cleanup(func() { _ = admin.Close() })
-			_, err = admin.ExecContext(t.Context(), `CREATE ROLE `+login+` LOGIN; `+b.must(grants...))
+			_, err = admin.ExecContext(t.Context(), b.must(grants...))
 			must(t, err)
-			t.Cleanup(func() { _, _ = admin.Exec(`DROP OWNED BY ` + login + `; DROP ROLE ` + login) })
 			rights := permissions.FindStringSubmatch(b.must(append(grants, "--broker")...))
 			if rights == nil {
 				t.Fatal("no rights at the broker are printed")
 			}
-			theirs, err := url.Parse(owner)
-			must(t, err)
-			theirs.User = url.User(login)
-			asReceiver(t, theirs.String(), servertest.User(t, w.url, rights[1], rights[2], rights[3]), exchange)
+			asReceiver(t, asLogin, servertest.User(t, w.url, rights[1], rights[2], rights[3]), exchange)
 		})
 	}
 	if r := withEnv(t).run("grants", "sender", "--database", "postgres", "--sends"); r.Code != 2 || !strings.Contains(r.Stderr, "leave them out") {

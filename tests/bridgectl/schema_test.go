@@ -3,11 +3,9 @@ package bridgectl_test
 import (
 	"context"
 	"database/sql"
-	"net/url"
 	"strings"
 	"testing"
 
-	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
@@ -34,20 +32,9 @@ func TestTheBridgeWorksInASchemaOfItsOwn(t *testing.T) {
 	_, err = admin.ExecContext(ctx, `CREATE SCHEMA `+quoted+`; CREATE SCHEMA `+inboxQuoted)
 	must(t, err)
 	b := w.tool("BRIDGE_DATABASE_URL="+owner, "BRIDGE_SCHEMA="+schema, "BRIDGE_INBOX_SCHEMA="+inboxSchema, "BRIDGE_ALLOW=:emails")
-	newLogin := func() (login, at string) {
-		t.Helper()
-		login = "s_" + strings.ReplaceAll(uuid.NewString(), "-", "_")
-		_, err := admin.ExecContext(ctx, `CREATE ROLE `+login+` LOGIN`)
-		must(t, err)
-		t.Cleanup(func() { _, _ = admin.Exec(`DROP OWNED BY ` + login + `; DROP ROLE ` + login) })
-		theirs, err := url.Parse(owner)
-		must(t, err)
-		theirs.User = url.User(login)
-		return login, theirs.String()
-	}
 	as := func(role string, flags ...string) string {
 		t.Helper()
-		login, at := newLogin()
+		login, at := servertest.PostgresRole(t, owner)
 		_, err := admin.ExecContext(ctx, b.must(append([]string{"grants", role, "--login", login}, flags...)...))
 		must(t, err)
 		return at
@@ -96,7 +83,7 @@ func TestTheBridgeWorksInASchemaOfItsOwn(t *testing.T) {
 	must(t, err)
 	must(t, dedup.Handle(ctx, db, d, func(context.Context, *sql.Tx) error { return nil }))
 
-	stranger, at := newLogin()
+	stranger, at := servertest.PostgresRole(t, owner)
 	without := b.also("BRIDGE_DATABASE_URL="+at, "BRIDGE_INBOX_URL="+at)
 	found, _ := without.examine("database")
 	refused := found.of("schema")

@@ -1,15 +1,12 @@
 package cmd_test
 
 import (
-	"context"
 	"fmt"
 	"net"
-	"net/url"
 	"strings"
 	"testing"
 
-	"github.com/google/uuid"
-
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 )
 
@@ -20,28 +17,11 @@ func TestMessagesDependOnNothingBesideThem(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	target := s.Queue("target", nil)
-	role := "role_" + uuid.NewString()[:8]
 	if _, err := s.DB.ExecContext(t.Context(), "REVOKE EXECUTE ON FUNCTION bridge_due FROM PUBLIC"); err != nil {
 		t.Fatal(err)
 	}
-	for _, statement := range []string{
-		"CREATE ROLE %s LOGIN", "GRANT SELECT, INSERT, DELETE ON bridge_ledger TO %s",
-		"GRANT SELECT ON bridge_identity, bridge_ledger_version, bridge_watermark TO %s",
-	} {
-		if _, err := s.DB.ExecContext(t.Context(), fmt.Sprintf(statement, role)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Cleanup(func() {
-		for _, statement := range []string{"DROP OWNED BY %s", "DROP ROLE %s"} {
-			if _, err := s.DB.ExecContext(context.Background(), fmt.Sprintf(statement, role)); err != nil {
-				t.Error(err)
-			}
-		}
-	})
-	database, err := url.Parse(s.DatabaseURL)
-	must(t, err)
-	database.User = url.User(role)
+	_, database := servertest.PostgresRole(t, s.DatabaseURL, "SELECT, INSERT, DELETE ON bridge_ledger",
+		"SELECT ON bridge_identity, bridge_ledger_version, bridge_watermark")
 
 	taken := func() net.Listener {
 		t.Helper()
@@ -51,7 +31,7 @@ func TestMessagesDependOnNothingBesideThem(t *testing.T) {
 		return listener
 	}
 	http, status, pprof := taken(), taken(), taken()
-	p := verify(t, s, "BRIDGE_DATABASE_URL="+database.String(), "BRIDGE_SAMPLE_INTERVAL=50ms",
+	p := verify(t, s, "BRIDGE_DATABASE_URL="+database, "BRIDGE_SAMPLE_INTERVAL=50ms",
 		"BRIDGE_HTTP_ADDR="+http.Addr().String(), "BRIDGE_STATUS_ADDR="+status.Addr().String(), "BRIDGE_PPROF_ADDR="+pprof.Addr().String(),
 		"OTEL_EXPORTER_OTLP_ENDPOINT=http://"+taken().Addr().String(), "OTEL_EXPORTER_OTLP_TIMEOUT=1000",
 		"OTEL_BSP_EXPORT_TIMEOUT=1000", "OTEL_BSP_SCHEDULE_DELAY=100", "OTEL_BSP_MAX_QUEUE_SIZE=10", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE=10")

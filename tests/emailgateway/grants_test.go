@@ -3,12 +3,10 @@ package emailgateway_test
 import (
 	"database/sql"
 	"fmt"
-	"net/url"
 	"regexp"
 	"strings"
 	"testing"
 
-	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
@@ -28,10 +26,7 @@ const exchange = "twoqueue.stage"
 // grants prints and no others, and returns the two addresses. env are further variables of bridgectl.
 func (w *world) login(role string, env ...string) (database, broker string) {
 	w.t.Helper()
-	name := "r_" + strings.ReplaceAll(uuid.NewString(), "-", "_")
-	_, err := w.db.Exec(`CREATE ROLE ` + name + ` LOGIN`)
-	w.must(err)
-	w.t.Cleanup(func() { _, _ = w.db.Exec(`DROP OWNED BY ` + name + `; DROP ROLE ` + name) })
+	name, database := servertest.PostgresRole(w.t, w.url)
 	grants := func(more ...string) string {
 		w.t.Helper()
 		r := program.Run(w.t, "bridgectl", append([]string{"BRIDGE_DATABASE_URL=" + w.url, "BRIDGE_AMQP_URL=" + w.amqp, "BRIDGE_ALLOW=:" + queue,
@@ -41,15 +36,12 @@ func (w *world) login(role string, env ...string) (database, broker string) {
 		}
 		return r.Stdout
 	}
-	_, err = w.db.Exec(grants())
+	_, err := w.db.Exec(grants())
 	w.must(err)
-	parsed, err := url.Parse(w.url)
-	w.must(err)
-	parsed.User = url.User(name)
 	if rights := permissions.FindStringSubmatch(grants("--broker")); rights != nil {
 		broker = servertest.User(w.t, w.amqp, rights[1], rights[2], rights[3])
 	}
-	return parsed.String(), broker
+	return database, broker
 }
 
 // From the tables to the e-mail each program has a login of its own, with the printed rights of

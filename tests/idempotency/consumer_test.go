@@ -1,7 +1,6 @@
 package idempotency_test
 
 import (
-	"bytes"
 	"context"
 	"database/sql"
 	"errors"
@@ -32,7 +31,7 @@ type running struct {
 	t     *testing.T
 	stop  context.CancelFunc
 	ended chan error
-	log   *concurrentLog
+	log   *servertest.Log
 }
 
 // run runs a consumer of q through address until stop or the end of the test.
@@ -40,7 +39,7 @@ func (q *queue) run(address string, handle deliveryHandler, opts idempotency.Con
 	q.t.Helper()
 	broker, err := bridge.NewBroker(address, nil)
 	must(q.t, err)
-	r := &running{t: q.t, ended: make(chan error, 1), log: new(concurrentLog)}
+	r := &running{t: q.t, ended: make(chan error, 1), log: new(servertest.Log)}
 	opts.Logger = slog.New(slog.NewTextHandler(r.log, nil))
 	r.Consumer, err = idempotency.NewConsumer(broker, q.name, handle, &opts)
 	must(q.t, err)
@@ -108,24 +107,6 @@ func inserting(dedup *idempotency.Deduplicator, db *database) deliveryHandler {
 func settled(t *testing.T, dedup interface{ Stats() idempotency.Stats }, want uint64) {
 	t.Helper()
 	eventually(t, fmt.Sprint(want, " messages are handled"), func() (bool, error) { return dedup.Stats().Handled == want, nil })
-}
-
-// concurrentLog is a log that can be read while it is written.
-type concurrentLog struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *concurrentLog) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *concurrentLog) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }
 
 func TestAConsumerWorksInParallelAndTakesNoMoreThanItsPrefetch(t *testing.T) {

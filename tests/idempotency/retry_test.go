@@ -24,7 +24,7 @@ import (
 type retrying struct {
 	*queue
 	*idempotency.Queues
-	log     *concurrentLog
+	log     *servertest.Log
 	retries []string // names of the retry queues
 }
 
@@ -32,7 +32,7 @@ var shortRetries = []time.Duration{200 * time.Millisecond, 400 * time.Millisecon
 
 func newRetrying(t *testing.T, url string, opts idempotency.ReceiverOptions) *retrying {
 	t.Helper()
-	q := &retrying{queue: &queue{t: t, url: url, name: fmt.Sprintf("orders-%d", time.Now().UnixNano())}, log: new(concurrentLog)}
+	q := &retrying{queue: &queue{t: t, url: url, name: fmt.Sprintf("orders-%d", time.Now().UnixNano())}, log: new(servertest.Log)}
 	if opts.RetryDelays == nil {
 		opts.RetryDelays = shortRetries
 	}

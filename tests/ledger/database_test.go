@@ -1,7 +1,6 @@
 package ledger_test
 
 import (
-	"context"
 	"database/sql"
 	"errors"
 	"net/url"
@@ -65,27 +64,6 @@ func openLedger(t *testing.T, db *sql.DB) driver.Ledger {
 	ledger, err := postgres.Open(t.Context(), db)
 	must(t, err)
 	return ledger
-}
-
-// newRole creates a role with these rights, and returns its name and the database's address for
-// it.
-func newRole(t *testing.T, address string, admin *sql.DB, rights ...string) (role, at string) {
-	t.Helper()
-	role = "role_" + newID().String()[24:]
-	execute(t, admin, "CREATE ROLE "+role+" LOGIN")
-	t.Cleanup(func() {
-		_, err := admin.ExecContext(context.Background(), "DROP OWNED BY "+role)
-		must(t, err)
-		_, err = admin.ExecContext(context.Background(), "DROP ROLE "+role)
-		must(t, err)
-	})
-	for _, right := range rights {
-		execute(t, admin, "GRANT "+right+" TO "+role)
-	}
-	parsed, err := url.Parse(address)
-	must(t, err)
-	parsed.User = url.User(role)
-	return role, parsed.String()
 }
 
 func begin(t *testing.T, db *sql.DB) *sql.Tx {

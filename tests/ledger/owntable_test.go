@@ -15,6 +15,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/mysql"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/compose/servers"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
 // unusable is an unusable table, as DDL, with the column and the text that the error must
@@ -134,10 +135,10 @@ func TestPostgresOwnTableLeastRights(t *testing.T) {
 	address, admin := migrated(t)
 	execute(t, admin, "CREATE SCHEMA shop")
 	execute(t, admin, "CREATE TABLE shop.orders (n int, id uuid UNIQUE)")
-	_, asSender := newRole(t, address, admin, "USAGE ON SCHEMA shop", "SELECT (id) ON shop.orders", "SELECT ON bridge_identity, bridge_ledger_version")
+	_, asSender := servertest.PostgresRole(t, address, "USAGE ON SCHEMA shop", "SELECT (id) ON shop.orders", "SELECT ON bridge_identity, bridge_ledger_version")
 	execute(t, admin, "GRANT INSERT ON shop.orders TO "+roleOf(t, asSender)) // the application needs it in any case
-	_, asVerifier := newRole(t, address, admin, "USAGE ON SCHEMA shop", "SELECT (id) ON shop.orders", "SELECT, INSERT, DELETE ON bridge_ledger", "SELECT ON bridge_identity, bridge_ledger_version")
-	_, asStranger := newRole(t, address, admin, "USAGE ON SCHEMA shop", "SELECT ON bridge_identity, bridge_ledger_version")
+	_, asVerifier := servertest.PostgresRole(t, address, "USAGE ON SCHEMA shop", "SELECT (id) ON shop.orders", "SELECT, INSERT, DELETE ON bridge_ledger", "SELECT ON bridge_identity, bridge_ledger_version")
+	_, asStranger := servertest.PostgresRole(t, address, "USAGE ON SCHEMA shop", "SELECT ON bridge_identity, bridge_ledger_version")
 	own := bridge.OwnTable{Table: "shop.orders", Column: "id"}
 
 	senders := connect(t, asSender)

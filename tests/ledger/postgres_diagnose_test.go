@@ -14,6 +14,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/ledgertest"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/compose/servers"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
 // The rights of a verifier that does all its work and also sees which sessions hold a message up.
@@ -39,21 +40,21 @@ func testPostgresDiagnose(t *testing.T, server *servers.Postgres) {
 		return address, migratedAt(t, address)
 	}
 	t.Run("a healthy server is well", func(t *testing.T) {
-		address, admin := database(t)
-		_, at := newRole(t, address, admin, append(postgresVerifier, "UPDATE (recorded_at) ON bridge_ledger")...)
+		address, _ := database(t)
+		_, at := servertest.PostgresRole(t, address, append(postgresVerifier, "UPDATE (recorded_at) ON bridge_ledger")...)
 		ledger := openLedger(t, connect(t, at))
 		ledgertest.Well(t, inspectorOf(t, ledger))
 		ledgertest.ReadsCarried(t, ledger, inspectorOf(t, ledger), nil)
 	})
 	t.Run("the fixes give a login its rights", func(t *testing.T) {
 		address, admin := database(t)
-		_, at := newRole(t, address, admin, "pg_read_all_stats", "SELECT ON bridge_identity", "SELECT ON bridge_ledger_version")
+		_, at := servertest.PostgresRole(t, address, "pg_read_all_stats", "SELECT ON bridge_identity", "SELECT ON bridge_ledger_version")
 		fixRights(t, admin, inspectorOf(t, openLedger(t, connect(t, at))))
 	})
 	t.Run("an own table is well", func(t *testing.T) {
 		address, admin := database(t)
 		execute(t, admin, "CREATE TABLE orders (id uuid PRIMARY KEY)")
-		_, at := newRole(t, address, admin, append(postgresVerifier, "SELECT ON orders")...)
+		_, at := servertest.PostgresRole(t, address, append(postgresVerifier, "SELECT ON orders")...)
 		db := connect(t, at)
 		ledger, err := postgres.OpenOwnTable(t.Context(), db, bridge.OwnTable{Table: "orders", Column: "id"})
 		must(t, err)
@@ -115,7 +116,7 @@ func testPostgresDiagnose(t *testing.T, server *servers.Postgres) {
 					rights = append(rights, r)
 				}
 			}
-			role, at := newRole(t, address, admin, rights...)
+			role, at := servertest.PostgresRole(t, address, rights...)
 			ledger := openLedger(t, connect(t, at))
 			t.Cleanup(func() {
 				for _, statement := range append(c.undo, "SELECT pg_reload_conf()") {
@@ -134,7 +135,7 @@ func testPostgresDiagnose(t *testing.T, server *servers.Postgres) {
 	}
 	t.Run("a receiver's commits", func(t *testing.T) {
 		address, admin := database(t)
-		role, at := newRole(t, address, admin)
+		role, at := servertest.PostgresRole(t, address)
 		inbox := diagnoser(func(ctx context.Context) ([]inspect.Finding, error) {
 			return postgres.DiagnoseInbox(ctx, connect(t, at))
 		})
@@ -144,7 +145,7 @@ func testPostgresDiagnose(t *testing.T, server *servers.Postgres) {
 	})
 	t.Run("a transaction that has been open for long", func(t *testing.T) {
 		address, admin := database(t)
-		role, at := newRole(t, address, admin, postgresVerifier...)
+		role, at := servertest.PostgresRole(t, address, postgresVerifier...)
 		executeAll(t, admin, strings.ReplaceAll(strings.ReplaceAll(fakeClock, "%s", "2 h"), "$role", role))
 		tx := begin(t, admin)
 		_, err := tx.ExecContext(t.Context(), "SELECT 1")
@@ -153,7 +154,7 @@ func testPostgresDiagnose(t *testing.T, server *servers.Postgres) {
 	})
 	t.Run("a prepared transaction holds a message up", func(t *testing.T) {
 		address, admin := database(t)
-		role, at := newRole(t, address, admin, postgresVerifier...)
+		role, at := servertest.PostgresRole(t, address, postgresVerifier...)
 		id := newID()
 		tx := recorded(t, openLedger(t, admin), id)
 		_, err := tx.ExecContext(t.Context(), "PREPARE TRANSACTION 'left behind'")

@@ -101,7 +101,7 @@ func testPostgresSubscriberIsRefused(t *testing.T, server *servers.Postgres) {
 	// PostgreSQL 13 lets every login read only these columns.
 	execute(t, db, "REVOKE SELECT ON pg_subscription FROM PUBLIC")
 	execute(t, db, "GRANT SELECT (subdbid, subname, subowner, subenabled, subslotname, subpublications) ON pg_subscription TO PUBLIC")
-	_, at := newRole(t, server.DatabaseURL("subscriber"), db, append(slices.Clone(verifierRights), "SELECT ON orders")...)
+	_, at := servertest.PostgresRole(t, server.DatabaseURL("subscriber"), append(slices.Clone(verifierRights), "SELECT ON orders")...)
 	asVerifier := connect(t, at)
 	own, err := postgres.OpenOwnTable(t.Context(), asVerifier, bridge.OwnTable{Table: "orders", Column: "id"})
 	must(t, err)
@@ -135,7 +135,7 @@ func TestPostgresRoleDefaults(t *testing.T) {
 	} {
 		t.Run(setting, func(t *testing.T) {
 			address, admin := migrated(t)
-			role, at := newRole(t, address, admin, "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public")
+			role, at := servertest.PostgresRole(t, address, "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public")
 			execute(t, admin, "ALTER ROLE "+role+" SET "+setting)
 			db := connect(t, at)
 			prove := func() error {

@@ -40,7 +40,7 @@ func backend(t *testing.T, q interface {
 func TestPostgresHoldersWithLeastRights(t *testing.T) {
 	t.Parallel()
 	address, admin := migrated(t)
-	role, at := newRole(t, address, admin, "SELECT, INSERT, DELETE ON bridge_ledger", "SELECT ON bridge_identity", "SELECT ON bridge_ledger_version")
+	role, at := servertest.PostgresRole(t, address, "SELECT, INSERT, DELETE ON bridge_ledger", "SELECT ON bridge_identity", "SELECT ON bridge_ledger_version")
 	db := connect(t, at)
 	ledger := openLedger(t, db)
 	others, its := newID(), newID()

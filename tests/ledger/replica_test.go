@@ -104,7 +104,7 @@ func TestPostgresThatShowsACommitBeforeItsStandbyHasIt(t *testing.T) {
 	expectNothingBeforeTheReplica(t, ledger, ledger, standby, "SELECT count(*) FROM bridge_ledger", cancel)
 
 	// If a login's commits wait for no standby, its lookups do not wait either.
-	role, at := newRole(t, primary.URL(), admin, verifierRights...)
+	role, at := servertest.PostgresRole(t, primary.URL(), verifierRights...)
 	execute(t, admin, "ALTER ROLE "+role+" SET synchronous_commit = local")
 	local := connect(t, at)
 	standby.Freeze()

@@ -1,7 +1,6 @@
 package ledger_test
 
 import (
-	"bytes"
 	"context"
 	"database/sql"
 	"errors"
@@ -85,7 +84,7 @@ func postgresGuarded(t *testing.T) guarded {
 			if slices.Contains(rights, "SELECT, DELETE ON bridge_ledger") && slices.Contains(rights, "SELECT ON bridge_watermark") { // some of a verifier's rights
 				rights = append(slices.Clone(rights), "EXECUTE ON FUNCTION bridge_committed, bridge_forget")
 			}
-			_, at := newRole(t, address, connect(t, address), rights...)
+			_, at := servertest.PostgresRole(t, address, rights...)
 			return connect(t, at)
 		},
 		open:  func(ctx context.Context, db *sql.DB) (driver.Ledger, error) { return postgres.Open(ctx, db) },
@@ -257,11 +256,11 @@ func testEachRole(t *testing.T, database func(t *testing.T) guarded) {
 			must(t, recorded(t, senders, orphan).Commit())
 			execute(t, s.DB, g.older)
 
-			var log logLines
+			var log servertest.Log
 			s.Ledger = open(role.rights(g.whole(t, migrate.Verifier)))
 			v := s.Verify(verifier.Options{SweepAge: time.Hour, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 			s.Eventually("a sweep", func() bool {
-				return v.Stats().Swept == 1 || !role.sweeps && log.with("job=sweep") == 1
+				return v.Stats().Swept == 1 || !role.sweeps && len(log.With("job=sweep")) == 1
 			})
 
 			must(t, send("committed").Commit())
@@ -296,7 +295,7 @@ func testEachRole(t *testing.T, database func(t *testing.T) guarded) {
 			for job, may := range map[string]bool{"stage": role.stages, "sweep": role.sweeps} {
 				if !may {
 					left++
-					s.Eventually("the log names the missing right", func() bool { return log.with("job="+job) == 1 })
+					s.Eventually("the log names the missing right", func() bool { return len(log.With("job="+job)) == 1 })
 				}
 			}
 			s.Eventually("the ledger is empty", func() bool { return s.Rows() == left })
@@ -441,31 +440,6 @@ func (noAcks) Ack(uint64, bool) error        { return nil }
 func (noAcks) Nack(uint64, bool, bool) error { return nil }
 func (noAcks) Reject(uint64, bool) error     { return nil }
 
-// logLines is a log.
-type logLines struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *logLines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *logLines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
-// with returns the number of times that the log contains words.
-func (l *logLines) with(words string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Count(l.text.String(), words)
-}
-
 // ofInbox reports whether a right is for a table of the inbox.
 func ofInbox(right string) bool {
 	return strings.Contains(right, "bridge_inbox") || strings.Contains(right, "bridge_mark") || strings.Contains(right, "bridge_kept")
@@ -478,7 +452,7 @@ func TestPostgresNewIdentityNamesTheMissingRight(t *testing.T) {
 	address, admin := migrated(t)
 	rights, err := migrate.Rights(migrate.PostgreSQL, migrate.Operator, "", "", "")
 	must(t, err)
-	_, at := newRole(t, address, admin, slices.DeleteFunc(rights, ofInbox)...)
+	_, at := servertest.PostgresRole(t, address, slices.DeleteFunc(rights, ofInbox)...)
 	operator := connect(t, at)
 	newIdentity := func() error {
 		_, err := migrate.NewIdentity(t.Context(), operator, migrate.PostgreSQL, newID().String())
@@ -496,12 +470,12 @@ func TestPostgresRightsToMigrate(t *testing.T) {
 	address := servertest.PostgresDB(t)
 	rights, err := migrate.Rights(migrate.PostgreSQL, migrate.Migrator, "", "", "")
 	must(t, err)
-	_, at := newRole(t, address, connect(t, address), rights...)
+	_, at := servertest.PostgresRole(t, address, rights...)
 	testRightsToMigrate(t, connect(t, at), migrate.PostgreSQL)
 
 	another := servertest.PostgresDB(t)
 	execute(t, connect(t, another), "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
-	_, at = newRole(t, another, connect(t, another))
+	_, at = servertest.PostgresRole(t, another)
 	if err := migrate.Ledger(t.Context(), connect(t, at), migrate.PostgreSQL); err == nil || !strings.Contains(err.Error(), "grant this login CREATE on the schema") {
 		t.Errorf("without the right it ends with %v", err)
 	}

@@ -98,11 +98,11 @@ func TestPostgresRolesInASchemaOfItsOwn(t *testing.T) {
 	as := func(role migrate.Role, more ...string) *sql.DB {
 		rights, err := migrate.Rights(migrate.PostgreSQL, role, "", ownSchema, ownSchema)
 		must(t, err)
-		_, at := newRole(t, address, admin, append(rights, more...)...)
+		_, at := servertest.PostgresRole(t, address, append(rights, more...)...)
 		return connect(t, at)
 	}
 	own, migrator := migrate.Schema(ownSchema), as(migrate.Migrator)
-	stranger, strangersURL := newRole(t, address, admin)
+	stranger, strangersURL := servertest.PostgresRole(t, address)
 	fix := `GRANT USAGE, CREATE ON SCHEMA ` + inOwnSchema("bridge_x")
 	fix = strings.TrimSuffix(fix, ".bridge_x")
 	for _, right := range []string{"", "USAGE"} { // granted before each attempt
@@ -150,7 +150,7 @@ func TestPostgresRolesInASchemaOfItsOwn(t *testing.T) {
 		t.Errorf("after a new identity: %v", err)
 	}
 	must(t, other.Check(t.Context()))
-	_, at := newRole(t, address, admin, "SELECT ON "+inOwnSchema("bridge_identity"), "SELECT ON "+inOwnSchema("bridge_ledger_version"),
+	_, at := servertest.PostgresRole(t, address, "SELECT ON "+inOwnSchema("bridge_identity"), "SELECT ON "+inOwnSchema("bridge_ledger_version"),
 		`USAGE ON SCHEMA `+strings.TrimSuffix(inOwnSchema("bridge_x"), ".bridge_x"), "pg_read_all_stats")
 	fixRights(t, admin, postgres.Inspect(open(connect(t, at))), unfitForProduction...)
 }

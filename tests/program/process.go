@@ -17,7 +17,7 @@ import (
 
 // A Process is a started program.
 type Process struct {
-	Stdout, Stderr Output
+	Stdout, Stderr servertest.Log
 
 	t     testing.TB
 	cmd   *exec.Cmd
@@ -37,7 +37,7 @@ func StartCmd(t testing.TB, cmd *exec.Cmd) *Process {
 	t.Cleanup(func() {
 		p.Kill()
 		if t.Failed() {
-			t.Logf("%s wrote\n%s%s", p, p.Stdout.end(), p.Stderr.end())
+			t.Logf("%s wrote\n%s%s", p, end(&p.Stdout), end(&p.Stderr))
 		}
 	})
 	return p
@@ -100,7 +100,7 @@ func (p *Process) HasEnded() bool { return p.child.HasEnded() }
 func (p *Process) Await() int {
 	p.t.Helper()
 	if !p.child.Await(servertest.Patience) {
-		p.t.Fatalf("%s does not end; it wrote\n%s%s", p, p.Stdout.end(), p.Stderr.end())
+		p.t.Fatalf("%s does not end; it wrote\n%s%s", p, end(&p.Stdout), end(&p.Stderr))
 	}
 	if err, exit := p.child.Err(), new(exec.ExitError); err != nil && !errors.As(err, &exit) {
 		p.t.Fatalf("wait for %s: %v", p, err)
@@ -141,6 +141,18 @@ func (p *Process) KillRunning() {
 	}
 }
 
+// shownTail is the number of bytes of an output that a failed test logs.
+const shownTail = 8 << 10
+
+// end returns the end of an output, which explains a failure.
+func end(o *servertest.Log) string {
+	text := o.String()
+	if len(text) <= shownTail {
+		return text
+	}
+	return fmt.Sprintf("(%d bytes before) ...%s", len(text)-shownTail, text[len(text)-shownTail:])
+}
+
 // Hear waits until the process has written text to its standard error, which has the log.
 func (p *Process) Hear(text string) {
 	p.t.Helper()
@@ -148,12 +160,12 @@ func (p *Process) Hear(text string) {
 }
 
 // Read waits until is accepts the text of one of the process's outputs, and returns the text.
-func (p *Process) Read(o *Output, what string, is func(said string) bool) string {
+func (p *Process) Read(o *servertest.Log, what string, is func(said string) bool) string {
 	p.t.Helper()
 	limit := time.NewTimer(servertest.Patience)
 	defer limit.Stop()
 	for ended := false; ; {
-		more := o.more()
+		more := o.More()
 		said := o.String()
 		if is(said) {
 			return said

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -115,39 +114,18 @@ func (h *history) finish(t *rapid.T) {
 	})
 }
 
-// tail keeps the end of a log.
-type tail struct {
-	mu    sync.Mutex
-	lines []string
-}
-
-func (l *tail) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	const kept = 5
-	l.lines = append(l.lines, string(p))
-	l.lines = l.lines[max(0, len(l.lines)-kept):]
-	return len(p), nil
-}
-
-func (l *tail) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Join(l.lines, "")
-}
-
 // worker is a running verifier.
 type worker struct {
 	*verifier.Verifier
 	cancel context.CancelFunc
 	ended  chan struct{}
-	log    *tail
+	log    *servertest.Log
 }
 
 // startVerifier does not wait until the verifier has started, since an open transaction may
 // prevent the start. The verifier is small, so that it reaches all its limits.
 func (w *world) startVerifier(t *rapid.T) *worker {
-	log := &tail{}
+	log := new(servertest.Log)
 	v, err := verifier.New(w.Judging(), w.broker, &verifier.Options{
 		Topology:       w.Topology,
 		Prefetch:       10,
@@ -187,7 +165,7 @@ func (h *history) stop(t *rapid.T, k *worker) {
 // verifiers returns all verifiers of this history.
 func (h *history) verifiers() []*worker { return append(slices.Clip(h.retired), h.verifier) }
 
-// state describes queues, transactions and verifiers, with the verifiers' last log lines.
+// state describes queues, transactions and verifiers, with the verifiers' logs.
 func (h *history) state() string {
 	var all strings.Builder
 	fmt.Fprintf(&all, "%d transactions open, %d messages committed\n%s", len(h.open), len(h.committed), h.State())

@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -180,20 +179,10 @@ func (s *sender) begin(end string, stops []string, messages ...map[string]any) {
 // login returns the database's address for a new role with the rights of a sender.
 func (w *world) login() string {
 	w.t.Helper()
-	role := "r_" + strings.ReplaceAll(uuid.NewString(), "-", "_")
 	rights, err := migrate.Rights(migrate.PostgreSQL, migrate.Sender, "", "", "")
 	must(w.t, err)
-	_, err = w.DB.ExecContext(w.t.Context(), `CREATE ROLE `+role+` LOGIN`)
-	must(w.t, err)
-	w.t.Cleanup(func() { _, _ = w.DB.Exec(`DROP OWNED BY ` + role + `; DROP ROLE ` + role) })
-	for _, right := range append(rights, "INSERT ON orders") {
-		_, err = w.DB.ExecContext(w.t.Context(), `GRANT `+right+` TO `+role)
-		must(w.t, err)
-	}
-	address, err := url.Parse(w.DatabaseURL)
-	must(w.t, err)
-	address.User = url.User(role)
-	return address.String()
+	_, address := servertest.PostgresRole(w.t, w.DatabaseURL, append(rights, "INSERT ON orders")...)
+	return address
 }
 
 // message returns a message in the form of the test vectors, with a new ID.

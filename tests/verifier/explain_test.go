@@ -1,42 +1,17 @@
 package verifier_test
 
 import (
-	"bytes"
 	"encoding/json"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/twoqueue/twoqueue/bridge/postgres"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
 )
-
-// lines keeps the lines of a log.
-type lines struct {
-	mu  sync.Mutex
-	all []string
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.all = append(l.all, string(bytes.TrimSpace(p)))
-	return len(p), nil
-}
-
-func (l *lines) with(words string) (out []string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, line := range l.all {
-		if strings.Contains(line, words) {
-			out = append(out, line)
-		}
-	}
-	return out
-}
 
 func TestTheLogNamesTheTransactionThatHoldsAMessageUp(t *testing.T) {
 	t.Parallel()
@@ -52,12 +27,12 @@ func TestTheLogNamesTheTransactionThatHoldsAMessageUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	other, _ := s.Begin(stage.To(queue, "y"))
-	var log lines
+	var log servertest.Log
 	s.Verify(verifier.Options{Watcher: postgres.Inspect(ledger), ExplainAfter: 200 * time.Millisecond, Patience: stage.Patience, Logger: slog.New(slog.NewJSONHandler(&log, nil))})
 	const words = "a message waits for an open transaction"
-	named := func(session string) []string { return log.with(`"session":"` + session + `"`) }
+	named := func(session string) []string { return log.With(`"session":"` + session + `"`) }
 	s.Eventually("the first transaction is named twice", func() bool { return len(named(pid)) >= 2 })
-	s.Eventually("the other is named too", func() bool { return len(log.with(words)) > len(named(pid)) })
+	s.Eventually("the other is named too", func() bool { return len(log.With(words)) > len(named(pid)) })
 
 	var got struct {
 		Message string `json:"msg"`
@@ -80,8 +55,8 @@ func TestTheLogNamesTheTransactionThatHoldsAMessageUp(t *testing.T) {
 	}
 	s.Receive(queue, 2)
 	const over = "a message no longer waits for an open transaction"
-	s.Eventually("the end of each is logged", func() bool { return len(log.with(over)) == 2 })
-	if said := log.with(over); !strings.Contains(strings.Join(said, "\n"), `"session":"`+pid+`"`) {
+	s.Eventually("the end of each is logged", func() bool { return len(log.With(over)) == 2 })
+	if said := log.With(over); !strings.Contains(strings.Join(said, "\n"), `"session":"`+pid+`"`) {
 		t.Errorf("the log says %s", said)
 	}
 }

@@ -111,7 +111,7 @@ func TestAnOpenTransactionHoldsItsKeyOnly(t *testing.T) {
 	t.Parallel()
 	s := orderedStage(t, bridge.Topology{OrderedShards: 1})
 	queue := s.Queue("target", nil)
-	var log lines
+	var log servertest.Log
 	v := s.Verify(verifier.Options{Patience: 100 * time.Millisecond, HandBack: 2 * time.Second, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	open, ids := s.Begin(inOrder(queue, "held", 1))
 	for i := 2; i <= 5; i++ { // from writers that do not wait for each other
@@ -135,7 +135,7 @@ func TestAnOpenTransactionHoldsItsKeyOnly(t *testing.T) {
 	// After the longest permitted hold, all messages come over another channel, in order.
 	s.Eventually("the queue is consumed over other channels", func() bool {
 		inTurn()
-		return len(log.with(anotherChannel)) >= 2
+		return len(log.With(anotherChannel)) >= 2
 	})
 	if err := open.Commit(); err != nil {
 		t.Fatal(err)
@@ -146,7 +146,7 @@ func TestAnOpenTransactionHoldsItsKeyOnly(t *testing.T) {
 	// A message that is in flight when a channel is closed comes again. Of the other key this is
 	// one message each time, since one is in flight at a time. It is forwarded twice, or dropped
 	// as done.
-	got, left := v.Stats(), len(log.with(anotherChannel))
+	got, left := v.Stats(), len(log.With(anotherChannel))
 	if got.Sessions != 1 || got.SetAside != 0 || again+int(got.Dropped) > left {
 		t.Errorf("%d channels were left, %d messages came twice, stats %+v", left, again, got)
 	}
@@ -227,7 +227,7 @@ func TestHoldKeysForwardsNothingPastAMessageThatWouldBeDead(t *testing.T) {
 	t.Parallel()
 	s := orderedStage(t, bridge.Topology{})
 	queue := s.Queue("target", nil)
-	var log lines
+	var log servertest.Log
 	options := verifier.Options{Logger: slog.New(slog.NewTextHandler(&log, nil)), HoldKeys: true, Unroutable: 500 * time.Millisecond, Allow: []verifier.Allow{{RoutingKey: "target"}, {RoutingKey: "missing"}}}
 	v := s.Verify(options)
 	s.Commit(inOrder(queue, "a", 1), inOrder("forbidden", "a", 2), inOrder(queue, "a", 3),
@@ -237,7 +237,7 @@ func TestHoldKeysForwardsNothingPastAMessageThatWouldBeDead(t *testing.T) {
 		t.Errorf("got %q", bodies)
 	}
 	s.Eventually("the time of the missing one is over twice", func() bool {
-		return len(slices.DeleteFunc(log.with("reason=unroutable"), func(line string) bool { return !strings.Contains(line, "order_key=") })) >= 2
+		return len(slices.DeleteFunc(log.With("reason=unroutable"), func(line string) bool { return !strings.Contains(line, "order_key=") })) >= 2
 	})
 	if held := v.State().Keys; len(held) != 2 {
 		t.Errorf("held %+v", held)
@@ -266,12 +266,12 @@ func TestAMessageThatHoldsItsKeyPausesBetweenItsAttempts(t *testing.T) {
 	t.Parallel()
 	s := orderedStage(t, bridge.Topology{})
 	exchange, _, _ := fanOut(t, s)
-	var log lines
+	var log servertest.Log
 	s.Verify(verifier.Options{HoldKeys: true, Copies: 1, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	s.Commit(bridge.Message{Exchange: exchange, OrderKey: "k", Publishing: amqp.Publishing{Body: []byte("1")}})
 	var held []string
 	s.Eventually("the message holds its key for the third time", func() bool {
-		held = log.with("holds its order key")
+		held = log.With("holds its order key")
 		return len(held) >= 3
 	})
 	if took := timeOf(t, held[2]).Sub(timeOf(t, held[0])); took < 1500*time.Millisecond {
@@ -305,10 +305,10 @@ func TestLargeMessagesKeepTheirOrderInLittleRoom(t *testing.T) {
 		}
 		s.Commit(messages...)
 	}
-	var log lines
+	var log servertest.Log
 	v := s.Verify(verifier.Options{MaxBytes: 4 * room, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	again := countUp(t, receiveFirsts(t, s, queue, n), []string{"k"}, n)
-	channels := len(log.with(anotherChannel))
+	channels := len(log.With(anotherChannel))
 	if got := v.Stats(); got.Sessions != 1 || channels == 0 {
 		t.Errorf("stats %+v, %d channels were left", got, channels)
 	}
@@ -324,12 +324,12 @@ func TestNoVerifierSweepsARowThatAnotherHoldsForItsKey(t *testing.T) {
 		t.Run(fmt.Sprintf("classic %t", classic), func(t *testing.T) {
 			t.Parallel()
 			s := orderedStage(t, bridge.Topology{Classic: classic, OrderedShards: 1})
-			var held, log lines
+			var held, log servertest.Log
 			options := verifier.Options{HoldKeys: true, SweepAge: 2 * time.Hour, Allow: []verifier.Allow{{RoutingKey: "target"}},
 				Logger: slog.New(slog.NewTextHandler(&held, nil))}
 			s.Commit(inOrder("forbidden", "k", 1))
 			s.Verify(options)
-			s.Eventually("the key is held", func() bool { return len(held.with("holds its order key")) > 0 })
+			s.Eventually("the key is held", func() bool { return len(held.With("holds its order key")) > 0 })
 			if _, err := s.DB.ExecContext(t.Context(), `UPDATE bridge_ledger SET recorded_at = now() - interval '3 hours'`); err != nil {
 				t.Fatal(err)
 			}
@@ -338,7 +338,7 @@ func TestNoVerifierSweepsARowThatAnotherHoldsForItsKey(t *testing.T) {
 			}
 			options.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 			second := s.Verify(options)
-			s.Eventually("the second one has looked", func() bool { return len(log.with("no sweep")) > 0 || second.Stats().Swept > 0 })
+			s.Eventually("the second one has looked", func() bool { return len(log.With("no sweep")) > 0 || second.Stats().Swept > 0 })
 			if n := s.Rows(); n != 1 {
 				t.Errorf("%d rows are left", n)
 			}

@@ -5,11 +5,9 @@ import (
 	"database/sql"
 	"fmt"
 	"log/slog"
-	"net/url"
 	"strings"
 	"testing"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/twoqueue/twoqueue/bridge/pgxbridge"
@@ -36,7 +34,7 @@ func TestAServerThatOpensNoFurtherConnectionEndsNoSession(t *testing.T) {
 		add(want, ids...)
 	}
 	v := s.Verify(verifier.Options{Logger: slog.New(slog.NewTextHandler(&limited.log, nil))})
-	s.Eventually("the server refuses a connection", func() bool { return len(limited.log.with("refuses further connections")) > 0 })
+	s.Eventually("the server refuses a connection", func() bool { return len(limited.log.With("refuses further connections")) > 0 })
 	for range 3 {
 		expectAll(t, s, queue, goodBatch(s, queue, messages))
 	}
@@ -81,31 +79,19 @@ type limitedRole struct {
 	s    *stage.Stage
 	role string
 	db   *sql.DB
-	log  lines
+	log  servertest.Log
 }
 
 func newLimitedRole(t *testing.T, s *stage.Stage) *limitedRole {
 	t.Helper()
-	l := &limitedRole{s: s, role: "limited_" + strings.ReplaceAll(uuid.NewString(), "-", "")}
-	for _, statement := range []string{"CREATE ROLE %s LOGIN PASSWORD 'x'", "GRANT ALL ON ALL TABLES IN SCHEMA public TO %s"} {
-		l.execute(t, fmt.Sprintf(statement, l.role))
-	}
-	address, err := url.Parse(s.DatabaseURL)
-	if err != nil {
+	l := &limitedRole{s: s}
+	var address string
+	l.role, address = servertest.PostgresRole(t, s.DatabaseURL, "ALL ON ALL TABLES IN SCHEMA public")
+	var err error
+	if l.db, err = sql.Open("pgx", address); err != nil {
 		t.Fatal(err)
 	}
-	address.User = url.UserPassword(l.role, "x")
-	if l.db, err = sql.Open("pgx", address.String()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = l.db.Close()
-		for _, statement := range []string{"DROP OWNED BY ", "DROP ROLE "} {
-			if _, err := s.DB.ExecContext(context.Background(), statement+l.role); err != nil {
-				t.Error(err)
-			}
-		}
-	})
+	t.Cleanup(func() { _ = l.db.Close() })
 	if s.Ledger, err = postgres.Open(t.Context(), l.db); err != nil {
 		t.Fatal(err)
 	}

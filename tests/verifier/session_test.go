@@ -191,16 +191,16 @@ func TestStagingQueueDeletedAndDeclaredAgain(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	queue := s.Queue("target", nil)
-	var log lines
+	var log servertest.Log
 	v := s.Verify(verifier.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
-	made := func() int { return len(log.with("queue did not exist; created")) }
+	made := func() int { return len(log.With("queue did not exist; created")) }
 	before := made()
 	if _, err := s.Channel.QueueDelete(s.Topology.Queue, false, false, false); err != nil {
 		t.Fatal(err)
 	}
 	s.Eventually("a new session", func() bool { return v.Stats().Sessions > 1 })
 	if n := made(); n != before+1 {
-		t.Errorf("%d queues were made at first, and then %d: %q", before, n-before, log.with("queue did not exist; created"))
+		t.Errorf("%d queues were made at first, and then %d: %q", before, n-before, log.With("queue did not exist; created"))
 	}
 	expectAll(t, s, queue, goodBatch(s, queue, 10))
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
 )
@@ -34,7 +35,7 @@ func TestMessagesDependOnNoSideJob(t *testing.T) {
 			queue := s.Queue("target", nil)
 			faulty := &faultyJobs{Ledger: s.Ledger.(*postgres.Ledger), fail: fail}
 			s.Ledger = faulty
-			var log lines
+			var log servertest.Log
 			options := verifier.Options{Watcher: faulty, ExplainAfter: 50 * time.Millisecond, Unroutable: stage.Patience, Logger: slog.New(slog.NewTextHandler(&log, nil))}
 			// How often each job fails within the test. A sweep runs every ten minutes.
 			failures := map[string]int{"stage": 2, "touch": 2, "sweep": 1, "explain": 3}
@@ -69,7 +70,7 @@ func TestMessagesDependOnNoSideJob(t *testing.T) {
 			}
 			v.Stop()
 			for job := range failures {
-				if said := log.with("job=" + job); way != "no answer" && len(said) != 1 {
+				if said := log.With("job=" + job); way != "no answer" && len(said) != 1 {
 					t.Errorf("the log says of %s: %q", job, said)
 				}
 			}

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -34,6 +36,31 @@ func PostgresDB(t testing.TB) string {
 		}
 	})
 	return address.JoinPath("..", name).String()
+}
+
+// PostgresRole creates a role with these rights in a PostgreSQL database, given by an administrator's
+// URL, and returns its name and the URL for its login. The role is dropped when the test ends.
+func PostgresRole(t testing.TB, databaseURL string, rights ...string) (role, roleURL string) {
+	t.Helper()
+	address, err := url.Parse(databaseURL)
+	if err != nil {
+		t.Fatalf("parse database: %v", err)
+	}
+	role = "role_" + strings.ReplaceAll(uuid.NewString(), "-", "")
+	create := "CREATE ROLE " + role + " LOGIN"
+	for _, right := range rights {
+		create += "; GRANT " + right + " TO " + role
+	}
+	if err := postgresExec(databaseURL, create); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := postgresExec(databaseURL, "DROP OWNED BY "+role+"; DROP ROLE "+role); err != nil {
+			t.Error(err)
+		}
+	})
+	address.User = url.User(role)
+	return role, address.String()
 }
 
 // PgBouncer starts a PgBouncer in front of the shared PostgreSQL, which pools by transaction, and

@@ -1,52 +1,51 @@
-package program
+package servertest
 
 import (
 	"bytes"
-	"fmt"
+	"strings"
 	"sync"
 )
 
-// An Output is the output of a program so far. The zero value is ready.
-type Output struct {
+// A Log is the output of a program or a logger, which can be read while it is written. The zero
+// value is ready.
+type Log struct {
 	mu      sync.Mutex
 	text    bytes.Buffer
 	written chan struct{} // closed by the next Write
 }
 
-func (o *Output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.written != nil {
-		close(o.written)
-		o.written = nil
+func (l *Log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.written != nil {
+		close(l.written)
+		l.written = nil
 	}
-	return o.text.Write(p)
+	return l.text.Write(p)
 }
 
-func (o *Output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
+func (l *Log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }
 
-// more returns a channel that the next Write closes.
-func (o *Output) more() <-chan struct{} {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.written == nil {
-		o.written = make(chan struct{})
+// With returns the lines that contain words.
+func (l *Log) With(words string) (lines []string) {
+	for line := range strings.Lines(l.String()) {
+		if strings.Contains(line, words) {
+			lines = append(lines, strings.TrimSpace(line))
+		}
 	}
-	return o.written
+	return lines
 }
 
-// shownTail is the number of bytes of an output that a failed test logs.
-const shownTail = 8 << 10
-
-// end returns the end of the output, which explains a failure.
-func (o *Output) end() string {
-	text := o.String()
-	if len(text) <= shownTail {
-		return text
+// More returns a channel that the next Write closes.
+func (l *Log) More() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.written == nil {
+		l.written = make(chan struct{})
 	}
-	return fmt.Sprintf("(%d bytes before) ...%s", len(text)-shownTail, text[len(text)-shownTail:])
+	return l.written
 }
