@@ -6,6 +6,7 @@ import (
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/twoqueue/twoqueue/bridge/wire"
 	"github.com/twoqueue/twoqueue/compose/reconcile"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
@@ -48,10 +49,10 @@ func (s *Stage) HandedBack(t Failer) (messages int) {
 	return messages
 }
 
-// Finish calls judge until no message is left in these queues. judge starts a verifier, waits until
-// it has judged that many messages, and stops it. One call is enough, except for a broker that
-// loses some acks when the channel of very many ends (see the verifier's acks.finish): those
-// messages are delivered again.
+// Finish calls judge until no message is left in these queues, and removes markers. judge starts a
+// verifier, waits until it has judged that many messages, and stops it. One call is enough, except
+// for a broker that loses some acks when the channel of very many ends (see the verifier's
+// acks.finish): those messages are delivered again.
 func (s *Stage) Finish(t Failer, judge func(messages int)) {
 	t.Helper()
 	const rounds = 12
@@ -64,7 +65,28 @@ func (s *Stage) Finish(t Failer, judge func(messages int)) {
 		for _, queue := range s.Topology.OrderedQueues() {
 			n += len(s.inOrder(queue))
 		}
+		if n == 0 {
+			s.takeMarkers()
+			continue
+		}
 		judge(n)
+	}
+}
+
+// takeMarkers removes the markers from the staging and the waiting queue, once no verifier is left.
+// A verifier holds a marker for a second, so one that stops sooner hands it back.
+func (s *Stage) takeMarkers() {
+	s.t.Helper()
+	for _, queue := range []string{s.Topology.Queue, s.Topology.WaitingQueue()} {
+		conn, ch := s.dial()
+		for range s.Depth(queue) {
+			d, ok, err := ch.Get(queue, false)
+			s.must("get", err)
+			if ok && wire.IsMarker(d) {
+				s.must("ack", d.Ack(false))
+			}
+		}
+		s.must("close", conn.Close()) // hands back a message that has just come
 	}
 }
 
