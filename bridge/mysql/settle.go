@@ -72,6 +72,8 @@ func (l *Ledger) settleLocked(ctx context.Context, conn *sqlx.Conn, id uuid.UUID
 	return driver.RolledBack, from, true, nil
 }
 
+// setLockWait sets the session's bound. MariaDB could set it for one statement; MySQL cannot, and its
+// max_execution_time is not documented to end the wait for a lock.
 func setLockWait(ctx context.Context, conn *sqlx.Conn, seconds int64) error {
 	if _, err := conn.ExecContext(ctx, fmt.Sprintf(`SET SESSION innodb_lock_wait_timeout = %d`, seconds)); err != nil {
 		return fmt.Errorf("set innodb_lock_wait_timeout: %w", err)

@@ -175,7 +175,8 @@ const (
 	ORDER BY l.recorded_at, l.id LIMIT %[6]d
 ) o ON 1 = 1 WHERE i.one = 1 AND i.identity = UNHEX('%[2]s') ORDER BY o.recorded_at, o.id`
 
-	// The affected rows are 0 also if the watermark is that high already.
+	// The affected rows are 0 also if the watermark is that high already. The watermark has a table of
+	// its own, because a sender at REPEATABLE READ locks the row of bridge_identity until it ends.
 	raise = `UPDATE bridge_watermark SET swept_before = GREATEST(COALESCE(swept_before, '%[5]s'), '%[5]s') WHERE one = 1`
 
 	// The rows are locked first, since there is no DELETE that skips locked rows.
