@@ -29,15 +29,16 @@ var errTogetherTooLong = errors.New("an attempt at the whole batch took longer t
 // share the round trips, the commit and, in a batch consumer, the ack. [NewBatchConsumer] gathers
 // batches. fn may write the rows of all messages with one statement, which saves most.
 //
-// fn handles the messages of fresh, which are in the order of ds, through tx. A copy of a message
-// in the same batch is left out, as a duplicate. If fn returns an error or panics, or the database
-// refuses the commit, the transaction is rolled back and the batch is split: each message is
-// handled alone, with a slice of length one and a separate transaction, as by Handle. So fn may run
-// several times for a message. Only the message that fails is retried and dead-lettered; its pauses
-// delay no other message of the batch. One attempt runs at a time, and the next one begins after 10
-// seconds, or an eighth of Options.Hold if that is less, if it has not ended. A message whose key cannot be used, or is too old, and one that
-// comes from a retry queue, is handled alone from the start. In a Consumer with one worker the
-// messages keep their order, and a message waits for the pauses of the previous one.
+// fn handles the messages of fresh, which are in the order of ds, through tx. A copy of a message in
+// the same batch is left out, as a duplicate. If fn returns an error or panics, or the database
+// refuses the commit, the transaction is rolled back and the batch is split: each message is handled
+// alone, with a slice of length one and a separate transaction, as by Handle. So fn may run several
+// times for a message. Only the message that fails is retried and dead-lettered; its pauses delay no
+// other message of the batch. One attempt runs at a time, and the next one begins after 10 seconds, or
+// an eighth of Options.Hold if that is less, if it has not ended. A message whose key cannot be used,
+// or is too old, and one that comes from a retry queue, is handled alone from the start. In a Consumer
+// with one worker the messages keep their order, and a message waits for the pauses of the previous
+// one.
 //
 // A failed attempt at a batch counts against no message: in it Attempt is 0. If the database is
 // unavailable, or ends the transaction because of a deadlock, the batch is tried again as a whole.

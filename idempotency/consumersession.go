@@ -27,8 +27,8 @@ const (
 	// readAhead bounds the bytes of bodies that the connection reads before they are received.
 	readAhead = 1 << 20
 
-	// lastAnswer bounds the wait for the broker's answer at the end of a session.
-	lastAnswer = 2 * time.Second
+	// answerPatience bounds the wait for the broker's answer at the end of a session.
+	answerPatience = 2 * time.Second
 
 	// longRun is the time after which the messages of a handler no longer count as held. Otherwise a
 	// handler that hangs, with more than half of ConsumerOptions.MaxBytes, would keep all later
@@ -98,9 +98,9 @@ func (c *Consumer) session(ctx, patience context.Context) (reached int, err erro
 			s.end(err)
 			_ = s.open.flush() // if only the consumer has ended, the channel is still open
 			c.jobs.prune()
-			hangUp(conn, deliveries, func() {
+			closeReceiving(conn, deliveries, func() {
 				if errors.Is(err, errCancelled) {
-					lastQuestion(conn, channel)
+					awaitRead(conn, channel)
 				}
 			})
 			return consuming, err
@@ -113,9 +113,9 @@ func (c *Consumer) session(ctx, patience context.Context) (reached int, err erro
 				err = c.drain(patience, deliveries, conn.Received)
 				inTime = err == nil
 			}
-			hangUp(conn, deliveries, func() {
+			closeReceiving(conn, deliveries, func() {
 				if inTime {
-					lastQuestion(conn, channel)
+					awaitRead(conn, channel)
 				}
 			})
 			return consuming, err
@@ -163,17 +163,17 @@ func endReason(conn *bridge.Connection, refusals <-chan *amqp.Error) error {
 	return errCancelled
 }
 
-// lastQuestion returns when the broker has read all acks, or after lastAnswer. Without this wait acks just
-// before a channel's end may be lost; after dozens of single acks some may be lost nevertheless
+// awaitRead returns when the broker has read all acks, or after answerPatience. Without this wait acks
+// just before a channel's end may be lost; after dozens of single acks some may be lost nevertheless
 // (both measured on RabbitMQ 3.10).
-func lastQuestion(conn *bridge.Connection, channel *amqp.Channel) {
-	defer time.AfterFunc(lastAnswer, conn.Close).Stop()
+func awaitRead(conn *bridge.Connection, channel *amqp.Channel) {
+	defer time.AfterFunc(answerPatience, conn.Close).Stop()
 	_ = channel.Qos(1, 0, false)
 }
 
-// hangUp calls ask and closes the connection. The broker's answers arrive behind deliveries, so
-// hangUp receives these meanwhile. They stay unacked.
-func hangUp(conn *bridge.Connection, deliveries <-chan amqp.Delivery, ask func()) {
+// closeReceiving calls ask and closes the connection. The broker's answers arrive behind deliveries, so
+// closeReceiving receives these meanwhile. They stay unacked.
+func closeReceiving(conn *bridge.Connection, deliveries <-chan amqp.Delivery, ask func()) {
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)

@@ -160,11 +160,11 @@ func (s *Subscriber) dedup(ctx context.Context, queue string) (*idempotency.Dedu
 	return idempotency.New(s.inbox, s.consumer+"/"+queue, &opts)
 }
 
-// Subscribe declares the queues of a topic, and returns its messages until ctx ends or Close is called.
-// Then the subscription drains, and closes the channel. The context of a message has the values of ctx,
-// and ends with the Ack or Nack. Without a connection to the broker the error is bridge.ErrUnavailable. If
-// the connection is lost later, the Subscriber connects again. Subscriptions to the same topic, in one
-// process or several, share its messages.
+// Subscribe declares the queues of a topic, and returns its messages until ctx ends or Close is
+// called. Then the subscription drains, and closes the channel. The context of a message has the
+// values of ctx, and ends with the Ack or Nack. Without a connection to the broker the error is
+// bridge.ErrUnavailable. If the connection is lost later, the Subscriber connects again. Subscriptions
+// to the same topic, in one process or several, share its messages.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	if err := s.begin(); err != nil {
 		return nil, fmt.Errorf("subscribe to topic %q: %w", topic, err)

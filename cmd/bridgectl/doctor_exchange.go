@@ -54,7 +54,8 @@ func onChannel(conn *bridge.Connection, do func(*amqp.Channel) error) error {
 	return do(ch)
 }
 
-// examineBindings compares the bindings of the senders' exchange with the queues that must be bound to it.
+// examineBindings compares the bindings of the senders' exchange with the queues that must be bound to
+// it.
 func (a *app) examineBindings(ctx context.Context, g *group, m *management) {
 	t := a.topology()
 	check := "bindings of " + t.Exchange

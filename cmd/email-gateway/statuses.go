@@ -68,9 +68,9 @@ var (
 // e-mail's attempts, which starts again after a dead-lettering.
 //
 // Only one of two runs passes begin, whether they begin at once or one was frozen for a while: begin
-// fails if the row says 'sending', 'doubtful' or 'sent'. The exception is a row that says 'sending' with the
-// number notDone (0 for none): the caller's own earlier run, which certainly sent nothing and whose
-// result may be unwritten. With an error the number is not 0 if the commit may have happened.
+// fails if the row says 'sending', 'doubtful' or 'sent'. The exception is a row that says 'sending'
+// with the number notDone (0 for none): the caller's own earlier run, which certainly sent nothing and
+// whose result may be unwritten. With an error the number is not 0 if the commit may have happened.
 func (s *statuses) begin(ctx context.Context, id string, recipients []string, notDone int) (attempt int, err error) {
 	err = s.inTx(ctx, func(tx *sqlx.Tx) error {
 		at := timestamp()

@@ -76,13 +76,14 @@ type Handler func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error
 //     when the lease is over;
 //   - if a worker dies after its commit, the message is handled and its row gone.
 //
-// An error or a panic of fn is a failed attempt. The message is tried again after a pause that
-// grows from WorkerOptions.MinDelay to MaxDelay. After WorkerOptions.Attempts, or backoff.Permanent, it
-// is Failed, with its error, and waits for an operator (List, Retry, MarkDone). An attempt that
-// failed because of the database or the end of ctx does not count; an attempt that lost its
-// connection follows the rule of package idempotency. An attempt whose fn runs for longer than
-// WorkerOptions.Lease counts, unless the database does not answer for 10 seconds then. An attempt in which the process died, or recorded no result before the lease
-// was over, counts, so a message that kills its workers ends as Failed too.
+// An error or a panic of fn is a failed attempt. The message is tried again after a pause that grows
+// from WorkerOptions.MinDelay to MaxDelay. After WorkerOptions.Attempts, or backoff.Permanent, it is
+// Failed, with its error, and waits for an operator (List, Retry, MarkDone). An attempt that failed
+// because of the database or the end of ctx does not count; an attempt that lost its connection
+// follows the rule of package idempotency. An attempt whose fn runs for longer than
+// WorkerOptions.Lease counts, unless the database does not answer for 10 seconds then. An attempt in
+// which the process died, or recorded no result before the lease was over, counts, so a message that
+// kills its workers ends as Failed too.
 //
 // When ctx ends, Work begins no other message. The current attempt may go on for WorkerOptions.Drain.
 // Then it is rolled back, and another worker may take its message.

@@ -50,8 +50,8 @@ func (t *Tx) Stage(ctx context.Context, messages ...bridge.Message) ([]uuid.UUID
 	return t.tx.Stage(ctx, messages...)
 }
 
-// BridgeTx returns the transaction for other parts of the bridge that work in it, such as Sender.Cancel or
-// an idempotency.Claim.
+// BridgeTx returns the transaction for other parts of the bridge that work in it, such as
+// Sender.Cancel or an idempotency.Claim.
 func (t *Tx) BridgeTx() bridge.Tx { return t.tx }
 
 var (
