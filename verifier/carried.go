@@ -9,6 +9,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/verifier/internal/consume"
 )
 
 // A carriedSet contains the carried messages that this verifier holds: unpacked and not done. The
@@ -40,6 +41,10 @@ type heldCarried struct {
 	committed time.Time // when it was found committed; zero: not found
 	copies    []*message
 }
+
+// touchAfter is how long a committed message is held before its stage time is moved on. Most
+// messages are forwarded by then.
+const touchAfter = 500 * time.Millisecond
 
 // clockMargin is the largest assumed difference between the clocks of senders and verifiers, for an
 // estimate of a row's age. A wrong estimate costs a needless copy.
@@ -204,21 +209,18 @@ func (h *heldCarried) touchDue(now time.Time) bool {
 	return now.Sub(touched) >= by/2
 }
 
-// endJoined ends the copies that had joined m, which is done. If m is safe, they are done as well.
-// If m was dropped, each is judged by itself, because the ID may have been recorded again since. If
-// m goes back to its queue, they do too.
-func (s *session) endJoined(m *message, copies []*message) {
-	var done, again, back []*message
+// endsOf decides how the copies end that had joined m, now that m is done. If m is safe, they are
+// done as well. If m was dropped, each is judged by itself, because the ID may have been recorded
+// again since. If m goes back to its queue, they do too.
+func endsOf(m *message, copies []*message, waiting *consume.Consumer) (done, again, back []*message) {
 	for _, twin := range copies {
 		switch {
 		case m.verdict == Forwarded, m.verdict == DeadLettered && m.committed:
 			twin.verdict, twin.judged = Dropped, m.judged
-			s.stats.dropped.Add(1)
 			done = append(done, twin)
-		case m.verdict == SetAside && twin.unacked.From != s.waiting:
+		case m.verdict == SetAside && twin.unacked.From != waiting:
 			twin.verdict, twin.safe = SetAside, m.safe
 			twin.unacked.Apart.Store(true)
-			s.stats.setAside.Add(1)
 			done = append(done, twin)
 		case m.verdict == "" && m.unacked.Back.Load():
 			twin.unacked.Back.Store(true)
@@ -227,13 +229,5 @@ func (s *session) endJoined(m *message, copies []*message) {
 			again = append(again, twin)
 		}
 	}
-	for _, twin := range again {
-		if s.carried.take(twin) {
-			s.arrivals.Add(twin)
-		}
-	}
-	s.done(done...)
-	s.release(back...)
-	s.log.Debug("copies of a held message ended with it", "message_id", m.id(), "verdict", string(m.verdict),
-		"done", len(done), "judged", len(again), "handed_back", len(back))
+	return done, again, back
 }

@@ -18,21 +18,14 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/wire"
 	"github.com/twoqueue/twoqueue/verifier/internal/consume"
 	"github.com/twoqueue/twoqueue/verifier/internal/forward"
-	"github.com/twoqueue/twoqueue/verifier/internal/pipe"
 )
 
 // carryingSession returns a session without servers.
 func carryingSession(ledger driver.Ledger) *session {
-	s := &session{
-		ledger: ledger, log: slog.New(slog.DiscardHandler), stats: &counters{}, jobs: newSideJobs(slog.New(slog.DiscardHandler)),
-		arrivals: pipe.NewGatherer[*message](), room: newWaitingRoom(1),
-		staging: testConsumer("twoqueue", 3000), waiting: testConsumer("twoqueue.waiting", 1500),
-		carried: newCarriedSet(3000, 64<<20), toucher: newToucher(ledger), toTouch: pipe.NewGatherer[*message](),
-		evidence: &evidence{}, more: make(chan struct{}, 1), toForget: pipe.NewGatherer[*message](),
-	}
-	s.forgetter = newForgetter(ledger, s.log, &s.stats.abandoned)
-	s.opts, _ = (&Options{Logger: s.log}).withDefaults()
-	s.forwarder = testForwarder(s)
+	opts, _ := (&Options{Logger: slog.New(slog.DiscardHandler)}).withDefaults()
+	s := testSession(newShared(ledger, nil, opts))
+	s.staging, s.waiting = testConsumer("twoqueue", 3000), testConsumer("twoqueue.waiting", 1500)
+	s.carried = newCarriedSet(3000, 64<<20)
 	return s
 }
 

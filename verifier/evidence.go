@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge/proof"
 )
 
 // evidence records whether senders commit on the session's server (rule 6 of package bridge). A
@@ -16,7 +18,10 @@ import (
 // rolled back are withheld: they wait in the room, circulate through the waiting queue, or hold
 // their order key.
 type evidence struct {
-	began time.Time // of the session
+	*shared
+	proven *proof.Proven
+	room   *waitingRoom
+	began  time.Time // of the session
 
 	mu       sync.Mutex
 	found    time.Time // zero: not yet
@@ -35,24 +40,24 @@ const (
 	longestWithheld = 30 * time.Second
 )
 
-// seekEvidence looks for evidence among committed messages, before their rows can be deleted.
-func (s *session) seekEvidence(ctx context.Context, committed ...*message) error {
-	if len(committed) == 0 || !s.evidence.sought(time.Now()) {
+// seek looks for evidence among committed messages, before their rows can be deleted.
+func (e *evidence) seek(ctx context.Context, committed ...*message) error {
+	if len(committed) == 0 || !e.sought(time.Now()) {
 		return nil
 	}
 	var ids []uuid.UUID
 	for _, m := range committed {
-		if s.mayBeEvidence(m, time.Now()) {
+		if e.mayProve(m, time.Now()) {
 			ids = append(ids, m.staged.ID)
 		}
 	}
-	if len(ids) > 0 && !s.ledger.Features().KeepsRows {
+	if len(ids) > 0 && !e.ledger.Features().KeepsRows {
 		asking, cancel := context.WithTimeout(ctx, ledgerTimeout)
 		defer cancel()
 		var err error
 		// The age is measured before the database reads its clock.
-		ids, err = s.proven.Recent(asking, ids, time.Since(s.evidence.began))
-		if s.connections.refuses(err, int(s.settling.Load())) {
+		ids, err = e.proven.Recent(asking, ids, time.Since(e.began))
+		if e.connections.refuses(err, int(e.room.settling.Load())) {
 			return nil // a later message may be evidence
 		}
 		if err != nil {
@@ -62,44 +67,38 @@ func (s *session) seekEvidence(ctx context.Context, committed ...*message) error
 	if len(ids) == 0 {
 		return nil
 	}
-	if first, withheld := s.evidence.find(time.Now()); first {
-		s.room.release()
+	if first, withheld := e.find(time.Now()); first {
+		e.room.release()
 		if withheld {
-			s.log.Info("evidence found: senders commit on this database server; messages that look rolled back are dropped from now on",
-				"message_id", ids[0].String(), "instance", string(s.proven.Instance()))
+			e.log.Info("evidence found: senders commit on this database server; messages that look rolled back are dropped from now on",
+				"message_id", ids[0].String(), "instance", string(e.proven.Instance()))
 		}
 	}
 	return nil
 }
 
-// mayBeEvidence reports whether a committed message may prove that a sender has committed since the
+// mayProve reports whether a committed message may prove that a sender has committed since the
 // session began. A message that a verifier has staged from its row proves nothing: if it was
 // delayed, its row's recorded_at is the time when it was first due (driver.Entry.NotBefore),
 // perhaps long after its sender's commit. On an own table only the time of staging counts, with a
 // margin. On a ledger this check saves queries about a backlog.
-func (s *session) mayBeEvidence(m *message, now time.Time) bool {
-	at, began := m.staged.StagedAt, s.evidence.began
+func (e *evidence) mayProve(m *message, now time.Time) bool {
+	at, began := m.staged.StagedAt, e.began
 	switch {
 	case m.staged.Restaged:
 		return false
-	case s.ledger.Features().KeepsRows:
+	case e.ledger.Features().KeepsRows:
 		return at.After(began.Add(evidenceMargin)) && at.Before(now.Add(evidenceMargin))
 	}
 	return at.IsZero() || at.After(began.Add(-sweepMargin))
 }
 
-// withhold keeps a message that looks rolled back until there is evidence.
-func (s *session) withhold(m *message) {
-	s.evidence.withhold(time.Now())
-	s.room.withhold(m)
-}
-
-// reportWithheld logs once that messages wait for evidence, unless it comes soon.
-func (s *session) reportWithheld(now time.Time) {
-	s.evidence.look(now, s.room.withheld())
-	if s.evidence.untold(now, s.opts.ExplainAfter) {
-		s.log.Warn("messages that look rolled back are not dropped: no message has been found that a sender committed on this database server since the session began. "+
-			"They wait for one. Is the server a copy, or an old primary?", "messages", s.room.withheld(), "instance", string(s.proven.Instance()))
+// report logs once that messages wait for evidence, unless it comes soon.
+func (e *evidence) report(now time.Time) {
+	e.look(now, e.room.withheld())
+	if e.untold(now, e.opts.ExplainAfter) {
+		e.log.Warn("messages that look rolled back are not dropped: no message has been found that a sender committed on this database server since the session began. "+
+			"They wait for one. Is the server a copy, or an old primary?", "messages", e.room.withheld(), "instance", string(e.proven.Instance()))
 	}
 }
 

@@ -20,15 +20,6 @@ const (
 	explainLimit = 1000
 )
 
-// explain, a side job, logs whose open transactions hold messages up for long.
-func (s *session) explain(ctx context.Context) {
-	if s.opts.Watcher == nil {
-		return
-	}
-	e := &explainer{watcher: s.opts.Watcher, running: s.calls.explain, after: s.opts.ExplainAfter, room: s.room, log: s.log}
-	s.jobs.explain.Run(ctx, e.round)
-}
-
 // An explainer asks the database for the transactions that messages in the room wait for.
 type explainer struct {
 	watcher inspect.Watcher
@@ -38,6 +29,10 @@ type explainer struct {
 	log     *slog.Logger
 
 	told named
+}
+
+func newExplainer(sh *shared, room *waitingRoom) *explainer {
+	return &explainer{watcher: sh.opts.Watcher, running: sh.calls.explain, after: sh.opts.ExplainAfter, room: room, log: sh.log}
 }
 
 func (e *explainer) round(ctx context.Context) (time.Duration, error) {

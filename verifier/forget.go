@@ -41,34 +41,6 @@ const (
 	leftLook = time.Second
 )
 
-// forget deletes the rows of safe messages, then lets the messages be acked. Both orders are right
-// (rule 4 of package bridge), but after a crash between the two steps, this order leaves a
-// redelivery, whose row is absent and which is dropped. The other order leaves an orphan row.
-//
-// A row that cannot be deleted now (locked, or the database does not answer) delays no message: its
-// message is acked nevertheless, and the forgetter retries the row. If the message were handed back
-// instead, it would be forwarded again; if it were held, it would fill the prefetch.
-func (s *session) forget(ctx context.Context) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-s.toForget.More:
-		}
-		pipe.Pause(ctx, forgetGather)
-		batch := s.toForget.Take(forgetLimit)
-		if len(batch) == 0 {
-			continue
-		}
-		s.forgetter.delete(ctx, leftRows(batch))
-		s.done(batch...)
-		s.forgetting.Add(-len(batch))
-	}
-}
-
-// retryForget retries the remaining rows.
-func (s *session) retryForget(ctx context.Context) { s.jobs.forget.Run(ctx, s.forgetter.retry) }
-
 // A leftRow is the row of a safe message that is not deleted yet.
 type leftRow struct {
 	id      uuid.UUID

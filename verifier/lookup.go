@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/proof"
 	"github.com/twoqueue/twoqueue/bridge/wire"
 	"github.com/twoqueue/twoqueue/verifier/internal/pipe"
 )
@@ -19,43 +20,48 @@ const (
 	// arrived already, as groups of carried messages do.
 	lookupGather = 6 * time.Millisecond
 	lookupEnough = 20
-	// idlersGather is the time between lookups of waiting messages that no settler has time for.
-	idlersGather = 8 * time.Millisecond
 	// settleAge is the age of a message under load from which a settler waits for its transaction
 	// alone: most transactions end sooner, and the next lookups find their messages.
 	settleAge = 25 * time.Millisecond
-	// ledgerTimeout bounds the database's answer, without the time of waiting for a transaction. After
-	// it the connection counts as dead, and the session ends.
-	ledgerTimeout = 30 * time.Second
 )
+
+// A judge finds out whether the transactions of messages have committed: by lookups that never wait,
+// and by settles, which alone may say 'rolled back'.
+type judge struct {
+	*steps
+	proven   *proof.Proven // gives all outcomes, of the same ledger
+	room     *waitingRoom
+	evidence *evidence
+	limits   *waitLimits
+}
 
 // look asks the ledger, without waiting, about all messages that have arrived. Committed messages
 // go on; the others go to the waiting room. Waiting messages that no settler has are looked up
 // again.
-func (s *session) look(ctx context.Context) error {
+func (j *judge) look(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-s.arrivals.More:
-		case <-s.room.lookNow:
-		case <-s.room.idlers():
+		case <-j.arrivals.More:
+		case <-j.room.lookNow:
+		case <-j.room.idlers():
 		}
-		if s.arrivals.Count() < lookupEnough {
-			pipe.Pause(ctx, s.load.gather(lookupGather))
+		if j.arrivals.Count() < lookupEnough {
+			pipe.Pause(ctx, j.load.gather(lookupGather))
 		}
-		fresh := s.arrivals.Take(lookupLimit)
-		waiting := s.room.lookAgain(time.Now(), lookupLimit)
+		fresh := j.arrivals.Take(lookupLimit)
+		waiting := j.room.lookAgain(time.Now(), lookupLimit)
 		if len(fresh)+len(waiting) == 0 {
 			continue
 		}
-		if err := s.lookUp(ctx, fresh, waiting); err != nil {
+		if err := j.lookUp(ctx, fresh, waiting); err != nil {
 			return err
 		}
 	}
 }
 
-func (s *session) lookUp(ctx context.Context, fresh, waiting []*message) error {
+func (j *judge) lookUp(ctx context.Context, fresh, waiting []*message) error {
 	ids := make([]uuid.UUID, 0, len(fresh)+len(waiting))
 	for _, m := range fresh {
 		ids = append(ids, m.staged.ID)
@@ -64,16 +70,16 @@ func (s *session) lookUp(ctx context.Context, fresh, waiting []*message) error {
 		ids = append(ids, m.staged.ID)
 	}
 	var committed []uuid.UUID
-	err := s.connections.look(ctx, &s.settling, s.opts.SettleWait+ledgerTimeout, func() (err error) {
+	err := j.connections.look(ctx, &j.room.settling, j.opts.SettleWait+ledgerTimeout, func() (err error) {
 		asking, cancel := context.WithTimeout(ctx, ledgerTimeout)
 		defer cancel()
-		committed, err = s.proven.Committed(asking, ids)
+		committed, err = j.proven.Committed(asking, ids)
 		return err
 	})
 	if ctx.Err() != nil { // reunite must see the messages
-		s.arrivals.Add(fresh...)
+		j.arrivals.Add(fresh...)
 		for _, m := range waiting {
-			s.room.looked(m, false, time.Now())
+			j.room.looked(m, false, time.Now())
 		}
 		return nil
 	}
@@ -86,15 +92,15 @@ func (s *session) lookUp(ctx context.Context, fresh, waiting []*message) error {
 	}
 	var hits, misses, again, young []*message
 	// With shorter pauses, further lookups would cost more than settling.
-	busy, now := s.load.gather(lookupGather) >= lookupGather/2, time.Now()
+	busy, now := j.load.gather(lookupGather) >= lookupGather/2, time.Now()
 	for _, m := range fresh { // a message that is not found has no outcome yet: rule 3 of package bridge
 		switch {
 		case found[m.staged.ID]:
 			hits = append(hits, m)
-			if m.unacked.From == s.waiting {
-				s.load.add(1) // counts like a new one, since it goes on
+			if m.unacked.From == j.waiting {
+				j.load.add(1) // counts like a new one, since it goes on
 			}
-		case m.unacked.From == s.waiting:
+		case m.unacked.From == j.waiting:
 			again = append(again, m)
 		case busy && now.Sub(m.received) < settleAge:
 			young = append(young, m)
@@ -103,58 +109,58 @@ func (s *session) lookUp(ctx context.Context, fresh, waiting []*message) error {
 		}
 	}
 	if len(young) > 0 {
-		s.arrivals.Add(young...)
+		j.arrivals.Add(young...)
 	}
-	s.carried.looked(fresh...)
+	j.carried.looked(fresh...)
 	for _, m := range waiting {
-		s.room.looked(m, found[m.staged.ID], now)
+		j.room.looked(m, found[m.staged.ID], now)
 		if found[m.staged.ID] {
 			hits = append(hits, m)
 		}
 	}
-	s.room.enter(false, misses...)
-	s.room.enter(true, again...) // each of them has waited in a verifier before
-	pipe.Wake(s.more)
-	if err := s.seekEvidence(ctx, hits...); err != nil && ctx.Err() == nil {
+	j.room.enter(false, misses...)
+	j.room.enter(true, again...) // each of them has waited in a verifier before
+	pipe.Wake(j.limits.more)
+	if err := j.evidence.seek(ctx, hits...); err != nil && ctx.Err() == nil {
 		return err
 	}
-	s.committed(hits...)
+	j.committed(hits...)
 	return nil
 }
 
 // settle waits for the transaction of one message at a time.
-func (s *session) settle(ctx context.Context) error {
+func (j *judge) settle(ctx context.Context) error {
 	refused := pipe.NewBackOff(refusedFirst, refusedLongest)
-	for s.connections.begin(ctx) {
-		m, slow := s.room.next(ctx)
+	for j.connections.begin(ctx) {
+		m, slow := j.room.next(ctx)
 		if m == nil {
-			s.connections.release()
+			j.connections.release()
 			return nil
 		}
-		wait := s.opts.SettleWait
+		wait := j.opts.SettleWait
 		if !slow || m.unacked.From.Full() { // other messages need the settler too
 			wait = min(wait, slowAge)
 		}
-		s.connections.yield(ctx)
+		j.connections.yield(ctx)
 		asking, cancel := context.WithTimeout(ctx, wait+ledgerTimeout)
-		s.settling.Add(1)
-		outcome, err := s.proven.Settle(asking, m.staged.ID, wait)
-		s.settling.Add(-1)
+		j.room.settling.Add(1)
+		outcome, err := j.proven.Settle(asking, m.staged.ID, wait)
+		j.room.settling.Add(-1)
 		cancel()
-		swept, evident := false, s.evidence.isFound()
+		swept, evident := false, j.evidence.isFound()
 		if err == nil && outcome == driver.Committed {
-			err = s.seekEvidence(ctx, m)
+			err = j.evidence.seek(ctx, m)
 		}
 		if err == nil && outcome == driver.RolledBack && evident {
-			swept, err = s.sweptMaybe(ctx, m)
+			swept, err = sweptMaybe(ctx, j.ledger, m)
 		}
-		s.connections.release()
+		j.connections.release()
 		if ctx.Err() != nil {
-			s.room.waited(m, true) // reunite must see the message
+			j.room.waited(m, true) // reunite must see the message
 			return nil
 		}
-		if s.connections.refuses(err, int(s.settling.Load())) {
-			s.room.waited(m, true)
+		if j.connections.refuses(err, int(j.room.settling.Load())) {
+			j.room.waited(m, true)
 			pipe.Pause(ctx, refused.NextBackOff())
 			continue
 		}
@@ -163,21 +169,22 @@ func (s *session) settle(ctx context.Context) error {
 		}
 		refused.Reset()
 		if outcome == driver.RolledBack && !evident {
-			s.withhold(m)
+			j.evidence.withhold(time.Now())
+			j.room.withhold(m) // until there is evidence
 			continue
 		}
-		tooMany := m.unacked.From == s.staging && s.excess() > 0 // setAsideExcess takes no message from a settler
-		leaves := outcome != driver.StillOpen || tooMany || s.overstays(m, time.Now())
-		s.room.waited(m, !leaves)
+		tooMany := m.unacked.From == j.staging && j.limits.excess() > 0 // setAsideExcess takes no message from a settler
+		leaves := outcome != driver.StillOpen || tooMany || j.limits.overstays(m, time.Now())
+		j.room.waited(m, !leaves)
 		switch {
 		case outcome == driver.Committed:
-			s.committed(m)
+			j.committed(m)
 		case swept:
-			s.deadLetter(m, deathReason{wire.DeadSwept, "row absent, but a sweep removed orphan rows of its age: its row may have been one of them"})
+			j.deadLetter(m, deathReason{wire.DeadSwept, "row absent, but a sweep removed orphan rows of its age: its row may have been one of them"})
 		case outcome == driver.RolledBack:
-			s.drop(m)
+			j.drop(m)
 		case leaves:
-			s.setAside(m)
+			j.setAside(m)
 		}
 	}
 	return nil

@@ -42,31 +42,6 @@ type heldMarker struct {
 	taken   time.Time // when all messages before it had been unpacked
 }
 
-// arriveMarker takes a marker. A message that only looks like a marker goes to the dead queue.
-func (s *session) arriveMarker(u *consume.Unacked, d amqp.Delivery) {
-	marker, err := wire.ReadMarker(d)
-	why := deathReason{code: wire.DeadMalformed}
-	switch {
-	case err != nil:
-		why.text = err.Error()
-	case u.From.Ordered:
-		why.text = "a marker in an ordered queue"
-	case marker.Ledger != s.ledger.Identity():
-		why = deathReason{wire.DeadForeign, "marker of ledger " + marker.Ledger.String() +
-			"; this verifier judges " + s.ledger.Identity().String()}
-	default:
-		u.CountMessages(0) // no message
-		if s.stager == nil {
-			endMarker(u)
-			return
-		}
-		s.stager.receive(heldMarker{marker, u, time.Now()})
-		return
-	}
-	u.CountMessages(1)
-	s.deadLetter(&message{unacked: u, delivery: d, received: u.Received}, why)
-}
-
 // endMarker acks a marker, or hands it back.
 func endMarker(u *consume.Unacked) { u.From.Done(0, []*consume.Unacked{u}) }
 

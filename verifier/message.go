@@ -45,6 +45,17 @@ func (m *message) since() time.Time {
 	return m.received
 }
 
+// comesAgain reports whether the message was delivered over a channel that was left or is about to
+// be. The message comes again.
+func (m *message) comesAgain() bool {
+	order := m.unacked.From.Order() // the message has no place in it if it could not be judged
+	if order == nil || !order.IsClosed() {
+		return false
+	}
+	m.place.Finished()
+	return true
+}
+
 // A publication is a message to publish and its destination: the message itself to its target, or a
 // copy to one of the verifier's own queues. A group of messages goes to the waiting queue as one
 // publication. Its result decides the next step of the message, which may be another publication.
@@ -149,6 +160,40 @@ func (p *publication) groupRecord() ([]byte, bool) {
 		}
 	}
 	return record, true
+}
+
+// inGroups returns copies of messages for the waiting queue, in groups of at most most messages.
+func inGroups(ledger driver.Ledger, queue string, most int, messages []*message) (out []*publication) {
+	now := time.Now()
+	packing := wire.Packing{Records: most, Bytes: groupBytes}
+	var group []*publication
+	var records [][]byte
+	size := 0
+	flush := func() {
+		switch len(group) {
+		case 0:
+			return
+		case 1:
+			out = append(out, group[0])
+		default:
+			out = append(out, groupOf(ledger.Identity(), group, records, now))
+		}
+		group, records, size = nil, nil, 0
+	}
+	for _, m := range messages {
+		p := m.toWaiting(queue, now)
+		record, ok := p.groupRecord()
+		if !ok {
+			out = append(out, p)
+			continue
+		}
+		if !packing.Fits(len(group)+1, size+len(record)) {
+			flush()
+		}
+		group, records, size = append(group, p), append(records, record), size+len(record)
+	}
+	flush()
+	return out
 }
 
 // groupOf makes one publication of several.

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/twoqueue/twoqueue/bridge/wire"
+	"github.com/twoqueue/twoqueue/verifier/sidejob"
 )
 
 // An Observer gets the verifier's results, for metrics and traces. Several goroutines call its
@@ -62,14 +63,11 @@ const (
 )
 
 // notify calls the observer for messages that are done.
-func (s *session) notify(messages ...*message) {
-	if s.opts.Observer == nil {
-		return
-	}
+func notify(observer Observer, job *sidejob.Job, messages []*message) {
 	now := time.Now()
 	for _, m := range messages {
-		s.jobs.observe.Do(func() {
-			s.opts.Observer.Done(Event{
+		job.Do(func() {
+			observer.Done(Event{
 				ID: m.id(), Message: m.staged, Verdict: m.verdict, Reason: m.why.code, Redelivered: m.delivery.Redelivered,
 				Received: m.received, Judged: m.judged, Safe: m.safe, Done: now,
 			})

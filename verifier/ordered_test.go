@@ -2,7 +2,6 @@ package verifier
 
 import (
 	"errors"
-	"log/slog"
 	"slices"
 	"testing"
 	"time"
@@ -30,8 +29,7 @@ func keyed(c *consume.Consumer, key string, body []byte) *message {
 // Otherwise a dead queue that is full or missing would gather a copy for each channel that is left.
 func TestDeadLettersOfAConsumerThatIsLeftAreForgotten(t *testing.T) {
 	const room = 1000
-	s := &session{room: newWaitingRoom(1), shards: []*consume.Ordered{nil}}
-	s.forwarder = testForwarder(s)
+	s := testSession(&shared{opts: Options{Topology: bridge.Topology{OrderedShards: 1}}})
 	s.forwarder.Hold(bridge.Target{RoutingKey: "staging.dead"})
 	left, next := orderedConsumer(room), orderedConsumer(room)
 	var stays []*message
@@ -47,7 +45,7 @@ func TestDeadLettersOfAConsumerThatIsLeftAreForgotten(t *testing.T) {
 		stays = []*message{malformed, judged}
 	}
 	left.Order().Close()
-	s.abandon()
+	s.limits.abandon()
 	if a, b := len(left.Order().UnderWay()), len(next.Order().UnderWay()); a != 0 || b != 1 {
 		t.Errorf("%d of the consumer that is left are on their way, %d of the next one", a, b)
 	}
@@ -58,8 +56,7 @@ func TestDeadLettersOfAConsumerThatIsLeftAreForgotten(t *testing.T) {
 
 // While the broker blocks publishing, messages stay in the forwarder, but consumers are left.
 func TestUnpublishedMessagesOfAConsumerThatIsLeftAreForgotten(t *testing.T) {
-	s := &session{room: newWaitingRoom(1), shards: []*consume.Ordered{nil}}
-	s.forwarder = testForwarder(s)
+	s := testSession(&shared{opts: Options{Topology: bridge.Topology{OrderedShards: 1}}})
 	var last *publication
 	for _, leave := range []bool{true, true, false} {
 		c := orderedConsumer(1000)
@@ -70,7 +67,7 @@ func TestUnpublishedMessagesOfAConsumerThatIsLeftAreForgotten(t *testing.T) {
 		if leave {
 			c.Order().Close()
 		}
-		s.abandon()
+		s.limits.abandon()
 	}
 	counted := s.forwarder.Moving().Value()
 	if left := unsent(s); len(left) != 1 || left[0] != last || counted != 1 {
@@ -80,7 +77,7 @@ func TestUnpublishedMessagesOfAConsumerThatIsLeftAreForgotten(t *testing.T) {
 
 // The key order keeps the message, since it holds its key.
 func TestAStrandedMessageThatHoldsItsKeyKeepsNoBody(t *testing.T) {
-	s := &session{log: slog.New(slog.DiscardHandler)}
+	s := testSession(&shared{})
 	c := orderedConsumer(1000)
 	m := keyed(c, "key", make([]byte, 900))
 	m.committed, m.staged.Message.Publishing.Body = true, m.delivery.Body
@@ -102,7 +99,7 @@ func TestOnlyTheActiveConsumerKnowsThatNoKeyIsHeld(t *testing.T) {
 	active := orderedConsumer(1000)
 	active.Deliver(amqp.Delivery{})
 	for _, holdKeys := range []bool{false, true} {
-		s := &session{opts: Options{HoldKeys: holdKeys}}
+		s := &sweeper{shared: &shared{opts: Options{HoldKeys: holdKeys}}}
 		if got := s.heldElsewhere(orderedConsumer(1000)); got != holdKeys {
 			t.Errorf("HoldKeys %t: messages may be held elsewhere: %t", holdKeys, got)
 		}

@@ -1,79 +1,54 @@
 package verifier
 
 import (
+	"cmp"
+	"context"
 	"time"
-
-	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/wire"
 	"github.com/twoqueue/twoqueue/verifier/internal/consume"
 	"github.com/twoqueue/twoqueue/verifier/internal/forward"
+	"github.com/twoqueue/twoqueue/verifier/internal/pipe"
 )
 
-// arrive unpacks a delivery.
-func (s *session) arrive(u *consume.Unacked, d amqp.Delivery) {
-	now := u.Received
-	if at, ok := d.Headers[wire.HeaderSetAsideAt].(int64); ok && u.From == s.waiting {
-		s.stay.adapt(now, now.Sub(time.UnixMilli(at)))
-	}
-	if wire.IsMarker(d) {
-		s.arriveMarker(u, d)
-		return
-	}
-	members, err := wire.Members(d)
-	if err != nil {
-		u.CountMessages(1)
-		s.deadLetter(&message{unacked: u, delivery: d, received: now}, deathReason{wire.DeadMalformed, err.Error()})
-		return
-	}
-	u.CountMessages(len(members))
-	for _, member := range members {
-		s.parse(&message{unacked: u, delivery: member, received: now})
-	}
+// steps takes a message from its delivery (arrive.go) to its ack. The judge decides which way a
+// message goes, by one of four calls:
+//
+//	committed    publish to the target, placed, forget, done, release
+//	drop         publish to the audit queue if there is one, dropped, done, release
+//	deadLetter   publish to the dead queue, placed, forget if the message has committed, done, release
+//	setAside     Touch if its row carries it, publish to the waiting queue, placed, done, release
+//
+// release acks. The forwarder reports the end of each publication to publicationEnded, which sends a
+// message on as a dead letter if its target has not taken it.
+type steps struct {
+	*shared
+	staging *consume.Consumer
+	waiting *consume.Consumer
+
+	load       loadMeter
+	stay       stayTime // of messages of the waiting queue
+	arrivals   *pipe.Gatherer[*message]
+	carried    *carriedSet              // nil if no row of the ledger carries a message
+	stager     *stager                  // nil if no row of the ledger carries a message
+	toTouch    *pipe.Gatherer[*message] // messages to set aside after a Touch
+	touching   pipe.Counter             // messages in toTouch, or being touched
+	forwarder  *forward.Forwarder
+	toForget   *pipe.Gatherer[*message]
+	forgetting pipe.Counter // messages in toForget, or whose rows are being deleted
 }
 
-// parse reads a message. A message that cannot be judged here goes to the dead queue.
-func (s *session) parse(m *message) {
-	staged, err := wire.Parse(m.delivery)
-	if err != nil {
-		s.deadLetter(m, deathReason{wire.DeadMalformed, err.Error()})
-		return
-	}
-	m.staged = staged
-	if s.opts.KeepUserID {
-		m.staged.Message.Publishing.UserId = staged.UserID
-	}
-	if since, ok := m.delivery.Headers[wire.HeaderUnroutableSince].(int64); ok {
-		m.retries.UnroutableSince = time.UnixMilli(since)
-	}
-	m.retries.Attempts, _ = m.delivery.Headers[wire.HeaderAttempts].(int64)
-	if at, ok := m.delivery.Headers[wire.HeaderNackedAt].(int64); ok {
-		m.retries.NackedAt = time.UnixMilli(at)
-		m.retries.Nacks, _ = m.delivery.Headers[wire.HeaderNacks].(int64)
-	}
-	if at, ok := m.delivery.Headers[wire.HeaderTouchedAt].(int64); ok {
-		m.touchedAt = time.UnixMilli(at)
-	}
-	if staged.Ledger != s.ledger.Identity() {
-		s.deadLetter(m, deathReason{wire.DeadForeign, "ledger " + staged.Ledger.String() +
-			"; this verifier judges " + s.ledger.Identity().String() + ", perhaps in another database than the senders'"})
-		return
-	}
-	if m.unacked.From != s.waiting { // a message that comes round again counts as load only if it goes on
-		s.load.add(1)
-	}
-	if order := m.unacked.From.Order(); order != nil {
-		order.Join(&m.place, staged.OrderKey, m)
-	}
-	if s.carried.take(m) {
-		s.arrivals.Add(m)
+func newSteps(sh *shared) *steps {
+	return &steps{
+		shared: sh, arrivals: pipe.NewGatherer[*message](),
+		toTouch: pipe.NewGatherer[*message](), toForget: pipe.NewGatherer[*message](),
 	}
 }
 
 // committed sends messages on whose transaction has committed.
-func (s *session) committed(messages ...*message) {
+func (s *steps) committed(messages ...*message) {
 	now := time.Now()
 	s.carried.committed(now, messages...)
 	for _, m := range messages {
@@ -99,7 +74,7 @@ func notAllowed(to bridge.Target) string {
 }
 
 // drop ends a message whose transaction has rolled back. The audit queue may keep a copy.
-func (s *session) drop(m *message) {
+func (s *steps) drop(m *message) {
 	if m.comesAgain() {
 		return
 	}
@@ -112,7 +87,7 @@ func (s *session) drop(m *message) {
 	s.dropped(m)
 }
 
-func (s *session) dropped(m *message) {
+func (s *steps) dropped(m *message) {
 	m.verdict = Dropped
 	s.stats.dropped.Add(1)
 	s.log.Debug("dropped", "message_id", m.id(), "outcome", driver.RolledBack.String())
@@ -120,8 +95,12 @@ func (s *session) dropped(m *message) {
 }
 
 // deadLetter sends a message to the dead queue.
-func (s *session) deadLetter(m *message, why deathReason) {
-	if m.comesAgain() || s.holdsKeyInstead(m, why) {
+func (s *steps) deadLetter(m *message, why deathReason) {
+	if m.comesAgain() {
+		return
+	}
+	if m.committed && s.holdsKey(m, why) {
+		m.place.Finished()
 		return
 	}
 	now := time.Now()
@@ -132,14 +111,79 @@ func (s *session) deadLetter(m *message, why deathReason) {
 	s.publish(m.toDead(s.opts.Topology.DeadQueue(), now))
 }
 
+// holdsKey reports whether a message that should go to the dead queue stays in its ordered queue
+// and holds its key instead.
+func (s *steps) holdsKey(m *message, why deathReason) bool {
+	if !m.place.Ordered() || !s.opts.HoldKeys {
+		return false
+	}
+	s.log.Warn("a message holds its order key", "message_id", m.id(), "order_key", m.staged.OrderKey,
+		"reason", why.code, "text", why.text)
+	return true
+}
+
+// setAside moves messages to the waiting queue. Committed carried messages wait for a Touch first:
+// the copy in the waiting queue is behind markers that were behind the message before.
+func (s *steps) setAside(messages ...*message) {
+	now := time.Now()
+	var ready, first []*message
+	for _, m := range messages {
+		if m.needsTouch(now) {
+			first = append(first, m)
+		} else {
+			ready = append(ready, m)
+		}
+	}
+	if len(first) > 0 {
+		s.touching.Add(len(first)) // until setAsideNow has published them
+		s.toTouch.Add(first...)
+	}
+	s.setAsideNow(ready...)
+}
+
+// touchFirst moves on the stage times of messages, then sets them aside, whether that has worked or
+// not.
+func (s *steps) touchFirst(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.toTouch.More:
+		}
+		batch := s.toTouch.Take(touchLimit)
+		if err := s.toucher.first(ctx, batch); err != nil {
+			s.jobs.touch.Report(err)
+		}
+		s.setAsideNow(batch...)
+		s.touching.Add(-len(batch))
+	}
+}
+
+// setAsideNow moves messages to the waiting queue, in groups: a group costs the broker as much as
+// one message, and a long waiting queue circulates fast.
+func (s *steps) setAsideNow(messages ...*message) {
+	most := max(1, s.waiting.Prefetch/4) // no group is large beside the number that the consumer holds
+	for _, p := range inGroups(s.ledger, s.opts.Topology.WaitingQueue(), most, messages) {
+		s.publish(p)
+	}
+}
+
+// setAsideAlone is setAsideNow without groups.
+func (s *steps) setAsideAlone(messages ...*message) {
+	now := time.Now()
+	for _, m := range messages {
+		s.publish(m.toWaiting(s.opts.Topology.WaitingQueue(), now))
+	}
+}
+
 // publish passes a publication to the forwarder, which calls publicationEnded at its end.
-func (s *session) publish(p *publication) {
+func (s *steps) publish(p *publication) {
 	p.Of = p
 	s.forwarder.Publish(&p.Publication)
 }
 
 // publicationEnded takes over publications that the forwarder has ended.
-func (s *session) publicationEnded(p *publication, what forward.Fate, err error) {
+func (s *steps) publicationEnded(p *publication, what forward.Fate, err error) {
 	switch what {
 	case forward.Placed:
 		s.placed(p)
@@ -154,15 +198,8 @@ func (s *session) publicationEnded(p *publication, what forward.Fate, err error)
 	}
 }
 
-// giveUp sends a message to the dead queue after its target has not taken it for too long.
-func (s *session) giveUp(m *message, why deathReason) {
-	if !s.retriesHoldingKey(m, why) {
-		s.deadLetter(m, why)
-	}
-}
-
 // placed: the broker has confirmed the publication.
-func (s *session) placed(p *publication) {
+func (s *steps) placed(p *publication) {
 	if p.course == setAside { // the copy in the waiting queue will be judged
 		s.wasSetAside(p.messages()...)
 		return
@@ -192,10 +229,34 @@ func (s *session) placed(p *publication) {
 	}
 }
 
+// passed gives the next message of the key its turn.
+func (s *steps) passed(m *message) {
+	if next := m.place.Passed(); next != nil {
+		s.publish(next.(*message).toTarget())
+	}
+}
+
+func (s *steps) dead(m *message) {
+	m.verdict = DeadLettered
+	s.stats.deadLettered.Add(1)
+	s.log.Warn("dead-lettered", "message_id", m.id(), "reason", m.why.code, "text", m.why.text)
+}
+
+// wasSetAside: the waiting queue has copies of these messages.
+func (s *steps) wasSetAside(messages ...*message) {
+	now := time.Now()
+	for _, m := range messages {
+		m.verdict, m.safe = SetAside, now
+		m.unacked.Apart.Store(true)
+	}
+	s.stats.setAside.Add(int64(len(messages)))
+	s.done(messages...)
+}
+
 // refused: the broker will never accept p. A dead letter then becomes a record, which leaves room
 // for the reason. A message that is larger than the broker accepts (its max_message_size was
 // lowered) cannot be moved to any queue: it stays in its own.
-func (s *session) refused(p *publication, err error) {
+func (s *steps) refused(p *publication, err error) {
 	switch m := p.message; {
 	case p.group != nil:
 		s.setAsideAlone(p.group...)
@@ -214,20 +275,55 @@ func (s *session) refused(p *publication, err error) {
 	}
 }
 
-func (s *session) dead(m *message) {
-	m.verdict = DeadLettered
-	s.stats.deadLettered.Add(1)
-	s.log.Warn("dead-lettered", "message_id", m.id(), "reason", m.why.code, "text", m.why.text)
+// giveUp is called when a message's target has not taken it for too long. A message that holds its
+// key is published again, all others go to the dead queue.
+func (s *steps) giveUp(m *message, why deathReason) {
+	if m.comesAgain() {
+		return
+	}
+	if !s.holdsKey(m, why) {
+		s.deadLetter(m, why)
+		return
+	}
+	m.retries.HoldKey(time.Now())
+	s.publish(m.toTarget())
+}
+
+// forget deletes the rows of safe messages, then lets the messages be acked. Both orders are right
+// (rule 4 of package bridge), but after a crash between the two steps, this order leaves a
+// redelivery, whose row is absent and which is dropped. The other order leaves an orphan row.
+//
+// A row that cannot be deleted now (locked, or the database does not answer) delays no message: its
+// message is acked nevertheless, and the forgetter retries the row. If the message were handed back
+// instead, it would be forwarded again; if it were held, it would fill the prefetch.
+func (s *steps) forget(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.toForget.More:
+		}
+		pipe.Pause(ctx, forgetGather)
+		batch := s.toForget.Take(forgetLimit)
+		if len(batch) == 0 {
+			continue
+		}
+		s.forgetter.delete(ctx, leftRows(batch))
+		s.done(batch...)
+		s.forgetting.Add(-len(batch))
+	}
 }
 
 // done reports finished messages to the observer and lets them be acked.
-func (s *session) done(messages ...*message) {
-	s.notify(messages...)
+func (s *steps) done(messages ...*message) {
+	if s.opts.Observer != nil {
+		notify(s.opts.Observer, s.jobs.observe, messages)
+	}
 	s.release(messages...)
 }
 
 // release removes messages from the session, and lets the deliveries that they complete be acked.
-func (s *session) release(messages ...*message) {
+func (s *steps) release(messages ...*message) {
 	for len(messages) > 0 { // consumer by consumer
 		c := messages[0].unacked.From
 		var ended []*consume.Unacked
@@ -256,3 +352,29 @@ func (s *session) release(messages ...*message) {
 		messages = others
 	}
 }
+
+// endJoined ends the copies that had joined m, which is done.
+func (s *steps) endJoined(m *message, copies []*message) {
+	done, again, back := endsOf(m, copies, s.waiting)
+	for _, twin := range done {
+		if twin.verdict == SetAside {
+			s.stats.setAside.Add(1)
+		} else {
+			s.stats.dropped.Add(1)
+		}
+	}
+	for _, twin := range again {
+		if s.carried.take(twin) {
+			s.arrivals.Add(twin)
+		}
+	}
+	s.done(done...)
+	s.release(back...)
+	s.log.Debug("copies of a held message ended with it", "message_id", m.id(), "verdict", string(m.verdict),
+		"done", len(done), "judged", len(again), "handed_back", len(back))
+}
+
+// blocked returns why nothing can be published, as far as a publishing connection has learned it,
+// or "". While only carried rows wait, nothing is forwarded, so only the connection that stages
+// learns it.
+func (s *steps) blocked() string { return cmp.Or(s.forwarder.Blocked(), s.broker.Blocked()) }

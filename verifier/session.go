@@ -4,20 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	amqp "github.com/rabbitmq/amqp091-go"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/proof"
 	"github.com/twoqueue/twoqueue/verifier/internal/consume"
-	"github.com/twoqueue/twoqueue/verifier/internal/forward"
 	"github.com/twoqueue/twoqueue/verifier/internal/pipe"
 )
 
@@ -28,174 +23,25 @@ import (
 //
 // Before forwarder a message of an ordered queue waits for its turn (consume.Place).
 //
+// The session opens, starts, drains and closes the parts. The judge looks up and settles. The steps
+// do the rest, from the delivery to the ack. The limits set messages aside that wait for too long.
+// Each part calls only the ones below it: judge, limits, steps.
+//
 // A message has one owner at a time. The owner passes it on and then does not touch it again. While
 // a message waits in the room or for a held target, setAsideExcess may remove it and set it aside.
 //
 // A session does not outlive its connections: on any error the whole session ends, every unacked
 // message is redelivered, and a new session is started.
 type session struct {
-	ledger driver.Ledger
-	proven *proof.Proven // gives all outcomes, of the same ledger
-	broker *bridge.Broker
-	opts   Options
-	allow  allowList
-	stats  *counters
-	jobs   sideJobs
-	calls  sideCalls // the verifier's
-	log    *slog.Logger
+	judge  *judge
+	limits *waitLimits
+	*steps
+	room     *waitingRoom
+	evidence *evidence
 
 	consuming *bridge.Connection // separate, so that an alarm that blocks publishing does not block acks
-	staging   *consume.Consumer
-	waiting   *consume.Consumer
 	shards    []*consume.Ordered
-
-	load        loadMeter
-	arrivals    *pipe.Gatherer[*message]
-	carried     *carriedSet              // nil if no row of the ledger carries a message
-	toucher     *toucher                 // the verifier's
-	stager      *stager                  // nil if no row of the ledger carries a message
-	toTouch     *pipe.Gatherer[*message] // messages to set aside after a Touch
-	touching    pipe.Counter             // messages in toTouch, or being touched
-	finished    atomic.Bool              // at the end all messages were acked or handed back
-	room        *waitingRoom
-	evidence    *evidence
-	stay        stayTime
-	more        chan struct{} // woken when another message waits in the room or for a held target
-	forwarder   *forward.Forwarder
-	connections *connections // the verifier's
-	forgetter   *forgetter   // the verifier's
-	toForget    *pipe.Gatherer[*message]
-	forgetting  pipe.Counter // messages in toForget, or whose rows are being deleted
-	settling    atomic.Int64 // lookups that wait in the database
-}
-
-// open connects and declares the queues. The proof has succeeded before.
-func (v *Verifier) open(ctx context.Context, proven *proof.Proven) (_ *session, err error) {
-	s := &session{
-		ledger:      v.ledger,
-		proven:      proven,
-		broker:      v.broker,
-		opts:        v.opts,
-		allow:       v.allow,
-		stats:       &v.stats,
-		jobs:        v.jobs,
-		calls:       v.calls,
-		log:         v.opts.Logger,
-		arrivals:    pipe.NewGatherer[*message](),
-		toucher:     v.toucher,
-		toTouch:     pipe.NewGatherer[*message](),
-		room:        newWaitingRoom(v.opts.Settlers),
-		evidence:    &evidence{began: time.Now()},
-		connections: v.connections,
-		forgetter:   v.forgetter,
-		toForget:    pipe.NewGatherer[*message](),
-		more:        make(chan struct{}, 1),
-	}
-	defer func() {
-		if err != nil {
-			s.close()
-		}
-	}()
-	missing := v.missingQueues(ctx)
-	if err := v.opts.Topology.Declare(ctx, v.broker); err != nil {
-		return nil, err
-	}
-	for _, queue := range missing {
-		s.log.Info("queue did not exist; created", "queue", queue)
-	}
-	if s.consuming, err = v.broker.Connect(ctx); err != nil {
-		return nil, err
-	}
-	// The AMQP library's channels take no context.
-	defer context.AfterFunc(ctx, s.consuming.Close)()
-	claimed := &claim{s.consuming, s.opts.Topology, s.ledger.Identity()}
-	if err := claimed.begin(v.unclaimed); err != nil {
-		return nil, err
-	}
-	bytes := s.opts.shares()
-	config := consume.Config{Queue: s.opts.Topology.Queue, Prefetch: s.opts.Prefetch, MaxBytes: bytes.staging, HandBack: s.opts.HandBack, Arrive: s.arrive}
-	if s.staging, err = consume.Open(s.consuming, config); err != nil {
-		return nil, err
-	}
-	config.Queue, config.Prefetch, config.MaxBytes = s.opts.Topology.WaitingQueue(), s.opts.waitingPrefetch(), bytes.waiting
-	if s.waiting, err = consume.Open(s.consuming, config); err != nil {
-		return nil, err
-	}
-	for _, queue := range s.opts.Topology.OrderedQueues() {
-		config.Queue, config.Prefetch, config.MaxBytes = queue, consume.OrderedPrefetch, bytes.ordered
-		shard, err := consume.OpenOrdered(s.consuming, consume.OrderedConfig{
-			Config: config, FinishWait: s.opts.ConfirmTimeout + time.Second, Log: s.log,
-			IsHeld: func(m any) bool { return s.forwarder.IsHeld(m.(*message).staged.Target()) },
-		})
-		if err != nil {
-			return nil, err
-		}
-		s.shards = append(s.shards, shard)
-	}
-	if s.ledger.Features().Carries {
-		s.carried = newCarriedSet(s.opts.Prefetch, bytes.staging)
-	}
-	s.forwarder = forward.New(forward.Config{
-		Connect:        v.broker.Connect,
-		InFlight:       s.opts.Prefetch,
-		ConfirmTimeout: s.opts.ConfirmTimeout,
-		Unroutable:     s.opts.Unroutable,
-		Copies:         s.opts.Copies,
-		Waiting:        s.more,
-		Log:            s.log,
-		Remembered:     v.remembered,
-		Ended: func(p *forward.Publication, what forward.Fate, err error) {
-			s.publicationEnded(publicationOf(p), what, err)
-		},
-	})
-	if err := s.forwarder.Open(ctx); err != nil {
-		return nil, err
-	}
-	if s.carried != nil {
-		s.stager = newStager(s, s.calls.stage)
-	}
-	return s, nil
-}
-
-// missingQueues returns the queues that do not exist yet, as far as the login has the right and the
-// broker answers. The log names them, because a mistyped name makes new queues.
-func (v *Verifier) missingQueues(ctx context.Context) (missing []string) {
-	conn, err := v.broker.Connect(ctx)
-	if err != nil {
-		return nil
-	}
-	defer conn.Close()
-	defer context.AfterFunc(ctx, conn.Close)()
-	for _, queue := range v.opts.Topology.Queues() {
-		ch, err := conn.Channel()
-		if err != nil {
-			return missing
-		}
-		_, err = ch.QueueDeclarePassive(queue.Name, true, false, false, false, nil)
-		if refusal := bridge.Refusal(err); refusal != nil && refusal.Code == amqp.NotFound {
-			missing = append(missing, queue.Name)
-		}
-		_ = ch.Close()
-	}
-	return missing
-}
-
-func (s *session) close() {
-	if s.consuming != nil {
-		closed := make(chan struct{})
-		var rest sync.WaitGroup
-		for _, c := range s.consumers() {
-			if c != nil {
-				rest.Go(func() { c.Discard(closed) })
-			}
-		}
-		s.consuming.Close()
-		close(closed)
-		rest.Wait()
-	}
-	if s.forwarder != nil {
-		s.forwarder.Close()
-	}
+	finished  atomic.Bool // at the end all messages were acked or handed back
 }
 
 // run works until ctx ends or something fails. When ctx ends it takes and judges no further
@@ -251,11 +97,11 @@ func (s *session) run(ctx context.Context) error {
 		group.Go(func() error { return sh.Serve(moving, takerCtx) })
 		takers.Go(func() error { return sh.Wait(moving) })
 	}
-	takers.Go(func() error { return s.look(takerCtx) })
+	takers.Go(func() error { return s.judge.look(takerCtx) })
 	for range s.opts.Settlers {
-		takers.Go(func() error { return s.settle(takerCtx) })
+		takers.Go(func() error { return s.judge.settle(takerCtx) })
 	}
-	takers.Go(func() error { return s.tend(takerCtx) })
+	takers.Go(func() error { return s.limits.tend(takerCtx) })
 
 	beside.Go(func() { s.retryForget(moving) })
 	beside.Go(func() { s.touchHeld(moving) })
@@ -278,6 +124,44 @@ func (s *session) run(ctx context.Context) error {
 		return s.drain(moving)
 	})
 	return group.Wait()
+}
+
+// retryForget, a side job, deletes the remaining rows of delivered messages.
+func (s *session) retryForget(ctx context.Context) { s.jobs.forget.Run(ctx, s.forgetter.retry) }
+
+// stageAgain, a side job, stages carried messages again.
+func (s *session) stageAgain(ctx context.Context) {
+	if s.stager != nil {
+		s.jobs.stage.Run(ctx, s.stager.round)
+	}
+}
+
+// touchHeld, a side job, moves on the stage times of messages that are held for long, and of
+// delivered messages whose rows could not be deleted.
+func (s *session) touchHeld(ctx context.Context) {
+	if s.carried == nil {
+		return
+	}
+	s.jobs.touch.Run(ctx, func(ctx context.Context) (time.Duration, error) {
+		return s.toucher.round(ctx, s.carried, s.forgetter, s.forwarder.IsHeld)
+	})
+}
+
+// sweep, a side job, removes orphan rows from time to time.
+func (s *session) sweep(ctx context.Context) {
+	if !s.ledger.Features().Sweeps || s.opts.SweepAge < 0 {
+		return
+	}
+	pipe.Pause(ctx, sweepFirst)
+	sweeper := &sweeper{shared: s.shared, consuming: s.consuming, consumers: s.consumers}
+	s.jobs.sweep.Run(ctx, sweeper.round)
+}
+
+// explain, a side job, logs whose open transactions hold messages up for long.
+func (s *session) explain(ctx context.Context) {
+	if s.opts.Watcher != nil {
+		s.jobs.explain.Run(ctx, newExplainer(s.shared, s.room).round)
+	}
 }
 
 // lastAcks is how long the broker may take for the acks at the end, after Options.Drain.
@@ -356,4 +240,66 @@ func (s *session) reunite() int {
 	waiting = append(waiting, s.carried.part(apart)...)
 	s.setAside(waiting...)
 	return len(waiting)
+}
+
+// lastMoment bounds the work of a session that has failed. Usually it takes some milliseconds.
+const lastMoment = time.Second
+
+var errSessionEnded = errors.New("the session has ended")
+
+// ackAndClose acks safe messages before a session that has failed hands the rest back: a message
+// that is acked now does not come again. It waits a moment for the confirms of messages that are on
+// their way. Then it closes the consuming connection.
+func (s *session) ackAndClose() {
+	defer s.consuming.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), lastMoment)
+	defer cancel()
+	acked := make(chan struct{})
+	go func() { // the broker may not answer
+		defer close(acked)
+		s.ackLast(ctx)
+	}()
+	select {
+	case <-acked:
+	case <-s.consuming.Done():
+	case <-ctx.Done():
+	}
+}
+
+func (s *session) ackLast(ctx context.Context) {
+	const look = 5 * time.Millisecond
+	for s.forwarder.Awaits() && ctx.Err() == nil && s.consuming.Err() == nil {
+		pipe.Pause(ctx, look)
+	}
+	safe := s.toForget.Take(math.MaxInt)
+	s.forgetter.keep(leftRows(safe), errSessionEnded)
+	s.done(safe...)
+	s.forgetting.Add(-len(safe))
+	select {
+	case <-s.forgetting.Zero(): // the session has ended, so a running DELETE is given up
+	case <-ctx.Done():
+	}
+	for _, c := range s.consumers() {
+		if err := c.FinishLast(); err != nil {
+			return
+		}
+	}
+}
+
+func (s *session) close() {
+	if s.consuming != nil {
+		closed := make(chan struct{})
+		var rest sync.WaitGroup
+		for _, c := range s.consumers() {
+			if c != nil {
+				rest.Go(func() { c.Discard(closed) })
+			}
+		}
+		s.consuming.Close()
+		close(closed)
+		rest.Wait()
+	}
+	if s.forwarder != nil {
+		s.forwarder.Close()
+	}
 }

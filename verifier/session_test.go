@@ -11,7 +11,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/wire"
 	"github.com/twoqueue/twoqueue/verifier/internal/consume"
 	"github.com/twoqueue/twoqueue/verifier/internal/forward"
-	"github.com/twoqueue/twoqueue/verifier/internal/pipe"
 )
 
 // testConsumer returns a consumer without a channel.
@@ -19,14 +18,20 @@ func testConsumer(queue string, prefetch int) *consume.Consumer {
 	return consume.New(consume.Config{Queue: queue, Prefetch: prefetch, MaxBytes: 64 << 20, HandBack: time.Hour})
 }
 
-// testForwarder returns a forwarder of a session without servers. It publishes nothing.
-func testForwarder(s *session) *forward.Forwarder {
-	return forward.New(forward.Config{
+// testSession returns a session without servers and consumers. It publishes nothing.
+func testSession(sh *shared) *session {
+	if sh.log == nil {
+		sh.log = slog.New(slog.DiscardHandler)
+	}
+	s := &session{steps: newSteps(sh), room: newWaitingRoom(1)}
+	s.limits = &waitLimits{steps: s.steps, room: s.room, more: make(chan struct{}, 1)}
+	s.forwarder = forward.New(forward.Config{
 		ConfirmTimeout: s.opts.ConfirmTimeout, Unroutable: time.Minute, Copies: 10, Log: slog.New(slog.DiscardHandler),
 		Ended: func(p *forward.Publication, what forward.Fate, err error) {
 			s.publicationEnded(publicationOf(p), what, err)
 		},
 	})
+	return s
 }
 
 // unsent removes and returns the publications that wait for a channel.
@@ -42,11 +47,8 @@ func anyPublication(*forward.Publication) bool { return true }
 // A drain looks for such messages until it finds none: it must find each once, even if a settler or
 // a lookup had it when the end came.
 func TestTheMembersOfATornGroupAreSetAsideOnceAtTheEnd(t *testing.T) {
-	s := &session{
-		log: slog.New(slog.DiscardHandler), stats: &counters{},
-		arrivals: pipe.NewGatherer[*message](), room: newWaitingRoom(1), waiting: testConsumer("w", 10),
-	}
-	s.forwarder = testForwarder(s)
+	s := testSession(&shared{})
+	s.waiting = testConsumer("w", 10)
 	s.forwarder.Hold(bridge.Target{RoutingKey: "target"})
 	places := map[string]func(*message){
 		"not looked up": func(m *message) { s.arrivals.Add(m) },

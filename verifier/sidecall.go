@@ -7,6 +7,10 @@ import (
 	"github.com/twoqueue/twoqueue/verifier/sidejob"
 )
 
+// ledgerTimeout bounds the database's answer, without the time of waiting for a transaction. After
+// it the connection counts as dead. If a message waits for the answer, the session ends.
+const ledgerTimeout = 30 * time.Second
+
 // A sideCall lets the database calls of a side job run one at a time. The verifier owns it, so
 // while a call of an earlier session hangs, no other begins.
 type sideCall = sidejob.Calls

@@ -191,7 +191,7 @@ func TestAProofThatHangsIsNotWaitedFor(t *testing.T) {
 		defer db.Close()
 		defer synctest.Wait()
 		defer close(connector.release)
-		v := &Verifier{ledger: pooledLedger{db: db}, calls: newSideCalls()}
+		v := &Verifier{shared: &shared{ledger: pooledLedger{db: db}, calls: newSideCalls()}}
 		for n := range int32(provesAtOnce + 2) {
 			began := time.Now()
 			_, err := v.prove(t.Context())

@@ -139,20 +139,13 @@ type candidate struct {
 // stageable reports whether no queue has a copy of the message.
 func (c candidate) stageable() bool { return c.row.Unpublished() || c.gone }
 
-func newStager(s *session, running sideCall) *stager {
+func newStager(sh *shared, running sideCall, carried *carriedSet, blocked func() string) *stager {
 	return &stager{
-		ledger: s.ledger, running: running, publish: s.broker.Publish, carried: s.carried, undeleted: s.forgetter.rows,
-		blocked: func() bool { return s.blocked() != "" },
-		queue:   s.opts.Topology.Queue, waiting: s.opts.Topology.WaitingQueue(),
-		timeout: s.opts.ConfirmTimeout, log: s.log, count: &s.stats.restaged,
+		ledger: sh.ledger, running: running, publish: sh.broker.Publish, carried: carried, undeleted: sh.forgetter.rows,
+		blocked: func() bool { return blocked() != "" },
+		queue:   sh.opts.Topology.Queue, waiting: sh.opts.Topology.WaitingQueue(),
+		timeout: sh.opts.ConfirmTimeout, log: sh.log, count: &sh.stats.restaged,
 		candidates: make(map[uuid.UUID]candidate), allLimit: dueLimit, reach: fullReach, wait: markerOften,
-	}
-}
-
-// stageAgain stages carried messages again, as a side job.
-func (s *session) stageAgain(ctx context.Context) {
-	if s.stager != nil {
-		s.jobs.stage.Run(ctx, s.stager.round)
 	}
 }
 

@@ -251,7 +251,7 @@ func (w *carryingWorld) staged() map[uuid.UUID]wire.Staged {
 // session returns a session without servers.
 func (w *carryingWorld) session(ledger driver.Ledger, running sideCall) *session {
 	s := carryingSession(ledger)
-	s.stager = newStager(s, running)
+	s.stager = newStager(s.shared, running, s.carried, s.blocked)
 	s.stager.publish = w.publish
 	w.sessions = append(w.sessions, s)
 	s.stager.blocked = func() bool {

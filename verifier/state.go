@@ -140,25 +140,15 @@ func (p *present) end(err error) {
 	p.session, p.since, p.err = nil, time.Time{}, err
 }
 
-// recordEnd records the end of a session, or of an attempt to start one.
-func (v *Verifier) recordEnd(err error) {
-	v.now.end(err)
-	if v.opts.Observer != nil {
-		v.jobs.observe.Do(func() { v.opts.Observer.SessionEnded(err) })
-	}
+// get returns the session, nil if there is none, and the state without its part.
+func (p *present) get() (*session, State) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.session, State{Session: p.since, Err: p.err, Stopping: p.stopping}
 }
 
-// State returns the verifier's present state. It looks at every waiting message, so do not call it
-// for each message.
-func (v *Verifier) State() State {
-	v.now.mu.Lock()
-	s := v.now.session
-	state := State{Session: v.now.since, Err: v.now.err, Stopping: v.now.stopping}
-	v.now.mu.Unlock()
-	state.Undeleted, state.DeleteErr = v.forgetter.count(), v.forgetter.failure()
-	if s == nil {
-		return state
-	}
+// describe fills in the session's part of a state.
+func (s *session) describe(state *State) {
 	for _, c := range s.consumers() {
 		state.Held += c.Messages()
 		state.Bytes += c.Bytes()
@@ -173,7 +163,7 @@ func (v *Verifier) State() State {
 	slices.SortFunc(state.Keys, func(a, b WaitingKey) int { return a.Since.Compare(b.Since) })
 	state.KeysWaiting = len(state.Keys)
 	state.Keys = state.Keys[:min(len(state.Keys), oldestLimit)]
-	state.Settling = int(s.settling.Load())
+	state.Settling = int(s.room.settling.Load())
 	state.Blocked = s.blocked()
 	held := s.forwarder.Held()
 	state.Targets = make([]UnavailableTarget, 0, len(held))
@@ -192,10 +182,4 @@ func (v *Verifier) State() State {
 	for _, m := range waiting[:min(len(waiting), oldestLimit)] {
 		state.Oldest = append(state.Oldest, WaitingMessage{m.id(), m.staged.Target(), m.since()})
 	}
-	return state
 }
-
-// blocked returns why nothing can be published, as far as a publishing connection has learned it,
-// or "". While only carried rows wait, nothing is forwarded, so only the connection that stages
-// learns it.
-func (s *session) blocked() string { return cmp.Or(s.forwarder.Blocked(), s.broker.Blocked()) }

@@ -18,17 +18,15 @@ type counters struct {
 	forwarded, dropped, deadLettered, setAside, restaged, swept, abandoned, sessions atomic.Int64
 }
 
-// Stats returns the counts. They are for people and metrics. Only the broker and the ledger know
-// the truth about a message.
-func (v *Verifier) Stats() Stats {
+func (c *counters) read() Stats {
 	return Stats{
-		Forwarded:    v.stats.forwarded.Load(),
-		Dropped:      v.stats.dropped.Load(),
-		DeadLettered: v.stats.deadLettered.Load(),
-		SetAside:     v.stats.setAside.Load(),
-		Restaged:     v.stats.restaged.Load(),
-		Swept:        v.stats.swept.Load(),
-		Abandoned:    v.stats.abandoned.Load(),
-		Sessions:     v.stats.sessions.Load(),
+		Forwarded:    c.forwarded.Load(),
+		Dropped:      c.dropped.Load(),
+		DeadLettered: c.deadLettered.Load(),
+		SetAside:     c.setAside.Load(),
+		Restaged:     c.restaged.Load(),
+		Swept:        c.swept.Load(),
+		Abandoned:    c.abandoned.Load(),
+		Sessions:     c.sessions.Load(),
 	}
 }

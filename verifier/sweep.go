@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/verifier/internal/consume"
-	"github.com/twoqueue/twoqueue/verifier/internal/pipe"
 )
 
 const (
@@ -21,32 +21,32 @@ const (
 	sweepMargin = 30 * time.Minute
 )
 
-// sweep removes orphan rows from time to time.
-func (s *session) sweep(ctx context.Context) {
-	if !s.ledger.Features().Sweeps || s.opts.SweepAge < 0 {
-		return
-	}
-	pipe.Pause(ctx, sweepFirst)
-	s.jobs.sweep.Run(ctx, func(ctx context.Context) (time.Duration, error) {
-		if idle, err := s.queuesAreEmpty(); err != nil || !idle {
-			s.log.Debug("no sweep: messages may be in the queues", "error", err)
-			return sweepInterval, err
-		}
-		swept, err := inTime(ctx, s.calls.sweep, sweepPatience, func(ctx context.Context) ([]driver.Orphan, error) {
-			return s.ledger.Sweep(ctx, s.opts.SweepAge, sweepLimit)
-		})
-		for _, orphan := range swept {
-			s.log.Warn("orphan row removed: its message was forwarded before a crash, or is lost", "message_id", orphan.ID.String(), "recorded_at", orphan.RecordedAt)
-		}
-		s.stats.swept.Add(int64(len(swept)))
+// A sweeper removes orphan rows.
+type sweeper struct {
+	*shared
+	consuming *bridge.Connection
+	consumers func() []*consume.Consumer // the present ones
+}
+
+func (s *sweeper) round(ctx context.Context) (time.Duration, error) {
+	if idle, err := s.queuesAreEmpty(); err != nil || !idle {
+		s.log.Debug("no sweep: messages may be in the queues", "error", err)
 		return sweepInterval, err
+	}
+	swept, err := inTime(ctx, s.calls.sweep, sweepPatience, func(ctx context.Context) ([]driver.Orphan, error) {
+		return s.ledger.Sweep(ctx, s.opts.SweepAge, sweepLimit)
 	})
+	for _, orphan := range swept {
+		s.log.Warn("orphan row removed: its message was forwarded before a crash, or is lost", "message_id", orphan.ID.String(), "recorded_at", orphan.RecordedAt)
+	}
+	s.stats.swept.Add(int64(len(swept)))
+	return sweepInterval, err
 }
 
 // queuesAreEmpty reports whether the queues contain no old message, as far as can be seen from
 // here. A wrong answer sends a message to the dead queue, but does not lose it: see 'The sweep' in
 // package driver.
-func (s *session) queuesAreEmpty() (bool, error) {
+func (s *sweeper) queuesAreEmpty() (bool, error) {
 	consumers := s.consumers()
 	for _, c := range consumers {
 		if !c.Empty() || s.heldElsewhere(c) {
@@ -72,14 +72,14 @@ func (s *session) queuesAreEmpty() (bool, error) {
 // heldElsewhere reports whether another verifier may hold messages of the consumer's queue for an
 // unlimited time. The broker does not count such messages. Only the active verifier of an ordered
 // queue receives messages, so a received message shows that no other one holds any.
-func (s *session) heldElsewhere(c *consume.Consumer) bool {
+func (s *sweeper) heldElsewhere(c *consume.Consumer) bool {
 	return c.Ordered && s.opts.HoldKeys && !c.HasReceived()
 }
 
 // sweptMaybe reports whether the row of a message that was found absent may have been swept, so
 // that its absence proves nothing. It must be called after the Settle.
-func (s *session) sweptMaybe(ctx context.Context, m *message) (bool, error) {
-	if !s.ledger.Features().Sweeps || m.staged.Carried { // no sweep removes a row that carries its message
+func sweptMaybe(ctx context.Context, ledger driver.Ledger, m *message) (bool, error) {
+	if !ledger.Features().Sweeps || m.staged.Carried { // no sweep removes a row that carries its message
 		return false, nil
 	}
 	stagedAt := m.staged.StagedAt
@@ -89,7 +89,7 @@ func (s *session) sweptMaybe(ctx context.Context, m *message) (bool, error) {
 	}
 	asking, cancel := context.WithTimeout(ctx, ledgerTimeout)
 	defer cancel()
-	before, err := s.ledger.SweptBefore(asking)
+	before, err := ledger.SweptBefore(asking)
 	if err != nil {
 		return false, fmt.Errorf("read sweep's watermark: %w", err)
 	}

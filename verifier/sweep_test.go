@@ -17,10 +17,9 @@ func (sweptLedger) Features() driver.Features { return driver.Features{Sweeps: t
 func (sweptLedger) SweptBefore(context.Context) (time.Time, error) { return time.Now(), nil }
 
 func TestASweepHasRemovedNoRowThatCarriesItsMessage(t *testing.T) {
-	s := &session{ledger: sweptLedger{}}
 	for carried, want := range map[bool]bool{false: true, true: false} {
 		old := &message{staged: wire.Staged{Carried: carried, StagedAt: time.Now().Add(-time.Hour)}}
-		if swept, err := s.sweptMaybe(t.Context(), old); err != nil || swept != want {
+		if swept, err := sweptMaybe(t.Context(), sweptLedger{}, old); err != nil || swept != want {
 			t.Errorf("carried: %v: its row may have been swept: %v, %v", carried, swept, err)
 		}
 	}

@@ -8,14 +8,12 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 const (
-	// touchAfter is how long a committed message is held before its stage time is moved on. Most
-	// messages are forwarded by then.
-	touchAfter = 500 * time.Millisecond
-	// touchInterval is the time between searches for such messages.
+	// touchInterval is the time between searches for messages whose stage time is to be moved on.
 	touchInterval = 100 * time.Millisecond
 	// touchLimit bounds one statement.
 	touchLimit = 500
@@ -74,53 +72,39 @@ func (t *toucher) failure() error {
 	return t.err
 }
 
-// touchHeld, a side job, moves on the stage times of messages that are held for long, and of
-// delivered messages whose rows could not be deleted.
-func (s *session) touchHeld(ctx context.Context) {
-	if s.carried == nil {
-		return
-	}
-	s.jobs.touch.Run(ctx, func(ctx context.Context) (time.Duration, error) {
-		now := time.Now()
-		held := s.carried.untouched(now, s.forwarder.IsHeld, touchLimit)
-		held = append(held, s.forgetter.untouched(now, touchLimit-len(held))...)
-		if len(held) == 0 {
-			_ = s.toucher.failed(nil) // the next statement shows whether the database still fails
-			return touchInterval, nil
-		}
-		if err := s.toucher.touch(ctx, held, ledgerTimeout); err != nil {
-			return touchInterval, fmt.Errorf("touch %d messages: %w", len(held), err)
-		}
-		if len(held) == touchLimit {
-			return 0, nil
-		}
+// round moves on the stage times of messages that are held for long or for an unavailable target,
+// and of delivered messages whose rows could not be deleted.
+func (t *toucher) round(ctx context.Context, carried *carriedSet, left *forgetter, isHeld func(bridge.Target) bool) (time.Duration, error) {
+	now := time.Now()
+	held := carried.untouched(now, isHeld, touchLimit)
+	held = append(held, left.untouched(now, touchLimit-len(held))...)
+	if len(held) == 0 {
+		_ = t.failed(nil) // the next statement shows whether the database still fails
 		return touchInterval, nil
-	})
+	}
+	if err := t.touch(ctx, held, ledgerTimeout); err != nil {
+		return touchInterval, fmt.Errorf("touch %d messages: %w", len(held), err)
+	}
+	if len(held) == touchLimit {
+		return 0, nil
+	}
+	return touchInterval, nil
 }
 
-// touchFirst moves on the stage times of messages before they are set aside: the copy in the
-// waiting queue is behind markers that were behind the message before. The messages wait for
-// touchPatience at most, and not at all while Touch fails.
-func (s *session) touchFirst(ctx context.Context) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-s.toTouch.More:
-		}
-		batch := s.toTouch.Take(touchLimit)
-		var held []*heldCarried
-		for _, m := range batch {
-			held = append(held, m.carried)
-		}
-		if len(held) > 0 && s.toucher.failure() == nil {
-			if err := s.toucher.touch(ctx, held, touchPatience); err != nil && ctx.Err() == nil {
-				s.jobs.touch.Report(fmt.Errorf("touch %d messages that are set aside: %w", len(held), err))
-			}
-		}
-		s.setAsideNow(batch...)
-		s.touching.Add(-len(batch))
+// first moves on the stage times of messages that are to be set aside. It waits for touchPatience
+// at most, and not at all while Touch fails.
+func (t *toucher) first(ctx context.Context, batch []*message) error {
+	var held []*heldCarried
+	for _, m := range batch {
+		held = append(held, m.carried)
 	}
+	if len(held) == 0 || t.failure() != nil {
+		return nil
+	}
+	if err := t.touch(ctx, held, touchPatience); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("touch %d messages that are set aside: %w", len(held), err)
+	}
+	return nil
 }
 
 // needsTouch reports whether the stage time of m must be moved on before m is set aside.

@@ -24,19 +24,9 @@ var ErrNotDrained = errors.New("not drained")
 // A Verifier judges staged messages by one ledger. Any number of verifiers, in any number of
 // processes, may work on one staging queue.
 type Verifier struct {
-	ledger driver.Ledger
-	broker *bridge.Broker
-	opts   Options
-	allow  allowList
-	stats  counters
-	now    present
-	jobs   sideJobs
-
-	remembered  forward.Remembered // only Run uses it
-	connections *connections
-	forgetter   *forgetter
-	toucher     *toucher
-	calls       sideCalls
+	*shared
+	now        present
+	remembered forward.Remembered // only Run uses it
 
 	fellBack, noClaim sync.Once // each has been logged
 }
@@ -64,11 +54,7 @@ func New(ledger driver.Ledger, broker *bridge.Broker, opts *Options) (*Verifier,
 		return nil, fmt.Errorf("new verifier: the ledger's pool allows %d open connections and Options.Settlers of %d needs %d: call SetMaxOpenConns(%d) on it (of a pgxpool, set MaxConns), or lower Options.Settlers",
 			most, options.Settlers, need, need)
 	}
-	v := &Verifier{ledger: ledger, broker: broker, opts: options, allow: newAllowList(options), jobs: newSideJobs(options.Logger)}
-	v.connections = newConnections(options.Logger, options.Settlers)
-	v.toucher, v.calls = newToucher(ledger), newSideCalls()
-	v.forgetter = newForgetter(ledger, options.Logger, &v.stats.abandoned)
-	return v, nil
+	return &Verifier{shared: newShared(ledger, broker, options)}, nil
 }
 
 // Run judges messages until ctx ends. Then it drains: it forwards and acks the judged messages,
@@ -115,7 +101,7 @@ func (v *Verifier) Run(ctx context.Context) error {
 		if s == nil {
 			what = "no session"
 		}
-		v.opts.Logger.Warn(what, "error", err, "retry_in", retry)
+		v.log.Warn(what, "error", err, "retry_in", retry)
 		pipe.Pause(ctx, retry)
 		if errors.Is(err, bridge.ErrOtherInstance) { // the idle connections would go on leading to both servers
 			_, _ = inTime(ctx, v.calls.prove, askPatience, func(ctx context.Context) (struct{}, error) {
@@ -137,10 +123,10 @@ func (v *Verifier) stopped(s *session, err error) error {
 	v.now.end(err)
 	v.forgetter.last()
 	if s != nil && err != nil {
-		v.opts.Logger.Warn("verifier stopped before draining; unacked messages are requeued", "queue", v.opts.Topology.Queue, "error", err)
+		v.log.Warn("verifier stopped before draining; unacked messages are requeued", "queue", v.opts.Topology.Queue, "error", err)
 		return fmt.Errorf("stop verifier: %w: %w", ErrNotDrained, err)
 	}
-	v.opts.Logger.Info("verifier stopped", "queue", v.opts.Topology.Queue)
+	v.log.Info("verifier stopped", "queue", v.opts.Topology.Queue)
 	return nil
 }
 
@@ -152,17 +138,40 @@ func (v *Verifier) start(ctx context.Context) (*session, error) {
 	}
 	if reason := v.ledger.FellBack(); reason != nil {
 		v.fellBack.Do(func() {
-			v.opts.Logger.Warn("waiting lookup failed the proof; using its fallback", "ledger", v.ledger.Identity().String(), "reason", reason)
+			v.log.Warn("waiting lookup failed the proof; using its fallback", "ledger", v.ledger.Identity().String(), "reason", reason)
 		})
 	}
-	s, err := v.open(ctx, proven)
+	s, err := openSession(ctx, v.shared, proven, v.remembered, v.unclaimed)
 	if err != nil {
 		return nil, fmt.Errorf("start verifier: %w", err)
 	}
 	v.stats.sessions.Add(1)
-	v.opts.Logger.Info("session started", "queue", v.opts.Topology.Queue, "ledger", v.ledger.Identity().String(), "instance", string(proven.Instance()))
+	v.log.Info("session started", "queue", v.opts.Topology.Queue, "ledger", v.ledger.Identity().String(), "instance", string(proven.Instance()))
 	return s, nil
 }
+
+// recordEnd records the end of a session, or of an attempt to start one.
+func (v *Verifier) recordEnd(err error) {
+	v.now.end(err)
+	if v.opts.Observer != nil {
+		v.jobs.observe.Do(func() { v.opts.Observer.SessionEnded(err) })
+	}
+}
+
+// State returns the verifier's present state. It looks at every waiting message, so do not call it
+// for each message.
+func (v *Verifier) State() State {
+	s, state := v.now.get()
+	state.Undeleted, state.DeleteErr = v.forgetter.count(), v.forgetter.failure()
+	if s != nil {
+		s.describe(&state)
+	}
+	return state
+}
+
+// Stats returns the counts. They are for people and metrics. Only the broker and the ledger know
+// the truth about a message.
+func (v *Verifier) Stats() Stats { return v.stats.read() }
 
 const (
 	// provePatience bounds prove: askPatience, 35 s for proof.Prove, and ledgerTimeout.
@@ -200,7 +209,7 @@ func (v *Verifier) prove(ctx context.Context) (*proof.Proven, error) {
 // unclaimed logs once that verifiers of another ledger are not kept from the queue.
 func (v *Verifier) unclaimed(err error) {
 	v.noClaim.Do(func() {
-		v.opts.Logger.Info("cannot keep verifiers of another ledger from the queue; give the login the rights to configure and read the ledger queue",
+		v.log.Info("cannot keep verifiers of another ledger from the queue; give the login the rights to configure and read the ledger queue",
 			"queue", v.opts.Topology.Queue, "ledger_queue", v.opts.Topology.LedgerQueue(), "error", err)
 	})
 }

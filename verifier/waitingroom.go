@@ -5,6 +5,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/twoqueue/twoqueue/verifier/internal/pipe"
@@ -17,6 +18,8 @@ const (
 	// slowLook is the time between lookups of slow messages. Each lookup costs a probe per message, so
 	// with many open transactions more frequent ones would slow down all messages.
 	slowLook = 100 * time.Millisecond
+	// idlersGather is the time between lookups of waiting messages that no settler has time for.
+	idlersGather = 8 * time.Millisecond
 	// slowShare is how many slow messages are looked up together, so that no other message waits for a
 	// long lookup.
 	slowShare = 100
@@ -24,11 +27,13 @@ const (
 
 // A waitingRoom holds messages whose transaction was open, or looked rolled back without evidence,
 // at their last lookup. It is bounded: messages that exceed its limit, or have been in it for too
-// long, are set aside (session.setAsideExcess).
+// long, are set aside (waitLimits).
 //
 // A message in the room is either idle, or busy: in a lookup, or with a settler that waits for its
 // transaction. A busy message has no other judge meanwhile.
 type waitingRoom struct {
+	settling atomic.Int64 // lookups that wait in the database
+
 	mu      sync.Mutex
 	fresh   *list.List // idle
 	slow    *list.List // idle, was still open after slowAge or after a settler's wait

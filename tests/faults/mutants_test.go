@@ -70,11 +70,11 @@ func (u *Unacked) HandBack() { u.From.acks.handBack(u.tag) }
 		scenario: "a verifier dies while a target is missing",
 		caught:   world.Lost,
 		edits: []edit{
-			{"verifier/forget.go", `// forget deletes the rows of safe`, `func (s *session) forgetAtOnce(m *message) {
+			{"verifier/forget.go", `// A leftRow is`, `func (s *shared) forgetAtOnce(m *message) {
 	_, _ = s.ledger.Forget(context.Background(), []uuid.UUID{m.staged.ID})
 }
 
-// forget deletes the rows of safe`},
+// A leftRow is`},
 			{"verifier/pipeline.go", `		s.publish(m.toTarget())
 `, `		if mutant("delete before confirm") || mutant("delete a carried row before the confirm") {
 			s.forgetAtOnce(m)
@@ -88,8 +88,8 @@ func (u *Unacked) HandBack() { u.From.acks.handBack(u.tag) }
 		scenario: "a transaction is open for longer than the lock time-out",
 		caught:   world.Lost,
 		edits: []edit{
-			{"verifier/lookup.go", `leaves := outcome != driver.StillOpen || tooMany || s.overstays(m, time.Now())`,
-				`leaves := outcome != driver.StillOpen || tooMany || s.overstays(m, time.Now()) || mutant("drop on time-out")`},
+			{"verifier/lookup.go", `leaves := outcome != driver.StillOpen || tooMany || j.limits.overstays(m, time.Now())`,
+				`leaves := outcome != driver.StillOpen || tooMany || j.limits.overstays(m, time.Now()) || mutant("drop on time-out")`},
 			{"verifier/lookup.go", `case outcome == driver.RolledBack:`,
 				`case outcome == driver.RolledBack || mutant("drop on time-out") && outcome != driver.Committed:`},
 		},
@@ -99,8 +99,8 @@ func (u *Unacked) HandBack() { u.From.acks.handBack(u.tag) }
 		scenario: "a transaction is open for longer than the lock time-out",
 		caught:   world.Invented,
 		edits: []edit{
-			{"verifier/lookup.go", `leaves := outcome != driver.StillOpen || tooMany || s.overstays(m, time.Now())`,
-				`leaves := outcome != driver.StillOpen || tooMany || s.overstays(m, time.Now()) || mutant("forward on time-out")`},
+			{"verifier/lookup.go", `leaves := outcome != driver.StillOpen || tooMany || j.limits.overstays(m, time.Now())`,
+				`leaves := outcome != driver.StillOpen || tooMany || j.limits.overstays(m, time.Now()) || mutant("forward on time-out")`},
 			{"verifier/lookup.go", `case outcome == driver.Committed:`,
 				`case outcome == driver.Committed || mutant("forward on time-out") && outcome != driver.RolledBack:`},
 		},
@@ -175,14 +175,14 @@ func (u *Unacked) HandBack() { u.From.acks.handBack(u.tag) }
 		name:     "believe a non-waiting miss",
 		scenario: "a transaction is open for longer than the lock time-out",
 		caught:   world.Lost,
-		edits: []edit{{"verifier/lookup.go", `	s.room.enter(false, misses...)
+		edits: []edit{{"verifier/lookup.go", `	j.room.enter(false, misses...)
 `, `	if mutant("believe a non-waiting miss") {
 		for _, m := range misses {
-			s.drop(m)
+			j.drop(m)
 		}
 		misses = nil
 	}
-	s.room.enter(false, misses...)
+	j.room.enter(false, misses...)
 `}},
 	},
 	{
@@ -323,16 +323,16 @@ func (u *Unacked) HandBack() { u.From.acks.handBack(u.tag) }
 		pkg:  "verifier",
 		test: "TestARowFromBeforeTheSessionIsNoEvidence",
 		says: "dropped without evidence",
-		edits: []edit{{"verifier/evidence.go", `		ids, err = s.proven.Recent(`, `		if mutant("a row from before the session is evidence") {
-			s.evidence.began = time.Now().Add(-time.Hour)
+		edits: []edit{{"verifier/evidence.go", `		ids, err = e.proven.Recent(`, `		if mutant("a row from before the session is evidence") {
+			e.began = time.Now().Add(-time.Hour)
 		}
-		ids, err = s.proven.Recent(`}},
+		ids, err = e.proven.Recent(`}},
 	},
 	{
 		name:     "judge messages of another ledger",
 		scenario: "strange messages are in the staging queue, and a verifier dies while the dead queue is missing",
 		caught:   world.Lost,
-		edits: []edit{{"verifier/pipeline.go", `	if staged.Ledger != s.ledger.Identity() {
+		edits: []edit{{"verifier/arrive.go", `	if staged.Ledger != s.ledger.Identity() {
 `, `	if staged.Ledger != s.ledger.Identity() && !mutant("judge messages of another ledger") {
 `}},
 	},
@@ -401,29 +401,29 @@ func (u *Unacked) HandBack() { u.From.acks.handBack(u.tag) }
 		pkg:  "verifier",
 		test: "TestSlowTransactionsDelayTheirOwnMessagesOnly",
 		says: "messages have not come",
-		edits: []edit{{"verifier/lookup.go", `	s.room.enter(false, misses...)
-	s.room.enter(true, again...)`, `	for _, m := range misses {
+		edits: []edit{{"verifier/lookup.go", `	j.room.enter(false, misses...)
+	j.room.enter(true, again...)`, `	for _, m := range misses {
 		for mutant("wait for one transaction after the other") && ctx.Err() == nil {
-			if outcome, err := s.proven.Settle(ctx, m.staged.ID, s.opts.SettleWait); err == nil && outcome != driver.StillOpen {
+			if outcome, err := j.proven.Settle(ctx, m.staged.ID, j.opts.SettleWait); err == nil && outcome != driver.StillOpen {
 				break
 			}
 		}
 	}
-	s.room.enter(false, misses...)
-	s.room.enter(true, again...)`}},
+	j.room.enter(false, misses...)
+	j.room.enter(true, again...)`}},
 	},
 	{
 		name: "a waiting room that is full stays so",
 		pkg:  "verifier",
 		test: "TestSlowTransactionsDelayTheirOwnMessagesOnly",
 		says: "messages have not come",
-		edits: []edit{{"verifier/setaside.go", `func (s *session) setAsideExcess(now time.Time) {
-`, `func (s *session) setAsideExcess(now time.Time) {
+		edits: []edit{{"verifier/setaside.go", `func (w *waitLimits) setAsideExcess(now time.Time) {
+`, `func (w *waitLimits) setAsideExcess(now time.Time) {
 	if mutant("a waiting room that is full stays so") {
 		return
 	}
-`}, {"verifier/lookup.go", `		leaves := outcome != driver.StillOpen || tooMany || s.overstays(m, time.Now())`,
-			`		leaves := outcome != driver.StillOpen || !mutant("a waiting room that is full stays so") && (tooMany || s.overstays(m, time.Now()))`}},
+`}, {"verifier/lookup.go", `		leaves := outcome != driver.StillOpen || tooMany || j.limits.overstays(m, time.Now())`,
+			`		leaves := outcome != driver.StillOpen || !mutant("a waiting room that is full stays so") && (tooMany || j.limits.overstays(m, time.Now()))`}},
 	},
 	// Rule 10.
 	{
@@ -496,18 +496,21 @@ func (u *Unacked) HandBack() { u.From.acks.handBack(u.tag) }
 			{"verifier/setaside.go", `	case m.place.Ordered(): // it keeps its place
 		return false
 `, `	case m.place.Ordered(): // it keeps its place
-		return (mutant("nack in an ordered queue") || mutant("set messages with a key aside")) && age >= s.opts.Patience
+		return (mutant("nack in an ordered queue") || mutant("set messages with a key aside")) && age >= w.opts.Patience
 `},
-			{"verifier/setaside.go", `		p := m.toWaiting(s.opts.Topology.WaitingQueue(), now)
-		record`, `		if m.place.Ordered() {
+			{"verifier/pipeline.go", `	most := max(1, s.waiting.Prefetch/4)`, `	var aside []*message
+	for _, m := range messages {
+		if m.place.Ordered() {
 			s.passed(m)
 			if mutant("nack in an ordered queue") {
 				m.unacked.HandBack()
 				continue
 			}
 		}
-		p := m.toWaiting(s.opts.Topology.WaitingQueue(), now)
-		record`},
+		aside = append(aside, m)
+	}
+	messages = aside
+	most := max(1, s.waiting.Prefetch/4)`},
 		},
 	},
 	{
@@ -773,10 +776,10 @@ func inspectorOn(`},
 		pkg:  "../verifier",
 		test: "TestTheStageTimeOfAHeldMessageIsMovedOn",
 		says: "it is touched 0 times once its target is held",
-		edits: []edit{{"verifier/touch.go", `		held := s.carried.untouched(`, `		if mutant("the stage time of a held message stays") {
-			return touchInterval, nil
-		}
-		held := s.carried.untouched(`}},
+		edits: []edit{{"verifier/touch.go", `	held := carried.untouched(`, `	if mutant("the stage time of a held message stays") {
+		return touchInterval, nil
+	}
+	held := carried.untouched(`}},
 	},
 	{
 		name: "a message is set aside and its stage time stays", // GONE_TOUCH
@@ -817,7 +820,7 @@ func inspectorOn(`},
 		pkg:  "verifier",
 		test: "TestALockedRowHoldsUpNoOtherMessage/postgres",
 		says: `not in time|stats`,
-		edits: []edit{{"verifier/forget.go", `		s.forgetter.delete(ctx, leftRows(batch))
+		edits: []edit{{"verifier/pipeline.go", `		s.forgetter.delete(ctx, leftRows(batch))
 `, `		s.forgetter.delete(ctx, leftRows(batch))
 		if s.forgetter.count() > 0 && mutant("a row that is left ends the session") {
 			return errLocked
@@ -829,23 +832,23 @@ func inspectorOn(`},
 		pkg:  "verifier",
 		test: "TestASideJobThatHangsHoldsNoSessionUp",
 		says: "not in time",
-		edits: []edit{{"verifier/sweep.go", `		swept, err := inTime(`, `		if mutant("the end of a session waits for a sweep that hangs") {
-			_, _ = s.ledger.Sweep(ctx, s.opts.SweepAge, sweepLimit)
-		}
-		swept, err := inTime(`}},
+		edits: []edit{{"verifier/sweep.go", `	swept, err := inTime(`, `	if mutant("the end of a session waits for a sweep that hangs") {
+		_, _ = s.ledger.Sweep(ctx, s.opts.SweepAge, sweepLimit)
+	}
+	swept, err := inTime(`}},
 	},
 	{
 		name: "a side job ends the session",
 		pkg:  "verifier",
 		test: "TestMessagesDependOnNoSideJob/no_right",
 		says: `\d+ sessions|not in time`,
-		edits: []edit{{"verifier/sweep.go", `			return s.ledger.Sweep(ctx, s.opts.SweepAge, sweepLimit)
-		})
-`, `			return s.ledger.Sweep(ctx, s.opts.SweepAge, sweepLimit)
-		})
-		if err != nil && mutant("a side job ends the session") {
-			s.consuming.Close()
-		}
+		edits: []edit{{"verifier/sweep.go", `		return s.ledger.Sweep(ctx, s.opts.SweepAge, sweepLimit)
+	})
+`, `		return s.ledger.Sweep(ctx, s.opts.SweepAge, sweepLimit)
+	})
+	if err != nil && mutant("a side job ends the session") {
+		s.consuming.Close()
+	}
 `}},
 	},
 }

@@ -1,0 +1,114 @@
+package verifier
+
+import (
+	"context"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/proof"
+	"github.com/twoqueue/twoqueue/verifier/internal/consume"
+	"github.com/twoqueue/twoqueue/verifier/internal/forward"
+)
+
+// openSession connects and declares the queues. The proof has succeeded before. remembered is the
+// last session's. If the session cannot claim the queue for its ledger, openSession calls unclaimed
+// and goes on.
+func openSession(ctx context.Context, sh *shared, proven *proof.Proven, remembered forward.Remembered, unclaimed func(error)) (_ *session, err error) {
+	room := newWaitingRoom(sh.opts.Settlers)
+	evidence := &evidence{shared: sh, proven: proven, room: room, began: time.Now()}
+	steps := newSteps(sh)
+	limits := &waitLimits{steps: steps, room: room, evidence: evidence, more: make(chan struct{}, 1)}
+	s := &session{
+		steps: steps, room: room, evidence: evidence, limits: limits,
+		judge: &judge{steps: steps, proven: proven, room: room, evidence: evidence, limits: limits},
+	}
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
+	missing := missingQueues(ctx, sh)
+	if err := sh.opts.Topology.Declare(ctx, sh.broker); err != nil {
+		return nil, err
+	}
+	for _, queue := range missing {
+		s.log.Info("queue did not exist; created", "queue", queue)
+	}
+	if s.consuming, err = sh.broker.Connect(ctx); err != nil {
+		return nil, err
+	}
+	// The AMQP library's channels take no context.
+	defer context.AfterFunc(ctx, s.consuming.Close)()
+	claimed := &claim{s.consuming, s.opts.Topology, s.ledger.Identity()}
+	if err := claimed.begin(unclaimed); err != nil {
+		return nil, err
+	}
+	bytes := s.opts.shares()
+	config := consume.Config{Queue: s.opts.Topology.Queue, Prefetch: s.opts.Prefetch, MaxBytes: bytes.staging, HandBack: s.opts.HandBack, Arrive: s.arrive}
+	if s.staging, err = consume.Open(s.consuming, config); err != nil {
+		return nil, err
+	}
+	config.Queue, config.Prefetch, config.MaxBytes = s.opts.Topology.WaitingQueue(), s.opts.waitingPrefetch(), bytes.waiting
+	if s.waiting, err = consume.Open(s.consuming, config); err != nil {
+		return nil, err
+	}
+	for _, queue := range s.opts.Topology.OrderedQueues() {
+		config.Queue, config.Prefetch, config.MaxBytes = queue, consume.OrderedPrefetch, bytes.ordered
+		shard, err := consume.OpenOrdered(s.consuming, consume.OrderedConfig{
+			Config: config, FinishWait: s.opts.ConfirmTimeout + time.Second, Log: s.log,
+			IsHeld: func(m any) bool { return s.forwarder.IsHeld(m.(*message).staged.Target()) },
+		})
+		if err != nil {
+			return nil, err
+		}
+		s.shards = append(s.shards, shard)
+	}
+	if s.ledger.Features().Carries {
+		s.carried = newCarriedSet(s.opts.Prefetch, bytes.staging)
+	}
+	s.forwarder = forward.New(forward.Config{
+		Connect:        sh.broker.Connect,
+		InFlight:       s.opts.Prefetch,
+		ConfirmTimeout: s.opts.ConfirmTimeout,
+		Unroutable:     s.opts.Unroutable,
+		Copies:         s.opts.Copies,
+		Waiting:        s.limits.more,
+		Log:            s.log,
+		Remembered:     remembered,
+		Ended: func(p *forward.Publication, what forward.Fate, err error) {
+			s.publicationEnded(publicationOf(p), what, err)
+		},
+	})
+	if err := s.forwarder.Open(ctx); err != nil {
+		return nil, err
+	}
+	if s.carried != nil {
+		s.stager = newStager(sh, sh.calls.stage, s.carried, s.blocked)
+	}
+	return s, nil
+}
+
+// missingQueues returns the queues that do not exist yet, as far as the login has the right and the
+// broker answers. The log names them, because a mistyped name makes new queues.
+func missingQueues(ctx context.Context, sh *shared) (missing []string) {
+	conn, err := sh.broker.Connect(ctx)
+	if err != nil {
+		return nil
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, conn.Close)()
+	for _, queue := range sh.opts.Topology.Queues() {
+		ch, err := conn.Channel()
+		if err != nil {
+			return missing
+		}
+		_, err = ch.QueueDeclarePassive(queue.Name, true, false, false, false, nil)
+		if refusal := bridge.Refusal(err); refusal != nil && refusal.Code == amqp.NotFound {
+			missing = append(missing, queue.Name)
+		}
+		_ = ch.Close()
+	}
+	return missing
+}
