@@ -61,7 +61,7 @@ func (dedup *Deduplicator) HandleBatch(ctx context.Context, db *sql.DB, ds []amq
 	if db == nil || fn == nil {
 		panic("idempotency: HandleBatch needs a database and a function")
 	}
-	return handleBatch(ctx, dedup.keys, db, engine.BeginOn(db), ds, func(ctx context.Context, tx *engine.SQLTransaction, fresh []amqp.Delivery) error {
+	return handleBatch(ctx, dedup.keys, db, engine.BeginOn(db, dedup.keys.Opts.TxOptions), ds, func(ctx context.Context, tx *engine.SQLTransaction, fresh []amqp.Delivery) error {
 		return fn(ctx, tx.SQL, fresh)
 	})
 }
@@ -71,6 +71,7 @@ func HandleBatchIn[T Transaction](ctx context.Context, dedup *Deduplicator, begi
 	if begin == nil || fn == nil {
 		panic("idempotency: HandleBatchIn needs a transaction and a function")
 	}
+	dedup.refuseTxOptions("HandleBatchIn")
 	return handleBatch(ctx, dedup.keys, dedup.keys.Inbox.DB(), begin, ds, fn)
 }
 

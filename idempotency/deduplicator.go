@@ -58,7 +58,7 @@ func (dedup *Deduplicator) Handle(ctx context.Context, db *sql.DB, d amqp.Delive
 	if db == nil || fn == nil {
 		panic("idempotency: Handle needs a database and a function")
 	}
-	return handleIn(ctx, dedup.keys, db, engine.BeginOn(db), d, func(ctx context.Context, tx *engine.SQLTransaction) error { return fn(ctx, tx.SQL) })
+	return handleIn(ctx, dedup.keys, db, engine.BeginOn(db, dedup.keys.Opts.TxOptions), d, func(ctx context.Context, tx *engine.SQLTransaction) error { return fn(ctx, tx.SQL) })
 }
 
 // Purge deletes the keys of this consumer that are older than Options.Retention, in one pass over
@@ -77,3 +77,11 @@ func (dedup *Deduplicator) Purge(ctx context.Context, db *sql.DB) (forgotten int
 
 // Stats returns the counts so far.
 func (dedup *Deduplicator) Stats() Stats { return Stats(dedup.keys.Stats()) }
+
+// refuseTxOptions panics if the caller of a method, who begins the transactions, has set options that
+// would have no effect.
+func (dedup *Deduplicator) refuseTxOptions(method string) {
+	if dedup.keys.Opts.TxOptions != nil {
+		panic("idempotency: Options.TxOptions is set, but the caller of " + method + " begins the transactions")
+	}
+}

@@ -57,6 +57,7 @@ func (dedup *Deduplicator) HandleWithClaim(ctx context.Context, d amqp.Delivery,
 	if fn == nil {
 		panic("idempotency: HandleWithClaim needs a function")
 	}
+	dedup.refuseTxOptions("HandleWithClaim")
 	defer dedup.keys.PurgeSome(ctx, dedup.keys.Inbox.DB(), d)
 	return dedup.keys.Deliver(ctx, d, func(ctx context.Context) (engine.Outcome, error) {
 		key, err := dedup.keys.Key(d)

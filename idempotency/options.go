@@ -2,6 +2,7 @@ package idempotency
 
 import (
 	"context"
+	"database/sql"
 	"log/slog"
 	"time"
 
@@ -24,6 +25,13 @@ type Options struct {
 	// in the text form of RFC 9562, a ULID in capitals), and handled again if not. At least an hour.
 	// Default 30 days; negative: for ever.
 	Retention time.Duration
+
+	// TxOptions are the options of the transactions that Handle and HandleBatch begin: the isolation
+	// level, if the database's default does not fit. A serialization failure counts against no
+	// message. A level that the driver refuses lets no transaction begin, so messages are handed back.
+	// ReadOnly is refused. HandleIn, HandleBatchIn and HandleWithClaim panic if TxOptions is set: their
+	// callers begin the transactions. Default: nil, the database's default.
+	TxOptions *sql.TxOptions
 
 	// Attempts is how often the handler may fail before the message is dead-lettered. Failures of
 	// the broker and the database and the error RetryLater do not count, and backoff.Permanent ends

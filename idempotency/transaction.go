@@ -39,6 +39,7 @@ func HandleIn[T Transaction](ctx context.Context, dedup *Deduplicator, begin fun
 	if begin == nil || fn == nil {
 		panic("idempotency: HandleIn needs a transaction and a function")
 	}
+	dedup.refuseTxOptions("HandleIn")
 	return handleIn(ctx, dedup.keys, dedup.keys.Inbox.DB(), begin, d, fn)
 }
 

@@ -146,7 +146,7 @@ func (w *Worker) work(ctx context.Context, db *sql.DB, taken time.Time, mine dri
 	what, cause := interrupted, error(nil)
 	switch {
 	case ctx.Err() != nil:
-	case late && !engine.Answers(recording, silence, engine.BeginOn(db)): // a statement of fn may have waited for the database
+	case late && !engine.Answers(recording, silence, engine.BeginOn(db, nil)): // a statement of fn may have waited for the database
 	case late:
 		what, cause = failed, fmt.Errorf("%w: %w", context.Cause(leased), err)
 		if engine.IsLater(err) {

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"log/slog"
 	"time"
@@ -15,6 +16,7 @@ import (
 type Options struct {
 	Key                func(d amqp.Delivery) (string, error)
 	Retention          time.Duration
+	TxOptions          *sql.TxOptions
 	Attempts           int
 	MinDelay           time.Duration
 	MaxDelay           time.Duration
@@ -63,6 +65,8 @@ func (o *Options) validate(name string) error {
 		return fmt.Errorf("%s.MaxDelay is %v, below MinDelay %v", name, o.MaxDelay, o.MinDelay)
 	case o.Hold < 0:
 		return fmt.Errorf("%s.Hold is %v, must not be negative", name, o.Hold)
+	case o.TxOptions != nil && o.TxOptions.ReadOnly:
+		return fmt.Errorf("%s.TxOptions is read-only: the claim is a write", name)
 	case o.Retention > 0 && o.Retention < time.Hour:
 		return fmt.Errorf("%s.Retention is %v, must be at least 1h, or negative to keep keys for ever", name, o.Retention)
 	}

@@ -98,7 +98,7 @@ func blame(ctx context.Context, tx Transaction, err error, commit bool) error {
 
 // InTx is InTransaction with database/sql.
 func (e *Engine) InTx(ctx context.Context, db *sql.DB, work func(ctx context.Context, tx *sql.Tx) (Outcome, error)) (Outcome, error) {
-	return InTransaction(ctx, e, BeginOn(db), func(ctx context.Context, tx *SQLTransaction) (Outcome, error) { return work(ctx, tx.SQL) })
+	return InTransaction(ctx, e, BeginOn(db, nil), func(ctx context.Context, tx *SQLTransaction) (Outcome, error) { return work(ctx, tx.SQL) })
 }
 
 // A SQLTransaction is a Transaction of database/sql.
@@ -111,14 +111,14 @@ type SQLTransaction struct {
 var _ Transaction = (*SQLTransaction)(nil)
 
 // BeginOn returns a function that begins transactions on db.
-func BeginOn(db *sql.DB) func(ctx context.Context) (*SQLTransaction, error) {
+func BeginOn(db *sql.DB, opts *sql.TxOptions) func(ctx context.Context) (*SQLTransaction, error) {
 	return func(ctx context.Context) (*SQLTransaction, error) {
 		t := new(SQLTransaction)
 		err := driver.Begin(ctx, db, func() (err error) {
 			if t.conn, err = db.Conn(ctx); err != nil {
 				return fmt.Errorf("connect to database: %w", err)
 			}
-			if t.SQL, err = t.conn.BeginTx(ctx, nil); err != nil {
+			if t.SQL, err = t.conn.BeginTx(ctx, opts); err != nil {
 				_ = t.conn.Close()
 				return fmt.Errorf("begin transaction: %w", err)
 			}

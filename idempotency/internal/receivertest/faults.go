@@ -27,6 +27,7 @@ type Database struct {
 	under sqldriver.Driver
 
 	OnConnect func() error                    // before a connection opens
+	OnBegin   func(opts sqldriver.TxOptions)  // before a transaction, which then begins without options
 	OnPing    func(ctx context.Context) error // before a ping
 	OnCommit  func(commit func() error) error // replaces a commit; an error kills the connection
 
@@ -112,6 +113,10 @@ func (c *faultyConn) ExecContext(ctx context.Context, query string, args []sqldr
 func (c *faultyConn) BeginTx(ctx context.Context, opts sqldriver.TxOptions) (sqldriver.Tx, error) {
 	if c.dead.Load() {
 		return nil, sqldriver.ErrBadConn
+	}
+	if c.of.OnBegin != nil {
+		c.of.OnBegin(opts)
+		opts = sqldriver.TxOptions{}
 	}
 	tx, err := c.sqliteConn.BeginTx(ctx, opts)
 	if err != nil {
