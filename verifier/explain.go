@@ -28,7 +28,7 @@ type explainer struct {
 	room    *waitingRoom
 	log     *slog.Logger
 
-	told named
+	reported reportedHolders
 }
 
 func newExplainer(sh *shared, room *waitingRoom) *explainer {
@@ -53,26 +53,26 @@ func (e *explainer) round(ctx context.Context) (time.Duration, error) {
 	if len(slow) == 0 {
 		return interval, nil
 	}
-	err := e.name(ctx, slow[0], len(slow))
+	err := e.logHolders(ctx, slow[0], len(slow))
 	if other := rand.IntN(len(slow)); err == nil && other > 0 { // the other message may wait for another transaction
-		err = e.name(ctx, slow[other], len(slow))
+		err = e.logHolders(ctx, slow[other], len(slow))
 	}
 	return interval, err
 }
 
-// name logs the sessions that m waits for.
-func (e *explainer) name(ctx context.Context, m *message, waiting int) error {
+// logHolders logs the sessions that m waits for.
+func (e *explainer) logHolders(ctx context.Context, m *message, waiting int) error {
 	holders, err := e.holders(ctx, m.staged.ID)
 	if err != nil {
 		return fmt.Errorf("query the holders of message %s: %w", m.id(), err)
 	}
 	now := time.Now()
 	for _, h := range holders {
-		if !e.told.due(h, m.staged.ID, now, e.after) {
+		if !e.reported.due(h, m.staged.ID, now, e.after) {
 			continue
 		}
 		said := []any{"message_id", m.id(), "waited", now.Sub(m.since()).Round(time.Millisecond), "waiting", waiting}
-		e.log.Warn("a message waits for an open transaction", append(said, seen(h)...)...)
+		e.log.Warn("a message waits for an open transaction", append(said, attributesOf(h)...)...)
 	}
 	return nil
 }
@@ -83,8 +83,8 @@ func (e *explainer) holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder
 	})
 }
 
-// seen returns the attributes of a holder that the login may see.
-func seen(h inspect.Holder) (attributes []any) {
+// attributesOf returns the attributes of a holder that the login may see.
+func attributesOf(h inspect.Holder) (attributes []any) {
 	for _, a := range []struct{ name, text string }{
 		{"session", h.Session}, {"login", h.Login}, {"program", h.Program}, {"host", h.Host}, {"state", h.State},
 	} {
@@ -107,7 +107,7 @@ func seen(h inspect.Holder) (attributes []any) {
 // logWaitEnds logs the end of the wait of each message for which a holder was named. It asks the
 // database, because a message that is being set aside is held by no verifier for a moment.
 func (e *explainer) logWaitEnds(ctx context.Context, waiting []*message) error {
-	for t, last := range e.told {
+	for t, last := range e.reported {
 		if slices.ContainsFunc(waiting, func(m *message) bool { return m.staged.ID == last.id }) {
 			continue
 		}
@@ -119,20 +119,21 @@ func (e *explainer) logWaitEnds(ctx context.Context, waiting []*message) error {
 			return nil
 		}
 		e.log.Info("a message no longer waits for an open transaction", "message_id", last.id.String(), "session", t.session)
-		delete(e.told, t)
+		delete(e.reported, t)
 	}
 	return nil
 }
 
-// named contains the transactions that the log has named, each with the time to name it again.
-type named map[transaction]again
+// reportedHolders contains the transactions that the log has named, each with the time to name it
+// again.
+type reportedHolders map[holderKey]nextReport
 
-type transaction struct {
+type holderKey struct {
 	session string
 	since   time.Time
 }
 
-type again struct {
+type nextReport struct {
 	at   time.Time
 	wait time.Duration
 	id   uuid.UUID // of the message that waited for the transaction
@@ -140,18 +141,18 @@ type again struct {
 
 // due reports whether a holder is to be named now: at first, then after wait, then after twice that
 // time, and so on.
-func (n *named) due(h inspect.Holder, id uuid.UUID, now time.Time, wait time.Duration) bool {
-	key := transaction{h.Session, h.Since}
-	last, known := (*n)[key]
+func (r *reportedHolders) due(h inspect.Holder, id uuid.UUID, now time.Time, wait time.Duration) bool {
+	key := holderKey{h.Session, h.Since}
+	last, known := (*r)[key]
 	switch {
 	case !known:
 		last.wait = wait
 	case now.Before(last.at):
 		return false
 	}
-	if *n == nil || len(*n) >= explainLimit {
-		*n = make(named)
+	if *r == nil || len(*r) >= explainLimit {
+		*r = make(reportedHolders)
 	}
-	(*n)[key] = again{now.Add(last.wait), 2 * last.wait, id}
+	(*r)[key] = nextReport{now.Add(last.wait), 2 * last.wait, id}
 	return true
 }

@@ -19,9 +19,11 @@ import (
 )
 
 func TestATransactionIsNamedAgainAfterTwiceAsLong(t *testing.T) {
-	var n named
+	var reported reportedHolders
 	start := time.Now()
-	at := func(d time.Duration, h inspect.Holder) bool { return n.due(h, uuid.UUID{}, start.Add(d), time.Second) }
+	at := func(d time.Duration, h inspect.Holder) bool {
+		return reported.due(h, uuid.UUID{}, start.Add(d), time.Second)
+	}
 	one, another := inspect.Holder{Session: "1", Since: start}, inspect.Holder{Session: "2", Since: start}
 	var got []time.Duration
 	for d := time.Duration(0); d < 20*time.Second; d += 500 * time.Millisecond {
@@ -47,8 +49,8 @@ func TestATransactionIsNamedAgainAfterTwiceAsLong(t *testing.T) {
 	for i := range 3 * explainLimit {
 		at(0, inspect.Holder{Since: start.Add(time.Duration(i))})
 	}
-	if len(n) > explainLimit {
-		t.Errorf("%d are remembered", len(n))
+	if len(reported) > explainLimit {
+		t.Errorf("%d are remembered", len(reported))
 	}
 }
 
@@ -135,7 +137,7 @@ func TestTheLogLeavesOutFactsThatTheLoginDoesNotSee(t *testing.T) {
 		{inspect.Holder{Session: "prepared x", Login: "shop", State: "prepared", Since: since}, 4, false},
 		{inspect.Holder{Session: "7", Login: "shop"}, 3, true},
 	} {
-		if got := seen(c.holder); len(got) != 2*c.want || (got[len(got)-2] == "hint") != c.hint {
+		if got := attributesOf(c.holder); len(got) != 2*c.want || (got[len(got)-2] == "hint") != c.hint {
 			t.Errorf("%+v is logged as %v", c.holder, got)
 		}
 	}

@@ -61,17 +61,17 @@ func (m *message) comesAgain() bool {
 // publication. Its result decides the next step of the message, which may be another publication.
 type publication struct {
 	forward.Publication
-	course   course
+	purpose  purpose
 	message  *message   // nil for a group
 	group    []*message // the messages of a group for the waiting queue
 	enclosed bool       // it is a dead letter in the form of a record
 }
 
-// A course is the purpose of a publication.
-type course int
+// A purpose tells the publications of a message apart: to its target, or to a queue of the verifier.
+type purpose int
 
 const (
-	toTarget course = iota
+	toTarget purpose = iota
 	deadLetter
 	setAside
 	audit
@@ -93,7 +93,7 @@ func (p *publication) messages() []*message {
 func forwards(must func(*message) bool) func(*forward.Publication) bool {
 	return func(p *forward.Publication) bool {
 		o := publicationOf(p)
-		return o.course == toTarget && must(o.message)
+		return o.purpose == toTarget && must(o.message)
 	}
 }
 
@@ -113,9 +113,9 @@ func (m *message) toTarget() *publication {
 	return p
 }
 
-func (m *message) to(course course, to bridge.Target, publishing *amqp.Publishing) *publication {
-	return &publication{course: course, message: m, Publication: forward.Publication{
-		To: to, Publishing: publishing, ID: m.id(), Ordered: m.place.Ordered(), Once: course == audit,
+func (m *message) to(purpose purpose, to bridge.Target, publishing *amqp.Publishing) *publication {
+	return &publication{purpose: purpose, message: m, Publication: forward.Publication{
+		To: to, Publishing: publishing, ID: m.id(), Ordered: m.place.Ordered(), Once: purpose == audit,
 	}}
 }
 
@@ -200,7 +200,7 @@ func inGroups(ledger driver.Ledger, queue string, most int, messages []*message)
 func groupOf(ledger uuid.UUID, members []*publication, records [][]byte, now time.Time) *publication {
 	publishing := wire.Group(ledger, records...)
 	publishing.Headers[wire.HeaderSetAsideAt] = now.UnixMilli()
-	group := &publication{course: setAside, Publication: forward.Publication{
+	group := &publication{purpose: setAside, Publication: forward.Publication{
 		To: members[0].To, Publishing: &publishing, ID: publishing.MessageId,
 	}}
 	for _, p := range members {

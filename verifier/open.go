@@ -77,8 +77,8 @@ func openSession(ctx context.Context, sh *shared, proven *proof.Proven, remember
 		Waiting:        s.limits.more,
 		Log:            s.log,
 		Remembered:     remembered,
-		Ended: func(p *forward.Publication, what forward.Fate, err error) {
-			s.publicationEnded(publicationOf(p), what, err)
+		Ended: func(p *forward.Publication, result forward.Result, err error) {
+			s.publicationEnded(publicationOf(p), result, err)
 		},
 	})
 	if err := s.forwarder.Open(ctx); err != nil {

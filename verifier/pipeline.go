@@ -183,8 +183,8 @@ func (s *steps) publish(p *publication) {
 }
 
 // publicationEnded takes over publications that the forwarder has ended.
-func (s *steps) publicationEnded(p *publication, what forward.Fate, err error) {
-	switch what {
+func (s *steps) publicationEnded(p *publication, result forward.Result, err error) {
+	switch result {
 	case forward.Placed:
 		s.placed(p)
 	case forward.Refused:
@@ -193,20 +193,20 @@ func (s *steps) publicationEnded(p *publication, what forward.Fate, err error) {
 		s.giveUp(p.message, deathReason{wire.DeadUnroutable, err.Error()})
 	case forward.NackedOut:
 		s.giveUp(p.message, deathReason{wire.DeadFull, err.Error()})
-	case forward.LeftOut:
+	case forward.Skipped:
 		s.dropped(p.message)
 	}
 }
 
 // placed: the broker has confirmed the publication.
 func (s *steps) placed(p *publication) {
-	if p.course == setAside { // the copy in the waiting queue will be judged
+	if p.purpose == setAside { // the copy in the waiting queue will be judged
 		s.wasSetAside(p.messages()...)
 		return
 	}
 	m := p.message
 	m.safe = time.Now()
-	switch p.course {
+	switch p.purpose {
 	case toTarget:
 		m.verdict = Forwarded
 		s.stats.forwarded.Add(1)
@@ -260,11 +260,11 @@ func (s *steps) refused(p *publication, err error) {
 	switch m := p.message; {
 	case p.group != nil:
 		s.setAsideAlone(p.group...)
-	case p.course == toTarget:
+	case p.purpose == toTarget:
 		s.deadLetter(m, deathReason{wire.DeadRefused, err.Error()})
-	case p.course == audit:
+	case p.purpose == audit:
 		s.dropped(m)
-	case p.course == deadLetter && !p.enclosed:
+	case p.purpose == deadLetter && !p.enclosed:
 		s.publish(p.asRecord())
 	default:
 		s.log.Error("broker accepts the message in no queue; it stays where it is", "message_id", m.id(),

@@ -27,8 +27,8 @@ func testSession(sh *shared) *session {
 	s.limits = &waitLimits{steps: s.steps, room: s.room, more: make(chan struct{}, 1)}
 	s.forwarder = forward.New(forward.Config{
 		ConfirmTimeout: s.opts.ConfirmTimeout, Unroutable: time.Minute, Copies: 10, Log: slog.New(slog.DiscardHandler),
-		Ended: func(p *forward.Publication, what forward.Fate, err error) {
-			s.publicationEnded(publicationOf(p), what, err)
+		Ended: func(p *forward.Publication, result forward.Result, err error) {
+			s.publicationEnded(publicationOf(p), result, err)
 		},
 	})
 	return s

@@ -1038,7 +1038,7 @@ func TestAMarkerIsNoMessage(t *testing.T) {
 		} {
 			s.brings(strange.consumer, strange.marker)
 			dead := unsent(s)
-			if len(dead) != 1 || dead[0].course != deadLetter || reason != "" && dead[0].message.why.code != reason {
+			if len(dead) != 1 || dead[0].purpose != deadLetter || reason != "" && dead[0].message.why.code != reason {
 				t.Errorf("%q: it is not dead-lettered: %+v", reason, dead)
 			}
 		}

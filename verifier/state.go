@@ -113,8 +113,8 @@ type WaitingMessage struct {
 
 const oldestLimit = 100
 
-// present is the current session, if any, or the error of the last one.
-type present struct {
+// currentSession is the current session, if any, or the error of the last one.
+type currentSession struct {
 	mu       sync.Mutex
 	session  *session
 	since    time.Time
@@ -122,29 +122,29 @@ type present struct {
 	stopping bool
 }
 
-func (p *present) stop(stopping bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.stopping = stopping
+func (c *currentSession) stop(stopping bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stopping = stopping
 }
 
-func (p *present) begin(s *session, at time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.session, p.since, p.err = s, at, nil
+func (c *currentSession) begin(s *session, at time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.session, c.since, c.err = s, at, nil
 }
 
-func (p *present) end(err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.session, p.since, p.err = nil, time.Time{}, err
+func (c *currentSession) end(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.session, c.since, c.err = nil, time.Time{}, err
 }
 
 // get returns the session, nil if there is none, and the state without its part.
-func (p *present) get() (*session, State) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.session, State{Session: p.since, Err: p.err, Stopping: p.stopping}
+func (c *currentSession) get() (*session, State) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.session, State{Session: c.since, Err: c.err, Stopping: c.stopping}
 }
 
 // describe fills in the session's part of a state.

@@ -25,7 +25,7 @@ var ErrNotDrained = errors.New("not drained")
 // processes, may work on one staging queue.
 type Verifier struct {
 	*shared
-	now        present
+	now        currentSession
 	remembered forward.Remembered // only Run uses it
 
 	fellBack, noClaim sync.Once // each has been logged
@@ -74,7 +74,7 @@ func (v *Verifier) Run(ctx context.Context) error {
 	defer context.AfterFunc(ctx, func() { v.now.stop(true) })()
 	s, err := v.start(ctx)
 	if err != nil && ctx.Err() == nil && !full(err) {
-		v.recordEnd(err)
+		v.noteEnd(err)
 		return err
 	}
 	wait, apart := pipe.NewBackOff(100*time.Millisecond, 3*time.Second), pipe.NewBackOff(time.Second, 30*time.Second)
@@ -96,7 +96,7 @@ func (v *Verifier) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return v.stopped(s, err)
 		}
-		v.recordEnd(err)
+		v.noteEnd(err)
 		retry, what := between.NextBackOff(), "session ended"
 		if s == nil {
 			what = "no session"
@@ -150,8 +150,8 @@ func (v *Verifier) start(ctx context.Context) (*session, error) {
 	return s, nil
 }
 
-// recordEnd records the end of a session, or of an attempt to start one.
-func (v *Verifier) recordEnd(err error) {
+// noteEnd notes the end of a session, or of an attempt to start one.
+func (v *Verifier) noteEnd(err error) {
 	v.now.end(err)
 	if v.opts.Observer != nil {
 		v.jobs.observe.Do(func() { v.opts.Observer.SessionEnded(err) })

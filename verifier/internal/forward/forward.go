@@ -52,7 +52,7 @@ type Forwarder struct {
 	log     *slog.Logger
 
 	held   *heldTargets
-	ended  func(*Publication, Fate, error)
+	ended  func(*Publication, Result, error)
 	moving pipe.Counter
 
 	ready *pipe.Gatherer[*Publication] // to be published
@@ -80,7 +80,7 @@ type Config struct {
 	Log            *slog.Logger
 	Remembered     Remembered // of the last session
 	// Ended takes over publications that have ended. It must not block. It may publish further ones.
-	Ended func(p *Publication, what Fate, err error)
+	Ended func(p *Publication, result Result, err error)
 }
 
 // New returns a Forwarder without a connection. Publications wait in it until Run.
@@ -211,7 +211,7 @@ func (f *Forwarder) enqueueIfHeld(p *Publication) bool {
 	case !f.held.enqueueIfHeld(p):
 		return false
 	case p.Once:
-		f.end(p, LeftOut, nil)
+		f.end(p, Skipped, nil)
 	default:
 		f.moving.Add(-1)
 	}
@@ -222,7 +222,7 @@ func (f *Forwarder) enqueueIfHeld(p *Publication) bool {
 func (f *Forwarder) failed(p *Publication, reason Reason, why problem) {
 	if p.Once {
 		f.log.Warn("no copy in the audit queue", "message_id", p.ID, "reason", why.text)
-		f.end(p, LeftOut, nil)
+		f.end(p, Skipped, nil)
 		return
 	}
 	if r := p.Retries; r != nil {
@@ -242,9 +242,9 @@ func (f *Forwarder) failed(p *Publication, reason Reason, why problem) {
 
 // end passes p to the next stage. p stays in moving until the next stage has counted it, so drain
 // overlooks no message.
-func (f *Forwarder) end(p *Publication, what Fate, err error) {
-	f.held.noteEnd(p, what == Placed)
-	f.ended(p, what, err)
+func (f *Forwarder) end(p *Publication, result Result, err error) {
+	f.held.noteEnd(p, result == Placed)
+	f.ended(p, result, err)
 	f.moving.Add(-1)
 }
 

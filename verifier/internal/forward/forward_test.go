@@ -16,9 +16,9 @@ func newForwarder() *Forwarder {
 // moment would be handed back although it was forwarded.
 func TestTheForwarderCountsAMessageUntilItIsHandedOn(t *testing.T) {
 	tests := map[string]struct {
-		once bool
-		what Fate
-		play func(*Forwarder, *Publication)
+		once   bool
+		result Result
+		play   func(*Forwarder, *Publication)
 	}{
 		"placed at once": {false, Placed, func(f *Forwarder, p *Publication) {
 			f.Publish(p)
@@ -41,11 +41,11 @@ func TestTheForwarderCountsAMessageUntilItIsHandedOn(t *testing.T) {
 			f.failed(p, Missing, problem{})
 			f.Retry(later())
 		}},
-		"left out of the audit queue": {true, LeftOut, func(f *Forwarder, p *Publication) {
+		"skipped for the audit queue": {true, Skipped, func(f *Forwarder, p *Publication) {
 			f.Publish(p)
 			f.failed(p, Full, problem{})
 		}},
-		"left out, since the audit queue is held": {true, LeftOut, func(f *Forwarder, p *Publication) {
+		"skipped, since the audit queue is held": {true, Skipped, func(f *Forwarder, p *Publication) {
 			f.held.holdStuck(p.To)
 			f.Publish(p)
 		}},
@@ -56,10 +56,10 @@ func TestTheForwarderCountsAMessageUntilItIsHandedOn(t *testing.T) {
 			p := publicationsTo("target", 1)[0]
 			p.Once = test.once
 			ends := 0
-			f.ended = func(got *Publication, what Fate, _ error) {
+			f.ended = func(got *Publication, result Result, _ error) {
 				ends++
-				if got != p || what != test.what {
-					t.Errorf("it ends with fate %d, want %d", what, test.what)
+				if got != p || result != test.result {
+					t.Errorf("it ends with result %d, want %d", result, test.result)
 				}
 				if f.moving.Value() != 1 {
 					t.Errorf("%d are counted while it is handed on", f.moving.Value())

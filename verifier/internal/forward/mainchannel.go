@@ -28,11 +28,11 @@ type mainChannel struct {
 	taking    context.Context // ends when the channel is left
 	leave     context.CancelFunc
 
-	mu     sync.Mutex
-	flying map[bridge.Target]*list.List // of *attempt, the oldest first
-	count  int
-	heard  time.Time // when the last confirm came, or when nothing was in flight
-	latest time.Time // when the latest of the confirmed messages was published
+	mu       sync.Mutex
+	inFlight map[bridge.Target]*list.List // of *attempt, the oldest first
+	count    int
+	heard    time.Time // when the last confirm came, or when nothing was in flight
+	latest   time.Time // when the latest of the confirmed messages was published
 }
 
 // An attempt is a message in flight.
@@ -47,15 +47,15 @@ func newMainChannel(ctx context.Context, conn *bridge.Connection, limit int) (*m
 	if err != nil {
 		return nil, err
 	}
-	c := newFlight()
+	c := newUnconnected()
 	c.conn, c.publisher = conn, publisher
 	c.taking, c.leave = context.WithCancel(ctx)
 	return c, nil
 }
 
-// newFlight returns a main channel without its connection.
-func newFlight() *mainChannel {
-	return &mainChannel{flying: make(map[bridge.Target]*list.List)}
+// newUnconnected returns a main channel without its connection.
+func newUnconnected() *mainChannel {
+	return &mainChannel{inFlight: make(map[bridge.Target]*list.List)}
 }
 
 func (c *mainChannel) close() {
@@ -68,10 +68,10 @@ func (c *mainChannel) begin(p *Publication) *attempt {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	a := &attempt{p: p, at: time.Now()}
-	all := c.flying[p.To]
+	all := c.inFlight[p.To]
 	if all == nil {
 		all = list.New()
-		c.flying[p.To] = all
+		c.inFlight[p.To] = all
 	}
 	a.item = all.PushBack(a)
 	if c.count++; c.count == 1 {
@@ -115,11 +115,11 @@ func (c *mainChannel) remove(a *attempt) bool {
 	if a.item == nil {
 		return false
 	}
-	all := c.flying[a.p.To]
+	all := c.inFlight[a.p.To]
 	all.Remove(a.item)
 	a.item = nil
 	if all.Len() == 0 {
-		delete(c.flying, a.p.To)
+		delete(c.inFlight, a.p.To)
 	}
 	c.count--
 	return true
@@ -132,7 +132,7 @@ func (c *mainChannel) look(now time.Time, patience time.Duration) (behind []brid
 	defer c.mu.Unlock()
 	after := min(behindAfter, patience)
 	quiet := now.Sub(c.heard) >= after
-	for to, all := range c.flying {
+	for to, all := range c.inFlight {
 		oldest := all.Front().Value.(*attempt).at
 		if c.latest.Sub(oldest) >= after || quiet && c.silences(all) {
 			behind = append(behind, to)
@@ -162,7 +162,7 @@ func (c *mainChannel) unread(now time.Time) (out []*Publication) {
 	}
 	var later []*list.List
 	silenced := false
-	for _, all := range c.flying {
+	for _, all := range c.inFlight {
 		silenced = silenced || c.silences(all)
 		if !all.Front().Value.(*attempt).at.Before(c.latest) {
 			later = append(later, all)
@@ -194,7 +194,7 @@ func (c *mainChannel) takeOut(all *list.List, which func(*attempt) bool) (out []
 func (c *mainChannel) giveUp(now time.Time, patience time.Duration, all bool) (out []*Publication) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, attempts := range c.flying {
+	for _, attempts := range c.inFlight {
 		out = append(out, c.takeOut(attempts, func(a *attempt) bool { return all || now.Sub(a.at) >= patience })...)
 	}
 	return out
@@ -204,7 +204,7 @@ func (c *mainChannel) giveUp(now time.Time, patience time.Duration, all bool) (o
 func (c *mainChannel) abandon(must func(*Publication) bool) (out []*Publication) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, attempts := range c.flying {
+	for _, attempts := range c.inFlight {
 		out = append(out, c.takeOut(attempts, func(a *attempt) bool { return must(a.p) })...)
 	}
 	return out
@@ -215,7 +215,7 @@ func (c *mainChannel) restartTimes(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.heard = now
-	for _, all := range c.flying {
+	for _, all := range c.inFlight {
 		for item := all.Front(); item != nil; item = item.Next() {
 			item.Value.(*attempt).at = now
 		}

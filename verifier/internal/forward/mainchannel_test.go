@@ -11,7 +11,7 @@ import (
 // flight returns a main channel with one message in flight to each of these targets, published that
 // long ago.
 func flight(now time.Time, ages map[string]time.Duration) (*mainChannel, map[string]*attempt) {
-	c := newFlight()
+	c := newUnconnected()
 	attempts := make(map[string]*attempt)
 	for key, age := range ages {
 		a := c.begin(&Publication{To: bridge.Target{RoutingKey: key}})

@@ -16,7 +16,7 @@ type Publication struct {
 	Publishing *amqp.Publishing
 	ID         string // of the message, for the log
 	Of         any    // the caller's
-	// Once: the publication never waits for its target and is never retried. It ends as LeftOut.
+	// Once: the publication never waits for its target and is never retried. It ends as Skipped.
 	Once bool
 	// Ordered: its message has an order key, so it keeps its place, and the messages of its key follow
 	// one after the other.
@@ -71,16 +71,17 @@ func (p *Publication) crowds() int {
 	return 1
 }
 
-// A Fate is how a publication ends. Until then the forwarder owns the publication and its messages.
-type Fate int
+// A Result says how a publication ended. Until then the forwarder owns the publication and its
+// messages.
+type Result int
 
-// The fates. Of Refused, Expired and NackedOut the error has the reason.
+// The results. Of Refused, Expired and NackedOut the error has the reason.
 const (
-	Placed    Fate = iota // the broker has it: confirmed and not returned
-	Refused               // the broker will never accept it in this form
-	Expired               // its target was missing for too long
-	NackedOut             // its exchange has nacked it too often
-	LeftOut               // it was to be published Once, and its target accepts nothing now
+	Placed    Result = iota // the broker has it: confirmed and not returned
+	Refused                 // the broker will never accept it in this form
+	Expired                 // its target was missing for too long
+	NackedOut               // its exchange has nacked it too often
+	Skipped                 // it was to be published Once, and its target accepts nothing now
 )
 
 func errNackedOut(p *Publication) error {
