@@ -11,13 +11,13 @@
 //	s, err := sender.New(ledger, broker, nil)
 //	_, err = s.SendTx(ctx, bridge.SQL(tx), bridge.Message{RoutingKey: "emails", Publishing: amqp.Publishing{Body: body}})
 //
-// Packages [github.com/twoqueue/twoqueue/sender], [github.com/twoqueue/twoqueue/verifier] and
-// [github.com/twoqueue/twoqueue/idempotency] describe how to send, the path of a message after it
-// was sent, and how to handle each message once. [github.com/twoqueue/twoqueue/bridge/migrate]
-// makes the tables. [github.com/twoqueue/twoqueue/bridge/postgres],
-// [github.com/twoqueue/twoqueue/bridge/sqlserver], [github.com/twoqueue/twoqueue/bridge/mysql] and
-// [github.com/twoqueue/twoqueue/bridge/sqlite] describe how each database waits, and how it must be
-// set up.
+// [github.com/twoqueue/twoqueue/sender] describes how to send,
+// [github.com/twoqueue/twoqueue/verifier] the path of a message after it was sent, and
+// [github.com/twoqueue/twoqueue/idempotency] how to handle each message once.
+// [github.com/twoqueue/twoqueue/bridge/migrate] makes the tables and has the rights of each role.
+// [github.com/twoqueue/twoqueue/bridge/postgres], [github.com/twoqueue/twoqueue/bridge/sqlserver],
+// [github.com/twoqueue/twoqueue/bridge/mysql] and [github.com/twoqueue/twoqueue/bridge/sqlite]
+// describe how each database waits, and how it must be set up.
 //
 // Packages for other readers: [github.com/twoqueue/twoqueue/bridge/wire] is the format of a staged
 // message, for senders in other languages and for tools that read the queues.
@@ -175,9 +175,10 @@
 // configure and to read Topology.LedgerQueue keep verifiers of other ledgers from the staging
 // queue.
 //
-// A receiver reads its queue. To declare it, it needs the right to configure it, and to write to
-// its dead-letter exchange (amq.default for the default one). idempotency.DeadQueue writes to
-// amq.default. A receiver that replies is a sender too.
+// A receiver needs the right to read its queue. To declare the queue it also needs the right to
+// configure the queue and, if the queue has a dead-letter exchange, to write to that exchange
+// (amq.default for the default one). idempotency.DeadQueue needs the right to write to amq.default.
+// A receiver that replies needs the rights of a sender.
 //
 // # Requirements of a verifier
 //

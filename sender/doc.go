@@ -79,7 +79,7 @@
 //	CarrySmall, large     fails              commits, carried
 //	CarryOnOutage         fails              commits, carried
 //	CarryNever            fails              fails
-//	with an order key     fails              fails at once, but not with CarryNever
+//	with an order key     fails              fails; at once, except with CarryNever
 //
 // A full staging queue, and a confirm that is only late, are no outage for messages with an order
 // key, which have separate queues. bridge.Retryable returns true for the error of an outage: roll
@@ -106,7 +106,8 @@
 //	bridge.ErrReturned         the staging queue or its binding to Options.Exchange is
 //	                           not there: Topology.Declare
 //	bridge.ErrInvalidMessage   this message can never be sent; nothing was touched
-//	bridge.ErrTxEnded          from InTx on MySQL and MariaDB, with its consequences
+//	bridge.ErrTxEnded          from InTx on MySQL and MariaDB: the server ended the
+//	                           transaction; its comment names the consequences
 //	sender.ErrCommitUnknown    from InTx only: check before you repeat the work
 //
 // The comments of bridge.ErrDuplicateID, ErrNoRow, ErrOtherLedger, ErrCredentials, ErrNoSchema,

@@ -153,7 +153,8 @@
 // A ledger row may carry its message. The sender's commit then waits for no confirm, so the staged
 // copy may be lost. As long as the row exists, verifiers stage such a message again, as a side job.
 // They look for rows whose stage time has come, at least twice a second once a carried row or
-// message was seen.
+// message was seen. After two slow looks a verifier pauses for 20 times the duration of the shorter
+// one, for a minute at most.
 //
 //   - If a row's sender has published nothing, no copy can be in a queue. The verifier claims the
 //     row and stages its message at once.
@@ -168,7 +169,8 @@
 //   - A claim moves the stage time by the age of the row, by 10 s at least and by 10 min at most,
 //     before the message is published. A verifier that holds a committed message for long, or sets
 //     it aside, moves its stage time on in the same way (Touch).
-//   - A copy that comes while the verifier holds the message joins the message, and ends with it.
+//   - A copy that comes while the verifier holds the message joins the message. The copy is acked
+//     or handed back with the message, and judged by itself if the message is dropped.
 //
 // A lost message arrives about five seconds after its commit, or when its backlog is worked off. A
 // verifier that is killed or frozen may cause as many needless copies as it holds messages. A copy
@@ -208,7 +210,7 @@
 // long as no row carries a message. Each verifier stages the carried messages of the other queue
 // again in its own queue, because it does not see their copies: they may come twice, or go to the
 // dead queue if its Options.Allow does not permit them. bridgectl doctor finds such verifiers by
-// their ledger queues.
+// their ledger queues, with BRIDGE_MANAGEMENT_URL.
 //
 // # Memory
 //

@@ -15,7 +15,8 @@
 // Each version is one transaction, so a crash leaves whole versions. (MySQL commits statement by
 // statement; the next call completes an interrupted version.) Any number of processes may migrate
 // at once. There are no downgrades. On PostgreSQL and SQL Server a migration waits at most 3 s,
-// five times, for a table's lock. If a transaction stays open longer, it fails: call it again.
+// five times, for a table's lock. If a transaction holds the lock for longer, the migration fails:
+// call it again.
 //
 // # Rights
 //
@@ -29,8 +30,9 @@
 //	                           bridge_mark; for Ordered also SELECT, INSERT and DELETE on
 //	                           bridge_kept
 //	package pending            the role effects
-//	a verifier that does not   no UPDATE of stage_at and claimed_by. On PostgreSQL its sweep needs
-//	stage carried messages     UPDATE of stage_at, for its FOR UPDATE
+//	a verifier that does not   no UPDATE of stage_at and claimed_by, and no EXECUTE on bridge_due,
+//	stage carried messages     bridge_claim and bridge_touch. On PostgreSQL its sweep needs UPDATE
+//	                           of stage_at, for its FOR UPDATE
 //	a verifier without a sweep no UPDATE on bridge_watermark
 //
 // The package of each database names rights that depend on its server.

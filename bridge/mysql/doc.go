@@ -38,7 +38,7 @@
 // be READ UNCOMMITTED, which would find an uncommitted row, or SERIALIZABLE, which would wait for
 // it.
 //
-// Every statement whose result may be 'no row' checks that the server takes writes: after a
+// Settle, and the read of the sweep's watermark, check that the server takes writes: after a
 // failover or behind a proxy a pool may reach a replica, which has no locks of the sender's. Every
 // outcome names the server, by server_uuid (MySQL), hostname, port, server_id and the second of its
 // start. A verifier believes one server only. A server that restarts within a second of its start

@@ -30,8 +30,8 @@ import (
 // and AFTER_SYNC is the default.
 //
 // read_only is whether the server takes writes, see takesWrites. Since Check the pool may have come
-// to a replica, which has no locks of the sender's. So every statement whose result may be 'no row'
-// reads it.
+// to a replica, which has no locks of the sender's. So settle and sweptBefore read it: for them a
+// missing value is an answer, a rollback or no sweep.
 const (
 	// Most transactions have one message, and the table of a JSON array costs more than its INSERT.
 	recordOne = `INSERT INTO bridge_ledger (id)

@@ -11,8 +11,9 @@
 //	_, err = s.SendTx(ctx, pgxbridge.Tx(tx), bridge.Message{RoutingKey: "emails", …})
 //	err = tx.Commit(ctx)
 //
-// Package pgxsender begins and ends the transaction itself, and saves round trips. The ledger returned
-// by Open also serves a verifier. Schema opens both in a named schema. OpenInbox returns an inbox for
-// a receiver: idempotency.Deduplicator.HandleWithClaim runs in a transaction of pgx. Package postgres
-// describes the database, its rights, poolers and settings; all of it applies here.
+// Package pgxsender begins and ends the transaction itself, and saves round trips. The ledger
+// returned by Open also serves a verifier. Schema opens both in a named schema. OpenInbox returns
+// an inbox for a receiver: idempotency.Deduplicator.HandleWithClaim runs in a transaction of pgx.
+// Package postgres describes the database, its rights, poolers and settings; all of it applies
+// here.
 package pgxbridge

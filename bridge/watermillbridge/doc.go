@@ -65,12 +65,13 @@
 // handler must have done all its work before the Ack. Watermill's router acks after the handler has
 // returned and its messages are published.
 //
-// A message that comes again is another *message.Message with another transaction. A Nack is a
-// failed attempt (package idempotency, with the options SubscriberOptions.Deduplicator): after 13
-// of them the message is moved to the dead queue. With one worker, the default, a message that
-// fails holds up the messages behind it; with several workers it waits in a retry queue. The
-// middleware Reasons, or the function Nack, gives the reason, so that a deadlock does not count and
-// a backoff.Permanent ends the attempts.
+// A message without Ack and Nack keeps its transaction and its worker until the option Hold of
+// SubscriberOptions.Deduplicator ends its context. A message that comes again is another
+// *message.Message with another transaction. A Nack is a failed attempt (package idempotency, with
+// the options SubscriberOptions.Deduplicator): after 13 of them the message is moved to the dead
+// queue. With one worker, the default, a message that fails holds up the messages behind it; with
+// several workers it waits in a retry queue. The middleware Reasons, or the function Nack, gives
+// the reason, so that a deadlock does not count and a backoff.Permanent ends the attempts.
 //
 // An Ack commits all that the handler did, also if a middleware hid its error. So do not use
 // Watermill's middlewares that hide an error or call the handler again in the same transaction:
@@ -100,9 +101,9 @@
 // returns the UUID. Package watermill-amqp sends no message-id. Then the receiver claims the UUID.
 //
 // Publish refuses metadata that would not arrive, with bridge.ErrInvalidMessage: keys that begin
-// with x-bridge-, keys that brokers add, such as x-death, and more than bridge.Message allows. Of a
-// message from another program, the UUID is the message-id, and the metadata are the headers with
-// strings. DeliveryFromContext returns the whole delivery.
+// with x-bridge-, keys that brokers add, such as x-death, and more than bridge.Message allows. If a
+// message from another program lacks the header of the UUID, its message-id is the UUID. Its
+// metadata are the headers with strings. DeliveryFromContext returns the whole delivery.
 //
 // Watermill's own tests (pubsub/tests) run here without consumer groups and without TestReconnect,
 // which allows a minute for two restarts of the broker: on a busy machine RabbitMQ alone took

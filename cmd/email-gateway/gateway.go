@@ -101,7 +101,7 @@ func openDatabase(ctx context.Context, c *config) (*database.Database, error) {
 	return db, err
 }
 
-// open opens the inbox's e-mails and the statuses. g is nil for a subcommand.
+// open opens the inbox and the statuses. g is nil for a subcommand.
 func open(ctx context.Context, c *config, db *database.Database, log *slog.Logger, g *gateway) (*pending.Effects, *statuses, error) {
 	inbox, err := db.Inbox(ctx)
 	if err != nil {

@@ -14,11 +14,11 @@
 // # Effects outside of the database
 //
 // No protocol makes an effect outside of the database happen exactly once.
-// idempotency.Deduplicator.Handle may repeat it. [Effects.AtMostOnce] never repeats it: its row says
-// 'started' before the effect begins, and a receiver that finds the row later does not begin again.
-// Then the effect is in doubt, and an operator, or Options.FindOut, must find out whether it happened.
-// So the inbox keeps the row's time, and of an effect that is in doubt or failed also the error and
-// the whole message. The row's states, and the remedy for each:
+// idempotency.Deduplicator.Handle may repeat it. [Effects.AtMostOnce] never repeats it: its row
+// says 'started' before the effect begins, and a receiver that finds the row later does not begin
+// again. Then the effect is in doubt, and an operator, or Options.FindOut, must find out whether it
+// happened. So the inbox keeps the row's time, and of an effect that is in doubt or failed also the
+// error and the whole message. The row's states, and the remedy for each:
 //
 //	Started   the effect may be under way                 wait
 //	Doubtful  it may have happened                        check outside; MarkDone or Retry
