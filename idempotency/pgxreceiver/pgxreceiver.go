@@ -16,9 +16,10 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency"
 )
 
-// Handle is Deduplicator.Handle in a transaction on pool, which must lead to the database of dedup's
-// inbox. fn must neither commit tx nor roll it back. A serialization failure counts against no
-// message. For replies, pass pgxbridge.Tx(tx) to sender.SendTx.
+// Handle is Deduplicator.Handle in a transaction on pool, which must lead to the database of
+// dedup's inbox. fn must neither commit tx nor roll it back. A serialization failure counts against
+// no message. For replies, pass pgxbridge.Tx(tx) to sender.SendTx. The isolation level is in
+// options: with idempotency.Options.TxOptions Handle and HandleBatch panic.
 func Handle(ctx context.Context, dedup *idempotency.Deduplicator, pool *pgxpool.Pool, options pgx.TxOptions, d amqp.Delivery, fn func(ctx context.Context, tx pgx.Tx) error) error {
 	if fn == nil {
 		panic("pgxreceiver: Handle needs a function")
