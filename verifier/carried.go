@@ -46,8 +46,10 @@ type heldCarried struct {
 // messages are forwarded by then.
 const touchAfter = 500 * time.Millisecond
 
-// clockMargin is the largest assumed difference between the clocks of senders and verifiers, for an
-// estimate of a row's age. A wrong estimate costs a needless copy.
+// clockMargin is the largest assumed difference between the clocks of senders and verifiers,
+// together with the time from a message's staging time to its INSERT, for an estimate of a row's
+// age. If the row is younger than estimated, its stage time may end before the next Touch, which
+// costs a needless copy.
 const clockMargin = time.Minute
 
 // newCarriedSet limits the copies that have joined others to a quarter of the places and bytes of

@@ -173,9 +173,11 @@
 //     or handed back with the message, and judged by itself if the message is dropped.
 //
 // A lost message arrives about five seconds after its commit, or when its backlog is worked off. A
-// verifier that is killed or frozen may cause as many needless copies as it holds messages. A copy
-// whose message has been forwarded finds no row and is dropped. A duplicate, with the same ID, is
-// possible if two verifiers hold both copies at the same moment, or if a row could not be deleted.
+// verifier that is killed, frozen or slow may cause as many needless copies as it holds messages.
+// So does a sender that repeats a rolled-back transaction with the same ID while the broker is out:
+// the copy of the first attempt may still be in a queue. A copy whose message has been forwarded
+// finds no row and is dropped. A duplicate, with the same ID, is possible if two verifiers hold
+// both copies at the same moment, or if a row could not be deleted.
 // If the broker refuses a message for good, the message stays in its row, and the log names it.
 //
 // # Orphan rows
@@ -190,8 +192,9 @@
 // The DELETE of a delivered message's row may fail, or get no answer within a second, or another
 // session may have locked the row. Then the verifier acks the messages first (rule 4 of package
 // bridge allows both orders), so they are not forwarded again and fill no prefetch. It remembers at
-// most 100,000 such rows, across sessions, and retries them with backoff: plain rows for an hour,
-// rows that carry their messages without end. While DELETEs fail, no message waits for one.
+// most 100,000 such rows, across sessions, and retries them with backoff, between sessions too:
+// plain rows for an hour, rows that carry their messages without end. While DELETEs fail, no
+// message waits for one.
 //
 // If the verifier gives a plain row up, or dies, the row is an orphan: it is harmless, and the
 // sweep removes it. If such a row carries its message, the message is delivered again, with the

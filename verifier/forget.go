@@ -72,9 +72,10 @@ func idsOf(rows []leftRow) []uuid.UUID {
 }
 
 // A forgetter deletes rows, and remembers the rows that could not be deleted. Their messages are
-// safe. It outlives sessions. A session moves on the stage times of remembered carried rows
-// (touchHeld), so that no verifier stages their messages again. When the process ends the forgetter
-// forgets the rows: the sweep removes plain ones, and carried messages are delivered again.
+// safe. It outlives sessions, and retries between them too. A session moves on the stage times of
+// remembered carried rows (touchHeld), so that no verifier stages their messages again. When the
+// process ends the forgetter forgets the rows: the sweep removes plain ones, and carried messages
+// are delivered again.
 //
 // One DELETE runs at a time. The forgetter does not wait for a DELETE that hangs, and begins no
 // other one meanwhile.

@@ -102,6 +102,10 @@ func (v *Verifier) Run(ctx context.Context) error {
 			what = "no session"
 		}
 		v.log.Warn(what, "error", err, "retry_in", retry)
+		stopForget := func() {}
+		if !errors.Is(err, bridge.ErrOtherInstance) { // the other server's rows stay
+			stopForget = v.retryForget(ctx)
+		}
 		pipe.Pause(ctx, retry)
 		if errors.Is(err, bridge.ErrOtherInstance) { // the idle connections would go on leading to both servers
 			_, _ = inTime(ctx, v.calls.prove, askPatience, func(ctx context.Context) (struct{}, error) {
@@ -110,6 +114,19 @@ func (v *Verifier) Run(ctx context.Context) error {
 			})
 		}
 		s, err = v.start(ctx)
+		stopForget()
+	}
+}
+
+// retryForget deletes the remaining rows of delivered messages until stop is called. It works
+// between sessions, when other verifiers may stage such messages again.
+func (v *Verifier) retryForget(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	running.Go(func() { v.jobs.forget.Run(ctx, v.forgetter.retry) })
+	return func() {
+		cancel()
+		running.Wait()
 	}
 }
 

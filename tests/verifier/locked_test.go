@@ -125,6 +125,52 @@ func (l *undeleting) Forget(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, 
 	return l.Ledger.Forget(ctx, ids)
 }
 
+// The next session may be long in coming. Until then other verifiers could stage carried messages
+// again whose rows are left.
+func TestRowsOfDeliveredMessagesAreDeletedBetweenSessions(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	queue := s.Queue("target", nil)
+	s.StageSingly()
+	ids := goodBatch(s, queue, 20)
+	valve, address := servertest.Through(t, s.AMQP)
+	denied := func(context.Context) error { return errors.New("no right yet") }
+	ledger := &slowStart{undeleting: undeleting{Ledger: s.Ledger, of: ids, fail: denied}, begin: make(chan struct{})}
+	s.Ledger, s.Broker = ledger, dial(t, address)
+	v := s.Verify(verifier.Options{})
+	expectAll(t, s, queue, ids)
+	s.Eventually("all are acked", func() bool { return v.State().Undeleted == len(ids) && s.Depth(s.Topology.Queue) == 0 })
+	valve.Cut()
+	s.Eventually("the rows are deleted", func() bool { return s.Rows() == 0 })
+	if n := v.Stats().Sessions; n != 1 {
+		t.Errorf("%d sessions have begun, must be 1", n)
+	}
+	close(ledger.begin)
+	s.Eventually("a new session", func() bool { return v.Stats().Sessions == 2 })
+	if n := v.State().Undeleted; n != 0 {
+		t.Errorf("%d rows are said to be left", n)
+	}
+}
+
+// A slowStart holds up the start of the second session until begin is closed. Rows can be deleted
+// as soon as that start begins.
+type slowStart struct {
+	undeleting
+	begin  chan struct{}
+	starts atomic.Int64
+}
+
+func (l *slowStart) Check(ctx context.Context) error {
+	if l.starts.Add(1) > 1 {
+		l.works.Store(true)
+		select {
+		case <-l.begin:
+		case <-ctx.Done():
+		}
+	}
+	return l.Ledger.Check(ctx)
+}
+
 // Whatever ends a session, forwarded messages are acked before, and are not forwarded again.
 func TestASessionThatFailsAcksForwardedMessages(t *testing.T) {
 	t.Parallel()
