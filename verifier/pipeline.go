@@ -13,13 +13,13 @@ import (
 	"github.com/twoqueue/twoqueue/verifier/internal/pipe"
 )
 
-// steps takes a message from its delivery (arrive.go) to its ack. The judge decides which way a
-// message goes, by one of four calls:
+// steps has the steps of a message from its delivery (arrive.go) to its ack. The judge decides the
+// message's way by one of four calls:
 //
 //	committed    publish to the target, placed, forget, done, release
 //	drop         publish to the audit queue if there is one, dropped, done, release
 //	deadLetter   publish to the dead queue, placed, forget if the message has committed, done, release
-//	setAside     Touch if its row carries it, publish to the waiting queue, placed, done, release
+//	setAside     Touch a committed carried row, publish to the waiting queue, placed, done, release
 //
 // release acks. The forwarder reports the end of each publication to publicationEnded, which sends a
 // message on as a dead letter if its target has not taken it.
