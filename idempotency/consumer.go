@@ -192,9 +192,9 @@ func NewConsumer(broker *bridge.Broker, queue string, handle func(ctx context.Co
 // batch keeps its worker until the handler returns, and the key of each message until the message is
 // acked or rejected.
 //
-// The Consumer records which of its deliveries are settled. HandleBatch acks a whole batch with one
-// multiple ack if no earlier delivery is open; otherwise it acks the messages behind that delivery
-// one by one.
+// The Consumer tracks which of its deliveries are unacked. HandleBatch acks a whole batch with one
+// multiple ack if no earlier delivery is open; otherwise it acks the messages behind that delivery one
+// by one.
 func NewBatchConsumer(broker *bridge.Broker, queue string, batch int, handle func(ctx context.Context, ds []amqp.Delivery) error, opts *ConsumerOptions) (*Consumer, error) {
 	switch {
 	case handle == nil:

@@ -25,7 +25,7 @@ const OrderedPrefetch = 500
 // Its messages are never nacked, since that would change the order of the queue: only the end of a
 // channel hands messages back in their order. So if a consumer holds a message for too long, or had
 // no room for a delivery that now fits, its channel is closed and the next consumer begins. Before
-// that, messages on their way are finished; the rest is forgotten here and is delivered again.
+// that, messages on their way are finished; the rest is dropped from memory and delivered again.
 type Ordered struct {
 	OrderedConfig
 	conn  *bridge.Connection
