@@ -25,7 +25,7 @@ type Deduplicator struct {
 // new name all messages are new. It has 1 to 255 bytes of UTF-8. opts must say where a message goes
 // that cannot be handled. New does not query the database. Its error names the wrong argument or
 // option.
-func New(inbox driver.Inbox, consumer string, opts *Options) (*Deduplicator, error) {
+func New(inbox driver.Claims, consumer string, opts *Options) (*Deduplicator, error) {
 	if opts == nil {
 		opts = new(Options)
 	}

@@ -86,7 +86,7 @@
 //     refused, a commit is unknown
 //   - the handler returns an error of the database for which the message is not the cause: a
 //     deadlock, a failed serialization, a lock wait that the server ended, a server that stops or
-//     lacks a resource (Transient of driver.Marks)
+//     lacks a resource (Transient of driver.Transactions)
 //   - the handler returns [RetryLater], for any other cause outside of the message
 //   - no transaction can be begun, the claim fails, or the connection is dead after the attempt
 //     (with the exception below)

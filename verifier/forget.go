@@ -80,7 +80,7 @@ func idsOf(rows []leftRow) []uuid.UUID {
 // One DELETE runs at a time. The forgetter does not wait for a DELETE that hangs, and begins no
 // other one meanwhile.
 type forgetter struct {
-	ledger    driver.Ledger
+	ledger    driver.RecordedRows
 	log       *slog.Logger
 	abandoned *atomic.Int64 // rows that are no longer remembered
 
@@ -95,7 +95,7 @@ type forgetter struct {
 	looked  time.Time      // when that search was
 }
 
-func newForgetter(ledger driver.Ledger, log *slog.Logger, abandoned *atomic.Int64) *forgetter {
+func newForgetter(ledger driver.RecordedRows, log *slog.Logger, abandoned *atomic.Int64) *forgetter {
 	return &forgetter{ledger: ledger, log: log, abandoned: abandoned, running: make(chan struct{}, 1), wait: pipe.NewBackOff(retryFirst, retryLongest)}
 }
 

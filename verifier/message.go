@@ -163,7 +163,7 @@ func (p *publication) groupRecord() ([]byte, bool) {
 }
 
 // inGroups returns copies of messages for the waiting queue, in groups of at most most messages.
-func inGroups(ledger driver.Ledger, queue string, most int, messages []*message) (out []*publication) {
+func inGroups(ledger driver.RecordedRows, queue string, most int, messages []*message) (out []*publication) {
 	now := time.Now()
 	packing := wire.Packing{Records: most, Bytes: groupBytes}
 	var group []*publication

@@ -89,7 +89,7 @@ var restaging = wire.Packing{Records: wire.MaxMembers, Bytes: 64 << 10}
 // No message depends on a stager. A stager belongs to one session, because the end of a channel
 // returns deliveries to the queues, in front of the markers.
 type stager struct {
-	ledger    driver.Ledger
+	ledger    driver.RecordedRows
 	running   sideCall // for Due, Claim and Committed
 	publish   func(context.Context, []bridge.Outgoing) error
 	blocked   func() bool // reports whether nothing can be published

@@ -78,7 +78,7 @@ func (s *sweeper) heldElsewhere(c *consume.Consumer) bool {
 
 // sweptMaybe reports whether the row of a message that was found absent may have been swept, so
 // that its absence proves nothing. It must be called after the Settle.
-func sweptMaybe(ctx context.Context, ledger driver.Ledger, m *message) (bool, error) {
+func sweptMaybe(ctx context.Context, ledger driver.RecordedRows, m *message) (bool, error) {
 	if !ledger.Features().Sweeps || m.staged.Carried { // no sweep removes a row that carries its message
 		return false, nil
 	}

@@ -24,14 +24,14 @@ const (
 // A toucher moves on the stage times of held carried messages, so that no verifier stages them
 // again. One statement runs at a time. The toucher does not wait for a statement that hangs.
 type toucher struct {
-	ledger  driver.Ledger
+	ledger  driver.RecordedRows
 	running sideCall
 
 	mu  sync.Mutex
 	err error // why the last statement failed; nil: it succeeded
 }
 
-func newToucher(ledger driver.Ledger) *toucher {
+func newToucher(ledger driver.RecordedRows) *toucher {
 	return &toucher{ledger: ledger, running: newSideCall()}
 }
 

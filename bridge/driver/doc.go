@@ -4,29 +4,31 @@
 //
 // # The whole seam
 //
-//	interface            callers                    methods
-//	Recorder             sender                     Fence, and Identity, Features, Record,
-//	                                                Cancel
-//	Fence                InTx, Handle and its like  Enter, Leave
-//	Ledger               verifier, bridgectl        Recorder, and
-//	                                                DB, Check,
-//	                                                Instance, Committed, Settle, Recent, Forget,
-//	                                                Due, Claim, Touch,
-//	                                                Orphans, Sweep, SweptBefore,
-//	                                                ProofLedger, FallBack, FellBack
+// A database implements a Ledger and an Inbox. These two have no methods of their own: they embed
+// the parts that the callers take.
 //
-//	Inbox                idempotency                DB, Claim, Unclaim, and the four below
-//	PendingMessages      idempotency/pending        AddPending, LookUp, ChangePending,
-//	                                                AttachMessage, RemovePending,
-//	                                                RemoveBarePending, TakePending,
-//	                                                DoubtOverdue, ListPending, CountPending
-//	Claims               idempotency, its purge     Claimed, Forget
-//	Marks                idempotency/versions       Fence, and LockMark, SetMark, Transient
-//	Keeper               its Ordered                Marks, and Keep, CountKept, FirstKept,
-//	                                                Unkeep, KeptEntities
+//	interface         taken by                       methods
+//	Fence             (embedded)                     Enter, Leave
+//	Recorder          sender                         Fence, and Identity, Features, Record, Cancel
+//	RecordedRows      verifier's session, monitor    Identity, Features, DB, Check, Committed, Settle,
+//	                                                 Recent, Forget, Due, Claim, Touch, Orphans, Sweep,
+//	                                                 SweptBefore
+//	Provable          proof                          Instance, ProofLedger, FallBack, FellBack
+//	Ledger            verifier.New, proof.Prove      Recorder, RecordedRows, Provable
 //
-// A database implements all of them. A ledger lists in its [Features] which of the methods it
-// denies. Callers never inspect its type.
+//	Transactions      idempotency's engine           Fence, and Transient
+//	Claims            idempotency                    Transactions, and DB, Claim, Claimed, Forget
+//	PendingMessages   idempotency/pending, metrics   Claims, and AddPending, LookUp, ChangePending,
+//	                                                 AttachMessage, RemovePending, ReleasePending,
+//	                                                 TakePending, DoubtOverdue, ListPending,
+//	                                                 CountPending
+//	Marks             idempotency/versions           Transactions, and LockMark, SetMark
+//	Keeper            its Ordered                    Marks, and Keep, CountKept, FirstKept, Unkeep,
+//	                                                 KeptEntities
+//	Inbox             bridgectl                      PendingMessages, Keeper
+//
+// No part has more than fifteen verbs; Identity, Features, DB and Transient are none. A ledger lists
+// in its [Features] which of the methods it denies. Callers never inspect its type.
 //
 // Package inspect has the interfaces for operators. The Inspector of each database implements them;
 // the linker leaves it out of a program that does not call Inspect.

@@ -10,7 +10,7 @@ import (
 // Marks serves a receiver that remembers its progress with each entity or source, instead of every
 // key. It has one row for each consumer and name, with a short text, the mark.
 type Marks interface {
-	Fence
+	Transactions
 
 	// LockMark returns the mark of name, "" if there is none yet, and locks it until tx ends,
 	// even if there is none. If another open transaction has locked it, LockMark waits, and
@@ -18,11 +18,6 @@ type Marks interface {
 	// has read something before may see an older state. consumer and name are 1 to 255 bytes each,
 	// without a NUL byte, here and below; anything else is an error.
 	LockMark(ctx context.Context, tx bridge.Tx, consumer, name string) (string, error)
-
-	// Transient reports whether err, of any statement in this database, means that the same work
-	// may succeed later without a change: a deadlock, a failed serialization, a wait for a lock
-	// ended by the server, a lost connection, a server that stops or lacks a resource.
-	Transient(err error) bool
 
 	// SetMark changes the mark, which tx must have locked. mark is 1 to 255 bytes, without a NUL
 	// byte. A rollback undoes the change.

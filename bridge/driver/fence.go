@@ -18,3 +18,13 @@ type Fence interface {
 	// If the transaction has ended since Enter, the error wraps bridge.ErrTxEnded.
 	Leave(ctx context.Context, tx bridge.Tx) error
 }
+
+// Transactions is the part of an inbox that each receiver uses for its transactions.
+type Transactions interface {
+	Fence
+
+	// Transient reports whether err, of any statement in this database, means that the same work
+	// may succeed later without a change: a deadlock, a failed serialization, a wait for a lock
+	// ended by the server, a lost connection, a server that stops or lacks a resource.
+	Transient(err error) bool
+}

@@ -8,14 +8,24 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// An Inbox is the receiver's tables: of processed keys, of pending messages (claimed and not yet
-// done), of marks, and of messages that have come too early.
+// An Inbox is everything that a database implements for receivers: the tables of processed keys, of
+// pending messages (claimed and not yet done), of marks, and of messages that have come too early.
+// Each strategy takes its part.
 //
-// All methods except DB work in the caller's transaction; a rollback, and a crash before the
-// commit, undo them. After an error the caller must roll back. consumer and key are 1 to 255 bytes
-// each, without a NUL byte; anything else is an error. Times are the database's own, so that the
-// clocks of its clients do not matter.
+// All methods except DB and Transient work in the caller's transaction; a rollback, and a crash
+// before the commit, undo them. After an error the caller must roll back. consumer and key are 1 to
+// 255 bytes each, without a NUL byte; anything else is an error. Times are the database's own, so
+// that the clocks of its clients do not matter.
 type Inbox interface {
+	PendingMessages
+	Keeper
+}
+
+// Claims is the table of processed keys. The database stores the keys in the order of their bytes,
+// so Claimed reads them in that order.
+type Claims interface {
+	Transactions
+
 	// DB is the pool that the inbox was opened on. A receiver whose transactions do not begin by
 	// database/sql uses it to see a claim from outside, and to purge.
 	DB() *sql.DB
@@ -31,12 +41,19 @@ type Inbox interface {
 	// of the two with an error that is Transient.
 	Claim(ctx context.Context, tx bridge.Tx, consumer string, keys []string) (fresh []string, err error)
 
-	// Unclaim deletes the claim of a key; without one it does nothing.
-	Unclaim(ctx context.Context, tx bridge.Tx, consumer, key string) error
+	// Claimed returns up to limit claims in the order of the keys' bytes, beginning after a
+	// given key.
+	Claimed(ctx context.Context, tx bridge.Tx, consumer, after string, limit int) ([]Claimed, error)
 
-	PendingMessages
-	Claims
-	Keeper
+	// Forget deletes the claims of keys that are older than age, and returns their number. It locks
+	// no other claims, and waits for none.
+	Forget(ctx context.Context, tx bridge.Tx, consumer string, keys []string, age time.Duration) (int64, error)
+}
+
+// A Claimed is a key that was claimed.
+type Claimed struct {
+	Key string
+	Age time.Duration // since the claim
 }
 
 // A State is the state of a pending message.
@@ -62,9 +79,11 @@ type Pending struct {
 	Stored   bool      // the row has a message; ignored when a row is written
 }
 
-// PendingMessages is the table of pending messages. A row exists from the claim of its key until
-// its work is done.
+// PendingMessages is the table of pending messages, beside that of the claims. A row exists from the
+// claim of its key until its work is done.
 type PendingMessages interface {
+	Claims
+
 	// AddPending inserts p, due after a time. If the key is pending already, it returns false and
 	// changes nothing. It waits for an open transaction that inserts or deletes the same row.
 	AddPending(ctx context.Context, tx bridge.Tx, consumer string, p Pending, due time.Duration) (bool, error)
@@ -85,8 +104,9 @@ type PendingMessages interface {
 	// the row until the end of tx.
 	RemovePending(ctx context.Context, tx bridge.Tx, consumer, key, run string) (bool, error)
 
-	// RemoveBarePending is RemovePending for a row without a message.
-	RemoveBarePending(ctx context.Context, tx bridge.Tx, consumer, key, run string) (bool, error)
+	// ReleasePending is RemovePending for a row without a message, and deletes the claim of the key
+	// too, if there is one: the message counts as new again.
+	ReleasePending(ctx context.Context, tx bridge.Tx, consumer, key, run string) (bool, error)
 
 	// TakePending finds, among the rows in a state that have a message and are not locked by
 	// others, the row that has been due for longest. It locks that row until the end of tx, in
@@ -104,22 +124,4 @@ type PendingMessages interface {
 
 	// CountPending returns how many messages are pending in each state.
 	CountPending(ctx context.Context, tx bridge.Tx, consumer string) (map[State]int64, error)
-}
-
-// A Claimed is a key that was claimed.
-type Claimed struct {
-	Key string
-	Age time.Duration // since the claim
-}
-
-// Claims is the table of claims for the purge. The database stores the keys in the order of their
-// bytes, so Claimed reads them in that order.
-type Claims interface {
-	// Claimed returns up to limit claims in the order of the keys' bytes, beginning after a
-	// given key.
-	Claimed(ctx context.Context, tx bridge.Tx, consumer, after string, limit int) ([]Claimed, error)
-
-	// Forget deletes the claims of keys that are older than age, and returns their number. It locks
-	// no other claims, and waits for none.
-	Forget(ctx context.Context, tx bridge.Tx, consumer string, keys []string, age time.Duration) (int64, error)
 }

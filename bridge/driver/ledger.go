@@ -64,16 +64,23 @@ type Features struct {
 	KeepsRows bool
 }
 
-// A Ledger is the interface by which a verifier judges messages. All methods may be called
-// concurrently. After an error all, some or nothing may have been changed.
+// A Ledger is everything that a database implements for senders and verifiers. All methods may be
+// called concurrently. After an error all, some or nothing may have been changed.
 type Ledger interface {
 	Recorder
+	RecordedRows
+	Provable
+}
+
+// RecordedRows is the part of a ledger on the rows that Record has inserted: a verifier judges by it
+// after the proof, stages again and cleans up. The commands that inspect a ledger use it too.
+type RecordedRows interface {
+	// Identity and Features: see Recorder.
+	Identity() uuid.UUID
+	Features() Features
 
 	// DB is the pool that the ledger works on.
 	DB() *sql.DB
-
-	// Instance names the server on which tx is open.
-	Instance(ctx context.Context, tx bridge.Tx) (Instance, error)
 
 	// Committed returns the IDs whose transaction has certainly committed, and the answering
 	// instance, in the same statement. The other IDs may be uncommitted, rolled back, or committed
@@ -149,21 +156,6 @@ type Ledger interface {
 	// SweptBefore is the watermark: every row removed by a sweep was recorded before it. It is the
 	// zero time if there was no sweep. Only a primary answers.
 	SweptBefore(ctx context.Context) (time.Time, error)
-
-	// ProofLedger returns the ledger that proof.Prove proves instead of this one, if the table of this
-	// ledger takes no canary. That ledger is in the same database, waits in the same way, and is on
-	// a table of the bridge's own. ProofLedger returns nil if this ledger itself is proven. The
-	// ProofLedger of a ProofLedger is a further ledger on which proof.Prove proves a rollback: its Record
-	// may write canaries that are never committed.
-	ProofLedger() Ledger
-
-	// FallBack makes Settle wait in a second way, for good, if the first fails on this server.
-	// proof.Prove calls it with the error of the failed proof. It returns false if there is no second
-	// way, or if it is in use already.
-	FallBack(reason error) bool
-
-	// FellBack returns the reason of the FallBack, or nil if there was none.
-	FellBack() error
 }
 
 // An Instance names one run of a database server, in words for an error or a log; on SQLite it

@@ -1,9 +1,9 @@
 package ledgertest
 
 import (
+	"context"
 	"database/sql"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,15 +12,15 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// The promises of driver.PendingMessages and of Unclaim.
+// The promises of driver.PendingMessages.
 var (
 	pendingTestsOfDriver = []test[*inbox]{
-		{"an unclaimed key may be claimed again", testUnclaim},
+		{"a released key may be claimed again", testReleasePending},
 		{"the first of several adds of one key counts", testAddPending},
 		{"a pending message is found with all its data, and a lookup distinguishes done and unknown keys", testLookUp},
 		{"only the owner of the run changes or removes the row", testRun},
 		{"a message is attached once, in any state", testAttachMessage},
-		{"a row without a message can be recognised, and removed", testRemoveBarePending},
+		{"a row without a message can be recognised, and released", testReleaseOnlyBare},
 		{"an error of any content and length is kept, shortened if necessary", testPendingError},
 		{"due messages are taken in their order, and no others", testTakePending},
 		{"a started and overdue message is doubtful", testDoubtOverdue},
@@ -28,7 +28,7 @@ var (
 	}
 	pendingTestsOfServer = []test[*inbox]{
 		{"an add waits for another's add of the key, and is refused after its commit", testAddPendingWaits},
-		{"no reader sees a key claimed without its row while it is being unclaimed", testLookUpAtOneMoment},
+		{"no reader sees a key claimed without its row while it is being released", testLookUpAtOneMoment},
 		{"no reader sees a key claimed without its row while it is being claimed", testLookUpWhileClaimed},
 		{"concurrent takers take different messages", testTakePendingBeside},
 		{"a message that another transaction has locked is not taken", testTakePendingLocked},
@@ -85,15 +85,21 @@ func expectPending(t *testing.T, got *driver.Pending, want driver.Pending) {
 	}
 }
 
-func testUnclaim(t *testing.T, i *inbox) {
+func testReleasePending(t *testing.T, i *inbox) {
 	key := newID().String()
 	expectClaimed(t, i.claim(t, "a", key), true)
 	expectClaimed(t, i.claim(t, "b", key), true)
-	for range 2 { // the second one has nothing to do
-		i.inTx(t, func(tx *sql.Tx) { check(t, i.Unclaim(t.Context(), i.in(tx), "a", key), "unclaim") })
+	for range 2 { // the second time there is no claim
+		i.add(t, "a", driver.Pending{Key: key, State: driver.Started, Run: "run 1"}, 0)
+		expect(t, "released", i.release(t, "a", key, "run 1"), true)
 	}
 	expectClaimed(t, i.claim(t, "b", key), false)
 	expectClaimed(t, i.claim(t, "a", key), true)
+}
+
+func (i *inbox) release(t *testing.T, consumer, key, run string) bool {
+	t.Helper()
+	return alone(t, i, "release", func(tx bridge.Tx) (bool, error) { return i.ReleasePending(t.Context(), tx, consumer, key, run) })
 }
 
 func testAddPending(t *testing.T, i *inbox) {
@@ -159,39 +165,54 @@ func testLookUp(t *testing.T, i *inbox) {
 	expectPending(t, p, full)
 }
 
-// testLookUpAtOneMoment: while one transaction deletes claim and row, another must see both or
+// testLookUpAtOneMoment: while one transaction deletes row and claim, another must see both or
 // neither: a claim alone would mean that the message is done.
 func testLookUpAtOneMoment(t *testing.T, i *inbox) {
 	if i.OneWriter {
 		t.Skip("each read is of one moment here")
 	}
-	for _, rowFirst := range []bool{true, false} {
+	for _, between := range []bool{true, false} { // the two, or after both
 		key := newID().String()
 		expectClaimed(t, i.claim(t, "a", key), true)
 		i.add(t, "a", driver.Pending{Key: key, State: driver.Started, Run: "run 1"}, time.Hour)
 		tx := begin(t, i.db)
-		steps := []func() error{
-			func() error {
-				_, err := i.RemoveBarePending(t.Context(), i.in(tx), "a", key, "run 1")
-				return err
-			},
-			func() error { return i.Unclaim(t.Context(), i.in(tx), "a", key) },
+		var done <-chan reply[bool]
+		in := &secondExec{Tx: i.in(tx)}
+		if between {
+			in.before = func() { done = i.lookUpBeside(t, key) }
 		}
-		if !rowFirst {
-			slices.Reverse(steps)
+		_, err := i.ReleasePending(t.Context(), in, "a", key, "run 1")
+		if !between {
+			check(t, err, "release")
+			done = i.lookUpBeside(t, key)
 		}
-		check(t, steps[0](), "remove the first")
-		done := i.lookUpBeside(t, key)
 		// If the two wait for each other the server ends one of them.
-		if steps[1]() == nil {
+		if err == nil {
 			check(t, tx.Commit(), "commit")
 		} else {
 			_ = tx.Rollback()
+		}
+		if done == nil {
+			t.Fatalf("a release executed %d statements, must execute 2", in.n)
 		}
 		if seemsDone, err := next(t, "look up", done); err == nil && seemsDone {
 			t.Fatal("a claim without a row counts as done")
 		}
 	}
+}
+
+// A secondExec calls before, if there is one, before its second Exec.
+type secondExec struct {
+	bridge.Tx
+	before func()
+	n      int
+}
+
+func (e *secondExec) Exec(ctx context.Context, statement string, args ...any) (int64, error) {
+	if e.n++; e.n == 2 && e.before != nil {
+		e.before()
+	}
+	return e.Tx.Exec(ctx, statement, args...)
 }
 
 // testLookUpWhileClaimed is the opposite: one transaction claims a key and makes its row.
@@ -291,17 +312,20 @@ func testAttachMessage(t *testing.T, i *inbox) {
 	expectPending(t, p, bare)
 }
 
-func testRemoveBarePending(t *testing.T, i *inbox) {
+func testReleaseOnlyBare(t *testing.T, i *inbox) {
 	bare, full := newID().String(), newID().String()
+	for _, key := range []string{bare, full} {
+		expectClaimed(t, i.claim(t, "a", key), true)
+	}
 	i.add(t, "a", driver.Pending{Key: bare, State: driver.Started, Run: "run 1"}, 0)
 	i.add(t, "a", pending(driver.Started, full), 0)
 	for _, c := range []struct {
-		key, run string
-		want     bool
-	}{{bare, "run 0", false}, {bare, "run 1", true}, {bare, "run 1", false}, {full, "run 1", false}} {
-		expect(t, "removed", alone(t, i, "remove", func(tx bridge.Tx) (bool, error) {
-			return i.RemoveBarePending(t.Context(), tx, "a", c.key, c.run)
-		}), c.want)
+		key, run          string
+		released, claimed bool
+	}{{bare, "run 0", false, true}, {bare, "run 1", true, false}, {bare, "run 1", false, false}, {full, "run 1", false, true}} {
+		expect(t, "released", i.release(t, "a", c.key, c.run), c.released)
+		claimed, _ := i.lookUp(t, "a", c.key)
+		expect(t, "claimed afterwards", claimed, c.claimed)
 	}
 }
 

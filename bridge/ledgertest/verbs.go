@@ -61,9 +61,10 @@ func Verbs(inbox driver.Inbox, consumer string, p driver.Pending) []Verb {
 			return nil, err
 		}},
 		{"add", true, true, add},
-		{"remove bare", true, true, func(ctx context.Context, tx bridge.Tx) (any, error) {
-			return inbox.RemoveBarePending(ctx, tx, consumer, key, run)
+		{"release", true, true, func(ctx context.Context, tx bridge.Tx) (any, error) {
+			return inbox.ReleasePending(ctx, tx, consumer, key, run)
 		}},
+		{"claim once more", true, []string{key}, claim},
 		{"add again", true, true, add},
 		{"attach", true, true, func(ctx context.Context, tx bridge.Tx) (any, error) {
 			return inbox.AttachMessage(ctx, tx, consumer, key, run, p.Message)
@@ -95,9 +96,6 @@ func Verbs(inbox driver.Inbox, consumer string, p driver.Pending) []Verb {
 		}},
 		{"forget", true, int64(1), func(ctx context.Context, tx bridge.Tx) (any, error) {
 			return inbox.Forget(ctx, tx, consumer, []string{newName(), key}, -time.Minute)
-		}},
-		{"unclaim", true, nil, func(ctx context.Context, tx bridge.Tx) (any, error) {
-			return nil, inbox.Unclaim(ctx, tx, consumer, key)
 		}},
 		{"lock mark", true, "", lock},
 		{"set mark", true, nil, func(ctx context.Context, tx bridge.Tx) (any, error) {

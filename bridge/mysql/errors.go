@@ -56,7 +56,7 @@ func errorNumber(err error) uint64 {
 	return 0
 }
 
-// Transient implements driver.Marks.
+// Transient implements driver.Transactions.
 func (*Inbox) Transient(err error) bool {
 	switch errorNumber(err) {
 	case lockWaitTimeout, deadlock, changedSince, tooManySessions, tooManyOfUser, tooMuchOfUser, serverStops, sessionKilled, sessionWasKilled, tableFull:

@@ -34,7 +34,7 @@ func sqlState(err error) string {
 	return ""
 }
 
-// Transient implements driver.Marks. It is true of the classes connection exception, transaction
+// Transient implements driver.Transactions. It is true of the classes connection exception, transaction
 // rollback (except 40002) and insufficient resources, of lock_not_available, and of the states of a
 // server that stops.
 func (*Inbox) Transient(err error) bool {

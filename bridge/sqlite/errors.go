@@ -31,7 +31,7 @@ func code(err error) int {
 
 func isBusy(err error) bool { return code(err)&0xff == busy }
 
-// Transient implements driver.Marks.
+// Transient implements driver.Transactions.
 func (*Inbox) Transient(err error) bool {
 	switch code(err) & 0xff {
 	case busy, locked, ioError, full:

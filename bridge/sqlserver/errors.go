@@ -13,7 +13,7 @@ func isDuplicate(err error) bool {
 	return mssql.Number(err) == mssql.PrimaryKey || mssql.Number(err) == mssql.UniqueIndex
 }
 
-// Transient implements driver.Marks.
+// Transient implements driver.Transactions.
 func (*Inbox) Transient(err error) bool {
 	switch mssql.Number(err) {
 	case mssql.DeadlockVictim, mssql.LockTimeout, mssql.UpdateConflict, mssql.LogFull, mssql.DiskFull, mssql.ServerStops, mssql.TooManySessions,

@@ -285,7 +285,7 @@ VALUES (SUBSTRING(@p1, 5, CAST(SUBSTRING(@p1, 1, 4) AS int)), SUBSTRING(@p2, 5, 
 
 	// A look must not combine a present claim with a row as of the statement's start, as
 	// READ_COMMITTED_SNAPSHOT would: a key that is claimed without a row is done. So it reads first
-	// the claim, then the row, both by locks; REPEATABLEREAD makes an Unclaim of the key wait until
+	// the claim, then the row, both by locks; REPEATABLEREAD makes a ReleasePending wait until
 	// the row is read. Where hints are ignored, a statement reads one snapshot, and of two
 	// transactions that take the same row the second finds that its run has changed.
 	Look: `SELECT c.claimed, p.state, p.run, p.attempts, p.since_ms, p.error, p.message

@@ -54,7 +54,7 @@ type SubscriberOptions struct {
 type Subscriber struct {
 	broker   *bridge.Broker
 	db       *sql.DB
-	inbox    driver.Inbox
+	inbox    driver.Claims
 	consumer string
 	opts     SubscriberOptions
 	declares bool
@@ -77,7 +77,7 @@ var (
 // keeps the keys of each queue under the name "consumer/queue", which has at most 255 bytes. consumer
 // contains no slash, so that the name is of one queue only; a queue may contain some. opts may be nil.
 // NewSubscriber connects to nothing. Its error names the argument or option that is wrong.
-func NewSubscriber(broker *bridge.Broker, db *sql.DB, inbox driver.Inbox, consumer string, opts *SubscriberOptions) (*Subscriber, error) {
+func NewSubscriber(broker *bridge.Broker, db *sql.DB, inbox driver.Claims, consumer string, opts *SubscriberOptions) (*Subscriber, error) {
 	s := &Subscriber{broker: broker, db: db, inbox: inbox, consumer: consumer}
 	if opts != nil {
 		s.opts = *opts
@@ -227,7 +227,7 @@ func (s *Subscriber) Close() error {
 // A subscription delivers the messages of one queue.
 type subscription struct {
 	db       *sql.DB
-	inbox    driver.Inbox
+	inbox    driver.Claims
 	dedup    *idempotency.Deduplicator
 	sender   *sender.Sender // nil: the transactions cannot send
 	stopping context.Context

@@ -75,7 +75,7 @@ func (a *app) carryingLedger(ctx context.Context) (*database.Ledger, error) {
 }
 
 // databaseTime reads the clock of the ledger's database.
-func databaseTime(ctx context.Context, ledger driver.Ledger) (time.Time, error) {
+func databaseTime(ctx context.Context, ledger driver.RecordedRows) (time.Time, error) {
 	_, at, err := ledger.Due(ctx, driver.DueRow{}, 1)
 	return at, err
 }

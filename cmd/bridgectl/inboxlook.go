@@ -59,7 +59,7 @@ func (a *app) claims(ctx context.Context, key string, consumers []string) ([]inb
 	return all, nil
 }
 
-func lookUpClaim(ctx context.Context, db *sqlx.DB, inbox driver.Inbox, consumer, key string) (claim inboxClaim, err error) {
+func lookUpClaim(ctx context.Context, db *sqlx.DB, inbox driver.PendingMessages, consumer, key string) (claim inboxClaim, err error) {
 	tx, err := db.BeginTxx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
 		return claim, err

@@ -230,7 +230,7 @@ func (f *rowFacts) askCommitted(ctx context.Context, ledger *database.Ledger, id
 
 // recordedAt returns the time at which a row without a message was inserted. It returns nil if the
 // row is not among the first ledgerRowsMost.
-func recordedAt(ctx context.Context, ledger driver.Ledger, id uuid.UUID) (*time.Time, error) {
+func recordedAt(ctx context.Context, ledger driver.RecordedRows, id uuid.UUID) (*time.Time, error) {
 	if !ledger.Features().Sweeps {
 		return nil, nil
 	}

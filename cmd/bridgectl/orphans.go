@@ -90,7 +90,7 @@ func (f *orphanFlags) flags(cmd *cobra.Command) {
 }
 
 // ledger checks the flags and opens the ledger. A ledger that keeps its rows is an error.
-func (f *orphanFlags) ledger(ctx context.Context, a *app, least time.Duration) (driver.Ledger, error) {
+func (f *orphanFlags) ledger(ctx context.Context, a *app, least time.Duration) (driver.RecordedRows, error) {
 	switch {
 	case f.age < least:
 		return nil, misused("--older-than: must be at least %v", least)

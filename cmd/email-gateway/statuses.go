@@ -46,11 +46,11 @@ const longestError = 1000
 // addresses.
 type statuses struct {
 	db       *sqlx.DB
-	inbox    driver.Inbox
+	inbox    driver.PendingMessages
 	inSchema func(statement string) string
 }
 
-func newStatuses(db *database.Database, inbox driver.Inbox) *statuses {
+func newStatuses(db *database.Database, inbox driver.PendingMessages) *statuses {
 	return &statuses{db.DB, inbox, db.Statements(part)}
 }
 

@@ -64,7 +64,7 @@ var _ prometheus.Collector = (*Receiver)(nil)
 // New returns the collector of the receiver with a consumer name. inbox contains its pending
 // messages; nil for a strategy without any. The collector queries the inbox at most once in ten
 // seconds, and never changes it.
-func New(consumer string, strategy Strategy, inbox driver.Inbox) *Receiver {
+func New(consumer string, strategy Strategy, inbox driver.PendingMessages) *Receiver {
 	r := &Receiver{
 		name:     consumer,
 		strategy: strategy,
@@ -193,7 +193,7 @@ var states = []driver.State{driver.Started, driver.Doubtful, driver.Ready, drive
 
 // pending counts the pending messages of all processes, in the inbox.
 type pending struct {
-	inbox    driver.Inbox
+	inbox    driver.PendingMessages
 	consumer string
 
 	mu    sync.Mutex

@@ -45,7 +45,7 @@ func (w *Worker) Accept(ctx context.Context, db *sql.DB, d amqp.Delivery) error 
 			if err != nil || !fresh {
 				return err
 			}
-			added, err := w.keys.Inbox.AddPending(ctx, tx, w.keys.Consumer, driver.Pending{
+			added, err := w.inbox.AddPending(ctx, tx, w.keys.Consumer, driver.Pending{
 				Key: key, State: driver.Ready, Run: uuid.NewString(), Message: message}, 0)
 			if added {
 				ended = engine.Kept

@@ -111,12 +111,12 @@ func (e *Effects) start(ctx context.Context, tx bridge.Tx, first change, message
 	}
 	if fresh {
 		// Without a claim a row may still exist, if the claim has been purged.
-		added, err := e.keys.Inbox.AddPending(ctx, tx, e.keys.Consumer, mine, first.due)
+		added, err := e.inbox.AddPending(ctx, tx, e.keys.Consumer, mine, first.due)
 		if added || err != nil {
 			return mine, engine.Unfinished, err
 		}
 	}
-	claimed, found, err := e.keys.Inbox.LookUp(ctx, tx, e.keys.Consumer, mine.Key)
+	claimed, found, err := e.inbox.LookUp(ctx, tx, e.keys.Consumer, mine.Key)
 	switch {
 	case err != nil:
 		return mine, engine.Unfinished, err
@@ -132,7 +132,7 @@ func (e *Effects) start(ctx context.Context, tx bridge.Tx, first change, message
 		mine, err = e.advance(ctx, tx, *found, c)
 		return mine, engine.Unfinished, err
 	case len(found.Message) == 0:
-		err = expectChanged(e.keys.Inbox.AttachMessage(ctx, tx, e.keys.Consumer, found.Key, found.Run, message))
+		err = expectChanged(e.inbox.AttachMessage(ctx, tx, e.keys.Consumer, found.Key, found.Run, message))
 	}
 	if err == nil {
 		e.keys.Log.Warn("the effect of the message was started before", "message_id", mine.Key,

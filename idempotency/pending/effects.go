@@ -23,7 +23,7 @@ type Effects struct {
 
 // New returns an Effects that claims keys in inbox in the name of consumer. Name and opts follow the
 // rules of idempotency.New.
-func New(inbox driver.Inbox, consumer string, opts *Options) (*Effects, error) {
+func New(inbox driver.PendingMessages, consumer string, opts *Options) (*Effects, error) {
 	filled, m, err := opts.open(inbox, consumer)
 	if err != nil {
 		return nil, fmt.Errorf("new effects: %w", err)
@@ -42,7 +42,7 @@ type Worker struct {
 
 // NewWorker returns a Worker that claims keys in inbox in the name of consumer. Name and opts follow
 // the rules of idempotency.New.
-func NewWorker(inbox driver.Inbox, consumer string, opts *WorkerOptions) (*Worker, error) {
+func NewWorker(inbox driver.PendingMessages, consumer string, opts *WorkerOptions) (*Worker, error) {
 	filled, m, err := opts.open(inbox, consumer)
 	if err != nil {
 		return nil, fmt.Errorf("new worker: %w", err)
@@ -53,8 +53,9 @@ func NewWorker(inbox driver.Inbox, consumer string, opts *WorkerOptions) (*Worke
 // messages are the claimed messages of one consumer that are not done.
 type messages struct {
 	keys      *engine.Keys
-	hold      time.Duration // how long a run has its row
-	every     time.Duration // the option Poll
+	inbox     driver.PendingMessages // of keys
+	hold      time.Duration          // how long a run has its row
+	every     time.Duration          // the option Poll
 	maxStored int
 	added     chan struct{} // signals new work to await
 }

@@ -93,7 +93,7 @@ type WorkerOptions struct {
 }
 
 // open returns the options with their defaults, and the messages of Effects.
-func (o *Options) open(inbox driver.Inbox, consumer string) (Options, *messages, error) {
+func (o *Options) open(inbox driver.PendingMessages, consumer string) (Options, *messages, error) {
 	var filled Options
 	if o != nil {
 		filled = *o
@@ -118,7 +118,7 @@ func (o *Options) open(inbox driver.Inbox, consumer string) (Options, *messages,
 }
 
 // open returns the options with their defaults, and the messages of a Worker.
-func (o *WorkerOptions) open(inbox driver.Inbox, consumer string) (WorkerOptions, *messages, error) {
+func (o *WorkerOptions) open(inbox driver.PendingMessages, consumer string) (WorkerOptions, *messages, error) {
 	var filled WorkerOptions
 	if o != nil {
 		filled = *o
@@ -141,12 +141,12 @@ func (o *WorkerOptions) open(inbox driver.Inbox, consumer string) (WorkerOptions
 	return filled, m, nil
 }
 
-func newMessages(inbox driver.Inbox, consumer, optionsName string, opts engine.Options, poll time.Duration, maxStored int) (*messages, error) {
+func newMessages(inbox driver.PendingMessages, consumer, optionsName string, opts engine.Options, poll time.Duration, maxStored int) (*messages, error) {
 	keys, err := engine.NewKeys(inbox, consumer, optionsName, opts)
 	if err != nil {
 		return nil, err
 	}
-	m := &messages{keys: keys, every: poll, maxStored: maxStored, added: make(chan struct{}, 1)}
+	m := &messages{keys: keys, inbox: inbox, every: poll, maxStored: maxStored, added: make(chan struct{}, 1)}
 	if m.every == 0 {
 		m.every = time.Second
 	}

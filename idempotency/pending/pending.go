@@ -64,10 +64,10 @@ func newMessage(p driver.Pending) (Message, error) {
 func (m *messages) List(ctx context.Context, db *sql.DB, state State, after string, limit int) ([]Message, error) {
 	var found []driver.Pending
 	err := engine.InOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
-		if _, err = m.keys.Inbox.DoubtOverdue(ctx, tx, m.keys.Consumer); err != nil {
+		if _, err = m.inbox.DoubtOverdue(ctx, tx, m.keys.Consumer); err != nil {
 			return err
 		}
-		if found, err = m.keys.Inbox.ListPending(ctx, tx, m.keys.Consumer, state, after, limit); err != nil {
+		if found, err = m.inbox.ListPending(ctx, tx, m.keys.Consumer, state, after, limit); err != nil {
 			return err
 		}
 		return m.fetch(ctx, tx, found)
@@ -90,7 +90,7 @@ func (m *messages) fetch(ctx context.Context, tx bridge.Tx, found []driver.Pendi
 		if !p.Stored {
 			continue
 		}
-		_, now, err := m.keys.Inbox.LookUp(ctx, tx, m.keys.Consumer, p.Key)
+		_, now, err := m.inbox.LookUp(ctx, tx, m.keys.Consumer, p.Key)
 		if err != nil {
 			return err
 		}
@@ -105,10 +105,10 @@ func (m *messages) fetch(ctx context.Context, tx bridge.Tx, found []driver.Pendi
 func (m *messages) Count(ctx context.Context, db *sql.DB) (map[State]int64, error) {
 	var counts map[State]int64
 	err := engine.InOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
-		if _, err = m.keys.Inbox.DoubtOverdue(ctx, tx, m.keys.Consumer); err != nil {
+		if _, err = m.inbox.DoubtOverdue(ctx, tx, m.keys.Consumer); err != nil {
 			return err
 		}
-		counts, err = m.keys.Inbox.CountPending(ctx, tx, m.keys.Consumer)
+		counts, err = m.inbox.CountPending(ctx, tx, m.keys.Consumer)
 		return err
 	})
 	if err != nil {
@@ -142,8 +142,8 @@ func wrapKey(doing, key string, err error) error {
 func (m *messages) decide(ctx context.Context, db *sql.DB, key string, what event) error {
 	var found *driver.Pending
 	err := engine.InOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
-		if _, err = m.keys.Inbox.DoubtOverdue(ctx, tx, m.keys.Consumer); err == nil {
-			_, found, err = m.keys.Inbox.LookUp(ctx, tx, m.keys.Consumer, key)
+		if _, err = m.inbox.DoubtOverdue(ctx, tx, m.keys.Consumer); err == nil {
+			_, found, err = m.inbox.LookUp(ctx, tx, m.keys.Consumer, key)
 		}
 		return err
 	})

@@ -78,10 +78,10 @@ func (e *Effects) resume(ctx context.Context, db *sql.DB, effect Effect) (bool, 
 func (e *Effects) ask(ctx context.Context, db *sql.DB) (bool, error) {
 	var found *driver.Pending
 	err := engine.InOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
-		if _, err = e.keys.Inbox.DoubtOverdue(ctx, tx, e.keys.Consumer); err != nil || e.opts.FindOut == nil {
+		if _, err = e.inbox.DoubtOverdue(ctx, tx, e.keys.Consumer); err != nil || e.opts.FindOut == nil {
 			return err
 		}
-		if found, err = e.keys.Inbox.TakePending(ctx, tx, e.keys.Consumer, driver.Doubtful); err != nil || found == nil {
+		if found, err = e.inbox.TakePending(ctx, tx, e.keys.Consumer, driver.Doubtful); err != nil || found == nil {
 			return err
 		}
 		_, err = e.advance(ctx, tx, *found, e.transition(*found, asked, nil))

@@ -128,16 +128,13 @@ func (m *messages) advance(ctx context.Context, tx bridge.Tx, mine driver.Pendin
 // write writes a change of mine. It reports whether the row still belonged to that run, and whether
 // it stays.
 func (m *messages) write(ctx context.Context, tx bridge.Tx, mine driver.Pending, c change) (found, stays bool, err error) {
-	inbox, consumer := m.keys.Inbox, m.keys.Consumer
+	inbox, consumer := m.inbox, m.keys.Consumer
 	if c.remove {
 		found, err = inbox.RemovePending(ctx, tx, consumer, mine.Key, mine.Run)
 		return found, false, err
 	}
 	if c.unclaim {
-		found, err = inbox.RemoveBarePending(ctx, tx, consumer, mine.Key, mine.Run)
-		if err == nil && found {
-			err = inbox.Unclaim(ctx, tx, consumer, mine.Key)
-		}
+		found, err = inbox.ReleasePending(ctx, tx, consumer, mine.Key, mine.Run)
 		if err != nil || found {
 			return found, false, err
 		}
@@ -150,7 +147,7 @@ func (m *messages) write(ctx context.Context, tx bridge.Tx, mine driver.Pending,
 // returns nil if there is none.
 func (m *messages) take(ctx context.Context, db *sql.DB, what event) (mine *driver.Pending, err error) {
 	err = engine.InOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) error {
-		found, err := m.keys.Inbox.TakePending(ctx, tx, m.keys.Consumer, driver.Ready)
+		found, err := m.inbox.TakePending(ctx, tx, m.keys.Consumer, driver.Ready)
 		if err != nil || found == nil {
 			return err
 		}

@@ -36,11 +36,6 @@ func (w *walkingInbox) Claim(ctx context.Context, tx bridge.Tx, consumer string,
 	return w.Inbox.Claim(ctx, tx, consumer, keys)
 }
 
-func (w *walkingInbox) Unclaim(ctx context.Context, tx bridge.Tx, consumer, key string) error {
-	defer w.step()
-	return w.Inbox.Unclaim(ctx, tx, consumer, key)
-}
-
 func (w *walkingInbox) AddPending(ctx context.Context, tx bridge.Tx, consumer string, p driver.Pending, due time.Duration) (bool, error) {
 	defer w.step()
 	return w.Inbox.AddPending(ctx, tx, consumer, p, due)
@@ -63,10 +58,10 @@ func (w *walkingInbox) RemovePending(ctx context.Context, tx bridge.Tx, consumer
 	return w.Inbox.RemovePending(ctx, tx, consumer, key, run)
 }
 
-func (w *walkingInbox) RemoveBarePending(ctx context.Context, tx bridge.Tx, consumer, key, run string) (bool, error) {
+func (w *walkingInbox) ReleasePending(ctx context.Context, tx bridge.Tx, consumer, key, run string) (bool, error) {
 	w.step()
 	defer w.step()
-	return w.Inbox.RemoveBarePending(ctx, tx, consumer, key, run)
+	return w.Inbox.ReleasePending(ctx, tx, consumer, key, run)
 }
 
 func (w *walkingInbox) LockMark(ctx context.Context, tx bridge.Tx, consumer, name string) (string, error) {

@@ -66,7 +66,7 @@ var (
 // watched are the arguments of Run.
 type watched struct {
 	verifier *verifier.Verifier
-	ledger   driver.Ledger
+	ledger   driver.RecordedRows
 	watcher  inspect.Watcher
 	carried  inspect.CarriedReader
 }
@@ -100,7 +100,7 @@ func New(options *verifier.Options, opts *Options) (*Monitor, error) {
 //
 // Run queries the database periodically, and waits for no answer longer than 10 s, even if the
 // driver ignores its context. v does not depend on it.
-func (m *Monitor) Run(ctx context.Context, v *verifier.Verifier, ledger driver.Ledger, watcher inspect.Watcher, carried inspect.CarriedReader) {
+func (m *Monitor) Run(ctx context.Context, v *verifier.Verifier, ledger driver.RecordedRows, watcher inspect.Watcher, carried inspect.CarriedReader) {
 	m.watched.Store(&watched{v, ledger, watcher, carried})
 	var jobs sync.WaitGroup
 	jobs.Go(func() { m.sample(ctx) })

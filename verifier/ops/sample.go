@@ -63,7 +63,7 @@ func (m *metrics) count(ctx context.Context, of *watched) error {
 
 // countDue returns the first due rows, and the database's time. It reads no message. It also finds
 // due rows while no session can begin, for example during an outage of the broker.
-func (m *metrics) countDue(ctx context.Context, ledger driver.Ledger) ([]driver.DueRow, time.Time, error) {
+func (m *metrics) countDue(ctx context.Context, ledger driver.RecordedRows) ([]driver.DueRow, time.Time, error) {
 	if !ledger.Features().Carries {
 		return nil, time.Time{}, nil
 	}
@@ -122,7 +122,7 @@ func (m *Monitor) countDelayed(ctx context.Context, of *watched, due []driver.Du
 	return nil
 }
 
-func (m *metrics) countOrphans(ctx context.Context, ledger driver.Ledger) error {
+func (m *metrics) countOrphans(ctx context.Context, ledger driver.RecordedRows) error {
 	if !ledger.Features().Sweeps {
 		return nil
 	}

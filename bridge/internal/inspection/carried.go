@@ -35,13 +35,13 @@ type CarriedVerbs struct {
 
 // Carried implements inspect.CarriedReader and inspect.Advancer. An inspector embeds it.
 type Carried struct {
-	ledger     driver.Ledger
+	ledger     driver.RecordedRows
 	statements CarriedStatements
 	verbs      CarriedVerbs
 }
 
 // NewCarried returns the Carried of a ledger whose pool is db.
-func NewCarried(ledger driver.Ledger, db *sqlx.DB, statements CarriedStatements, verbs CarriedVerbs) Carried {
+func NewCarried(ledger driver.RecordedRows, db *sqlx.DB, statements CarriedStatements, verbs CarriedVerbs) Carried {
 	if verbs.In == nil {
 		verbs.In = func(statement string) string { return statement }
 	}

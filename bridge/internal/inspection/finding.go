@@ -84,7 +84,7 @@ const needConnections = 27
 const LongOpen = time.Hour
 
 // Ledger notes the result of Check.
-func (f *Findings) Ledger(ctx context.Context, ledger driver.Ledger) {
+func (f *Findings) Ledger(ctx context.Context, ledger driver.RecordedRows) {
 	if err := ledger.Check(ctx); err != nil {
 		f.Error(checkLedger, "see the text; a verifier does not start until this is fixed", "%v", err)
 	} else {
@@ -145,7 +145,7 @@ const (
 )
 
 // Backlog counts orphans and carried rows, and the due and the delayed rows among these.
-func (f *Findings) Backlog(ctx context.Context, ledger driver.Ledger, carried inspect.CarriedReader) {
+func (f *Findings) Backlog(ctx context.Context, ledger driver.RecordedRows, carried inspect.CarriedReader) {
 	features := ledger.Features()
 	if features.Sweeps {
 		orphans, err := ledger.Orphans(ctx, orphanAge, mostOrphans)

@@ -87,7 +87,7 @@ func (i Inbox) message(message []byte) any {
 	return i.verbs.Packing.Bytes(message)
 }
 
-// DB implements driver.Inbox.
+// DB implements driver.Claims.
 func (i Inbox) DB() *sql.DB { return i.db }
 
 // execKey checks consumer and key, and calls exec for a statement on the key's row.
@@ -104,12 +104,6 @@ func (i Inbox) exec(ctx context.Context, tx bridge.Tx, doing, statement string, 
 		return 0, fmt.Errorf("%s: %w", doing, i.verbs.Classify(err))
 	}
 	return n, nil
-}
-
-// Unclaim implements driver.Inbox.
-func (i Inbox) Unclaim(ctx context.Context, tx bridge.Tx, consumer, key string) error {
-	_, err := i.execKey(ctx, tx, "unclaim key", consumer, key, i.statements.Unclaim, i.name(consumer), i.name(key))
-	return err
 }
 
 // AddPending implements driver.PendingMessages.
@@ -170,10 +164,14 @@ func (i Inbox) RemovePending(ctx context.Context, tx bridge.Tx, consumer, key, r
 	return n == 1, err
 }
 
-// RemoveBarePending implements driver.PendingMessages.
-func (i Inbox) RemoveBarePending(ctx context.Context, tx bridge.Tx, consumer, key, run string) (bool, error) {
+// ReleasePending implements driver.PendingMessages. It deletes the row before the claim.
+func (i Inbox) ReleasePending(ctx context.Context, tx bridge.Tx, consumer, key, run string) (bool, error) {
 	n, err := i.execKey(ctx, tx, "remove pending message", consumer, key, i.statements.RemoveBare, i.name(consumer), i.name(key), i.text(run))
-	return n == 1, err
+	if err != nil || n != 1 {
+		return false, err
+	}
+	_, err = i.exec(ctx, tx, "unclaim key", i.statements.Unclaim, i.name(consumer), i.name(key))
+	return true, err
 }
 
 // TakePending implements driver.PendingMessages.

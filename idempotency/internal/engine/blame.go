@@ -37,7 +37,7 @@ func (e *Engine) Counts(err error) bool {
 	if Permanent(err) {
 		return true
 	}
-	if IsLater(err) || e.marks.Transient(err) {
+	if IsLater(err) || e.txs.Transient(err) {
 		return false
 	}
 	if refusal := bridge.Refusal(err); refusal != nil {

@@ -35,13 +35,13 @@ type Engine struct {
 	ErrHeldTooLong error
 
 	optionsName string
-	marks       driver.Marks
+	txs         driver.Transactions
 	failures    failures
 }
 
 // New returns an Engine. Its error names the wrong argument or option; optionsName is the name of
 // the type that has the options.
-func New(marks driver.Marks, consumer, optionsName string, opts Options) (*Engine, error) {
+func New(txs driver.Transactions, consumer, optionsName string, opts Options) (*Engine, error) {
 	if err := CheckKey(consumer); err != nil {
 		return nil, fmt.Errorf("consumer name %w", err)
 	}
@@ -49,7 +49,7 @@ func New(marks driver.Marks, consumer, optionsName string, opts Options) (*Engin
 	if err := opts.validate(optionsName); err != nil {
 		return nil, err
 	}
-	e := &Engine{Consumer: consumer, Opts: opts, Log: opts.Logger.With("consumer", consumer), optionsName: optionsName, marks: marks}
+	e := &Engine{Consumer: consumer, Opts: opts, Log: opts.Logger.With("consumer", consumer), optionsName: optionsName, txs: txs}
 	e.ErrHeldTooLong = fmt.Errorf("delivery held for longer than %s", e.Option("Hold"))
 	return e, nil
 }

@@ -16,13 +16,13 @@ import (
 // keeps the position of its purge.
 type Keys struct {
 	*Engine
-	Inbox driver.Inbox
+	Inbox driver.Claims
 
 	purge purge
 }
 
 // NewKeys returns a Keys. Its error names the wrong argument or option.
-func NewKeys(inbox driver.Inbox, consumer, optionsName string, opts Options) (*Keys, error) {
+func NewKeys(inbox driver.Claims, consumer, optionsName string, opts Options) (*Keys, error) {
 	if inbox == nil {
 		return nil, errors.New("inbox is nil")
 	}

@@ -55,7 +55,7 @@ func inTransaction[T Transaction](ctx context.Context, e *Engine, begin func(ctx
 	}
 	defer tx.Close()
 	defer tx.Rollback() // no effect after a commit
-	if err := e.marks.Enter(ctx, tx); err != nil {
+	if err := e.txs.Enter(ctx, tx); err != nil {
 		return Unfinished, fmt.Errorf("begin transaction: %w", err)
 	}
 
@@ -67,7 +67,7 @@ func inTransaction[T Transaction](ctx context.Context, e *Engine, begin func(ctx
 	if err != nil || ended != Handled && ended != Kept {
 		return ended, err
 	}
-	err = e.marks.Leave(ctx, tx)
+	err = e.txs.Leave(ctx, tx)
 	switch {
 	case errors.Is(err, bridge.ErrTxEnded):
 		return Unfinished, Failure(fmt.Errorf("commit: %w", err))

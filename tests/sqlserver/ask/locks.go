@@ -242,7 +242,11 @@ func snapshotInsert(ctx context.Context, w *world) (string, error) {
 	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM bridge_inbox").Scan(&n); err != nil {
 		return "", err
 	}
-	if err := w.in(ctx, func(tx bridge.Tx) error { return w.inbox.Unclaim(ctx, tx, c, k) }); err != nil {
+	forget := func(tx bridge.Tx) error {
+		_, err := w.inbox.Forget(ctx, tx, c, []string{k}, -time.Minute)
+		return err
+	}
+	if err := w.in(ctx, forget); err != nil {
 		return "", err
 	}
 	claimed, err := w.inbox.Claim(ctx, bridge.SQL(tx), c, []string{k})

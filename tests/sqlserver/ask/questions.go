@@ -254,14 +254,17 @@ func inboxSeeks(ctx context.Context, w *world) (string, error) {
 		func(tx bridge.Tx) error { _, err := w.inbox.TakePending(ctx, tx, c, driver.Doubtful); return err },
 		func(tx bridge.Tx) error { _, err := w.inbox.ListPending(ctx, tx, c, driver.Ready, "", 9); return err },
 		func(tx bridge.Tx) error { _, err := w.inbox.CountPending(ctx, tx, c); return err },
-		func(tx bridge.Tx) error { _, err := w.inbox.RemoveBarePending(ctx, tx, c, k, "r"); return err },
+		func(tx bridge.Tx) error {
+			_, add := w.inbox.AddPending(ctx, tx, c, driver.Pending{Key: "bare", State: driver.Started, Run: "r"}, time.Hour)
+			_, release := w.inbox.ReleasePending(ctx, tx, c, "bare", "r")
+			return errors.Join(add, release)
+		},
 		func(tx bridge.Tx) error { _, err := w.inbox.RemovePending(ctx, tx, c, k, "r"); return err },
 		func(tx bridge.Tx) error { _, err := w.inbox.Claimed(ctx, tx, c, "", 9); return err },
 		func(tx bridge.Tx) error {
 			_, err := w.inbox.Forget(ctx, tx, c, []string{"none"}, time.Hour)
 			return err
 		},
-		func(tx bridge.Tx) error { return w.inbox.Unclaim(ctx, tx, c, k) },
 		func(tx bridge.Tx) error { _, err := w.inbox.LockMark(ctx, tx, c, k); return err },
 		func(tx bridge.Tx) error { return w.inbox.SetMark(ctx, tx, c, k, "1") },
 		func(tx bridge.Tx) error { _, err := w.inbox.CountKept(ctx, tx, c, k); return err },
