@@ -306,10 +306,10 @@ func (l *Ledger) Touch(ctx context.Context, ids []uuid.UUID) error {
 // expectChanged returns err, or else OtherLedger if a statement has not changed n rows: then it has not
 // found the identity.
 func (l *Ledger) expectChanged(changed int64, n int, err error) error {
-	if err == nil && int(changed) != n {
-		err = OtherLedger(l.identity)
+	if err != nil {
+		return err
 	}
-	return err
+	return ExpectChanged(changed, n, l.identity)
 }
 
 // Committed never waits for a sender.
@@ -378,8 +378,7 @@ func (l *Ledger) Orphans(ctx context.Context, age time.Duration, limit int) ([]d
 
 // Sweep deletes by key, one statement's rows per transaction.
 func (l *Ledger) Sweep(ctx context.Context, age time.Duration, limit int) ([]driver.Orphan, error) {
-	sweep := Sweep{List: l.orphans, Raise: l.verbs.Raise, Remove: l.verbs.Remove, Tick: l.verbs.Tick, Most: l.verbs.Most}
-	swept, err := sweep.Run(ctx, age, limit)
+	swept, err := l.sweep(ctx, age, limit)
 	return swept, l.wrap(Sweeping, err)
 }
 
@@ -390,26 +389,6 @@ func (l *Ledger) SweptBefore(ctx context.Context) (time.Time, error) {
 		err = OtherLedger(l.identity)
 	}
 	return before, l.wrap(ReadingWatermark, err)
-}
-
-func (l *Ledger) orphans(ctx context.Context, age time.Duration, limit int) ([]driver.Orphan, error) {
-	if err := CheckAge(age, limit); err != nil {
-		return nil, err
-	}
-	rows, err := l.verbs.Orphans(ctx, age, limit)
-	if err != nil {
-		return nil, err
-	}
-	if len(rows) == 0 {
-		return nil, OtherLedger(l.identity)
-	}
-	var found []driver.Orphan
-	for _, row := range rows {
-		if row.ID.Valid {
-			found = append(found, driver.Orphan{ID: row.ID.UUID, RecordedAt: row.RecordedAt.Time.UTC()})
-		}
-	}
-	return found, nil
 }
 
 // wrap adds to err, unless it is nil, the action that failed.

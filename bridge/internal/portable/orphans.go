@@ -11,42 +11,26 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// A Sweep implements Sweep of driver.Ledger in three steps that differ between databases. Each step
-// is committed before the next one begins.
-type Sweep struct {
-	// List is Orphans.
-	List func(ctx context.Context, age time.Duration, limit int) ([]driver.Orphan, error)
-	// Raise raises the watermark to before, unless it is higher.
-	Raise func(ctx context.Context, before time.Time) error
-	// Remove deletes the rows of ids that were recorded before that time and carry no message,
-	// skips rows locked by another transaction, and returns the IDs of the deleted rows.
-	Remove func(ctx context.Context, ids []uuid.UUID, before time.Time) ([]uuid.UUID, error)
-	// Tick is the resolution of recorded_at.
-	Tick time.Duration
-	// Most is how many IDs Remove takes at once.
-	Most int
-}
-
-// Run lists, raises and removes. Remove checks the age and the message again: a row found by List
-// may be gone, and its ID recorded once more.
-func (s Sweep) Run(ctx context.Context, age time.Duration, limit int) (swept []driver.Orphan, err error) {
+// sweep lists, raises and removes. Each step is committed before the next one begins. Remove checks
+// the age and the message again: a listed row may be gone, and its ID recorded once more.
+func (l *Ledger) sweep(ctx context.Context, age time.Duration, limit int) (swept []driver.Orphan, err error) {
 	if age < driver.MinSweepAge {
 		return nil, fmt.Errorf("age is %v, must be at least %v", age, driver.MinSweepAge)
 	}
-	orphans, err := s.List(ctx, age, limit)
+	orphans, err := l.orphans(ctx, age, limit)
 	if err != nil || len(orphans) == 0 {
 		return nil, err
 	}
-	before := orphans[len(orphans)-1].RecordedAt.Add(s.Tick)
-	if err := s.Raise(ctx, before); err != nil {
+	before := orphans[len(orphans)-1].RecordedAt.Add(l.verbs.Tick)
+	if err := l.verbs.Raise(ctx, before); err != nil {
 		return nil, fmt.Errorf("raise the watermark: %w", err)
 	}
-	for chunk := range slices.Chunk(orphans, s.Most) {
+	for chunk := range slices.Chunk(orphans, l.verbs.Most) {
 		ids := make([]uuid.UUID, len(chunk))
 		for i, o := range chunk {
 			ids[i] = o.ID
 		}
-		removed, err := s.Remove(ctx, ids, before)
+		removed, err := l.verbs.Remove(ctx, ids, before)
 		if err != nil {
 			return swept, fmt.Errorf("remove rows: %w", err)
 		}
@@ -63,7 +47,28 @@ func (s Sweep) Run(ctx context.Context, age time.Duration, limit int) (swept []d
 	return swept, nil
 }
 
-// CheckAge returns an error if a list of orphans cannot have this age or limit.
+// orphans reads the whole ledger.
+func (l *Ledger) orphans(ctx context.Context, age time.Duration, limit int) ([]driver.Orphan, error) {
+	if err := CheckAge(age, limit); err != nil {
+		return nil, err
+	}
+	rows, err := l.verbs.Orphans(ctx, age, limit)
+	if err != nil {
+		return nil, err
+	}
+	if len(rows) == 0 {
+		return nil, OtherLedger(l.identity)
+	}
+	var found []driver.Orphan
+	for _, row := range rows {
+		if row.ID.Valid {
+			found = append(found, driver.Orphan{ID: row.ID.UUID, RecordedAt: row.RecordedAt.Time.UTC()})
+		}
+	}
+	return found, nil
+}
+
+// CheckAge returns an error if a list cannot have this age or limit.
 func CheckAge(age time.Duration, limit int) error {
 	switch {
 	case age < 0:

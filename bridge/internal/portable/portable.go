@@ -98,21 +98,6 @@ func ExpectChanged[N int | int64](changed N, n int, identity uuid.UUID) error {
 	return nil
 }
 
-// Found returns the IDs of a lookup. At least one row proves that the identity is right; it has no
-// ID if nothing was found.
-func Found(rows []uuid.NullUUID, identity uuid.UUID) ([]uuid.UUID, error) {
-	if len(rows) == 0 {
-		return nil, OtherLedger(identity)
-	}
-	var found []uuid.UUID
-	for _, row := range rows {
-		if row.Valid {
-			found = append(found, row.UUID)
-		}
-	}
-	return found, nil
-}
-
 // Changed returns how many rows a statement has changed.
 func Changed(result sql.Result, err error) (int, error) {
 	if err != nil {
