@@ -49,7 +49,7 @@ func beginOn(pool *pgxpool.Pool, options pgx.TxOptions) func(ctx context.Context
 type transaction struct {
 	conn    *pgxpool.Conn
 	options pgx.TxOptions
-	tx      pgx.Tx // nil until then
+	tx      pgx.Tx // nil before its first statement, and after its commit
 	inUse   bool   // the handler has left rows or results open: pgx closes the connection
 }
 
@@ -113,6 +113,9 @@ func (t *transaction) Commit(ctx context.Context) error {
 		return errInUse
 	}
 	err := t.tx.Commit(ctx)
+	if err == nil {
+		t.tx = nil // leaves Rollback nothing to do
+	}
 	if errors.Is(err, pgx.ErrTxClosed) {
 		err = fmt.Errorf("%w: %w", sql.ErrTxDone, err)
 	}

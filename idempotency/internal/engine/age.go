@@ -55,7 +55,7 @@ func keyTime(key string) (time.Time, keyKind) {
 	case 36:
 		id, err := uuid.Parse(key)
 		// Capitals would not sort by time among small letters.
-		if err == nil && id.Version() == 7 && id.String() == key {
+		if err == nil && id.Version() == 7 && !strings.ContainsAny(key, "ABCDEF") {
 			kind = uuidV7
 			made = wire.MadeAt(id)
 		}
