@@ -26,6 +26,9 @@ type Transaction interface {
 // connection still answers.
 func InTransaction[T Transaction](ctx context.Context, e *Engine, begin func(ctx context.Context) (T, error), work func(ctx context.Context, tx T) (Outcome, error)) (Outcome, error) {
 	ended, err := inTransaction(ctx, e, begin, work)
+	if err == nil {
+		return ended, nil
+	}
 	if lost := new(lostError); errors.As(err, &lost) {
 		lost.answered = Answers(ctx, atOnce, begin)
 	}
