@@ -173,12 +173,12 @@
 //     or handed back with the message, and judged by itself if the message is dropped.
 //
 // A lost message arrives about five seconds after its commit, or when its backlog is worked off. A
-// verifier that is killed, frozen or slow may cause as many needless copies as it holds messages.
-// So does a sender that repeats a rolled-back transaction with the same ID while the broker is out:
-// the copy of the first attempt may still be in a queue. A copy whose message has been forwarded
-// finds no row and is dropped. A duplicate, with the same ID, is possible if two verifiers hold
-// both copies at the same moment, or if a row could not be deleted.
-// If the broker refuses a message for good, the message stays in its row, and the log names it.
+// verifier that is killed, frozen or slow may cause as many needless copies as it holds messages. A
+// sender that repeats a rolled-back transaction with the same ID while the broker is out causes one
+// too: the copy of the first attempt may still be in a queue. A copy whose message has been
+// forwarded finds no row and is dropped. A duplicate, with the same ID, is possible if two
+// verifiers hold both copies at the same moment, or if a row could not be deleted. If the broker
+// refuses a message for good, the message stays in its row, and the log names it.
 //
 // # Orphan rows
 //

@@ -27,8 +27,8 @@
 //	                                                 KeptEntities
 //	Inbox             bridgectl                      PendingMessages, Keeper
 //
-// No part has more than fifteen verbs; Identity, Features, DB and Transient are none. A ledger lists
-// in its [Features] which of the methods it denies. Callers never inspect its type.
+// No part has more than fifteen methods, not counting Identity, Features, DB and Transient. A ledger
+// lists in its [Features] which of the methods it denies. Callers never inspect its type.
 //
 // Package inspect has the interfaces for operators. The Inspector of each database implements them;
 // the linker leaves it out of a program that does not call Inspect.
