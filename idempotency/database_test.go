@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/idempotency"
 	"github.com/twoqueue/twoqueue/idempotency/internal/receivertest"
 )
@@ -76,17 +77,24 @@ func TestADatabaseThatStaysAwayHandsTheMessageBack(t *testing.T) {
 }
 
 // A message whose handler loses the connection each time is given up if other messages are handled
-// meanwhile, or if the database answers on another connection each time, for long. Otherwise the
-// database may be away.
+// meanwhile, or if the database answers on another connection each time, for an hour. Otherwise the
+// database may be away. It is never given up for a broker that does not answer.
 func TestALostConnectionCountsOnlyWhileTheDatabaseWorks(t *testing.T) {
 	for name, c := range map[string]struct {
-		others bool
-		away   time.Duration // how long the database is away after each loss
-		want   idempotency.Stats
+		others  bool
+		pause   time.Duration // between two deliveries
+		away    time.Duration // how long the database is away after each loss
+		between bool          // between two losses no transaction begins
+		err     error         // of the handler
+		want    idempotency.Stats
 	}{
-		"others are handled":              {true, 0, idempotency.Stats{DeadLettered: 1, HandedBack: 3, FailedAttempts: 3, Handled: 3}},
-		"no others, the database answers": {false, 0, idempotency.Stats{DeadLettered: 1, HandedBack: 22, FailedAttempts: 3}},
-		"no others, the database is away": {false, time.Second / 2, idempotency.Stats{HandedBack: 40}},
+		"others are handled":                          {others: true, want: idempotency.Stats{DeadLettered: 1, HandedBack: 3, FailedAttempts: 3, Handled: 3}},
+		"others are handled, the broker is away":      {others: true, err: bridge.ErrBlocked, want: idempotency.Stats{HandedBack: 40, Handled: 40}},
+		"no others, the database answers for an hour": {pause: 3 * time.Minute, want: idempotency.Stats{DeadLettered: 1, HandedBack: 22, FailedAttempts: 3}},
+		"no others, the database answers for minutes": {pause: time.Minute, want: idempotency.Stats{HandedBack: 40}},
+		"no others, the database is away":             {pause: 3 * time.Minute, away: time.Second / 2, want: idempotency.Stats{HandedBack: 40}},
+		"no others, the database is away in between":  {pause: 3 * time.Minute, between: true, want: idempotency.Stats{HandedBack: 80}},
+		"no others, the broker is away":               {pause: 3 * time.Minute, err: bridge.ErrBlocked, want: idempotency.Stats{HandedBack: 40}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -99,10 +107,13 @@ func TestALostConnectionCountsOnlyWhileTheDatabaseWorks(t *testing.T) {
 					}
 					return nil
 				}
-				for n := range c.want.HandedBack + c.want.DeadLettered {
+				for n := 0; r.dedup.Stats().HandedBack < c.want.HandedBack || c.want.DeadLettered > 0; n++ {
 					err := r.dedup.Handle(t.Context(), r.DB, r.Delivery("m1"), func(ctx context.Context, tx *sql.Tx) error {
 						r.Faults.KillAll()
 						back = time.Now().Add(c.away)
+						if c.err != nil {
+							return c.err
+						}
 						return receivertest.PlaceOrder("m1")(ctx, tx)
 					})
 					if err == nil {
@@ -111,6 +122,14 @@ func TestALostConnectionCountsOnlyWhileTheDatabaseWorks(t *testing.T) {
 					if c.others {
 						receivertest.Must(t, r.dedup.Handle(t.Context(), r.DB, r.Delivery(fmt.Sprint("other ", n)), receivertest.PlaceOrder("o")))
 					}
+					if c.between {
+						r.Faults.KillAll()
+						back = time.Now().Add(c.pause)
+						if err := r.dedup.Handle(t.Context(), r.DB, r.Delivery("m1"), receivertest.MustNotRun(t)); !errors.Is(err, idempotency.ErrHandedBack) {
+							t.Fatal(err)
+						}
+					}
+					time.Sleep(c.pause)
 				}
 				r.wantStats(c.want)
 			})

@@ -101,8 +101,9 @@
 // handled other messages since this message's previous lost connection: then the database works. In
 // an outage no message is handled, and none is given up. A COMMIT without an answer does not count:
 // the next attempt finds out whether it has succeeded. While no other messages come, a lost
-// connection counts after 20 in a row, each of which the database has survived: within a second it
-// answered on another connection. The message is handed back whenever Options.Hold ends meanwhile.
+// connection counts after an hour and 20 in a row, each of which the database has survived: within a
+// second it answered on another connection. The message is handed back whenever Options.Hold ends
+// meanwhile. With retry queues each counted loss begins the hour anew.
 //
 // A message that cannot be read, or whose key cannot be used (Options.Key), is dead-lettered
 // without an attempt.

@@ -157,6 +157,9 @@ func (w *Worker) work(ctx context.Context, db *sql.DB, taken time.Time, mine dri
 	case leased.Err() == nil && w.keys.CountsLoss(mine.Key, err):
 		what, cause = failed, err
 	}
+	if what == failed && last {
+		w.keys.ClearFailures(mine.Key)
+	}
 	_, failure := w.endRun(recording, db, mine, what, cause)
 	if what == interrupted {
 		failure = errors.Join(err, failure)

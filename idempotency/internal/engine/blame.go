@@ -37,23 +37,28 @@ func (e *Engine) Counts(err error) bool {
 	if Permanent(err) {
 		return true
 	}
-	if IsLater(err) || e.txs.Transient(err) {
+	if IsLater(err) || e.txs.Transient(err) || errors.Is(err, sqldriver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) {
 		return false
 	}
+	return !excusedByBridge(err)
+}
+
+// excusedByBridge reports whether err is an error of package bridge for which the message is not
+// the cause.
+func excusedByBridge(err error) bool {
 	if refusal := bridge.Refusal(err); refusal != nil {
 		// Any other refusal may be due to this message's reply: too large, for example.
-		return refusal.Code != amqp.AccessRefused && refusal.Code != amqp.NotFound
+		return refusal.Code == amqp.AccessRefused || refusal.Code == amqp.NotFound
 	}
 	for _, excuse := range []error{
 		bridge.ErrUnavailable, bridge.ErrBlocked, bridge.ErrNacked, bridge.ErrUnconfirmed, bridge.ErrReturned, bridge.ErrCredentials,
 		bridge.ErrCommitUnknown, bridge.ErrNotBegun, bridge.ErrNotPrimary, bridge.ErrReadOnly, bridge.ErrNoSchema, bridge.ErrOtherLedger,
-		sqldriver.ErrBadConn, sql.ErrConnDone,
 	} {
 		if errors.Is(err, excuse) {
-			return false
+			return true
 		}
 	}
-	return true
+	return false
 }
 
 // After returns the pause after an attempt that does not count.

@@ -3,16 +3,20 @@ package engine
 import (
 	"errors"
 	"sync"
+	"time"
 )
 
 // maxFailures bounds the messages whose failed attempts an Engine remembers, and also the messages
 // whose lost connections it remembers.
 const maxFailures = 10_000
 
-// lostEnough is the number of connections that a message loses in a row, each while the database
-// answers on another one, after which further ones count. No outage of a database looks like that
-// for minutes.
-const lostEnough = 20
+// A message that has lost survivedLosses connections in a row and for survivedFor, each while the
+// database answered on another one, is taken for the cause of further ones. A database may also
+// lose the connections that work and still answer a new one, so the time is long.
+const (
+	survivedLosses = 20
+	survivedFor    = time.Hour
+)
 
 // A tally is the failed attempts at a message.
 type tally struct {
@@ -22,9 +26,10 @@ type tally struct {
 	// last lost its connection.
 	lost uint64
 
-	// answered is how many attempts in a row have lost their connection while the database answered
-	// on another one.
-	answered int
+	// survived is how many attempts in a row have lost their connection while the database answered
+	// on another one, and since is the first of them.
+	survived int
+	since    time.Time
 }
 
 // A failures counts the failed attempts of messages that were handed back or left unacked before
@@ -79,21 +84,26 @@ func (e *Engine) ClearFailures(id string) { e.failures.take(id) }
 // countsLoss reports whether an attempt counts although its connection was dead after the handler
 // had run. It does if the Engine has handled other messages since the message's last lost
 // connection: then the database works, and the handler may be the cause. In an outage no message is
-// handled, so no attempt counts. It also counts if more than lostEnough attempts in a row have lost
-// their connection while the database answered on another one. An attempt that may be committed does
-// not count: the next one finds out, by its claim.
+// handled, so no attempt counts. It also counts after survivedLosses and survivedFor. An attempt
+// that may be committed does not count: the next one finds out, by its claim.
 func (e *Engine) countsLoss(t *tally, err error) bool {
 	lost := new(lostError)
-	if !errors.As(err, &lost) || IsLater(err) {
+	if !errors.As(err, &lost) || IsLater(err) || excusedByBridge(err) {
+		t.survived = 0
 		return false
 	}
 	before := t.lost
 	t.lost = e.Count.Handled.Load() + 1
-	t.answered++
-	if !lost.answered || lost.commit {
-		t.answered = 0
+	switch {
+	case !lost.answered || lost.commit:
+		t.survived = 0
+	case t.survived == 0:
+		t.survived, t.since = 1, time.Now()
+	default:
+		t.survived++
 	}
-	return !lost.commit && (before > 0 && t.lost > before || t.answered > lostEnough)
+	survived := t.survived > survivedLosses && time.Since(t.since) >= survivedFor
+	return !lost.commit && (before > 0 && t.lost > before || survived)
 }
 
 // CountsLoss is countsLoss for a message outside of a delivery.
