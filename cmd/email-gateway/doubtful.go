@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"flag"
 	"fmt"
@@ -115,8 +116,7 @@ func write(stdout io.Writer, rows []row) error {
 	return w.Flush()
 }
 
-// decide carries out the operator's decision. For a retry it changes the status before the inbox: if
-// the command dies in between, findOut releases the e-mail.
+// decide carries out the operator's decision.
 func decide(ctx context.Context, c *config, id string, wasSent bool, stdout, stderr io.Writer) error {
 	db, err := c.Schema.Open(ctx, c.Database.URL)
 	if err != nil {
@@ -128,10 +128,7 @@ func decide(ctx context.Context, c *config, id string, wasSent bool, stdout, std
 		return err
 	}
 	if !wasSent {
-		if err := statuses.release(ctx, id); err != nil {
-			return err
-		}
-		if err := effects.Retry(ctx, db.DB.DB, id); err != nil {
+		if err := retry(ctx, effects, statuses, db.DB.DB, id); err != nil {
 			return err
 		}
 		fmt.Fprintln(stdout, "a running gateway sends it")
@@ -145,4 +142,19 @@ func decide(ctx context.Context, c *config, id string, wasSent bool, stdout, std
 	}
 	fmt.Fprintln(stdout, "it counts as sent")
 	return nil
+}
+
+// retry changes the status before the inbox: if the command dies in between, findOut of a running
+// gateway releases the e-mail. That gateway may also be faster than this command, and then the inbox
+// has no doubtful message any more.
+func retry(ctx context.Context, effects *pending.Effects, statuses *statuses, db *sql.DB, id string) error {
+	released, err := statuses.release(ctx, id)
+	if err != nil {
+		return err
+	}
+	err = effects.Retry(ctx, db, id)
+	if released && (errors.Is(err, pending.ErrNotPending) || errors.Is(err, pending.ErrUnderWay)) {
+		return nil
+	}
+	return err
 }

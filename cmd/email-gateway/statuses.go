@@ -188,10 +188,10 @@ func (s *statuses) recipients(ctx context.Context, id string) ([]string, error) 
 	return strings.Split(text, ", "), nil
 }
 
-// release lets an e-mail be begun again, by an operator's decision. It changes the row only if the
-// message is doubtful or failed in the inbox.
-func (s *statuses) release(ctx context.Context, id string) error {
-	return s.inTx(ctx, func(tx *sqlx.Tx) error {
+// release lets an e-mail be begun again, by an operator's decision, and reports whether it did. It
+// changes the row only if the message is doubtful or failed in the inbox.
+func (s *statuses) release(ctx context.Context, id string) (released bool, err error) {
+	err = s.inTx(ctx, func(tx *sqlx.Tx) error {
 		if _, err := s.inbox.DoubtOverdue(ctx, bridge.SQL(tx), consumer); err != nil {
 			return err
 		}
@@ -204,8 +204,10 @@ WHERE message_id = ? AND status IN ('sending', 'doubtful')`, retrying, timestamp
 		if err != nil {
 			return fmt.Errorf("set status %s: %w", retrying, err)
 		}
+		released = true
 		return nil
 	})
+	return released, err
 }
 
 // check returns an error if the table is missing.

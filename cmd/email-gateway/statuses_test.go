@@ -222,7 +222,35 @@ func TestARetryReleasesOnlyDoubtfulAndFailedEmails(t *testing.T) {
 		s.mustBegin(t, 1)
 		must(t, s.end(t.Context(), anID, 1, doubtful, nil))
 		addPending(t, s, state)
-		must(t, s.release(t.Context(), anID))
+		released, err := s.release(t.Context(), anID)
+		must(t, err)
+		if released != (want == retrying) {
+			t.Errorf("%s: released: %t", state, released)
+		}
 		s.want(t, want)
+	}
+}
+
+// A running gateway may see the status before the command changes the inbox.
+func TestARetrySucceedsIfARunningGatewayIsFaster(t *testing.T) {
+	for name, gateway := range map[string]string{
+		"it has sent the e-mail": `DELETE FROM bridge_inbox_pending`,
+		"it is sending":          `UPDATE bridge_inbox_pending SET state = 'started', due_ms = 1e15`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, inbox := statusesOf(t)
+			s.mustBegin(t, 1)
+			must(t, s.end(t.Context(), anID, 1, doubtful, nil))
+			addPending(t, s, driver.Doubtful)
+			_, err := s.db.Exec(`CREATE TRIGGER faster AFTER UPDATE ON email_gateway WHEN NEW.status = 'retrying' BEGIN ` + gateway + `; END`)
+			must(t, err)
+			effects, err := pending.New(inbox, consumer, &pending.Options{HandBack: true})
+			must(t, err)
+			must(t, retry(t.Context(), effects, s, s.db.DB, anID))
+			s.want(t, retrying)
+			if err := retry(t.Context(), effects, s, s.db.DB, anID); err == nil {
+				t.Error("a second retry succeeds, although the e-mail is not doubtful")
+			}
+		})
 	}
 }
