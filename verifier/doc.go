@@ -192,9 +192,9 @@
 // The DELETE of a delivered message's row may fail, or get no answer within a second, or another
 // session may have locked the row. Then the verifier acks the messages first (rule 4 of package
 // bridge allows both orders), so they are not forwarded again and fill no prefetch. It remembers at
-// most 100,000 such rows, across sessions, and retries them with backoff, between sessions too:
-// plain rows for an hour, rows that carry their messages without end. While DELETEs fail, no
-// message waits for one.
+// most 100,000 such rows, across sessions, and retries them with backoff: plain rows for an hour,
+// rows that carry their messages without end. It also retries between two sessions, unless the
+// database ended the first one or failed the proof. While DELETEs fail, no message waits for one.
 //
 // If the verifier gives a plain row up, or dies, the row is an orphan: it is harmless, and the
 // sweep removes it. If such a row carries its message, the message is delivered again, with the

@@ -97,9 +97,9 @@ func (s *session) run(ctx context.Context) error {
 		group.Go(func() error { return sh.Serve(moving, takerCtx) })
 		takers.Go(func() error { return sh.Wait(moving) })
 	}
-	takers.Go(func() error { return s.judge.look(takerCtx) })
+	takers.Go(func() error { return ofDatabase(s.judge.look(takerCtx)) })
 	for range s.opts.Settlers {
-		takers.Go(func() error { return s.judge.settle(takerCtx) })
+		takers.Go(func() error { return ofDatabase(s.judge.settle(takerCtx)) })
 	}
 	takers.Go(func() error { return s.limits.tend(takerCtx) })
 

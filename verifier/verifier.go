@@ -103,7 +103,7 @@ func (v *Verifier) Run(ctx context.Context) error {
 		}
 		v.log.Warn(what, "error", err, "retry_in", retry)
 		stopForget := func() {}
-		if !errors.Is(err, bridge.ErrOtherInstance) { // the other server's rows stay
+		if !errors.As(err, new(databaseError)) { // the last proof still holds
 			stopForget = v.retryForget(ctx)
 		}
 		pipe.Pause(ctx, retry)
@@ -118,8 +118,22 @@ func (v *Verifier) Run(ctx context.Context) error {
 	}
 }
 
+// A databaseError is the error of a lookup or of the proof. Another server may answer next, so no
+// row is deleted before the next proof.
+type databaseError struct{ error }
+
+func (e databaseError) Unwrap() error { return e.error }
+
+func ofDatabase(err error) error {
+	if err == nil {
+		return nil
+	}
+	return databaseError{err}
+}
+
 // retryForget deletes the remaining rows of delivered messages until stop is called. It works
-// between sessions, when other verifiers may stage such messages again.
+// between sessions, when other verifiers may stage such messages again. A redelivered message of a
+// deleted row is dropped.
 func (v *Verifier) retryForget(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
@@ -151,7 +165,7 @@ func (v *Verifier) stopped(s *session, err error) error {
 func (v *Verifier) start(ctx context.Context) (*session, error) {
 	proven, err := v.prove(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("start verifier: %w", err)
+		return nil, fmt.Errorf("start verifier: %w", ofDatabase(err))
 	}
 	if reason := v.ledger.FellBack(); reason != nil {
 		v.fellBack.Do(func() {

@@ -128,10 +128,11 @@ func decide(ctx context.Context, c *config, id string, wasSent bool, stdout, std
 		return err
 	}
 	if !wasSent {
-		if err := retry(ctx, effects, statuses, db.DB.DB, id); err != nil {
+		text, err := retry(ctx, effects, statuses, db.DB.DB, id)
+		if err != nil {
 			return err
 		}
-		fmt.Fprintln(stdout, "a running gateway sends it")
+		fmt.Fprintln(stdout, text)
 		return nil
 	}
 	if err := effects.MarkDone(ctx, db.DB.DB, id); err != nil {
@@ -147,14 +148,14 @@ func decide(ctx context.Context, c *config, id string, wasSent bool, stdout, std
 // retry changes the status before the inbox: if the command dies in between, findOut of a running
 // gateway releases the e-mail. That gateway may also be faster than this command, and then the inbox
 // has no doubtful message any more.
-func retry(ctx context.Context, effects *pending.Effects, statuses *statuses, db *sql.DB, id string) error {
+func retry(ctx context.Context, effects *pending.Effects, statuses *statuses, db *sql.DB, id string) (text string, err error) {
 	released, err := statuses.release(ctx, id)
 	if err != nil {
-		return err
+		return "", err
 	}
 	err = effects.Retry(ctx, db, id)
 	if released && (errors.Is(err, pending.ErrNotPending) || errors.Is(err, pending.ErrUnderWay)) {
-		return nil
+		return "it is no longer doubtful: a running gateway sends it, or another command has decided", nil
 	}
-	return err
+	return "a running gateway sends it", err
 }

@@ -188,8 +188,8 @@ func (s *statuses) recipients(ctx context.Context, id string) ([]string, error) 
 	return strings.Split(text, ", "), nil
 }
 
-// release lets an e-mail be begun again, by an operator's decision, and reports whether it did. It
-// changes the row only if the message is doubtful or failed in the inbox.
+// release lets an e-mail be begun again, by an operator's decision, and reports whether its status is
+// 'retrying' then. It changes the row only if the message is doubtful or failed in the inbox.
 func (s *statuses) release(ctx context.Context, id string) (released bool, err error) {
 	err = s.inTx(ctx, func(tx *sqlx.Tx) error {
 		if _, err := s.inbox.DoubtOverdue(ctx, bridge.SQL(tx), consumer); err != nil {
@@ -204,8 +204,13 @@ WHERE message_id = ? AND status IN ('sending', 'doubtful')`, retrying, timestamp
 		if err != nil {
 			return fmt.Errorf("set status %s: %w", retrying, err)
 		}
-		released = true
-		return nil
+		var is status
+		err = tx.GetContext(ctx, &is, s.sql(`SELECT status FROM email_gateway WHERE message_id = ?`), id)
+		released = is == retrying
+		if errors.Is(err, sql.ErrNoRows) {
+			return nil
+		}
+		return err
 	})
 	return released, err
 }

@@ -152,20 +152,75 @@ func TestRowsOfDeliveredMessagesAreDeletedBetweenSessions(t *testing.T) {
 	}
 }
 
-// A slowStart holds up the start of the second session until begin is closed. Rows can be deleted
-// as soon as that start begins.
+// After an error of the database another server may answer, an old primary for example.
+func TestNoRowIsDeletedAfterAnErrorOfTheDatabaseUntilTheNextProof(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	queue := s.Queue("target", nil)
+	s.StageSingly()
+	ids := goodBatch(s, queue, 20)
+	denied := func(context.Context) error { return errors.New("no right yet") }
+	ledger := &slowStart{undeleting: undeleting{Ledger: s.Ledger, of: ids, fail: denied}, begin: make(chan struct{}), began: make(chan struct{})}
+	s.Ledger = ledger
+	v := s.Verify(verifier.Options{})
+	expectAll(t, s, queue, ids)
+	s.Eventually("all are acked", func() bool { return v.State().Undeleted == len(ids) && s.Depth(s.Topology.Queue) == 0 })
+	ledger.lost.Store(true)
+	s.Commit(stage.To(queue, "ends the session"))
+	servertest.Next(t, "the start of the next session", ledger.began)
+	for range 3 { // the proof fails, and the next one begins
+		ledger.begin <- struct{}{}
+		servertest.Next(t, "the start of the next session", ledger.began)
+	}
+	if n := ledger.forgets.Load(); n > 0 {
+		t.Errorf("%d DELETEs between the sessions", n)
+	}
+	ledger.lost.Store(false)
+	close(ledger.begin)
+	s.Eventually("the rows are deleted", func() bool { return s.Rows() == 0 })
+	s.Receive(queue, 1)
+}
+
+// A slowStart holds up the start of further sessions: each waits for an element of begin. Rows can be
+// deleted as soon as the second start begins. While the database is lost, lookups and starts fail.
 type slowStart struct {
 	undeleting
-	begin  chan struct{}
-	starts atomic.Int64
+	begin   chan struct{}
+	began   chan struct{} // receives an element per further start; may be nil
+	starts  atomic.Int64
+	lost    atomic.Bool
+	forgets atomic.Int64 // while the database is lost
+}
+
+func (l *slowStart) Forget(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
+	if l.lost.Load() && l.starts.Load() > 1 {
+		l.forgets.Add(1)
+	}
+	return l.undeleting.Forget(ctx, ids)
+}
+
+func (l *slowStart) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, driver.Instance, error) {
+	if l.lost.Load() {
+		return nil, "", errors.New("the connection is lost")
+	}
+	return l.undeleting.Committed(ctx, ids)
 }
 
 func (l *slowStart) Check(ctx context.Context) error {
 	if l.starts.Add(1) > 1 {
 		l.works.Store(true)
+		if l.began != nil {
+			select {
+			case l.began <- struct{}{}:
+			case <-ctx.Done():
+			}
+		}
 		select {
 		case <-l.begin:
 		case <-ctx.Done():
+		}
+		if l.lost.Load() {
+			return errors.New("the connection is lost")
 		}
 	}
 	return l.Ledger.Check(ctx)
