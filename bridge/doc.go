@@ -183,8 +183,9 @@
 // # Requirements of a verifier
 //
 //   - A ledger on the writable primary. The proof must pass, also through a pooler.
-//   - The queues of Topology. Nothing may expire or overflow in the staging queue; Declare checks
-//     the queue's arguments for that, but cannot see policies.
+//   - The queues of Topology. Nothing may expire in the staging queue or be dropped from it; Declare
+//     checks the queue's arguments for that, but cannot see policies. A policy may limit the queue
+//     with the overflow reject-publish: to senders a full staging queue is an outage.
 //   - In a cluster, a node without a majority must lose its clients. Otherwise no message is lost,
 //     but that node's clients stop working. Up to RabbitMQ 4.2 cluster_partition_handling =
 //     pause_minority does that. From 4.3 on this setting has no effect (RabbitMQ's guide

@@ -115,7 +115,8 @@
 // keeps no worker. After the delay the broker moves it back to the end of the receiver's queue. The
 // number of its attempts travels in the header x-bridge-attempts, which no redelivery resets. The
 // broker may move a message twice, and a process that dies between the confirm and the ack leaves
-// the message and its copy in the queues: the second one is a duplicate.
+// the message and its copy in the queues, as does a connection that is lost there. Once one of them
+// is handled, the other is a duplicate; if both fail, the dead queue gets both.
 //
 // A Consumer restores the properties that would act in a retry queue, but not the user-id. Your own
 // loop must call wire.Restored of package bridge/wire before it looks at a message. The broker's

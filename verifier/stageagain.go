@@ -458,11 +458,9 @@ func (g *stager) claim(ctx context.Context, batch []driver.DueRow) error {
 	if len(batch) == 0 {
 		return nil
 	}
-	lost := 0
+	unpublished := make(map[uuid.UUID]bool)
 	for _, row := range batch {
-		if !row.Unpublished() {
-			lost++
-		}
+		unpublished[row.ID] = row.Unpublished()
 		delete(g.candidates, row.ID)
 	}
 	claimed, err := inTime(ctx, g.running, ledgerTimeout, func(ctx context.Context) ([]driver.Carried, error) {
@@ -481,8 +479,14 @@ func (g *stager) claim(ctx context.Context, batch []driver.DueRow) error {
 	if len(staged) > 0 {
 		g.count.Add(int64(len(staged)))
 		g.unstageable.staged(staged)
+		lost := 0
+		for _, id := range staged {
+			if !unpublished[id] {
+				lost++
+			}
+		}
 		g.log.Info("carried messages are staged", "messages", len(staged),
-			"never_published", len(batch)-lost, "lost", lost, "message_ids", someIDs(staged))
+			"never_published", len(staged)-lost, "lost", lost, "message_ids", someIDs(staged))
 	}
 	if err != nil {
 		return fmt.Errorf("stage %d carried messages, which are due again later: %w", len(claimed)-len(staged), err)
