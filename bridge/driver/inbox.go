@@ -79,7 +79,7 @@ type Pending struct {
 	Stored   bool      // the row has a message; ignored when a row is written
 }
 
-// PendingMessages is the table of pending messages, beside that of the claims. A row exists from the
+// PendingMessages is the table of pending messages, beside the claims' table. A row exists from the
 // claim of its key until its work is done.
 type PendingMessages interface {
 	Claims
