@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -44,6 +45,9 @@ const (
 	// that does not wait for the disk, as in the test. mostBatched is the same for batches.
 	mostReceived = 20_000
 	mostBatched  = 60_000
+	// mostAhead counts for each goroutine one message that is not yet reported, and one that begins
+	// while the receiver stops.
+	mostAhead = 2 * fullLoad
 	// receivePatience is longer than a busy broker takes to deliver a message.
 	receivePatience = time.Minute
 )
@@ -118,7 +122,7 @@ var (
 		name:   "twoqueue-handle",
 		what:   "idempotency's Deduplicator.Handle in a Consumer",
 		silent: true,
-		ahead:  2 * fullLoad, // for each worker one that is not yet reported, and one that begins while the Consumer stops
+		ahead:  mostAhead,
 		setUp:  setUpInbox,
 		open: func(ctx context.Context, p place, b business) (application, error) {
 			dedup, err := openDedup(ctx, b.db, 0)
@@ -135,13 +139,14 @@ var (
 		name:   "twoqueue-handletx",
 		what:   "idempotency's Deduplicator.HandleWithClaim, in a transaction of the receiver's own; it looks at the claim once more before the ack",
 		silent: true,
+		ahead:  mostAhead,
 		setUp:  setUpInbox,
 		open: func(ctx context.Context, p place, b business) (application, error) {
 			dedup, err := openDedup(ctx, b.db, 0)
 			if err != nil {
 				return nil, err
 			}
-			return openReceiver(p, func(ctx context.Context, d amqp.Delivery) error {
+			return openByHand(ctx, p, func(ctx context.Context, d amqp.Delivery) error {
 				return dedup.HandleWithClaim(ctx, d, func(ctx context.Context, claim idempotency.Claim) error {
 					return b.once(ctx, func(tx bridge.Tx) (bool, error) { return claim(ctx, tx) })
 				})
@@ -153,9 +158,10 @@ var (
 		name:   "dedupe-table",
 		what:   "a dedupe table written by hand: INSERT … ON CONFLICT DO NOTHING in the receiver's transaction, the ack after the commit; no attempts, no ages, no dead letters",
 		silent: true,
+		ahead:  mostAhead,
 		setUp:  setUpDedupe,
-		open: func(_ context.Context, p place, b business) (application, error) {
-			return openReceiver(p, func(ctx context.Context, d amqp.Delivery) error {
+		open: func(ctx context.Context, p place, b business) (application, error) {
+			return openByHand(ctx, p, func(ctx context.Context, d amqp.Delivery) error {
 				err := b.once(ctx, func(tx bridge.Tx) (bool, error) {
 					inserted, err := tx.Exec(ctx, insertDedupe, d.MessageId)
 					return inserted == 1, err
@@ -172,7 +178,7 @@ var (
 		name:   "twoqueue-handle" + nativeSuffix,
 		what:   "pgxreceiver's Handle, in a transaction of pgx, in a Consumer",
 		silent: true,
-		ahead:  2 * fullLoad, // for each worker one that is not yet reported, and one that begins while the Consumer stops
+		ahead:  mostAhead,
 		pgx:    true,
 		setUp:  setUpInbox,
 		open: func(ctx context.Context, p place, b business) (application, error) {
@@ -199,7 +205,7 @@ var (
 			if err != nil {
 				return nil, err
 			}
-			return openBatchReceiver(ctx, p, func(ctx context.Context, ds []amqp.Delivery) error {
+			return openBatchConsumer(ctx, p, func(ctx context.Context, ds []amqp.Delivery) error {
 				return dedup.HandleBatch(ctx, b.db, ds, func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
 					_, err := tx.ExecContext(ctx, insertOrders, slices.Repeat([]int64{4711}, len(fresh)), slices.Repeat([]string{"one order"}, len(fresh)))
 					return err
@@ -311,50 +317,88 @@ func (b business) once(ctx context.Context, claim func(tx bridge.Tx) (fresh bool
 	return err
 }
 
-// A receiver is an application that runs one transaction for each delivered message.
+// mostInBatch is the largest size of a batch.
+const mostInBatch = 100
+
+// A receiver is an application that handles messages in goroutines of its own, as receivers do.
+// Each call of transact waits for one handled message.
 type receiver struct {
-	conn       *amqp.Connection
-	deliveries <-chan amqp.Delivery
-	handle     func(ctx context.Context, d amqp.Delivery) error
+	handled chan struct{}
+	failed  chan error
+	running context.Context
+	stop    func()
 }
 
-func openReceiver(p place, handle func(ctx context.Context, d amqp.Delivery) error) (application, error) {
-	conn, deliveries, err := consumeQueue(p.AMQP, p.Staging)
-	if err != nil {
-		return nil, err
+func newReceiver(running context.Context, stop func()) *receiver {
+	return &receiver{make(chan struct{}), make(chan error, 1), running, stop}
+}
+
+// report reports n handled messages to transact.
+func (r *receiver) report(n int) {
+	for range n {
+		select {
+		case r.handled <- struct{}{}:
+		case <-r.running.Done():
+			return
+		}
 	}
-	return &receiver{conn, deliveries, handle}, nil
+}
+
+func (r *receiver) fail(err error) {
+	select {
+	case r.failed <- err:
+	default: // an earlier failure is reported
+	}
 }
 
 func (r *receiver) transact(ctx context.Context, _ [][]byte, _ func() bool) (instant, error) {
 	select {
-	case d, ok := <-r.deliveries:
-		if !ok {
-			return 0, errors.New("the consumer has ended")
-		}
-		if err := r.handle(ctx, d); err != nil {
-			return 0, err
-		}
+	case <-r.handled:
 		return now(), nil
+	case err := <-r.failed:
+		return 0, err
 	case <-time.After(receivePatience):
-		return 0, errors.New("no message came: the queue is empty, or the broker delivers nothing")
+		return 0, errors.New("no message was handled: the queue is empty, or the broker delivers nothing")
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	}
 }
 
-func (r *receiver) close() { _ = r.conn.Close() }
+func (r *receiver) close() { r.stop() }
 
-// mostInBatch is the largest size of a batch.
-const mostInBatch = 100
-
-// A batchReceiver handles messages in its own goroutines. Each call of transact waits for one
-// handled message.
-type batchReceiver struct {
-	handled chan struct{}
-	stop    context.CancelFunc
-	ended   chan error
-	broker  *bridge.Broker
+// openByHand consumes the queue with as many goroutines as a Consumer has workers. handle acks.
+func openByHand(ctx context.Context, p place, handle func(ctx context.Context, d amqp.Delivery) error) (application, error) {
+	conn, deliveries, err := consumeQueue(p.AMQP, p.Staging)
+	if err != nil {
+		return nil, err
+	}
+	running, stop := context.WithCancel(ctx)
+	var workers sync.WaitGroup
+	r := newReceiver(running, func() {
+		stop()
+		workers.Wait()
+		_ = conn.Close()
+	})
+	for range fullLoad {
+		workers.Go(func() {
+			for running.Err() == nil {
+				select {
+				case d, ok := <-deliveries:
+					if !ok {
+						r.fail(errors.New("the consumer has ended"))
+						return
+					}
+					if err := handle(ctx, d); err != nil {
+						r.fail(err)
+						return
+					}
+					r.report(1)
+				case <-running.Done():
+				}
+			}
+		})
+	}
+	return r, nil
 }
 
 // openConsumer opens a Consumer, which acks the messages itself.
@@ -362,7 +406,7 @@ func openConsumer(ctx context.Context, p place, handle func(ctx context.Context,
 	return openBatches(ctx, p, 1, fullLoad, func(ctx context.Context, ds []amqp.Delivery) error { return handle(ctx, ds[0]) })
 }
 
-func openBatchReceiver(ctx context.Context, p place, handle func(ctx context.Context, ds []amqp.Delivery) error) (application, error) {
+func openBatchConsumer(ctx context.Context, p place, handle func(ctx context.Context, ds []amqp.Delivery) error) (application, error) {
 	return openBatches(ctx, p, mostInBatch, 2, handle)
 }
 
@@ -371,45 +415,28 @@ func openBatches(ctx context.Context, p place, most, workers int, handle func(ct
 	if err != nil {
 		return nil, err
 	}
-	running, stop := context.WithCancel(ctx)
-	r := &batchReceiver{make(chan struct{}), stop, make(chan error, 1), broker}
-	batches, err := idempotency.NewBatchConsumer(broker, p.Staging, most, func(ctx context.Context, ds []amqp.Delivery) error {
+	running, stop := context.WithCancel(ctx) // the handlers' context ends later, when the Consumer has drained
+	ended := make(chan error, 1)
+	r := newReceiver(running, func() {
+		stop()
+		<-ended
+		broker.Close()
+	})
+	consumer, err := idempotency.NewBatchConsumer(broker, p.Staging, most, func(ctx context.Context, ds []amqp.Delivery) error {
 		err := handle(ctx, ds)
 		if err != nil {
 			return err
 		}
-		for range ds {
-			select {
-			case r.handled <- struct{}{}:
-			case <-running.Done(): // ctx ends later, when the Consumer has drained
-				return nil
-			}
-		}
+		r.report(len(ds))
 		return nil
 	}, &idempotency.ConsumerOptions{Workers: workers})
 	if err != nil {
 		stop()
+		broker.Close()
 		return nil, err
 	}
-	go func() { r.ended <- batches.Run(running) }()
+	go func() { ended <- consumer.Run(running) }()
 	return r, nil
-}
-
-func (r *batchReceiver) transact(ctx context.Context, _ [][]byte, _ func() bool) (instant, error) {
-	select {
-	case <-r.handled:
-		return now(), nil
-	case <-time.After(receivePatience):
-		return 0, errors.New("no message was handled: the queue is empty, or the broker delivers nothing")
-	case <-ctx.Done():
-		return 0, ctx.Err()
-	}
-}
-
-func (r *batchReceiver) close() {
-	r.stop()
-	<-r.ended
-	r.broker.Close()
 }
 
 func openPgxDedup(ctx context.Context, pool *pgxpool.Pool) (*idempotency.Deduplicator, error) {
