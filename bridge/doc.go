@@ -1,9 +1,7 @@
-// Package bridge holds the parts that senders, verifiers and receivers share: the message, the
-// queues, the connection to RabbitMQ, and the errors. This comment describes the protocol.
-//
-// The bridge carries messages from transactions of an SQL database to RabbitMQ: a message goes out
-// if and only if its transaction commits. An application uses [Message], [Dial], [Topology] and the
-// errors of this package:
+// Package bridge holds the parts that senders, verifiers and receivers share: [Message], the queues
+// ([Topology]), the connection to RabbitMQ ([Dial]), and the errors. This comment describes the
+// protocol: a message goes out to RabbitMQ if and only if its transaction in an SQL database
+// commits.
 //
 //	ledger, err := postgres.Open(ctx, db) // or sqlserver, mysql, sqlite; migrate.Ledger has made its tables
 //	broker, err := bridge.Dial(ctx, "amqp://shop:secret@localhost/", nil)
@@ -13,20 +11,19 @@
 //
 // [github.com/twoqueue/twoqueue/sender] describes how to send,
 // [github.com/twoqueue/twoqueue/verifier] the path of a message after it was sent, and
-// [github.com/twoqueue/twoqueue/idempotency] how to handle each message once.
+// [github.com/twoqueue/twoqueue/idempotency] how to handle each message once; the examples of the
+// three are whole programs, in their files example_*_test.go.
 // [github.com/twoqueue/twoqueue/bridge/migrate] makes the tables and has the rights of each role.
 // [github.com/twoqueue/twoqueue/bridge/postgres], [github.com/twoqueue/twoqueue/bridge/sqlserver],
 // [github.com/twoqueue/twoqueue/bridge/mysql] and [github.com/twoqueue/twoqueue/bridge/sqlite]
 // describe how each database waits, and how it must be set up.
 //
-// Packages for other readers: [github.com/twoqueue/twoqueue/bridge/wire] is the format of a staged
-// message, for senders in other languages and for tools that read the queues.
-// [github.com/twoqueue/twoqueue/bridge/driver] has the interfaces that a further database
-// implements, and [github.com/twoqueue/twoqueue/bridge/ledgertest] the suite that it must pass.
+// For senders in other languages [github.com/twoqueue/twoqueue/bridge/wire] has the format of a
+// staged message. A further database implements the interfaces of
+// [github.com/twoqueue/twoqueue/bridge/driver] and passes the suite of
+// [github.com/twoqueue/twoqueue/bridge/ledgertest].
 //
 // # The two queues
-//
-// The payload waits in the broker. The database holds only an ID.
 //
 //	sender                         verifier                       receiver
 //	  INSERT the ID  -> ledger <-    has it committed?
@@ -183,9 +180,9 @@
 // # Requirements of a verifier
 //
 //   - A ledger on the writable primary. The proof must pass, also through a pooler.
-//   - The queues of Topology. Nothing may expire in the staging queue or be dropped from it; Declare
-//     checks the queue's arguments for that, but cannot see policies. A policy may limit the queue
-//     with the overflow reject-publish: to senders a full staging queue is an outage.
+//   - The queues of Topology. Nothing may expire in the staging queue or be dropped from it;
+//     Declare checks the queue's arguments for that, but cannot see policies. A policy may limit
+//     the queue with the overflow reject-publish: to senders a full staging queue is an outage.
 //   - In a cluster, a node without a majority must lose its clients. Otherwise no message is lost,
 //     but that node's clients stop working. Up to RabbitMQ 4.2 cluster_partition_handling =
 //     pause_minority does that. From 4.3 on this setting has no effect (RabbitMQ's guide

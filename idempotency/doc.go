@@ -28,8 +28,12 @@
 // If an outside service accepts an idempotency key, as many payment services do, use Handle and
 // pass the message ID to the service: then a repetition does no harm. Each consumer name belongs to
 // one strategy. The package also works without a sender and a verifier of this module: a message
-// only needs an ID. Package otelhandler continues the sender's trace, package metrics is a
-// Prometheus collector, and package idempotencytest makes deliveries for unit tests.
+// only needs an ID.
+//
+// The examples are whole programs, in this folder's files example_*_test.go: a receiver, one that
+// replies in its transaction (example_reply_test.go), one that handles batches. Package otelhandler
+// continues the sender's trace, package metrics is a Prometheus collector, and package
+// idempotencytest makes deliveries for unit tests.
 //
 // # How a Deduplicator works
 //
@@ -48,9 +52,8 @@
 // [Deduplicator.Handle] begins and commits the transaction; package pgxreceiver does so with pgx.
 // If you begin and commit yourself, with any library, use [Deduplicator.HandleWithClaim].
 // [Deduplicator.HandleBatch] handles many messages in one transaction. A handler sends its [Reply],
-// or any other message, in the same transaction:
-//
-//	_, err = s.SendTx(ctx, bridge.SQL(tx), message) // s is a *sender.Sender
+// or any other message, in the same transaction: s.SendTx(ctx, bridge.SQL(tx), message), with a
+// *sender.Sender.
 //
 // # Outcomes of a delivery
 //
@@ -68,8 +71,8 @@
 //	               returns it to the queue
 //
 // If an ack does not reach the broker, the outcome stands and the error is [ErrNotAcked]: the
-// message comes again, as a duplicate. If the goroutine of a call ends in the handler
-// (runtime.Goexit), the message is handed back.
+// message comes again, as a duplicate. After a runtime.Goexit in the handler the message is handed
+// back.
 //
 // # Failed attempts
 //
@@ -98,12 +101,11 @@
 //
 // A handler that loses the connection each time, for example by a statement too large for the
 // server, looks like a failure of the database. So a lost connection counts if the Deduplicator has
-// handled other messages since this message's previous lost connection: then the database works. In
-// an outage no message is handled, and none is given up. A COMMIT without an answer does not count:
-// the next attempt finds out whether it has succeeded. While no other messages come, a lost
-// connection counts after an hour and 20 in a row, each of which the database has survived: within a
-// second it answered on another connection. The message is handed back whenever Options.Hold ends
-// meanwhile. With retry queues each counted loss begins the hour anew.
+// handled other messages since this message's previous lost connection: then the database works.
+// While no other messages come, a lost connection counts after an hour and 20 in a row, each of
+// which the database has survived: within a second it answered on another connection. With retry
+// queues each counted loss begins the hour anew. So in an outage no message is given up. A COMMIT
+// without an answer does not count: the next attempt finds out whether it has succeeded.
 //
 // A message that cannot be read, or whose key cannot be used (Options.Key), is dead-lettered
 // without an attempt.
@@ -114,13 +116,12 @@
 // A message whose attempt failed is published to a retry queue, confirmed, and then acked, so it
 // keeps no worker. After the delay the broker moves it back to the end of the receiver's queue. The
 // number of its attempts travels in the header x-bridge-attempts, which no redelivery resets. The
-// broker may move a message twice, and a process that dies between the confirm and the ack leaves
-// the message and its copy in the queues, as does a connection that is lost there. Once one of them
-// is handled, the other is a duplicate; if both fail, the dead queue gets both.
+// broker may move a message twice, and if the process or the connection ends between the confirm
+// and the ack, the message and its copy are both in the queues. Once one of them is handled, the
+// other is a duplicate; if both fail, the dead queue gets both.
 //
-// A Consumer restores the properties that would act in a retry queue, but not the user-id. Your own
-// loop must call wire.Restored of package bridge/wire before it looks at a message. The broker's
-// own headers, such as x-death, are lost.
+// A Consumer restores the properties that would act in a retry queue, but not the user-id. The
+// broker's own headers, such as x-death, are lost.
 //
 // A message is retried in place, which keeps its worker, in these cases:
 //
@@ -136,13 +137,12 @@
 // attempts. bridgectl dead list, show and replay handle them, and messages that the broker moves
 // there at the delivery limit. Options.DeadLetter stores messages elsewhere.
 //
-// With Options.DeadLetterExchange the Deduplicator rejects the message and the broker moves it. On
-// a queue without a dead-letter exchange the message is lost, which the Deduplicator cannot see. By
-// default the broker awaits no confirm either: the message is lost if the dead queue is missing,
-// full or without a leader. To avoid that, the receiver's queue must be a quorum queue with
-// x-dead-letter-exchange (and a binding, or x-dead-letter-routing-key), with x-dead-letter-strategy
-// at-least-once, and with x-overflow reject-publish. DeclareReceiver sets these, and bridgectl
-// doctor --receiver QUEUE checks them.
+// With Options.DeadLetterExchange the Deduplicator rejects the message and the broker moves it. The
+// Deduplicator cannot see whether it arrives: the message is lost without a dead-letter exchange,
+// and by default also if the dead queue is missing, full or without a leader. To avoid that, the
+// receiver's queue must be a quorum queue with x-dead-letter-exchange (and a binding, or
+// x-dead-letter-routing-key), x-dead-letter-strategy at-least-once, and x-overflow reject-publish.
+// DeclareReceiver sets these, and bridgectl doctor --receiver QUEUE checks them.
 //
 // # Requirements of the queue
 //
@@ -158,23 +158,18 @@
 // # Keys and their age
 //
 // The key is the message ID, unless Options.Key returns another, such as an order's number, for
-// senders that may send an order again under a new ID. Keys are kept for Options.Retention, and an
-// hour longer, so that clocks may differ by that much. The Deduplicator deletes older ones as it
-// handles messages, up to 500 for every 200 messages; [Deduplicator.Purge] deletes a backlog.
-//
-// Choose a retention beyond which no copy can come, not even from a dead queue, or a negative one,
-// which keeps keys for ever. A later copy is handled again, as new, unless its key contains the
-// time when it was made, as a UUIDv7 or ULID does: such a message may have been handled, and is
-// dead-lettered with [ErrTooOld].
+// senders that may send an order again under a new ID. Keys are kept for Options.Retention (its
+// comment describes the fate of a later copy), and an hour longer, so that clocks may differ by
+// that much. The Deduplicator deletes older ones as it handles messages, up to 500 for every 200
+// messages; [Deduplicator.Purge] deletes a backlog.
 //
 // # Your own loop
 //
 // Instead of using a Consumer, you may consume with manual acks on a channel that the client
 // library does not recover by itself: after a recovery an ack with an old tag may ack another
-// message. Keep prefetch / goroutines * Options.Hold below the broker's consumer timeout, where
-// goroutines is how many goroutines call Handle. When ctx ends, end the loop and close the channel,
-// and requeue nothing: a requeued message comes again at once, to the receiver that stops, and a
-// quorum queue drops it at its delivery limit (measured with a limit of 20: ten of ten messages
-// were gone within 3 seconds). Close the channel also when its deliveries end (rabbitmq-server,
-// issue 17317).
+// message. Call wire.Restored of package bridge/wire before you look at a message. Keep prefetch /
+// goroutines * Options.Hold below the broker's consumer timeout, where goroutines is how many
+// goroutines call Handle. When ctx ends, end the loop and close the channel, and requeue nothing
+// ([ErrLeftUnacked]; measured with a delivery limit of 20: ten of ten messages were gone within 3
+// seconds). Close the channel also when its deliveries end (rabbitmq-server, issue 17317).
 package idempotency

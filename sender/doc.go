@@ -33,18 +33,17 @@
 //
 // While SendTx waits, the transaction is open and holds its locks, for at most twice
 // Options.Timeout (longer with order keys). So send as late in the transaction as you can, as InTx
-// does, or stage early. Messages of concurrent transactions share publications
-// (Options.GroupMessages).
+// does, or stage early.
 //
 // The sender does not repeat a transaction, does not wait for the receiver, and does not see
 // whether the target exists: the verifier sends an unroutable message to the dead queue.
 //
 // # Carrying
 //
-// The ledger's row of a message can also hold the message. Such a message is carried. It is
-// published to the staging queue when its row has been inserted, but SendTx, Wait and InTx do not
-// wait for the confirm, so the transaction commits without it. Options.Carry selects the messages
-// that are carried. Messages with an order key never are.
+// The ledger's row of a message can also hold the message. Such a message is carried: it is
+// published to the staging queue when its row has been inserted, but the transaction commits
+// without its confirm. Options.Carry selects the messages that are carried. Messages with an order
+// key never are.
 //
 // The sender publishes a carried message again, until ten seconds after its record. If the staging
 // queue still does not have it, or the process has died, a verifier stages the message from its row
@@ -60,9 +59,9 @@
 // the row is gone and the verifier drops the copy. If a confirm was lost or late, the message may
 // be delivered twice, with the same ID.
 //
-// A carried message costs the database about as much as a row of an outbox table: the INSERT writes
-// its bytes to the database's log, and the verifier deletes them with the row. Choose CarryNever if
-// the database must not pay for any message or hold its content.
+// A carried message costs the database about as much as a row of an outbox table: its bytes go to
+// the database's log, and the verifier deletes them with the row. Choose CarryNever if the database
+// must not pay for any message or hold its content.
 //
 // # When the broker is out
 //
@@ -123,13 +122,9 @@
 // Tx.Stage (inside InTx) and StageTx (in your own transaction) record messages and begin to publish
 // them at once. The broker confirms while the transaction's other statements run. Stage early if
 // the content of the message is known before the transaction's last statements, and these take
-// about as long as the confirm. The costs:
-//
-//   - The ledger's row is locked from the staging to the end of the transaction, and the verifier's
-//     lookup waits for it. That is cheap for milliseconds. In a transaction that runs for seconds,
-//     send at the end. Your own rows are not locked for longer.
-//   - If the transaction rolls back, the broker has stored the message for nothing. If many roll
-//     back, send at the end.
+// about as long as the confirm. In a transaction that runs for seconds send at the end, since a
+// verifier's lookup waits for the ledger's row from the staging on. If many transactions roll back,
+// send at the end too: the broker has stored their messages for nothing.
 //
 // # In order
 //
@@ -144,23 +139,19 @@
 // A message with a bridge.Message.NotBefore waits in its row until the database's clock has reached
 // that time. Then a verifier stages it, and it is judged and forwarded like any other. Its row
 // always carries it, whatever its size and Options.Carry. The sender neither publishes it nor keeps
-// it in memory. An order key, which later messages would overtake, makes it
-// bridge.ErrInvalidMessage; so does a ledger on an own table, which carries nothing.
+// it in memory. With an order key, which later messages would overtake, it is
+// bridge.ErrInvalidMessage, and so it is on an own table, which carries nothing.
 //
 // The message is staged less than a second after its time, if a verifier runs and the broker
 // accepts messages. A verifier that was down stages the overdue ones, the earliest first, and new
-// messages overtake most of them.
-//
-// A sender's clock does not matter for a NotBefore that comes from data, such as an appointment. If
-// the program adds a duration to its own time.Now(), the message is late or early by the difference
-// of the two clocks.
+// messages overtake most of them. If the program adds a duration to its own time.Now(), the message
+// is late or early by the difference of its clock and the database's.
 //
 // Sender.Cancel cancels a delayed message in a transaction, for example the reminder of an order
-// that the transaction marks as paid (example_delay_test.go). It may return true for a delivered
-// message after a failover to a replica that lacks the verifier's last commits. So the receiver of
-// a reminder should check that the order is still unpaid.
+// that the transaction marks as paid (example_delay_test.go). After a failover to a replica that
+// lacks a verifier's last commits it may return true for a delivered message. So the receiver of a
+// reminder should check that the order is still unpaid.
 //
-// Leave bridge.Message.ID zero, so that the ID's time is NotBefore. A receiver refuses a UUIDv7
-// that is older than its idempotency.Options.Retention, as an ID that was made long before
-// NotBefore would be.
+// Leave bridge.Message.ID zero, so that the ID's time is NotBefore: a receiver refuses a UUIDv7
+// that is older than its idempotency.Options.Retention.
 package sender

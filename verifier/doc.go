@@ -11,94 +11,76 @@
 //	v, err := verifier.New(ledger, broker, options)
 //	err = v.Run(ctx) // makes the queues; until ctx ends, then drains
 //
-// A verifier runs inside your service, or as the program cmd/verifier, which takes its
-// configuration from the environment. Package verifier/ops adds metrics, readiness and a status
-// page to either, package verifier/otelverifier traces. Any number of verifiers of both kinds may
-// consume one staging queue. Each may be killed at any time. Package bridge describes the protocol,
-// its guarantees, terms and rules.
+// A verifier runs inside your service (example_test.go is a whole program), or as the program
+// cmd/verifier. Package verifier/ops adds metrics, readiness and a status page to either, package
+// verifier/otelverifier traces. Any number of verifiers of both kinds may consume one staging
+// queue. Each may be killed at any time. Package bridge describes the protocol, its guarantees,
+// terms and rules.
 //
 // # The steps of a message
 //
-//   - Lookup. Deliveries gather into batches. One statement that never waits asks which of the IDs
-//     are in the ledger. The messages that it finds have committed.
+//   - Lookup. Deliveries gather into batches. One statement that never waits finds which of the IDs
+//     are in the ledger: these messages have committed.
 //   - Waiting room. A message that the lookup does not find may be uncommitted, rolled back, or
 //     committed a moment ago. It waits in memory. At most Options.Settlers messages are settled at
 //     a time, each by a statement that waits on the row lock of the open transaction. Only this
-//     statement may say 'rolled back'. All others in the room are looked up again with each later
-//     batch, and whenever a settled transaction ends, because they may belong to it. After 100 ms a
-//     message is looked up only every 100 ms, and such messages get only half of the settlers.
+//     statement may say 'rolled back'. All others are looked up again and again.
 //   - Evidence. A session drops no message before it has found committed a message whose row was
 //     recorded since the session began (see Copies of the database).
 //   - Waiting queue. A message that waits longer than Options.Patience, or for which the room is
 //     too full, is copied to the waiting queue with a confirm and then acked. Verifiers consume
-//     that queue too. If the queue has more messages than the verifier may hold, they circulate:
-//     each is looked up and copied to the queue's end. The longer a round takes, the shorter each
-//     message is held, down to 50 ms. So even a transaction that stays open for hours, with more
-//     messages than fit into memory, delays its own messages only. No message is held longer than
-//     the broker's consumer timeout allows (Options.HandBack).
+//     that queue too. If it has more messages than the verifier may hold, they circulate: each is
+//     looked up and copied to the queue's end. So even a transaction that stays open for hours,
+//     with more messages than fit into memory, delays its own messages only.
 //   - Forward. The message is published to its target, mandatory and persistent, without waiting
 //     for others. It is safe when it is confirmed and was not returned.
 //   - Forget, then ack. Rows are deleted in batches, then the messages are acked, many at once.
 //     After a crash between the two steps a message is redelivered, its row is absent, and it is
-//     dropped. A row that cannot be deleted delays no message ('Rows that cannot be deleted').
+//     dropped.
 //
 // A delivery may be a group of messages (package wire). Each message is judged by itself, and the
 // delivery is acked when the last of them is done. The verifier does not read bodies.
 //
 // The cost is per burst, not per message. So under load messages wait for others: up to 500
 // messages a second not at all, then ever longer, and from 1,500 a second on for 6 ms before the
-// lookup. Deletes gather for 30 ms at every rate, since no message waits for them. If the verifier
-// is killed, the messages of those 30 ms come twice.
+// lookup. Deletes gather for 30 ms at every rate. If the verifier is killed, the messages of those
+// 30 ms come twice.
 //
 // # Copies of the database
 //
-// A copy of the database, and an old primary that comes back, have the ledger's identity and pass
-// the proof, but a message that was committed on the other server looks rolled back there. So a
-// session believes only the server that its proof covers (proof.Proven), and drops nothing before
-// it has evidence that senders commit on this server (rule 6 of package bridge, which defines it).
-// With an own table the evidence is a message that was staged at least a minute after the session
-// began. Until it has evidence, the session runs one more statement for each batch of committed
-// messages.
+// A copy of the database, and an old primary that comes back, pass the proof, but messages that
+// were committed on the other server look rolled back there. So a session believes only the server
+// that its proof covers (proof.Proven), and drops nothing before it has evidence that senders
+// commit on this server (rule 6 of package bridge, which defines it). With an own table the
+// evidence is a message that was staged at least a minute after the session began. Until it has
+// evidence, the session runs one more statement for each batch of committed messages.
 //
-// Until then messages that look rolled back wait for evidence, for as long as no sender commits.
-// With evidence, all are settled again. Such a message takes the place of one that waits for its
-// transaction, but no settler. When these places are taken, further messages circulate through the
-// waiting queue, ever more slowly, up to 30 s each round. A message with an order key holds its
-// key. State.Waiting.Evidence counts the messages. The log reports them after Options.ExplainAfter,
-// and again when evidence comes.
+// Until then messages that look rolled back wait, for as long as no sender commits. With evidence,
+// all are settled again. Such a message takes the place of one that waits for its transaction, but
+// no settler. When these places are taken, further messages circulate through the waiting queue,
+// ever more slowly, up to 30 s each round. A message with an order key holds its key.
+// State.Waiting.Evidence counts the messages. The log reports them after Options.ExplainAfter, and
+// again when evidence comes.
 //
 // # Messages in order
 //
 // Messages with an order key come from the ordered queues (Options.Topology.OrderedShards). Each of
 // these queues has a single active consumer: one verifier gets all its messages. When that verifier
-// ends, another takes over. Package bridge describes the promised order. The promise rests on these
-// facts:
-//
-//   - The broker delivers an ordered queue in order. When a consumer ends with its channel, the
-//     queue delivers its unacked messages again, at their old places (measured on 3.10.8 and
-//     4.3.6).
-//   - Messages are looked up and settled in any order, together with all others. They are forwarded
-//     key by key in the order of the queue: a message waits until every earlier one of its key is
-//     dropped, or confirmed at its target or in the dead queue. So one message of each key is on
-//     its way at a time, and the keys do not wait for each other.
-//   - Messages of an ordered queue are never nacked or set aside. A verifier gives them back only
-//     by closing the queue's channel: after Options.HandBack, or to get a message again for which
-//     Options.MaxBytes had no room. Before it closes the channel it finishes the messages that are
-//     on their way, except messages for unavailable targets, which may come twice. The session goes
-//     on with a new channel for that queue.
-//   - A verifier that was frozen or cut off also forwards in order, and awaits each confirm before
-//     it forwards the next message of a key. So the first copy of a message arrives before the
-//     first copy of the next, whatever another verifier does meanwhile.
-//
-// Before RabbitMQ 4.2.6, deliveries that got lost on the way to a channel and are fetched again
-// from the queue may come out of order (rabbitmq-server, pull request 14386; fixed by 15883 and
-// 16008). That is more likely in a cluster.
+// ends, another takes over. They are forwarded key by key, in the order that package bridge
+// promises: a message waits until every earlier one of its key is dropped, or confirmed at its
+// target or in the dead queue.
 //
 // A message holds its key while its transaction is open, while its target is full or missing, or
-// while the broker's size limit is below its size. The messages behind it take room. When a
-// verifier holds 500 messages of an ordered queue, or they fill the queue's share of
-// Options.MaxBytes, the whole queue waits. When a message goes to the dead queue its key goes on,
-// unless Options.HoldKeys is set.
+// while the broker's size limit is below its size. Other keys go on. But when a verifier holds 500
+// messages of an ordered queue, or they fill the queue's share of Options.MaxBytes, the whole queue
+// waits. When a message goes to the dead queue its key goes on, unless Options.HoldKeys is set.
+//
+// The promise rests on the broker: when a consumer ends with its channel, an ordered queue delivers
+// its unacked messages again, at their old places (measured on 3.10.8 and 4.3.6). So a verifier
+// never nacks such a message or sets it aside. It gives messages back only by closing the queue's
+// channel: after Options.HandBack, or to get a message again for which Options.MaxBytes had no
+// room. Before RabbitMQ 4.2.6, deliveries that got lost on the way to a channel may come out of
+// order, more likely in a cluster (rabbitmq-server, pull request 14386; fixed by 15883 and 16008).
 //
 // # Unavailable targets
 //
@@ -112,14 +94,11 @@
 // A target counts as one that never confirms if messages that were published to other targets a
 // second later are confirmed first, or if it nacks after a second or more, as RabbitMQ does for a
 // quorum queue without a leader. The verifier then tries it with one message at a time, over a
-// separate connection. Within that second, a burst of 32 messages to such a target can make
-// RabbitMQ stop reading the whole connection. Then messages to other targets are published again on
-// another connection, or wait for Options.ConfirmTimeout, once, if nothing shows which target is
-// silent.
-//
-// A publish that the broker refuses with an error closes its channel. All messages in flight there
-// are published again one at a time, which identifies the refused message. In both cases other
-// messages may be delivered twice.
+// separate connection. Within that second, 32 messages to such a target can make RabbitMQ stop
+// reading the whole connection. Then messages to other targets are published again on another
+// connection, or wait for Options.ConfirmTimeout, once, if nothing shows which target is silent.
+// After a publish that the broker refuses with an error, all messages in flight are published again
+// too. In both cases they may be delivered twice.
 //
 // # The dead queue
 //
@@ -141,44 +120,34 @@
 // back into the staging queue, where it would be dropped: bridgectl dead replay sends such messages
 // to their targets. It reads all forms of dead letters (package wire).
 //
-// A message that is larger than the broker now accepts (RabbitMQ 3.x accepts 128 MiB by default,
-// 4.x accepts 16 MiB) cannot be published to any queue. It stays in its queue, and its row stays.
-// The log names it, and State.Waiting.TooLarge counts it. The verifier keeps it unacked without its
-// content, and tries again after Options.HandBack: raise max_message_size. Each such message counts
-// towards the number that a verifier holds of its queue: if it reaches that number, the queue
-// stops.
+// A message that is larger than the broker now accepts (by default 128 MiB on RabbitMQ 3.x, 16 MiB
+// on 4.x) cannot be published to any queue. It stays in its queue, and its row stays. The log names
+// it, and State.Waiting.TooLarge counts it. The verifier keeps it unacked without its content, and
+// tries again after Options.HandBack: raise max_message_size. If a verifier holds as many such
+// messages as it may hold of their queue, the queue stops.
 //
 // # Carried messages
 //
-// A ledger row may carry its message. The sender's commit then waits for no confirm, so the staged
-// copy may be lost. As long as the row exists, verifiers stage such a message again, as a side job.
-// They look for rows whose stage time has come, at least twice a second once a carried row or
-// message was seen. After two slow looks a verifier pauses for 20 times the duration of the shorter
-// one, for a minute at most.
+// The staged copy of a carried message may be lost, since its sender's commit waits for no confirm.
+// As long as its row exists, verifiers stage such a message again, as a side job. They look for
+// rows whose stage time has come, at least twice a second once a carried row or message was seen.
+// After two slow looks a verifier pauses for 20 times the duration of the shorter one, for a minute
+// at most.
 //
-//   - If a row's sender has published nothing, no copy can be in a queue. The verifier claims the
-//     row and stages its message at once.
-//   - If a row's sender has published its message, a copy may be in a queue. To find out, the
-//     verifier sends a marker (wire.Marker) through the staging queue and the waiting queue. When
-//     the marker has come through, each copy that was in the queues before it has reached a
-//     verifier, and that verifier has deleted the row or moved its stage time on. So if the row was
-//     seen before the marker was sent, its stage time is unchanged, and this verifier does not hold
-//     its message, then no queue has a copy. The verifier claims the row and stages its message.
-//   - In a backlog the messages come first that have been due for longest. At most 2,000 of them,
-//     16 MiB in all, are on their way to their targets, so new messages wait behind few others.
-//   - A claim moves the stage time by the age of the row, by 10 s at least and by 10 min at most,
-//     before the message is published. A verifier that holds a committed message for long, or sets
-//     it aside, moves its stage time on in the same way (Touch).
-//   - A copy that comes while the verifier holds the message joins the message. The copy is acked
-//     or handed back with the message, and judged by itself if the message is dropped.
+// If the row's sender has published nothing, a verifier stages the message at once. Otherwise it
+// stages the message when no queue has a copy: a marker (wire.Marker), sent after the row was seen,
+// has come through the staging queue and the waiting queue, the row is still there, and its stage
+// time is unchanged. Verifiers move the stage time on, by 10 s to 10 min, for each message that
+// they stage, hold for long or set aside. A lost message arrives about five seconds after its
+// commit, or when its backlog is worked off. In a backlog at most 2,000 messages, 16 MiB in all,
+// are on their way to their targets, the longest due first, so new messages wait behind few others.
 //
-// A lost message arrives about five seconds after its commit, or when its backlog is worked off. A
-// verifier that is killed, frozen or slow may cause as many needless copies as it holds messages. A
-// sender that repeats a rolled-back transaction with the same ID while the broker is out causes one
-// too: the copy of the first attempt may still be in a queue. A copy whose message has been
-// forwarded finds no row and is dropped. A duplicate, with the same ID, is possible if two
-// verifiers hold both copies at the same moment, or if a row could not be deleted. If the broker
-// refuses a message for good, the message stays in its row, and the log names it.
+// A copy that comes while the verifier holds the message joins it, and a copy whose message has
+// been forwarded finds no row and is dropped. A duplicate, with the same ID, is possible if two
+// verifiers hold both copies at the same moment, or if a row could not be deleted. Needless copies
+// come from a verifier that is killed, frozen or slow, at most as many as it holds messages, and
+// from a sender that repeats a rolled-back transaction with the same ID while the broker is out. If
+// the broker refuses a message for good, the message stays in its row, and the log names it.
 //
 // # Orphan rows
 //
@@ -205,25 +174,23 @@
 // Verifiers of two ledgers on one staging queue would put each other's messages into the dead
 // queue, as foreign. So each session consumes Topology.LedgerQueue, an empty queue that names its
 // ledger and is deleted with its last consumer. A verifier of another ledger then does not start:
-// Run returns bridge.ErrOtherLedger. A verifier whose login lacks the rights to configure and to
-// read that queue works without it, and the log reports this once. The same happens if the broker
-// does not answer about the queue within ten seconds.
+// Run returns bridge.ErrOtherLedger. A verifier works without that queue, and the log reports this
+// once, if its login lacks the rights to configure and to read it, or if the broker does not answer
+// about it within ten seconds.
 //
-// Nothing keeps verifiers of one ledger from consuming different staging queues. That is safe as
-// long as no row carries a message. Each verifier stages the carried messages of the other queue
-// again in its own queue, because it does not see their copies: they may come twice, or go to the
-// dead queue if its Options.Allow does not permit them. bridgectl doctor finds such verifiers by
-// their ledger queues, with BRIDGE_MANAGEMENT_URL.
+// Nothing keeps verifiers of one ledger from consuming different staging queues. Topology.Queue
+// describes the danger if rows carry messages. bridgectl doctor finds such verifiers by their
+// ledger queues, with BRIDGE_MANAGEMENT_URL.
 //
 // # Memory
 //
 // A verifier holds at most Options.Prefetch messages of the staging queue, half as many (at least
 // 20) of the waiting queue, and 500 of each ordered queue. Together they take at most
-// Options.MaxBytes of memory, but a message or group that is larger than its queue's share is held
-// alone. In addition a verifier holds copies of messages that it is setting aside, the data that a
-// connection is writing, and about 1 MiB of bodies and one message that it has read ahead. RabbitMQ
-// has no prefetch in bytes, so a large message may be delivered several times (Options.MaxBytes).
-// RabbitMQ before 4.3 counts these deliveries; the queues allow a million.
+// Options.MaxBytes of memory, which describes larger messages and the shares of the queues. In
+// addition a verifier holds copies of messages that it is setting aside, the data that a connection
+// is writing, and about 1 MiB of bodies and one message that it has read ahead. RabbitMQ has no
+// prefetch in bytes, so a large message may be delivered several times. RabbitMQ before 4.3 counts
+// these deliveries; the queues allow a million.
 //
 // # Connections to the broker
 //
@@ -249,17 +216,16 @@
 // # Errors and the end
 //
 // A session ends when its consuming connection or a consuming channel fails, or a database
-// statement for a message. Deleting rows again, staging again, sweeping and explaining are side
-// jobs (rule 12 of package bridge), whose failures end no session. An Observer may panic without
-// harm, but it must not block: messages wait until it returns.
+// statement for a message. Side jobs, such as staging again or sweeping, end no session (rule 12 of
+// package bridge). An Observer may panic without harm, but it must not block: messages wait until
+// it returns.
 //
 // At its end a session acks delivered messages and awaits confirms, for a second at most. All other
-// messages are redelivered. A new session starts with backoff. It drops the pool's broken idle
-// connections, proves again that the database makes a lookup wait (proof.Prove), and connects. A
-// pooled database connection that dies while it is idle is replaced without a new session. If an
-// outcome comes from another server than the proof covers, the session ends with an error that
-// names both (bridge.ErrOtherInstance). While connections lead to both servers, the pauses between
-// sessions grow, up to 45 s.
+// messages are redelivered. A new session starts with backoff, as Run describes. A pooled database
+// connection that dies while it is idle is replaced without a new session. If an outcome comes from
+// another server than the proof covers, the session ends with an error that names both
+// (bridge.ErrOtherInstance). While connections lead to both servers, the pauses between sessions
+// grow, up to 45 s.
 //
 // When the context of Run ends, the verifier takes at most Options.Drain to finish the messages
 // that it has judged, and hands back the rest. The consumer is not cancelled before that, because

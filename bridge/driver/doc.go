@@ -5,30 +5,23 @@
 // # The whole seam
 //
 // A database implements a Ledger and an Inbox. These two have no methods of their own: they embed
-// the parts that the callers take.
+// the parts that the callers take. No part has more than fifteen methods, not counting Identity,
+// Features, DB and Transient.
 //
-//	interface         taken by                       methods
-//	Fence             (embedded)                     Enter, Leave
-//	Recorder          sender                         Fence, and Identity, Features, Record, Cancel
-//	RecordedRows      verifier's session, monitor    Identity, Features, DB, Check, Committed, Settle,
-//	                                                 Recent, Forget, Due, Claim, Touch, Orphans, Sweep,
-//	                                                 SweptBefore
-//	Provable          proof                          Instance, ProofLedger, FallBack, FellBack
-//	Ledger            verifier.New, proof.Prove      Recorder, RecordedRows, Provable
+//	interface         embeds                          taken by
+//	Recorder          Fence                           sender
+//	RecordedRows                                      verifier's session, monitor
+//	Provable                                          proof
+//	Ledger            all three                       verifier.New, proof.Prove
 //
-//	Transactions      idempotency's engine           Fence, and Transient
-//	Claims            idempotency                    Transactions, and DB, Claim, Claimed, Forget
-//	PendingMessages   idempotency/pending, metrics   Claims, and AddPending, LookUp, ChangePending,
-//	                                                 AttachMessage, RemovePending, ReleasePending,
-//	                                                 TakePending, DoubtOverdue, ListPending,
-//	                                                 CountPending
-//	Marks             idempotency/versions           Transactions, and LockMark, SetMark
-//	Keeper            its Ordered                    Marks, and Keep, CountKept, FirstKept, Unkeep,
-//	                                                 KeptEntities
-//	Inbox             bridgectl                      PendingMessages, Keeper
+//	Transactions      Fence                           idempotency's engine
+//	Claims            Transactions                    idempotency
+//	PendingMessages   Claims                          idempotency/pending, metrics
+//	Marks             Transactions                    idempotency/versions
+//	Keeper            Marks                           its Ordered
+//	Inbox             PendingMessages, Keeper         bridgectl
 //
-// No part has more than fifteen methods, not counting Identity, Features, DB and Transient. A ledger
-// lists in its [Features] which of the methods it denies. Callers never inspect its type.
+// A ledger lists in its [Features] which of the methods it denies. Callers never inspect its type.
 //
 // Package inspect has the interfaces for operators. The Inspector of each database implements them;
 // the linker leaves it out of a program that does not call Inspect.
@@ -42,11 +35,10 @@
 //
 // # Copies
 //
-// A copy of a database, and a primary that comes back after a failover, have the ledger's identity
-// and pass the proof (rule 6 of package bridge). So Committed, Settle and Recent return the
-// answering [Instance], in the same statement, and Recent returns the committed rows that were
-// recorded within an age: a verifier drops nothing before it has found a row that is younger than
-// its session and whose message no verifier has staged again.
+// A copy of the database, and a primary that comes back after a failover, pass the proof (rule 6 of
+// package bridge). So Committed, Settle and Recent return the answering [Instance], in the same
+// statement. And a verifier drops nothing before Recent has returned a row that is younger than its
+// session and whose message no verifier has staged again.
 //
 // # Carried messages
 //
@@ -58,13 +50,10 @@
 // A carried row is due when its stage time has come: [PublishedGrace] after the record if the
 // sender publishes the message, and otherwise at the time of the record, which shows that no copy
 // can exist yet ([DueRow.Unpublished]). A delayed message's row gets the time that its sender wants
-// ([Entry].NotBefore). All other times are read from the database's clock.
-//
-// Due lists the due rows. Claim moves the stage time of a row on, by one compare-and-set, and
-// returns the message, so of several verifiers one gets it and publishes it. Claim holds no lock
-// afterwards: after a crash the row is due again at its new stage time. Touch moves the stage time
-// of a row whose message the caller holds. Both move it by the age of the row, from
-// [StageAgainAfter] to [StageAgainWithin].
+// ([Entry].NotBefore). All other times are read from the database's clock. Due lists the due rows.
+// Claim moves the stage time of a row on, by one compare-and-set, and returns the message, so of
+// several verifiers one publishes it. Touch moves the stage time of a row whose message the caller
+// holds.
 //
 // A copy is only a hint, and is judged like every staged message. So a copy that is published too
 // early, or twice, costs at most a duplicate with the same ID. A crash of the database may

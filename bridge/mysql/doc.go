@@ -1,7 +1,6 @@
 // Package mysql keeps the ledger and the inbox in a MySQL database, version 8.0.16 or later, or in
-// a MariaDB database, 10.6 or later. Package driver lists the promises of a ledger and an inbox.
-// This comment explains how these databases keep them; statements.go has the statements, each with
-// its reason.
+// a MariaDB database, 10.6 or later. This comment explains how these databases keep the promises of
+// package driver; statements.go has the statements, each with its reason.
 //
 //	db, err := sql.Open("mysql", "user:password@tcp(host:3306)/database")
 //	err = migrate.Ledger(ctx, db, migrate.MySQL)
@@ -32,11 +31,8 @@
 // row. It returns the row after that transaction's commit, and nothing after its rollback (or its
 // session's end, or its return to a savepoint). Settle sends it alone, at READ COMMITTED, where it
 // locks nothing if it finds nothing. innodb_lock_wait_timeout bounds the wait, in whole seconds: a
-// wait of 150 ms takes a second.
-//
-// The non-waiting lookup is a plain SELECT, alone at READ COMMITTED. The connection's default may
-// be READ UNCOMMITTED, which would find an uncommitted row, or SERIALIZABLE, which would wait for
-// it.
+// wait of 150 ms takes a second. The non-waiting lookup is a plain SELECT, alone at READ COMMITTED
+// whatever the connection's default is.
 //
 // Settle, and the read of the sweep's watermark, check that the server takes writes: after a
 // failover or behind a proxy a pool may reach a replica, which has no locks of the sender's. Every
@@ -136,8 +132,8 @@
 //     receiver whose claim another receiver has just seen ('Durability', above). This matters only
 //     if the first lost its connection to the broker while it committed, so that the same delivery
 //     came to both.
-//   - A copy of a database has the same identity. Before a copy gets a verifier of its own, change
-//     it: bridgectl identity new, or migrate.NewIdentity.
+//   - A copy of a database has the original's identity. Change it before the copy gets a verifier:
+//     bridgectl identity new, or migrate.NewIdentity.
 //   - The UUIDs of a table of the application's own are in their own order of bytes, not swapped by
 //     UUID_TO_BIN(id, 1).
 package mysql

@@ -1,6 +1,6 @@
 // Package postgres keeps the ledger and the inbox in a PostgreSQL database, version 13 or later.
-// Package driver lists the promises of a ledger and an inbox. This comment explains how PostgreSQL
-// keeps them; statements.go has the statements, each with its reason.
+// This comment explains how PostgreSQL keeps the promises of package driver; statements.go has the
+// statements, each with its reason.
 //
 //	db, err := sql.Open("pgx", url)
 //	err = migrate.Ledger(ctx, db, migrate.PostgreSQL)
@@ -17,10 +17,8 @@
 // CONFLICT DO NOTHING in a transaction of its own, and rolls back. If the other transaction
 // commits, nothing is inserted. If it rolls back (or its session dies, or the savepoint is rolled
 // back), the row is inserted. lock_timeout bounds the wait. While Settle waits it holds no lock
-// that another transaction could wait for.
-//
-// The non-waiting lookup is one SELECT in its own snapshot. PostgreSQL has no dirty reads at any
-// isolation level, so every row it returns has committed.
+// that another transaction could wait for. The non-waiting lookup is one SELECT in its own
+// snapshot: PostgreSQL has no dirty reads at any isolation level.
 //
 // Every outcome names the server, by its port and the time of its start, to the microsecond. A
 // verifier believes one server only, and proves anew after a restart. Only a machine that was
@@ -39,9 +37,9 @@
 // seen, but the staged copy is judged like every message, and the judgement waits for the standby.
 //
 // Each Claim and Touch leaves a dead version of the row, with an inline message of up to about 2
-// kB. While an old transaction keeps dead versions from being removed, a Due from the first row on
-// skips them each time (measured: 50 ms with 300,000). Orphans reads the whole ledger: a million
-// rows in about a second, measured.
+// kB. While an old transaction keeps these from being removed, a Due skips them each time
+// (measured: 50 ms with 300,000). Orphans reads the whole ledger: a million rows in about a second,
+// measured.
 //
 // # A table of the application's own
 //
@@ -64,17 +62,13 @@
 //	err = migrate.Schema("messaging").Ledger(ctx, db, migrate.PostgreSQL) // CREATE SCHEMA comes first
 //	ledger, err := postgres.Schema("messaging").Open(ctx, db)
 //
-// The name has at most 63 bytes, no control characters and no backslash. Two schemas of one
-// database hold two bridges, each with an identity, verifiers and a staging queue of its own. Open
-// refuses functions that do not name the schema, as after the schema was renamed, and names the
-// fix.
+// The name has at most 63 bytes, no control characters and no backslash. Each such schema has its
+// own identity, verifiers and staging queue. Open refuses functions that do not name the schema, as
+// after the schema was renamed, and names the fix.
 //
 // # Rights
 //
-// migrate.Rights returns the rights of each role, and bridgectl grants prints them. A verifier
-// needs USAGE on the schema; INSERT, SELECT, DELETE and UPDATE (stage_at) on bridge_ledger; SELECT
-// on bridge_identity and bridge_ledger_version; SELECT and UPDATE on bridge_watermark; EXECUTE on
-// bridge_committed, bridge_forget, bridge_due, bridge_claim and bridge_touch. In addition:
+// migrate.Rights returns the rights of each role, and bridgectl grants prints them. In addition:
 //
 //   - With a table of the application's own, sender and verifier need USAGE on its schema and
 //     SELECT on its column. The sender needs no INSERT on bridge_ledger.
@@ -107,11 +101,11 @@
 // commit a record of their own to the log (pg_logical_emit_message, which PUBLIC may execute).
 // Concurrent lookups share one. Measured on PostgreSQL 15 with a standby on the same machine: a
 // lookup that finds a row takes 0.7 ms longer, and 4,600 lookups a second run at the same time
-// instead of 5,000 to 14,000. Without synchronous replication it costs nothing.
+// instead of 5,000 to 14,000.
 //
-// While no standby is connected, such a lookup fails after the caller's time-out, with an error
-// that names the standby. The senders' COMMITs wait too. If pg_cancel_backend ends a lookup's wait,
-// the lookup believes a row that the standby may lack.
+// While no standby is connected, the senders' COMMITs wait, and a lookup fails after the caller's
+// time-out, with an error that names the standby. If pg_cancel_backend ends a lookup's wait, the
+// lookup believes a row that the standby may lack.
 //
 // A failover loses and invents nothing if
 //
@@ -135,8 +129,8 @@
 //     another: a transaction that is open on one looks rolled back on the others, and its messages
 //     are dropped. Check refuses a ledger that an enabled subscription writes to. Diagnose warns of
 //     the extensions bdr and spock. No other such system is recognised.
-//   - A copy of a database has the same identity. Before a copy gets a verifier of its own, change
-//     it: bridgectl identity new, or migrate.NewIdentity.
+//   - A copy of a database has the original's identity. Change it before the copy gets a verifier:
+//     bridgectl identity new, or migrate.NewIdentity.
 //   - The bridge's tables are logged. Check and OpenInbox refuse UNLOGGED tables, which a crash
 //     empties: committed transactions would look rolled back.
 package postgres

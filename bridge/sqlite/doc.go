@@ -1,5 +1,5 @@
-// Package sqlite keeps the ledger and the inbox in a SQLite file. Package driver lists the promises
-// of a ledger and an inbox. This comment explains how SQLite keeps them.
+// Package sqlite keeps the ledger and the inbox in a SQLite file. This comment explains how SQLite
+// keeps the promises of package driver.
 //
 //	db, err := sql.Open("sqlite", "file:app.db?_pragma=journal_mode(wal)&_pragma=busy_timeout(5000)")
 //	err = migrate.Ledger(ctx, db, migrate.SQLite)
@@ -53,7 +53,7 @@
 //     SQLite does not let it write if another one has committed in between.
 //   - In a table of the application's own (OpenOwnTable, bridge.OwnTable) the IDs are canonical
 //     text in lower case.
-//   - A copy of the file has the same identity. Before a copy gets a verifier of its own, change
-//     it: bridgectl identity new, or migrate.NewIdentity.
+//   - A copy of the file has the original's identity. Change it before the copy gets a verifier:
+//     bridgectl identity new, or migrate.NewIdentity.
 //   - All processes must be on one machine: WAL does not work over a network file system.
 package sqlite

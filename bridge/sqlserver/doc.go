@@ -1,6 +1,6 @@
 // Package sqlserver keeps the ledger and the inbox in a database of SQL Server (2016 or later) or
-// Azure SQL. Package driver lists the promises of a ledger and an inbox. This comment explains how
-// SQL Server keeps them; statements.go has the statements, each with its reason.
+// Azure SQL. This comment explains how SQL Server keeps the promises of package driver;
+// statements.go has the statements, each with its reason.
 //
 //	db, err := sql.Open("sqlserver", "sqlserver://user:password@host?database=shop&encrypt=true")
 //	err = migrate.Ledger(ctx, db, migrate.SQLServer)
@@ -13,11 +13,11 @@
 // # How it waits
 //
 // A transaction that inserts a row locks it exclusively until it ends. Settle reads the row of the
-// ID WITH (READCOMMITTEDLOCK), which always takes shared locks. (Under READ_COMMITTED_SNAPSHOT, the
-// default of Azure SQL, a plain SELECT would not wait for an open transaction.) So Settle waits for
-// that transaction, and finds the row after a commit and nothing after a rollback. SET LOCK_TIMEOUT
-// in the same text bounds the wait on the server; its error 1222 does not change the connection.
-// While Settle waits it holds no lock that another transaction could wait for.
+// ID WITH (READCOMMITTEDLOCK), which takes shared locks even under READ_COMMITTED_SNAPSHOT, the
+// default of Azure SQL. So Settle waits for that transaction, and finds the row after a commit and
+// nothing after a rollback. SET LOCK_TIMEOUT in the same text bounds the wait on the server; its
+// error 1222 does not change the connection. While Settle waits it holds no lock that another
+// transaction could wait for.
 //
 // If READ_COMMITTED_SNAPSHOT is on, the non-waiting lookup is a plain SELECT, which reads the rows
 // committed when it began. If it is off, the lookup adds READPAST, which skips locked rows. A row
@@ -68,7 +68,7 @@
 // this is unknown.
 //
 // On 2026-11-24 the ledger ran on Babelfish 4.3 with thousands of transactions, kills and restarts,
-// and no message was lost, invented or delivered twice. Statements that it refused were rewritten
+// without a message lost, invented or delivered twice. Statements that it refused were rewritten
 // since, and the bridge as a whole has not run there again. An own table cannot be used there.
 //
 // # Own tables
@@ -95,18 +95,17 @@
 //	err = migrate.Schema("messaging").Ledger(ctx, db, migrate.SQLServer) // CREATE SCHEMA comes first
 //	ledger, err := sqlserver.Schema("messaging").Open(ctx, db)
 //
-// The name has at most 128 characters and no control characters. Two schemas of one database hold
-// two bridges, each with an identity, verifiers and a staging queue of its own.
+// The name has at most 128 characters and no control characters. Each such schema has its own
+// identity, verifiers and staging queue.
 //
 // # Rights
 //
 // migrate.Rights returns the rights of each role, and bridgectl grants prints them. If a login
 // lacks one of these, the error names the GRANT. In addition:
 //
-//   - With an own table, a sender needs SELECT on that table, bridge_ledger, bridge_identity and
-//     bridge_ledger_version. (It does not read bridge_ledger, but the catalogue shows a table only
-//     to logins with a right on it.) A verifier also needs INSERT and DELETE on bridge_ledger, for
-//     the proof of the waiting.
+//   - With an own table, a sender needs SELECT on that table, bridge_ledger (the catalogue shows a
+//     table only to logins with a right on it), bridge_identity and bridge_ledger_version. A
+//     verifier also needs INSERT and DELETE on bridge_ledger, for the proof of the waiting.
 //   - To see the holders of a row an Inspector needs VIEW SERVER STATE (since 2022, VIEW SERVER
 //     PERFORMANCE STATE). In Azure SQL Database it needs VIEW DATABASE STATE, or, on Basic, S0 and
 //     S1 and in elastic pools, a login that is a member of ##MS_ServerStateReader##. Without it
@@ -123,18 +122,17 @@
 //     message may be delivered before it returns.
 //   - There is one primary, as with availability groups and geo-replication. If several servers
 //     write to the database and send each other the rows (peer-to-peer and merge replication,
-//     updatable subscriptions, SQL Data Sync), the identity is the same everywhere, and the proof
-//     holds at each. But a transaction that is open at another server looks rolled back, and its
-//     message is dropped. Diagnose recognises the replication of the ledger's table, but not SQL
-//     Data Sync.
+//     updatable subscriptions, SQL Data Sync), the proof holds at each, but a transaction that is
+//     open at another server looks rolled back, and its message is dropped. Diagnose recognises the
+//     replication of the ledger's table, but not SQL Data Sync.
 //   - The connection string has no ApplicationIntent=ReadOnly. Open and Check refuse a database
 //     that does not take writes.
 //   - The connection string asks for TLS by encrypt=true or encrypt=strict: by default the driver
 //     encrypts the login alone. It also bounds the wait for a silent server, by 'connection
 //     timeout' in seconds: by default the driver waits until TCP gives up, after about a quarter of
 //     an hour. Give a pool that migrates no such bound. The commands do all of this.
-//   - A copy of a database has the same identity. Before a copy gets a verifier of its own, change
-//     it: bridgectl identity new, or migrate.NewIdentity.
+//   - A copy of a database has the original's identity. Change it before the copy gets a verifier:
+//     bridgectl identity new, or migrate.NewIdentity.
 //   - The compatibility level is 120 to 170. Open and Check refuse an older one.
 //   - No column of the bridge's tables is encrypted by Always Encrypted. Leave it off in the
 //     connection string of the verifier.

@@ -1,8 +1,8 @@
 // Package watermillbridge joins Watermill (github.com/ThreeDotsLabs/watermill) to the bridge. Its
 // message.Publisher sends in an SQL transaction. Each handler of its message.Subscriber works in a
-// transaction too. It is a module of its own, so that only programs that use Watermill inherit it.
-// Until the first release, go.mod needs two replace lines, for this module and for
-// github.com/twoqueue/twoqueue, with a checkout (README of the root module).
+// transaction too. It is a module of its own. Until the first release, go.mod needs two replace
+// lines, for this module and for github.com/twoqueue/twoqueue, with a checkout (README of the root
+// module).
 //
 //	publisher := watermillbridge.NewPublisher(nil)
 //	err := s.InTx(ctx, db, nil, func(tx *sender.Tx) error { // s is a *sender.Sender
@@ -30,7 +30,8 @@
 //		})
 //	err = router.Run(ctx)
 //
-// The example is the whole program. A verifier must run, and allow the targets (package verifier).
+// The example (example_test.go) is the whole program. A verifier must run, and allow the targets
+// (package verifier).
 //
 // # The publisher
 //
@@ -65,13 +66,12 @@
 // handler must have done all its work before the Ack. Watermill's router acks after the handler has
 // returned and its messages are published.
 //
-// A message without Ack and Nack keeps its transaction and its worker until the option Hold of
-// SubscriberOptions.Deduplicator ends its context. A message that comes again is another
-// *message.Message with another transaction. A Nack is a failed attempt (package idempotency, with
-// the options SubscriberOptions.Deduplicator): after 13 of them the message is moved to the dead
-// queue. With one worker, the default, a message that fails holds up the messages behind it; with
-// several workers it waits in a retry queue. The middleware Reasons, or the function Nack, gives
-// the reason, so that a deadlock does not count and a backoff.Permanent ends the attempts.
+// The context of a message ends with the option Hold of SubscriberOptions.Deduplicator. A message
+// that comes again is another *message.Message with another transaction. A Nack is a failed attempt
+// (package idempotency): by default, after 13 of them the message is moved to the dead queue. With
+// one worker, the default, a message that fails holds up the messages behind it; with several
+// workers it waits in a retry queue. The middleware Reasons, or the function Nack, gives the
+// reason, so that a deadlock does not count and a backoff.Permanent ends the attempts.
 //
 // An Ack commits all that the handler did, also if a middleware hid its error. So do not use
 // Watermill's middlewares that hide an error or call the handler again in the same transaction:
@@ -104,9 +104,4 @@
 // with x-bridge-, keys that brokers add, such as x-death, and more than bridge.Message allows. If a
 // message from another program lacks the header of the UUID, its message-id is the UUID. Its
 // metadata are the headers with strings. DeliveryFromContext returns the whole delivery.
-//
-// Watermill's own tests (pubsub/tests) run here without consumer groups and without TestReconnect,
-// which allows a minute for two restarts of the broker: on a busy machine RabbitMQ alone took
-// longer. The tests of idempotency.Consumer and of package sender end connections and brokers
-// instead.
 package watermillbridge

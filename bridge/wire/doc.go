@@ -4,11 +4,10 @@
 // [Parse] are for a message, [Group], [Members] and [Packing] for groups, [DeadRecord] and
 // [OpenDead] for dead letters.
 //
-// The folder testdata/vectors has test vectors for senders in other languages. Its README describes
-// them. The folder sender/python of the repository has a sender that passes them.
-//
-// In its transaction a sender first inserts the message's row into bridge_ledger. Then the sender
-// stages the message, waits for the confirm, and commits (rules 1 and 2 of package bridge).
+// The folder testdata/vectors has test vectors for senders in other languages; its README describes
+// them. The folder sender/python of the repository has a sender that passes them. In its
+// transaction a sender first inserts the message's row into bridge_ledger. Then it stages the
+// message, waits for the confirm, and commits (rules 1 and 2 of package bridge).
 //
 // # The row
 //
@@ -22,9 +21,8 @@
 //
 //	INSERT INTO bridge_ledger (id) SELECT :id FROM bridge_identity WHERE identity = :ledger
 //
-// A row may also carry the message. Then the transaction need not wait for the confirm: if the
-// staged copy gets lost, a verifier stages the message from the row. Such a row has these columns
-// too:
+// A row may also carry the message. Then the transaction need not wait for the confirm. Such a row
+// has these columns too:
 //
 //	message      the record of the staged message ('A group', below), with the header
 //	             x-bridge-carried; its message-id is the row's ID
@@ -123,8 +121,7 @@
 // The header x-bridge-carried, with any value, marks a message whose row in the ledger holds a copy
 // of it, which the sender must have inserted. The header x-bridge-restaged, with any value, marks a
 // message that a verifier has staged from its row. A sender must not set it: such a message is no
-// evidence that the senders commit in the database where its row is found (rule 6 of package
-// bridge).
+// evidence that senders commit (rule 6 of package bridge).
 //
 // # A message with an order key
 //
@@ -160,8 +157,8 @@
 //	uint32  length of the body
 //	        the body
 //
-// with big-endian numbers. Each member is judged as if it had come alone. A group costs the broker
-// as much as one message. Groups are optional.
+// with big-endian numbers. Each member is judged as if it had come alone. Groups are optional; one
+// costs the broker as much as one message.
 //
 // # Messages in an inbox
 //

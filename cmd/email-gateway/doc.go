@@ -1,6 +1,7 @@
-// Email-gateway is an example of a receiver, meant to be run: it sends the e-mails of a queue through
-// a mail server, each at most once, whichever process crashes. email-gateway -help lists its
-// variables, and email-gateway schema prints the form of a message's body.
+// Email-gateway is an example of a receiver, meant to be run: it sends the e-mails of a queue
+// through a mail server, each at most once, whichever process crashes. Its README describes its
+// use, guarantees and limits. email-gateway -help lists its variables, and email-gateway schema
+// prints the form of a message's body.
 //
 // # Outcomes
 //
@@ -13,16 +14,13 @@
 //	            has ended before the e-mail's last line: in the dead queue
 //	handed_back in its own queue again: the mail server is away, or the gateway stops
 //
-// The dead queue's messages have the headers of any receiver's, such as x-bridge-dead-reason (failed
-// or too-old) and -text. bridgectl dead replay sends them back to their queue, and the gateway
-// handles them as new ones.
-//
-// An e-mail to several recipients goes to all of them or to none.
+// The dead queue's messages have the headers of any receiver's, such as x-bridge-dead-reason
+// (failed or too-old) and -text. A replay (bridgectl dead replay) is handled as a new message.
 //
 // # Sent at most once
 //
-// An e-mail cannot be sent in a transaction. So each message has a row in the inbox and a row in the
-// table email_gateway, written in this order:
+// An e-mail cannot be sent in a transaction. So each message has a row in the inbox and a row in
+// the table email_gateway, written in this order:
 //
 //  1. the inbox: 'started' (AtMostOnce of package idempotency/pending)
 //  2. email_gateway: 'sending'
@@ -38,20 +36,9 @@
 // An e-mail is also doubtful if the connection ends between its last line, the line with a dot, and
 // the mail server's answer: package transport has the table.
 //
-// A run sends only after it has changed the row to 'sending', and a row with 'sending', 'doubtful' or
-// 'sent' refuses it. So of two runs of one e-mail only one sends, and a gateway that was frozen and
-// taken for dead sends nothing twice.
-//
-// A doubtful e-mail is not sent again before an operator decides: doubtful list, then doubtful sent
-// or doubtful retry. The mail server's log may show the e-mail's Message-ID: the message's ID with
-// the sender's domain. A retry has the same Message-ID, so some mail servers and mailboxes drop the
-// second e-mail.
-//
-// # Stored data
-//
-// The table email_gateway has one row for each message: its ID, the recipients' addresses, the
-// status, the attempts, the last error and the times. A row is kept for EMAIL_RETENTION, and for as
-// long as the inbox is not done with the message. The e-mail itself is only in queues. If it was in
-// doubt, the inbox keeps it too, until it is sent or an operator has marked it as sent. Logs and
-// metrics contain only an e-mail's message ID.
+// A run sends only after it has changed the row to 'sending', and a row with 'sending', 'doubtful'
+// or 'sent' refuses it. So of two runs of one e-mail only one sends, and a gateway that was frozen
+// and taken for dead sends nothing twice. A doubtful e-mail is not sent again before an operator
+// decides. A retry has the same Message-ID, so some mail servers and mailboxes drop the second
+// e-mail.
 package main

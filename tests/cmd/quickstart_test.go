@@ -43,8 +43,8 @@ func TestTheQuickStartRunsAsItStands(t *testing.T) {
 	var typed []string
 	for line := range strings.Lines(commands) {
 		switch line = strings.TrimSpace(line); {
-		case strings.HasSuffix(line, "go mod init shop"):
-			line += " && go mod edit -replace github.com/twoqueue/twoqueue=" + quoted(checkout)
+		case strings.HasPrefix(line, "go mod edit -replace github.com/twoqueue/twoqueue=../twoqueue "):
+			line = "go mod edit -replace github.com/twoqueue/twoqueue=" + quoted(checkout)
 		case line == "# save the program below as main.go":
 			line = "cp ../main.go ."
 		case strings.HasPrefix(line, "export DATABASE_URL=postgres://"):

@@ -2,7 +2,6 @@ package cmd_test
 
 import (
 	"context"
-	"database/sql"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -11,81 +10,27 @@ import (
 	"strings"
 	"testing"
 
-	amqp "github.com/rabbitmq/amqp091-go"
-
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
-	"github.com/twoqueue/twoqueue/bridge/postgres"
-	"github.com/twoqueue/twoqueue/idempotency"
-	"github.com/twoqueue/twoqueue/sender"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 )
 
-// The text between the marks must be in the README too.
-
-// README begin
-
-// The shop: the message goes out if and only if the transaction commits.
-func placeOrder(ctx context.Context, db *sql.DB, s *sender.Sender, order string) error {
-	return s.InTx(ctx, db, nil, func(tx *sender.Tx) error {
-		if _, err := tx.ExecContext(ctx, `INSERT INTO orders VALUES ($1)`, order); err != nil {
-			return err // rolls back
-		}
-		_, err := tx.Send(bridge.Message{RoutingKey: "emails", Publishing: amqp.Publishing{Body: []byte(order)}})
-		return err
-	})
-}
-
-// The receiver's queue, retry queues in which a message that fails holds up no other, and a dead
-// queue.
-func openMailer(ctx context.Context, db *sql.DB, broker *bridge.Broker) (*idempotency.Deduplicator, error) {
-	inbox, err := postgres.OpenInbox(ctx, db)
-	if err != nil {
-		return nil, err
-	}
-	queues, err := idempotency.DeclareReceiver(ctx, broker, "emails", nil)
-	if err != nil {
-		return nil, err
-	}
-	return idempotency.New(inbox, "mailer", &idempotency.Options{Queues: queues})
-}
-
-// The receiver: a message that is delivered twice is handled once. It handles ten messages at a
-// time, reconnects, and lets each attempt that has begun finish when ctx ends.
-func sendEmails(ctx context.Context, db *sql.DB, broker *bridge.Broker, dedup *idempotency.Deduplicator) error {
-	consumer, err := idempotency.NewConsumer(broker, "emails", func(ctx context.Context, d amqp.Delivery) error {
-		return dedup.Handle(ctx, db, d, func(ctx context.Context, tx *sql.Tx) error {
-			_, err := tx.ExecContext(ctx, `INSERT INTO emails VALUES ($1)`, d.Body)
-			return err
-		})
-	}, &idempotency.ConsumerOptions{Workers: 10})
-	if err != nil {
-		return err
-	}
-	return consumer.Run(ctx)
-}
-
-// README end
-
 func TestReadmeHasTheExamples(t *testing.T) {
 	readme, err := os.ReadFile("../../README.md")
 	must(t, err)
-	for _, name := range []string{"readme_test.go", "readme_pgx_test.go", "../orm/readme_gorm_test.go"} {
-		source, err := os.ReadFile(name)
+	for file, part := range map[string]string{
+		"readme_pgx_test.go":                      `(?s)\n// README begin\n\n(.*)\n\n// README end\n`,
+		"../orm/readme_gorm_test.go":              `(?s)\n// README begin\n\n(.*)\n\n// README end\n`,
+		"../../idempotency/example_reply_test.go": `(?s)\n(// serve .*)\n$`,
+		"../receiver/service/main.go":             `(?s)\n(func bill\(.*?\n})\n`,
+	} {
+		source, err := os.ReadFile(file)
 		must(t, err)
-		_, example, _ := strings.Cut(string(source), "\n// README begin\n")
-		example, _, _ = strings.Cut(example, "\n// README end\n")
-		if want := "```go\n" + strings.TrimSpace(example) + "\n```\n"; !strings.Contains(string(readme), want) {
-			t.Errorf("README.md does not have this block of %s:\n%s", name, want)
+		example := regexp.MustCompile(part).FindStringSubmatch(string(source))
+		if example == nil || !strings.Contains(string(readme), "\n"+example[1]+"\n```\n") {
+			t.Errorf("README.md does not have this part of %s:\n%s", file, example)
 		}
-	}
-	service, err := os.ReadFile("../receiver/service/main.go")
-	must(t, err)
-	_, bill, _ := strings.Cut(string(service), "\nfunc bill(")
-	bill, _, _ = strings.Cut(bill, "\n}\n")
-	if want := "```go\nfunc bill(" + bill + "\n}\n```\n"; !strings.Contains(string(readme), want) {
-		t.Errorf("README.md does not have the handler of tests/receiver/service:\n%s", want)
 	}
 }
 
@@ -114,56 +59,38 @@ func TestThePagesNameExistingTests(t *testing.T) {
 	}
 }
 
-func sqlExample(t *testing.T, s *stage.Stage) (dedup *idempotency.Deduplicator, place func(order string) error, receive func(context.Context) error) {
-	t.Helper()
-	ctx := t.Context()
-	dedup, err := openMailer(ctx, s.DB, s.Broker)
-	must(t, err)
-	sender, err := sender.New(s.Ledger, s.Broker, nil)
-	must(t, err)
-	return dedup, func(order string) error { return placeOrder(ctx, s.DB, sender, order) },
-		func(ctx context.Context) error { return sendEmails(ctx, s.DB, s.Broker, dedup) }
-}
-
-// The examples run beside a verifier.
-func TestTheExamplesOfTheReadmeSendAndReceiveOnce(t *testing.T) {
+// The example runs beside a verifier.
+func TestThePgxExampleOfTheReadmeSendsAndReceivesOnce(t *testing.T) {
 	t.Parallel()
-	for name, example := range map[string]func(*testing.T, *stage.Stage) (*idempotency.Deduplicator, func(string) error, func(context.Context) error){
-		"database/sql": sqlExample, "pgx": pgxExample,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := stage.On(t, stage.Postgres, servertest.Vhost(t), bridge.Topology{Queue: "twoqueue"})
-			must(t, migrate.Inbox(t.Context(), s.DB, migrate.PostgreSQL))
-			if _, err := s.DB.ExecContext(t.Context(), `CREATE TABLE orders (name text PRIMARY KEY); CREATE TABLE emails (body text)`); err != nil {
-				t.Fatal(err)
-			}
-			dedup, place, receive := example(t, s)
-			p := verify(t, s)
-			ctx, stop := context.WithCancel(t.Context())
-			defer stop()
-			ended := make(chan error, 1)
-			go func() { ended <- receive(ctx) }()
-			for _, order := range []string{"apples", "pears"} {
-				if err := place(order); err != nil {
-					t.Error(err)
-				}
-			}
-			if err := place("apples"); err == nil {
-				t.Error("the same order twice: no error")
-			}
-			s.Eventually("two e-mails are sent", func() bool {
-				var n int
-				err := s.DB.QueryRowContext(t.Context(), `SELECT count(*) FROM emails WHERE body IN ('apples', 'pears')`).Scan(&n)
-				return err == nil && n == 2
-			})
-			p.Stop()
-			stop()
-			must(t, servertest.Next(t, "the receiver has ended", ended))
-			if stats := dedup.Stats(); stats.Handled != 2 {
-				t.Errorf("%+v", stats)
-			}
-		})
+	s := stage.On(t, stage.Postgres, servertest.Vhost(t), bridge.Topology{Queue: "twoqueue"})
+	must(t, migrate.Inbox(t.Context(), s.DB, migrate.PostgreSQL))
+	if _, err := s.DB.ExecContext(t.Context(), `CREATE TABLE orders (name text PRIMARY KEY); CREATE TABLE emails (body text)`); err != nil {
+		t.Fatal(err)
+	}
+	dedup, place, receive := pgxExample(t, s)
+	p := verify(t, s)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- receive(ctx) }()
+	for _, order := range []string{"apples", "pears"} {
+		if err := place(order); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := place("apples"); err == nil {
+		t.Error("the same order twice: no error")
+	}
+	s.Eventually("two e-mails are sent", func() bool {
+		var n int
+		err := s.DB.QueryRowContext(t.Context(), `SELECT count(*) FROM emails WHERE body IN ('apples', 'pears')`).Scan(&n)
+		return err == nil && n == 2
+	})
+	p.Stop()
+	stop()
+	must(t, servertest.Next(t, "the receiver has ended", ended))
+	if stats := dedup.Stats(); stats.Handled != 2 {
+		t.Errorf("%+v", stats)
 	}
 }
 

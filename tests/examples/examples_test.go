@@ -12,7 +12,6 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/idempotency"
 	"github.com/twoqueue/twoqueue/tests/program"
@@ -273,26 +272,26 @@ func testConsume(t *testing.T, e shown) {
 	}
 }
 
+// One order comes twice.
 func testReply(t *testing.T, e shown) {
 	s := stage.On(t, stage.Postgres, servertest.Vhost(t), bridge.Topology{Queue: "twoqueue"})
-	declareReceiver(s, "payments")
-	s.Queue("replies", nil)
-	execute(t, s.DB, `CREATE TABLE payments (about text)`)
-	if err := migrate.Inbox(t.Context(), s.DB, migrate.PostgreSQL); err != nil {
-		t.Fatal(err)
-	}
+	declareReceiver(s, "orders")
+	s.Queue("invoices", nil)
+	execute(t, s.DB, `CREATE TABLE invoices (number integer, cents integer)`)
 	p := e.start(t, map[string]string{
-		"postgres://bank:secret@localhost/bank": s.DatabaseURL, "amqp://bank:secret@localhost/": s.AMQP,
+		"postgres://billing:secret@localhost/billing": s.DatabaseURL, "amqp://billing:secret@localhost/": s.AMQP,
 	})
-	v := s.Verify(verifier.Options{})
-	s.Commit(bridge.Message{RoutingKey: "payments", Publishing: amqp.Publishing{
-		ReplyTo: "replies", CorrelationId: "order 17", Body: []byte("please pay")}})
-	if reply := s.Receive("replies", 1)[0]; reply.CorrelationId != "order 17" || string(reply.Body) != "paid" {
+	order := amqp.Publishing{MessageId: "order 17", ReplyTo: "invoices", Body: []byte(`{"number": 17, "cents": 250}`)}
+	for range 2 {
+		if err := s.Channel.PublishWithContext(t.Context(), "", "orders", true, false, order); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if reply := s.Receive("invoices", 1)[0]; reply.CorrelationId != order.MessageId || string(reply.Body) != string(order.Body) {
 		t.Errorf("the reply is %q about %q", reply.Body, reply.CorrelationId)
 	}
-	if n := count(t.Context(), s.DB, `payments WHERE about = 'order 17'`); n != 1 {
-		t.Errorf("%d payments, must be 1", n)
-	}
-	v.Stop()
 	endsWell(t, p.Stop())
+	if n := count(t.Context(), s.DB, `invoices WHERE number = 17 AND cents = 250`); n != 1 {
+		t.Errorf("%d invoices, must be 1", n)
+	}
 }

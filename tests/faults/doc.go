@@ -44,9 +44,7 @@
 // figures. A local plan has only faults that touch a target, rows, some messages, or one process
 // among others. Its run asserts the share in time: 99 % in a long run, 70 % in a short one, since
 // other tests may load the machine. It also asserts that no session of a verifier ends unless a
-// fault names that verifier. Apart from delays by a busy machine, a message is late only if a
-// verifier published it behind the first message of its channel for a silent quorum queue: package
-// verifier describes that wait.
+// fault names that verifier.
 //
 // Failovers have their own tests: the primary is killed during the traffic, its replica is
 // promoted, and all clients are led to the replica.

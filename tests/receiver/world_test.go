@@ -174,7 +174,7 @@ func (w *world) publish(bodies []string) {
 	must(w.t, channel.Confirm(false))
 	var confirms []*amqp.DeferredConfirmation
 	for n, body := range bodies {
-		p := amqp.Publishing{MessageId: uuid.Must(uuid.NewV7()).String(), DeliveryMode: amqp.Persistent, Body: []byte(body)}
+		p := amqp.Publishing{MessageId: uuid.Must(uuid.NewV7()).String(), DeliveryMode: amqp.Persistent, ReplyTo: replies, Body: []byte(body)}
 		copies := 1
 		if n%twice == 0 {
 			copies = 2

@@ -1,5 +1,5 @@
 // Command service bills each order of a queue once: in one transaction it writes an invoice and
-// announces it to another queue. It is a complete receiver, as a user writes one.
+// replies. It is a complete receiver, as a user writes one; a verifier runs beside it.
 package main
 
 import (
@@ -38,15 +38,19 @@ func main() {
 	}
 }
 
-func bill(ctx context.Context, tx *sql.Tx, sends *sender.Sender, d amqp.Delivery) error {
+func bill(ctx context.Context, tx *sql.Tx, replies *sender.Sender, d amqp.Delivery) error {
 	var order struct{ Number, Cents int }
 	if err := json.Unmarshal(d.Body, &order); err != nil {
 		return backoff.Permanent(err) // to the dead queue at once
 	}
 	if _, err := tx.ExecContext(ctx, `INSERT INTO invoices (number, cents) VALUES ($1, $2)`, order.Number, order.Cents); err != nil {
-		return err
+		return err // rolls back, and the order comes again
 	}
-	_, err := sends.SendTx(ctx, bridge.SQL(tx), bridge.Message{RoutingKey: "invoices", Publishing: amqp.Publishing{Body: d.Body}})
+	reply, err := idempotency.Reply(d, amqp.Publishing{Body: d.Body})
+	if err != nil {
+		return err // no reply-to: to the dead queue at once
+	}
+	_, err = replies.SendTx(ctx, bridge.SQL(tx), reply)
 	return err
 }
 
