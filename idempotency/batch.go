@@ -24,57 +24,7 @@ const togetherPart = 4
 
 var errTogetherTooLong = errors.New("an attempt at the whole batch took longer than a quarter of Options.Hold")
 
-// HandleBatch is Handle of several deliveries in one transaction. It claims their keys with one
-// statement, runs fn once for all messages whose key is new, commits, and acks all of them. So they
-// share the round trips, the commit and, in a batch consumer, the ack. [NewBatchConsumer] gathers
-// batches. fn may write the rows of all messages with one statement, which saves most.
-//
-// fn handles the messages of fresh, which are in the order of ds, through tx. A copy of a message in
-// the same batch is left out, as a duplicate. If fn returns an error or panics, or the database
-// refuses the commit, the transaction is rolled back and the batch is split: each message is handled
-// alone, with a slice of length one and a separate transaction, as by Handle. So fn may run several
-// times for a message. Only the message that fails is retried and dead-lettered; its pauses delay no
-// other message of the batch. One attempt runs at a time, and the next one begins after 10 seconds, or
-// an eighth of Options.Hold if that is less, if it has not ended. A message whose key cannot be used,
-// or is too old, and one that comes from a retry queue, is handled alone from the start. In a Consumer
-// with one worker the messages keep their order, and a message waits for the pauses of the previous
-// one.
-//
-// A failed attempt at a batch counts against no message: in it Attempt is 0. If the database is
-// unavailable, or ends the transaction because of a deadlock, the batch is tried again as a whole.
-// An attempt at the batch may take a quarter of Options.Hold; then fn's context ends. The batch is
-// also split if such an attempt fails after that time or later, or if at the third attempt or
-// later fn meets a deadlock or the database refuses the claims. So a message whose claim hangs, or
-// whose handling ends only with its context, stops no other message. If fn ignores its context for
-// ever, the whole batch waits for it, in this process.
-//
-// The keys are claimed in sorted order, whatever the order of ds, so two batches with some of the
-// same messages cannot deadlock: the second batch waits until the first has ended, and handles the
-// messages that are then left.
-//
-// ctx and the errors are as with Handle; the error joins the errors of the messages. When
-// HandleBatch returns, the broker was told about each delivery of ds, except for the ones left
-// unacked. All deliveries must come from one channel. ds must not be changed meanwhile. Its length
-// bounds the memory: HandleBatch keeps a key for each delivery, and if the batch is split, a
-// goroutine.
-func (dedup *Deduplicator) HandleBatch(ctx context.Context, db *sql.DB, ds []amqp.Delivery, fn func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error) error {
-	if db == nil || fn == nil {
-		panic("idempotency: HandleBatch needs a database and a function")
-	}
-	return handleBatch(ctx, dedup.keys, db, engine.BeginOn(db, dedup.keys.Opts.TxOptions), ds, func(ctx context.Context, tx *engine.SQLTransaction, fresh []amqp.Delivery) error {
-		return fn(ctx, tx.SQL, fresh)
-	})
-}
-
-// HandleBatchIn is Deduplicator.HandleBatch in a transaction of any library; begin is as in HandleIn.
-func HandleBatchIn[T Transaction](ctx context.Context, dedup *Deduplicator, begin func(ctx context.Context) (T, error), ds []amqp.Delivery, fn func(ctx context.Context, tx T, fresh []amqp.Delivery) error) error {
-	if begin == nil || fn == nil {
-		panic("idempotency: HandleBatchIn needs a transaction and a function")
-	}
-	dedup.refuseTxOptions("HandleBatchIn")
-	return handleBatch(ctx, dedup.keys, dedup.keys.Inbox.DB(), begin, ds, fn)
-}
-
+// handleBatch is HandleBatchIn. The purge uses db.
 func handleBatch[T engine.Transaction](ctx context.Context, g *engine.Keys, db *sql.DB, begin func(ctx context.Context) (T, error), ds []amqp.Delivery, fn func(ctx context.Context, tx T, fresh []amqp.Delivery) error) error {
 	if len(ds) == 0 {
 		return nil

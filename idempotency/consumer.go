@@ -73,102 +73,16 @@ import (
 // Consumer); then the context of the handlers ends. The end of the connection returns all other
 // messages to the queue. No message is requeued before that.
 type Consumer struct {
-	broker *bridge.Broker
-	queue  string
-	handle func(ctx context.Context, ds []amqp.Delivery) error
-	opts   ConsumerOptions
-	log    *slog.Logger
-	batch  int // largest number of messages for one handler
-	memory *memoryLimit
-	jobs   *schedule
-	runs   atomic.Bool
+	broker  *bridge.Broker
+	queue   string
+	opts    ConsumerOptions
+	log     *slog.Logger
+	workers *workers
+	runs    atomic.Bool
 
 	mu    sync.Mutex
 	state ConsumerState
 }
-
-// ConsumerOptions are the options of NewConsumer. Nil and the zero value of each field mean their
-// defaults.
-type ConsumerOptions struct {
-	// Workers is how many handlers run at once, over all sessions. Without Options.Queues, a message
-	// that fails keeps its worker for all its attempts (see Options.Attempts). Give the database as
-	// many idle connections: a sql.DB keeps two unless SetMaxIdleConns changes that, and opens the
-	// others again each time. Default 10.
-	Workers int
-
-	// Key returns a message's key: an order's number, an account. Messages with the same key are
-	// handled one after the other, in the order of the queue. Messages with different keys are handled
-	// in parallel, and so are messages with the key "", except copies of one message. A message that
-	// fails delays its key until it is dead-lettered. If Key panics, the message has the key "".
-	// Default: none.
-	Key func(d amqp.Delivery) string
-
-	// Prefetch is how many messages the broker delivers before they are acked. Messages without a
-	// free worker wait here, while the broker's consumer timeout runs (30 minutes unless changed).
-	// With a Key, many failing messages of one key may together reach the timeout; then the session
-	// ends, and they come again. The least is Workers, in a batch consumer Workers times the size of
-	// a batch. Default: four times the least (at most 65,535), so that workers wait neither for the
-	// broker nor for one busy key; Options.Hold's default is short enough for it.
-	Prefetch int
-
-	// MaxBytes bounds the memory of the held messages, in bytes. Messages without room go back to
-	// the queue when half of MaxBytes is free. A larger message is held alone. The messages of a
-	// handler that has run for a minute no longer count, so that a handler that hangs keeps no other
-	// message out: the messages of up to Workers handlers may be held in addition. But messages that
-	// wait for the Key of such a handler do count. If they need more than half of MaxBytes, other
-	// messages may have to wait until the broker's consumer timeout ends the session. Default 64
-	// MiB.
-	MaxBytes int
-
-	// Drain is how long handlers may go on after Run's context or their session has ended. Then their
-	// context ends too. Run waits up to 5 seconds more for them to return. The process needs at least
-	// this time to stop: Kubernetes gives 30 s, Docker 10 s, unless configured otherwise. Default 20
-	// seconds.
-	Drain time.Duration
-
-	// Logger gets a line for the begin and the end of each session, and for each error of a
-	// handler. Default slog.Default().
-	Logger *slog.Logger
-}
-
-// maxPrefetch is the largest value of AMQP's 16 bits; 0 would be unlimited.
-const maxPrefetch = 1<<16 - 1
-
-func (o *ConsumerOptions) withDefaults(batch int) (ConsumerOptions, error) {
-	var filled ConsumerOptions
-	if o != nil {
-		filled = *o
-	}
-	if filled.Workers == 0 {
-		filled.Workers = 10
-	}
-	if filled.Prefetch == 0 {
-		filled.Prefetch = min(4*filled.Workers*batch, maxPrefetch)
-	}
-	if filled.MaxBytes == 0 {
-		filled.MaxBytes = 64 << 20
-	}
-	if filled.Drain == 0 {
-		filled.Drain = 20 * time.Second
-	}
-	if filled.Logger == nil {
-		filled.Logger = slog.Default()
-	}
-	switch {
-	case filled.Workers < 0:
-		return filled, fmt.Errorf("ConsumerOptions.Workers is %d, must not be negative", filled.Workers)
-	case filled.Prefetch < filled.Workers*batch || filled.Prefetch > maxPrefetch:
-		return filled, fmt.Errorf("ConsumerOptions.Prefetch is %d, must be from Workers %d times batch %d to %d", filled.Prefetch, filled.Workers, batch, maxPrefetch)
-	case filled.MaxBytes < 0:
-		return filled, fmt.Errorf("ConsumerOptions.MaxBytes is %d, must not be negative", filled.MaxBytes)
-	case filled.Drain < 0:
-		return filled, fmt.Errorf("ConsumerOptions.Drain is %v, must not be negative", filled.Drain)
-	}
-	return filled, nil
-}
-
-// ordered reports whether a message that goes back must not be overtaken.
-func (o *ConsumerOptions) ordered() bool { return o.Workers == 1 || o.Key != nil }
 
 // NewConsumer returns a Consumer of a queue, which must exist when Run begins to consume. The
 // Consumer opens a separate connection through broker. NewConsumer itself does not connect; its
@@ -215,10 +129,8 @@ func newConsumer(broker *bridge.Broker, queue string, batch int, handle func(ctx
 	case err != nil:
 		return nil, fmt.Errorf("new consumer: %w", err)
 	}
-	c := &Consumer{broker: broker, queue: queue, handle: handle, batch: batch, opts: filled,
-		log: filled.Logger.With("queue", queue), memory: &memoryLimit{most: filled.MaxBytes}}
-	c.jobs = newSchedule(filled.Workers, batch, c.run)
-	return c, nil
+	log := filled.Logger.With("queue", queue)
+	return &Consumer{broker: broker, queue: queue, opts: filled, log: log, workers: newWorkers(&filled, batch, handle, log)}, nil
 }
 
 // ErrNotDrained: handlers still ran when the Consumer's time to drain was over. Their messages
@@ -251,7 +163,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 		reached, err := c.session(ctx, patience)
 		c.disconnected(err)
 		if ctx.Err() != nil {
-			return c.drain(patience, nil, nil) // handlers of earlier sessions too
+			return c.drain(patience, nil) // handlers of earlier sessions too
 		}
 		if admitted = admitted || reached >= loggedIn; !admitted && errors.Is(err, bridge.ErrCredentials) {
 			return fmt.Errorf("consume %q: %w", c.queue, err)
@@ -265,22 +177,49 @@ func (c *Consumer) Run(ctx context.Context) error {
 	}
 }
 
+// session consumes over one connection until the connection or ctx ends. If ctx ends, it drains.
+func (c *Consumer) session(ctx, patience context.Context) (reached int, err error) {
+	s, reached, err := openSession(ctx, c.broker, c.queue, &c.opts)
+	if err != nil {
+		return reached, err
+	}
+	c.connected()
+	c.log.Info("consumer session started")
+	err = s.receive(func(d amqp.Delivery) { c.workers.take(s, d) })
+	_ = s.open.flush() // later acks do not wait for others; if it fails, the end of the channel returns the messages
+	c.workers.jobs.prune()
+	awaitAcks := errors.Is(err, errCancelled) // only the consumer has ended: the channel is still open
+	if err == nil {
+		err, awaitAcks = context.Cause(s.Stopping), true
+		if ctx.Err() != nil {
+			err = c.drain(patience, s)
+			awaitAcks = err == nil
+		}
+	}
+	s.close(awaitAcks)
+	return reached, err
+}
+
 // drain waits until no handler runs, and returns ErrNotDrained if patience ends before. Meanwhile
-// it receives deliveries, which stay unacked.
-func (c *Consumer) drain(patience context.Context, deliveries <-chan amqp.Delivery, received func(amqp.Delivery)) error {
+// it receives the deliveries of a session, if there is one; they stay unacked.
+func (c *Consumer) drain(patience context.Context, s *consumerSession) error {
+	var deliveries <-chan amqp.Delivery
+	if s != nil {
+		deliveries = s.deliveries
+	}
 	for {
-		running, _ := c.jobs.state()
+		running, _ := c.workers.jobs.state()
 		if running == 0 {
 			return nil
 		}
 		select {
-		case <-c.jobs.freed:
+		case <-c.workers.jobs.freed:
 		case d, open := <-deliveries:
 			if !open {
 				deliveries = nil // the handlers may still finish
 				continue
 			}
-			received(d)
+			s.conn.Received(d)
 		case <-patience.Done():
 			return fmt.Errorf("consume %q: %w: %d handlers still run", c.queue, ErrNotDrained, running)
 		}
@@ -302,7 +241,7 @@ func (c *Consumer) State() ConsumerState {
 	c.mu.Lock()
 	state := c.state
 	c.mu.Unlock()
-	state.Running, state.Oldest = c.jobs.state()
+	state.Running, state.Oldest = c.workers.jobs.state()
 	return state
 }
 

@@ -43,7 +43,7 @@ func BenchmarkAMessage(b *testing.B) {
 	b.ReportAllocs()
 	for n := 0; b.Loop(); n++ {
 		handled.Add(1)
-		c.take(s, amqp.Delivery{DeliveryTag: uint64(n + 1), MessageId: ids[n%16]})
+		c.workers.take(s, amqp.Delivery{DeliveryTag: uint64(n + 1), MessageId: ids[n%16]})
 		if n%16 == 15 {
 			handled.Wait()
 		}

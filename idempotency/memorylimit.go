@@ -14,7 +14,7 @@ import (
 // then every later message loses its content too: otherwise small messages would keep the memory
 // full, and overtake. A message that is larger than the limit is held alone. The messages of a
 // handler that runs for long give their memory back, so a handler that hangs does not keep others out
-// (Consumer.run).
+// (workers.run).
 type memoryLimit struct {
 	most int
 

@@ -79,13 +79,13 @@ func TestAHandlerThatHangsGivesItsMemoryBack(t *testing.T) {
 		session := &consumerSession{open: newOpenDeliveries(nil, 1, 1), handling: t.Context(), Session: engine.Session{Ordered: true}} // without a channel: a requeue ends the session
 		session.Stopping, session.end = context.WithCancelCause(t.Context())
 		begun := time.Now()
-		c.take(session, amqp.Delivery{DeliveryTag: 1, MessageId: "hangs", Body: make([]byte, 3000)})
-		c.take(session, amqp.Delivery{DeliveryTag: 2, MessageId: "waits", Body: make([]byte, 3000)})
+		c.workers.take(session, amqp.Delivery{DeliveryTag: 1, MessageId: "hangs", Body: make([]byte, 3000)})
+		c.workers.take(session, amqp.Delivery{DeliveryTag: 2, MessageId: "waits", Body: make([]byte, 3000)})
 		<-session.Stopping.Done() // the message without room goes back to the queue
 		if waited := time.Since(begun); waited != longRun {
 			t.Errorf("it waited for %v, must be %v", waited, longRun)
 		}
-		if free := c.memory.reserve(amqp.Delivery{Body: make([]byte, 3000)}); free == nil {
+		if free := c.workers.memory.reserve(amqp.Delivery{Body: make([]byte, 3000)}); free == nil {
 			t.Error("it has no room when it comes again")
 		} else {
 			free()
@@ -95,8 +95,8 @@ func TestAHandlerThatHangsGivesItsMemoryBack(t *testing.T) {
 			t.Errorf("%s is handled", id)
 		}
 		synctest.Wait()
-		if c.memory.held != 0 {
-			t.Errorf("%d bytes are held in the end", c.memory.held)
+		if c.workers.memory.held != 0 {
+			t.Errorf("%d bytes are held in the end", c.workers.memory.held)
 		}
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -22,27 +23,37 @@ type openDeliveries struct {
 	telling sync.Mutex // held during calls to the broker, which may take long
 
 	mu    sync.Mutex
-	all   []openDelivery // in the order of their tags
-	acked int            // number of acked ones among them
+	all   []*openDelivery // in the order of their tags
+	acked int             // number of acked ones among them
 }
 
 // ackPause is how long an ack may wait for others.
 const ackPause = 5 * time.Millisecond
 
+// An openDelivery is a delivery that the broker holds unacked.
 type openDelivery struct {
-	tag          uint64
-	acknowledger *acknowledger
-	acked        bool // acked here, but the broker does not know yet
+	tag     uint64
+	acked   bool        // acked here, but the broker does not know yet
+	done    atomic.Bool // acked or rejected
+	passKey func()      // in a batch consumer: releases the delivery's key before the worker ends; otherwise nil
+}
+
+// releaseKey releases the key of a delivery that was acked or rejected.
+func (d *openDelivery) releaseKey(err error) error {
+	if err == nil && d.passKey != nil {
+		d.passKey()
+	}
+	return err
 }
 
 func newOpenDeliveries(ack func(tag uint64, multiple bool) error, workers, prefetch int) *openDeliveries {
 	return &openDeliveries{ack: ack, enough: workers, most: prefetch / 4, gathered: make(chan struct{}, 1)}
 }
 
-func (o *openDeliveries) add(tag uint64, a *acknowledger) {
+func (o *openDeliveries) add(d *openDelivery) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.all = append(o.all, openDelivery{tag: tag, acknowledger: a})
+	o.all = append(o.all, d)
 }
 
 // acknowledge removes the delivery with this tag, or with multiple all up to it, and tells the broker.
@@ -73,7 +84,7 @@ func (o *openDeliveries) remove(tag uint64, multiple bool) (acked []uint64) {
 	for _, d := range o.all[from : at+1] {
 		if d.acked {
 			acked = append(acked, d.tag)
-			d.acknowledger.done.Store(true)
+			d.done.Store(true)
 		}
 	}
 	o.acked -= len(acked)
@@ -82,15 +93,15 @@ func (o *openDeliveries) remove(tag uint64, multiple bool) (acked []uint64) {
 }
 
 func (o *openDeliveries) find(tag uint64) (at int, found bool) {
-	return slices.BinarySearchFunc(o.all, tag, func(d openDelivery, tag uint64) int { return cmp.Compare(d.tag, tag) })
+	return slices.BinarySearchFunc(o.all, tag, func(d *openDelivery, tag uint64) int { return cmp.Compare(d.tag, tag) })
 }
 
 // ackOne acks a delivery, now or together with others. Once the session is over it acks now,
 // because the session has called flush for the last time.
 func (o *openDeliveries) ackOne(tag uint64, over func() bool) error {
-	a, gather := o.mark(tag)
+	d, gather := o.mark(tag)
 	switch {
-	case a == nil:
+	case d == nil:
 		return o.ack(tag, false) // the broker returns the error
 	case !gather || over():
 		return o.flush()
@@ -103,25 +114,25 @@ func (o *openDeliveries) ackOne(tag uint64, over func() bool) error {
 }
 
 // mark notes an ack, and reports whether it may wait. The delivery is nil if it is not open.
-func (o *openDeliveries) mark(tag uint64) (a *acknowledger, gather bool) {
+func (o *openDeliveries) mark(tag uint64) (d *openDelivery, gather bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	at, found := o.find(tag)
 	if !found {
 		return nil, false
 	}
-	if !o.all[at].acked {
-		o.all[at].acked = true
+	if d = o.all[at]; !d.acked {
+		d.acked = true
 		o.acked++
 	}
-	return o.all[at].acknowledger, o.acked < o.most && len(o.all)-o.acked > o.enough
+	return d, o.acked < o.most && len(o.all)-o.acked > o.enough
 }
 
 // ackBatch acks deliveries now, and returns them.
-func (o *openDeliveries) ackBatch(tags []uint64) (all []*acknowledger, err error) {
+func (o *openDeliveries) ackBatch(tags []uint64) (all []*openDelivery, err error) {
 	for _, tag := range tags {
-		if a, _ := o.mark(tag); a != nil {
-			all = append(all, a)
+		if d, _ := o.mark(tag); d != nil {
+			all = append(all, d)
 		}
 	}
 	return all, o.flush()
@@ -167,7 +178,7 @@ func (o *openDeliveries) take() (tags []uint64, before int) {
 		case len(open) == 0:
 			before++
 		}
-		d.acknowledger.done.Store(true)
+		d.done.Store(true)
 		tags = append(tags, d.tag)
 	}
 	clear(o.all[len(open):])

@@ -24,7 +24,7 @@ func TestABatchIsAckedWithOneWordUpToTheFirstOpenDelivery(t *testing.T) {
 			return nil
 		}, 1, 6)
 		for tag := range uint64(6) {
-			open.add(tag+1, new(acknowledger))
+			open.add(&openDelivery{tag: tag + 1})
 		}
 		for _, tag := range c.acked {
 			_ = open.acknowledge(tag, false, func() error { return nil })
@@ -44,7 +44,7 @@ func TestANackOfManyKeepsTheGatheredAcks(t *testing.T) {
 		return nil
 	}, 1, 100)
 	for tag := range uint64(6) {
-		open.add(tag+1, new(acknowledger))
+		open.add(&openDelivery{tag: tag + 1})
 	}
 	for _, tag := range []uint64{2, 5} {
 		if err := open.ackOne(tag, func() bool { return false }); err != nil {
@@ -86,7 +86,7 @@ func TestAcksGatherWhileEnoughDeliveriesAreAtHand(t *testing.T) {
 		said = nil
 	}
 	for tag := range uint64(prefetch) {
-		open.add(tag+1, new(acknowledger))
+		open.add(&openDelivery{tag: tag + 1})
 	}
 	ack(never, 2, 1, 4)
 	want("others are at hand")

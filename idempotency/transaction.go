@@ -32,17 +32,7 @@ type Transaction interface {
 	Close()
 }
 
-// HandleIn is Deduplicator.Handle in a transaction of any library. begin begins one, on a separate
-// connection, on the database that has the inbox's tables. An error of begin counts against no
-// message. The purge uses the inbox's DB.
-func HandleIn[T Transaction](ctx context.Context, dedup *Deduplicator, begin func(ctx context.Context) (T, error), d amqp.Delivery, fn func(ctx context.Context, tx T) error) error {
-	if begin == nil || fn == nil {
-		panic("idempotency: HandleIn needs a transaction and a function")
-	}
-	dedup.refuseTxOptions("HandleIn")
-	return handleIn(ctx, dedup.keys, dedup.keys.Inbox.DB(), begin, d, fn)
-}
-
+// handleIn is HandleIn. The purge uses db.
 func handleIn[T engine.Transaction](ctx context.Context, keys *engine.Keys, db *sql.DB, begin func(ctx context.Context) (T, error), d amqp.Delivery, fn func(ctx context.Context, tx T) error) error {
 	defer keys.PurgeSome(ctx, db, d)
 	return keys.Deliver(ctx, d, func(ctx context.Context) (engine.Outcome, error) {

@@ -140,24 +140,3 @@ func (o *WorkerOptions) open(inbox driver.PendingMessages, consumer string) (Wor
 	m.hold = filled.Lease + filled.Lease/4
 	return filled, m, nil
 }
-
-func newMessages(inbox driver.PendingMessages, consumer, optionsName string, opts engine.Options, poll time.Duration, maxStored int) (*messages, error) {
-	keys, err := engine.NewKeys(inbox, consumer, optionsName, opts)
-	if err != nil {
-		return nil, err
-	}
-	m := &messages{keys: keys, inbox: inbox, every: poll, maxStored: maxStored, added: make(chan struct{}, 1)}
-	if m.every == 0 {
-		m.every = time.Second
-	}
-	if m.maxStored == 0 {
-		m.maxStored = 15 << 20
-	}
-	switch {
-	case m.every < 0:
-		return nil, fmt.Errorf("%s is %v, must not be negative", keys.Option("Poll"), m.every)
-	case m.maxStored < 0:
-		return nil, fmt.Errorf("%s is %d, must not be negative", keys.Option("MaxStored"), m.maxStored)
-	}
-	return m, nil
-}

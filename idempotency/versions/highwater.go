@@ -133,6 +133,25 @@ func (h *HighWater) Handle(ctx context.Context, db *sql.DB, d amqp.Delivery, fn 
 	})
 }
 
+// Reset sets the last handled key of a source, which may differ in length from the previous one. An
+// operator uses it after a message with a key that was far too high: all later ones were treated as
+// duplicates. These were acked and do not come again; have the source send them again. Latest.Reset
+// shows the SQL statement.
+func (h *HighWater) Reset(ctx context.Context, db *sql.DB, source, key string) error {
+	var before string
+	err := engine.InOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
+		if before, err = h.marks.LockMark(ctx, tx, h.engine.Consumer, source); err != nil {
+			return err
+		}
+		return h.marks.SetMark(ctx, tx, h.engine.Consumer, source, key)
+	})
+	if err != nil {
+		return fmt.Errorf("reset source %q: %w", source, err)
+	}
+	h.engine.Log.Warn("key reset", "source", source, "from", before, "to", key)
+	return nil
+}
+
 // Stats returns the counts so far.
 func (h *HighWater) Stats() idempotency.Stats { return idempotency.Stats(h.engine.Stats()) }
 

@@ -90,5 +90,31 @@ func (l *Latest) Handle(ctx context.Context, db *sql.DB, d amqp.Delivery, fn fun
 	})
 }
 
+// Reset sets the last handled version of an entity, to any version from -1 (none) on: the next
+// handled event is one above it. An operator uses it after an event with a version that was far too
+// high has made all later ones stale. Events that were acked as stale meanwhile do not come again:
+// have the sender send the entity's state again.
+//
+// The same in SQL; on SQL Server, CAST each text AS varbinary(255):
+//
+//	UPDATE bridge_mark SET mark = '41' WHERE consumer = 'shipping' AND name = 'customer/17'
+func (l *Latest) Reset(ctx context.Context, db *sql.DB, entity string, version int64) error {
+	if version < none {
+		return fmt.Errorf("reset entity %q: version %d is below -1", entity, version)
+	}
+	before := int64(none)
+	err := engine.InOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
+		if before, err = lockVersion(ctx, tx, l.marks, l.engine.Consumer, entity, none); err != nil {
+			return err
+		}
+		return setVersion(ctx, tx, l.marks, l.engine.Consumer, entity, version)
+	})
+	if err != nil {
+		return fmt.Errorf("reset entity %q: %w", entity, err)
+	}
+	l.engine.Log.Warn("version reset", "entity", entity, "from", before, "to", version)
+	return nil
+}
+
 // Stats returns the counts so far.
 func (l *Latest) Stats() idempotency.Stats { return idempotency.Stats(l.engine.Stats()) }

@@ -2,6 +2,7 @@ package versions
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -31,6 +32,56 @@ type Options struct {
 	DeadLetter         func(ctx context.Context, d amqp.Delivery, reason error) error // stores a message elsewhere
 	HandBack           bool                                                           // hand a failed message back for ever
 	Logger             *slog.Logger                                                   // default slog.Default()
+}
+
+// OrderedOptions are the options of NewOrdered. The zero value of each field means its default.
+type OrderedOptions struct {
+	Options
+
+	// Start is the version of an entity's first event. Nil means 1.
+	Start *int64
+
+	// MaxKept is how many events of one entity are kept at most. Further events that come early
+	// are dead-lettered, so that they stop no other entity. Default 1,000.
+	MaxKept int
+
+	// MaxKeptBytes is how large a kept event may be, as stored, headers included. A larger one
+	// that comes early is dead-lettered. Default 256 KiB.
+	MaxKeptBytes int
+
+	// GapAge is how long an event may be kept before Watch reports that its entity waits. It is also
+	// the interval of Watch. Default 1 minute.
+	GapAge time.Duration
+}
+
+func (o *OrderedOptions) withDefaults() (OrderedOptions, error) {
+	var filled OrderedOptions
+	if o != nil {
+		filled = *o
+	}
+	if filled.Start == nil {
+		filled.Start = new(int64(1))
+	}
+	if filled.MaxKept == 0 {
+		filled.MaxKept = 1000
+	}
+	if filled.MaxKeptBytes == 0 {
+		filled.MaxKeptBytes = 256 << 10
+	}
+	if filled.GapAge == 0 {
+		filled.GapAge = time.Minute
+	}
+	switch {
+	case *filled.Start < 0:
+		return filled, fmt.Errorf("OrderedOptions.Start is %d, must not be negative", *filled.Start)
+	case filled.MaxKept < 0:
+		return filled, fmt.Errorf("OrderedOptions.MaxKept is %d, must not be negative", filled.MaxKept)
+	case filled.MaxKeptBytes < 0:
+		return filled, fmt.Errorf("OrderedOptions.MaxKeptBytes is %d, must not be negative", filled.MaxKeptBytes)
+	case filled.GapAge < 0:
+		return filled, fmt.Errorf("OrderedOptions.GapAge is %v, must not be negative", filled.GapAge)
+	}
+	return filled, nil
 }
 
 // newEngine returns the Engine of a strategy.

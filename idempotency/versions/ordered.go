@@ -6,12 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
-	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 	"github.com/twoqueue/twoqueue/idempotency"
 	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
 )
@@ -63,56 +63,6 @@ type Ordered struct {
 	versionOf VersionFunc
 	opts      OrderedOptions
 	oldGaps   atomic.Int64
-}
-
-// OrderedOptions are the options of NewOrdered. The zero value of each field means its default.
-type OrderedOptions struct {
-	Options
-
-	// Start is the version of an entity's first event. Nil means 1.
-	Start *int64
-
-	// MaxKept is how many events of one entity are kept at most. Further events that come early
-	// are dead-lettered, so that they stop no other entity. Default 1,000.
-	MaxKept int
-
-	// MaxKeptBytes is how large a kept event may be, as stored, headers included. A larger one
-	// that comes early is dead-lettered. Default 256 KiB.
-	MaxKeptBytes int
-
-	// GapAge is how long an event may be kept before Watch reports that its entity waits. It is also
-	// the interval of Watch. Default 1 minute.
-	GapAge time.Duration
-}
-
-func (o *OrderedOptions) withDefaults() (OrderedOptions, error) {
-	var filled OrderedOptions
-	if o != nil {
-		filled = *o
-	}
-	if filled.Start == nil {
-		filled.Start = new(int64(1))
-	}
-	if filled.MaxKept == 0 {
-		filled.MaxKept = 1000
-	}
-	if filled.MaxKeptBytes == 0 {
-		filled.MaxKeptBytes = 256 << 10
-	}
-	if filled.GapAge == 0 {
-		filled.GapAge = time.Minute
-	}
-	switch {
-	case *filled.Start < 0:
-		return filled, fmt.Errorf("OrderedOptions.Start is %d, must not be negative", *filled.Start)
-	case filled.MaxKept < 0:
-		return filled, fmt.Errorf("OrderedOptions.MaxKept is %d, must not be negative", filled.MaxKept)
-	case filled.MaxKeptBytes < 0:
-		return filled, fmt.Errorf("OrderedOptions.MaxKeptBytes is %d, must not be negative", filled.MaxKeptBytes)
-	case filled.GapAge < 0:
-		return filled, fmt.Errorf("OrderedOptions.GapAge is %v, must not be negative", filled.GapAge)
-	}
-	return filled, nil
 }
 
 // NewOrdered returns an Ordered that keeps its versions and events in keeper, in the name of
@@ -256,3 +206,63 @@ func (o *Ordered) catchUp(ctx context.Context, db *sql.DB, entity string, fn Eve
 
 // Stats returns the counts so far.
 func (o *Ordered) Stats() idempotency.Stats { return idempotency.Stats(o.engine.Stats()) }
+
+// The steps within one transaction of an Ordered. All except lock run after lock.
+
+// lock locks the entity and returns the last handled version.
+func (o *Ordered) lock(ctx context.Context, tx bridge.Tx, entity string) (int64, error) {
+	return lockVersion(ctx, tx, o.keeper, o.engine.Consumer, entity, *o.opts.Start-1)
+}
+
+// keep stores an event that has come too early.
+func (o *Ordered) keep(ctx context.Context, tx bridge.Tx, d amqp.Delivery, entity string, version int64) (engine.Outcome, error) {
+	message, err := wire.EncodeDelivery(d)
+	if err != nil {
+		return engine.Unfinished, engine.Refusal(err)
+	}
+	if len(message) > o.opts.MaxKeptBytes {
+		return engine.Unfinished, engine.Refusal(fmt.Errorf("version %d of entity %q is too early, and too large to be kept: %d bytes, at most %d",
+			version, entity, len(message), o.opts.MaxKeptBytes))
+	}
+	fresh, err := o.keeper.Keep(ctx, tx, o.engine.Consumer, entity, version, message)
+	if err != nil {
+		return engine.Unfinished, err
+	}
+	if !fresh {
+		return engine.Duplicate, nil
+	}
+	n, err := o.keeper.CountKept(ctx, tx, o.engine.Consumer, entity)
+	if err != nil {
+		return engine.Unfinished, err
+	}
+	if n > o.opts.MaxKept {
+		return engine.Unfinished, engine.Refusal(fmt.Errorf("version %d of entity %q is too early, and %d events of it are kept already",
+			version, entity, o.opts.MaxKept))
+	}
+	return engine.Kept, nil
+}
+
+// advance makes version the last one, deletes it from the store if it was kept, and reports whether
+// the next one is kept.
+func (o *Ordered) advance(ctx context.Context, tx bridge.Tx, entity string, version int64) (due bool, err error) {
+	if err := setVersion(ctx, tx, o.keeper, o.engine.Consumer, entity, version); err != nil {
+		return false, err
+	}
+	first, message, err := o.keeper.FirstKept(ctx, tx, o.engine.Consumer, entity)
+	if err != nil || message == nil {
+		return false, err
+	}
+	if first == version {
+		if err := o.keeper.Unkeep(ctx, tx, o.engine.Consumer, entity, version); err != nil {
+			return false, err
+		}
+		return o.isDue(ctx, tx, entity, version)
+	}
+	return first-1 == version, nil
+}
+
+// isDue reports whether the version after last is kept.
+func (o *Ordered) isDue(ctx context.Context, tx bridge.Tx, entity string, last int64) (bool, error) {
+	first, message, err := o.keeper.FirstKept(ctx, tx, o.engine.Consumer, entity)
+	return message != nil && first-1 == last, err
+}

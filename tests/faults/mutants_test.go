@@ -221,7 +221,7 @@ func (u *Unacked) HandBack() { u.From.acks.handBack(u.tag) }
 		caught:   world.TwoEffects,
 		edits: []edit{{"idempotency/transaction.go", `	if !fresh {
 `, `	if !fresh && !mutant("no claim in the inbox") {
-`}, {"idempotency/handlewithclaim.go", `		return fresh && claimed, claimError
+`}, {"idempotency/claim.go", `		return fresh && claimed, claimError
 `, `		return (fresh || mutant("no claim in the inbox")) && claimed, claimError
 `}},
 	},

@@ -12,19 +12,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// An Outcome is the end of a delivery that is to be acked.
-type Outcome int
-
-// The outcomes.
-const (
-	Unfinished Outcome = iota
-	Handled            // the handler's effects are committed
-	Duplicate          // its effects were committed before
-	Stale              // later effects were committed before
-	Kept               // the message is stored, to be handled when its turn comes
-	Doubtful           // the message is stored, and it is unknown whether its effect was done
-)
-
 // ErrGone: the attempt's goroutine exited without returning, so the delivery is handed back.
 var ErrGone = errors.New("attempt's goroutine exited without returning, by runtime.Goexit or a panic outside the handler")
 

@@ -9,24 +9,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
-type attemptKey struct{}
-
-type attemptNumber struct {
-	number int
-	last   bool
-}
-
-// WithAttempt returns the context of an attempt.
-func WithAttempt(ctx context.Context, number int, last bool) context.Context {
-	return context.WithValue(ctx, attemptKey{}, attemptNumber{number, last})
-}
-
-// Attempt is idempotency.Attempt.
-func Attempt(ctx context.Context) (number int, last bool) {
-	a, _ := ctx.Value(attemptKey{}).(attemptNumber)
-	return a.number, a.last
-}
-
 // Retried returns how many attempts at d have failed, and how often it was in a retry queue. Only a
 // receiver with retry queues trusts the headers with these numbers. A message always has one
 // attempt left, whatever its headers contain.

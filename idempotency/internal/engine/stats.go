@@ -2,6 +2,19 @@ package engine
 
 import "sync/atomic"
 
+// An Outcome is the end of a delivery that is to be acked.
+type Outcome int
+
+// The outcomes.
+const (
+	Unfinished Outcome = iota
+	Handled            // the handler's effects are committed
+	Duplicate          // its effects were committed before
+	Stale              // later effects were committed before
+	Kept               // the message is stored, to be handled when its turn comes
+	Doubtful           // the message is stored, and it is unknown whether its effect was done
+)
+
 // Stats are idempotency.Stats. Both have the same fields, so that one can be converted to the
 // other.
 type Stats struct {

@@ -12,28 +12,28 @@ import (
 )
 
 func TestAMessageWhoseKeyPanicsHasNoKey(t *testing.T) {
-	c := &Consumer{log: slog.New(slog.DiscardHandler), opts: ConsumerOptions{Key: func(d amqp.Delivery) string {
+	w := newWorkers(&ConsumerOptions{Workers: 2, Key: func(d amqp.Delivery) string {
 		return string(d.Body[:2]) // panics without a body
-	}}}
-	if key := c.key(amqp.Delivery{Body: []byte("ab")}); key != "ab" {
+	}}, 1, nil, slog.New(slog.DiscardHandler))
+	if key := w.keyOf(amqp.Delivery{Body: []byte("ab")}); key != "ab" {
 		t.Errorf("the key is %q", key)
 	}
-	if key := c.key(amqp.Delivery{}); key != "" {
+	if key := w.keyOf(amqp.Delivery{}); key != "" {
 		t.Errorf("the key is %q after a panic", key)
 	}
 }
 
 // A copy of a message waits for the handler of the previous one, which may hang.
 func TestCopiesOfAMessageWithoutAKeyWaitForEachOther(t *testing.T) {
-	c := &Consumer{opts: ConsumerOptions{Workers: 2, Key: func(amqp.Delivery) string { return "" }}}
-	if key := c.key(amqp.Delivery{MessageId: "m1"}); key != "m1" {
+	w := newWorkers(&ConsumerOptions{Workers: 2, Key: func(amqp.Delivery) string { return "" }}, 1, nil, nil)
+	if key := w.keyOf(amqp.Delivery{MessageId: "m1"}); key != "m1" {
 		t.Errorf("the key is %q", key)
 	}
 }
 
 // A message of another key does not overtake a message that waits for its key.
 func TestOneWorkerKeepsTheOrderOfAllKeys(t *testing.T) {
-	c := &Consumer{opts: ConsumerOptions{Workers: 1, Key: func(d amqp.Delivery) string { return string(d.Body) }}}
+	w := newWorkers(&ConsumerOptions{Workers: 1, Key: func(d amqp.Delivery) string { return string(d.Body) }}, 1, nil, nil)
 	session := &consumerSession{Session: engine.Session{Stopping: t.Context()}}
 	added, ended := make(chan struct{}), make(chan string, 3)
 	jobs := newSchedule(1, 1, func(running []*job) {
@@ -41,7 +41,7 @@ func TestOneWorkerKeepsTheOrderOfAllKeys(t *testing.T) {
 		ended <- running[0].delivery.MessageId
 	})
 	for _, d := range []amqp.Delivery{{MessageId: "m1", Body: []byte("a")}, {MessageId: "m2", Body: []byte("a")}, {MessageId: "m3", Body: []byte("b")}} {
-		jobs.add(&job{session: session, delivery: d, key: c.key(d), release: func() {}})
+		jobs.add(&job{session: session, delivery: d, key: w.keyOf(d), release: func() {}})
 	}
 	close(added)
 	var order []string

@@ -15,6 +15,25 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
 )
 
+// A Worker stores each message of one consumer by [Worker.Accept], and handles the stored ones by
+// [Worker.Work]. It is safe for concurrent use, and starts no goroutines. In memory it keeps the same
+// data as an idempotency.Deduplicator. A consumer uses either Effects or a Worker; their
+// operators' methods are the same.
+type Worker struct {
+	*messages
+	lease time.Duration
+}
+
+// NewWorker returns a Worker that claims keys in inbox in the name of consumer. Name and opts follow
+// the rules of idempotency.New.
+func NewWorker(inbox driver.PendingMessages, consumer string, opts *WorkerOptions) (*Worker, error) {
+	filled, m, err := opts.open(inbox, consumer)
+	if err != nil {
+		return nil, fmt.Errorf("new worker: %w", err)
+	}
+	return &Worker{m, filled.Lease}, nil
+}
+
 // errLeaseLost: another worker has taken the message since, or it was marked done.
 var errLeaseLost = errors.New("another worker has the message")
 

@@ -7,73 +7,10 @@ import (
 	"fmt"
 	"time"
 
-	amqp "github.com/rabbitmq/amqp091-go"
-
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/wire"
 	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
 )
-
-// The steps within one transaction of an Ordered. All except lock run after lock.
-
-// lock locks the entity and returns the last handled version.
-func (o *Ordered) lock(ctx context.Context, tx bridge.Tx, entity string) (int64, error) {
-	return lockVersion(ctx, tx, o.keeper, o.engine.Consumer, entity, *o.opts.Start-1)
-}
-
-// keep stores an event that has come too early.
-func (o *Ordered) keep(ctx context.Context, tx bridge.Tx, d amqp.Delivery, entity string, version int64) (engine.Outcome, error) {
-	message, err := wire.EncodeDelivery(d)
-	if err != nil {
-		return engine.Unfinished, engine.Refusal(err)
-	}
-	if len(message) > o.opts.MaxKeptBytes {
-		return engine.Unfinished, engine.Refusal(fmt.Errorf("version %d of entity %q is too early, and too large to be kept: %d bytes, at most %d",
-			version, entity, len(message), o.opts.MaxKeptBytes))
-	}
-	fresh, err := o.keeper.Keep(ctx, tx, o.engine.Consumer, entity, version, message)
-	if err != nil {
-		return engine.Unfinished, err
-	}
-	if !fresh {
-		return engine.Duplicate, nil
-	}
-	n, err := o.keeper.CountKept(ctx, tx, o.engine.Consumer, entity)
-	if err != nil {
-		return engine.Unfinished, err
-	}
-	if n > o.opts.MaxKept {
-		return engine.Unfinished, engine.Refusal(fmt.Errorf("version %d of entity %q is too early, and %d events of it are kept already",
-			version, entity, o.opts.MaxKept))
-	}
-	return engine.Kept, nil
-}
-
-// advance makes version the last one, deletes it from the store if it was kept, and reports whether
-// the next one is kept.
-func (o *Ordered) advance(ctx context.Context, tx bridge.Tx, entity string, version int64) (due bool, err error) {
-	if err := setVersion(ctx, tx, o.keeper, o.engine.Consumer, entity, version); err != nil {
-		return false, err
-	}
-	first, message, err := o.keeper.FirstKept(ctx, tx, o.engine.Consumer, entity)
-	if err != nil || message == nil {
-		return false, err
-	}
-	if first == version {
-		if err := o.keeper.Unkeep(ctx, tx, o.engine.Consumer, entity, version); err != nil {
-			return false, err
-		}
-		return o.isDue(ctx, tx, entity, version)
-	}
-	return first-1 == version, nil
-}
-
-// isDue reports whether the version after last is kept.
-func (o *Ordered) isDue(ctx context.Context, tx bridge.Tx, entity string, last int64) (bool, error) {
-	first, message, err := o.keeper.FirstKept(ctx, tx, o.engine.Consumer, entity)
-	return message != nil && first-1 == last, err
-}
 
 // A Gap is an entity with kept events.
 type Gap struct {
