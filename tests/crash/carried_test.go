@@ -23,7 +23,7 @@ func carrying(at point, id uuid.UUID) brief {
 }
 
 func TestASenderKilledBeforeItsCommitHasCarriedNothing(t *testing.T) {
-	onEach(t, func(w *world) {
+	on(t, onPostgres, func(w *world) {
 		for _, at := range []point{recorded, staged} {
 			id := newIDs(1)[0]
 			p := w.start(carrying(at, id))
@@ -38,7 +38,7 @@ func TestASenderKilledBeforeItsCommitHasCarriedNothing(t *testing.T) {
 }
 
 func TestACarriedMessageCommittedBeforeItsSenderWasKilledIsForwarded(t *testing.T) {
-	onEach(t, func(w *world) {
+	on(t, onPostgres, func(w *world) {
 		id := newIDs(1)[0]
 		w.killAt(placed, carrying(placed, id))
 		w.wantOutcome(id, driver.Committed)
@@ -49,7 +49,7 @@ func TestACarriedMessageCommittedBeforeItsSenderWasKilledIsForwarded(t *testing.
 
 // The publication never reaches the broker: the row alone brings the message to its target.
 func TestACarriedMessageWhosePublicationWasLostWithItsSenderIsForwarded(t *testing.T) {
-	onEach(t, func(w *world) {
+	on(t, onPostgres, func(w *world) {
 		id := newIDs(1)[0]
 		b := carrying(placed, id)
 		b.Stops[ready] = id
@@ -71,7 +71,7 @@ func TestACarriedMessageWhosePublicationWasLostWithItsSenderIsForwarded(t *testi
 // The claim has moved the row's stage time. When that time comes, another verifier stages the
 // message.
 func TestAVerifierKilledBetweenClaimAndStagingLosesNothing(t *testing.T) {
-	onEach(t, func(w *world) {
+	on(t, onPostgres, func(w *world) {
 		id := newIDs(1)[0]
 		w.carryUnpublished(id)
 		w.killAt(claimed, brief{Role: aVerifier, Stops: map[point]uuid.UUID{claimed: id}})
@@ -84,7 +84,7 @@ func TestAVerifierKilledBetweenClaimAndStagingLosesNothing(t *testing.T) {
 // The staging queue has the copy and the ledger has the row: the copy is judged, and no other
 // copy is staged.
 func TestAVerifierKilledAfterStagingAgainLosesNothing(t *testing.T) {
-	onEach(t, func(w *world) {
+	on(t, onPostgres, func(w *world) {
 		id := newIDs(1)[0]
 		w.carryUnpublished(id)
 		p := w.start(brief{Role: aVerifier, Stops: map[point]uuid.UUID{asked: id}})
@@ -98,7 +98,7 @@ func TestAVerifierKilledAfterStagingAgainLosesNothing(t *testing.T) {
 
 // The target has the message, and the row still carries it: one more copy may come.
 func TestAVerifierKilledBetweenConfirmAndDeleteOfACarriedRowLosesNothing(t *testing.T) {
-	onEach(t, func(w *world) {
+	on(t, onPostgres, func(w *world) {
 		for _, at := range []point{forgets, forgot} {
 			id := newIDs(1)[0]
 			w.carryUnpublished(id)
@@ -113,7 +113,7 @@ func TestAVerifierKilledBetweenConfirmAndDeleteOfACarriedRowLosesNothing(t *test
 
 // Until its time a delayed message exists only in its row.
 func TestASenderKilledAtADelayedMessageHasSentItIfItHasCommitted(t *testing.T) {
-	onEach(t, func(w *world) {
+	on(t, onPostgres, func(w *world) {
 		for _, at := range []point{recorded, placed} {
 			id := newIDs(1)[0]
 			b := carrying(at, id)
@@ -126,8 +126,8 @@ func TestASenderKilledAtADelayedMessageHasSentItIfItHasCommitted(t *testing.T) {
 	})
 }
 
-// The verifier dies at each step after the message's time has come. A claim counts even if no
-// staging followed: the message can no longer be cancelled.
+// The verifier dies at each step after the message's time has come, on each database. A claim counts
+// even if no staging followed: the message can no longer be cancelled.
 func TestAVerifierKilledWhileItStagesDelayedMessagesLosesNothing(t *testing.T) {
 	onEach(t, func(w *world) {
 		for _, at := range []point{claimed, asked, forgets, forgot} {

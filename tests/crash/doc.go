@@ -11,6 +11,6 @@
 // transaction. So whichever process was killed at whatever time, the database says which messages
 // must have been delivered.
 //
-// Kills of servers, and kills at random moments, are few; with -crash.long there are ten times as
-// many.
+// Kills of servers are few; with -crash.long there are ten times as many. Package faults kills
+// processes at random moments, and the broker.
 package crash

@@ -10,12 +10,15 @@ import (
 	"time"
 )
 
+// tills is the number of transactions that the shop runs at the same time.
+const tills = 2
+
 // keepShop runs the shop: each till serves one customer after the other. It ignores errors, since
 // a server may be down. The pauses only shape the traffic; no test relies on them.
 func (v *victim) keepShop(ctx context.Context) error {
-	var tills sync.WaitGroup
-	for range v.Tills {
-		tills.Go(func() {
+	var open sync.WaitGroup
+	for range tills {
+		open.Go(func() {
 			for {
 				if err := v.serve(ctx); err != nil {
 					fmt.Fprintln(os.Stderr, "shop:", err)
@@ -25,7 +28,7 @@ func (v *victim) keepShop(ctx context.Context) error {
 			}
 		})
 	}
-	tills.Wait()
+	open.Wait()
 	return nil
 }
 

@@ -54,7 +54,6 @@ var crashTable = []struct {
 // besideTheTable are the tests of crashes at other moments.
 var besideTheTable = []string{
 	"TestAVerifierKilledWhileSettingAsideLosesNothing", "TestAVerifierKilledWhileSettingAGroupAsideLosesNothing",
-	"TestAKilledRabbitMQLosesAndInventsNothing", "TestProcessesKilledAtRandomMomentsLoseAndInventNothing",
 	"TestTheCrashTableHasExactlyTheRowsOfPackageBridge",
 }
 

@@ -39,7 +39,6 @@ type brief struct {
 	Pgx         bool                // the sender uses pgxsender.InTx
 	Carry       sender.Carry        // of the sender and the shop
 	Delay       time.Duration       // of the sender's second transaction
-	Tills       int                 // of the shop
 	Options     verifier.Options
 }
 
