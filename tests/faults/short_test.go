@@ -18,7 +18,7 @@ import (
 var (
 	seedFlag     = flag.Uint64("faults.seed", 0, "the seed of the first plan; 0 draws one")
 	stepsFlag    = flag.Int("faults.steps", 20, "the number of steps of a plan")
-	databaseFlag = flag.String("faults.database", "postgres", "the database of TestShort and TestLong: postgres, or mysql for a MariaDB or MySQL")
+	databaseFlag = flag.String("faults.database", "postgres", "the database of TestLong and TestShort: postgres, or mysql for a MariaDB or MySQL; TestShortRunUnderLocal runs on the other")
 	diariesFlag  = flag.String("faults.diaries", "", "a folder that keeps the diaries")
 	forFlag      = flag.Duration("faults.for", 0, "how long TestLong goes on with new seeds")
 )

@@ -194,7 +194,8 @@ func (d database) lockTable(ctx context.Context, table string, t time.Duration) 
 	return nil
 }
 
-// lockRows does the work of World.LockRows.
+// lockRows locks rows of the ledger while it calls during, as an operator's open DELETE does, and
+// returns their IDs. It skips rows that others have locked.
 func (d database) lockRows(ctx context.Context, during func()) (map[uuid.UUID]bool, error) {
 	tx, err := d.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {

@@ -69,7 +69,7 @@ func (w *World) timed(ctx context.Context, f Fault, s Servers) error {
 	}
 	var err error
 	if f.Kind == LockRows {
-		trouble.Rows, err = w.LockRows(ctx, func() { Rest(ctx, f.For) })
+		trouble.Rows, err = w.shop.lockRows(ctx, func() { Rest(ctx, f.For) })
 	} else {
 		err = w.inject(ctx, f, s)
 	}
@@ -133,9 +133,9 @@ func (w *World) inject(ctx context.Context, f Fault, s Servers) error {
 		Rest(ctx, f.For)
 		return s.RabbitMQ.SetMemoryAlarm(ctx, false)
 	case DeleteStaging:
-		return w.DeleteStaging(ctx, f.For)
+		return w.deleteStaging(ctx, f.For)
 	case DeleteTarget:
-		return w.DeleteTarget(ctx, []bridge.Target{Classic, Quorum, Exchange}[f.Target], f.For)
+		return w.deleteTarget(ctx, []bridge.Target{Classic, Quorum, Exchange}[f.Target], f.For)
 	case KillSessions:
 		return errors.Join(w.shop.killSessions(ctx, parts.Sender, parts.Verifier), w.post.killSessions(ctx, parts.Receiver))
 	case LockLedger:
@@ -153,13 +153,13 @@ func (w *World) inject(ctx context.Context, f Fault, s Servers) error {
 		Rest(ctx, f.For)
 		return s.RabbitMQ.SetMaxConnections(ctx, "guest", -1)
 	case FullBeside:
-		if err := w.FillBeside(); err != nil {
+		if err := w.fillBeside(); err != nil {
 			return err
 		}
 		Rest(ctx, f.For)
-		return w.ClearBeside()
+		return w.clearBeside()
 	case UnbindOrdered:
-		if err := w.UnbindOrdered(); err != nil {
+		if err := w.unbindOrdered(); err != nil {
 			return err
 		}
 		Rest(ctx, f.For)
@@ -168,18 +168,12 @@ func (w *World) inject(ctx context.Context, f Fault, s Servers) error {
 	return nil
 }
 
-// LockRows locks rows of the ledger while it calls during, as an operator's open DELETE does, and
-// returns their IDs. It skips rows that others have locked.
-func (w *World) LockRows(ctx context.Context, during func()) (map[uuid.UUID]bool, error) {
-	return w.shop.lockRows(ctx, during)
-}
-
 // besideQueue is bound to Exchange like the target's queue, is full and has no consumer.
 const besideQueue = "beside"
 
-// FillBeside binds a full queue to Exchange. The broker then nacks messages that the target's queue
+// fillBeside binds a full queue to Exchange. The broker then nacks messages that the target's queue
 // accepts.
-func (w *World) FillBeside() error {
+func (w *World) fillBeside() error {
 	return w.onChannel(func(ch *amqp.Channel) error {
 		args := amqp.Table{"x-queue-type": "classic", "x-max-length": 1, "x-overflow": "reject-publish"}
 		if _, err := ch.QueueDeclare(besideQueue, true, false, false, false, args); err != nil {
@@ -192,17 +186,17 @@ func (w *World) FillBeside() error {
 	})
 }
 
-// ClearBeside deletes besideQueue.
-func (w *World) ClearBeside() error {
+// clearBeside deletes besideQueue.
+func (w *World) clearBeside() error {
 	return w.onChannel(func(ch *amqp.Channel) error {
 		_, err := ch.QueueDelete(besideQueue, false, false, false)
 		return err
 	})
 }
 
-// UnbindOrdered removes the binding of the ordered target's queue, without losing messages. Declare
+// unbindOrdered removes the binding of the ordered target's queue, without losing messages. Declare
 // restores it.
-func (w *World) UnbindOrdered() error {
+func (w *World) unbindOrdered() error {
 	return servertest.Await(context.Background(), "the binding is gone", func() (bool, error) {
 		err := w.onChannel(func(ch *amqp.Channel) error {
 			return ch.QueueUnbind(orderedQueue, Ordered.RoutingKey, Ordered.Exchange, nil)
@@ -216,12 +210,6 @@ func (w *World) UnbindOrdered() error {
 // after the kill, since a deletion during the kill may be undone too.
 func (w *World) DatabaseKilled() {
 	w.event(func(e *Events) { e.DatabaseKilled = append(e.DatabaseKilled, time.Now()) })
-}
-
-// Elsewhere tells the judge that from since until now the verifiers' connections also led to
-// another server, an old primary. A row that a verifier deletes there stays on the senders' server.
-func (w *World) Elsewhere(since time.Time) {
-	w.event(func(e *Events) { e.Elsewhere = append(e.Elsewhere, Window{since, time.Now()}) })
 }
 
 // killed tells the judge that a verifier was killed, which may have had rows to delete.
@@ -238,8 +226,8 @@ func (w *World) event(note func(*Events)) {
 	note(&w.events)
 }
 
-// DeleteStaging deletes the staging queue with its messages, and declares it again later.
-func (w *World) DeleteStaging(ctx context.Context, gone time.Duration) error {
+// deleteStaging deletes the staging queue with its messages, and declares it again later.
+func (w *World) deleteStaging(ctx context.Context, gone time.Duration) error {
 	if err := w.RemoveStaging(); err != nil {
 		return err
 	}
@@ -247,17 +235,12 @@ func (w *World) DeleteStaging(ctx context.Context, gone time.Duration) error {
 	return w.redeclare(ctx, func() { w.stagingDeleted(0) })
 }
 
-// DeleteTarget deletes the queue of a target with its messages, and declares it again later.
-func (w *World) DeleteTarget(ctx context.Context, target bridge.Target, gone time.Duration) error {
+// deleteTarget deletes the queue of a target with its messages, and declares it again later.
+func (w *World) deleteTarget(ctx context.Context, target bridge.Target, gone time.Duration) error {
 	if err := w.RemoveTarget(target); err != nil {
 		return err
 	}
 	Rest(ctx, gone)
-	return w.RedeclareTarget(ctx, target)
-}
-
-// RedeclareTarget declares the queue of a target that was removed.
-func (w *World) RedeclareTarget(ctx context.Context, target bridge.Target) error {
 	err := w.redeclare(ctx, func() { w.targetDeleted(target, 0) })
 	if err == nil {
 		w.targetBack(target)

@@ -86,7 +86,6 @@ type Events struct {
 	TargetDeleted  map[string][]Deletion // by target
 	DatabaseKilled []time.Time
 	VerifierKilled []time.Time      // it may have had rows to delete
-	Elsewhere      []Window         // when verifiers' connections also led to another server
 	Strays         map[string]Stray // published into the staging queue from outside, by name
 	Troubles       []Trouble        // the faults of the plan
 	Began          time.Time        // of the plan's first step
@@ -106,9 +105,6 @@ type Stray struct {
 	At     time.Time
 	Staged bool // published into the staging queue
 }
-
-// A Window is a span of time.
-type Window struct{ From, To time.Time }
 
 // A Violation is a broken guarantee.
 type Violation struct {
@@ -471,12 +467,6 @@ func (j *judge) explain(id uuid.UUID) string {
 		return forgotten.Before(killed) && killed.Sub(forgotten) < undone
 	}) {
 		return "" // the crash undid the deletion
-	}
-	if j.arrived[id] > 0 && slices.ContainsFunc(j.Events.Elsewhere, func(w Window) bool { return order.At.Before(w.To) }) {
-		return "" // its verifier was killed, and led to another server
-	}
-	if ok && slices.ContainsFunc(j.Events.Elsewhere, func(w Window) bool { return forgotten.After(w.From) && forgotten.Before(w.To) }) {
-		return "" // it was deleted on the other server
 	}
 	return strings.TrimSpace(fmt.Sprintf("it was deleted: %t; no kill of the database has brought it back", ok))
 }

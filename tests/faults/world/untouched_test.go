@@ -106,20 +106,6 @@ func TestJudgeMeasuresUntouchedMessages(t *testing.T) {
 	}
 }
 
-func TestJudgeAddsUntouchedMessages(t *testing.T) {
-	var u world.Untouched
-	u.Add(world.Untouched{Messages: 3, InTime: 3, Slowest: time.Second})
-	u.Add(world.Untouched{Messages: 5, InTime: 4, Slowest: 3 * time.Second})
-	u.Add(world.Untouched{})
-	const want = "8 messages untouched by a fault, 7 of them (87.50 %) arrived within 2s of the commit, the slowest after 3s"
-	if got := u.String(); got != want {
-		t.Errorf("%s; want %s", got, want)
-	}
-	if got, want := (world.Untouched{}).String(), "no message untouched by a fault"; got != want {
-		t.Errorf("%s; want %s", got, want)
-	}
-}
-
 // A session ended during or after a fault that lasted ten seconds.
 func TestJudgeSeesSessionsThatLocalFaultsEnd(t *testing.T) {
 	const verifier, other = "verifier-1", "verifier-2"

@@ -409,6 +409,22 @@ func (w *World) AwaitCount(what string, db *sql.DB, query string, enough func(n 
 	return awaitCount(w.t.Context(), what, db, query, enough)
 }
 
+// AwaitMore waits until a counting query returns at least that many more than at first. If it does
+// not, AwaitMore fails the test with Explain.
+func (w *World) AwaitMore(what string, db *sql.DB, query string, more int) {
+	w.t.Helper()
+	first := -1
+	err := w.AwaitCount(what, db, query, func(n int) bool {
+		if first < 0 {
+			first = n
+		}
+		return n >= first+more
+	})
+	if err != nil {
+		w.t.Fatalf("%s\nwait: %v", w.Explain(), err)
+	}
+}
+
 func awaitCount(ctx context.Context, what string, db *sql.DB, query string, enough func(n int) bool) error {
 	return servertest.Await(ctx, what, func() (bool, error) {
 		n, err := count(ctx, db, query)

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"io"
 	"net"
-	"net/url"
 	"sync"
 	"testing"
 )
@@ -29,16 +28,9 @@ var (
 // a certain one, and then nothing more: a network that dies at an exact point, or a point at which
 // to kill a process. A Valve in contrast does not distinguish frames.
 type Gate struct {
-	shut     func(Frame) bool
-	reached  chan struct{} // closed at the first held frame
-	once     sync.Once
-	upstream string
-	listener net.Listener
-	running  sync.WaitGroup
-
-	mu     sync.Mutex
-	conns  []net.Conn
-	closed bool
+	shut    func(Frame) bool
+	reached chan struct{} // closed at the first held frame
+	once    sync.Once
 }
 
 // NewGate starts a gate in front of the broker of a URL, and returns the URL of the gate. shut
@@ -46,18 +38,9 @@ type Gate struct {
 // call shut.
 func NewGate(t testing.TB, amqpURL string, shut func(Frame) bool) (g *Gate, through string) {
 	t.Helper()
-	address, err := url.Parse(amqpURL)
-	if err != nil {
-		t.Fatalf("parse the broker's URL: %v", err)
-	}
-	g = &Gate{shut: shut, reached: make(chan struct{}), upstream: address.Host}
-	if g.listener, err = net.Listen("tcp4", "127.0.0.1:0"); err != nil {
-		t.Fatalf("start gate: %v", err)
-	}
-	g.running.Go(g.accept)
-	t.Cleanup(g.close)
-	address.Host = g.listener.Addr().String()
-	return g, address.String()
+	g = &Gate{shut: shut, reached: make(chan struct{})}
+	proxy := &Valve{copy: g.pass}
+	return g, proxy.through(t, amqpURL)
 }
 
 // Reached waits until the gate holds a frame.
@@ -66,52 +49,15 @@ func (g *Gate) Reached(t testing.TB) {
 	Next(t, "the gate holds something", g.reached)
 }
 
-func (g *Gate) close() {
-	_ = g.listener.Close()
-	g.mu.Lock()
-	g.closed = true
-	for _, conn := range g.conns {
-		_ = conn.Close()
-	}
-	g.mu.Unlock()
-	g.running.Wait()
-}
-
-func (g *Gate) accept() {
-	for {
-		client, err := g.listener.Accept()
-		if err != nil {
-			return // closed
-		}
-		server, err := net.Dial("tcp", g.upstream)
-		if err != nil {
-			_ = client.Close()
-			continue
-		}
-		g.mu.Lock()
-		g.conns = append(g.conns, client, server)
-		if g.closed {
-			_, _ = client.Close(), server.Close()
-		}
-		g.mu.Unlock()
-		g.running.Go(func() {
-			const protocolHeader = 8
-			if _, err := io.CopyN(server, client, protocolHeader); err == nil {
-				g.pass(server, client, false)
-			}
-			_ = server.Close()
-		})
-		g.running.Go(func() {
-			g.pass(client, server, true)
-			_ = client.Close()
-		})
-	}
-}
-
 // pass copies frames until the connection ends or a frame is held. Then it reads and discards the
 // rest, so that the sending side notices nothing.
-func (g *Gate) pass(to io.Writer, from io.Reader, reply bool) {
-	const methodFrame, headSize, end = 1, 7, 1
+func (g *Gate) pass(_ *pair, d direction, to, from net.Conn) {
+	const protocolHeader, methodFrame, headSize, end = 8, 1, 7, 1
+	if d == requests {
+		if _, err := io.CopyN(to, from, protocolHeader); err != nil {
+			return
+		}
+	}
 	for n := 0; ; n++ {
 		frame := make([]byte, headSize) // type, channel, size
 		if _, err := io.ReadFull(from, frame); err != nil {
@@ -122,7 +68,7 @@ func (g *Gate) pass(to io.Writer, from io.Reader, reply bool) {
 		if _, err := io.ReadFull(from, frame[headSize:]); err != nil {
 			return
 		}
-		seen := Frame{Reply: reply, N: n}
+		seen := Frame{Reply: d == replies, N: n}
 		if frame[0] == methodFrame && size >= 4 {
 			seen.Method = Method{binary.BigEndian.Uint16(frame[headSize:]), binary.BigEndian.Uint16(frame[headSize+2:])}
 		}

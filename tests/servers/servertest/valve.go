@@ -14,6 +14,7 @@ import (
 type Valve struct {
 	listener net.Listener
 	running  sync.WaitGroup
+	copy     func(p *pair, d direction, to, from net.Conn) // pump, or a Gate's
 
 	mu        sync.Mutex
 	change    *sync.Cond // a field below has changed
@@ -53,27 +54,44 @@ type pair struct {
 // with all its connections when the test ends.
 func NewValve(t testing.TB, upstreamAddr string, others ...string) *Valve {
 	t.Helper()
-	listener, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatalf("start valve: %v", err)
-	}
-	v := &Valve{upstreams: append([]string{upstreamAddr}, others...), listener: listener, pairs: make(map[*pair]struct{})}
-	v.change = sync.NewCond(&v.mu)
-	v.running.Go(v.accept)
-	t.Cleanup(v.close)
+	v := &Valve{upstreams: append([]string{upstreamAddr}, others...)}
+	v.start(t)
 	return v
 }
 
 // Through starts a valve in front of the server of a URL, and returns the URL of the valve.
 func Through(t testing.TB, address string) (v *Valve, through string) {
 	t.Helper()
+	v = new(Valve)
+	return v, v.through(t, address)
+}
+
+// through starts v in front of the server of a URL, and returns the URL of v.
+func (v *Valve) through(t testing.TB, address string) string {
+	t.Helper()
 	parsed, err := url.Parse(address)
 	if err != nil {
 		t.Fatalf("parse URL: %v", err)
 	}
-	v = NewValve(t, parsed.Host)
+	v.upstreams = []string{parsed.Host}
+	v.start(t)
 	parsed.Host = v.Addr()
-	return v, parsed.String()
+	return parsed.String()
+}
+
+func (v *Valve) start(t testing.TB) {
+	t.Helper()
+	if v.copy == nil {
+		v.copy = v.pump
+	}
+	v.pairs = make(map[*pair]struct{})
+	v.change = sync.NewCond(&v.mu)
+	var err error
+	if v.listener, err = net.Listen("tcp4", "127.0.0.1:0"); err != nil {
+		t.Fatalf("start valve: %v", err)
+	}
+	v.running.Go(v.accept)
+	t.Cleanup(v.close)
 }
 
 // Addr returns the address for clients.
@@ -251,8 +269,14 @@ func (v *Valve) join(p *pair) {
 		v.cut(p)
 		return
 	}
-	v.running.Go(func() { v.pump(p, requests, p.server, p.client) })
-	v.running.Go(func() { v.pump(p, replies, p.client, p.server) })
+	run := func(d direction, to, from net.Conn) {
+		v.copy(p, d, to, from)
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		v.cut(p)
+	}
+	v.running.Go(func() { run(requests, p.server, p.client) })
+	v.running.Go(func() { run(replies, p.client, p.server) })
 }
 
 // pump copies one direction of a pair until either end closes.
@@ -277,9 +301,6 @@ func (v *Valve) pump(p *pair, d direction, to, from net.Conn) {
 			}
 		}
 		if err != nil {
-			v.mu.Lock()
-			v.cut(p)
-			v.mu.Unlock()
 			return
 		}
 	}
