@@ -340,7 +340,10 @@ func (v *groupVector) check() error {
 		records[i] = record
 	}
 	got := wire.Group(v.Ledger, records...)
-	got.MessageId = "" // it has no meaning
+	if got.MessageId == "" {
+		return errors.New("the group has no message-id")
+	}
+	got.MessageId = "" // its value has no meaning
 	want := v.Group.publishing()
 	if err := same("group", got, want); err != nil {
 		return err
