@@ -47,21 +47,15 @@ func (t *table) qualified() (schema, name string) {
 	return "dbo", t.name
 }
 
-func state(x *execution, words []string) (uint64, error) {
-	version, err := x.version("bridge_ledger_version")
-	if err != nil {
-		return 0, err
-	}
-	identities, err := x.plain("bridge_identity")
-	if err != nil {
-		return 0, err
-	}
+func state(x *execution, words []string) {
+	version := x.version("bridge_ledger_version")
+	identities := x.plain("bridge_identity")
 	_, keyType, uniqueKeys := x.visible("bridge_ledger").columnOf("id")
 	x.out.describe(column{"identity", kindBinary}, column{"version", kindInt}, column{"updateability", kindText},
 		column{"product", kindText}, column{"edition", kindInt}, column{"babelfish", kindInt},
 		column{"compatibility", kindInt}, column{"durability", kindText}, column{"key_type", kindText}, column{"unique_keys", kindInt})
 	if !x.isThisDatabase(words[1]) {
-		return 0, nil
+		return
 	}
 	var identity any
 	for _, r := range identities {
@@ -70,21 +64,20 @@ func state(x *execution, words []string) (uint64, error) {
 	}
 	product, edition, babelfish := x.product()
 	x.out.row(identity, version, x.updateability(), product, edition, babelfish, x.db.compatibility, x.durability(), keyType, uniqueKeys)
-	return 1, nil
 }
 
-func inspect(x *execution, _ []string) (uint64, error) {
+func inspect(x *execution, _ []string) {
 	asked, isText := x.parameters["@p1"].(string)
 	wanted, areTexts := x.parameters["@p2"].(string)
 	if !isText || !areTexts {
-		return 0, unknown("parameter", "@p1 or @p2")
+		panic(unknown("parameter", "@p1 or @p2"))
 	}
 	x.out.describe(column{"in_schema", kindText}, column{"in_table", kindText}, column{"kind", kindText},
 		column{"in_memory", kindInt}, column{"name", kindText}, column{"type", kindText}, column{"unique_keys", kindInt},
 		column{"columnstores", kindInt}, column{"no_row_locks", kindInt})
 	t := x.visible(unquoted(asked))
 	if t == nil {
-		return 0, nil
+		return
 	}
 	schema, name := t.qualified()
 	found, kind, uniqueKeys := t.columnOf(wanted)
@@ -94,5 +87,4 @@ func inspect(x *execution, _ []string) (uint64, error) {
 		noRowLocks += count(i.noRowLocks)
 	}
 	x.out.row(schema, name, t.kind, count(t.inMemory), found, kind, uniqueKeys, columnstores, noRowLocks)
-	return 1, nil
 }

@@ -19,54 +19,40 @@ var pendingColumns = []column{{"message_key", kindBinary}, {"state", kindText}, 
 // The statements of bridge/sqlserver on the inbox and its pending messages.
 var inboxStatements = []statement{
 	form(`SELECT (SELECT max(version_id) FROM bridge_inbox_version) AS version, `+productColumns,
-		func(x *execution, _ []string) (uint64, error) {
-			version, err := x.version("bridge_inbox_version")
-			if err != nil {
-				return 0, err
-			}
+		func(x *execution, _ []string) {
+			version := x.version("bridge_inbox_version")
 			product, edition, babelfish := x.product()
 			x.out.describe(column{"version", kindInt}, column{"product", kindText}, column{"edition", kindInt}, column{"babelfish", kindInt})
 			x.out.row(version, product, edition, babelfish)
-			return 1, nil
 		}),
-	form(`INSERT INTO bridge_inbox (consumer, [key]) SELECT @p1, k.k FROM (VALUES «((?:\(\d+, @p\d+\)(?:, )?)+)») AS k (n, k) WHERE k.n <= @p2`,
-		func(x *execution, words []string) (claimed uint64, err error) {
-			inbox, err := x.writable("INSERT", "bridge_inbox")
-			if err != nil {
-				return 0, err
-			}
+	changes(`INSERT INTO bridge_inbox (consumer, [key]) SELECT @p1, k.k FROM (VALUES «((?:\(\d+, @p\d+\)(?:, )?)+)») AS k (n, k) WHERE k.n <= @p2`,
+		func(x *execution, words []string) (claimed uint64) {
+			inbox := x.writable("INSERT", "bridge_inbox")
 			for _, place := range list(words[1])[:x.parameters["@p2"].(int64)] {
 				_, parameter, _ := strings.Cut(strings.Trim(place, "()"), ", ")
-				if err := x.insert(inbox, row{"consumer": x.bytes("@p1"), "key": x.bytes(parameter), "claimed_ms": time.Now().UnixMilli()}); err != nil {
-					return 0, err
-				}
-				claimed++
+				claimed += x.insert(inbox, row{"consumer": x.bytes("@p1"), "key": x.bytes(parameter), "claimed_ms": time.Now().UnixMilli()})
 			}
-			return claimed, nil
+			return claimed
 		}),
-	form(`DELETE t FROM bridge_inbox t WITH («([^=]+?)») WHERE consumer = @p1 AND [key] = @p2`,
-		func(x *execution, words []string) (uint64, error) {
+	changes(`DELETE t FROM bridge_inbox t WITH («([^=]+?)») WHERE consumer = @p1 AND [key] = @p2`,
+		func(x *execution, words []string) uint64 {
 			return x.changeByKey("DELETE", "bridge_inbox", words[1], row{"consumer": x.bytes("@p1"), "key": x.bytes("@p2")},
 				func(row) row { return nil })
 		}),
 	form(`SELECT [key], `+nowMS+` - DATEDIFF_BIG(millisecond, '19700101', claimed_at) AS age_ms FROM bridge_inbox WITH («([^=]+?)») WHERE consumer = @p1 AND [key] > @p2 ORDER BY [key] OFFSET 0 ROWS FETCH NEXT @p3 ROWS ONLY`,
-		func(x *execution, words []string) (uint64, error) {
-			rows, err := x.rowsWhere("bridge_inbox", words[1], row{"consumer": x.bytes("@p1")})
-			if err != nil {
-				return 0, err
-			}
+		func(x *execution, words []string) {
+			rows := x.rowsWhere("bridge_inbox", words[1], row{"consumer": x.bytes("@p1")})
 			x.out.describe(column{"key", kindBinary}, column{"age_ms", kindInt})
 			rows = pageAfter(rows, "key", x.bytes("@p2"), x.parameters["@p3"].(int64))
 			for _, r := range rows {
 				x.out.row([]byte(r["key"].(string)), time.Now().UnixMilli()-r["claimed_ms"].(int64))
 			}
-			return uint64(len(rows)), nil
 		}),
-	form(`DELETE i FROM (VALUES «((?:\(@p\d+\)(?:, )?)+)») AS k (k) INNER LOOP JOIN bridge_inbox i WITH («([^=]+?)») ON i.[key] = k.k WHERE i.consumer = «(@p\d+)» AND DATEDIFF_BIG(millisecond, '19700101', claimed_at) < `+nowMS+` - «(@p\d+)»`,
-		func(x *execution, words []string) (forgotten uint64, err error) {
+	changes(`DELETE i FROM (VALUES «((?:\(@p\d+\)(?:, )?)+)») AS k (k) INNER LOOP JOIN bridge_inbox i WITH («([^=]+?)») ON i.[key] = k.k WHERE i.consumer = «(@p\d+)» AND DATEDIFF_BIG(millisecond, '19700101', claimed_at) < `+nowMS+` - «(@p\d+)»`,
+		func(x *execution, words []string) (forgotten uint64) {
 			before := time.Now().UnixMilli() - x.parameters[words[4]].(int64)
 			for _, parameter := range list(words[1]) {
-				n, err := x.changeByKey("DELETE", "bridge_inbox", words[2],
+				forgotten += x.changeByKey("DELETE", "bridge_inbox", words[2],
 					row{"consumer": x.bytes(words[3]), "key": x.bytes(strings.Trim(parameter, "()"))},
 					func(r row) row {
 						if r["claimed_ms"].(int64) < before {
@@ -74,29 +60,22 @@ var inboxStatements = []statement{
 						}
 						return r
 					})
-				if err != nil {
-					return 0, err
-				}
-				forgotten += n
 			}
-			return forgotten, nil
+			return forgotten
 		}),
 
-	form(`INSERT INTO bridge_inbox_pending (consumer, message_key, state, run, attempts, since_ms, due_ms, error, message) VALUES (@p1, @p2, @p3, @p4, @p5, `+nowMS+`, `+nowMS+` + @p6, @p7, @p8)`,
-		func(x *execution, _ []string) (uint64, error) {
-			t, err := x.writable("INSERT", "bridge_inbox_pending")
-			if err != nil {
-				return 0, err
-			}
+	changes(`INSERT INTO bridge_inbox_pending (consumer, message_key, state, run, attempts, since_ms, due_ms, error, message) VALUES (@p1, @p2, @p3, @p4, @p5, `+nowMS+`, `+nowMS+` + @p6, @p7, @p8)`,
+		func(x *execution, _ []string) uint64 {
+			t := x.writable("INSERT", "bridge_inbox_pending")
 			now := time.Now().UnixMilli()
-			return 1, x.insert(t, row{"consumer": x.bytes("@p1"), "message_key": x.bytes("@p2"), "state": x.parameters["@p3"],
+			return x.insert(t, row{"consumer": x.bytes("@p1"), "message_key": x.bytes("@p2"), "state": x.parameters["@p3"],
 				"run": x.parameters["@p4"], "attempts": x.parameters["@p5"], "since_ms": now,
 				"due_ms": now + x.parameters["@p6"].(int64), "error": x.parameters["@p7"], "message": x.message("@p8")})
 		}),
 	form(`SELECT c.claimed, p.state, p.run, p.attempts, p.since_ms, p.error, p.message FROM (SELECT count(*) AS claimed FROM bridge_inbox WITH («([^=]+?)») WHERE consumer = @p1 AND [key] = @p2) c «(LEFT JOIN|LEFT OUTER LOOP JOIN)» bridge_inbox_pending p «(?:WITH \(([^=]+?)\) )?»ON p.consumer = @p3 AND p.message_key = @p4`,
 		lookUpPending),
-	form(`UPDATE t SET state = @p1, run = @p2, attempts = @p3, due_ms = `+nowMS+` + @p4, error = @p5, message = COALESCE(@p6, message) FROM bridge_inbox_pending t WITH («([^=]+?)») WHERE consumer = @p7 AND message_key = @p8 AND run = @p9`,
-		func(x *execution, words []string) (uint64, error) {
+	changes(`UPDATE t SET state = @p1, run = @p2, attempts = @p3, due_ms = `+nowMS+` + @p4, error = @p5, message = COALESCE(@p6, message) FROM bridge_inbox_pending t WITH («([^=]+?)») WHERE consumer = @p7 AND message_key = @p8 AND run = @p9`,
+		func(x *execution, words []string) uint64 {
 			return x.changePending("UPDATE", words[1], "@p7", "@p8", "@p9", func(r row) row {
 				r["state"], r["run"], r["attempts"] = x.parameters["@p1"], x.parameters["@p2"], x.parameters["@p3"]
 				r["due_ms"] = time.Now().UnixMilli() + x.parameters["@p4"].(int64)
@@ -107,8 +86,8 @@ var inboxStatements = []statement{
 				return r
 			})
 		}),
-	form(`UPDATE t SET message = @p1 FROM bridge_inbox_pending t WITH («([^=]+?)») WHERE consumer = @p2 AND message_key = @p3 AND run = @p4 AND message IS NULL`,
-		func(x *execution, words []string) (uint64, error) {
+	changes(`UPDATE t SET message = @p1 FROM bridge_inbox_pending t WITH («([^=]+?)») WHERE consumer = @p2 AND message_key = @p3 AND run = @p4 AND message IS NULL`,
+		func(x *execution, words []string) uint64 {
 			return x.changePending("UPDATE", words[1], "@p2", "@p3", "@p4", func(r row) row {
 				if r["message"] != nil {
 					return nil
@@ -117,8 +96,8 @@ var inboxStatements = []statement{
 				return r
 			})
 		}),
-	form(`DELETE t FROM bridge_inbox_pending t WITH («([^=]+?)») WHERE consumer = @p1 AND message_key = @p2 AND run = @p3«( AND message IS NULL)?»`,
-		func(x *execution, words []string) (uint64, error) {
+	changes(`DELETE t FROM bridge_inbox_pending t WITH («([^=]+?)») WHERE consumer = @p1 AND message_key = @p2 AND run = @p3«( AND message IS NULL)?»`,
+		func(x *execution, words []string) uint64 {
 			bare := words[2] != ""
 			return x.changeByKey("DELETE", "bridge_inbox_pending", words[1], row{"consumer": x.bytes("@p1"), "message_key": x.bytes("@p2")},
 				func(r row) row {
@@ -132,14 +111,11 @@ var inboxStatements = []statement{
 		dueKeys),
 	form(`SELECT `+pendingAs+` FROM bridge_inbox_pending WITH («([^=]+?)») WHERE consumer = @p1 AND message_key = @p2 AND state = CAST(@p3 AS varchar(16)) AND due_ms <= `+nowMS+` AND message IS NOT NULL`,
 		takePending),
-	form(`UPDATE t SET state = 'doubtful', due_ms = `+nowMS+`, error = «('[^']*')» FROM bridge_inbox_pending t WITH («([^=]+?)») WHERE consumer = @p1 AND message_key = @p2 AND state = 'started' AND due_ms < `+nowMS,
+	changes(`UPDATE t SET state = 'doubtful', due_ms = `+nowMS+`, error = «('[^']*')» FROM bridge_inbox_pending t WITH («([^=]+?)») WHERE consumer = @p1 AND message_key = @p2 AND state = 'started' AND due_ms < `+nowMS,
 		doubtOverdue),
 	form(`SELECT message_key, state, run, attempts, since_ms, error, CASE WHEN message IS NULL THEN 0 ELSE 1 END AS has_message FROM bridge_inbox_pending WITH («([^=]+?)») WHERE consumer = @p1 AND state = CAST(@p2 AS varchar(16)) AND message_key > @p3 ORDER BY message_key OFFSET 0 ROWS FETCH NEXT @p4 ROWS ONLY`,
-		func(x *execution, words []string) (uint64, error) {
-			rows, err := x.rowsWhere("bridge_inbox_pending", words[1], row{"consumer": x.bytes("@p1")})
-			if err != nil {
-				return 0, err
-			}
+		func(x *execution, words []string) {
+			rows := x.rowsWhere("bridge_inbox_pending", words[1], row{"consumer": x.bytes("@p1")})
 			rows = slices.DeleteFunc(rows, func(r row) bool { return r["state"] != x.parameters["@p2"] })
 			rows = pageAfter(rows, "message_key", x.bytes("@p3"), x.parameters["@p4"].(int64))
 			last := len(pendingColumns) - 1
@@ -147,23 +123,17 @@ var inboxStatements = []statement{
 			for _, r := range rows {
 				x.out.row([]byte(r["message_key"].(string)), r["state"], r["run"], r["attempts"], r["since_ms"], r["error"], count(r["message"] != nil))
 			}
-			return uint64(len(rows)), nil
 		}),
 	form(`SELECT state, count(*) FROM bridge_inbox_pending WITH («([^=]+?)») WHERE consumer = @p1 GROUP BY state`,
-		func(x *execution, words []string) (uint64, error) {
-			rows, err := x.rowsWhere("bridge_inbox_pending", words[1], row{"consumer": x.bytes("@p1")})
-			if err != nil {
-				return 0, err
-			}
+		func(x *execution, words []string) {
 			counts := make(map[string]int)
-			for _, r := range rows {
+			for _, r := range x.rowsWhere("bridge_inbox_pending", words[1], row{"consumer": x.bytes("@p1")}) {
 				counts[r["state"].(string)]++
 			}
 			x.out.describe(column{"state", kindText}, column{"", kindInt})
 			for state, n := range counts {
 				x.out.row(state, n)
 			}
-			return uint64(len(counts)), nil
 		}),
 }
 
@@ -195,36 +165,27 @@ func pageAfter(rows []row, column, after string, limit int64) []row {
 
 // changeByKey locks the row of a key, if it exists, and replaces it by the result of change; nil
 // deletes it. It does not count a row that change leaves equal.
-func (x *execution) changeByKey(right, name, hints string, values row, change func(row) row) (uint64, error) {
-	t, err := x.writable(right, name)
-	if err != nil {
-		return 0, err
-	}
-	if err := x.reach(t, hints, waiting); err != nil {
-		return 0, err
-	}
+func (x *execution) changeByKey(right, name, hints string, values row, change func(row) row) uint64 {
+	t := x.writable(right, name)
+	x.reach(t, hints, waiting)
 	key := t.keyOf(values)
 	if x.absent(t, key) {
-		return 0, nil
+		return 0
 	}
-	if err := x.lock(resource{t.name, key}); err != nil {
-		return 0, err
-	}
+	x.lock(resource{t.name, key})
 	r := t.rows[key]
 	if r == nil {
-		return 0, nil
+		return 0
 	}
 	after := change(maps.Clone(r))
 	if after != nil && maps.Equal(r, after) {
-		return 0, nil
+		return 0
 	}
 	if moves := after == nil || after["state"] != r["state"] || after["due_ms"] != r["due_ms"]; moves && name == pendingTable {
-		if err := x.lock(dueEntry(t, r)); err != nil {
-			return 0, err
-		}
+		x.lock(dueEntry(t, r))
 	}
 	x.put(t, key, after)
-	return 1, nil
+	return 1
 }
 
 const pendingTable = "bridge_inbox_pending"
@@ -237,8 +198,8 @@ func dueEntry(t *table, r row) resource {
 }
 
 // changePending changes a row if it has the wanted run and change does not return nil.
-func (x *execution) changePending(right, hints, consumer, key, run string, change func(row) row) (changed uint64, err error) {
-	_, err = x.changeByKey(right, "bridge_inbox_pending", hints,
+func (x *execution) changePending(right, hints, consumer, key, run string, change func(row) row) (changed uint64) {
+	x.changeByKey(right, "bridge_inbox_pending", hints,
 		row{"consumer": x.bytes(consumer), "message_key": x.bytes(key)},
 		func(r row) row {
 			if r["run"] != x.parameters[run] {
@@ -252,62 +213,38 @@ func (x *execution) changePending(right, hints, consumer, key, run string, chang
 			changed = 1 // even if the row is unchanged
 			return after
 		})
-	return changed, err
+	return changed
 }
 
 // reach reads a whole table, and so waits for rows that others have locked, unless the hints
 // request a seek. Without that hint the optimizer may read the whole table ('Table hints',
 // FORCESEEK); here it always does. A server that ignores hints waits only for the rows of the keys.
-func (x *execution) reach(t *table, hints string, how reading) error {
+func (x *execution) reach(t *table, hints string, how reading) {
 	if strings.Contains(hints, "FORCESEEK") || x.server.options.IgnoreHints {
-		return nil
+		return
 	}
-	_, err := x.scan(t, how)
-	return err
+	x.scan(t, how)
 }
 
 // lookUpPending locks the claim, if it exists, so that no other session removes it before the rest
 // is read. Here the lock is exclusive, since there are no shared ones. A row that is read by
 // versions is as of the start of the statement, even after a wait: 'Transaction locking and row
 // versioning guide'.
-func lookUpPending(x *execution, words []string) (uint64, error) {
-	inbox, err := x.readable("bridge_inbox")
-	if err != nil {
-		return 0, err
-	}
-	pending, err := x.readable("bridge_inbox_pending")
-	if err != nil {
-		return 0, err
-	}
-	how, err := x.reading(words[3])
-	if err != nil {
-		return 0, err
-	}
-	if err := x.reach(inbox, words[1], waiting); err != nil {
-		return 0, err
-	}
-	if err := x.reach(pending, words[3], how); err != nil {
-		return 0, err
-	}
+func lookUpPending(x *execution, words []string) {
+	inbox := x.readable("bridge_inbox")
+	pending := x.readable("bridge_inbox_pending")
+	how := x.reading(words[3])
+	x.reach(inbox, words[1], waiting)
+	x.reach(pending, words[3], how)
 	claim := inbox.keyOf(row{"consumer": x.bytes("@p1"), "key": x.bytes("@p2")})
 	beside := pending.keyOf(row{"consumer": x.bytes("@p3"), "message_key": x.bytes("@p4")})
-	p, err := x.read(pending, beside, versioned)
-	if err != nil {
-		return 0, err
-	}
+	p := x.read(pending, beside, versioned)
 	if !x.server.options.IgnoreHints && (inbox.rows[claim] != nil || x.db.locks[resource{inbox.name, claim}] != nil) {
-		if err := x.lock(resource{inbox.name, claim}); err != nil {
-			return 0, err
-		}
+		x.lock(resource{inbox.name, claim})
 	}
-	claimed, err := x.read(inbox, claim, how)
-	if err != nil {
-		return 0, err
-	}
+	claimed := x.read(inbox, claim, how)
 	if how != versioned {
-		if p, err = x.read(pending, beside, how); err != nil {
-			return 0, err
-		}
+		p = x.read(pending, beside, how)
 	}
 	x.out.describe(append([]column{{"claimed", kindInt}}, pendingColumns[1:]...)...)
 	if p == nil {
@@ -315,14 +252,10 @@ func lookUpPending(x *execution, words []string) (uint64, error) {
 	} else {
 		x.out.row(count(claimed != nil), p["state"], p["run"], p["attempts"], p["since_ms"], p["error"], bytesOrNil(p["message"]))
 	}
-	return 1, nil
 }
 
-func dueKeys(x *execution, words []string) (uint64, error) {
-	rows, err := x.rowsWhere(pendingTable, words[1], row{"consumer": x.bytes("@p1")})
-	if err != nil {
-		return 0, err
-	}
+func dueKeys(x *execution, words []string) {
+	rows := x.rowsWhere(pendingTable, words[1], row{"consumer": x.bytes("@p1")})
 	now, bare := time.Now().UnixMilli(), words[2] == ""
 	from, _ := x.parameters["@p3"].(int64)
 	after, _ := x.parameters["@p4"].(int64)
@@ -339,60 +272,38 @@ func dueKeys(x *execution, words []string) (uint64, error) {
 	for _, r := range rows {
 		x.out.row([]byte(r["message_key"].(string)), r["due_ms"])
 	}
-	return uint64(len(rows)), nil
 }
 
 // byDue locks a row's entry in the index of due times, unless a hint makes the statement seek in
 // the key: the optimizer may find the row by either.
-func (x *execution) byDue(t *table, hints string, r row) error {
+func (x *execution) byDue(t *table, hints string, r row) {
 	if r == nil || strings.Contains(hints, "INDEX (bridge_inbox_pending_key)") || x.server.options.IgnoreHints {
-		return nil
+		return
 	}
-	return x.awaitForUpdate(dueEntry(t, r))
+	x.awaitForUpdate(dueEntry(t, r))
 }
 
-func takePending(x *execution, words []string) (uint64, error) {
-	t, err := x.readable(pendingTable)
-	if err != nil {
-		return 0, err
-	}
-	how, err := x.reading(words[1])
-	if err != nil {
-		return 0, err
-	}
-	if err := x.reach(t, words[1], how); err != nil {
-		return 0, err
-	}
+func takePending(x *execution, words []string) {
+	t := x.readable(pendingTable)
+	how := x.reading(words[1])
+	x.reach(t, words[1], how)
 	key := t.keyOf(row{"consumer": x.bytes("@p1"), "message_key": x.bytes("@p2")})
-	if err := x.byDue(t, words[1], t.rows[key]); err != nil {
-		return 0, err
-	}
+	x.byDue(t, words[1], t.rows[key])
 	if how == waiting && strings.Contains(words[1], "UPDLOCK") && !x.absent(t, key) {
-		if err := x.awaitForUpdate(resource{t.name, key}); err != nil {
-			return 0, err
-		}
+		x.awaitForUpdate(resource{t.name, key})
 	}
-	r, err := x.read(t, key, how)
-	if err != nil {
-		return 0, err
-	}
+	r := x.read(t, key, how)
 	x.out.describe(pendingColumns...)
 	if r == nil || r["state"] != x.parameters["@p3"] || r["due_ms"].(int64) > time.Now().UnixMilli() || r["message"] == nil {
-		return 0, nil
+		return
 	}
 	x.pendingRow(r)
-	return 1, nil
 }
 
-func doubtOverdue(x *execution, words []string) (uint64, error) {
-	t, err := x.writable("UPDATE", pendingTable)
-	if err != nil {
-		return 0, err
-	}
+func doubtOverdue(x *execution, words []string) uint64 {
+	t := x.writable("UPDATE", pendingTable)
 	values, now := row{"consumer": x.bytes("@p1"), "message_key": x.bytes("@p2")}, time.Now().UnixMilli()
-	if err := x.byDue(t, words[2], t.rows[t.keyOf(values)]); err != nil {
-		return 0, err
-	}
+	x.byDue(t, words[2], t.rows[t.keyOf(values)])
 	return x.changeByKey("UPDATE", t.name, words[2], values, func(r row) row {
 		if r["state"] == "started" && r["due_ms"].(int64) < now {
 			r["state"], r["due_ms"], r["error"] = "doubtful", now, strings.Trim(words[1], "'")

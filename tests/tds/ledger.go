@@ -15,91 +15,69 @@ const instanceColumn = `CONCAT(@@SERVERNAME, ' ', (SELECT CONVERT(nvarchar(30), 
 
 // The statements of bridge/sqlserver.
 var ledgerStatements = []statement{
-	form(`INSERT INTO bridge_ledger (id) SELECT asked.id FROM bridge_identity i CROSS JOIN $asked WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)`+option,
-		func(x *execution, words []string) (uint64, error) {
-			ids, err := x.asked(words[1])
-			if err != nil {
-				return 0, err
-			}
-			return x.record("@p3", ids)
+	changes(`INSERT INTO bridge_ledger (id) SELECT asked.id FROM bridge_identity i CROSS JOIN $asked WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)`+option,
+		func(x *execution, words []string) uint64 {
+			return x.record("@p3", x.asked(words[1]))
 		}),
-	form(`INSERT INTO bridge_ledger (id) SELECT CAST(@p1 AS uniqueidentifier) FROM bridge_identity WHERE [identity] = CAST(@p2 AS uniqueidentifier)`,
-		func(x *execution, _ []string) (uint64, error) {
-			id, err := x.guid("@p1")
-			if err != nil {
-				return 0, err
-			}
-			return x.record("@p2", []guid{id})
+	changes(`INSERT INTO bridge_ledger (id) SELECT CAST(@p1 AS uniqueidentifier) FROM bridge_identity WHERE [identity] = CAST(@p2 AS uniqueidentifier)`,
+		func(x *execution, _ []string) uint64 {
+			return x.record("@p2", []guid{x.guid("@p1")})
 		}),
 	form(`SELECT CAST(«(l|asked)».$name AS binary(16)) AS id«(`+regexp.QuoteMeta(`, `+instanceColumn)+`)?» FROM bridge_identity i LEFT JOIN ($asked INNER LOOP JOIN $name l WITH («([A-Z, ]+)») ON l.$name = asked.id) ON 1 = 1 WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)`+option,
-		func(x *execution, words []string) (uint64, error) {
+		func(x *execution, words []string) {
 			if words[1] == "l" && words[2] != words[7] || words[1] == "asked" && words[2] != "id" {
-				return 0, unknown("column", words[2])
+				panic(unknown("column", words[2]))
 			}
-			return x.lookUp(words[4], place{words[5], words[7], words[6]}, words[1] == "l")
+			x.lookUp(words[4], place{words[5], words[7], words[6]}, words[1] == "l")
 		}),
 	form(`SELECT CAST(asked.id AS binary(16)) AS id, `+instanceColumn+` FROM bridge_identity i LEFT JOIN ($asked INNER LOOP JOIN bridge_ledger l WITH («([A-Z, ]+)») ON l.id = asked.id AND l.recorded_at BETWEEN DATEADD(millisecond, -@p4, sysutcdatetime()) AND sysutcdatetime()) ON 1 = 1 WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)`+option,
-		func(x *execution, words []string) (uint64, error) {
-			ids, err := x.asked(words[1])
-			if err != nil {
-				return 0, err
-			}
+		func(x *execution, words []string) {
+			ids := x.asked(words[1])
 			milliseconds, _ := x.parameters["@p4"].(int64)
 			until := now()
 			since := until.Add(-time.Duration(milliseconds) * time.Millisecond)
-			return x.lookUpWhere(ids, place{"bridge_ledger", "id", words[2]}, func(r row) bool {
+			x.lookUpWhere(ids, place{"bridge_ledger", "id", words[2]}, func(r row) bool {
 				at := r["recorded_at"].(time.Time)
 				return !at.Before(since) && !at.After(until)
 			})
 		}),
 	form(`SELECT count(*) FROM sys.databases WHERE name = DB_NAME() AND is_read_committed_snapshot_on = @p1`,
-		func(x *execution, _ []string) (uint64, error) {
-			return x.number(count(int64(count(x.db.snapshot)) == x.parameters["@p1"])), nil
+		func(x *execution, _ []string) {
+			x.number(count(int64(count(x.db.snapshot)) == x.parameters["@p1"]))
 		}),
 	form(`SELECT (SELECT count(*) FROM bridge_identity WHERE [identity] = CAST(@p3 AS uniqueidentifier)) AS own, (SELECT count(*) FROM $asked INNER LOOP JOIN $name l WITH («([A-Z, ]+)») ON l.$name = asked.id) AS found`+option,
-		func(x *execution, words []string) (uint64, error) {
-			return x.expectRows(words[1], place{words[2], words[4], words[3]})
+		func(x *execution, words []string) {
+			x.expectRows(words[1], place{words[2], words[4], words[3]})
 		}),
 	form(`SELECT (SELECT count(*) FROM bridge_identity WHERE [identity] = CAST(@p2 AS uniqueidentifier)) AS own, (SELECT count(*) FROM $name WITH («([A-Z, ]+)») WHERE $name = CAST(@p1 AS uniqueidentifier)) AS found, CAST(DATABASEPROPERTYEX(DB_NAME(), 'Updateability') AS nvarchar(60)) AS updateability, `+instanceColumn+option,
-		func(x *execution, words []string) (uint64, error) {
-			return x.settle(place{words[1], words[3], words[2]})
+		func(x *execution, words []string) {
+			x.settle(place{words[1], words[3], words[2]})
 		}),
-	form(`SELECT `+instanceColumn, func(x *execution, _ []string) (uint64, error) {
+	form(`SELECT `+instanceColumn, func(x *execution, _ []string) {
 		x.out.describe(column{"instance", kindText})
 		x.out.row(x.instance())
-		return 1, nil
 	}),
 	form(`DELETE l OUTPUT deleted.id FROM $asked INNER LOOP JOIN bridge_ledger l WITH («([A-Z, ]+)») ON l.id = asked.id`+option,
-		func(x *execution, words []string) (uint64, error) {
-			return x.changeFree("DELETE", words[1], words[2], func(row) (row, bool) { return nil, true })
+		func(x *execution, words []string) {
+			x.changeFree("DELETE", words[1], words[2], func(row) (row, bool) { return nil, true })
 		}),
 }
 
 // own reports whether the parameter is the ledger's identity.
-func (x *execution) own(parameter string) (bool, error) {
-	wanted, err := x.guid(parameter)
-	if err != nil {
-		return false, err
-	}
-	rows, err := x.plain("bridge_identity")
-	return slices.ContainsFunc(rows, func(r row) bool { return r["identity"] == wanted }), err
+func (x *execution) own(parameter string) bool {
+	wanted := x.guid(parameter)
+	return slices.ContainsFunc(x.plain("bridge_identity"), func(r row) bool { return r["identity"] == wanted })
 }
 
-func (x *execution) record(identity string, ids []guid) (uint64, error) {
-	ledger, err := x.writable("INSERT", "bridge_ledger")
-	if err != nil {
-		return 0, err
-	}
-	own, err := x.own(identity)
-	if err != nil || !own {
-		return 0, err
+func (x *execution) record(identity string, ids []guid) (recorded uint64) {
+	ledger := x.writable("INSERT", "bridge_ledger")
+	if !x.own(identity) {
+		return 0
 	}
 	for _, id := range ids {
-		if err := x.insert(ledger, row{"id": id}); err != nil {
-			return 0, err
-		}
+		recorded += x.insert(ledger, row{"id": id})
 	}
-	return uint64(len(ids)), nil
+	return recorded
 }
 
 // A place is a table and its column in which IDs are looked up, as written in the statement, and
@@ -107,40 +85,28 @@ func (x *execution) record(identity string, ids []guid) (uint64, error) {
 type place struct{ table, column, hints string }
 
 // find returns the IDs that have a row.
-func (x *execution) find(ids []guid, in place) (found []guid, err error) {
+func (x *execution) find(ids []guid, in place) []guid {
 	return x.findWhere(ids, in, func(row) bool { return true })
 }
 
-func (x *execution) findWhere(ids []guid, in place, wanted func(row) bool) (found []guid, err error) {
-	t, err := x.readable(unquoted(in.table))
-	if err != nil {
-		return nil, err
-	}
+func (x *execution) findWhere(ids []guid, in place, wanted func(row) bool) (found []guid) {
+	t := x.readable(unquoted(in.table))
 	column := unquoted(in.column)
 	if !slices.Equal(t.key, []string{column}) {
-		return nil, unknown("lookup", "by "+column+", which is not the key")
+		panic(unknown("lookup", "by "+column+", which is not the key"))
 	}
 	if strings.Contains(in.hints, "ROWLOCK") && x.noRowLocks(t) {
-		return nil, errNoRowLocks
+		panic(errNoRowLocks)
 	}
-	how, err := x.reading(in.hints)
-	if err != nil {
-		return nil, err
-	}
-	if err := x.seek(t, in.hints, how); err != nil {
-		return nil, err
-	}
+	how := x.reading(in.hints)
+	x.seek(t, in.hints, how)
 	hidden := slices.Contains(x.server.denied, "ROWS ON "+t.name)
 	for _, id := range ids {
-		r, err := x.read(t, t.keyOf(row{column: id}), how)
-		if err != nil {
-			return nil, err
-		}
-		if r != nil && !hidden && wanted(r) {
+		if r := x.read(t, t.keyOf(row{column: id}), how); r != nil && !hidden && wanted(r) {
 			found = append(found, id)
 		}
 	}
-	return found, nil
+	return found
 }
 
 // noRowLocks reports whether ROWLOCK is an error on a table: 'MSSQLSERVER_651'. A test may deny
@@ -150,88 +116,46 @@ func (x *execution) noRowLocks(t *table) bool {
 }
 
 // lookUpWhere answers with the IDs of the wanted rows.
-func (x *execution) lookUpWhere(ids []guid, in place, wanted func(row) bool) (uint64, error) {
-	own, err := x.own("@p3")
-	if err != nil {
-		return 0, err
-	}
-	found, err := x.findWhere(ids, in, wanted)
-	if err != nil {
-		return 0, err
-	}
-	return x.showIDs(own, found), nil
+func (x *execution) lookUpWhere(ids []guid, in place, wanted func(row) bool) {
+	x.showIDs(x.own("@p3"), x.findWhere(ids, in, wanted))
 }
 
-func (x *execution) showIDs(own bool, found []guid) uint64 {
+func (x *execution) showIDs(own bool, found []guid) {
 	x.out.describe(column{"id", kindBinary}, column{"instance", kindText})
 	switch {
 	case !own:
-		return 0
+		return
 	case len(found) == 0:
 		x.out.row(nil, x.instance())
-		return 1
 	}
 	for _, id := range found {
 		x.out.row(id[:], x.instance())
 	}
-	return uint64(len(found))
 }
 
 // lookUp answers with the table's column or with the requested IDs. A masked column shows masked
 // values to a login without UNMASK; conditions use the real values: 'Dynamic data masking'.
-func (x *execution) lookUp(places string, in place, shows bool) (uint64, error) {
-	own, err := x.own("@p3")
-	if err != nil {
-		return 0, err
-	}
-	ids, err := x.asked(places)
-	if err != nil {
-		return 0, err
-	}
-	found, err := x.find(ids, in)
-	if err != nil {
-		return 0, err
-	}
+func (x *execution) lookUp(places string, in place, shows bool) {
+	own := x.own("@p3")
+	found := x.find(x.asked(places), in)
 	if shows && x.db.tables[unquoted(in.table)].masked[unquoted(in.column)] && slices.Contains(x.server.denied, "UNMASK") {
 		clear(found)
 	}
-	return x.showIDs(own, found), nil
+	x.showIDs(own, found)
 }
 
-func (x *execution) expectRows(places string, in place) (uint64, error) {
-	own, err := x.own("@p3")
-	if err != nil {
-		return 0, err
-	}
-	ids, err := x.asked(places)
-	if err != nil {
-		return 0, err
-	}
-	found, err := x.find(ids, in)
-	if err != nil {
-		return 0, err
-	}
+func (x *execution) expectRows(places string, in place) {
+	own := x.own("@p3")
+	found := x.find(x.asked(places), in)
 	x.out.describe(column{"own", kindInt}, column{"found", kindInt})
 	x.out.row(count(own), len(found))
-	return 1, nil
 }
 
-func (x *execution) settle(in place) (uint64, error) {
-	own, err := x.own("@p2")
-	if err != nil {
-		return 0, err
-	}
-	id, err := x.guid("@p1")
-	if err != nil {
-		return 0, err
-	}
-	found, err := x.find([]guid{id}, in)
-	if err != nil {
-		return 0, err
-	}
+func (x *execution) settle(in place) {
+	own := x.own("@p2")
+	found := x.find([]guid{x.guid("@p1")}, in)
 	x.out.describe(column{"own", kindInt}, column{"found", kindInt}, column{"updateability", kindText}, column{"instance", kindText})
 	x.out.row(count(own), len(found), x.updateability(), x.instance())
-	return 1, nil
 }
 
 // instance returns @@SERVERNAME and the creation time of tempdb, in style 126.

@@ -12,56 +12,48 @@ import (
 
 // table waits until no other session is changing a table, and returns the table if the login has
 // the right.
-func (x *execution) table(right, name string) (*table, error) {
+func (x *execution) table(right, name string) *table {
 	for {
 		l := x.db.locks[resource{name, ""}]
 		if l == nil || l.owner == x.tx {
 			break
 		}
-		if err := x.wait(l); err != nil {
-			return nil, err
-		}
+		x.wait(l)
 	}
 	t := x.db.tables[name]
 	if t == nil {
-		return nil, noObject(name)
+		panic(noObject(name))
 	}
 	if slices.Contains(x.server.denied, right+" ON "+name) {
-		return nil, denied(right, name)
+		panic(denied(right, name))
 	}
 	if x.server.happens(Deadlock) {
-		return nil, errDeadlock
+		panic(errDeadlock)
 	}
 	if right != "INSERT" {
 		t.readBy(x)
 	}
-	return t, nil
+	return t
 }
 
-func (x *execution) readable(name string) (*table, error) { return x.table("SELECT", name) }
+func (x *execution) readable(name string) *table { return x.table("SELECT", name) }
 
-func (x *execution) writable(right, name string) (*table, error) {
+func (x *execution) writable(right, name string) *table {
 	if x.onSecondary() {
-		return nil, errReadOnly
+		panic(errReadOnly)
 	}
-	t, err := x.table(right, name)
+	t := x.table(right, name)
 	filtered := func(i *index) bool { return i.filtered }
-	if err == nil && x.notQuoted && right != "ALTER" && slices.ContainsFunc(t.indexes, filtered) {
-		return nil, errSetOptions
+	if x.notQuoted && right != "ALTER" && slices.ContainsFunc(t.indexes, filtered) {
+		panic(errSetOptions)
 	}
-	return t, err
+	return t
 }
 
 // plain returns the rows of a table as a SELECT without hints reads them.
-func (x *execution) plain(name string) ([]row, error) {
-	t, err := x.readable(name)
-	if err != nil {
-		return nil, err
-	}
-	how, err := x.reading("")
-	if err != nil {
-		return nil, err
-	}
+func (x *execution) plain(name string) []row {
+	t := x.readable(name)
+	how := x.reading("")
 	return x.scan(t, how)
 }
 
@@ -84,77 +76,53 @@ func (t *table) keyOf(r row) string {
 
 // The statements on tables and databases.
 var schemaStatements = []statement{
-	form(`SELECT count(*) FROM sys.schemas WHERE name = @p1`, func(x *execution, _ []string) (uint64, error) {
+	form(`SELECT count(*) FROM sys.schemas WHERE name = @p1`, func(x *execution, _ []string) {
 		asked, _ := x.parameters["@p1"].(string)
-		return x.number(count(asked == "dbo" || slices.Contains(x.db.schemas, asked))), nil
+		x.number(count(asked == "dbo" || slices.Contains(x.db.schemas, asked)))
 	}),
-	form(`CREATE SCHEMA $name`, func(x *execution, words []string) (uint64, error) {
+	form(`CREATE SCHEMA $name`, func(x *execution, words []string) {
 		x.db.schemas = append(x.db.schemas, unquoted(words[1]))
-		return 0, nil
 	}),
 	form(`CREATE TABLE $name («(.*?)»)«( WITH \(MEMORY_OPTIMIZED = ON[^)]*\))?»`, createTable),
-	form(`CREATE VIEW $name AS SELECT NEWID() AS id`, func(x *execution, words []string) (uint64, error) {
-		return 0, x.create(&table{name: unquoted(words[1]), kind: "VIEW", columns: map[string]string{"id": uniqueIdentifier}})
+	form(`CREATE VIEW $name AS SELECT NEWID() AS id`, func(x *execution, words []string) {
+		x.create(&table{name: unquoted(words[1]), kind: "VIEW", columns: map[string]string{"id": uniqueIdentifier}})
 	}),
 	form(`CREATE «(UNIQUE )?»INDEX «(\w+)» ON $name («([\w, ]+)»)«(?: INCLUDE \(\w+\))?»«( WHERE .+?)?»«( WITH \(ALLOW_PAGE_LOCKS = OFF(?:, STATISTICS_NORECOMPUTE = ON)?\))?»`, createIndex),
-	form(`CREATE CLUSTERED COLUMNSTORE INDEX «(\w+)» ON $name`, func(x *execution, words []string) (uint64, error) {
-		t, err := x.changing(unquoted(words[2]))
-		if err != nil {
-			return 0, err
-		}
+	form(`CREATE CLUSTERED COLUMNSTORE INDEX «(\w+)» ON $name`, func(x *execution, words []string) {
+		t := x.changing(unquoted(words[2]))
 		t.indexes = append(t.indexes, &index{name: words[1], columnstore: true})
 		x.tx.undo = append(x.tx.undo, func() { t.indexes = t.indexes[:len(t.indexes)-1] })
-		return 0, nil
 	}),
-	form(`CREATE NONCLUSTERED COLUMNSTORE INDEX «\w+» ON $name («[\w, ]+»)`, func(x *execution, words []string) (uint64, error) {
-		_, err := x.changing(unquoted(words[1]))
-		return 0, err // it is separate from the table, which keeps its row locks
+	form(`CREATE NONCLUSTERED COLUMNSTORE INDEX «\w+» ON $name («[\w, ]+»)`, func(x *execution, words []string) {
+		x.changing(unquoted(words[1])) // it is separate from the table, which keeps its row locks
 	}),
 	form(`ALTER INDEX «(\w+)» ON $name DISABLE`, disableIndex),
-	form(`DROP «(?:TABLE|VIEW)» $name`, func(x *execution, words []string) (uint64, error) {
-		t, err := x.changing(unquoted(words[1]))
-		if err != nil {
-			return 0, err
-		}
+	form(`DROP «(?:TABLE|VIEW)» $name`, func(x *execution, words []string) {
+		t := x.changing(unquoted(words[1]))
 		delete(x.db.tables, t.name)
 		x.tx.undo = append(x.tx.undo, func() { x.db.tables[t.name] = t })
-		return 0, nil
 	}),
 	form(`ALTER TABLE $name ADD «(.+ NULL)»`, addColumns),
-	form(`UPDATE l SET message = p.message, stage_at = l.recorded_at FROM bridge_parked p INNER JOIN bridge_ledger l ON l.id = p.id WHERE l.stage_at IS NULL`, carryParked),
+	changes(`UPDATE l SET message = p.message, stage_at = l.recorded_at FROM bridge_parked p INNER JOIN bridge_ledger l ON l.id = p.id WHERE l.stage_at IS NULL`, carryParked),
 	// The tests' statements.
-	form(`INSERT INTO bridge_parked (id, message) VALUES ('«([^']+)»', 0x«([0-9a-f]*)»)`, func(x *execution, words []string) (uint64, error) {
-		t, err := x.writable("INSERT", "bridge_parked")
-		if err != nil {
-			return 0, err
-		}
-		id, err := parseGUID(words[1])
-		if err != nil {
-			return 0, err
-		}
+	changes(`INSERT INTO bridge_parked (id, message) VALUES ('«([^']+)»', 0x«([0-9a-f]*)»)`, func(x *execution, words []string) uint64 {
+		t := x.writable("INSERT", "bridge_parked")
 		message, err := hex.DecodeString(words[2])
 		if err != nil {
-			return 0, err
+			panic(unknown("message", words[2]))
 		}
-		return 1, x.insert(t, row{"id": id, "message": string(message)})
+		return x.insert(t, row{"id": parseGUID(words[1]), "message": string(message)})
 	}),
 	form(`ALTER TABLE $name DROP COLUMN «([\w, ]+)»`, dropColumns),
 	form(`DROP INDEX «(\w+)» ON $name`, dropIndex),
-	form(`ALTER TABLE «(\w+)» SET (LOCK_ESCALATION = «(DISABLE|TABLE|AUTO)»)`, func(x *execution, words []string) (uint64, error) {
-		t, err := x.changing(words[1])
-		if err != nil {
-			return 0, err
-		}
+	form(`ALTER TABLE «(\w+)» SET (LOCK_ESCALATION = «(DISABLE|TABLE|AUTO)»)`, func(x *execution, words []string) {
+		t := x.changing(words[1])
 		before := t.escalation
 		t.escalation = strings.ToUpper(words[2])
 		x.tx.undo = append(x.tx.undo, func() { t.escalation = before })
-		return 0, nil
 	}),
-	form(`ALTER INDEX ALL ON «(\w+)» SET (ALLOW_«(PAGE|ROW)»_LOCKS = «(ON|OFF)»)`, func(x *execution, words []string) (uint64, error) {
-		t, err := x.changing(words[1])
-		if err != nil {
-			return 0, err
-		}
+	form(`ALTER INDEX ALL ON «(\w+)» SET (ALLOW_«(PAGE|ROW)»_LOCKS = «(ON|OFF)»)`, func(x *execution, words []string) {
+		t := x.changing(words[1])
 		on := strings.EqualFold(words[3], "ON")
 		for _, i := range t.indexes {
 			before := *i
@@ -165,82 +133,62 @@ var schemaStatements = []statement{
 			}
 			x.tx.undo = append(x.tx.undo, func() { *i = before })
 		}
-		return 0, nil
 	}),
-	form(`CREATE DATABASE «(\w+)»`, func(x *execution, words []string) (uint64, error) {
+	form(`CREATE DATABASE «(\w+)»`, func(x *execution, words []string) {
 		x.server.create(words[1])
-		return 0, nil
 	}),
-	form(`DROP DATABASE «(\w+)»`, func(x *execution, words []string) (uint64, error) {
+	form(`DROP DATABASE «(\w+)»`, func(x *execution, words []string) {
 		delete(x.server.databases, words[1])
-		return 0, nil
 	}),
 	form(`ALTER DATABASE «(\w+)» SET «(\w+) (?:= )?(\w+)(?: WITH ROLLBACK IMMEDIATE)?»`, alterDatabase),
 }
 
 // carryParked copies the parked messages into the rows of the ledger.
-func carryParked(x *execution, _ []string) (uint64, error) {
-	parked, err := x.readable("bridge_parked")
-	if err != nil {
-		return 0, err
-	}
-	ledger, err := x.writable("UPDATE", "bridge_ledger")
-	if err != nil {
-		return 0, err
-	}
-	rows, err := x.scan(parked, waiting)
-	if err != nil {
-		return 0, err
-	}
-	var changed uint64
-	for _, p := range rows {
+func carryParked(x *execution, _ []string) uint64 {
+	parked := x.readable("bridge_parked")
+	ledger := x.writable("UPDATE", "bridge_ledger")
+	changed := uint64(0)
+	for _, p := range x.scan(parked, waiting) {
 		key := ledger.keyOf(row{"id": p["id"]})
 		if x.absent(ledger, key) {
 			continue
 		}
-		if err := x.lock(resource{ledger.name, key}); err != nil {
-			return 0, err
-		}
+		x.lock(resource{ledger.name, key})
 		if r := maps.Clone(ledger.rows[key]); r != nil && r["stage_at"] == nil {
 			r["message"], r["stage_at"] = p["message"], r["recorded_at"]
 			x.put(ledger, key, r)
 			changed++
 		}
 	}
-	return changed, nil
+	return changed
 }
 
 // changing locks a table before it is changed.
-func (x *execution) changing(name string) (*table, error) {
-	if err := x.lock(resource{name, ""}); err != nil {
-		return nil, err
-	}
+func (x *execution) changing(name string) *table {
+	x.lock(resource{name, ""})
 	return x.writable("ALTER", name)
 }
 
 // create creates a table or a view.
-func (x *execution) create(t *table) error {
+func (x *execution) create(t *table) {
 	if x.onSecondary() {
-		return errReadOnly
+		panic(errReadOnly)
 	}
 	if slices.Contains(x.server.denied, "CREATE TABLE") {
-		return &sqlError{262, 14, "CREATE TABLE permission denied in database."}
+		panic(&sqlError{262, 14, "CREATE TABLE permission denied in database."})
 	}
 	if slices.Contains(x.server.denied, "ALTER ON SCHEMA") {
-		return errNoSchema
+		panic(errNoSchema)
 	}
-	if err := x.lock(resource{t.name, ""}); err != nil {
-		return err
-	}
+	x.lock(resource{t.name, ""})
 	if x.db.tables[t.name] != nil {
-		return exists(t.name)
+		panic(exists(t.name))
 	}
 	if schema, _ := t.qualified(); schema != "dbo" && !slices.Contains(x.db.schemas, schema) {
-		return errNoSchema
+		panic(errNoSchema)
 	}
 	x.db.tables[t.name] = t
 	x.tx.undo = append(x.tx.undo, func() { delete(x.db.tables, t.name) })
-	return nil
 }
 
 var (
@@ -251,7 +199,7 @@ var (
 
 // createTable reads the names and types of the columns, and the unique key, if there is one. A
 // table of versions is unique by version from the start.
-func createTable(x *execution, words []string) (uint64, error) {
+func createTable(x *execution, words []string) {
 	t := &table{name: unquoted(words[1]), kind: "USER_TABLE", inMemory: words[3] != "", escalation: "TABLE", noRecompute: strings.Contains(words[2], "STATISTICS_NORECOMPUTE = ON"),
 		columns: make(map[string]string), rows: make(map[string]row)}
 	for _, part := range list(words[2]) {
@@ -268,10 +216,10 @@ func createTable(x *execution, words []string) (uint64, error) {
 				key = []string{column}
 			}
 		} else {
-			return 0, unknown("part of a table", part)
+			panic(unknown("part of a table", part))
 		}
 		if key != nil && t.key != nil {
-			return 0, unknown("table", "with two keys")
+			panic(unknown("table", "with two keys"))
 		}
 		if key != nil {
 			t.key = key
@@ -283,59 +231,52 @@ func createTable(x *execution, words []string) (uint64, error) {
 	if t.key != nil {
 		t.indexes = append(t.indexes, &index{columns: t.key, unique: true, pageLocks: !strings.Contains(words[2], "ALLOW_PAGE_LOCKS = OFF")})
 	}
-	return 0, x.create(t)
+	x.create(t)
 }
 
 // createIndex creates an index. A unique one becomes the table's key if the table has neither a key
 // nor rows.
-func createIndex(x *execution, words []string) (uint64, error) {
-	t, err := x.changing(unquoted(words[3]))
-	if err != nil {
-		return 0, err
-	}
+func createIndex(x *execution, words []string) {
+	t := x.changing(unquoted(words[3]))
 	i := &index{name: words[2], columns: unquotedAll(list(words[4])), unique: words[1] != "", filtered: words[5] != "", pageLocks: words[6] == ""}
 	for _, c := range i.columns {
 		if t.columns[c] == "" || slices.Contains(x.added, c) {
-			return 0, &sqlError{1911, 16, "Column name '" + c + "' does not exist in the target table or view."}
+			panic(&sqlError{1911, 16, "Column name '" + c + "' does not exist in the target table or view."})
 		}
 	}
 	if i.filtered && x.notQuoted {
-		return 0, errSetOptions
+		panic(errSetOptions)
 	}
 	key := t.key
 	if i.unique && !i.filtered && !slices.Equal(key, i.columns) {
 		if key != nil || len(t.rows) > 0 {
-			return 0, unknown("unique index", "on a table with a key or rows")
+			panic(unknown("unique index", "on a table with a key or rows"))
 		}
 		t.key = i.columns
 	}
 	t.indexes = append(t.indexes, i)
 	x.tx.undo = append(x.tx.undo, func() { t.indexes, t.key = t.indexes[:len(t.indexes)-1], key })
-	return 0, nil
 }
 
-func disableIndex(x *execution, words []string) (uint64, error) {
-	t, err := x.changing(unquoted(words[2]))
-	if err != nil {
-		return 0, err
-	}
+func disableIndex(x *execution, words []string) {
+	t := x.changing(unquoted(words[2]))
 	for _, i := range t.indexes {
 		if i.name == words[1] {
 			i.disabled = true
 			x.tx.undo = append(x.tx.undo, func() { i.disabled = false })
-			return 0, nil
+			return
 		}
 	}
-	return 0, noObject(words[1])
+	panic(noObject(words[1]))
 }
 
-func alterDatabase(x *execution, words []string) (uint64, error) {
+func alterDatabase(x *execution, words []string) {
 	db := x.server.databases[words[1]]
 	if strings.EqualFold(words[1], "CURRENT") {
 		db = x.db
 	}
 	if db == nil {
-		return 0, noObject(words[1])
+		panic(noObject(words[1]))
 	}
 	value := strings.ToUpper(words[3])
 	switch strings.ToUpper(words[2]) {
@@ -348,7 +289,6 @@ func alterDatabase(x *execution, words []string) (uint64, error) {
 	case "DELAYED_DURABILITY":
 		db.durability = value
 	default:
-		return 0, unknown("option", words[2])
+		panic(unknown("option", words[2]))
 	}
-	return 0, nil
 }

@@ -259,16 +259,15 @@ func (s *session) rollBack(out *response) {
 	s.tx = nil
 }
 
-func (s *session) rollBackTo(savepoint string) error {
+func (s *session) rollBackTo(savepoint string) {
 	if s.tx == nil {
-		return errNoSavepoint
+		panic(errNoSavepoint)
 	}
 	mark, ok := s.tx.savepoints[savepoint]
 	if !ok {
-		return errNoSavepoint
+		panic(errNoSavepoint)
 	}
 	s.tx.undoTo(mark)
-	return nil
 }
 
 func (t *transaction) descriptor() []byte { return binary.LittleEndian.AppendUint64(nil, t.id) }

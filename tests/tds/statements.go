@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -40,15 +41,24 @@ func (g guid) String() string {
 }
 
 // A statement is a statement that the stand-in recognizes: its pattern, and the function that runs
-// it and returns the number of changed rows.
+// it and returns the number of changed rows. The function panics with the error of a failed
+// statement; attempt recovers it.
 type statement struct {
 	pattern *regexp.Regexp
-	run     func(x *execution, words []string) (uint64, error)
+	run     func(x *execution, words []string) uint64
 }
 
 // form returns a statement whose pattern is a text. Text in «» is a regular expression, $name is
 // the name of a table or a column, and $asked the library's table of IDs.
-func form(text string, run func(x *execution, words []string) (uint64, error)) statement {
+func form(text string, run func(x *execution, words []string)) statement {
+	return changes(text, func(x *execution, words []string) uint64 {
+		run(x, words)
+		return 0
+	})
+}
+
+// changes returns the statement of form for a function that changes rows and returns their number.
+func changes(text string, run func(x *execution, words []string) uint64) statement {
 	text = strings.NewReplacer("$asked", askedTable, "$name", "«("+identifier+")»").Replace(text)
 	pattern := "(?i)^"
 	for text != "" {
@@ -134,10 +144,9 @@ func (x *execution) condition(text string) (holds bool, err error) {
 	if words == nil {
 		return false, unknown("condition", text)
 	}
-	err = x.statement(statement{noVersion, func(x *execution, words []string) (uint64, error) {
-		noted, err := x.hasVersion(words[1], words[2])
-		holds = !noted
-		return 0, err
+	err = x.statement(statement{noVersion, func(x *execution, words []string) uint64 {
+		holds = !x.hasVersion(words[1], words[2])
+		return 0
 	}}, text)
 	return holds, err
 }
@@ -155,7 +164,7 @@ func (x *execution) statement(s statement, text string) error {
 	before := len(x.out.body)
 	x.asOf = make(map[resource]row)
 	x.db.running[x] = true
-	count, err := s.run(x, s.pattern.FindStringSubmatch(text))
+	count, err := x.attempt(s, text)
 	delete(x.db.running, x)
 	if err != nil {
 		x.tx.undoTo(mark)
@@ -179,9 +188,28 @@ func (x *execution) statement(s statement, text string) error {
 	if !x.noCount {
 		status |= doneCount
 	}
+	if x.out.columns != nil {
+		count = x.out.rows
+	}
 	x.out.done(x.done, status, count)
 	x.out.columns = nil
 	return nil
+}
+
+// attempt runs a statement, and returns the error with which it has panicked.
+func (x *execution) attempt(s statement, text string) (changed uint64, err error) {
+	defer func() {
+		switch failure := recover().(type) {
+		case nil:
+		case runtime.Error:
+			panic(failure)
+		case error:
+			err = failure
+		default:
+			panic(failure)
+		}
+	}()
+	return s.run(x, s.pattern.FindStringSubmatch(text)), nil
 }
 
 // refusedByBabelfish matches the statements that Babelfish 4.3 refuses: measured.
@@ -217,127 +245,114 @@ func (x *execution) finish(err error) error {
 }
 
 // guid returns a parameter that the library casts to uniqueidentifier.
-func (x *execution) guid(parameter string) (guid, error) {
+func (x *execution) guid(parameter string) guid {
 	b, ok := x.parameters[parameter].([]byte)
 	if !ok || len(b) != 16 {
-		return guid{}, &sqlError{8170, 16, fmt.Sprintf("%s is not 16 bytes of varbinary, but %T", parameter, x.parameters[parameter])}
+		panic(&sqlError{8170, 16, fmt.Sprintf("%s is not 16 bytes of varbinary, but %T", parameter, x.parameters[parameter])})
 	}
-	return guid(b), nil
+	return guid(b)
 }
 
 const askedTable = `(SELECT CAST(SUBSTRING(@p1, pos, 16) AS uniqueidentifier) AS id FROM (VALUES «((?:\(\d+\)(?:, )?)+)») AS place (pos) WHERE pos <= @p2) AS asked`
 
 // asked returns the IDs that the library packs into @p1.
-func (x *execution) asked(places string) ([]guid, error) {
+func (x *execution) asked(places string) (ids []guid) {
 	packed, isBytes := x.parameters["@p1"].([]byte)
 	used, isNumber := x.parameters["@p2"].(int64)
 	if !isBytes || !isNumber {
-		return nil, unknown("parameter", "@p1 or @p2")
+		panic(unknown("parameter", "@p1 or @p2"))
 	}
-	var ids []guid
 	for place := range strings.SplitSeq(places, ", ") {
 		pos, err := strconv.Atoi(strings.Trim(place, "()"))
 		if err != nil || pos+15 > len(packed) {
-			return nil, &sqlError{8170, 16, "fewer than 16 bytes at " + place}
+			panic(&sqlError{8170, 16, "fewer than 16 bytes at " + place})
 		}
 		if int64(pos) <= used {
 			ids = append(ids, guid(packed[pos-1:pos+15]))
 		}
 	}
-	return ids, nil
+	return ids
 }
 
 var sessionStatements = []statement{
 	form(`SET TRANSACTION ISOLATION LEVEL «(READ UNCOMMITTED|READ COMMITTED|REPEATABLE READ|SERIALIZABLE|SNAPSHOT)»`,
-		func(x *execution, words []string) (uint64, error) {
+		func(x *execution, words []string) {
 			x.isolation = strings.ToUpper(words[1])
-			return 0, nil
 		}),
-	form(`SET LOCK_TIMEOUT «(-?\d+)»`, func(x *execution, words []string) (_ uint64, err error) {
-		x.lockTimeout, err = strconv.ParseInt(words[1], 10, 32)
-		return 0, err
+	form(`SET LOCK_TIMEOUT «(-?\d+)»`, func(x *execution, words []string) {
+		x.lockTimeout, _ = strconv.ParseInt(words[1], 10, 32)
 	}),
-	form(`SET XACT_ABORT «(ON|OFF)»`, func(x *execution, words []string) (uint64, error) {
+	form(`SET XACT_ABORT «(ON|OFF)»`, func(x *execution, words []string) {
 		x.xactAbort = strings.EqualFold(words[1], "ON")
-		return 0, nil
 	}),
-	form(`SET QUOTED_IDENTIFIER «(ON|OFF)»`, func(x *execution, words []string) (uint64, error) {
+	form(`SET QUOTED_IDENTIFIER «(ON|OFF)»`, func(x *execution, words []string) {
 		x.notQuoted = strings.EqualFold(words[1], "OFF")
-		return 0, nil
 	}),
 	form(`SELECT CONCAT(SESSIONPROPERTY('ANSI_NULLS'), SESSIONPROPERTY('ANSI_PADDING'), SESSIONPROPERTY('ANSI_WARNINGS'), SESSIONPROPERTY('ARITHABORT'), SESSIONPROPERTY('CONCAT_NULL_YIELDS_NULL'), SESSIONPROPERTY('QUOTED_IDENTIFIER'), SESSIONPROPERTY('NUMERIC_ROUNDABORT'))`,
-		func(x *execution, _ []string) (uint64, error) {
+		func(x *execution, _ []string) {
 			x.out.describe(column{"", kindText})
 			x.out.row(fmt.Sprintf("11111%d0", count(!x.notQuoted)))
-			return 1, nil
 		}),
-	form(`SET NOCOUNT «(ON|OFF)»`, func(x *execution, words []string) (uint64, error) {
+	form(`SET NOCOUNT «(ON|OFF)»`, func(x *execution, words []string) {
 		x.noCount = strings.EqualFold(words[1], "ON")
-		return 0, nil
 	}),
-	form(`BEGIN TRANSACTION`, func(x *execution, _ []string) (uint64, error) {
+	form(`BEGIN TRANSACTION`, func(x *execution, _ []string) {
 		if x.session.tx != nil {
-			return 0, unknown("transaction", "inside a transaction")
+			panic(unknown("transaction", "inside a transaction"))
 		}
 		x.session.tx = x.begin()
 		x.out.environment(envBegin, x.session.tx.descriptor(), nil)
-		return 0, nil
 	}),
-	form(`COMMIT`, func(x *execution, _ []string) (uint64, error) {
+	form(`COMMIT`, func(x *execution, _ []string) {
 		if x.session.tx == nil {
-			return 0, errNoCommit
+			panic(errNoCommit)
 		}
 		x.out.environment(envCommit, nil, x.session.tx.descriptor())
 		x.session.tx.end()
 		x.session.tx = nil
-		return 0, nil
 	}),
-	form(`SAVE TRANSACTION «(\w+)»`, func(x *execution, words []string) (uint64, error) {
+	form(`SAVE TRANSACTION «(\w+)»`, func(x *execution, words []string) {
 		if x.session.tx == nil {
-			return 0, errNoSavepoint
+			panic(errNoSavepoint)
 		}
 		x.tx.savepoints[words[1]] = len(x.tx.undo)
-		return 0, nil
 	}),
-	form(`ROLLBACK TRANSACTION «(\w+)»`, func(x *execution, words []string) (uint64, error) {
-		return 0, x.rollBackTo(words[1])
+	form(`ROLLBACK TRANSACTION «(\w+)»`, func(x *execution, words []string) {
+		x.rollBackTo(words[1])
 	}),
-	form(`SELECT 1`, func(x *execution, _ []string) (uint64, error) { return x.number(1), nil }),
-	form(`SELECT @@SPID`, func(x *execution, _ []string) (uint64, error) { return x.number(x.spid), nil }),
+	form(`SELECT 1`, func(x *execution, _ []string) { x.number(1) }),
+	form(`SELECT @@SPID`, func(x *execution, _ []string) { x.number(x.spid) }),
 	form(`SELECT CONCAT(@@LOCK_TIMEOUT, ' ', @@OPTIONS & 16384, ' ', @@OPTIONS & 512, ' ', transaction_isolation_level) FROM sys.dm_exec_sessions WHERE session_id = @@SPID`,
-		func(x *execution, _ []string) (uint64, error) {
+		func(x *execution, _ []string) {
 			x.out.describe(column{"", kindText})
 			x.out.row(fmt.Sprint(x.lockTimeout, count(x.xactAbort)*16384, count(x.noCount)*512, slices.Index(isolations, x.isolation)))
-			return 1, nil
 		}),
 	form(`SELECT count(*) FROM sys.dm_exec_requests WHERE database_id = DB_ID() AND wait_type LIKE 'LCK%'`,
-		func(x *execution, _ []string) (uint64, error) {
+		func(x *execution, _ []string) {
 			n := 0
 			for _, other := range x.server.sessions {
 				if other.waitsFor != nil && other.db == x.db {
 					n++
 				}
 			}
-			return x.number(n), nil
+			x.number(n)
 		}),
-	form(`SELECT count(*) FROM sys.dm_exec_sessions WHERE session_id = «(\d+)»`, func(x *execution, words []string) (uint64, error) {
+	form(`SELECT count(*) FROM sys.dm_exec_sessions WHERE session_id = «(\d+)»`, func(x *execution, words []string) {
 		spid, _ := strconv.Atoi(words[1])
-		return x.number(count(x.server.sessions[spid] != nil)), nil
+		x.number(count(x.server.sessions[spid] != nil))
 	}),
-	form(`KILL «(\d+)»`, func(x *execution, words []string) (uint64, error) {
+	form(`KILL «(\d+)»`, func(x *execution, words []string) {
 		spid, _ := strconv.Atoi(words[1])
 		victim := x.server.sessions[spid]
 		if victim == nil {
-			return 0, &sqlError{6106, 16, "Process ID " + words[1] + " is not an active process ID."}
+			panic(&sqlError{6106, 16, "Process ID " + words[1] + " is not an active process ID."})
 		}
 		victim.kill()
-		return 0, nil
 	}),
 }
 
 // number answers with one number.
-func (x *execution) number(n int) uint64 {
+func (x *execution) number(n int) {
 	x.out.describe(column{"", kindInt})
 	x.out.row(n)
-	return 1
 }

@@ -149,74 +149,71 @@ const (
 
 // reading returns the way in which a SELECT reads, as determined by the hints, the isolation level
 // and the server.
-func (x *execution) reading(hints string) (reading, error) {
+func (x *execution) reading(hints string) reading {
 	switch {
 	case x.server.options.IgnoreHints || x.onSecondary():
-		return versioned, nil
+		return versioned
 	case strings.Contains(hints, "READUNCOMMITTED"):
-		return dirty, nil
+		return dirty
 	case strings.Contains(hints, "READPAST"):
 		locked := strings.Contains(hints, "READCOMMITTEDLOCK") || !x.db.snapshot
 		if x.isolation != "REPEATABLE READ" && (x.isolation != "READ COMMITTED" || !locked) {
-			return 0, errReadPast
+			panic(errReadPast)
 		}
-		return skipping, nil
+		return skipping
 	case strings.Contains(hints, "READCOMMITTEDLOCK"):
-		return waiting, nil
+		return waiting
 	case x.isolation == "SNAPSHOT", x.isolation == "READ COMMITTED" && x.db.snapshot:
-		return versioned, nil
+		return versioned
 	case x.isolation == "READ UNCOMMITTED":
-		return dirty, nil
+		return dirty
 	default:
-		return waiting, nil
+		return waiting
 	}
 }
 
 // read returns the row of a key, or nil.
-func (x *execution) read(t *table, key string, how reading) (row, error) {
+func (x *execution) read(t *table, key string, how reading) row {
 	for {
 		l := x.db.locks[resource{t.name, key}]
 		before, changed := x.asOf[resource{t.name, key}]
 		switch {
 		case l != nil && l.owner == x.tx:
-			return t.rows[key], nil
+			return t.rows[key]
 		case how == versioned && changed:
-			return before, nil
+			return before
 		case l == nil, l.update, how == dirty:
-			return t.rows[key], nil
+			return t.rows[key]
 		case how == skipping && x.skipped(l):
-			return nil, nil
+			return nil
 		case how == versioned:
-			return l.before, nil
+			return l.before
 		}
-		if err := x.wait(l); err != nil {
-			return nil, err
-		}
+		x.wait(l)
 	}
 }
 
 // seek is for a statement that reads by key. Without FORCESEEK it may pass through all rows, and
 // wait for them.
-func (x *execution) seek(t *table, hints string, how reading) error {
+func (x *execution) seek(t *table, hints string, how reading) {
 	if !x.server.options.Scan || strings.Contains(hints, "FORCESEEK") {
-		return nil
+		return
 	}
-	_, err := x.scan(t, how)
-	return err
+	x.scan(t, how)
 }
 
 // scan returns all rows.
-func (x *execution) scan(t *table, how reading) ([]row, error) {
+func (x *execution) scan(t *table, how reading) []row {
 	return x.scanWhere(t, func(string) bool { return true }, how)
 }
 
 // scanPrefix returns the rows whose keys begin with a prefix, and waits for no other rows.
-func (x *execution) scanPrefix(t *table, prefix string, how reading) ([]row, error) {
+func (x *execution) scanPrefix(t *table, prefix string, how reading) []row {
 	return x.scanWhere(t, func(key string) bool { return strings.HasPrefix(key, prefix) }, how)
 }
 
 // scanWhere returns the rows of the wanted keys, and waits for no other rows.
-func (x *execution) scanWhere(t *table, wanted func(key string) bool, how reading) ([]row, error) {
+func (x *execution) scanWhere(t *table, wanted func(key string) bool, how reading) []row {
 	keys := make(map[string]bool)
 	for key := range t.rows {
 		keys[key] = true
@@ -236,15 +233,12 @@ func (x *execution) scanWhere(t *table, wanted func(key string) bool, how readin
 		if !wanted(key) {
 			continue
 		}
-		r, err := x.read(t, key, how)
-		if err != nil {
-			return nil, err
-		}
+		r := x.read(t, key, how)
 		if r != nil {
 			rows = append(rows, r)
 		}
 	}
-	return rows, nil
+	return rows
 }
 
 // absent reports whether a key has neither a row nor a lock.
@@ -253,7 +247,7 @@ func (x *execution) absent(t *table, key string) bool {
 }
 
 // lock locks a row or a table for the transaction.
-func (x *execution) lock(r resource) error {
+func (x *execution) lock(r resource) {
 	for {
 		l := x.db.locks[r]
 		if l == nil {
@@ -261,11 +255,9 @@ func (x *execution) lock(r resource) error {
 		}
 		if l.owner == x.tx {
 			l.update = false
-			return nil
+			return
 		}
-		if err := x.wait(l); err != nil {
-			return err
-		}
+		x.wait(l)
 	}
 	l := &lock{owner: x.tx, freed: make(chan struct{})}
 	if t := x.db.tables[r.table]; t != nil {
@@ -273,7 +265,6 @@ func (x *execution) lock(r resource) error {
 	}
 	x.db.locks[r] = l
 	x.tx.locks = append(x.tx.locks, r)
-	return nil
 }
 
 // lockForUpdate locks a row for an update unless another transaction has locked it.
@@ -281,34 +272,29 @@ func (x *execution) lockForUpdate(r resource) bool {
 	if l := x.db.locks[r]; l != nil {
 		return l.owner == x.tx
 	}
-	if x.lock(r) != nil {
-		return false
-	}
+	x.lock(r)
 	x.db.locks[r].update, x.db.locks[r].hinted = true, true
 	return true
 }
 
 // awaitForUpdate waits until it can lock a row for an update.
-func (x *execution) awaitForUpdate(r resource) error {
+func (x *execution) awaitForUpdate(r resource) {
 	for !x.lockForUpdate(r) {
-		if err := x.wait(x.db.locks[r]); err != nil {
-			return err
-		}
+		x.wait(x.db.locks[r])
 	}
-	return nil
 }
 
 // wait waits until l is freed. It unlocks the server meanwhile, so all data may be different
 // afterwards.
-func (x *execution) wait(l *lock) error {
+func (x *execution) wait(l *lock) {
 	if x.lockTimeout == 0 { // without waiting there is no deadlock
-		return errLockTimeout
+		panic(errLockTimeout)
 	}
 	if x.tx.breakCircle(l) {
-		return errDeadlock
+		panic(errDeadlock)
 	}
 	if x.server.options.NeverWait {
-		return errLockTimeout
+		panic(errLockTimeout)
 	}
 	var timeout <-chan time.Time
 	if x.lockTimeout >= 0 {
@@ -326,35 +312,32 @@ func (x *execution) wait(l *lock) error {
 	}()
 	select {
 	case <-l.freed:
-		return nil
 	case <-x.tx.victim:
-		return errDeadlock
+		panic(errDeadlock)
 	case <-timeout:
-		return errLockTimeout
+		panic(errLockTimeout)
 	case <-x.ctx.Done():
-		return errInterrupted
+		panic(errInterrupted)
 	}
 }
 
-// insert inserts a row, unless its key exists.
-func (x *execution) insert(t *table, r row) error {
+// insert inserts a row, unless its key exists, and returns 1, the number of changed rows.
+func (x *execution) insert(t *table, r row) uint64 {
 	special := func(i *index) bool { return i.unique && i.filtered || i.disabled }
 	if t.kind != "USER_TABLE" || t.inMemory || slices.ContainsFunc(t.indexes, special) {
-		return unknown("insert", "into "+t.name)
+		panic(unknown("insert", "into "+t.name))
 	}
 	t.last++
 	if t.columns["recorded_at"] != "" && r["recorded_at"] == nil {
 		r["recorded_at"] = now()
 	}
 	key := t.keyOf(r)
-	if err := x.lock(resource{t.name, key}); err != nil {
-		return err
-	}
+	x.lock(resource{t.name, key})
 	if t.rows[key] != nil {
-		return duplicate(t)
+		panic(duplicate(t))
 	}
 	x.put(t, key, r)
-	return nil
+	return 1
 }
 
 // put sets a row that the transaction has locked; nil deletes it.
@@ -373,11 +356,9 @@ func (x *execution) put(t *table, key string, r row) {
 }
 
 // change locks every row and replaces it by the result of fn.
-func (x *execution) change(t *table, fn func(row) row) (changed uint64, err error) {
+func (x *execution) change(t *table, fn func(row) row) (changed uint64) {
 	for _, key := range slices.Sorted(maps.Keys(t.rows)) {
-		if err := x.lock(resource{t.name, key}); err != nil {
-			return 0, err
-		}
+		x.lock(resource{t.name, key})
 		if r := t.rows[key]; r != nil {
 			if after := fn(maps.Clone(r)); !maps.Equal(r, after) || after == nil {
 				x.put(t, key, after)
@@ -385,5 +366,5 @@ func (x *execution) change(t *table, fn func(row) row) (changed uint64, err erro
 			}
 		}
 	}
-	return changed, nil
+	return changed
 }

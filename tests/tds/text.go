@@ -80,12 +80,12 @@ func unquotedAll(texts []string) (names []string) {
 }
 
 // parseGUID reads a uniqueidentifier in its text form.
-func parseGUID(text string) (guid, error) {
+func parseGUID(text string) guid {
 	b, err := hex.DecodeString(strings.ReplaceAll(text, "-", ""))
 	if err != nil || len(b) != len(guid{}) {
-		return guid{}, &sqlError{8169, 16, "Conversion failed when converting from a character string to uniqueidentifier."}
+		panic(&sqlError{8169, 16, "Conversion failed when converting from a character string to uniqueidentifier."})
 	}
 	b[0], b[1], b[2], b[3] = b[3], b[2], b[1], b[0]
 	b[4], b[5], b[6], b[7] = b[5], b[4], b[7], b[6]
-	return guid(b), nil
+	return guid(b)
 }

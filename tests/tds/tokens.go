@@ -41,7 +41,8 @@ const (
 type response struct {
 	body    []byte
 	columns []column
-	late    int // number of bytes of body after which the rest comes late
+	rows    uint64 // since describe
+	late    int    // number of bytes of body after which the rest comes late
 }
 
 type column struct {
@@ -129,7 +130,7 @@ func (r *response) returnStatus(n int32) {
 
 // describe begins a result.
 func (r *response) describe(columns ...column) {
-	r.columns = columns
+	r.columns, r.rows = columns, 0
 	r.byte(tokenColumns)
 	r.uint16(uint16(len(columns)))
 	for _, c := range columns {
@@ -164,6 +165,7 @@ func (r *response) describe(columns ...column) {
 // row adds a row to the result; nil is NULL.
 func (r *response) row(values ...any) {
 	r.byte(tokenRow)
+	r.rows++
 	for i, value := range values {
 		kind := r.columns[i].kind
 		long := kind == kindBinary || kind == kindText

@@ -17,18 +17,18 @@ const (
 	isoWhole = "2006-01-02T15:04:05"
 )
 
-func (x *execution) time(parameter string) (time.Time, error) {
+func (x *execution) time(parameter string) time.Time {
 	text, _ := x.parameters[parameter].(string)
 	return parseTime(text)
 }
 
 // parseTime reads a time in its text form, with a fraction or without.
-func parseTime(text string) (time.Time, error) {
+func parseTime(text string) time.Time {
 	t, err := time.Parse(isoWhole, text)
 	if err != nil {
-		return t, &sqlError{241, 16, "Conversion failed when converting date and/or time from character string."}
+		panic(&sqlError{241, 16, "Conversion failed when converting date and/or time from character string."})
 	}
-	return t, nil
+	return t
 }
 
 // style126 returns a time as a result shows it. Babelfish 4.3 writes a space for the T: measured.

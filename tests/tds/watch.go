@@ -16,22 +16,20 @@ const (
 // The library's queries of the views of sessions and locks.
 var watchStatements = []statement{
 	form(`SELECT h.session AS session, `+sessionColumns+` FROM (SELECT DISTINCT CAST(blocking_session_id AS int) AS session FROM sys.dm_exec_requests WHERE session_id = @p1 AND blocking_session_id «(<> 0|NOT IN \(0, -4, -5\))») h `+sessionViews+` ORDER BY since, session`,
-		func(x *execution, words []string) (uint64, error) {
+		func(x *execution, words []string) {
 			spid, _ := x.parameters["@p1"].(int64)
 			var found []*session
 			if x.server.happens(LatchWait) {
 				if words[1] == "<> 0" {
 					found = append(found, &session{spid: -5})
 				}
-				return x.tell(found)
-			}
-			if waiter := x.server.sessions[int(spid)]; waiter != nil && waiter.waitsFor != nil {
+			} else if waiter := x.server.sessions[int(spid)]; waiter != nil && waiter.waitsFor != nil {
 				found = append(found, waiter.waitsFor.owner.session)
 			}
-			return x.tell(found)
+			x.tell(found)
 		}),
 	form(`SELECT TOP (@p3) h.session AS session, `+sessionColumns+` FROM (SELECT DISTINCT request_session_id AS session FROM sys.dm_tran_locks WHERE resource_type = 'OBJECT' AND resource_database_id = DB_ID() AND resource_associated_entity_id = OBJECT_ID(@p1) AND request_status = 'GRANT' AND request_mode IN ('IX', 'SIX', 'UIX', 'X')) h `+sessionViews+` WHERE h.session <> @@SPID AND a.transaction_begin_time <= DATEADD(second, -@p2, SYSDATETIME()) ORDER BY since, session`,
-		func(x *execution, _ []string) (uint64, error) {
+		func(x *execution, _ []string) {
 			name, _ := x.parameters["@p1"].(string)
 			seconds, _ := x.parameters["@p2"].(int64)
 			before := time.Now().Add(-time.Duration(seconds) * time.Second)
@@ -45,14 +43,14 @@ var watchStatements = []statement{
 			slices.SortFunc(found, func(a, b *session) int {
 				return cmp.Or(a.tx.began.Compare(b.tx.began), cmp.Compare(a.spid, b.spid))
 			})
-			return x.tell(found[:min(len(found), x.top("@p3"))])
+			x.tell(found[:min(len(found), x.top("@p3"))])
 		}),
-	form(`SELECT count(*) FROM sys.dm_exec_sessions WHERE session_id = @p1`, func(x *execution, _ []string) (uint64, error) {
+	form(`SELECT count(*) FROM sys.dm_exec_sessions WHERE session_id = @p1`, func(x *execution, _ []string) {
 		spid, _ := x.parameters["@p1"].(int64)
-		return x.number(count(int(spid) == x.spid || x.server.sessions[int(spid)] != nil && x.seesOthers())), nil
+		x.number(count(int(spid) == x.spid || x.server.sessions[int(spid)] != nil && x.seesOthers()))
 	}),
-	form(`SELECT DATEDIFF_BIG(millisecond, '19700101', SYSUTCDATETIME())`, func(x *execution, _ []string) (uint64, error) {
-		return x.number(int(time.Now().UnixMilli())), nil
+	form(`SELECT DATEDIFF_BIG(millisecond, '19700101', SYSUTCDATETIME())`, func(x *execution, _ []string) {
+		x.number(int(time.Now().UnixMilli()))
 	}),
 }
 
@@ -67,15 +65,15 @@ const locksView = "sys.dm_tran_locks"
 func (x *execution) seesOthers() bool { return !slices.Contains(x.server.denied, viewServerState) }
 
 // tell answers with the views' columns for sessions.
-func (x *execution) tell(found []*session) (uint64, error) {
+func (x *execution) tell(found []*session) {
 	if slices.Contains(x.server.denied, "SELECT ON "+locksView) && x.server.options.Babelfish {
-		return 0, noObject(locksView)
+		panic(noObject(locksView))
 	}
 	if !x.seesOthers() {
 		if version, _, _ := x.product(); strings.HasPrefix(version, "16.") {
-			return 0, errNotAllowed
+			panic(errNotAllowed)
 		}
-		return 0, errNoPermission
+		panic(errNoPermission)
 	}
 	x.out.describe(column{"session", kindInt}, column{"login", kindText}, column{"program", kindText}, column{"host", kindText},
 		column{"status", kindText}, column{"since", kindText}, column{"waits_for", kindInt}, column{"statement", kindText})
@@ -91,5 +89,4 @@ func (x *execution) tell(found []*session) (uint64, error) {
 		text := []rune(s.last)
 		x.out.row(s.spid, user, s.program, s.host, status, since, waitsFor, string(text[:min(len(text), 1000)]))
 	}
-	return uint64(len(found)), nil
 }
