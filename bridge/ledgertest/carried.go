@@ -30,9 +30,8 @@ func runCarried(t *testing.T, d *database) {
 		testOwnTableCarriesNothing(t, d)
 		return
 	}
-	c := d.carrying()
-	c.empty(t)
-	run(t, d.Harness, c, []test[*carrying]{
+	d.empty(t)
+	run(t, d.Harness, d, []test[*database]{
 		{"a row returns its message byte by byte", testCarriedBytes},
 		{"many carried messages in one transaction are all kept", testCarryMany},
 		{"plain and carried entries go into one record", testCarryMixed},
@@ -47,7 +46,7 @@ func runCarried(t *testing.T, d *database) {
 		{"a claim of a row that was touched, claimed or forgotten returns nothing", testClaimOutdated},
 		{"a claimed row is committed until it is forgotten", testClaimedIsCommitted},
 		{"a touch of a row without a message, or of no row, changes nothing", testTouchPlain},
-	}, []test[*carrying]{
+	}, []test[*database]{
 		{"a rollback removes carried messages", testCarryRollback},
 		{"a rollback to a savepoint removes the messages that were carried after it", testCarrySavepoint},
 		{"an uncommitted carried message is not due, and no list or touch waits for it", testDueOpen},
@@ -59,15 +58,10 @@ func runCarried(t *testing.T, d *database) {
 		{"a carried row of any age is no orphan", testSweepCarried},
 		{"concurrent claims, touches and forgets of the same rows do not fail", testCarriedStress},
 	}, func(t *testing.T) {
-		c.expectIdle(t)
-		c.empty(t)
+		d.expectIdle(t)
+		d.empty(t)
 	})
 }
-
-// A carrying is a database whose rows carry messages.
-type carrying struct{ *database }
-
-func (d *database) carrying() *carrying { return &carrying{d} }
 
 func testOwnTableCarriesNothing(t *testing.T, d *database) {
 	tx := begin(t, d.sender.DB())
@@ -83,9 +77,6 @@ func testOwnTableCarriesNothing(t *testing.T, d *database) {
 	check(t, tx.Rollback(), "roll back")
 	expectDenied(t, "touch", d.ledger.Touch(t.Context(), newIDs(1)))
 }
-
-// empty removes all rows.
-func (c *carrying) empty(t *testing.T) { c.sweeping().empty(t) }
 
 // newCarried returns entries for published messages.
 func newCarried(n int) []driver.Entry {
@@ -121,39 +112,39 @@ func idsOfDue(rows []driver.DueRow) []uuid.UUID {
 	return ids
 }
 
-func (c *carrying) record(t *testing.T, tx bridge.Tx, entries []driver.Entry) {
+func (d *database) recordEntries(t *testing.T, tx bridge.Tx, entries []driver.Entry) {
 	t.Helper()
-	check(t, c.sender.Record(t.Context(), tx, entries), "record")
+	check(t, d.sender.Record(t.Context(), tx, entries), "record")
 }
 
-// commit records entries in a transaction, and commits it.
-func (c *carrying) commit(t *testing.T, entries ...driver.Entry) {
+// carry records entries in a transaction, and commits it.
+func (d *database) carry(t *testing.T, entries ...driver.Entry) {
 	t.Helper()
-	tx := begin(t, c.sender.DB())
-	c.record(t, c.in(tx), entries)
+	tx := begin(t, d.sender.DB())
+	d.recordEntries(t, d.in(tx), entries)
 	check(t, tx.Commit(), "commit")
 }
 
 // unpublished commits n messages that are due at once, and returns their entries and rows.
-func (c *carrying) unpublished(t *testing.T, n int) ([]driver.Entry, []driver.DueRow) {
+func (d *database) unpublished(t *testing.T, n int) ([]driver.Entry, []driver.DueRow) {
 	t.Helper()
 	entries := newUnpublished(n)
-	c.commit(t, entries...)
-	return entries, c.expectDue(t, idsOfEntries(entries)...)
+	d.carry(t, entries...)
+	return entries, d.expectDue(t, idsOfEntries(entries)...)
 }
 
 // due lists at most a thousand due rows.
-func (c *carrying) due(t *testing.T) ([]driver.DueRow, time.Time) {
+func (d *database) due(t *testing.T) ([]driver.DueRow, time.Time) {
 	t.Helper()
-	rows, now, err := c.ledger.Due(bounded(t), driver.DueRow{}, 1000)
+	rows, now, err := d.ledger.Due(bounded(t), driver.DueRow{}, 1000)
 	check(t, err, "list due rows")
 	return rows, now
 }
 
 // expectDue fails unless exactly the rows of want are due, and returns these.
-func (c *carrying) expectDue(t *testing.T, want ...uuid.UUID) []driver.DueRow {
+func (d *database) expectDue(t *testing.T, want ...uuid.UUID) []driver.DueRow {
 	t.Helper()
-	rows, _ := c.due(t)
+	rows, _ := d.due(t)
 	expectIDs(t, "are due", idsOfDue(rows), want)
 	return rows
 }
@@ -171,9 +162,9 @@ func expectIDs(t *testing.T, what string, got, want []uuid.UUID) {
 	}
 }
 
-func (c *carrying) claim(t *testing.T, rows []driver.DueRow) []driver.Carried {
+func (d *database) claim(t *testing.T, rows []driver.DueRow) []driver.Carried {
 	t.Helper()
-	messages, err := c.ledger.Claim(bounded(t), rows)
+	messages, err := d.ledger.Claim(bounded(t), rows)
 	check(t, err, "claim")
 	return messages
 }
@@ -196,23 +187,23 @@ func expectMessages(t *testing.T, messages []driver.Carried, entries ...driver.E
 }
 
 // makeOlder makes the rows of ids older; without ids, all rows.
-func (c *carrying) makeOlder(t *testing.T, ids ...uuid.UUID) {
+func (d *database) makeOlder(t *testing.T, ids ...uuid.UUID) {
 	t.Helper()
 	if len(ids) == 0 {
-		c.sweeping().age(t)
+		d.age(t)
 	}
 	for _, id := range ids {
-		_, err := c.sender.DB().ExecContext(t.Context(), c.Older+" WHERE id = "+c.Literal(id))
+		_, err := d.sender.DB().ExecContext(t.Context(), d.Older+" WHERE id = "+d.Literal(id))
 		check(t, err, "make a row older")
 	}
 }
 
 // row returns the row of a carried message, due or not. To find it, row makes the row older; the result
 // has the earlier times.
-func (c *carrying) row(t *testing.T, id uuid.UUID) driver.DueRow {
+func (d *database) row(t *testing.T, id uuid.UUID) driver.DueRow {
 	t.Helper()
-	c.makeOlder(t, id)
-	rows, _ := c.due(t)
+	d.makeOlder(t, id)
+	rows, _ := d.due(t)
 	for _, r := range rows {
 		if r.ID == id {
 			r.RecordedAt, r.StageAt = r.RecordedAt.Add(older), r.StageAt.Add(older)
@@ -231,7 +222,7 @@ func between(t *testing.T, what string, at, from, to time.Time) {
 	}
 }
 
-func testCarriedBytes(t *testing.T, c *carrying) {
+func testCarriedBytes(t *testing.T, d *database) {
 	entries := newUnpublished(5)
 	entries[1].Message = []byte{0}
 	entries[2].Message = make([]byte, 256)
@@ -242,88 +233,88 @@ func testCarriedBytes(t *testing.T, c *carrying) {
 	random := rand.NewChaCha8([32]byte{})
 	_, _ = random.Read(entries[3].Message)
 	entries[4].Message = []byte("'\\\"$1?@p1:x\x00\\x41%s")
-	c.commit(t, entries...)
-	rows := c.expectDue(t, idsOfEntries(entries)...)
+	d.carry(t, entries...)
+	rows := d.expectDue(t, idsOfEntries(entries)...)
 	for _, r := range rows {
 		i := slices.Index(idsOfEntries(entries), r.ID)
 		if r.Bytes != int64(len(entries[i].Message)) {
 			t.Errorf("%d bytes, must be %d", r.Bytes, len(entries[i].Message))
 		}
 	}
-	expectMessages(t, c.claim(t, rows), entries...)
-	c.expectDue(t)
+	expectMessages(t, d.claim(t, rows), entries...)
+	d.expectDue(t)
 
 	// Most transactions have one message.
 	for _, e := range append(entries, newCarried(2)...) {
 		e.ID = newID()
-		c.commit(t, e)
-		c.makeOlder(t, e.ID)
-		expectMessages(t, c.claim(t, c.expectDue(t, e.ID)), e)
+		d.carry(t, e)
+		d.makeOlder(t, e.ID)
+		expectMessages(t, d.claim(t, d.expectDue(t, e.ID)), e)
 	}
 }
 
-func testCarryMany(t *testing.T, c *carrying) {
+func testCarryMany(t *testing.T, d *database) {
 	for _, entries := range [][]driver.Entry{newUnpublished(1100), newCarried(1100)} {
-		c.commit(t, entries...)
-		c.makeOlder(t)
+		d.carry(t, entries...)
+		d.makeOlder(t)
 		var claimed []driver.Carried
 		for {
-			rows, _, err := c.ledger.Due(t.Context(), driver.DueRow{}, 500)
+			rows, _, err := d.ledger.Due(t.Context(), driver.DueRow{}, 500)
 			check(t, err, "list due rows")
 			if len(rows) == 0 {
 				break
 			}
-			claimed = append(claimed, c.claim(t, rows)...)
+			claimed = append(claimed, d.claim(t, rows)...)
 		}
 		expectMessages(t, claimed, entries...)
-		c.empty(t)
+		d.empty(t)
 	}
 }
 
-func testCarryMixed(t *testing.T, c *carrying) {
+func testCarryMixed(t *testing.T, d *database) {
 	unpublished, published, plain := newUnpublished(2), newCarried(2), newIDs(2)
 	entries := slices.Concat(driver.Plain(plain[0]), unpublished[:1], published, driver.Plain(plain[1]), unpublished[1:])
-	c.commit(t, entries...)
+	d.carry(t, entries...)
 	all := idsOfEntries(entries)
-	c.expectCommitted(t, all, all...)
-	c.makeOlder(t)
+	d.expectCommitted(t, all, all...)
+	d.makeOlder(t)
 	carried := slices.Concat(unpublished, published)
-	rows := c.expectDue(t, idsOfEntries(carried)...)
-	expectMessages(t, c.claim(t, rows), carried...)
-	c.forget(t, all...)
-	c.expectCommitted(t, all)
+	rows := d.expectDue(t, idsOfEntries(carried)...)
+	expectMessages(t, d.claim(t, rows), carried...)
+	d.forget(t, all...)
+	d.expectCommitted(t, all)
 }
 
-func testCarryRollback(t *testing.T, c *carrying) {
+func testCarryRollback(t *testing.T, d *database) {
 	entries := slices.Concat(newUnpublished(2), newCarried(2))
-	tx := begin(t, c.sender.DB())
-	c.record(t, c.in(tx), entries)
+	tx := begin(t, d.sender.DB())
+	d.recordEntries(t, d.in(tx), entries)
 	check(t, tx.Rollback(), "roll back")
-	c.expectDue(t)
-	c.expectCommitted(t, idsOfEntries(entries))
-	c.expectSettled(t, entries[0].ID, driver.RolledBack)
+	d.expectDue(t)
+	d.expectCommitted(t, idsOfEntries(entries))
+	d.expectSettled(t, entries[0].ID, driver.RolledBack)
 }
 
-func testCarrySavepoint(t *testing.T, c *carrying) {
+func testCarrySavepoint(t *testing.T, d *database) {
 	outside, inside, after := newUnpublished(2), newUnpublished(2), newUnpublished(2)
-	tx := begin(t, c.sender.DB())
+	tx := begin(t, d.sender.DB())
 	exec := func(statement string) {
 		_, err := tx.ExecContext(t.Context(), statement)
 		check(t, err, statement)
 	}
-	c.record(t, c.in(tx), outside)
-	exec(c.Savepoint)
-	c.record(t, c.in(tx), inside)
-	exec(c.RollbackTo)
-	c.record(t, c.in(tx), after)
+	d.recordEntries(t, d.in(tx), outside)
+	exec(d.Savepoint)
+	d.recordEntries(t, d.in(tx), inside)
+	exec(d.RollbackTo)
+	d.recordEntries(t, d.in(tx), after)
 	check(t, tx.Commit(), "commit")
 	both := slices.Concat(outside, after)
-	expectMessages(t, c.claim(t, c.expectDue(t, idsOfEntries(both)...)), both...)
+	expectMessages(t, d.claim(t, d.expectDue(t, idsOfEntries(both)...)), both...)
 }
 
-func testCarryDuplicate(t *testing.T, c *carrying) {
+func testCarryDuplicate(t *testing.T, d *database) {
 	plain, carried := newID(), newUnpublished(1)[0]
-	c.commit(t, driver.Entry{ID: plain}, carried)
+	d.carry(t, driver.Entry{ID: plain}, carried)
 	twice := newCarried(1)[0]
 	again := carried
 	again.Message = []byte("another")
@@ -334,21 +325,21 @@ func testCarryDuplicate(t *testing.T, c *carrying) {
 		"a duplicate among others":                 slices.Concat(newCarried(2), []driver.Entry{again}),
 		"a duplicate within one call":              {twice, twice},
 	} {
-		tx := begin(t, c.sender.DB())
-		if err := c.sender.Record(t.Context(), c.in(tx), entries); !errors.Is(err, bridge.ErrDuplicateID) {
+		tx := begin(t, d.sender.DB())
+		if err := d.sender.Record(t.Context(), d.in(tx), entries); !errors.Is(err, bridge.ErrDuplicateID) {
 			t.Errorf("record %s: %v, must be %v", name, err, bridge.ErrDuplicateID)
 		}
 		check(t, tx.Rollback(), "roll back")
 	}
-	expectMessages(t, c.claim(t, c.expectDue(t, carried.ID)), carried)
+	expectMessages(t, d.claim(t, d.expectDue(t, carried.ID)), carried)
 }
 
-func testDueUnpublished(t *testing.T, c *carrying) {
-	_, before := c.due(t)
+func testDueUnpublished(t *testing.T, d *database) {
+	_, before := d.due(t)
 	entries := newUnpublished(3)
-	c.commit(t, entries[:1]...)
-	c.commit(t, entries[1:]...)
-	rows, now := c.due(t)
+	d.carry(t, entries[:1]...)
+	d.carry(t, entries[1:]...)
+	rows, now := d.due(t)
 	expectIDs(t, "are due", idsOfDue(rows), idsOfEntries(entries))
 	for _, r := range rows {
 		between(t, "recorded_at", r.RecordedAt, before, now)
@@ -356,27 +347,27 @@ func testDueUnpublished(t *testing.T, c *carrying) {
 			t.Errorf("recorded at %v, to be staged at %v, unpublished %t", r.RecordedAt, r.StageAt, r.Unpublished())
 		}
 	}
-	c.claim(t, rows)
+	d.claim(t, rows)
 	for _, e := range entries {
-		if r := c.row(t, e.ID); r.Unpublished() {
+		if r := d.row(t, e.ID); r.Unpublished() {
 			t.Errorf("after a claim a message is still unpublished: %+v", r)
 		}
 	}
 }
 
-func testDuePublished(t *testing.T, c *carrying) {
-	_, before := c.due(t)
+func testDuePublished(t *testing.T, d *database) {
+	_, before := d.due(t)
 	one, two := newCarried(1), newCarried(2)
-	c.commit(t, one...)
-	c.commit(t, two...)
-	rows, now := c.due(t)
+	d.carry(t, one...)
+	d.carry(t, two...)
+	rows, now := d.due(t)
 	for _, r := range rows { // on a slow machine they are due already
 		if r.StageAt.After(now) {
 			t.Errorf("at %v a row with the stage time %v is due", now, r.StageAt)
 		}
 	}
 	for _, id := range idsOfEntries(slices.Concat(one, two)) {
-		r := c.row(t, id)
+		r := d.row(t, id)
 		between(t, "recorded_at", r.RecordedAt, before, now)
 		if r.Unpublished() {
 			t.Errorf("a published message counts as unpublished: %+v", r)
@@ -389,31 +380,31 @@ func testDuePublished(t *testing.T, c *carrying) {
 			t.Errorf("a row that was recorded after %v is to be staged at %v", before, r.StageAt)
 		}
 	}
-	c.empty(t)
-	c.commit(t, one...)
+	d.empty(t)
+	d.carry(t, one...)
 	eventually(t, "a published message is due", func() bool {
-		rows, now := c.due(t)
+		rows, now := d.due(t)
 		return len(rows) == 1 && !rows[0].StageAt.After(now)
 	})
 }
 
-func testDelayed(t *testing.T, c *carrying) {
-	_, before := c.due(t)
+func testDelayed(t *testing.T, d *database) {
+	_, before := d.due(t)
 	soon, later := before.Add(1500*time.Millisecond), before.Add(time.Hour)
 	entries := newCarried(6)
 	for i, at := range []time.Time{before.Add(-time.Hour), soon, later, later, later.Add(time.Nanosecond), later.In(time.FixedZone("", 3600))} {
 		entries[i].NotBefore = at
 	}
 	plain, published := newID(), newCarried(1)
-	c.commit(t, slices.Concat(entries, driver.Plain(plain), published)...)
-	c.forget(t, published[0].ID)
-	past := c.row(t, entries[0].ID)
-	_, now := c.due(t)
+	d.carry(t, slices.Concat(entries, driver.Plain(plain), published)...)
+	d.forget(t, published[0].ID)
+	past := d.row(t, entries[0].ID)
+	_, now := d.due(t)
 	between(t, "the stage time of a message that was delayed to the past", past.StageAt, before, now)
 
 	var due driver.DueRow
 	eventually(t, "a delayed message is due", func() bool {
-		rows, now := c.due(t)
+		rows, now := d.due(t)
 		for _, r := range rows {
 			if now.Before(r.StageAt) {
 				t.Errorf("at %v a row with the stage time %v is due", now, r.StageAt)
@@ -424,11 +415,11 @@ func testDelayed(t *testing.T, c *carrying) {
 		}
 		return due.ID == entries[1].ID
 	})
-	c.expectDue(t, entries[0].ID, entries[1].ID)
+	d.expectDue(t, entries[0].ID, entries[1].ID)
 	for i, e := range entries[1:] {
 		r := due
 		if i > 0 {
-			r = c.row(t, e.ID)
+			r = d.row(t, e.ID)
 		}
 		if late := r.StageAt.Sub(e.NotBefore); late < 0 || late > time.Millisecond || !r.Unpublished() || r.RecordedAt.Sub(r.StageAt) > tick {
 			t.Errorf("message %d, delayed to %v, is to be staged at %v, recorded at %v", i+1, e.NotBefore, r.StageAt, r.RecordedAt)
@@ -436,30 +427,30 @@ func testDelayed(t *testing.T, c *carrying) {
 	}
 
 	// A claim moves the stage time by the time since the message was first due.
-	expectMessages(t, c.claim(t, []driver.DueRow{due}), entries[1])
-	_, now = c.due(t)
-	if r := c.row(t, due.ID); r.Unpublished() || r.StageAt.After(now.Add(max(driver.StageAgainAfter, now.Sub(soon))+tick)) {
+	expectMessages(t, d.claim(t, []driver.DueRow{due}), entries[1])
+	_, now = d.due(t)
+	if r := d.row(t, due.ID); r.Unpublished() || r.StageAt.After(now.Add(max(driver.StageAgainAfter, now.Sub(soon))+tick)) {
 		t.Errorf("after a claim at %v the stage time is %v, recorded at %v", now, r.StageAt, r.RecordedAt)
 	}
-	rows := c.expectDue(t, idsOfEntries(entries)...)
-	expectMessages(t, c.claim(t, rows), entries...)
-	c.sweeping().age(t)
-	c.sweeping().sweep(t, plain)
-	c.expectCommitted(t, idsOfEntries(entries), idsOfEntries(entries)...)
+	rows := d.expectDue(t, idsOfEntries(entries)...)
+	expectMessages(t, d.claim(t, rows), entries...)
+	d.age(t)
+	d.sweep(t, plain)
+	d.expectCommitted(t, idsOfEntries(entries), idsOfEntries(entries)...)
 }
 
 // cancel calls Cancel in a transaction that commits.
-func (c *carrying) cancel(t *testing.T, id uuid.UUID) (done bool) {
+func (d *database) cancel(t *testing.T, id uuid.UUID) (done bool) {
 	t.Helper()
-	check(t, within(t.Context(), c.sender.DB(), func(tx *sql.Tx) (err error) {
-		done, err = c.sender.Cancel(t.Context(), c.in(tx), id)
+	check(t, within(t.Context(), d.sender.DB(), func(tx *sql.Tx) (err error) {
+		done, err = d.sender.Cancel(t.Context(), d.in(tx), id)
 		return err
 	}), "cancel")
 	return done
 }
 
-func testCancel(t *testing.T, c *carrying) {
-	_, now := c.due(t)
+func testCancel(t *testing.T, d *database) {
+	_, now := d.due(t)
 	entries := newUnpublished(7)
 	waiting, due, published, claimed, touched, twice, own := &entries[0], &entries[1], &entries[2], &entries[3], &entries[4], &entries[5], entries[6]
 	for _, e := range []*driver.Entry{waiting, twice} {
@@ -467,22 +458,22 @@ func testCancel(t *testing.T, c *carrying) {
 	}
 	published.Unpublished = false
 	plain := newID()
-	c.commit(t, append(entries[:6:6], driver.Entry{ID: plain})...)
-	rows, _ := c.due(t)
+	d.carry(t, append(entries[:6:6], driver.Entry{ID: plain})...)
+	rows, _ := d.due(t)
 	rows = slices.DeleteFunc(rows, func(r driver.DueRow) bool { return r.ID != claimed.ID })
-	expectMessages(t, c.claim(t, rows), *claimed)
-	check(t, c.ledger.Touch(bounded(t), []uuid.UUID{touched.ID}), "touch")
-	c.makeOlder(t, claimed.ID, touched.ID)
+	expectMessages(t, d.claim(t, rows), *claimed)
+	check(t, d.ledger.Touch(bounded(t), []uuid.UUID{touched.ID}), "touch")
+	d.makeOlder(t, claimed.ID, touched.ID)
 
-	tx := begin(t, c.sender.DB())
+	tx := begin(t, d.sender.DB())
 	for range 2 {
 		for id, want := range map[uuid.UUID]bool{waiting.ID: true, due.ID: true} {
-			if done, err := c.sender.Cancel(t.Context(), c.in(tx), id); done != want || err != nil {
+			if done, err := d.sender.Cancel(t.Context(), d.in(tx), id); done != want || err != nil {
 				t.Fatalf("cancel returns %t, %v", done, err)
 			}
 		}
 		check(t, tx.Rollback(), "roll back")
-		tx = begin(t, c.sender.DB())
+		tx = begin(t, d.sender.DB())
 	}
 	check(t, tx.Rollback(), "roll back")
 
@@ -493,27 +484,27 @@ func testCancel(t *testing.T, c *carrying) {
 		"waiting": {waiting.ID, true}, "due": {due.ID, true}, "published": {published.ID, false}, "claimed": {claimed.ID, false},
 		"touched": {touched.ID, false}, "of a plain row": {plain, false}, "missing": {newID(), false},
 	} {
-		if done := c.cancel(t, x.id); done != x.want {
+		if done := d.cancel(t, x.id); done != x.want {
 			t.Errorf("cancel of a message that is %s returns %t, must return %t", name, done, x.want)
 		}
 	}
-	if first, second := c.cancel(t, twice.ID), c.cancel(t, twice.ID); !first || second {
+	if first, second := d.cancel(t, twice.ID), d.cancel(t, twice.ID); !first || second {
 		t.Errorf("cancel returns %t, then %t", first, second)
 	}
-	check(t, within(t.Context(), c.sender.DB(), func(tx *sql.Tx) error {
-		c.record(t, c.in(tx), []driver.Entry{own})
-		done, err := c.sender.Cancel(t.Context(), c.in(tx), own.ID)
+	check(t, within(t.Context(), d.sender.DB(), func(tx *sql.Tx) error {
+		d.recordEntries(t, d.in(tx), []driver.Entry{own})
+		done, err := d.sender.Cancel(t.Context(), d.in(tx), own.ID)
 		if !done {
 			t.Error("cancel does not see a row of its own transaction")
 		}
 		return err
 	}), "record and cancel")
 	all := append(idsOfEntries(entries), plain)
-	c.expectCommitted(t, all, published.ID, claimed.ID, touched.ID, plain)
+	d.expectCommitted(t, all, published.ID, claimed.ID, touched.ID, plain)
 }
 
-func testCancelRaced(t *testing.T, c *carrying) {
-	entries, rows := c.unpublished(t, 60)
+func testCancelRaced(t *testing.T, d *database) {
+	entries, rows := d.unpublished(t, 60)
 	var work sync.WaitGroup
 	var lock sync.Mutex
 	claimed, cancelled := make(map[uuid.UUID]bool), make(map[uuid.UUID]bool)
@@ -522,7 +513,7 @@ func testCancelRaced(t *testing.T, c *carrying) {
 			mine := slices.Clone(rows)
 			rand.Shuffle(len(mine), func(i, j int) { mine[i], mine[j] = mine[j], mine[i] })
 			for some := range slices.Chunk(mine, 5) {
-				messages, err := c.ledger.Claim(t.Context(), some)
+				messages, err := d.ledger.Claim(t.Context(), some)
 				if err != nil {
 					t.Errorf("claim: %v", err)
 				}
@@ -537,8 +528,8 @@ func testCancelRaced(t *testing.T, c *carrying) {
 			mine := slices.Clone(entries)
 			rand.Shuffle(len(mine), func(i, j int) { mine[i], mine[j] = mine[j], mine[i] })
 			for _, e := range mine {
-				done, err := cancelIn(t.Context(), c.sender.DB(), c.Conflict, func(tx *sql.Tx) (bool, error) {
-					return c.sender.Cancel(t.Context(), c.in(tx), e.ID)
+				done, err := cancelIn(t.Context(), d.sender.DB(), d.Conflict, func(tx *sql.Tx) (bool, error) {
+					return d.sender.Cancel(t.Context(), d.in(tx), e.ID)
 				})
 				if err != nil {
 					t.Errorf("cancel: %v", err)
@@ -561,25 +552,25 @@ func testCancelRaced(t *testing.T, c *carrying) {
 	t.Logf("%d of %d are claimed", len(claimed), len(entries))
 }
 
-func testCancelOpen(t *testing.T, c *carrying) {
-	c.skipWithOneWriter(t)
-	entries, rows := c.unpublished(t, 2)
-	tx := begin(t, c.sender.DB())
-	done, err := c.sender.Cancel(t.Context(), c.in(tx), entries[0].ID)
+func testCancelOpen(t *testing.T, d *database) {
+	d.skipWithOneWriter(t)
+	entries, rows := d.unpublished(t, 2)
+	tx := begin(t, d.sender.DB())
+	done, err := d.sender.Cancel(t.Context(), d.in(tx), entries[0].ID)
 	if check(t, err, "cancel"); !done {
 		t.Fatal("cancel returns false")
 	}
-	c.promptly(t, func() { expectMessages(t, c.claim(t, rows), entries[1]) })
-	if c.Kill == nil {
+	d.promptly(t, func() { expectMessages(t, d.claim(t, rows), entries[1]) })
+	if d.Kill == nil {
 		check(t, tx.Rollback(), "roll back")
 	} else {
-		check(t, c.Kill(t.Context(), c.ledger.DB(), tx), "kill")
+		check(t, d.Kill(t.Context(), d.ledger.DB(), tx), "kill")
 	}
 	var back []driver.Carried
 	eventually(t, "the row is back", func() bool { // a killed session may hold the lock for a moment
-		rows, _ := c.due(t)
+		rows, _ := d.due(t)
 		if len(rows) > 0 {
-			back = c.claim(t, rows)
+			back = d.claim(t, rows)
 		}
 		return len(back) > 0
 	})
@@ -587,38 +578,38 @@ func testCancelOpen(t *testing.T, c *carrying) {
 }
 
 // testCancelGone: each of two transactions cancels a delivered message, and sends another one.
-func testCancelGone(t *testing.T, c *carrying) {
-	c.skipWithOneWriter(t)
-	first, second := begin(t, c.sender.DB()), begin(t, c.sender.DB())
+func testCancelGone(t *testing.T, d *database) {
+	d.skipWithOneWriter(t)
+	first, second := begin(t, d.sender.DB()), begin(t, d.sender.DB())
 	for _, tx := range []*sql.Tx{first, second} {
-		if done, err := c.sender.Cancel(t.Context(), c.in(tx), newID()); done || err != nil {
+		if done, err := d.sender.Cancel(t.Context(), d.in(tx), newID()); done || err != nil {
 			t.Fatalf("cancel returns %t, %v", done, err)
 		}
 	}
 	entries := newUnpublished(3)
-	c.promptly(t, func() {
-		c.commit(t, entries[0])
-		c.record(t, c.in(first), entries[1:2])
-		c.record(t, c.in(second), entries[2:])
+	d.promptly(t, func() {
+		d.carry(t, entries[0])
+		d.recordEntries(t, d.in(first), entries[1:2])
+		d.recordEntries(t, d.in(second), entries[2:])
 	})
 	check(t, first.Commit(), "commit")
 	check(t, second.Commit(), "commit")
-	c.expectDue(t, idsOfEntries(entries)...)
+	d.expectDue(t, idsOfEntries(entries)...)
 }
 
-func testDueInOrder(t *testing.T, c *carrying) {
+func testDueInOrder(t *testing.T, d *database) {
 	var ids []uuid.UUID // the earliest first
 	for i := range 4 {
 		entry := newCarried(1)[0]
 		entry.Unpublished = i%2 == 0
-		c.commit(t, entry)
-		c.makeOlder(t)
+		d.carry(t, entry)
+		d.makeOlder(t)
 		ids = append(ids, entry.ID)
 	}
 	young := newUnpublished(1)[0]
-	c.commit(t, young)
+	d.carry(t, young)
 	ids = append(ids, young.ID)
-	rows := c.expectDue(t, ids...)
+	rows := d.expectDue(t, ids...)
 	from := func(at time.Time) driver.DueRow { return driver.DueRow{StageAt: at} }
 	for _, x := range []struct {
 		after driver.DueRow
@@ -630,7 +621,7 @@ func testDueInOrder(t *testing.T, c *carrying) {
 		{from(rows[0].StageAt), 1000, ids}, {from(rows[3].StageAt), 1, ids[3:4]}, {from(rows[3].StageAt.Add(tick)), 1000, ids[4:]},
 		{from(rows[4].StageAt.Add(older)), 1000, nil},
 	} {
-		rows, now, err := c.ledger.Due(t.Context(), x.after, x.limit)
+		rows, now, err := d.ledger.Due(t.Context(), x.after, x.limit)
 		check(t, err, "list due rows")
 		if !slices.Equal(idsOfDue(rows), x.want) || now.IsZero() {
 			t.Errorf("after %+v up to %d are due %v at %v, must be %v", x.after, x.limit, idsOfDue(rows), now, x.want)
@@ -639,17 +630,17 @@ func testDueInOrder(t *testing.T, c *carrying) {
 }
 
 // testDuePages: rows of one transaction, or of one Touch, may have the same stage time.
-func testDuePages(t *testing.T, c *carrying) {
+func testDuePages(t *testing.T, d *database) {
 	entries := slices.Concat(newUnpublished(1200), newCarried(30))
-	c.commit(t, entries...)
+	d.carry(t, entries...)
 	ids := idsOfEntries(entries)
 	for range 2 {
-		c.makeOlder(t)
+		d.makeOlder(t)
 		for _, limit := range []int{500, 70} {
 			var all []driver.DueRow
 			var last driver.DueRow
 			for {
-				page, _, err := c.ledger.Due(bounded(t), last, limit)
+				page, _, err := d.ledger.Due(bounded(t), last, limit)
 				check(t, err, "list due rows")
 				all = append(all, page...)
 				if len(page) < limit {
@@ -662,122 +653,120 @@ func testDuePages(t *testing.T, c *carrying) {
 				t.Error("they are not in the order of their stage times")
 			}
 		}
-		check(t, c.ledger.Touch(bounded(t), ids), "touch")
+		check(t, d.ledger.Touch(bounded(t), ids), "touch")
 	}
 }
 
 // testStageTimes: the times are the database's, which may differ from this process's.
-func testStageTimes(t *testing.T, c *carrying) {
+func testStageTimes(t *testing.T, d *database) {
 	claim := func(r driver.DueRow) {
-		if n := len(c.claim(t, []driver.DueRow{r})); n != 1 {
+		if n := len(d.claim(t, []driver.DueRow{r})); n != 1 {
 			t.Errorf("%d messages are claimed, must be 1", n)
 		}
 	}
-	touch := func(r driver.DueRow) { check(t, c.ledger.Touch(bounded(t), []uuid.UUID{r.ID}), "touch") }
+	touch := func(r driver.DueRow) { check(t, d.ledger.Touch(bounded(t), []uuid.UUID{r.ID}), "touch") }
 	for name, move := range map[string]func(driver.DueRow){"claim": claim, "touch": touch} {
 		for _, old := range []bool{false, true} {
 			entry := newUnpublished(1)[0]
-			c.commit(t, entry)
+			d.carry(t, entry)
 			later := driver.StageAgainAfter
 			if old {
-				c.makeOlder(t, entry.ID)
+				d.makeOlder(t, entry.ID)
 				later = driver.StageAgainWithin
 			}
-			row := c.expectDue(t, entry.ID)[0]
-			_, before := c.due(t)
+			row := d.expectDue(t, entry.ID)[0]
+			_, before := d.due(t)
 			move(row)
-			_, after := c.due(t)
-			c.expectDue(t)
+			_, after := d.due(t)
+			d.expectDue(t)
 			if age := after.Sub(row.RecordedAt); !old && age > later {
 				later = age // on a slow machine
 			}
-			moved := c.row(t, entry.ID)
+			moved := d.row(t, entry.ID)
 			between(t, "the stage time after a "+name, moved.StageAt, before.Add(later), after.Add(later))
 			if !moved.RecordedAt.Equal(row.RecordedAt) {
 				t.Errorf("recorded_at was %v, is %v after a %s", row.RecordedAt, moved.RecordedAt, name)
 			}
-			c.forget(t, entry.ID)
+			d.forget(t, entry.ID)
 		}
 	}
 }
 
-func testClaimOutdated(t *testing.T, c *carrying) {
-	entries, rows := c.unpublished(t, 6)
+func testClaimOutdated(t *testing.T, d *database) {
+	entries, rows := d.unpublished(t, 6)
 	slices.SortFunc(rows, func(a, b driver.DueRow) int { return bytes.Compare(a.ID[:], b.ID[:]) }) // in the order of the entries
-	check(t, c.ledger.Touch(t.Context(), idsOfEntries(entries[0:2])), "touch")
-	expectMessages(t, c.claim(t, rows[2:4]), entries[2:4]...)
-	c.forget(t, entries[4].ID)
-	expectMessages(t, c.claim(t, rows), entries[5])
-	expectMessages(t, c.claim(t, rows))
+	check(t, d.ledger.Touch(t.Context(), idsOfEntries(entries[0:2])), "touch")
+	expectMessages(t, d.claim(t, rows[2:4]), entries[2:4]...)
+	d.forget(t, entries[4].ID)
+	expectMessages(t, d.claim(t, rows), entries[5])
+	expectMessages(t, d.claim(t, rows))
 	missing := driver.DueRow{ID: newID(), RecordedAt: rows[0].RecordedAt, StageAt: rows[0].StageAt}
-	expectMessages(t, c.claim(t, []driver.DueRow{missing}))
-	expectMessages(t, c.claim(t, nil))
+	expectMessages(t, d.claim(t, []driver.DueRow{missing}))
+	expectMessages(t, d.claim(t, nil))
 
 	// A row can be claimed again when its new stage time has come.
-	c.makeOlder(t)
+	d.makeOlder(t)
 	left := slices.Concat(entries[:4], entries[5:])
-	expectMessages(t, c.claim(t, c.expectDue(t, idsOfEntries(left)...)), left...)
+	expectMessages(t, d.claim(t, d.expectDue(t, idsOfEntries(left)...)), left...)
 }
 
-func testClaimedIsCommitted(t *testing.T, c *carrying) {
-	entries, rows := c.unpublished(t, 2)
+func testClaimedIsCommitted(t *testing.T, d *database) {
+	entries, rows := d.unpublished(t, 2)
 	ids := idsOfEntries(entries)
-	c.claim(t, rows)
-	c.expectCommitted(t, ids, ids...)
-	recent, _, err := c.ledger.Recent(t.Context(), ids, oldAge)
+	d.claim(t, rows)
+	d.expectCommitted(t, ids, ids...)
+	recent, _, err := d.ledger.Recent(t.Context(), ids, oldAge)
 	check(t, err, "look up")
 	expectIDs(t, "are recent", recent, ids)
 	for _, id := range ids {
-		c.expectSettled(t, id, driver.Committed)
+		d.expectSettled(t, id, driver.Committed)
 	}
-	c.forget(t, ids...)
-	c.expectCommitted(t, ids)
-	c.expectSettled(t, ids[0], driver.RolledBack)
-	c.makeOlder(t)
-	c.expectDue(t)
+	d.forget(t, ids...)
+	d.expectCommitted(t, ids)
+	d.expectSettled(t, ids[0], driver.RolledBack)
+	d.makeOlder(t)
+	d.expectDue(t)
 }
 
-func testTouchPlain(t *testing.T, c *carrying) {
+func testTouchPlain(t *testing.T, d *database) {
 	plain := newIDs(2)
-	carried, _ := c.unpublished(t, 1)
-	c.commit(t, driver.Plain(plain...)...)
-	check(t, c.ledger.Touch(bounded(t), nil), "touch nothing")
-	check(t, c.ledger.Touch(bounded(t), append(newIDs(1), plain...)), "touch rows without messages")
-	c.expectDue(t, carried[0].ID)
-	check(t, c.ledger.Touch(bounded(t), append(idsOfEntries(carried), plain...)), "touch")
-	c.expectDue(t)
-	c.makeOlder(t)
-	c.expectDue(t, carried[0].ID)
-	c.sweeping().sweep(t, plain...)
+	carried, _ := d.unpublished(t, 1)
+	d.carry(t, driver.Plain(plain...)...)
+	check(t, d.ledger.Touch(bounded(t), nil), "touch nothing")
+	check(t, d.ledger.Touch(bounded(t), append(newIDs(1), plain...)), "touch rows without messages")
+	d.expectDue(t, carried[0].ID)
+	check(t, d.ledger.Touch(bounded(t), append(idsOfEntries(carried), plain...)), "touch")
+	d.expectDue(t)
+	d.makeOlder(t)
+	d.expectDue(t, carried[0].ID)
+	d.sweep(t, plain...)
 
 	many := newUnpublished(1100)
-	c.commit(t, many...)
-	check(t, c.ledger.Touch(bounded(t), idsOfEntries(append(many, carried...))), "touch")
-	c.expectDue(t)
+	d.carry(t, many...)
+	check(t, d.ledger.Touch(bounded(t), idsOfEntries(append(many, carried...))), "touch")
+	d.expectDue(t)
 }
 
-func testDueOpen(t *testing.T, c *carrying) {
-	before, _ := c.unpublished(t, 1)
+func testDueOpen(t *testing.T, d *database) {
+	before, _ := d.unpublished(t, 1)
 	open := newUnpublished(2)
-	tx := begin(t, c.sender.DB())
-	c.record(t, c.in(tx), open)
-	c.promptly(t, func() {
-		c.expectDue(t, before[0].ID)
-		check(t, c.ledger.Touch(bounded(t), idsOfEntries(open)), "touch")
+	tx := begin(t, d.sender.DB())
+	d.recordEntries(t, d.in(tx), open)
+	d.promptly(t, func() {
+		d.expectDue(t, before[0].ID)
+		check(t, d.ledger.Touch(bounded(t), idsOfEntries(open)), "touch")
 	})
 	check(t, tx.Commit(), "commit")
-	c.expectDue(t, idsOfEntries(append(open, before...))...)
+	d.expectDue(t, idsOfEntries(append(open, before...))...)
 }
 
-func (c *carrying) promptly(t *testing.T, do func()) { c.sweeping().promptly(t, do) }
-
-func testClaimTwo(t *testing.T, c *carrying) {
-	entries, rows := c.unpublished(t, 50)
+func testClaimTwo(t *testing.T, d *database) {
+	entries, rows := d.unpublished(t, 50)
 	var claims sync.WaitGroup
 	var lock sync.Mutex
 	var claimed []driver.Carried
 	for range 3 {
-		for _, ledger := range []driver.Ledger{c.ledger, c.sender} {
+		for _, ledger := range []driver.Ledger{d.ledger, d.sender} {
 			claims.Go(func() {
 				mine := slices.Clone(rows)
 				rand.Shuffle(len(mine), func(i, j int) { mine[i], mine[j] = mine[j], mine[i] })
@@ -795,49 +784,48 @@ func testClaimTwo(t *testing.T, c *carrying) {
 	expectMessages(t, claimed, entries...)
 }
 
-func testClaimLocked(t *testing.T, c *carrying) {
-	entries, rows := c.unpublished(t, 4)
+func testClaimLocked(t *testing.T, d *database) {
+	entries, rows := d.unpublished(t, 4)
 	slices.SortFunc(rows, func(a, b driver.DueRow) int { return bytes.Compare(a.ID[:], b.ID[:]) })
-	tx := c.lockedRow(t, entries[1].ID)
+	tx := d.lockedRow(t, entries[1].ID)
 	free := slices.Concat(entries[:1], entries[2:])
-	if c.OneWriter { // a writer has locked all rows
+	if d.OneWriter { // a writer has locked all rows
 		free = nil
 	}
-	c.promptly(t, func() {
-		check(t, c.ledger.Touch(bounded(t), []uuid.UUID{entries[1].ID}), "touch")
-		expectMessages(t, c.claim(t, rows), free...)
-		check(t, c.ledger.Touch(bounded(t), idsOfEntries(entries)), "touch")
+	d.promptly(t, func() {
+		check(t, d.ledger.Touch(bounded(t), []uuid.UUID{entries[1].ID}), "touch")
+		expectMessages(t, d.claim(t, rows), free...)
+		check(t, d.ledger.Touch(bounded(t), idsOfEntries(entries)), "touch")
 	})
 	check(t, tx.Rollback(), "roll back")
 	left := entries[1:2]
-	if c.OneWriter {
+	if d.OneWriter {
 		left = entries
 	}
-	expectMessages(t, c.claim(t, rows), left...)
+	expectMessages(t, d.claim(t, rows), left...)
 
-	tx = c.lockedRow(t, entries[1].ID)
+	tx = d.lockedRow(t, entries[1].ID)
 	check(t, tx.Commit(), "commit")
-	c.makeOlder(t)
+	d.makeOlder(t)
 	rest := slices.Concat(entries[:1], entries[2:])
-	expectMessages(t, c.claim(t, c.expectDue(t, idsOfEntries(rest)...)), rest...)
+	expectMessages(t, d.claim(t, d.expectDue(t, idsOfEntries(rest)...)), rest...)
 }
 
-func testSweepCarried(t *testing.T, c *carrying) {
-	s := c.sweeping()
+func testSweepCarried(t *testing.T, d *database) {
 	carried, plain := slices.Concat(newUnpublished(2), newCarried(2)), newID()
-	c.commit(t, append(carried, driver.Entry{ID: plain})...)
-	c.makeOlder(t)
-	s.expectListed(t, plain)
-	s.sweep(t, plain)
-	rows := c.expectDue(t, idsOfEntries(carried)...)
-	c.claim(t, rows[:1])
-	s.sweep(t)
-	c.expectCommitted(t, idsOfEntries(carried), idsOfEntries(carried)...)
+	d.carry(t, append(carried, driver.Entry{ID: plain})...)
+	d.makeOlder(t)
+	d.expectListed(t, plain)
+	d.sweep(t, plain)
+	rows := d.expectDue(t, idsOfEntries(carried)...)
+	d.claim(t, rows[:1])
+	d.sweep(t)
+	d.expectCommitted(t, idsOfEntries(carried), idsOfEntries(carried)...)
 }
 
 // testCarriedStress: due rows are claimed, touched and forgotten at the same time, by several
 // workers, in any order, while others are recorded.
-func testCarriedStress(t *testing.T, c *carrying) {
+func testCarriedStress(t *testing.T, d *database) {
 	const rounds, perRound, workers = 10, 20, 3
 	var all []driver.Entry
 	for range rounds {
@@ -847,8 +835,8 @@ func testCarriedStress(t *testing.T, c *carrying) {
 	var working, recording sync.WaitGroup
 	recording.Go(func() {
 		for some := range slices.Chunk(all, perRound) {
-			if err := within(t.Context(), c.sender.DB(), func(tx *sql.Tx) error {
-				return c.sender.Record(t.Context(), c.in(tx), some)
+			if err := within(t.Context(), d.sender.DB(), func(tx *sql.Tx) error {
+				return d.sender.Record(t.Context(), d.in(tx), some)
 			}); err != nil {
 				t.Errorf("record: %v", err)
 			}
@@ -857,12 +845,12 @@ func testCarriedStress(t *testing.T, c *carrying) {
 	var lock sync.Mutex
 	claimed := make(map[uuid.UUID]int)
 	work := func(ctx context.Context) (seen int, err error) {
-		rows, _, err := c.ledger.Due(ctx, driver.DueRow{}, perRound)
+		rows, _, err := d.ledger.Due(ctx, driver.DueRow{}, perRound)
 		if err != nil {
 			return 0, err
 		}
 		rand.Shuffle(len(rows), func(i, j int) { rows[i], rows[j] = rows[j], rows[i] })
-		messages, err := c.ledger.Claim(ctx, rows)
+		messages, err := d.ledger.Claim(ctx, rows)
 		if err != nil {
 			return 0, err
 		}
@@ -873,10 +861,10 @@ func testCarriedStress(t *testing.T, c *carrying) {
 		lock.Unlock()
 		ids := idsOfDue(rows)
 		rand.Shuffle(len(ids), func(i, j int) { ids[i], ids[j] = ids[j], ids[i] })
-		if err := c.ledger.Touch(ctx, ids); err != nil {
+		if err := d.ledger.Touch(ctx, ids); err != nil {
 			return 0, err
 		}
-		_, err = c.ledger.Forget(ctx, ids[:len(ids)/2])
+		_, err = d.ledger.Forget(ctx, ids[:len(ids)/2])
 		return len(rows), err
 	}
 	done := make(chan struct{})
@@ -909,6 +897,6 @@ func testCarriedStress(t *testing.T, c *carrying) {
 			t.Errorf("%s is claimed %d times before its new stage time", id, n)
 		}
 	}
-	c.forget(t, idsOfEntries(all)...)
-	c.expectCommitted(t, idsOfEntries(all))
+	d.forget(t, idsOfEntries(all)...)
+	d.expectCommitted(t, idsOfEntries(all))
 }

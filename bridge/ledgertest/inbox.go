@@ -33,7 +33,7 @@ func RunInbox(t *testing.T, h Harness) {
 		{"a claim waits for another's claim of the key, and succeeds only after its rollback", testClaimWaits},
 		{"a claim of several keys claims the new ones, and the transaction goes on", testClaimMany},
 		{"a claim of several keys waits for another's claim of one, and gets that key only after its rollback", testClaimManyWaits},
-		{"concurrent claims of overlapping keys get each key once", testClaimManyAtOnce},
+		{"concurrent claims of overlapping keys, some rolled back, get each key once", testClaimManyAtOnce},
 		{"keys that do not ascend are refused", testClaimAscending},
 	}, pendingTestsOfDriver, purgeTests), slices.Concat([]test[*inbox]{
 		{"consumers and keys have 1 to 255 bytes and no NUL, and every verb refuses others", testNames},

@@ -33,53 +33,47 @@ func runSweep(t *testing.T, d *database) {
 		expectDenied(t, "swept before", err)
 		return
 	}
-	s := d.sweeping()
-	s.empty(t)
-	run(t, d.Harness, s, []test[*sweeping]{
+	d.empty(t)
+	run(t, d.Harness, d, []test[*database]{
 		{"a sweep removes old rows and no young ones", testSweep},
 		{"the watermark is above every row that is removed, and never sinks", testWatermark},
-	}, []test[*sweeping]{
+	}, []test[*database]{
 		{"orphans are listed the oldest first, up to the limit", testOrphansInOrder},
 		{"a sweep removes more rows than one statement does", testSweepMany},
 		{"a sweep skips an uncommitted row without a wait", testSweepOpen},
 		{"a sweep skips a row that another session has locked, without a wait", testSweepLocked},
 		{"a sweep of rows that may be young is refused", testSweepYoung},
 	}, func(t *testing.T) {
-		s.expectIdle(t)
-		s.empty(t)
+		d.expectIdle(t)
+		d.empty(t)
 	})
 }
 
-// A sweeping is a database whose ledger sweeps.
-type sweeping struct{ *database }
-
-func (d *database) sweeping() *sweeping { return &sweeping{d} }
-
 // empty removes all rows. The watermark stays.
-func (s *sweeping) empty(t *testing.T) {
+func (d *database) empty(t *testing.T) {
 	t.Helper()
-	_, err := s.sender.DB().ExecContext(t.Context(), s.named(`DELETE FROM bridge_ledger`))
+	_, err := d.sender.DB().ExecContext(t.Context(), d.named(`DELETE FROM bridge_ledger`))
 	check(t, err, "remove all rows")
 }
 
 // age makes all rows older.
-func (s *sweeping) age(t *testing.T) {
+func (d *database) age(t *testing.T) {
 	t.Helper()
-	_, err := s.sender.DB().ExecContext(t.Context(), s.Older)
+	_, err := d.sender.DB().ExecContext(t.Context(), d.Older)
 	check(t, err, "make rows older")
 }
 
-func (s *sweeping) sweep(t *testing.T, want ...uuid.UUID) []driver.Orphan {
+func (d *database) sweep(t *testing.T, want ...uuid.UUID) []driver.Orphan {
 	t.Helper()
-	swept, err := s.ledger.Sweep(bounded(t), oldAge, 10_000)
+	swept, err := d.ledger.Sweep(bounded(t), oldAge, 10_000)
 	check(t, err, "sweep")
 	expectOrphans(t, swept, want)
 	return swept
 }
 
-func (s *sweeping) expectListed(t *testing.T, want ...uuid.UUID) []driver.Orphan {
+func (d *database) expectListed(t *testing.T, want ...uuid.UUID) []driver.Orphan {
 	t.Helper()
-	orphans, err := s.ledger.Orphans(t.Context(), oldAge, 10_000)
+	orphans, err := d.ledger.Orphans(t.Context(), oldAge, 10_000)
 	check(t, err, "list orphans")
 	expectOrphans(t, orphans, want)
 	return orphans
@@ -106,9 +100,9 @@ func orphanIDs(orphans []driver.Orphan) []uuid.UUID {
 	return ids
 }
 
-func (s *sweeping) watermark(t *testing.T) time.Time {
+func (d *database) watermark(t *testing.T) time.Time {
 	t.Helper()
-	before, err := s.ledger.SweptBefore(t.Context())
+	before, err := d.ledger.SweptBefore(t.Context())
 	check(t, err, "read the watermark")
 	return before
 }
@@ -121,63 +115,63 @@ func near(t *testing.T, what string, got, want time.Time) {
 	}
 }
 
-func testSweep(t *testing.T, s *sweeping) {
+func testSweep(t *testing.T, d *database) {
 	old, young := newIDs(3), newIDs(2)
-	before := s.watermark(t)
-	s.commit(t, old...)
-	s.age(t)
-	s.commit(t, young...)
-	for _, o := range s.expectListed(t, old...) {
+	before := d.watermark(t)
+	d.commit(t, old...)
+	d.age(t)
+	d.commit(t, young...)
+	for _, o := range d.expectListed(t, old...) {
 		near(t, "recorded_at", o.RecordedAt, time.Now().Add(-older))
 	}
-	s.expectCommitted(t, old, old...) // a list removes nothing
-	if after := s.watermark(t); !after.Equal(before) {
+	d.expectCommitted(t, old, old...) // a list removes nothing
+	if after := d.watermark(t); !after.Equal(before) {
 		t.Errorf("the watermark was %v, is %v without a sweep", before, after)
 	}
-	s.sweep(t, old...)
-	s.expectCommitted(t, append(old, young...), young...)
-	s.expectSettled(t, old[0], driver.RolledBack)
-	before = s.watermark(t)
-	s.sweep(t)
-	s.expectListed(t)
-	if after := s.watermark(t); !after.Equal(before) {
+	d.sweep(t, old...)
+	d.expectCommitted(t, append(old, young...), young...)
+	d.expectSettled(t, old[0], driver.RolledBack)
+	before = d.watermark(t)
+	d.sweep(t)
+	d.expectListed(t)
+	if after := d.watermark(t); !after.Equal(before) {
 		t.Errorf("the watermark was %v, is %v without anything removed", before, after)
 	}
 }
 
-func testOrphansInOrder(t *testing.T, s *sweeping) {
+func testOrphansInOrder(t *testing.T, d *database) {
 	var ids []uuid.UUID // the oldest first
 	for range 4 {
 		id := newID()
-		s.commit(t, id)
-		s.age(t)
+		d.commit(t, id)
+		d.age(t)
 		ids = append(ids, id)
 	}
-	orphans, err := s.ledger.Orphans(t.Context(), oldAge, 3)
+	orphans, err := d.ledger.Orphans(t.Context(), oldAge, 3)
 	check(t, err, "list orphans")
 	if !slices.Equal(orphanIDs(orphans), ids[:3]) {
 		t.Errorf("the orphans are %v, must be %v", orphanIDs(orphans), ids[:3])
 	}
-	swept, err := s.ledger.Sweep(t.Context(), oldAge, 2)
+	swept, err := d.ledger.Sweep(t.Context(), oldAge, 2)
 	check(t, err, "sweep")
 	if !slices.Equal(orphanIDs(swept), ids[:2]) {
 		t.Errorf("swept are %v, must be %v", orphanIDs(swept), ids[:2])
 	}
-	s.expectCommitted(t, ids, ids[2:]...)
+	d.expectCommitted(t, ids, ids[2:]...)
 }
 
-func testSweepMany(t *testing.T, s *sweeping) {
+func testSweepMany(t *testing.T, d *database) {
 	ids := newIDs(many)
-	s.commit(t, ids...)
-	s.age(t)
-	s.sweep(t, ids...)
-	s.expectCommitted(t, ids)
+	d.commit(t, ids...)
+	d.age(t)
+	d.sweep(t, ids...)
+	d.expectCommitted(t, ids)
 }
 
-func testWatermark(t *testing.T, s *sweeping) {
+func testWatermark(t *testing.T, d *database) {
 	expectAbove := func(orphans []driver.Orphan) {
 		t.Helper()
-		before := s.watermark(t)
+		before := d.watermark(t)
 		for _, o := range orphans {
 			if !o.RecordedAt.Before(before) {
 				t.Errorf("recorded at %v, the watermark is %v", o.RecordedAt, before)
@@ -185,78 +179,76 @@ func testWatermark(t *testing.T, s *sweeping) {
 		}
 	}
 	first := newID()
-	s.commit(t, first)
-	s.age(t)
-	expectAbove(s.sweep(t, first))
-	high := s.watermark(t)
+	d.commit(t, first)
+	d.age(t)
+	expectAbove(d.sweep(t, first))
+	high := d.watermark(t)
 	near(t, "the watermark", high, time.Now().Add(-older))
 
 	second := newID()
-	s.commit(t, second)
-	s.age(t)
-	s.age(t)
-	expectAbove(s.sweep(t, second))
-	if before := s.watermark(t); !before.Equal(high) {
+	d.commit(t, second)
+	d.age(t)
+	d.age(t)
+	expectAbove(d.sweep(t, second))
+	if before := d.watermark(t); !before.Equal(high) {
 		t.Errorf("the watermark was %v, is %v", high, before)
 	}
 }
 
 func testWatermarkFirst(t *testing.T, h Harness) {
-	s := h.newDatabase(t).sweeping()
-	if before := s.watermark(t); !before.IsZero() {
+	d := h.newDatabase(t)
+	if before := d.watermark(t); !before.IsZero() {
 		t.Errorf("the watermark is %v, and nothing was ever swept", before)
 	}
 	id := newID()
-	s.commit(t, id)
-	s.age(t)
-	for _, statement := range s.RefuseDelete {
-		_, err := s.sender.DB().ExecContext(t.Context(), statement)
+	d.commit(t, id)
+	d.age(t)
+	for _, statement := range d.RefuseDelete {
+		_, err := d.sender.DB().ExecContext(t.Context(), statement)
 		check(t, err, statement)
 	}
-	swept, err := s.ledger.Sweep(t.Context(), oldAge, 10)
+	swept, err := d.ledger.Sweep(t.Context(), oldAge, 10)
 	if err == nil || len(swept) > 0 {
 		t.Fatalf("a sweep that can remove nothing: %v, %v", swept, err)
 	}
-	s.expectCommitted(t, []uuid.UUID{id}, id)
-	if before := s.watermark(t); before.IsZero() {
+	d.expectCommitted(t, []uuid.UUID{id}, id)
+	if before := d.watermark(t); before.IsZero() {
 		t.Error("there is no watermark, and the sweep would have removed the row next")
 	}
 }
 
 // testSweepOpen: the row is old when its transaction commits, and so is removed only afterwards.
-func testSweepOpen(t *testing.T, s *sweeping) {
-	if s.OneWriter {
-		t.Skip("there are no two writers")
-	}
+func testSweepOpen(t *testing.T, d *database) {
+	d.skipWithOneWriter(t)
 	open, old := newID(), newID()
 	aged := func(id uuid.UUID) *sql.Tx {
 		t.Helper()
-		tx := s.begin(t, id)
-		_, err := tx.ExecContext(t.Context(), s.Older+" WHERE id = "+s.Literal(id))
+		tx := d.begin(t, id)
+		_, err := tx.ExecContext(t.Context(), d.Older+" WHERE id = "+d.Literal(id))
 		check(t, err, "make a row older")
 		return tx
 	}
 	tx := aged(open)
 	check(t, aged(old).Commit(), "commit")
-	s.promptly(t, func() { s.sweep(t, old) })
+	d.promptly(t, func() { d.sweep(t, old) })
 	check(t, tx.Commit(), "commit")
-	s.expectCommitted(t, []uuid.UUID{open, old}, open)
-	s.sweep(t, open)
+	d.expectCommitted(t, []uuid.UUID{open, old}, open)
+	d.sweep(t, open)
 }
 
-func testSweepLocked(t *testing.T, s *sweeping) {
-	s.skipWithOneWriter(t)
+func testSweepLocked(t *testing.T, d *database) {
+	d.skipWithOneWriter(t)
 	ids := newIDs(3)
-	s.commit(t, ids...)
-	s.age(t)
-	tx := s.lockedRow(t, ids[1])
-	s.promptly(t, func() { s.sweep(t, ids[0], ids[2]) })
+	d.commit(t, ids...)
+	d.age(t)
+	tx := d.lockedRow(t, ids[1])
+	d.promptly(t, func() { d.sweep(t, ids[0], ids[2]) })
 	check(t, tx.Rollback(), "roll back")
-	s.expectCommitted(t, ids, ids[1])
-	s.sweep(t, ids[1])
+	d.expectCommitted(t, ids, ids[1])
+	d.sweep(t, ids[1])
 }
 
-func (s *sweeping) promptly(t *testing.T, do func()) {
+func (d *database) promptly(t *testing.T, do func()) {
 	t.Helper()
 	start := time.Now()
 	do()
@@ -265,24 +257,24 @@ func (s *sweeping) promptly(t *testing.T, do func()) {
 	}
 }
 
-func testSweepYoung(t *testing.T, s *sweeping) {
+func testSweepYoung(t *testing.T, d *database) {
 	id := newID()
-	s.commit(t, id)
+	d.commit(t, id)
 	for _, age := range []time.Duration{driver.MinSweepAge - 1, 0, -driver.MinSweepAge} {
-		if _, err := s.ledger.Sweep(t.Context(), age, 10); err == nil {
+		if _, err := d.ledger.Sweep(t.Context(), age, 10); err == nil {
 			t.Errorf("a sweep of an age of %v is no error", age)
 		}
 	}
 	for _, limit := range []int{0, -1} {
-		if _, err := s.ledger.Sweep(t.Context(), oldAge, limit); err == nil {
+		if _, err := d.ledger.Sweep(t.Context(), oldAge, limit); err == nil {
 			t.Errorf("a limit of %d is no error", limit)
 		}
-		if _, err := s.ledger.Orphans(t.Context(), oldAge, limit); err == nil {
+		if _, err := d.ledger.Orphans(t.Context(), oldAge, limit); err == nil {
 			t.Errorf("a limit of %d is no error", limit)
 		}
 	}
-	if _, err := s.ledger.Orphans(t.Context(), -1, 10); err == nil {
+	if _, err := d.ledger.Orphans(t.Context(), -1, 10); err == nil {
 		t.Error("a negative age is no error")
 	}
-	s.expectCommitted(t, []uuid.UUID{id}, id)
+	d.expectCommitted(t, []uuid.UUID{id}, id)
 }

@@ -116,8 +116,8 @@ func testOtherIdentity(t *testing.T, h Harness, statement string) {
 	committed, unknown := newID(), newID()
 	d.commit(t, committed)
 	if h.Insert == nil {
-		d.sweeping().age(t)
-		d.carrying().unpublished(t, 1)
+		d.age(t)
+		d.unpublished(t, 1)
 	}
 	_, err := d.sender.DB().ExecContext(t.Context(), statement)
 	check(t, err, statement)
