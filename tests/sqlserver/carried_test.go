@@ -2,7 +2,6 @@ package sqlserver_test
 
 import (
 	"bytes"
-	"context"
 	"strings"
 	"testing"
 
@@ -103,26 +102,6 @@ func TestThePlansOfCarriedMessagesOutliveTheStatistics(t *testing.T) {
 	}
 }
 
-// recorded_at and the stage time come from one reading of the clock, also if its fraction is
-// zero.
-func TestAnUnpublishedRowIsDueFromTheTimeOfItsRecord(t *testing.T) {
-	onBoth(t, func(t *testing.T, address string) {
-		ledger := open(t, connect(t, address))
-		for range 50 {
-			carry(t, ledger, driver.Entry{ID: newID(), Message: []byte("m")})
-		}
-		rows := due(t, ledger)
-		for _, row := range rows {
-			if !row.Unpublished() || !row.StageAt.Equal(row.RecordedAt) {
-				t.Errorf("recorded at %v, due at %v", row.RecordedAt, row.StageAt)
-			}
-		}
-		if len(rows) != 50 {
-			t.Errorf("%d rows are due", len(rows))
-		}
-	})
-}
-
 // sqlcmd turns QUOTED_IDENTIFIER off, and a filtered index requires it on.
 func TestThePrintedScriptSetsTheOptionsOfAFilteredIndex(t *testing.T) {
 	db := connect(t, servertest.SQLServerDB(t, servertest.SQLServer(t, nil), true))
@@ -144,28 +123,4 @@ func TestThePrintedScriptSetsTheOptionsOfAFilteredIndex(t *testing.T) {
 	if _, err := conn.ExecContext(t.Context(), "DELETE FROM bridge_ledger"); err == nil {
 		t.Error("a DELETE without QUOTED_IDENTIFIER passes, which the package's comment denies")
 	}
-}
-
-// An open transaction has locked one of many rows to claim: the others are claimed.
-func TestAClaimPassesOverALockedRow(t *testing.T) {
-	inEachMode(t, func(t *testing.T, address string) {
-		ledger := open(t, connect(t, address))
-		var entries []driver.Entry
-		for range 20 {
-			entries = append(entries, driver.Entry{ID: newID(), Message: []byte("m")})
-		}
-		carry(t, ledger, entries...)
-		rows := due(t, ledger)
-		tx := begin(t, ledger.DB(), nil)
-		execute(t, tx, "DELETE FROM bridge_ledger WHERE id = '"+entries[3].ID.String()+"'")
-		claimed, err := ledger.Claim(context.Background(), rows)
-		must(t, err)
-		must(t, tx.Rollback())
-		if len(claimed) != 19 {
-			t.Errorf("%d are claimed, must be 19", len(claimed))
-		}
-		if left := due(t, ledger); len(left) != 1 || left[0].ID != entries[3].ID {
-			t.Errorf("%v is left", left)
-		}
-	})
 }
