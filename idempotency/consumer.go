@@ -16,18 +16,8 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
 )
 
-// A Consumer takes messages from a queue and passes each to a handler, several at once:
-//
-//	consumer, err := idempotency.NewConsumer(broker, "emails", func(ctx context.Context, d amqp.Delivery) error {
-//		return dedup.Handle(ctx, db, d, func(ctx context.Context, tx *sql.Tx) error {
-//			_, err := tx.ExecContext(ctx, `INSERT INTO emails …`, d.Body)
-//			return err
-//		})
-//	}, &idempotency.ConsumerOptions{Workers: 20})
-//	if err != nil {
-//		return err
-//	}
-//	return consumer.Run(ctx)
+// A Consumer takes messages from a queue and passes each to a handler, several at once. The package
+// comment shows one.
 //
 // The handler calls a strategy: Deduplicator.Handle or HandleWithClaim, AtMostOnce or Accept of
 // package pending, or a Handle of package versions. The strategy acks, retries and dead-letters; the

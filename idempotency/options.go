@@ -36,9 +36,8 @@ type Options struct {
 	// Attempts is how often the handler may fail before the message is dead-lettered. Failures of
 	// the broker and the database and the error RetryLater do not count (with an exception for lost
 	// connections), and backoff.Permanent ends the attempts at once ('Failed attempts' in the package
-	// comment). With Queues the count travels
-	// with the message. Otherwise each process counts for itself, and its count ends with it.
-	// Default 13; 1 means no retry.
+	// comment). With Queues the count travels with the message. Otherwise each process counts for
+	// itself, and its count ends with it. Default 13; 1 means no retry.
 	Attempts int
 
 	// MinDelay is the pause after the first failed attempt that is retried in place. Each further

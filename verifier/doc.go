@@ -97,8 +97,8 @@
 // separate connection. Within that second, 32 messages to such a target can make RabbitMQ stop
 // reading the whole connection. Then messages to other targets are published again on another
 // connection, or wait for Options.ConfirmTimeout, once, if nothing shows which target is silent.
-// After a publish that the broker refuses with an error, all messages in flight are published again
-// too. In both cases they may be delivered twice.
+// After a publish that the broker refuses with an error, all messages in flight on that channel are
+// published again too. In both cases they may be delivered twice.
 //
 // # The dead queue
 //
@@ -186,7 +186,7 @@
 //
 // A verifier holds at most Options.Prefetch messages of the staging queue, half as many (at least
 // 20) of the waiting queue, and 500 of each ordered queue. Together they take at most
-// Options.MaxBytes of memory, which describes larger messages and the shares of the queues. In
+// Options.MaxBytes of memory; its comment describes the queues' shares and larger messages. In
 // addition a verifier holds copies of messages that it is setting aside, the data that a connection
 // is writing, and about 1 MiB of bodies and one message that it has read ahead. RabbitMQ has no
 // prefetch in bytes, so a large message may be delivered several times. RabbitMQ before 4.3 counts

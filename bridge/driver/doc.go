@@ -38,7 +38,8 @@
 // A copy of the database, and a primary that comes back after a failover, pass the proof (rule 6 of
 // package bridge). So Committed, Settle and Recent return the answering [Instance], in the same
 // statement. And a verifier drops nothing before Recent has returned a row that is younger than its
-// session and whose message no verifier has staged again.
+// session and whose message no verifier has staged again. (An own table denies Recent; there the
+// time of staging counts.)
 //
 // # Carried messages
 //
