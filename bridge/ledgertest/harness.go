@@ -63,6 +63,10 @@ type Harness struct {
 	// server makes its plans; empty if there is none.
 	Gather string
 
+	// OnePlan: the server reads a table in the same way at any size and under any statistics, so the
+	// tests by key have tables of one size only.
+	OnePlan bool
+
 	// Scanned returns how many rows the one connection of db has read so far without their keys, by
 	// scans of tables and indexes. A few more or less do not matter. Nil: the database does not
 	// show it, or a pooler uses another connection for each statement.

@@ -37,8 +37,9 @@ func someKeys(n int) []string {
 }
 
 func testClaimMany(t *testing.T, i *inbox) {
-	const n = 1003
+	const n = 453
 	keys := someKeys(n)
+	some := keys[:120] // of several statements, where a database takes a claimed key alone
 	var before, rest []string
 	for k, key := range keys {
 		if k == 0 || k == 7 || k == 8 || k == 450 || k == n-1 {
@@ -53,7 +54,7 @@ func testClaimMany(t *testing.T, i *inbox) {
 
 	tx = begin(t, i.db)
 	expectFresh(t, i.claimMany(t, tx, "a", keys), rest)
-	expectFresh(t, i.claimMany(t, tx, "a", keys), nil)
+	expectFresh(t, i.claimMany(t, tx, "a", some), nil)
 	expectFresh(t, i.claimMany(t, tx, "b", keys), keys)
 	check(t, tx.Rollback(), "roll back")
 
@@ -61,7 +62,7 @@ func testClaimMany(t *testing.T, i *inbox) {
 	expectFresh(t, i.claimMany(t, tx, "a", keys), rest)
 	check(t, tx.Commit(), "commit")
 	tx = begin(t, i.db)
-	expectFresh(t, i.claimMany(t, tx, "a", keys), nil)
+	expectFresh(t, i.claimMany(t, tx, "a", some), nil)
 	expectFresh(t, i.claimMany(t, tx, "a", nil), nil)
 	check(t, tx.Rollback(), "roll back")
 }

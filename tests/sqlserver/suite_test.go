@@ -29,7 +29,7 @@ var switches = []struct {
 }{
 	{"locking", tds.Options{Scan: true}, false, false},
 	{"snapshot", tds.Options{Scan: true}, true, true},
-	{"optimized locking", tds.Options{Scan: true, OptimizedLocking: true}, true, false},
+	{"optimized locking", tds.Options{Scan: true, OptimizedLocking: true}, true, true},
 	{"Babelfish", tds.Options{Babelfish: true}, true, false}, // settles by the fallback
 }
 
@@ -155,6 +155,7 @@ func harness(server string, snapshot bool) ledgertest.Harness {
 			_, err := admin.ExecContext(ctx, "KILL "+session)
 			return err
 		},
+		OnePlan:    !servertest.RealSQLServer(),
 		Savepoint:  "SAVE TRANSACTION s",
 		RollbackTo: "ROLLBACK TRANSACTION s",
 		Waiting:    waiting,
