@@ -13,7 +13,6 @@ func TestMariaDB(t *testing.T) {
 	t.Run("suite", testMariaDBSuite)
 	t.Run("suite of an own table", testMariaDBOwnTableSuite)
 	t.Run("suite of an own table with a UUID column", testMariaDBUUIDColumnSuite)
-	t.Run("many claims of one key give it once", testMariaDBManyClaimsOfOneKeyGiveItOnce)
 	t.Run("the session is left as it was", testMariaDBLeavesTheSessionAsItWas)
 
 	beside := func(name string, test func(t *testing.T)) {
@@ -27,7 +26,6 @@ func TestMariaDB(t *testing.T) {
 	beside("end to end, own table", func(t *testing.T) { testEndToEnd(t, mariaDBOwnTable("BINARY(16)")) })
 	beside("each role works with its rights and no more", func(t *testing.T) { testEachRole(t, mariaDBGuarded) })
 	beside("a canceller cancels with its rights", func(t *testing.T) { testRightsToCancel(t, mariaDBGuarded(t)) })
-	beside("a verifier stages again with its rights", func(t *testing.T) { testRightsToStageAgain(t, mariaDBGuarded(t)) })
 	beside("a migration needs the documented rights", testMariaDBRightsToMigrate)
 	beside("own table, least rights", testMariaDBOwnTableLeastRights)
 	beside("an unusable own table is refused", testMariaDBUnusableOwnTableIsRefused)

@@ -54,4 +54,15 @@ func TestARowThatMariaDBHasShownOutlivesItsCrash(t *testing.T) {
 			expectOutcome(t, openMySQL(t, db), id, c.want)
 		})
 	}
+	t.Run("a proof ends with a restart", func(t *testing.T) {
+		expectOtherInstance(t, openMySQL(t, db), func() {
+			// Two starts in neighbouring seconds cannot be distinguished.
+			servertest.Eventually(t, "the server has run for two seconds", func() bool {
+				var age int64
+				must(t, db.QueryRowContext(t.Context(), "SELECT UNIX_TIMESTAMP() - ((UUID_SHORT() >> 24) & 4294967295)").Scan(&age))
+				return age > 2
+			})
+			must(t, server.Restart(t.Context()))
+		})
+	})
 }

@@ -13,16 +13,6 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// awaitMariaDBLock waits until this number of sessions waits for a row's lock.
-func awaitMariaDBLock(t *testing.T, db *sql.DB, sessions int) {
-	t.Helper()
-	servertest.Eventually(t, "sessions wait for a row's lock", func() bool {
-		var n int
-		must(t, db.QueryRowContext(t.Context(), mariaDBHarness().Waiting).Scan(&n))
-		return n >= sessions
-	})
-}
-
 // flavour holds the words in which MariaDB and MySQL differ.
 type flavour struct {
 	follow, apply, stopApplying string

@@ -47,8 +47,7 @@ func byPq(t testing.TB) string {
 func TestPostgresByPgxPool(t *testing.T) {
 	t.Parallel()
 	var opened closers
-	h := postgresHarness("pgx", servertest.PostgresDB)
-	h.Further = true
+	h := ofDriver(postgresHarness("pgx", servertest.PostgresDB))
 	h.Create = func(t testing.TB) func() (*sql.DB, error) {
 		at := withParameter(t, servertest.PostgresDB(t), "application_name", program)
 		at = withParameter(t, at, "pool_max_conns", "50") // pgx's default is 4, and the suite settles more IDs at once

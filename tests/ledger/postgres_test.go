@@ -60,6 +60,9 @@ func TestPostgresWithSettingsOfItsOwn(t *testing.T) {
 	t.Run("without room for its locks an own table records nothing", func(t *testing.T) { testPostgresOwnTableWithoutRoomForLocks(t, server) })
 	t.Run("diagnose", func(t *testing.T) { testPostgresDiagnose(t, server) })
 	t.Run("a claim outlives a crash of the server", func(t *testing.T) { testPostgresClaimOutlivesACrash(t, server) })
+	t.Run("a proof ends with a restart", func(t *testing.T) {
+		expectOtherInstance(t, openLedger(t, migratedAt(t, server.URL())), func() { must(t, server.Restart(t.Context())) })
+	})
 }
 
 // If the claim were lost, a Cancel after the crash would cancel a message of which a copy exists.

@@ -3,8 +3,6 @@ package ledger_test
 import (
 	"database/sql"
 	"errors"
-	"sync"
-	"sync/atomic"
 	"testing"
 
 	driver "github.com/go-sql-driver/mysql"
@@ -49,52 +47,4 @@ func testMariaDBAClaimOfAnotherSinceTheFirstReadIsNotGiven(t *testing.T) {
 	if claimed, err := claim(begin(t, db)); err != nil || claimed {
 		t.Errorf("the claim of a new transaction: %t, %v", claimed, err)
 	}
-}
-
-// When a claim is given back, InnoDB ends some of the transactions that wait for it as deadlocks.
-// After they try again, one has the claim and the others find it taken.
-func testMariaDBManyClaimsOfOneKeyGiveItOnce(t *testing.T) {
-	const claimers = 8
-	_, db := mariaDB(t)
-	must(t, migrate.Inbox(t.Context(), db, migrate.MySQL))
-	inbox, err := mysql.OpenInbox(t.Context(), db)
-	must(t, err)
-	first := begin(t, db)
-	_, err = inbox.Claim(t.Context(), bridge.SQL(first), "consumer", []string{"key"})
-	must(t, err)
-	claim := func() (bool, error) {
-		tx, err := db.BeginTx(t.Context(), nil)
-		if err != nil {
-			return false, err
-		}
-		defer func() { _ = tx.Rollback() }()
-		claimed, err := inbox.Claim(t.Context(), bridge.SQL(tx), "consumer", []string{"key"})
-		if err != nil {
-			return false, err
-		}
-		return len(claimed) == 1, tx.Commit()
-	}
-	var all sync.WaitGroup
-	var given, deadlocks atomic.Int32
-	for range claimers {
-		all.Go(func() {
-			claimed, err := claim()
-			for refusal := (*driver.MySQLError)(nil); errors.As(err, &refusal) && refusal.Number == 1213; claimed, err = claim() {
-				deadlocks.Add(1)
-			}
-			if err != nil {
-				t.Error(err)
-			}
-			if claimed {
-				given.Add(1)
-			}
-		})
-	}
-	awaitMariaDBLock(t, db, claimers)
-	must(t, first.Rollback())
-	all.Wait()
-	if given.Load() != 1 {
-		t.Errorf("the key was given %d times", given.Load())
-	}
-	t.Logf("%d deadlocks among %d claimers", deadlocks.Load(), claimers)
 }
