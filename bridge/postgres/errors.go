@@ -72,7 +72,7 @@ func classify(in schema.Name, err error) error {
 	case readOnly: // on a standby every transaction is read-only
 		return fmt.Errorf("%w: %w", bridge.ErrReadOnly, err)
 	case missingRight:
-		return fmt.Errorf("%w: bridgectl doctor names the rights that a verifier lacks; 'Rights' in the comment of package postgres lists all", err)
+		return fmt.Errorf("%w: grant the login the rights of its role, which bridgectl grants prints; bridgectl doctor names the rights that a verifier lacks", err)
 	case tooManySessions:
 		return fmt.Errorf("%w: %w", driver.ErrNoConnection, err)
 	case outOfMemory:

@@ -12,7 +12,7 @@ import (
 var (
 	ErrHandedBack  = errors.New("handed back to the queue")
 	ErrLeftUnacked = errors.New("left unacked until its channel is closed")
-	ErrNotAcked    = errors.New("done but not acked")
+	ErrNotAcked    = errors.New("handling is complete, but the ack did not reach the broker, which will deliver the message again")
 )
 
 // Ack acks a delivery that is done.
