@@ -70,7 +70,7 @@ func lookAtDue(ctx context.Context, ledger *database.Ledger, limit int) ([]carri
 	}
 	list := make([]carriedMessage, len(due))
 	for i, row := range due {
-		list[i] = carriedMessage{row.ID, row.RecordedAt, row.StageAt, row.Bytes, !row.Unpublished()}
+		list[i] = carriedBy(inspect.CarriedRow(row))
 	}
 	return list, at, nil
 }
@@ -112,22 +112,17 @@ type carriedList struct {
 }
 
 func (l *carriedList) write(p *page) {
-	if len(l.Messages) > 0 {
-		rows := make([][]string, len(l.Messages))
-		for i, m := range l.Messages {
-			published := "no"
-			if m.Published {
-				published = "yes"
-			}
-			due := short(l.At.Sub(m.StageAt).Truncate(time.Second))
-			if left := m.StageAt.Sub(l.At); left > 0 {
-				due = "in " + spanText(left)
-			}
-			rows[i] = []string{m.ID.String(), m.RecordedAt.Format("2006-01-02 15:04:05"), due, humanize.Bytes(uint64(m.Size)), published}
+	p.list([]string{"ID", "RECORDED AT", "DUE FOR", "SIZE", "PUBLISHED"}, rowsOf(l.Messages, func(m carriedMessage) []string {
+		published := "no"
+		if m.Published {
+			published = "yes"
 		}
-		p.table([]string{"ID", "RECORDED AT", "DUE FOR", "SIZE", "PUBLISHED"}, rows)
-		p.space()
-	}
+		due := short(l.At.Sub(m.StageAt).Truncate(time.Second))
+		if left := m.StageAt.Sub(l.At); left > 0 {
+			due = "in " + spanText(left)
+		}
+		return []string{m.ID.String(), m.RecordedAt.Format("2006-01-02 15:04:05"), due, humanize.Bytes(uint64(m.Size)), published}
+	}))
 	what := " past the stage time"
 	if l.all {
 		what = ""

@@ -10,7 +10,7 @@ import (
 )
 
 func newDeadCommand(a *app) *cobra.Command {
-	return newGroup("dead", "List, replay or discard the messages in the dead queue",
+	dead := newGroup("dead", "List, replay or discard the messages in the dead queue",
 		`The dead queue holds the messages that could be neither forwarded nor rightly dropped,
 each with the reason and a verdict: committed, or unknown if no verifier could judge it.
 
@@ -24,6 +24,8 @@ million deliveries, and the order may change.
 replay sends them to the queue NAME. Messages in the dead queue of cmd/email-gateway count as
 malformed; replay --to=:NAME --force sends one back.`,
 		newDeadList(a), newDeadShow(a), newDeadReplay(a), newDeadDiscard(a))
+	dead.PersistentFlags().StringVar(&a.queue, "queue", "", "act on the dead queue NAME.dead: `NAME` is a staging queue or a receiver's queue (default: BRIDGE_QUEUE)")
+	return dead
 }
 
 func newDeadList(a *app) *cobra.Command {
@@ -129,15 +131,11 @@ dead show -o json first.`,
 }
 
 // consent has the flags by which the user agrees that a command removes messages.
-type consent struct {
-	yes bool
-	dry bool
-}
+type consent struct{ agree }
 
 func (c *consent) flags(cmd *cobra.Command, f *deadFilter) {
 	cmd.Flags().BoolVar(&f.all, "all", false, "all messages that are read")
-	cmd.Flags().BoolVarP(&c.yes, "yes", "y", false, "confirm the change")
-	cmd.Flags().BoolVar(&c.dry, "dry-run", false, "print the changes without making them")
+	c.agree.flags(cmd)
 }
 
 // check requires that f chooses messages, and that the user gave --yes or --dry-run. A single
@@ -146,10 +144,8 @@ func (c *consent) check(f *deadFilter, always bool) error {
 	switch {
 	case !f.chooses():
 		return misused("no message is selected; give IDs or flags such as --reason, or --all")
-	case c.dry || c.yes:
-		return nil
 	case always || len(f.ids) != 1:
-		return misused("this changes the queue permanently: confirm with --yes, or preview with --dry-run")
+		return c.agree.check("queue")
 	}
 	return nil
 }

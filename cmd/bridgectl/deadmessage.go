@@ -203,6 +203,14 @@ func bodyText(b []byte) string {
 	return "base64:" + base64.StdEncoding.EncodeToString(b)
 }
 
+// cutBody returns the first bytes of a body as text, and their number; 0 if that is the whole body.
+func cutBody(body []byte, most int) (text string, cutAt int) {
+	if len(body) > most {
+		body, cutAt = body[:most], most
+	}
+	return bodyText(body), cutAt
+}
+
 // validID parses a message ID, and reports whether the bridge accepts it.
 func validID(text string) (uuid.UUID, bool) {
 	id, err := uuid.Parse(text)

@@ -24,14 +24,9 @@ type deadList struct {
 }
 
 func (l *deadList) write(p *page) {
-	if len(l.Messages) > 0 {
-		rows := make([][]string, len(l.Messages))
-		for i, m := range l.Messages {
-			rows[i] = []string{m.ID, m.Reason, m.Verdict, m.target(), since(m.DeadAt), humanize.Bytes(uint64(m.Size)), cut(m.Text, 70)}
-		}
-		p.table([]string{"ID", "REASON", "VERDICT", "TARGET", "DEAD FOR", "SIZE", "WHY"}, rows)
-		p.space()
-	}
+	p.list([]string{"ID", "REASON", "VERDICT", "TARGET", "DEAD FOR", "SIZE", "WHY"}, rowsOf(l.Messages, func(m *deadMessage) []string {
+		return []string{m.ID, m.Reason, m.Verdict, m.target(), since(m.DeadAt), humanize.Bytes(uint64(m.Size)), cut(m.Text, 70)}
+	}))
 	p.line("%s", shownText(len(l.Messages), l.LookedAt, l.Depth, l.queue))
 }
 
@@ -63,11 +58,7 @@ func detail(m *deadMessage, most int) *deadDetail {
 		d.Priority = m.members[0].Message.Publishing.Priority
 	}
 	out.Properties = propertiesOf(d)
-	body := d.Body
-	if len(body) > most {
-		body, out.CutAt = body[:most], most
-	}
-	out.Body = bodyText(body)
+	out.Body, out.CutAt = cutBody(d.Body, most)
 	out.Replay = replayWords(m)
 	return out
 }
@@ -121,14 +112,7 @@ func replayWords(m *deadMessage) string {
 	return "to its target, with the same ID; its row in the ledger has been deleted"
 }
 
-func (all deadDetails) write(p *page) {
-	for i, m := range all {
-		if i > 0 {
-			p.space()
-		}
-		m.write(p)
-	}
-}
+func (all deadDetails) write(p *page) { writeAll(p, all) }
 
 func (m *deadDetail) write(p *page) {
 	p.title("message " + m.ID)
@@ -189,20 +173,15 @@ func (r *deadReport) write(p *page) {
 	if r.DryRun {
 		done = "would be " + done
 	}
-	if len(r.Messages) > 0 {
-		rows := make([][]string, len(r.Messages))
-		for i, o := range r.Messages {
-			outcome := done
-			if o.Why != "" {
-				outcome = "no: " + o.Why
-			} else if o.Note != "" {
-				outcome += "; " + o.Note
-			}
-			rows[i] = []string{o.ID, o.target, o.Reason, o.Verdict, outcome}
+	p.list([]string{"ID", "TARGET", "REASON", "VERDICT", "OUTCOME"}, rowsOf(r.Messages, func(o deadOutcome) []string {
+		outcome := done
+		if o.Why != "" {
+			outcome = "no: " + o.Why
+		} else if o.Note != "" {
+			outcome += "; " + o.Note
 		}
-		p.table([]string{"ID", "TARGET", "REASON", "VERDICT", "OUTCOME"}, rows)
-		p.space()
-	}
+		return []string{o.ID, o.target, o.Reason, o.Verdict, outcome}
+	}))
 	p.line("%s %s, %d not; %d of %d in the queue were read", count(r.Did, "message"), done, r.Not, r.LookedAt, r.Depth)
 }
 

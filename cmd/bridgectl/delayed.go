@@ -96,14 +96,9 @@ type delayedList struct {
 }
 
 func (l *delayedList) write(p *page) {
-	if len(l.Messages) > 0 {
-		rows := make([][]string, len(l.Messages))
-		for i, m := range l.Messages {
-			rows[i] = []string{m.ID.String(), m.Until.Format(time.RFC3339), "in " + spanText(m.Until.Sub(l.At)), humanize.Bytes(uint64(m.Size))}
-		}
-		p.table([]string{"ID", "DELAYED UNTIL", "DUE", "SIZE"}, rows)
-		p.space()
-	}
+	p.list([]string{"ID", "DELAYED UNTIL", "DUE", "SIZE"}, rowsOf(l.Messages, func(m delayedMessage) []string {
+		return []string{m.ID.String(), m.Until.Format(time.RFC3339), "in " + spanText(m.Until.Sub(l.At)), humanize.Bytes(uint64(m.Size))}
+	}))
 	if len(l.Messages) == l.limit {
 		p.line("the first %s; there may be more", count(l.limit, "delayed message"))
 		return

@@ -154,31 +154,40 @@ func (d *diagnosis) leaveOutOK() {
 	d.Groups = groups
 }
 
-// These methods of a group add a finding.
-
-func (g *group) ok(check, format string, args ...any) {
-	g.add(inspect.OK, check, "", format, args...)
+// A check adds the findings of one check to its group.
+type check struct {
+	group  *group
+	name   string
+	before int // findings of the group when the check began
 }
 
-func (g *group) warn(check, fix, format string, args ...any) {
-	g.add(inspect.Warning, check, fix, format, args...)
+func (g *group) check(name string) *check { return &check{g, name, len(g.Findings)} }
+
+func (c *check) ok(format string, args ...any) { c.add(inspect.OK, "", format, args...) }
+
+func (c *check) warn(fix, format string, args ...any) { c.add(inspect.Warning, fix, format, args...) }
+
+func (c *check) fail(fix, format string, args ...any) { c.add(inspect.Error, fix, format, args...) }
+
+func (c *check) unknown(fix, format string, args ...any) {
+	c.add(inspect.Unknown, fix, format, args...)
 }
 
-func (g *group) fail(check, fix, format string, args ...any) {
-	g.add(inspect.Error, check, fix, format, args...)
-}
-
-func (g *group) unknown(check, fix, format string, args ...any) {
-	g.add(inspect.Unknown, check, fix, format, args...)
-}
-
-func (g *group) add(level inspect.Level, check, fix, format string, args ...any) {
-	g.Findings = append(g.Findings, inspect.Finding{Check: check, Level: level, Text: advice.Line(fmt.Sprintf(format, args...)), Fix: fix})
+func (c *check) add(level inspect.Level, fix, format string, args ...any) {
+	c.group.Findings = append(c.group.Findings, inspect.Finding{Check: c.name, Level: level, Text: advice.Line(fmt.Sprintf(format, args...)), Fix: fix})
 }
 
 // failed adds an error as a finding, with its fix.
-func (g *group) failed(check string, err error) {
-	g.fail(check, fixFor(err), "%s", err)
+func (c *check) failed(err error) { c.fail(fixFor(err), "%s", err) }
+
+// hasFound reports whether the check has added a finding.
+func (c *check) hasFound() bool { return len(c.group.Findings) > c.before }
+
+// okIfNoneFound adds an ok finding if the check has added no other.
+func (c *check) okIfNoneFound(format string, args ...any) {
+	if !c.hasFound() {
+		c.ok(format, args...)
+	}
 }
 
 // fixFor returns the fix for an error, or refers to the error's text if no fix is known.
@@ -191,19 +200,12 @@ func fixFor(err error) string {
 }
 
 // examineTransit reports whether the traffic to a server can be read on the way.
-func (g *group) examineTransit(check, variable string, found *transit.Exposure) {
+func (c *check) examineTransit(variable string, found *transit.Exposure) {
 	if found != nil {
-		g.warn(check, "in "+variable+", "+found.Fix, "%s", found)
+		c.warn("in "+variable+", "+found.Fix, "%s", found)
 		return
 	}
-	g.ok(check, "%s requires verified TLS, or is local", variable)
-}
-
-// fineSince adds an ok finding if the group has no more findings than before.
-func (g *group) fineSince(before int, check, format string, args ...any) {
-	if len(g.Findings) == before {
-		g.ok(check, format, args...)
-	}
+	c.ok("%s requires verified TLS, or is local", variable)
 }
 
 // write prints the findings as text, each with its fix below it.

@@ -25,13 +25,13 @@ func (a *app) examineBroker(ctx context.Context, m *management, receivers []stri
 	if !connected {
 		return []group{*broker}
 	}
-	broker.examineTransit("encryption", "BRIDGE_AMQP_URL", transit.Broker(a.config.AMQP.URL))
+	broker.check("encryption").examineTransit("BRIDGE_AMQP_URL", transit.Broker(a.config.AMQP.URL))
 	if a.config.Management.URL != "" {
-		broker.examineTransit("encryption of the API", "BRIDGE_MANAGEMENT_URL", transit.HTTP(a.config.Management.URL))
+		broker.check("encryption of the API").examineTransit("BRIDGE_MANAGEMENT_URL", transit.HTTP(a.config.Management.URL))
 	}
 	a.examineAllow(broker)
 	if m == nil {
-		broker.unknown("management API", "set BRIDGE_MANAGEMENT_URL, with a user that has the tag monitoring and a permission on the virtual host, even an empty one",
+		broker.check("management API").unknown("set BRIDGE_MANAGEMENT_URL, with a user that has the tag monitoring and a permission on the virtual host, even an empty one",
 			"without it the doctor cannot check policies, the nodes' alarms, a cluster's state, rights, other consumers and lost messages")
 		for _, queue := range a.topology().Queues() {
 			examineDeclaration(queues, queue.Name, there[queue.Name].declared)
@@ -52,18 +52,18 @@ func (a *app) examineBroker(ctx context.Context, m *management, receivers []stri
 
 // examineAllow examines BRIDGE_ALLOW in this environment. No server has the verifiers' own list.
 func (a *app) examineAllow(g *group) {
-	const check = "allow-list"
+	c := g.check("allow-list")
 	if len(a.config.Allow) == 0 {
-		g.unknown(check, "set it to the verifiers' value", "BRIDGE_ALLOW is not set here, and only the verifiers know their own value; no verifier starts without one")
+		c.unknown("set it to the verifiers' value", "BRIDGE_ALLOW is not set here, and only the verifiers know their own value; no verifier starts without one")
 		return
 	}
-	g.ok(check, "%s in BRIDGE_ALLOW here", count(len(a.config.Allow), "pattern"))
+	c.ok("%s in BRIDGE_ALLOW here", count(len(a.config.Allow), "pattern"))
 }
 
 // examineClassic warns that classic queues may lose messages.
 func (a *app) examineClassic(g *group) {
 	if a.config.Classic {
-		g.warn("classic queues", "use quorum queues (BRIDGE_CLASSIC=false): README, 'A queue with other arguments'",
+		g.check("classic queues").warn("use quorum queues (BRIDGE_CLASSIC=false): README, 'A queue with other arguments'",
 			"RabbitMQ does not fsync a message in a classic queue before it confirms it: a crash of its host can lose committed messages whose ledger rows hold only the ID")
 	}
 }
@@ -79,17 +79,17 @@ type depth struct {
 func (a *app) examineAMQP(ctx context.Context, g, queues *group) (there map[string]depth, connected bool) {
 	broker, err := a.broker(ctx)
 	if err != nil {
-		g.failed("connection", err)
+		g.check("connection").failed(err)
 		return nil, false
 	}
 	conn, err := broker.Connect(ctx)
 	if err != nil {
-		g.failed("connection", about("BRIDGE_AMQP_URL", err))
+		g.check("connection").failed(about("BRIDGE_AMQP_URL", err))
 		return nil, false
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, conn.Close)()
-	g.ok("connection", "the broker accepts the login")
+	g.check("connection").ok("the broker accepts the login")
 	product, version := conn.Server()
 	judgeVersion(g, product, version)
 	probe(ctx, g, broker)
@@ -100,11 +100,11 @@ func (a *app) examineAMQP(ctx context.Context, g, queues *group) (there map[stri
 		case err == nil:
 			there[queue.Name] = depth{ready: found.Messages, consumers: found.Consumers, declared: queue.Declare(conn)}
 		case missing(err):
-			queues.fail("queue "+queue.Name, "create it with bridgectl topology declare, or name the right staging queue with BRIDGE_QUEUE", "it is missing")
+			queues.check("queue "+queue.Name).fail("create it with bridgectl topology declare, or name the right staging queue with BRIDGE_QUEUE", "it is missing")
 		case refusedWith(err, amqp.ResourceLocked):
-			queues.fail("queue "+queue.Name, "delete it, or name another queue", "it is exclusive to another connection")
+			queues.check("queue "+queue.Name).fail("delete it, or name another queue", "it is exclusive to another connection")
 		default:
-			queues.failed("queue "+queue.Name, err)
+			queues.check("queue " + queue.Name).failed(err)
 		}
 	}
 	if exchange := a.topology().Exchange; exchange != "" {
@@ -115,16 +115,16 @@ func (a *app) examineAMQP(ctx context.Context, g, queues *group) (there map[stri
 
 // examineDeclaration adds the error that a verifier gets when it declares a queue.
 func examineDeclaration(g *group, name string, declared error) {
-	check := "arguments of " + name
+	c := g.check("arguments of " + name)
 	switch mismatch := new(bridge.QueueMismatch); {
 	case declared == nil:
 	case errors.As(declared, &mismatch):
-		g.fail(check, argumentsFix, "%s differs, so a verifier refuses the queue: %s", mismatch.Property, mismatch.Reason)
+		c.fail(argumentsFix, "%s differs, so a verifier refuses the queue: %s", mismatch.Property, mismatch.Reason)
 	case errors.Is(declared, bridge.ErrUnchecked):
-		g.warn(check, "set BRIDGE_MANAGEMENT_URL, or give the login the right to configure the queue",
+		c.warn("set BRIDGE_MANAGEMENT_URL, or give the login the right to configure the queue",
 			"the doctor and verifiers cannot check them: the login has no right to configure the queue; a queue with other arguments may lose messages, an ordered queue also their order")
 	default:
-		g.failed(check, declared)
+		c.failed(declared)
 	}
 }
 
@@ -134,18 +134,18 @@ const (
 )
 
 func judgeVersion(g *group, product, version string) {
-	const check = "version"
+	c := g.check("version")
 	major, minor, known := parseVersion(version)
 	switch {
 	case product != "RabbitMQ":
-		g.warn(check, "use RabbitMQ 3.10 or later", "the broker calls itself %q %s; this release is tested with RabbitMQ only", product, version)
+		c.warn("use RabbitMQ 3.10 or later", "the broker calls itself %q %s; this release is tested with RabbitMQ only", product, version)
 	case !known:
-		g.unknown(check, "use RabbitMQ 3.10 or later", "the broker's version is not a number: %q", version)
+		c.unknown("use RabbitMQ 3.10 or later", "the broker's version is not a number: %q", version)
 	case major < leastMajor || major == leastMajor && minor < leastMinor:
-		g.fail(check, "use RabbitMQ 3.10 or later",
+		c.fail("use RabbitMQ 3.10 or later",
 			"RabbitMQ %s is too old: messages that it dead-letters can be lost", version)
 	default:
-		g.ok(check, "RabbitMQ %s", version)
+		c.ok("RabbitMQ %s", version)
 	}
 }
 
@@ -163,7 +163,7 @@ func parseVersion(text string) (major, minor int, ok bool) {
 // probe publishes messages to a queue that does not exist. Their return shows that the broker
 // takes messages, returns and confirms.
 func probe(ctx context.Context, g *group, broker *bridge.Broker) {
-	const check = "publishing"
+	c := g.check("publishing")
 	ctx, cancel := context.WithTimeout(ctx, publishPatience)
 	defer cancel()
 	err := publishNowhere(ctx, broker)
@@ -174,17 +174,17 @@ func probe(ctx context.Context, g *group, broker *bridge.Broker) {
 	}
 	switch {
 	case errors.Is(err, bridge.ErrReturned):
-		g.ok(check, "the broker returns and confirms messages for a queue that does not exist, as it must")
+		c.ok("the broker returns and confirms messages for a queue that does not exist, as it must")
 	case err == nil:
-		g.warn(check, "disable the broker's plugin that accepts such messages", "the broker accepted a message for a queue that does not exist")
+		c.warn("disable the broker's plugin that accepts such messages", "the broker accepted a message for a queue that does not exist")
 	case errors.Is(err, bridge.ErrBlocked):
-		g.fail(check, "free memory or disk on the broker's machines; the nodes' alarms say which",
+		c.fail("free memory or disk on the broker's machines; the nodes' alarms say which",
 			"the broker accepts no messages: an alarm is on; senders' transactions wait, unless their rows carry the messages")
 	case denied(err):
-		g.fail(check, `give the login the right to write to the default exchange: a pattern that matches "amq.default"`,
+		c.fail(`give the login the right to write to the default exchange: a pattern that matches "amq.default"`,
 			"the login may not publish to the default exchange, so it can neither stage messages nor set them aside")
 	default:
-		g.failed(check, fmt.Errorf("publish a probe: %w", err))
+		c.failed(fmt.Errorf("publish a probe: %w", err))
 	}
 }
 
@@ -201,30 +201,30 @@ func (a *app) examineDepths(g *group, there map[string]depth) {
 	t := a.topology()
 	staging, haveStaging := there[t.Queue]
 	waiting, haveWaiting := there[t.WaitingQueue()]
-	const verifiers = "verifiers"
+	verifiers := g.check("verifiers")
 	if haveStaging && haveWaiting {
 		switch ready := staging.ready + waiting.ready; {
 		case staging.consumers == 0 && ready > 0:
-			g.warn(verifiers, "start a verifier: cmd/verifier", "no verifier consumes %s; %s there and in the waiting queue", t.Queue, readyText(ready))
+			verifiers.warn("start a verifier: cmd/verifier", "no verifier consumes %s; %s there and in the waiting queue", t.Queue, readyText(ready))
 		case staging.consumers == 0:
-			g.warn(verifiers, "start a verifier: cmd/verifier", "no verifier consumes %s", t.Queue)
+			verifiers.warn("start a verifier: cmd/verifier", "no verifier consumes %s", t.Queue)
 		case waiting.consumers == 0 && waiting.ready > 0:
-			g.warn(verifiers, "see the verifiers' logs: each consumes both queues", "no verifier consumes %s; %s there", t.WaitingQueue(), readyText(waiting.ready))
+			verifiers.warn("see the verifiers' logs: each consumes both queues", "no verifier consumes %s; %s there", t.WaitingQueue(), readyText(waiting.ready))
 		default:
-			g.ok(verifiers, "%s has %s; %s there, %d in the waiting queue", t.Queue, count(staging.consumers, "consumer"), readyText(staging.ready), waiting.ready)
+			verifiers.ok("%s has %s; %s there, %d in the waiting queue", t.Queue, count(staging.consumers, "consumer"), readyText(staging.ready), waiting.ready)
 		}
 	}
 	for _, queue := range t.OrderedQueues() {
 		if ordered, ok := there[queue]; ok && ordered.consumers == 0 && (staging.consumers > 0 || ordered.ready > 0) {
-			g.warn(verifiers, "start a verifier; BRIDGE_ORDERED_SHARDS must be the same number for verifiers and senders", "no verifier consumes %s; %s there", queue, readyText(ordered.ready))
+			verifiers.warn("start a verifier; BRIDGE_ORDERED_SHARDS must be the same number for verifiers and senders", "no verifier consumes %s; %s there", queue, readyText(ordered.ready))
 		}
 	}
 	if dead, ok := there[t.DeadQueue()]; ok {
-		const check = "dead messages"
+		c := g.check("dead messages")
 		if dead.ready > 0 {
-			g.warn(check, "look at them with bridgectl dead list, then replay or discard them", "%s in %s", readyText(dead.ready), t.DeadQueue())
+			c.warn("look at them with bridgectl dead list, then replay or discard them", "%s in %s", readyText(dead.ready), t.DeadQueue())
 		} else {
-			g.ok(check, "none are in %s", t.DeadQueue())
+			c.ok("none are in %s", t.DeadQueue())
 		}
 	}
 }
@@ -244,15 +244,15 @@ func (a *app) examineLost(ctx context.Context, g *group, m *management) error {
 	if m == nil || a.opened.ledger == nil || a.opened.broker == nil || !a.opened.ledger.Features().Sweeps {
 		return nil
 	}
-	const check = "lost messages"
+	c := g.check("lost messages")
 	lost, err := a.lost(ctx, m)
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case err != nil:
-		g.unknown(check, fixFor(err), "%v", err)
+		c.unknown(fixFor(err), "%v", err)
 	case lost > 0:
-		g.warn(check, "if other staging queues use this ledger, examine these too (--queue); else run bridgectl message for each ID that orphans list --older-than="+short(lostAge)+" shows; send a message that its receiver lacks again from your own data; only then sweep",
+		c.warn("if other staging queues use this ledger, examine these too (--queue); else run bridgectl message for each ID that orphans list --older-than="+short(lostAge)+" shows; send a message that its receiver lacks again from your own data; only then sweep",
 			"%s older than %s without a carried message, and no message is ready in the verifiers' queues or held: the messages were forwarded but their rows not deleted, or are in the dead queue, or are lost (a queue was purged, messages expired, or a verifier ran on a copy of the database)",
 			count(lost, "committed row"), short(lostAge))
 	}

@@ -30,36 +30,36 @@ func (a *app) examineDatabase(ctx context.Context) []group {
 func (a *app) examineLedger(ctx context.Context, g *group) {
 	db, err := a.database(ctx)
 	if err != nil {
-		g.failed("connection", err)
+		g.check("connection").failed(err)
 		return
 	}
 	g.Name = fmt.Sprintf("Database (%s)", db.Dialect())
-	g.ok("connection", "the database answers")
-	g.examineTransit("encryption", "BRIDGE_DATABASE_URL", transit.Database(a.config.Database.URL))
+	g.check("connection").ok("the database answers")
+	g.check("encryption").examineTransit("BRIDGE_DATABASE_URL", transit.Database(a.config.Database.URL))
 	if !examineSchema(ctx, g, db, migrate.LedgerPart) {
 		return
 	}
 	ledger, err := a.ledger(ctx)
 	if err != nil {
-		g.refused("ledger", db, migrate.LedgerPart, err)
+		g.check("ledger").refused(db, migrate.LedgerPart, err)
 		return
 	}
 	prove(ctx, g, ledger)
 	if own := a.config.OwnTable; own != "" {
-		g.ok("own table", "messages are judged by %s", own)
+		g.check("own table").ok("messages are judged by %s", own)
 	}
 	findings, err := ledger.Diagnose(ctx)
 	g.Findings = append(g.Findings, findings...)
 	if err != nil {
-		g.failed("settings", fmt.Errorf("examine the database: %w", err))
+		g.check("settings").failed(fmt.Errorf("examine the database: %w", err))
 	}
 }
 
 // refused is failed for the tables that the doctor reads first. Without the right to read them it
 // cannot find out which other rights are missing.
-func (g *group) refused(check string, db *database.Database, part migrate.Part, err error) {
+func (c *check) refused(db *database.Database, part migrate.Part, err error) {
 	if !missingRight(err) {
-		g.failed(check, err)
+		c.failed(err)
 		return
 	}
 	fix := db.In("GRANT SELECT ON bridge_" + string(part) + "_version TO the login;")
@@ -69,49 +69,49 @@ func (g *group) refused(check string, db *database.Database, part migrate.Part, 
 	if part == migrate.LedgerPart {
 		fix += db.In("\nGRANT SELECT ON bridge_identity TO the login;\nthen run the doctor again: it lists the statements for the other rights")
 	}
-	g.fail(check, fix, "%s", err)
+	c.fail(fix, "%s", err)
 }
 
 // prove runs a verifier's proof that the lookup waits (rule 5 of package bridge).
 func prove(ctx context.Context, g *group, ledger driver.Ledger) {
-	const check = "proof"
+	c := g.check("proof")
 	start := time.Now()
 	_, err := proof.Prove(ctx, ledger)
 	switch {
 	case err == nil:
-		g.ok(check, "the lookup waits for open transactions and reports their outcome (proven in %v)", time.Since(start).Round(time.Millisecond))
+		c.ok("the lookup waits for open transactions and reports their outcome (proven in %v)", time.Since(start).Round(time.Millisecond))
 	case errors.Is(err, bridge.ErrProof):
-		g.failed(check, err)
+		c.failed(err)
 	default:
-		g.failed(check, fmt.Errorf("could not be carried out: %w", err))
+		c.failed(fmt.Errorf("could not be carried out: %w", err))
 	}
 }
 
 // examineSchema adds the state of the tables' version, and reports whether this release can use
 // them.
 func examineSchema(ctx context.Context, g *group, db *database.Database, part migrate.Part) bool {
-	const check = "schema"
+	c := g.check("schema")
 	up := "bridgectl migrate up"
 	if part == migrate.InboxPart {
 		up += " --inbox"
 	}
 	s, err := readSchema(ctx, db, part)
 	if err != nil {
-		g.refused(check, db, part, err)
+		c.refused(db, part, err)
 		return false
 	}
 	switch s.State {
 	case stateMissing:
-		g.fail(check, "name the right database, or create the tables with "+up, "the tables of the %s are missing", part)
+		c.fail("name the right database, or create the tables with "+up, "the tables of the %s are missing", part)
 	case stateBehind:
-		g.fail(check, "migrate them with "+up, "the %s's tables have version %d, this release needs %d", part, s.There, s.Wanted)
+		c.fail("migrate them with "+up, "the %s's tables have version %d, this release needs %d", part, s.There, s.Wanted)
 	case stateTooNew:
-		g.fail(check, "use the release that made them, or a later one", "%v", s.refusal)
+		c.fail("use the release that made them, or a later one", "%v", s.refusal)
 	case stateNewer:
-		g.warn(check, "complete the upgrade: replace this release's programs with the release that made the tables",
+		c.warn("complete the upgrade: replace this release's programs with the release that made the tables",
 			"the %s's tables have version %d; this release, of version %d, works with them", part, s.There, s.Wanted)
 	case stateCurrent:
-		g.ok(check, "the %s's tables have version %d, as this release needs", part, s.There)
+		c.ok("the %s's tables have version %d, as this release needs", part, s.There)
 	}
 	return s.State == stateNewer || s.State == stateCurrent
 }
@@ -119,24 +119,24 @@ func examineSchema(ctx context.Context, g *group, db *database.Database, part mi
 func examineInbox(ctx context.Context, g *group, url string, schema database.Schema) {
 	db, err := schema.Open(ctx, url)
 	if err != nil {
-		g.failed("connection", about("BRIDGE_INBOX_URL", err))
+		g.check("connection").failed(about("BRIDGE_INBOX_URL", err))
 		return
 	}
 	defer db.Close()
 	g.Name = fmt.Sprintf("Inbox (%s)", db.Dialect())
-	g.ok("connection", "the database answers")
-	g.examineTransit("encryption", "BRIDGE_INBOX_URL", transit.Database(url))
+	g.check("connection").ok("the database answers")
+	g.check("encryption").examineTransit("BRIDGE_INBOX_URL", transit.Database(url))
 	if !examineSchema(ctx, g, db, migrate.InboxPart) {
 		return
 	}
 	if _, err := db.Inbox(ctx); err != nil {
-		g.failed("inbox", err)
+		g.check("inbox").failed(err)
 		return
 	}
-	g.ok("inbox", "it can be opened")
+	g.check("inbox").ok("it can be opened")
 	findings, err := db.DiagnoseInbox(ctx)
 	g.Findings = append(g.Findings, findings...)
 	if err != nil {
-		g.failed("settings", fmt.Errorf("examine the inbox's database: %w", err))
+		g.check("settings").failed(fmt.Errorf("examine the inbox's database: %w", err))
 	}
 }

@@ -26,10 +26,10 @@ const againFix = "run the doctor again in a few seconds; a broker that has just 
 // examineManaged examines, over the management API, the state that AMQP does not report.
 func (a *app) examineManaged(ctx context.Context, m *management, broker, queues *group, there map[string]depth) {
 	if err := m.get(ctx, new(struct{}), "whoami"); err != nil {
-		broker.failed("management API", about("BRIDGE_MANAGEMENT_URL", err))
+		broker.check("management API").failed(about("BRIDGE_MANAGEMENT_URL", err))
 		return
 	}
-	broker.ok("management API", "it answers")
+	broker.check("management API").ok("it answers")
 	nodes := examineNodes(ctx, broker, m)
 	a.examineRights(ctx, broker, m)
 	a.examineLimits(ctx, broker, m)
@@ -41,17 +41,17 @@ func (a *app) examineManaged(ctx context.Context, m *management, broker, queues 
 		q, err := m.queue(ctx, want.Name)
 		switch {
 		case errors.Is(err, errNotThere):
-			queues.fail("arguments of "+want.Name, "check that both URLs name the same broker and virtual host",
+			queues.check("arguments of "+want.Name).fail("check that both URLs name the same broker and virtual host",
 				"the queue exists over AMQP, but not in the management API")
 			continue
 		case err != nil:
-			queues.add(refusedLevel(err), "arguments of "+want.Name, monitoringFix, "%s", err)
+			queues.check("arguments of " + want.Name).unanswered(err)
 			continue
 		}
 		r := a.roleOf(want.Name)
 		examineArguments(queues, q, want, there[want.Name].declared)
 		if stale := m.newerPolicy(ctx, q); stale != "" {
-			queues.unknown("policies of "+q.Name, againFix, "policy %q matches the queue, but the management API does not report its effect yet", stale)
+			queues.check("policies of "+q.Name).unknown(againFix, "policy %q matches the queue, but the management API does not report its effect yet", stale)
 		} else {
 			examinePolicies(queues, q, r, want)
 		}
@@ -102,12 +102,14 @@ func (m *management) newerPolicy(ctx context.Context, q *managedQueue) string {
 	return ""
 }
 
-// refusedLevel returns the level of a finding whose question the API has not answered.
-func refusedLevel(err error) inspect.Level {
+// unanswered adds an error of the management API. The answer is unknown if the API does not show it
+// to the login.
+func (c *check) unanswered(err error) {
+	level := inspect.Error
 	if errors.Is(err, errManagementRights) {
-		return inspect.Unknown
+		level = inspect.Unknown
 	}
-	return inspect.Error
+	c.add(level, monitoringFix, "%s", err)
 }
 
 func (a *app) roleOf(queue string) role {
@@ -159,100 +161,99 @@ func crowded(used, most loose) bool { return most > 0 && used > most/5*4 }
 
 // examineNodes examines the broker's nodes, and returns their number.
 func examineNodes(ctx context.Context, g *group, m *management) int {
-	const alarms, cluster, disk, resources = "alarms", "cluster", "disk watermark", "resources"
+	c := g.check("alarms")
 	var nodes []managedNode
 	if err := m.get(ctx, &nodes, "nodes"); err != nil {
-		g.add(refusedLevel(err), alarms, monitoringFix, "%s", err)
+		c.unanswered(err)
 		return 0
 	}
-	before := len(g.Findings)
 	for _, n := range nodes {
 		if n.Running && (n.MemoryLimit == 0 || n.DiskLimit == 0) {
-			g.unknown(alarms, againFix, "the management API does not report the limits of %s", n.Name)
+			c.unknown(againFix, "the management API does not report the limits of %s", n.Name)
 			return len(nodes)
 		}
 		if n.MemoryAlarm {
-			g.fail(alarms, "free memory: consume messages, or give the machine more and raise vm_memory_high_watermark",
+			c.fail("free memory: consume messages, or give the machine more and raise vm_memory_high_watermark",
 				"%s uses %s of memory, its limit is %s: the broker accepts no messages", n.Name, n.MemoryUsed.bytes(), n.MemoryLimit.bytes())
 		} else if crowded(n.MemoryUsed, n.MemoryLimit) {
-			g.warn(alarms, "find out which queues or connections use it, before the alarm stops all senders", "%s uses %s of memory, its limit is %s", n.Name, n.MemoryUsed.bytes(), n.MemoryLimit.bytes())
+			c.warn("find out which queues or connections use it, before the alarm stops all senders", "%s uses %s of memory, its limit is %s", n.Name, n.MemoryUsed.bytes(), n.MemoryLimit.bytes())
 		}
 		if n.DiskAlarm {
-			g.fail(alarms, "free disk space", "%s has %s of disk left, its limit is %s: the broker accepts no messages", n.Name, n.DiskFree.bytes(), n.DiskLimit.bytes())
+			c.fail("free disk space", "%s has %s of disk left, its limit is %s: the broker accepts no messages", n.Name, n.DiskFree.bytes(), n.DiskLimit.bytes())
 		} else if n.Running && n.DiskLimit > 0 && n.DiskFree < 2*n.DiskLimit {
-			g.warn(alarms, "free disk space, before the alarm stops all senders", "%s has %s of disk left, its limit is %s", n.Name, n.DiskFree.bytes(), n.DiskLimit.bytes())
+			c.warn("free disk space, before the alarm stops all senders", "%s has %s of disk left, its limit is %s", n.Name, n.DiskFree.bytes(), n.DiskLimit.bytes())
 		}
 	}
-	g.fineSince(before, alarms, "none on %s", count(len(nodes), "node"))
+	c.okIfNoneFound("none on %s", count(len(nodes), "node"))
 
-	before = len(g.Findings)
+	c = g.check("disk watermark")
 	for _, n := range nodes {
 		if n.Running && n.DiskLimit < leastDisk {
-			g.warn(disk, "set disk_free_limit.absolute in rabbitmq.conf to 1GB or more",
+			c.warn("set disk_free_limit.absolute in rabbitmq.conf to 1GB or more",
 				"%s stops accepting messages when %s of disk are left: too late for messages that are on their way", n.Name, n.DiskLimit.bytes())
 		}
 	}
-	g.fineSince(before, disk, "1 GB or more on %s", count(len(nodes), "node"))
+	c.okIfNoneFound("1 GB or more on %s", count(len(nodes), "node"))
 
-	before = len(g.Findings)
+	c = g.check("resources")
 	for _, n := range nodes {
 		if crowded(n.FilesUsed, n.FilesMost) {
-			g.warn(resources, "raise the limit of open files of the broker's service", "%s uses %d of %d file descriptors", n.Name, n.FilesUsed, n.FilesMost)
+			c.warn("raise the limit of open files of the broker's service", "%s uses %d of %d file descriptors", n.Name, n.FilesUsed, n.FilesMost)
 		}
 		if crowded(n.ProcessesUsed, n.ProcessesMost) {
-			g.warn(resources, "close unused connections and channels", "%s uses %d of %d Erlang processes", n.Name, n.ProcessesUsed, n.ProcessesMost)
+			c.warn("close unused connections and channels", "%s uses %d of %d Erlang processes", n.Name, n.ProcessesUsed, n.ProcessesMost)
 		}
 	}
-	g.fineSince(before, resources, "files and processes are below four fifths of their limits")
+	c.okIfNoneFound("files and processes are below four fifths of their limits")
 
-	before = len(g.Findings)
+	c = g.check("cluster")
 	running := 0
 	for _, n := range nodes {
 		if n.Running {
 			running++
 		} else {
-			g.warn(cluster, "start it, or remove it from the cluster: rabbitmqctl forget_cluster_node "+n.Name, "%s does not run", n.Name)
+			c.warn("start it, or remove it from the cluster: rabbitmqctl forget_cluster_node "+n.Name, "%s does not run", n.Name)
 		}
 		if len(n.Partitions) > 0 {
-			g.fail(cluster, "see RabbitMQ's guide to network partitions; restart the nodes of the smaller part",
+			c.fail("see RabbitMQ's guide to network partitions; restart the nodes of the smaller part",
 				"%s does not see %s: the cluster is split", n.Name, strings.Join(n.Partitions, ", "))
 		}
 	}
-	g.fineSince(before, cluster, "%s, all running", count(running, "node"))
+	c.okIfNoneFound("%s, all running", count(running, "node"))
 	return len(nodes)
 }
 
 // examineState examines whether the nodes of a queue run, and how many it has.
 func examineState(g *group, q *managedQueue, nodes int) {
-	check := "members of " + q.Name
+	c := g.check("members of " + q.Name)
 	if q.Type != "quorum" {
 		if q.State != "" && q.State != "running" && q.State != "flow" && q.State != "idle" {
-			g.fail(check, "start the queue's node", "the queue is %s", q.State)
+			c.fail("start the queue's node", "the queue is %s", q.State)
 		} else if nodes > 1 {
-			g.warn(check, "use quorum queues (BRIDGE_CLASSIC=false)", "a %s queue is on one of %d nodes: while this node is down, its messages are stuck", q.Type, nodes)
+			c.warn("use quorum queues (BRIDGE_CLASSIC=false)", "a %s queue is on one of %d nodes: while this node is down, its messages are stuck", q.Type, nodes)
 		}
 		return
 	}
 	members, online := len(q.Members), len(q.Online)
 	switch {
 	case members == 0:
-		g.unknown(check, againFix, "the management API does not report them")
+		c.unknown(againFix, "the management API does not report them")
 	case online <= members/2:
-		g.fail(check, "start the nodes that are missing", "%d of %d are online, not a majority: its messages are stuck", online, members)
+		c.fail("start the nodes that are missing", "%d of %d are online, not a majority: its messages are stuck", online, members)
 	case online < members:
-		g.warn(check, "start the nodes that are missing", "%d of %d are online", online, members)
+		c.warn("start the nodes that are missing", "%d of %d are online", online, members)
 	case members < 3 && nodes >= 3:
-		g.warn(check, "add members: rabbitmq-queues grow NODE all", "the queue has %d members in a cluster of %d nodes: the loss of one stops it", members, nodes)
+		c.warn("add members: rabbitmq-queues grow NODE all", "the queue has %d members in a cluster of %d nodes: the loss of one stops it", members, nodes)
 	case members == 2:
-		g.warn(check, "add a third node", "the queue has 2 members: the loss of either stops it")
+		c.warn("add a third node", "the queue has 2 members: the loss of either stops it")
 	default:
-		g.ok(check, "%d of %d are online", online, members)
+		c.ok("%d of %d are online", online, members)
 	}
 }
 
 // examineConsumers looks for foreign programs that consume a queue.
 func examineConsumers(ctx context.Context, g *group, m *management, q *managedQueue, r role) {
-	check := "consumers of " + q.Name
+	c := g.check("consumers of " + q.Name)
 	if r == roleAudit || len(q.ConsumerDetails) == 0 {
 		return
 	}
@@ -263,31 +264,31 @@ func examineConsumers(ctx context.Context, g *group, m *management, q *managedQu
 		} `json:"client_properties"`
 	}
 	if err := m.get(ctx, &connections, "vhosts", m.vhost, "connections"); err != nil {
-		g.add(refusedLevel(err), check, monitoringFix, "%s", err)
+		c.unanswered(err)
 		return
 	}
 	foreign := make(map[string]bool) // by connection
-	for _, c := range connections {
-		foreign[c.Name] = c.Properties.Product != bridge.Product
+	for _, connection := range connections {
+		foreign[connection.Name] = connection.Properties.Product != bridge.Product
 	}
 	var names []string
-	for _, c := range q.ConsumerDetails {
-		if foreign[c.Channel.Connection] {
-			names = append(names, fmt.Sprintf("%s as %s", c.Channel.Connection, c.Channel.User))
+	for _, consumer := range q.ConsumerDetails {
+		if channel := consumer.Channel; foreign[channel.Connection] {
+			names = append(names, fmt.Sprintf("%s as %s", channel.Connection, channel.User))
 		}
 	}
 	switch {
 	case len(names) > 0 && r == roleStaging:
-		g.fail(check, "stop it, and revoke its right to read the queue", "a program other than a verifier consumes staged messages: %s", strings.Join(names, "; "))
+		c.fail("stop it, and revoke its right to read the queue", "a program other than a verifier consumes staged messages: %s", strings.Join(names, "; "))
 	case len(names) > 0:
-		g.warn(check, "check that this program is meant to handle dead messages", "a program other than the bridge's consumes dead messages: %s", strings.Join(names, "; "))
+		c.warn("check that this program is meant to handle dead messages", "a program other than the bridge's consumes dead messages: %s", strings.Join(names, "; "))
 	}
 }
 
 // examineRights compares the login's rights with the rights that verifiers, senders and
 // bridgectl dead need.
 func (a *app) examineRights(ctx context.Context, g *group, m *management) {
-	const check = "rights"
+	c := g.check("rights")
 	user := m.login
 	var rights struct {
 		Write string `json:"write"`
@@ -296,17 +297,16 @@ func (a *app) examineRights(ctx context.Context, g *group, m *management) {
 	err := m.get(ctx, &rights, "permissions", m.vhost, user)
 	switch {
 	case errors.Is(err, errManagementRights):
-		g.unknown(check, "ask with a user that has the tag administrator, or on the broker's machine: rabbitmqctl list_user_permissions "+user,
+		c.unknown("ask with a user that has the tag administrator, or on the broker's machine: rabbitmqctl list_user_permissions "+user,
 			"the management API shows the rights of %s to an administrator only", user)
 		return
 	case errors.Is(err, errNotThere):
-		g.unknown(check, "look up the rights where the broker finds the login (LDAP, OAuth)", "the broker lists no rights for %s", user)
+		c.unknown("look up the rights where the broker finds the login (LDAP, OAuth)", "the broker lists no rights for %s", user)
 		return
 	case err != nil:
-		g.failed(check, err)
+		c.failed(err)
 		return
 	}
-	before := len(g.Findings)
 	t := a.topology()
 	type need struct{ right, pattern, name, what string }
 	needs := []need{
@@ -324,11 +324,11 @@ func (a *app) examineRights(ctx context.Context, g *group, m *management) {
 	for _, need := range needs {
 		matches, err := regexp.MatchString(need.pattern, need.name)
 		if err != nil {
-			g.unknown(check, "compare the pattern with the name "+need.name, "bridgectl cannot parse the pattern for %s: %q", need.right, need.pattern)
+			c.unknown("compare the pattern with the name "+need.name, "bridgectl cannot parse the pattern for %s: %q", need.right, need.pattern)
 		} else if need.pattern == "" || !matches {
-			g.fail(check, fmt.Sprintf("rabbitmqctl set_permissions, with a pattern for %s that matches %q", need.right, need.name),
+			c.fail(fmt.Sprintf("rabbitmqctl set_permissions, with a pattern for %s that matches %q", need.right, need.name),
 				"%s may not %s %q: %s", user, need.right, need.name, need.what)
 		}
 	}
-	g.fineSince(before, check, "%s may read the queues and write to the default exchange", user)
+	c.okIfNoneFound("%s may read the queues and write to the default exchange", user)
 }

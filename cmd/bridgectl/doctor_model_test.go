@@ -106,21 +106,9 @@ func TestQueuesOfAllKinds(t *testing.T) {
 		{"a queue that deletes itself", func(g *group) {
 			examineArguments(g, &managedQueue{Name: "q", Type: "quorum", Durable: true, AutoDelete: true, Arguments: staging.Arguments}, staging, nil)
 		}, "arguments of q", inspect.Error, "deletes itself"},
-		{"a dead-letter exchange that is not set", func(g *group) {
-			args := looseMap{}
-			for name, value := range staging.Arguments {
-				if args[name] = value; name == "x-dead-letter-exchange" {
-					delete(args, name)
-				}
-			}
-			examineArguments(g, &managedQueue{Name: "q", Type: "quorum", Durable: true, Arguments: args}, staging, nil)
-		}, "arguments of q", inspect.Error, `must be "" (the default exchange): messages that the broker gives up`},
 		{"a federated queue", func(g *group) {
 			examinePolicies(g, &managedQueue{Name: "q", Type: "quorum", Policy: "p", EffectivePolicy: looseMap{"federation-upstream-set": "all"}}, roleStaging, staging)
 		}, "policies of q", inspect.Warning, `federation-upstream-set is "all"`},
-		{"two policies", func(g *group) {
-			examinePolicies(g, &managedQueue{Name: "q", Policy: "p", OperatorPolicy: "o", EffectivePolicy: looseMap{"message-ttl": 5.0}}, roleStaging, staging)
-		}, "policies of q", inspect.Error, "message-ttl is 5ms"},
 		{"a policy with a consumer timeout", func(g *group) { // RabbitMQ 3.12 and later
 			examineConsumerTimeout(g, []*managedQueue{{Name: "q", EffectivePolicy: looseMap{"consumer-timeout": 600000.0}}}, 10*time.Minute)
 		}, "consumer timeout", inspect.Error, "it is 10m on q"},
@@ -135,7 +123,7 @@ func TestQueuesOfAllKinds(t *testing.T) {
 		}, "members of q", inspect.Warning, "2 of 3 are online"},
 		{"a classic queue in a cluster", func(g *group) { examineState(g, &managedQueue{Name: "q", Type: "classic"}, 3) }, "members of q", inspect.Warning, "on one of 3 nodes"},
 		{"an API without TLS", func(g *group) {
-			g.examineTransit("encryption of the API", "BRIDGE_MANAGEMENT_URL", transit.HTTP("http://broker.example:15672"))
+			g.check("encryption of the API").examineTransit("BRIDGE_MANAGEMENT_URL", transit.HTTP("http://broker.example:15672"))
 		}, "encryption of the API", inspect.Warning, "without TLS"},
 		{"no majority", func(g *group) {
 			examineState(g, &managedQueue{Name: "q", Type: "quorum", Members: []string{"a", "b", "c"}, Online: []string{"a"}}, 3)
@@ -237,9 +225,9 @@ func TestTextsOfServersAndMessagesCannotActOnATerminal(t *testing.T) {
 func TestAMissingRightIsReportedWithItsGrant(t *testing.T) {
 	for _, err := range []error{&pgconn.PgError{Code: "42501"}, &mysql.MySQLError{Number: 1142}, mssql.Error{Number: 229}} {
 		g := new(group)
-		g.refused("schema", new(database.Database), migrate.LedgerPart, fmt.Errorf("read: %w", err))
-		g.refused("schema", new(database.Database), migrate.InboxPart, err)
-		g.failed("proof", err)
+		g.check("schema").refused(new(database.Database), migrate.LedgerPart, fmt.Errorf("read: %w", err))
+		g.check("schema").refused(new(database.Database), migrate.InboxPart, err)
+		g.check("proof").failed(err)
 		for i, want := range []string{"GRANT SELECT ON bridge_identity", "GRANT SELECT ON bridge_inbox_version", "the findings about rights"} {
 			if !strings.Contains(g.Findings[i].Fix, want) {
 				t.Errorf("%v: %+v", err, g.Findings[i])
@@ -247,7 +235,7 @@ func TestAMissingRightIsReportedWithItsGrant(t *testing.T) {
 		}
 	}
 	g := new(group)
-	g.refused("schema", new(database.Database), migrate.LedgerPart, &pgconn.PgError{Code: "XX000"})
+	g.check("schema").refused(new(database.Database), migrate.LedgerPart, &pgconn.PgError{Code: "XX000"})
 	if g.Findings[0].Fix != "see the error's text" {
 		t.Errorf("%+v", g.Findings)
 	}

@@ -31,16 +31,15 @@ const argumentsFix = "empty the queue (README, 'A queue with other arguments'), 
 // examineArguments compares a queue's arguments with the required ones. If it finds nothing wrong,
 // it adds the broker's answer to the declaration, which covers all other arguments.
 func examineArguments(g *group, q *managedQueue, want bridge.Queue, declared error) {
-	check := "arguments of " + q.Name
-	before := len(g.Findings)
+	c := g.check("arguments of " + q.Name)
 	const fix = argumentsFix
 	switch {
 	case !q.Durable:
-		g.fail(check, fix, "the queue is not durable: a restart of the broker deletes it")
+		c.fail(fix, "the queue is not durable: a restart of the broker deletes it")
 	case q.AutoDelete:
-		g.fail(check, fix, "the queue deletes itself with its last consumer")
+		c.fail(fix, "the queue deletes itself with its last consumer")
 	case q.Exclusive:
-		g.fail(check, fix, "the queue is exclusive to another connection")
+		c.fail(fix, "the queue is exclusive to another connection")
 	}
 	names := make(map[string]bool)
 	for name := range want.Arguments {
@@ -57,17 +56,17 @@ func examineArguments(g *group, q *managedQueue, want bridge.Queue, declared err
 		}
 		switch {
 		case isWanted && !isThere:
-			g.fail(check, fix, "%s is not set, must be %s%s", name, wantedText(wanted), consequence(name))
+			c.fail(fix, "%s is not set, must be %s%s", name, wantedText(wanted), consequence(name))
 		case isWanted && !sameValue(there, wanted):
-			g.fail(check, argumentFix(name, fix), "%s is %s, must be %s%s", name, valueText(there), wantedText(wanted), consequence(name))
+			c.fail(argumentFix(name, fix), "%s is %s, must be %s%s", name, valueText(there), wantedText(wanted), consequence(name))
 		case !isWanted && harmful[name] != "":
-			g.fail(check, fix, "%s is set to %s%s", name, valueText(there), consequence(name))
+			c.fail(fix, "%s is set to %s%s", name, valueText(there), consequence(name))
 		}
 	}
-	if len(g.Findings) == before && !errors.Is(declared, bridge.ErrUnchecked) {
+	if !c.hasFound() && !errors.Is(declared, bridge.ErrUnchecked) {
 		examineDeclaration(g, q.Name, declared)
 	}
-	g.fineSince(before, check, "%s", q.Type)
+	c.okIfNoneFound("%s", q.Type)
 }
 
 // wantedText returns the required value of an argument. An empty one names the default exchange.
@@ -133,8 +132,7 @@ func sameValue(there, wanted any) bool {
 // examinePolicies examines the effect of a queue's policy and operator policy, both together as
 // the broker applies them.
 func examinePolicies(g *group, q *managedQueue, r role, want bridge.Queue) {
-	check := "policies of " + q.Name
-	before := len(g.Findings)
+	c := g.check("policies of " + q.Name)
 	by := q.policies()
 	fix := "remove it from " + by + ", or change its pattern so that it does not match the queue"
 	policy := q.EffectivePolicy
@@ -166,13 +164,13 @@ func examinePolicies(g *group, q *managedQueue, r role, want bridge.Queue) {
 		{"federation-upstream-set", true, inspect.Warning, quotedText, ": messages arrive from another broker, without a check by this ledger"},
 	} {
 		if value, isSet := policy[row.setting]; isSet && row.harms {
-			g.add(row.level, check, fix, "%s is %s%s", row.setting, row.text(value), row.harm)
+			c.add(row.level, fix, "%s is %s%s", row.setting, row.text(value), row.harm)
 		}
 	}
 	if by == "" {
-		g.fineSince(before, check, "none")
+		c.okIfNoneFound("none")
 	} else {
-		g.fineSince(before, check, "%s does no harm", by)
+		c.okIfNoneFound("%s does no harm", by)
 	}
 }
 
@@ -266,7 +264,7 @@ func longestHeld(handBack time.Duration) time.Duration {
 // examineConsumerTimeout compares the longest time for which verifiers hold a message with the
 // consumer timeout of the queues. The API does not report the timeout of the broker as a whole.
 func examineConsumerTimeout(g *group, queues []*managedQueue, handBack time.Duration) {
-	const check = "consumer timeout"
+	c := g.check("consumer timeout")
 	least, where := time.Duration(0), ""
 	for _, q := range queues {
 		for _, value := range []any{q.Arguments["x-consumer-timeout"], q.EffectivePolicy["consumer-timeout"]} {
@@ -278,15 +276,15 @@ func examineConsumerTimeout(g *group, queues []*managedQueue, handBack time.Dura
 	held := longestHeld(handBack)
 	switch {
 	case least > 0 && held >= least:
-		g.fail(check, fmt.Sprintf("raise it above %s, or lower BRIDGE_HAND_BACK", short(held)),
+		c.fail(fmt.Sprintf("raise it above %s, or lower BRIDGE_HAND_BACK", short(held)),
 			"it is %s on %s, and verifiers hold messages for up to %s: the broker requeues them earlier and ends the verifiers' sessions", short(least), where, short(held))
 	case least > 0:
-		g.ok(check, "it is %s on %s; verifiers hold messages for up to %s", short(least), where, short(held))
+		c.ok("it is %s on %s; verifiers hold messages for up to %s", short(least), where, short(held))
 	case held >= defaultConsumerTimeout:
-		g.warn(check, fmt.Sprintf("raise consumer_timeout in rabbitmq.conf above %s, or lower BRIDGE_HAND_BACK", short(held)),
+		c.warn(fmt.Sprintf("raise consumer_timeout in rabbitmq.conf above %s, or lower BRIDGE_HAND_BACK", short(held)),
 			"BRIDGE_HAND_BACK is %s, so verifiers hold messages for up to %s; unless consumer_timeout was raised, the broker requeues messages after %s and ends the verifiers' sessions", short(handBack), short(held), short(defaultConsumerTimeout))
 	default:
-		g.unknown(check, "ask on the broker's machine: rabbitmqctl eval 'application:get_env(rabbit, consumer_timeout).'",
+		c.unknown("ask on the broker's machine: rabbitmqctl eval 'application:get_env(rabbit, consumer_timeout).'",
 			"the broker does not report it; unless lowered it is %s, and verifiers hold messages for up to %s", short(defaultConsumerTimeout), short(held))
 	}
 }

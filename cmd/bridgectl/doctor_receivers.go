@@ -12,65 +12,64 @@ const enoughDeliveries = 100
 // examineReceiver examines a receiver's queue: whether the messages that the broker gives up reach
 // a dead queue.
 func examineReceiver(ctx context.Context, g *group, m *management, name string) {
-	check := "receiver's queue " + name
+	c := g.check("receiver's queue " + name)
 	if m == nil {
-		g.unknown(check, "set BRIDGE_MANAGEMENT_URL", "AMQP does not report its arguments")
+		c.unknown("set BRIDGE_MANAGEMENT_URL", "AMQP does not report its arguments")
 		return
 	}
 	q, err := m.queue(ctx, name)
 	switch {
 	case errors.Is(err, errNotThere):
-		g.fail(check, "let the receiver declare it", "missing: messages for it wait in the staging queue, and then go to the dead queue")
+		c.fail("let the receiver declare it", "missing: messages for it wait in the staging queue, and then go to the dead queue")
 		return
 	case err != nil:
-		g.add(refusedLevel(err), check, monitoringFix, "%s", err)
+		c.unanswered(err)
 		return
 	}
-	before := len(g.Findings)
 	const fix = "declare a quorum queue with x-dead-letter-exchange, x-dead-letter-routing-key, x-dead-letter-strategy at-least-once and x-overflow reject-publish, or set these by a policy"
 	exchange, hasExchange := q.setting("x-dead-letter-exchange", "dead-letter-exchange")
 	strategy, _ := q.setting("x-dead-letter-strategy", "dead-letter-strategy")
 	switch {
 	case !hasExchange:
-		g.fail(check, fix, "it has no dead-letter exchange: a message that a receiver rejects, or that reaches the delivery limit, is lost")
+		c.fail(fix, "it has no dead-letter exchange: a message that a receiver rejects, or that reaches the delivery limit, is lost")
 	case q.Type != "quorum":
-		g.warn(check, fix, "a %s queue dead-letters without a confirm: a message can be lost on the way to the dead queue", q.Type)
+		c.warn(fix, "a %s queue dead-letters without a confirm: a message can be lost on the way to the dead queue", q.Type)
 	case strategy != "at-least-once":
-		g.fail(check, fix, "x-dead-letter-strategy is not at-least-once: a message can be lost on the way to the dead queue")
+		c.fail(fix, "x-dead-letter-strategy is not at-least-once: a message can be lost on the way to the dead queue")
 	case overflow(q) != "reject-publish" && q.EffectivePolicy["overflow"] != nil:
-		g.fail(check, "set overflow to reject-publish in "+q.policies(), "overflow is %s by %s, which prevails over x-overflow, so the broker ignores x-dead-letter-strategy: a message can be lost on the way to the dead queue",
+		c.fail("set overflow to reject-publish in "+q.policies(), "overflow is %s by %s, which prevails over x-overflow, so the broker ignores x-dead-letter-strategy: a message can be lost on the way to the dead queue",
 			valueText(q.EffectivePolicy["overflow"]), q.policies())
 	case overflow(q) != "reject-publish":
-		g.fail(check, fix, "x-overflow is not reject-publish, so the broker ignores x-dead-letter-strategy: a message can be lost on the way to the dead queue")
+		c.fail(fix, "x-overflow is not reject-publish, so the broker ignores x-dead-letter-strategy: a message can be lost on the way to the dead queue")
 	}
 	if hasExchange && exchange == "" {
-		examineDeadTarget(ctx, g, m, q, check)
+		c.examineDeadTarget(ctx, m, q)
 	}
 	if q.Type == "quorum" {
 		const fix = "set x-delivery-limit to 100 or more; a policy may only lower it"
 		limit, isSet := q.deliveryLimit()
 		switch {
 		case !isSet:
-			g.warn(check, fix, "x-delivery-limit is not set: from RabbitMQ 4 on it is 20, and a message reaches it if its receivers lose their connection that often")
+			c.warn(fix, "x-delivery-limit is not set: from RabbitMQ 4 on it is 20, and a message reaches it if its receivers lose their connection that often")
 		case limit >= 0 && limit < enoughDeliveries:
-			g.warn(check, fix, "the delivery limit is %s: a message reaches it if its receivers lose their connection or requeue it that often", valueText(limit))
+			c.warn(fix, "the delivery limit is %s: a message reaches it if its receivers lose their connection or requeue it that often", valueText(limit))
 		}
 	}
-	g.fineSince(before, check, "messages that the broker gives up go to a dead queue, at least once")
+	c.okIfNoneFound("messages that the broker gives up go to a dead queue, at least once")
 }
 
 // examineDeadTarget looks for the queue to which the default exchange routes dead messages.
-func examineDeadTarget(ctx context.Context, g *group, m *management, q *managedQueue, check string) {
+func (c *check) examineDeadTarget(ctx context.Context, m *management, q *managedQueue) {
 	key, isSet := q.setting("x-dead-letter-routing-key", "dead-letter-routing-key")
 	target := fmt.Sprint(key)
 	if !isSet {
-		g.warn(check, "set x-dead-letter-routing-key to the dead queue", "it has no dead-letter routing key: dead messages are routed by their own routing key")
+		c.warn("set x-dead-letter-routing-key to the dead queue", "it has no dead-letter routing key: dead messages are routed by their own routing key")
 		return
 	}
 	if _, err := m.queue(ctx, target); errors.Is(err, errNotThere) {
-		g.fail(check, "declare it", "its dead queue %s is missing", target)
+		c.fail("declare it", "its dead queue %s is missing", target)
 	} else if err != nil {
-		g.add(refusedLevel(err), check, monitoringFix, "%s", err)
+		c.unanswered(err)
 	}
 }
 

@@ -14,8 +14,7 @@ import (
 // idempotency.DeclareReceiver. It adds nothing if none of them exists: the receiver has other
 // delays, or retries in place.
 func examineRetryQueues(ctx context.Context, g *group, m *management, name string) {
-	check := "retry queues of " + name
-	before := len(g.Findings)
+	c := g.check("retry queues of " + name)
 	var missing []string
 	wanted := idempotency.ReceiverQueues(name, nil)[2:]
 	for _, want := range wanted {
@@ -25,7 +24,7 @@ func examineRetryQueues(ctx context.Context, g *group, m *management, name strin
 			missing = append(missing, want.Name)
 			continue
 		case err != nil:
-			g.add(refusedLevel(err), check, monitoringFix, "%s", err)
+			c.unanswered(err)
 			return
 		}
 		var wrong []string
@@ -36,14 +35,14 @@ func examineRetryQueues(ctx context.Context, g *group, m *management, name strin
 		}
 		if len(wrong) > 0 {
 			slices.Sort(wrong)
-			g.fail(check, "delete the queue when it is empty; idempotency.DeclareReceiver declares it", "%s: %s: the receiver does not start, or messages return late, or are lost", want.Name, strings.Join(wrong, "; "))
+			c.fail("delete the queue when it is empty; idempotency.DeclareReceiver declares it", "%s: %s: the receiver does not start, or messages return late, or are lost", want.Name, strings.Join(wrong, "; "))
 		}
 	}
 	switch {
 	case len(missing) == len(wanted):
 		return // other delays, or none
 	case len(missing) > 0:
-		g.warn(check, "restart the receiver: idempotency.DeclareReceiver declares them", "%s missing: messages that fail are retried in place, and delay other messages", strings.Join(missing, ", "))
+		c.warn("restart the receiver: idempotency.DeclareReceiver declares them", "%s missing: messages that fail are retried in place, and delay other messages", strings.Join(missing, ", "))
 	}
-	g.fineSince(before, check, "messages that fail wait there, and return at least once")
+	c.okIfNoneFound("messages that fail wait there, and return at least once")
 }

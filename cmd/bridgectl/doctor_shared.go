@@ -7,8 +7,6 @@ import (
 	"strings"
 	"time"
 
-	amqp "github.com/rabbitmq/amqp091-go"
-
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/verifier"
 )
@@ -48,19 +46,19 @@ func (a *app) examineClaim(conn *bridge.Connection, g *group) {
 	if err == nil {
 		err = t.ClaimLedger(conn, a.opened.ledger.Identity())
 	}
-	check := "ledger of " + t.Queue
+	c := g.check("ledger of " + t.Queue)
 	switch {
 	case err == nil:
 	case errors.Is(err, bridge.ErrOtherLedger):
-		g.fail(check, "give each database a staging queue of its own: BRIDGE_QUEUE, for its senders and its verifiers", "%s", err)
+		c.fail("give each database a staging queue of its own: BRIDGE_QUEUE, for its senders and its verifiers", "%s", err)
 	case errors.As(err, new(*bridge.QueueMismatch)):
-		g.warn(check, "delete queue "+t.LedgerQueue()+": a verifier declares it",
+		c.warn("delete queue "+t.LedgerQueue()+": a verifier declares it",
 			"%s: another program has declared it, so verifiers of another ledger can consume queue %s", err, t.Queue)
 	case denied(err):
-		g.warn(check, "give this login, and the verifiers', the rights to configure and read the ledger queue: bridgectl grants operator, grants verifier",
+		c.warn("give this login, and the verifiers', the rights to configure and read the ledger queue: bridgectl grants operator, grants verifier",
 			"a login without these rights neither sees verifiers of another ledger nor keeps them from queue %s: %s", t.Queue, err)
 	default:
-		g.warn(check, cmp.Or(fixFor(err), "check that the node of queue "+t.LedgerQueue()+" runs, then run the doctor again"),
+		c.warn(cmp.Or(fixFor(err), "check that the node of queue "+t.LedgerQueue()+" runs, then run the doctor again"),
 			"it is unknown whether verifiers of another ledger consume queue %s: %s", t.Queue, err)
 	}
 }
@@ -69,14 +67,17 @@ func (a *app) examineClaim(conn *bridge.Connection, g *group) {
 // queues. Only the broker of BRIDGE_MANAGEMENT_URL is searched. A verifier does not see the messages
 // of another staging queue, so it stages them again from their rows, in its own queue. The check does
 // nothing unless both servers have answered and a management API is set.
+//
+// A restart of the broker leaves ledger queues without a consumer for a minute. AMQP, which shows
+// this without delay, reaches only the queues of this virtual host.
 func (a *app) examineOtherQueues(ctx context.Context, g *group, m *management) {
 	if m == nil || a.opened.ledger == nil || a.opened.broker == nil || !a.opened.ledger.Features().Carries {
 		return
 	}
-	const check = "other staging queues"
+	c := g.check("other staging queues")
 	queues, err := m.ledgerQueues(ctx)
 	if err != nil {
-		g.unknown(check, cmp.Or(fixOf(err), monitoringFix), "it is unknown whether verifiers of this ledger consume other staging queues: %s", err)
+		c.unknown(cmp.Or(fixOf(err), monitoringFix), "it is unknown whether verifiers of this ledger consume other staging queues: %s", err)
 		return
 	}
 	for _, q := range queues {
@@ -84,7 +85,12 @@ func (a *app) examineOtherQueues(ctx context.Context, g *group, m *management) {
 		if !ok || ledger != a.opened.ledger.Identity() || staging == a.topology().Queue && q.Vhost == m.vhost {
 			continue
 		}
-		g.warn(check, "let all senders and verifiers of this ledger use one staging queue; if all senders use sender.CarryNever, and no message is delayed, ignore this",
+		if q.Vhost == m.vhost {
+			if there, err := a.depths(ctx, q.Name); missing(err) || err == nil && there[q.Name].Consumers == 0 {
+				continue
+			}
+		}
+		c.warn("let all senders and verifiers of this ledger use one staging queue; if all senders use sender.CarryNever, and no message is delayed, ignore this",
 			"verifiers of queue %q in virtual host %q judge by this ledger too: they stage carried messages of the senders of queue %s in their own queue, and the verifiers of %s do the same to theirs, so messages come twice, or go to the dead queue if the allow-lists differ",
 			staging, q.Vhost, a.topology().Queue, a.topology().Queue)
 	}
@@ -93,6 +99,7 @@ func (a *app) examineOtherQueues(ctx context.Context, g *group, m *management) {
 // examineLimits compares the limits of connections with the number that a verifier may need. Only
 // an administrator may see a user's limits.
 func (a *app) examineLimits(ctx context.Context, g *group, m *management) {
+	c := g.check("connection limit")
 	for _, of := range []struct{ kind, name, whose string }{
 		{"vhost-limits", m.vhost, "the virtual host"}, {"user-limits", m.login, "the user " + m.login},
 	} {
@@ -109,16 +116,16 @@ func (a *app) examineLimits(ctx context.Context, g *group, m *management) {
 			if most == nil || *most < 0 { // no limit
 				continue
 			}
-			const check, fix = "connection limit", "raise max-connections: at least 3 for each verifier, plus the senders' and the receivers' connections"
+			const fix = "raise max-connections: at least 3 for each verifier, plus the senders' and the receivers' connections"
 			switch {
 			case *most <= verifier.LeastBrokerConnections:
-				g.fail(check, fix, "%s may have %s: too few for a verifier, which needs %d, and one more for a moment when it starts",
+				c.fail(fix, "%s may have %s: too few for a verifier, which needs %d, and one more for a moment when it starts",
 					of.whose, count(*most, "connection"), verifier.LeastBrokerConnections)
 			case *most < verifier.MostBrokerConnections:
-				g.warn(check, fix, "%s may have %s: enough for one verifier while all targets confirm; with targets that do not confirm it opens up to %d, and delays such targets if it gets fewer",
+				c.warn(fix, "%s may have %s: enough for one verifier while all targets confirm; with targets that do not confirm it opens up to %d, and delays such targets if it gets fewer",
 					of.whose, count(*most, "connection"), verifier.MostBrokerConnections)
 			default:
-				g.ok(check, "%s may have %s; a verifier opens %d to %d", of.whose, count(*most, "connection"),
+				c.ok("%s may have %s; a verifier opens %d to %d", of.whose, count(*most, "connection"),
 					verifier.LeastBrokerConnections, verifier.MostBrokerConnections)
 			}
 		}
@@ -128,29 +135,19 @@ func (a *app) examineLimits(ctx context.Context, g *group, m *management) {
 // examineTargets looks for the targets that the allow-list names without a *. Verifiers hold a
 // missing target, and its messages go to the dead queue after a while.
 func (a *app) examineTargets(conn *bridge.Connection, g *group) {
+	c := g.check("targets")
 	const fix = "declare it, or remove it from BRIDGE_ALLOW: a message for it goes to the dead queue after BRIDGE_UNROUTABLE"
 	for _, allow := range a.config.Allow {
 		switch {
 		case strings.Contains(allow.Exchange, "*"):
 		case allow.Exchange == "" && !strings.Contains(allow.RoutingKey, "*"):
 			if _, err := lookAt(conn, allow.RoutingKey); missing(err) {
-				g.warn("targets", fix, "queue %q, which BRIDGE_ALLOW names, does not exist", allow.RoutingKey)
+				c.warn(fix, "queue %q, which BRIDGE_ALLOW names, does not exist", allow.RoutingKey)
 			}
 		case allow.Exchange != "":
-			if exchangeIsMissing(conn, allow.Exchange) {
-				g.warn("targets", fix, "exchange %q, which BRIDGE_ALLOW names, does not exist", allow.Exchange)
+			if missing(lookAtExchange(conn, allow.Exchange)) {
+				c.warn(fix, "exchange %q, which BRIDGE_ALLOW names, does not exist", allow.Exchange)
 			}
 		}
 	}
-}
-
-func exchangeIsMissing(conn *bridge.Connection, name string) bool {
-	ch, err := conn.Channel()
-	if err != nil {
-		return false
-	}
-	defer func() { _ = ch.Close() }()
-	const durable, autoDelete, internal, noWait = true, false, false, false
-	err = ch.ExchangeDeclarePassive(name, amqp.ExchangeDirect, durable, autoDelete, internal, noWait, nil)
-	return missing(err)
 }

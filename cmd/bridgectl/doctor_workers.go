@@ -40,32 +40,31 @@ func examineWorkers(ctx context.Context, pages []string) group {
 	g := group{Name: "Workers"}
 	for _, page := range pages {
 		report, err := askWorker(ctx, page)
-		name := "worker " + page
+		c := g.check("worker " + page)
 		if err != nil {
-			g.fail(name, "start it, or name the address of its status page (BRIDGE_STATUS_ADDR) as http://host:port", "%s", err)
+			c.fail("start it, or name the address of its status page (BRIDGE_STATUS_ADDR) as http://host:port", "%s", err)
 			continue
 		}
-		before := len(g.Findings)
 		switch {
 		case report.State == "failing":
-			g.fail(name, "see its log", "it judges nothing: %s", report.Error)
+			c.fail("see its log", "it judges nothing: %s", report.Error)
 		case report.Blocked != "":
-			g.fail(name, "free memory or disk on the broker, or raise its limit of connections", "nothing can be published: %s", report.Blocked)
+			c.fail("free memory or disk on the broker, or raise its limit of connections", "nothing can be published: %s", report.Blocked)
 		}
 		if report.Foreign != "" {
-			g.fail(name, "give each database's senders and verifiers their own staging queue (BRIDGE_QUEUE)", "%s", report.Foreign)
+			c.fail("give each database's senders and verifiers their own staging queue (BRIDGE_QUEUE)", "%s", report.Foreign)
 		}
 		for _, t := range report.Targets {
 			text := fmt.Sprintf("%s accepts nothing: %s; %s for %s", t.Target, t.Reason, count(t.Messages, "message"), short(report.Now.Sub(t.Since).Round(time.Second)))
 			if t.DeadLetterAt != nil {
 				text += fmt.Sprintf("; the next dead letter in %s", short(max(0, t.DeadLetterAt.Sub(report.Now)).Round(time.Second)))
 			}
-			g.warn(name, t.Fix, "%s", text)
+			c.warn(t.Fix, "%s", text)
 		}
 		if rest := report.TargetsUnavailable - len(report.Targets); rest > 0 {
-			g.warn(name, "see its log", "%d more targets accept nothing", rest)
+			c.warn("see its log", "%d more targets accept nothing", rest)
 		}
-		g.fineSince(before, name, "%s; every target accepts its messages", report.State)
+		c.okIfNoneFound("%s; every target accepts its messages", report.State)
 	}
 	return g
 }

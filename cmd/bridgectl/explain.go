@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	mysqldriver "github.com/go-sql-driver/mysql"
 
@@ -43,6 +44,30 @@ func missingRight(err error) bool {
 
 // failureLine returns an error and its fix in one line, for a command's answer.
 func failureLine(err error) string { return advice.Line(explain(err).Error()) }
+
+// failures has one line for each question of a command that a server has not answered. The command
+// shows the other answers all the same.
+type failures []string
+
+func (f *failures) add(err error) {
+	if line := failureLine(err); !slices.Contains(*f, line) {
+		*f = append(*f, line)
+	}
+}
+
+func (f failures) write(p *page) {
+	for _, failure := range f {
+		p.line("%s", "failed: "+failure)
+	}
+}
+
+// exit returns the command's exit code as an error; nil if nothing has failed.
+func (f failures) exit() error {
+	if len(f) > 0 {
+		return &exitError{exitFailed}
+	}
+	return nil
+}
 
 // explain appends the fix to an error.
 func explain(err error) error { return advice.With(err, fixOf(err)) }

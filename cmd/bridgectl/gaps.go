@@ -122,7 +122,7 @@ The command waits for a worker that is handling an event of the entity (--wait).
 			if s.queue == s.DeadQueue && s.queue != "" {
 				return misused("--dead-queue: is not QUEUE.dead; give the receiver's queue with --queue")
 			}
-			if err := c.check(); err != nil {
+			if err := c.check("inbox"); err != nil {
 				return err
 			}
 			db, err := a.inbox(cmd.Context())
@@ -259,20 +259,12 @@ type gap struct {
 }
 
 func (l *gapList) write(p *page) {
-	if len(l.Gaps) > 0 {
-		rows := make([][]string, len(l.Gaps))
-		for i, g := range l.Gaps {
-			rows[i] = []string{g.Consumer, g.Entity, fmt.Sprint(g.Missing), fmt.Sprint(g.First), fmt.Sprint(g.Kept), spanText(time.Duration(g.Seconds) * time.Second)}
-		}
-		p.table([]string{"CONSUMER", "ENTITY", "MISSING", "FIRST KEPT", "KEPT", "FOR"}, rows)
-		p.space()
-	}
+	p.list([]string{"CONSUMER", "ENTITY", "MISSING", "FIRST KEPT", "KEPT", "FOR"}, rowsOf(l.Gaps, func(g gap) []string {
+		return []string{g.Consumer, g.Entity, fmt.Sprint(g.Missing), fmt.Sprint(g.First), fmt.Sprint(g.Kept), spanText(time.Duration(g.Seconds) * time.Second)}
+	}))
 	text := fmt.Sprintf("%d entities wait", len(l.Gaps))
 	if len(l.Gaps) == 1 {
 		text = "1 entity waits"
 	}
-	if l.Limited {
-		text += "; there may be more (--limit)"
-	}
-	p.line("%s", text)
+	p.line("%s%s", text, moreText(l.Limited))
 }

@@ -25,15 +25,10 @@ original it would lose these messages.`,
 			if !yes {
 				return misused("this permanently deletes the messages that wait in this database: confirm with --yes if it is a copy")
 			}
-			url, err := a.databaseURL()
+			db, err := a.database(cmd.Context())
 			if err != nil {
 				return err
 			}
-			db, err := a.config.Schema.Open(cmd.Context(), url)
-			if err != nil {
-				return about("BRIDGE_DATABASE_URL", err)
-			}
-			defer db.Close()
 			var out newIdentity
 			if out.Identity, out.Deleted, err = db.NewIdentity(cmd.Context()); err != nil {
 				return about("BRIDGE_DATABASE_URL", err)

@@ -2,14 +2,11 @@ package main
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"time"
 
 	"github.com/jmoiron/sqlx"
 
-	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
 )
 
@@ -34,49 +31,29 @@ func (a *app) claims(ctx context.Context, key string, consumers []string) ([]inb
 	if a.config.Inbox.URL == "" {
 		return nil, nil
 	}
-	db, err := a.config.Inbox.Schema.Open(ctx, a.config.Inbox.URL)
+	db, err := a.inbox(ctx)
 	if err != nil {
-		return nil, about("BRIDGE_INBOX_URL", err)
+		return nil, err
 	}
-	defer db.Close()
-	inbox, err := db.Inbox(ctx)
-	if err != nil {
-		return nil, about("BRIDGE_INBOX_URL", err)
-	}
-	if len(consumers) == 0 {
-		if consumers, err = listConsumers(ctx, db, claimTable); err != nil {
-			return nil, fmt.Errorf("list the inbox's consumers: %w; name them with --consumer", err)
-		}
+	if consumers, err = db.consumers(ctx, consumers, claimTable); err != nil {
+		return nil, err
 	}
 	all := []inboxClaim{}
 	for _, consumer := range consumers {
-		claim, err := lookUpClaim(ctx, db.DB, inbox, consumer, key)
+		claimed, pending, err := db.lookUp(ctx, consumer, key)
 		if err != nil {
 			return nil, fmt.Errorf("ask the inbox: %w", err)
+		}
+		claim := inboxClaim{Consumer: consumer, Claimed: claimed}
+		switch {
+		case pending != nil:
+			claim.State, claim.Attempts, claim.Since, claim.Error = string(pending.State), pending.Attempts, &pending.Since, pending.Error
+		case claimed:
+			claim.State = stateDone
 		}
 		all = append(all, claim)
 	}
 	return all, nil
-}
-
-func lookUpClaim(ctx context.Context, db *sqlx.DB, inbox driver.PendingMessages, consumer, key string) (claim inboxClaim, err error) {
-	tx, err := db.BeginTxx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-	if err != nil {
-		return claim, err
-	}
-	defer func() { _ = tx.Rollback() }()
-	claimed, pending, err := inbox.LookUp(ctx, bridge.SQL(tx), consumer, key)
-	if err != nil {
-		return claim, err
-	}
-	claim = inboxClaim{Consumer: consumer, Claimed: claimed}
-	switch {
-	case pending != nil:
-		claim.State, claim.Attempts, claim.Since, claim.Error = string(pending.State), pending.Attempts, &pending.Since, pending.Error
-	case claimed:
-		claim.State = stateDone
-	}
-	return claim, nil
 }
 
 // The inbox's tables.

@@ -211,6 +211,9 @@ func TestHelpAndCompletionNeedNoEnvironment(t *testing.T) {
 			t.Errorf("the help of %q is\n%s", args, other)
 		}
 	}
+	if _, dead, _ := called(t, nil, "dead", "list", "-h"); strings.Count(dead, "--queue") != 1 || !strings.Contains(dead, "NAME.dead") {
+		t.Errorf("the help of dead list does not say which dead queue --queue names\n%s", dead)
+	}
 	for words, want := range map[string][]string{
 		"migrate":                  {"print", "status", "up"},
 		"doctor":                   {"database", "broker"},

@@ -94,14 +94,9 @@ type markList struct {
 }
 
 func (l *markList) write(p *page) {
-	if len(l.Marks) > 0 {
-		rows := make([][]string, len(l.Marks))
-		for i, m := range l.Marks {
-			rows[i] = []string{m.Consumer, m.Name, m.Mark}
-		}
-		p.table([]string{"CONSUMER", "NAME", "MARK"}, rows)
-		p.space()
-	}
+	p.list([]string{"CONSUMER", "NAME", "MARK"}, rowsOf(l.Marks, func(m mark) []string {
+		return []string{m.Consumer, m.Name, m.Mark}
+	}))
 	more := ""
 	if l.Limited {
 		more = "; there are more (--limit, --after)"
@@ -132,7 +127,7 @@ with kept events: use gaps skip.`,
 			case r.After == "" || len(r.After) > 255:
 				return misused("--to: must have 1 to 255 bytes")
 			}
-			if err := c.check(); err != nil {
+			if err := c.check("inbox"); err != nil {
 				return err
 			}
 			db, err := a.inbox(cmd.Context())

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -53,13 +54,7 @@ BRIDGE_MANAGEMENT_URL. If a server does not answer, the output says so, and the 
 				return err
 			}
 			facts.conclude()
-			if err := a.print(facts); err != nil {
-				return err
-			}
-			if len(facts.Failures) > 0 {
-				return &exitError{exitFailed}
-			}
-			return nil
+			return cmp.Or(a.print(facts), facts.Failures.exit())
 		},
 	}
 	cmd.Flags().IntVar(&l.limit, "limit", defaultLimit, "how many messages of the dead queue and of the audit queue are read")
@@ -86,7 +81,7 @@ type messageFacts struct {
 	Held      *int64         `json:"held"`   // by verifiers, unacked; nil: not known
 	Meaning   []string       `json:"meaning"`
 	Next      string         `json:"next"`
-	Failures  []string       `json:"failures"` // one line for each question that failed
+	Failures  failures       `json:"failures"`
 
 	asked map[string]bool // whether a server is named, by its variable
 
@@ -125,7 +120,7 @@ type messageLook struct {
 
 // look asks all servers that are named, even after one of them has failed.
 func (l *messageLook) look(ctx context.Context, m *management, id uuid.UUID) *messageFacts {
-	facts := &messageFacts{ID: id, Failures: []string{}, asked: map[string]bool{
+	facts := &messageFacts{ID: id, Failures: failures{}, asked: map[string]bool{
 		"BRIDGE_DATABASE_URL": l.app.config.Database.URL != "", "BRIDGE_AMQP_URL": l.app.config.AMQP.URL != "", "BRIDGE_INBOX_URL": l.app.config.Inbox.URL != ""}}
 	if at := wire.MadeAt(id); !at.IsZero() {
 		facts.CreatedAt = new(at.UTC())
@@ -141,27 +136,20 @@ func (l *messageLook) look(ctx context.Context, m *management, id uuid.UUID) *me
 	var err error
 	if facts.Inbox, err = l.app.claims(ctx, id.String(), l.consumers); err != nil {
 		facts.Inbox = nil
-		facts.failed(err)
+		facts.Failures.add(err)
 	}
 	return facts
-}
-
-// failed adds an error to Failures.
-func (f *messageFacts) failed(err error) {
-	if line := failureLine(err); !slices.Contains(f.Failures, line) {
-		f.Failures = append(f.Failures, line)
-	}
 }
 
 func (l *messageLook) askLedger(ctx context.Context, facts *messageFacts) {
 	ledger, err := l.app.ledger(ctx)
 	if err != nil {
-		facts.failed(err)
+		facts.Failures.add(err)
 		return
 	}
 	if facts.Ledger, err = l.askRow(ctx, ledger, facts.ID); err != nil {
 		facts.Ledger = nil
-		facts.failed(err)
+		facts.Failures.add(err)
 	}
 }
 
@@ -246,21 +234,21 @@ func recordedAt(ctx context.Context, ledger driver.RecordedRows, id uuid.UUID) (
 
 func (l *messageLook) askQueues(ctx context.Context, m *management, facts *messageFacts) {
 	if _, err := l.app.broker(ctx); err != nil {
-		facts.failed(err)
+		facts.Failures.add(err)
 		return
 	}
 	t := l.app.topology()
 	if err := l.askDead(ctx, facts, t.DeadQueue()); err != nil {
 		facts.Dead = nil
-		facts.failed(err)
+		facts.Failures.add(err)
 	}
 	if err := l.askAudit(ctx, facts, t.AuditQueue()); err != nil {
-		facts.failed(err)
+		facts.Failures.add(err)
 	}
 	verifiers := append(t.OrderedQueues(), t.Queue, t.WaitingQueue())
 	depths, err := l.app.depths(ctx, append(slices.Clone(verifiers), t.DeadQueue())...)
 	if err != nil {
-		facts.failed(err)
+		facts.Failures.add(err)
 		return
 	}
 	facts.Queues = make(map[string]int, len(depths))
@@ -271,7 +259,7 @@ func (l *messageLook) askQueues(ctx context.Context, m *management, facts *messa
 		facts.ready += depths[queue].Messages
 	}
 	if facts.Held, err = l.app.held(ctx, m, verifiers); err != nil {
-		facts.failed(err)
+		facts.Failures.add(err)
 	}
 }
 

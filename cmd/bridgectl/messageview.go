@@ -236,9 +236,7 @@ func (f *messageFacts) write(p *page) {
 	case len(f.Inbox) == 0:
 		add("inbox", "not in it")
 	}
-	for _, failure := range f.Failures {
-		p.line("%s", "failed: "+failure)
-	}
+	f.Failures.write(p)
 	p.table(nil, rows)
 	p.space()
 	for _, sentence := range f.Meaning {

@@ -83,11 +83,9 @@ const (
 type schemas []schema
 
 func (s schemas) write(p *page) {
-	rows := make([][]string, 0, len(s))
-	for _, one := range s {
-		rows = append(rows, []string{string(one.Part), string(one.Database), fmt.Sprint(one.There), fmt.Sprint(one.Wanted), one.State, one.Identity})
-	}
-	p.table([]string{"PART", "DATABASE", "THERE", "WANTED", "STATE", "IDENTITY"}, rows)
+	p.table([]string{"PART", "DATABASE", "THERE", "WANTED", "STATE", "IDENTITY"}, rowsOf(s, func(one schema) []string {
+		return []string{string(one.Part), string(one.Database), fmt.Sprint(one.There), fmt.Sprint(one.Wanted), one.State, one.Identity}
+	}))
 }
 
 func newMigrateUp(a *app) *cobra.Command {

@@ -142,17 +142,8 @@ type orphanRow struct {
 }
 
 func (l *orphanList) write(p *page) {
-	if len(l.Rows) > 0 {
-		rows := make([][]string, len(l.Rows))
-		for i, o := range l.Rows {
-			rows[i] = []string{o.ID, o.RecordedAt.UTC().Format(time.RFC3339), since(&o.RecordedAt)}
-		}
-		p.table([]string{"ID", "RECORDED AT", "AGE"}, rows)
-		p.space()
-	}
-	more := ""
-	if l.Limited {
-		more = "; there may be more (--limit)"
-	}
-	p.line("%s older than %s %s%s", count(len(l.Rows), "row"), l.Age, l.Action, more)
+	p.list([]string{"ID", "RECORDED AT", "AGE"}, rowsOf(l.Rows, func(o orphanRow) []string {
+		return []string{o.ID, o.RecordedAt.UTC().Format(time.RFC3339), since(&o.RecordedAt)}
+	}))
+	p.line("%s older than %s %s%s", count(len(l.Rows), "row"), l.Age, l.Action, moreText(l.Limited))
 }

@@ -47,6 +47,16 @@ func (a *app) print(v view) error {
 	return p.err
 }
 
+// writeAll writes views with an empty line between them.
+func writeAll[V view](p *page, views []V) {
+	for i, v := range views {
+		if i > 0 {
+			p.space()
+		}
+		v.write(p)
+	}
+}
+
 // A page is the destination of a view's text. Text from a message or a server must go through
 // terminal.Plain. The methods line, title and table do so with their arguments; write does not.
 type page struct {
@@ -98,6 +108,31 @@ func (p *page) table(head []string, rows [][]string) {
 		}
 	}
 	p.err = w.Flush()
+}
+
+// rowsOf returns the rows of a table, one for each item.
+func rowsOf[T any](items []T, row func(T) []string) [][]string {
+	rows := make([][]string, len(items))
+	for i, item := range items {
+		rows[i] = row(item)
+	}
+	return rows
+}
+
+// list writes rows in columns with an empty line below them, or nothing if there are none.
+func (p *page) list(head []string, rows [][]string) {
+	if len(rows) > 0 {
+		p.table(head, rows)
+		p.space()
+	}
+}
+
+// moreText ends the last line of a list if there may be more than --limit allows.
+func moreText(limited bool) string {
+	if limited {
+		return "; there may be more (--limit)"
+	}
+	return ""
 }
 
 // A style is an escape sequence of terminals.

@@ -273,7 +273,7 @@ loses the message and does nothing. Either the worker or the decision has an eff
 				return misused("--all: needs --consumer and --state")
 			}
 			if action.always || len(keys) != 1 {
-				if err := c.check(); err != nil {
+				if err := c.check("inbox"); err != nil {
 					return err
 				}
 			}

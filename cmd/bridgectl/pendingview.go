@@ -48,19 +48,10 @@ type pendingList struct {
 }
 
 func (l *pendingList) write(p *page) {
-	if len(l.Messages) > 0 {
-		rows := make([][]string, len(l.Messages))
-		for i, m := range l.Messages {
-			rows[i] = []string{m.Consumer, m.Key, m.State, fmt.Sprint(m.Attempts), since(&m.Since), cut(m.why(), 70)}
-		}
-		p.table([]string{"CONSUMER", "KEY", "STATE", "ATTEMPTS", "FOR", "WHY"}, rows)
-		p.space()
-	}
-	more := ""
-	if l.Limited {
-		more = "; there may be more (--limit)"
-	}
-	p.line("%s listed%s", count(len(l.Messages), "message"), more)
+	p.list([]string{"CONSUMER", "KEY", "STATE", "ATTEMPTS", "FOR", "WHY"}, rowsOf(l.Messages, func(m pendingMessage) []string {
+		return []string{m.Consumer, m.Key, m.State, fmt.Sprint(m.Attempts), since(&m.Since), cut(m.why(), 70)}
+	}))
+	p.line("%s listed%s", count(len(l.Messages), "message"), moreText(l.Limited))
 	for _, c := range l.Counts {
 		p.line("%s: %d %s", c.Consumer, c.Messages, c.State)
 	}
@@ -91,22 +82,11 @@ func newPendingDetail(consumer string, p driver.Pending, most int) pendingDetail
 		return out
 	}
 	out.Size, out.Properties, out.Headers = len(d.Body), propertiesOf(d), jsonTable(d.Headers)
-	body := d.Body
-	if len(body) > most {
-		body, out.CutAt = body[:most], most
-	}
-	out.Body = bodyText(body)
+	out.Body, out.CutAt = cutBody(d.Body, most)
 	return out
 }
 
-func (all pendingDetails) write(p *page) {
-	for i, m := range all {
-		if i > 0 {
-			p.space()
-		}
-		m.write(p)
-	}
-}
+func (all pendingDetails) write(p *page) { writeAll(p, all) }
 
 func (m pendingDetail) write(p *page) {
 	p.title("message " + m.Key)
@@ -161,26 +141,17 @@ func (r *pendingReport) write(p *page) {
 	if r.DryRun {
 		would = "would be "
 	}
-	if len(r.Messages) > 0 {
-		rows := make([][]string, len(r.Messages))
-		for i, o := range r.Messages {
-			outcome := would + r.did + "; " + r.note
-			switch {
-			case o.Why != "":
-				outcome = "no: " + o.Why
-			case r.DryRun:
-				outcome = would + r.did + " (is " + o.State + ")"
-			}
-			rows[i] = []string{o.Consumer, o.Key, outcome}
+	p.list([]string{"CONSUMER", "KEY", "OUTCOME"}, rowsOf(r.Messages, func(o pendingOutcome) []string {
+		outcome := would + r.did + "; " + r.note
+		switch {
+		case o.Why != "":
+			outcome = "no: " + o.Why
+		case r.DryRun:
+			outcome = would + r.did + " (is " + o.State + ")"
 		}
-		p.table([]string{"CONSUMER", "KEY", "OUTCOME"}, rows)
-		p.space()
-	}
-	more := ""
-	if r.Limited {
-		more = "; there may be more (--limit)"
-	}
-	p.line("%s %s%s, %d not%s", count(r.Did, "message"), would, r.did, r.Not, more)
+		return []string{o.Consumer, o.Key, outcome}
+	}))
+	p.line("%s %s%s, %d not%s", count(r.Did, "message"), would, r.did, r.Not, moreText(r.Limited))
 }
 
 // print prints the report, also if err ended the command early.

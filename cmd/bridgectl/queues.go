@@ -47,20 +47,34 @@ func (a *app) held(ctx context.Context, m *management, queues []string) (*int64,
 	return &held, nil
 }
 
-// lookAt reads a queue's depth without creating the queue. It uses a channel of its own, since a
-// refusal closes the channel.
-func lookAt(conn *bridge.Connection, name string) (amqp.Queue, error) {
+// lookAt reads a queue's depth without creating the queue.
+func lookAt(conn *bridge.Connection, name string) (queue amqp.Queue, err error) {
+	const durable, autoDelete, exclusive, noWait = true, false, false, false
+	err = onChannel(conn, func(ch *amqp.Channel) (err error) {
+		if queue, err = ch.QueueDeclarePassive(name, durable, autoDelete, exclusive, noWait, nil); err != nil {
+			return fmt.Errorf("look at queue %q: %w", name, err)
+		}
+		return nil
+	})
+	return queue, err
+}
+
+// lookAtExchange returns nil if an exchange exists, whatever its type.
+func lookAtExchange(conn *bridge.Connection, name string) error {
+	const durable, autoDelete, internal, noWait = true, false, false, false
+	return onChannel(conn, func(ch *amqp.Channel) error {
+		return ch.ExchangeDeclarePassive(name, amqp.ExchangeDirect, durable, autoDelete, internal, noWait, nil)
+	})
+}
+
+// onChannel calls do with a channel of its own, since a refusal by the broker closes the channel.
+func onChannel(conn *bridge.Connection, do func(*amqp.Channel) error) error {
 	ch, err := conn.Channel()
 	if err != nil {
-		return amqp.Queue{}, err
+		return err
 	}
 	defer func() { _ = ch.Close() }()
-	const durable, autoDelete, exclusive, noWait = true, false, false, false
-	queue, err := ch.QueueDeclarePassive(name, durable, autoDelete, exclusive, noWait, nil)
-	if err != nil {
-		return amqp.Queue{}, fmt.Errorf("look at queue %q: %w", name, err)
-	}
-	return queue, nil
+	return do(ch)
 }
 
 // missing reports whether err says that a queue does not exist.

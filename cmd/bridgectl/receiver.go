@@ -114,9 +114,10 @@ func (c *agree) flags(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&c.dry, "dry-run", false, "print the changes without making them")
 }
 
-func (c *agree) check() error {
+// check refuses a change to which the user has not agreed.
+func (c *agree) check(changed string) error {
 	if c.yes || c.dry {
 		return nil
 	}
-	return misused("this changes the inbox permanently: confirm with --yes, or preview with --dry-run")
+	return misused("this changes the %s permanently: confirm with --yes, or preview with --dry-run", changed)
 }

@@ -1,9 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -44,13 +44,7 @@ not answer, the output says so, and the exit code is 1.`,
 			if err := cmd.Context().Err(); err != nil {
 				return err
 			}
-			if err := a.print(facts); err != nil {
-				return err
-			}
-			if len(facts.Failures) > 0 {
-				return &exitError{exitFailed}
-			}
-			return nil
+			return cmp.Or(a.print(facts), facts.Failures.exit())
 		},
 	}
 	cmd.Flags().DurationVar(&openFor, "open-for", time.Second, "list transactions that have been open for longer than this")
@@ -62,7 +56,7 @@ type statusFacts struct {
 	At       time.Time     `json:"at"`
 	Queues   []queueStatus `json:"queues"` // nil, as for Ledger: not asked, or no answer
 	Ledger   *ledgerStatus `json:"ledger"`
-	Failures []string      `json:"failures"` // one line for each question that failed
+	Failures failures      `json:"failures"`
 }
 
 // queueStatus is the state of one queue. Only the management API has Held, In and Out; they are nil
@@ -97,20 +91,15 @@ const statusPatience = 20 * time.Second
 func (a *app) status(ctx context.Context, m *management, openFor time.Duration) *statusFacts {
 	ctx, cancel := context.WithTimeout(ctx, statusPatience)
 	defer cancel()
-	facts := &statusFacts{At: time.Now().UTC(), Failures: []string{}}
-	fail := func(err error) {
-		if line := failureLine(err); !slices.Contains(facts.Failures, line) {
-			facts.Failures = append(facts.Failures, line)
-		}
-	}
+	facts := &statusFacts{At: time.Now().UTC(), Failures: failures{}}
 	if a.config.AMQP.URL != "" {
 		var err error
 		if facts.Queues, err = a.queueStatus(ctx, m); err != nil {
-			fail(err)
+			facts.Failures.add(err)
 		}
 	}
 	if a.config.Database.URL != "" {
-		facts.Ledger = a.ledgerStatus(ctx, openFor, fail)
+		facts.Ledger = a.ledgerStatus(ctx, openFor, facts.Failures.add)
 	}
 	return facts
 }

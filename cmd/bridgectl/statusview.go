@@ -6,22 +6,20 @@ import (
 	"strconv"
 
 	"github.com/dustin/go-humanize"
+
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 )
 
 // write keeps its tables within 80 columns.
 func (f *statusFacts) write(p *page) {
-	for _, failure := range f.Failures {
-		p.line("%s", "failed: "+failure)
-	}
+	f.Failures.write(p)
 	if len(f.Failures) > 0 && (f.Queues != nil || f.Ledger != nil) {
 		p.space()
 	}
 	if f.Queues != nil {
-		rows := make([][]string, len(f.Queues))
-		for i, q := range f.Queues {
-			rows[i] = []string{ends(q.Name, 27), humanize.Comma(int64(q.Ready)), whole(q.Held), strconv.Itoa(q.Consumers), perSecond(q.In), perSecond(q.Out)}
-		}
-		p.table([]string{"QUEUE", "READY", "HELD", "CONSUMERS", "IN/s", "OUT/s"}, rows)
+		p.table([]string{"QUEUE", "READY", "HELD", "CONSUMERS", "IN/s", "OUT/s"}, rowsOf(f.Queues, func(q queueStatus) []string {
+			return []string{ends(q.Name, 27), humanize.Comma(int64(q.Ready)), whole(q.Held), strconv.Itoa(q.Consumers), perSecond(q.In), perSecond(q.Out)}
+		}))
 	}
 	if l := f.Ledger; l != nil {
 		if f.Queues != nil {
@@ -38,11 +36,9 @@ func (f *statusFacts) write(p *page) {
 		}
 		if len(l.Open) > 0 {
 			p.space()
-			rows := make([][]string, len(l.Open))
-			for i, h := range l.Open {
-				rows[i] = []string{since(&h.Since), cut(h.Session, 12), told(h.Login, 14), told(h.Program, 16), told(h.Host, 15), told(h.State, 20)}
-			}
-			p.table([]string{"OPEN FOR", "SESSION", "LOGIN", "PROGRAM", "HOST", "STATE"}, rows)
+			p.table([]string{"OPEN FOR", "SESSION", "LOGIN", "PROGRAM", "HOST", "STATE"}, rowsOf(l.Open, func(h inspect.Holder) []string {
+				return []string{since(&h.Since), cut(h.Session, 12), told(h.Login, 14), told(h.Program, 16), told(h.Host, 15), told(h.State, 20)}
+			}))
 		}
 	}
 }

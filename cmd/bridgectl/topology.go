@@ -87,11 +87,9 @@ func (d definitions) write(p *page) {
 		return
 	}
 	p.space()
-	rows = nil
-	for _, b := range d.Bindings {
-		rows = append(rows, []string{b.Source, b.Vhost, b.Destination, b.RoutingKey})
-	}
-	p.table([]string{"DIRECT EXCHANGE", "VHOST", "QUEUE", "KEY"}, rows)
+	p.table([]string{"DIRECT EXCHANGE", "VHOST", "QUEUE", "KEY"}, rowsOf(d.Bindings, func(b bindingDefinition) []string {
+		return []string{b.Source, b.Vhost, b.Destination, b.RoutingKey}
+	}))
 }
 
 // argumentTexts returns a queue's arguments in the order of their names.

@@ -290,6 +290,11 @@ func TestTheDoctorFindsVerifiersOfThisLedgerOnOtherQueues(t *testing.T) {
 		})
 	}
 	awaitQueue("foreign.ledger")
+	conn, err := s.Broker.Connect(t.Context())
+	must(t, err)
+	defer conn.Close()
+	must(t, bridge.Topology{Queue: "left"}.ClaimLedger(conn, s.Ledger.Identity())) // as a restart of the broker leaves it
+	awaitQueue("left.ledger")
 	const check = "other staging queues"
 	if d, _ := b.examine(); len(d.of(check)) != 0 {
 		t.Errorf("each ledger has one staging queue\n%s", d)
