@@ -68,7 +68,7 @@ var brokenBrokers = []brokenBroker{
 		}
 	}, nil, []found{
 		{"arguments of twoqueue", inspect.Error, "not durable"},
-		{"arguments of twoqueue", inspect.Error, "x-dead-letter-exchange is not set"},
+		{"arguments of twoqueue", inspect.Error, `x-dead-letter-exchange is not set, must be "" (the default exchange): messages that the broker gives up`},
 		{"arguments of twoqueue", inspect.Error, "x-max-priority"},
 	}},
 	{"arguments that lose messages", nil, staged(quorum(amqp.Table{
@@ -84,8 +84,6 @@ var brokenBrokers = []brokenBroker{
 		{"arguments of twoqueue", inspect.Error, "x-dead-letter-strategy is at-most-once"},
 		{"arguments of twoqueue", inspect.Error, "only one verifier"},
 	}},
-	{"a small delivery limit", nil, staged(quorum(amqp.Table{"x-delivery-limit": 20})), nil,
-		[]found{{"arguments of twoqueue", inspect.Error, "x-delivery-limit is 20, must be 1000000"}}},
 	{"a small delivery limit, without the management API", []string{"BRIDGE_MANAGEMENT_URL="}, staged(quorum(amqp.Table{"x-delivery-limit": 20})), nil,
 		[]found{{"arguments of twoqueue", inspect.Error, "x-delivery-limit differs"}}},
 	{"an argument of which only the broker knows", nil, staged(quorum(amqp.Table{"x-queue-leader-locator": "balanced"})), nil,
@@ -102,10 +100,6 @@ var brokenBrokers = []brokenBroker{
 		[]found{{"consumer timeout", inspect.Error, "it is 1m on twoqueue, and verifiers hold messages for up to 15m10s"}}},
 	{"a consumer timeout above the hand-back", []string{"BRIDGE_HAND_BACK=30s"}, staged(quorum(amqp.Table{"x-consumer-timeout": 60000})), nil,
 		[]found{{"consumer timeout", inspect.OK, "it is 1m on twoqueue"}}},
-	{"a hand-back above the usual consumer timeout", []string{"BRIDGE_HAND_BACK=31m"}, nil, nothing,
-		[]found{{"consumer timeout", inspect.Warning, "BRIDGE_HAND_BACK is 31m"}}},
-	{"classic queues, which a crash of the host empties", []string{"BRIDGE_CLASSIC=true"}, nothing, nothing,
-		[]found{{"classic queues", inspect.Warning, "does not fsync"}}},
 
 	{"policies that lose messages", []string{"BRIDGE_AUDIT=100"}, func(w *world) {
 		w.policy("staging", "^twoqueue$", map[string]any{"message-ttl": 1000, "expires": 1000000, "max-length": 10, "delivery-limit": 20})
@@ -143,9 +137,12 @@ var brokenBrokers = []brokenBroker{
 		{"policies of twoqueue.waiting", inspect.Error, "overflow is drop-head, which prevails"},
 		{"dead messages", inspect.Warning, "2 messages are ready in twoqueue.dead"},
 	}},
-	{"a policy for the length of a classic queue, which drops", []string{"BRIDGE_CLASSIC=true"}, func(w *world) {
+	{"classic queues, which a crash of the host empties, and a policy for their length, which drops", []string{"BRIDGE_CLASSIC=true"}, func(w *world) {
 		w.policy("length", "^twoqueue$", map[string]any{"max-length": 10})
-	}, nothing, []found{{"policies of twoqueue", inspect.Error, "max-length is 10, and a full queue drops"}}},
+	}, nothing, []found{
+		{"classic queues", inspect.Warning, "does not fsync"},
+		{"policies of twoqueue", inspect.Error, "max-length is 10, and a full queue drops"},
+	}},
 
 	{"a fanout in the place of the senders' exchange", []string{"BRIDGE_EXCHANGE=twoqueue.stage"}, func(w *world) { w.exchange("fanout") }, nil,
 		[]found{{"exchange twoqueue.stage", inspect.Error, "not a durable direct exchange"}}},
@@ -167,11 +164,9 @@ var brokenBrokers = []brokenBroker{
 		{"dead messages", inspect.Warning, "1 message is ready in twoqueue.dead"},
 		{"allow-list", inspect.Unknown, "BRIDGE_ALLOW is not set here"},
 	}},
-	{"a target that is missing", []string{"BRIDGE_ALLOW=:emails,orders:*,*:*"}, nil, nothing, []found{
+	{"missing targets, and few connections", []string{"BRIDGE_ALLOW=:emails,orders:*,*:*"}, nil, func(w *world) { servertest.LimitConnections(w.t, w.url, "vhost", 12) }, []found{
 		{"targets", inspect.Warning, `queue "emails", which BRIDGE_ALLOW names, does not exist`},
 		{"targets", inspect.Warning, `exchange "orders", which BRIDGE_ALLOW names, does not exist`},
-	}},
-	{"few connections", nil, nil, func(w *world) { servertest.LimitConnections(w.t, w.url, "vhost", 12) }, []found{
 		{"connection limit", inspect.Warning, "the virtual host may have 12 connections"},
 	}},
 	{"messages that wait without a consumer", nil, nil, func(w *world) { w.publish("twoqueue.waiting"); w.consume("twoqueue") },

@@ -198,7 +198,8 @@ func (r *receiver) wantRefused(words string, args ...string) {
 }
 
 // Two consumers have a doubtful and a failed message each. An operator decides about each of
-// them, on every database, and a running receiver carries the decisions out.
+// them, on every database, and a running receiver carries the decisions out. No decision touches a
+// message whose effect is under way.
 func TestAnOperatorDecidesAboutPendingMessages(t *testing.T) {
 	t.Parallel()
 	for kind := range databases {
@@ -247,21 +248,36 @@ func TestAnOperatorDecidesAboutPendingMessages(t *testing.T) {
 			r.wantRefused("it is done", "pending", "retry", sent, "--consumer=mail")
 			r.wantRefused("has not claimed it", "pending", "retry", uuid.NewString(), "--consumer=mail")
 
+			// An effect that may be under way cannot be decided about.
+			g, d := r.effects("call"), delivery("")
+			began, goOn, ended := make(chan struct{}), make(chan struct{}), make(chan error)
+			go func() {
+				ended <- g.AtMostOnce(t.Context(), r.db, d, func(context.Context, amqp.Delivery) error { close(began); <-goOn; return nil })
+			}()
+			servertest.Next(t, "the effect has begun", began)
+			r.wantRefused("its effect may be under way", "pending", "retry", d.MessageId)
+			r.wantRefused("its effect may be under way", "pending", "done", d.MessageId, "--yes")
+			close(goOn)
+			must(t, servertest.Next(t, "the effect has ended", ended))
+			if stats := g.Stats(); stats.Handled != 1 {
+				t.Errorf("%+v", stats)
+			}
+
 			if text := r.must("pending", "retry", unsent); !strings.Contains(text, "1 message ready, 0 not") {
 				t.Errorf("retry: %s", text)
 			}
 			resumed := make(chan string)
 			ctx, cancel := context.WithCancel(t.Context())
-			ended := make(chan struct{})
+			stopped := make(chan struct{})
 			go func() {
-				defer close(ended)
+				defer close(stopped)
 				_ = r.effects("mail").Resume(ctx, r.db, func(_ context.Context, d amqp.Delivery) error { resumed <- d.MessageId; return nil })
 			}()
 			if key := servertest.Next(t, "the effect is resumed", resumed); key != unsent {
 				t.Errorf("%s is resumed, not %s", key, unsent)
 			}
 			cancel()
-			<-ended
+			<-stopped
 
 			if text := r.must("pending", "retry", "--all", "--consumer=print", "--state=failed", "--yes"); !strings.Contains(text, "1 message ready, 0 not") {
 				t.Errorf("retry --all: %s", text)
@@ -386,30 +402,6 @@ func TestADecisionReportsAWorkerThatDoesNotEnd(t *testing.T) {
 			close(goOn)
 			servertest.Eventually(t, "the message is handled", func() bool { return g.Stats().Handled == 1 })
 			r.wantRefused("it is done", "pending", "done", key, "--yes", "--consumer=print")
-		})
-	}
-}
-
-// A message whose effect outside the database may be in progress cannot be decided about.
-func TestADecisionLeavesAnEffectThatIsUnderWay(t *testing.T) {
-	t.Parallel()
-	for kind := range databases {
-		t.Run(kind, func(t *testing.T) {
-			t.Parallel()
-			r := openReceiver(t, kind)
-			g, d := r.effects("mail"), delivery("")
-			began, goOn, ended := make(chan struct{}), make(chan struct{}), make(chan error)
-			go func() {
-				ended <- g.AtMostOnce(t.Context(), r.db, d, func(context.Context, amqp.Delivery) error { close(began); <-goOn; return nil })
-			}()
-			servertest.Next(t, "the effect has begun", began)
-			r.wantRefused("its effect may be under way", "pending", "retry", d.MessageId)
-			r.wantRefused("its effect may be under way", "pending", "done", d.MessageId, "--yes")
-			close(goOn)
-			must(t, servertest.Next(t, "the effect has ended", ended))
-			if stats := g.Stats(); stats.Handled != 1 {
-				t.Errorf("%+v", stats)
-			}
 		})
 	}
 }

@@ -2,16 +2,13 @@ package email_test
 
 import (
 	"bytes"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"mime"
 	"mime/multipart"
-	"mime/quotedprintable"
 	"net/mail"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -130,25 +127,13 @@ func many(format string, n int) (all string) {
 	return all
 }
 
-func TestAnEmailArrivesAsItWasMeant(t *testing.T) {
-	file := []byte("\x00\x01%PDF-\r\n.\r\n")
-	body, err := json.Marshal(map[string]any{
-		"from": `"Shöp, Ltd." <shop@example.org>`, "to": []string{"ann@example.org", "Bob <bob+x@example.net>"},
-		"subject": "Für Ann: 5 €", "text": "Thank you.\n.\nÄ", "html": "<p>Thank you.</p>",
-		"attachments": []map[string]any{{"name": `a"b/ü.pdf`, "type": "application/pdf", "content": file}},
-	})
+// FuzzAnAcceptedEmailIsReadAsItWasMeant checks headers and contents.
+func TestAttachmentsFollowTheAlternativesOfTheText(t *testing.T) {
+	e, err := email.Parse(whole(t), limits)
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := email.Parse(body, limits)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if want := []string{"ann@example.org", "bob+x@example.net"}; !slices.Equal(e.Recipients(), want) {
-		t.Errorf("recipients %q", e.Recipients())
-	}
-	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	text, err := e.Compose(id, now)
+	text, err := e.Compose(id, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,46 +141,24 @@ func TestAnEmailArrivesAsItWasMeant(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, text)
 	}
-	decode := new(mime.WordDecoder).DecodeHeader
-	subject, err := decode(m.Header.Get("Subject"))
-	if err != nil || subject != "Für Ann: 5 €" {
-		t.Errorf("subject %q, %v", subject, err)
-	}
-	from, err := m.Header.AddressList("From")
-	if err != nil || from[0].Name != "Shöp, Ltd." || from[0].Address != "shop@example.org" {
-		t.Errorf("from %v, %v", from, err)
-	}
-	if to, err := m.Header.AddressList("To"); err != nil || len(to) != 2 || to[1].String() != `"Bob" <bob+x@example.net>` {
-		t.Errorf("to %v, %v", to, err)
-	}
-	if got := m.Header.Get("Message-Id"); got != "<"+id+"@example.org>" {
-		t.Errorf("message ID %s", got)
-	}
-	if date, err := m.Header.Date(); err != nil || !date.Equal(now) {
-		t.Errorf("date %v, %v", date, err)
-	}
 	mixed := parts(t, m.Header.Get("Content-Type"), m.Body)
-	if len(mixed) != 2 {
-		t.Fatalf("%d parts\n%s", len(mixed), text)
+	if len(mixed) != 2 || len(parts(t, mixed[0].Header.Get("Content-Type"), bytes.NewReader(mixed[0].content))) != 2 {
+		t.Errorf("not two parts, the first with two alternatives:\n%s", text)
 	}
-	alternative := parts(t, mixed[0].Header.Get("Content-Type"), bytes.NewReader(mixed[0].content))
-	if len(alternative) != 2 {
-		t.Fatalf("%d alternatives\n%s", len(alternative), text)
+}
+
+// whole returns a body with every field.
+func whole(t testing.TB) []byte {
+	t.Helper()
+	body, err := json.Marshal(map[string]any{
+		"from": `"Shöp, Ltd." <shop@example.org>`, "to": []string{"ann@example.org", "Bob <bob+x@example.net>"},
+		"subject": "Für Ann: 5 €", "text": "Thank you.\n.\nÄ", "html": "<p>Thank you.</p>",
+		"attachments": []map[string]any{{"name": `a"b/ü.pdf`, "type": "application/pdf", "content": []byte("\x00\x01%PDF-\r\n.\r\n")}},
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
-	for i, want := range []string{"Thank you.\r\n.\r\nÄ", "<p>Thank you.</p>"} {
-		got, err := io.ReadAll(quotedprintable.NewReader(bytes.NewReader(alternative[i].content)))
-		if err != nil || strings.ReplaceAll(string(got), "\r\n", "\n") != strings.ReplaceAll(want, "\r\n", "\n") {
-			t.Errorf("alternative %d: %q, %v", i, got, err)
-		}
-	}
-	content, err := base64.StdEncoding.DecodeString(strings.ReplaceAll(string(mixed[1].content), "\r\n", ""))
-	if err != nil || !bytes.Equal(content, file) {
-		t.Errorf("attachment %q, %v", content, err)
-	}
-	_, params, err := mime.ParseMediaType(mixed[1].Header.Get("Content-Disposition"))
-	if name, _ := decode(params["filename"]); err != nil || name != "a_b_ü.pdf" {
-		t.Errorf("attachment's name %q, %v", name, err)
-	}
+	return body
 }
 
 type part struct {

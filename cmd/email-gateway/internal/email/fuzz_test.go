@@ -52,6 +52,7 @@ func FuzzAnAcceptedEmailIsReadAsItWasMeant(f *testing.F) {
 			}
 		}
 	}
+	f.Add(whole(f))
 	const rest = `"from":"a@example.org","to":["b@example.org","c@example.org"],"subject":"s","text":"t"}`
 	for _, first := range []string{`"to":["eve@example.org"],`, `"subject":"s\r\nBcc: eve@example.org",`, `"From":"eve@example.org",`,
 		`"attachments":[{"name":"a","type":"a/b\r\nX: y\r\n\r\n\r.\r\n","content":""}],"attachments":[{"name":"a","content":""}],`,
@@ -70,7 +71,8 @@ func FuzzAnAcceptedEmailIsReadAsItWasMeant(f *testing.F) {
 		if err := json.Unmarshal(body, &meant); err != nil {
 			t.Fatalf("%v\n%s", err, body)
 		}
-		text, err := e.Compose(id, time.Now())
+		at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+		text, err := e.Compose(id, at)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -84,6 +86,13 @@ func FuzzAnAcceptedEmailIsReadAsItWasMeant(f *testing.F) {
 			t.Fatalf("%v\n%s", err, text)
 		}
 		wantHeaders(t, m.Header, &meant)
+		_, domain, _ := strings.Cut(addresses([]string{meant.From})[0], "@")
+		if got, want := m.Header.Get("Message-Id"), "<"+id+"@"+domain+">"; got != want {
+			t.Errorf("message ID %s, want %s", got, want)
+		}
+		if date, err := m.Header.Date(); err != nil || !date.Equal(at) {
+			t.Errorf("date %v, %v", date, err)
+		}
 		if got := addresses(m.Header["To"]); !slices.Equal(got, e.Recipients()) {
 			t.Errorf("the envelope's recipients are %q, the header's %q", e.Recipients(), got)
 		}
