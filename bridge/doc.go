@@ -11,12 +11,12 @@
 //
 // [github.com/twoqueue/twoqueue/sender] describes how to send,
 // [github.com/twoqueue/twoqueue/verifier] the path of a message after it was sent, and
-// [github.com/twoqueue/twoqueue/idempotency] how to handle each message once; the examples of the
-// three are whole programs, in their files example_*_test.go.
-// [github.com/twoqueue/twoqueue/bridge/migrate] makes the tables and has the rights of each role.
-// [github.com/twoqueue/twoqueue/bridge/postgres], [github.com/twoqueue/twoqueue/bridge/sqlserver],
-// [github.com/twoqueue/twoqueue/bridge/mysql] and [github.com/twoqueue/twoqueue/bridge/sqlite]
-// describe how each database waits, and how it must be set up.
+// [github.com/twoqueue/twoqueue/idempotency] how to handle each message once; their files
+// example*_test.go have whole programs. [github.com/twoqueue/twoqueue/bridge/migrate] makes the
+// tables and has the rights of each role. [github.com/twoqueue/twoqueue/bridge/postgres],
+// [github.com/twoqueue/twoqueue/bridge/sqlserver], [github.com/twoqueue/twoqueue/bridge/mysql] and
+// [github.com/twoqueue/twoqueue/bridge/sqlite] describe how each database waits, and how it must be
+// set up.
 //
 // For senders in other languages [github.com/twoqueue/twoqueue/bridge/wire] has the format of a
 // staged message. A further database implements the interfaces of
