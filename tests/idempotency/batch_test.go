@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"log/slog"
 	"strings"
 	"sync/atomic"
@@ -21,14 +20,15 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// runBatches runs a batch consumer of q until fn returns, and checks that it drains.
-func (q *queue) runBatches(batch int, handle func(ctx context.Context, ds []amqp.Delivery) error, fn func()) {
+// runBatches runs a batch consumer of q with two workers until fn returns, and checks that it
+// drains.
+func (q *queue) runBatches(batch int, key func(d amqp.Delivery) string, handle func(ctx context.Context, ds []amqp.Delivery) error, fn func()) {
 	q.t.Helper()
 	broker, err := bridge.NewBroker(q.url, nil)
 	must(q.t, err)
 	defer broker.Close()
 	consumer, err := idempotency.NewBatchConsumer(broker, q.name, batch, handle,
-		&idempotency.ConsumerOptions{Workers: 2, Logger: slog.New(slog.NewTextHandler(testLog{q.t}, nil))})
+		&idempotency.ConsumerOptions{Workers: 2, Key: key, Logger: slog.New(slog.NewTextHandler(testLog{q.t}, nil))})
 	must(q.t, err)
 	ctx, stop := context.WithCancel(q.t.Context())
 	ended := make(chan error, 1)
@@ -38,58 +38,33 @@ func (q *queue) runBatches(batch int, handle func(ctx context.Context, ds []amqp
 	must(q.t, servertest.Next(q.t, "the consumer ends", ended))
 }
 
-func TestABatchConsumerHandlesEachMessageOnceInBatches(t *testing.T) {
-	const messages, batch = 300, 50
-	db := newDatabase(t, "PostgreSQL")
-	q := newQueue(t, quorum)
-	ids := names("m", messages)
-	q.publish(append(ids, ids[:20]...)...)
-	dedup := newDedup(t, db.inbox, idempotency.Options{})
-	var largest, calls atomic.Int64
-	q.runBatches(batch, func(ctx context.Context, ds []amqp.Delivery) error {
-		return dedup.HandleBatch(ctx, db.DB, ds, func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
-			calls.Add(1)
-			for n := int64(len(fresh)); n > largest.Load(); {
-				largest.Store(n)
-			}
-			return eachOf(ctx, bridge.SQL(tx), fresh, db.place)
-		})
-	}, func() {
-		eventually(t, "all are acked", func() (bool, error) {
-			s := dedup.Stats()
-			return s.Handled == messages && s.Duplicates == 20, nil
-		})
-	})
-	db.wantOrders(t, messages)
-	q.wantEmpty()
-	if largest.Load() > batch || calls.Load() > messages/2 {
-		t.Errorf("%d batches, the largest of %d messages", calls.Load(), largest.Load())
-	}
-	t.Logf("%d batches, the largest of %d messages", calls.Load(), largest.Load())
-}
-
 // The first attempts terminate their own database session in the handler. No message may be lost
 // or handled twice. None may be dead-lettered, although one counted failure would suffice.
-func TestABatchWhoseBackendIsTerminatedIsHandledOnce(t *testing.T) {
-	const messages = 40
+func TestABatchConsumerHandlesEachMessageOnceInBatches(t *testing.T) {
+	t.Parallel()
+	const messages, copies, batch, terminated = 300, 20, 50, 3
 	for _, library := range []string{"database/sql", "pgx"} {
 		t.Run(library, func(t *testing.T) {
 			db := newDatabase(t, "PostgreSQL")
 			pool, err := db.pool(t.Context())
 			must(t, err)
 			q := newQueue(t, quorum)
-			q.publish(names("m", messages)...)
+			ids := names("m", messages)
+			q.publish(append(ids, ids[:copies]...)...)
 			dedup := newDedup(t, db.inbox, idempotency.Options{Attempts: 1, DeadLetterExchange: true})
-			var left atomic.Int64
-			left.Store(3)
+			var largest, calls atomic.Int64
 			effect := func(ctx context.Context, tx bridge.Tx, fresh []amqp.Delivery) error {
-				if err := eachOf(ctx, tx, fresh, db.place); err != nil || left.Add(-1) < 0 {
+				call := calls.Add(1)
+				for n := int64(len(fresh)); n > largest.Load(); {
+					largest.Store(n)
+				}
+				if err := eachOf(ctx, tx, fresh, db.place); err != nil || call > terminated {
 					return err
 				}
 				_, err := tx.Exec(ctx, `SELECT pg_terminate_backend(pg_backend_pid())`)
 				return err
 			}
-			q.runBatches(messages, func(ctx context.Context, ds []amqp.Delivery) error {
+			q.runBatches(batch, nil, func(ctx context.Context, ds []amqp.Delivery) error {
 				if library == "pgx" {
 					return pgxreceiver.HandleBatch(ctx, dedup, pool, pgx.TxOptions{}, ds, func(ctx context.Context, tx pgx.Tx, fresh []amqp.Delivery) error {
 						return effect(ctx, pgxbridge.Tx(tx), fresh)
@@ -98,12 +73,20 @@ func TestABatchWhoseBackendIsTerminatedIsHandledOnce(t *testing.T) {
 				return dedup.HandleBatch(ctx, db.DB, ds, func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
 					return effect(ctx, bridge.SQL(tx), fresh)
 				})
-			}, func() { settled(t, dedup, messages) })
+			}, func() {
+				eventually(t, "all are acked", func() (bool, error) {
+					s := dedup.Stats()
+					return s.Handled == messages && s.Duplicates == copies, nil
+				})
+			})
 			// RabbitMQ 3.10 loses acks of a quorum queue that it has received before the channel
 			// ends, if dozens came just before.
 			q.redeliver(func(d amqp.Delivery) error { return inserting(dedup, db)(t.Context(), d) })
 			db.wantOrders(t, messages)
 			q.wantEmpty()
+			if largest.Load() > batch || calls.Load() > messages/2 {
+				t.Errorf("%d batches, the largest of %d messages", calls.Load(), largest.Load())
+			}
 			if s := dedup.Stats(); s.DeadLettered > 0 || s.FailedAttempts > 0 {
 				t.Errorf("stats are %+v", s)
 			}
@@ -113,6 +96,12 @@ func TestABatchWhoseBackendIsTerminatedIsHandledOnce(t *testing.T) {
 
 // The rules of Handle hold in a transaction of pgx.
 func TestAMessageIsHandledOnceInATransactionOfPgx(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t, "PostgreSQL")
+	pool, err := db.pool(t.Context())
+	must(t, err)
+	q := newQueue(t, quorum)
+	handled := 0
 	for name, c := range map[string]struct {
 		fail func(ctx context.Context, tx pgx.Tx) error // in the first attempt, after the effect
 		want idempotency.Stats
@@ -152,11 +141,7 @@ func TestAMessageIsHandledOnceInATransactionOfPgx(t *testing.T) {
 		}, idempotency.Stats{Handled: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			db := newDatabase(t, "PostgreSQL")
-			pool, err := db.pool(t.Context())
-			must(t, err)
-			q := newQueue(t, quorum)
-			q.publish("m1", "m1")
+			q.publish(name, name)
 			dedup := newDedup(t, db.inbox, idempotency.Options{Attempts: 2, DeadLetterExchange: true})
 			attempts := 0
 			q.redeliver(func(d amqp.Delivery) error {
@@ -170,30 +155,33 @@ func TestAMessageIsHandledOnceInATransactionOfPgx(t *testing.T) {
 					return nil
 				})
 			})
-			db.wantOrders(t, 1)
-			q.wantEmpty()
+			handled++
+			db.wantOrders(t, handled)
 			c.want.Duplicates++
 			if got := dedup.Stats(); got != c.want {
 				t.Errorf("stats are %+v, must be %+v", got, c.want)
 			}
 			if used := pool.Stat().AcquiredConns(); used > 0 {
-				t.Error(fmt.Sprint(used, " connections are not given back"))
+				t.Errorf("%d connections are not given back", used)
 			}
 		})
 	}
+	q.wantEmpty()
 }
 
 // A failing message in a batch holds up its own key while it is retried, and not the keys of the
 // batch's other messages.
 func TestAPoisonInABatchHoldsUpNoOtherKey(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t, "PostgreSQL")
 	q := newQueue(t, quorum)
 	dedup := newDedup(t, db.inbox, idempotency.Options{MinDelay: time.Hour, MaxDelay: time.Hour, Hold: 24 * time.Hour})
-	broker, err := bridge.NewBroker(q.url, nil)
-	must(t, err)
-	defer broker.Close()
 	running, open := make(chan struct{}, 2), make(chan struct{})
-	consumer, err := idempotency.NewBatchConsumer(broker, q.name, 10, func(ctx context.Context, ds []amqp.Delivery) error {
+	key := func(d amqp.Delivery) string {
+		key, _, _ := strings.Cut(d.MessageId, ":")
+		return key
+	}
+	q.runBatches(10, key, func(ctx context.Context, ds []amqp.Delivery) error {
 		return dedup.HandleBatch(ctx, db.DB, ds, func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
 			for _, d := range fresh {
 				switch {
@@ -206,23 +194,15 @@ func TestAPoisonInABatchHoldsUpNoOtherKey(t *testing.T) {
 			}
 			return eachOf(ctx, bridge.SQL(tx), fresh, db.place)
 		})
-	}, &idempotency.ConsumerOptions{Workers: 2, Logger: slog.New(slog.NewTextHandler(testLog{t}, nil)), Key: func(d amqp.Delivery) string {
-		key, _, _ := strings.Cut(d.MessageId, ":")
-		return key
-	}})
-	must(t, err)
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- consumer.Run(ctx) }()
-	for _, gate := range []string{"gate1:1", "gate2:1"} { // one for each worker, so that the next messages become one batch
-		q.publish(gate)
-		servertest.Next(t, gate+" is handled", running)
-	}
-	q.publish("a:1", "poison:1", "a:2")
-	q.ready(0)
-	close(open)
-	settled(t, dedup, 4) // all except the failing message, which is retried in an hour
-	stop()
-	must(t, servertest.Next(t, "the consumer ends", ended))
+	}, func() {
+		for _, gate := range []string{"gate1:1", "gate2:1"} { // one for each worker, so that the next messages become one batch
+			q.publish(gate)
+			servertest.Next(t, gate+" is handled", running)
+		}
+		q.publish("a:1", "poison:1", "a:2")
+		q.ready(0)
+		close(open)
+		settled(t, dedup, 4) // all except the failing message, which is retried in an hour
+	})
 	db.wantOrders(t, 4)
 }

@@ -17,9 +17,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/idempotency"
-	"github.com/twoqueue/twoqueue/idempotency/pending"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
@@ -98,8 +96,19 @@ func names(prefix string, n int) (ids []string) {
 
 // inserting returns a handler that places an order for each message.
 func inserting(dedup *idempotency.Deduplicator, db *database) deliveryHandler {
+	return failing(dedup, db, func(string, int) bool { return false })
+}
+
+// failing returns a handler that places an order for each message, except in the attempts for
+// which fails returns true.
+func failing(dedup *idempotency.Deduplicator, db *database, fails func(id string, attempt int) bool) deliveryHandler {
 	return func(ctx context.Context, d amqp.Delivery) error {
-		return dedup.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error { return db.placeOrder(ctx, tx, d.MessageId) })
+		return dedup.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error {
+			if attempt, _ := idempotency.Attempt(ctx); fails(d.MessageId, attempt) {
+				return errHandler
+			}
+			return db.placeOrder(ctx, tx, d.MessageId)
+		})
 	}
 }
 
@@ -110,6 +119,7 @@ func settled(t *testing.T, dedup interface{ Stats() idempotency.Stats }, want ui
 }
 
 func TestAConsumerWorksInParallelAndTakesNoMoreThanItsPrefetch(t *testing.T) {
+	t.Parallel()
 	const messages, workers, prefetch = 30, 4, 9
 	q := newQueue(t, quorum)
 	q.publish(names("m", messages)...)
@@ -149,6 +159,7 @@ func TestAConsumerWorksInParallelAndTakesNoMoreThanItsPrefetch(t *testing.T) {
 // Each key's messages are handled one at a time, in the order of the queue, although connections
 // are lost, attempts fail and messages are handed back.
 func TestAConsumerHandlesEachKeyInOrder(t *testing.T) {
+	t.Parallel()
 	const keys, each = 6, 40
 	db := newDatabase(t, "PostgreSQL")
 	for name, opts := range map[string]idempotency.ConsumerOptions{
@@ -215,74 +226,9 @@ func TestAConsumerHandlesEachKeyInOrder(t *testing.T) {
 	}
 }
 
-// Messages that exceed MaxBytes are handed back and come again.
-func TestAConsumerHoldsNoMoreBytesThanItsRoom(t *testing.T) {
-	const messages, size, most = 60, 100 << 10, 350 << 10
-	q := newQueue(t, limitless)
-	for i := range messages {
-		must(t, q.Publish("", q.name, true, false, amqp.Publishing{MessageId: fmt.Sprint("m", i), Body: make([]byte, size)}))
-	}
-	var mu sync.Mutex
-	seen := make(map[string]int)
-	full := make(chan struct{})
-	r := q.run(q.url, func(_ context.Context, d amqp.Delivery) error {
-		<-full
-		mu.Lock()
-		defer mu.Unlock()
-		if seen[d.MessageId]++; len(d.Body) != size {
-			t.Errorf("a message has %d bytes", len(d.Body))
-		}
-		return d.Ack(false)
-	}, idempotency.ConsumerOptions{Workers: 20, MaxBytes: most})
-	r.logged("no room for the message")
-	if running := r.State().Running; running > most/size {
-		t.Errorf("%d messages are held", running)
-	}
-	close(full)
-	eventually(t, "all have come", func() (bool, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		return len(seen) == messages, nil
-	})
-	r.drained()
-	q.wantEmpty()
-}
-
-// The broker closes the connections of its vhost, as rabbitmqctl close_all_connections does.
-func TestAConsumerComesBackWhenTheBrokerHasClosedItsConnection(t *testing.T) {
-	const messages = 200
-	db := newDatabase(t, "PostgreSQL")
-	q := newQueue(t, limitless)
-	q.publish(names("m", messages)...)
-	_, vhost, _ := strings.Cut(strings.TrimPrefix(q.url, "amqp://"), "/")
-	dedup := newDedup(t, db.inbox, idempotency.Options{})
-	closed := make(chan struct{})
-	var once sync.Once
-	r := q.run(q.url, func(ctx context.Context, d amqp.Delivery) error {
-		return dedup.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error {
-			if d.MessageId == "m:100" {
-				once.Do(func() {
-					defer close(closed)
-					if _, err := servertest.RabbitMQ(t).Eval(t.Context(), `[rabbit_networking:close_connection(P, "by a test") ||
-						[{pid, P}, {vhost, V}] <- rabbit_networking:connection_info_all([pid, vhost]), V =:= <<"%s">>]`, vhost); err != nil {
-						t.Error(err)
-					}
-				})
-			}
-			return db.placeOrder(ctx, tx, d.MessageId)
-		})
-	}, idempotency.ConsumerOptions{Workers: 8})
-	servertest.Next(t, "the connections are closed", closed)
-	settled(t, dedup, messages)
-	r.logged("by a test")
-	r.drained()
-	db.wantOrders(t, messages)
-	_, q.Channel = q.dial()
-	q.wantEmpty()
-}
-
 // The queue is missing at the start, and is deleted later.
 func TestAConsumerWaitsForAMissingQueue(t *testing.T) {
+	t.Parallel()
 	q := newQueue(t, quorum)
 	remove := func() {
 		_, err := q.QueueDelete(q.name, false, false, false)
@@ -316,6 +262,7 @@ func TestAConsumerWaitsForAMissingQueue(t *testing.T) {
 }
 
 func TestAConsumerWhoseLoginIsRefusedAtTheStartEnds(t *testing.T) {
+	t.Parallel()
 	q := newQueue(t, quorum)
 	r := q.run(strings.Replace(servertest.User(t, q.url, "", "", ""), ":secret@", ":wrong@", 1), func(context.Context, amqp.Delivery) error { return nil }, idempotency.ConsumerOptions{})
 	if err := servertest.Next(t, "the end of Run", r.ended); !errors.Is(err, bridge.ErrCredentials) {
@@ -329,6 +276,7 @@ func TestAConsumerWhoseLoginIsRefusedAtTheStartEnds(t *testing.T) {
 // After the stop, running handlers may finish. No other handler begins, and no message is
 // requeued.
 func TestAConsumerDrains(t *testing.T) {
+	t.Parallel()
 	const messages, workers = 20, 3
 	db := newDatabase(t, "PostgreSQL")
 	q := newQueue(t, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": 2}) // drops a message at its third requeue
@@ -381,7 +329,8 @@ func TestAConsumerDrains(t *testing.T) {
 // Consumers start and stop under load. Their last acks arrive, so no message is even recognised
 // as a duplicate.
 func TestConsumersThatStopUnderLoadLoseNoAck(t *testing.T) {
-	const messages, consumers, life, workers = 2000, 3, 100, 8
+	t.Parallel()
+	const messages, consumers, life, workers = 1000, 3, 50, 8
 	db := newDatabase(t, "PostgreSQL")
 	q := newQueue(t, limitless)
 	dedup := newDedup(t, db.inbox, idempotency.Options{})
@@ -424,59 +373,9 @@ func TestConsumersThatStopUnderLoadLoseNoAck(t *testing.T) {
 	q.wantEmpty()
 }
 
-// A strategy that waits for its database stops waiting when the consumer stops.
-func TestAConsumerStopsWhileItsDatabaseIsAway(t *testing.T) {
-	db := newDatabase(t, "SQLite")
-	inbox := awayInbox{db.inbox, make(chan struct{}, 1)}
-	dedup := newDedup(t, inbox, idempotency.Options{MinDelay: time.Hour, MaxDelay: time.Hour, Hold: 24 * time.Hour})
-	effects := newPending(t, inbox, pending.Options{MinDelay: time.Hour, MaxDelay: time.Hour, Hold: 24 * time.Hour})
-	worker, err := pending.NewWorker(inbox, "shop", &pending.WorkerOptions{MinDelay: time.Hour, MaxDelay: time.Hour, Hold: 24 * time.Hour, HandBack: true})
-	must(t, err)
-	leftUnacked := func() uint64 {
-		return dedup.Stats().LeftUnacked + effects.Stats().LeftUnacked + worker.Stats().LeftUnacked
-	}
-	for name, handle := range map[string]deliveryHandler{
-		"Handle": func(ctx context.Context, d amqp.Delivery) error {
-			return dedup.Handle(ctx, db.DB, d, func(context.Context, *sql.Tx) error { return errHandler })
-		},
-		"AtMostOnce": func(ctx context.Context, d amqp.Delivery) error {
-			return effects.AtMostOnce(ctx, db.DB, d, func(context.Context, amqp.Delivery) error { return errHandler })
-		},
-		"Accept": func(ctx context.Context, d amqp.Delivery) error { return worker.Accept(ctx, db.DB, d) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			q := newQueue(t, quorum)
-			q.publish("m1")
-			left := leftUnacked()
-			r := q.run(q.url, handle, idempotency.ConsumerOptions{Drain: time.Hour})
-			servertest.Next(t, "a claim", inbox.claiming)
-			r.drained()
-			if now := leftUnacked(); now != left+1 {
-				t.Errorf("%d messages were left unacked, must be 1", now-left)
-			}
-			q.ready(1)
-		})
-	}
-	for _, got := range []idempotency.Stats{dedup.Stats(), effects.Stats(), worker.Stats()} {
-		if got != (idempotency.Stats{LeftUnacked: got.LeftUnacked}) {
-			t.Errorf("stats are %+v", got)
-		}
-	}
-}
-
-// awayInbox is the inbox of a database that cannot be reached.
-type awayInbox struct {
-	driver.Inbox
-	claiming chan struct{}
-}
-
-func (i awayInbox) Claim(context.Context, bridge.Tx, string, []string) ([]string, error) {
-	i.claiming <- struct{}{}
-	return nil, errors.New("connection refused")
-}
-
 // When the time to drain has passed, the contexts of running handlers end.
 func TestAConsumersHandlersAreCancelledAfterTheDrain(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t, "PostgreSQL")
 	q := newQueue(t, quorum)
 	q.publish("m1")
@@ -500,6 +399,7 @@ func TestAConsumersHandlersAreCancelledAfterTheDrain(t *testing.T) {
 // One handler never returns. It occupies its worker, and the message is handled once, however
 // often the broker delivers it again. The consumer's end does not wait for the handler.
 func TestAHandlerThatHangsStopsOnlyItself(t *testing.T) {
+	t.Parallel()
 	broker := servertest.StartRabbitMQ(t, nil)
 	must(t, broker.SetConsumerTimeout(t.Context(), 2*time.Second))
 	db := newDatabase(t, "PostgreSQL")
@@ -540,37 +440,44 @@ func TestAHandlerThatHangsStopsOnlyItself(t *testing.T) {
 
 // A delivery that its handler neither acks nor rejects, in whatever way, is redelivered.
 func TestADeliveryThatItsHandlerDoesNotSettleComesAgain(t *testing.T) {
-	for name, fail := range map[string]func() error{
-		"returns nil":      func() error { return nil },
-		"returns an error": func() error { return errHandler },
-		"panics":           func() error { panic("out of range") },
-		"exits":            func() error { runtime.Goexit(); return nil },
-	} {
-		for _, workers := range []int{1, 4} {
-			t.Run(fmt.Sprint(name, " with ", workers), func(t *testing.T) {
-				t.Parallel()
-				q := newQueue(t, limitless)
-				q.publish("m1")
-				came := make(chan bool, 2)
-				r := q.run(q.url, func(_ context.Context, d amqp.Delivery) error {
-					came <- d.Redelivered
-					if !d.Redelivered {
-						return fail()
-					}
+	t.Parallel()
+	for _, workers := range []int{1, 4} {
+		t.Run(fmt.Sprint("with ", workers), func(t *testing.T) {
+			t.Parallel()
+			q := newQueue(t, limitless)
+			came := make(chan amqp.Delivery, 2)
+			r := q.run(q.url, func(_ context.Context, d amqp.Delivery) error {
+				came <- d
+				if d.Redelivered {
 					return d.Ack(false)
-				}, idempotency.ConsumerOptions{Workers: workers})
-				if servertest.Next(t, "a delivery", came) || !servertest.Next(t, "another", came) {
-					t.Error("the message was not redelivered")
 				}
-				r.logged("neither acked nor rejected")
-				r.drained()
-				q.wantEmpty()
-			})
-		}
+				switch d.MessageId {
+				case "error":
+					return errHandler
+				case "panic":
+					panic("out of range")
+				case "exit":
+					runtime.Goexit()
+				}
+				return nil
+			}, idempotency.ConsumerOptions{Workers: workers})
+			for n, id := range []string{"nil", "error", "panic", "exit"} {
+				q.publish(id)
+				if servertest.Next(t, "a delivery", came).Redelivered || !servertest.Next(t, "another", came).Redelivered {
+					t.Errorf("the message %s was not redelivered", id)
+				}
+				eventually(t, "the log says why", func() (bool, error) {
+					return strings.Count(r.log.String(), "neither acked nor rejected") == n+1, nil
+				})
+			}
+			r.drained()
+			q.wantEmpty()
+		})
 	}
 }
 
 func TestAConsumerRefusesUnusableArguments(t *testing.T) {
+	t.Parallel()
 	broker, err := bridge.NewBroker("amqp://localhost/", nil)
 	must(t, err)
 	defer broker.Close()

@@ -41,7 +41,7 @@ var stores = map[string]store{
 		`CREATE TABLE orders (n BIGINT AUTO_INCREMENT PRIMARY KEY, id TEXT)`, `INSERT INTO orders (id) VALUES (?)`,
 		func(ctx context.Context, db *sql.DB) (driver.Inbox, error) { return mysql.OpenInbox(ctx, db) }},
 	"SQLite": {"sqlite", migrate.SQLite, func(t testing.TB) string {
-		return "file:" + filepath.Join(t.TempDir(), "receiver.db") + "?_pragma=journal_mode(wal)&_pragma=busy_timeout(120000)"
+		return "file:" + filepath.Join(t.TempDir(), "receiver.db") + "?_pragma=journal_mode(wal)&_pragma=busy_timeout(120000)&_pragma=synchronous(off)"
 	},
 		`CREATE TABLE orders (n INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT)`, `INSERT INTO orders (id) VALUES (?)`,
 		func(ctx context.Context, db *sql.DB) (driver.Inbox, error) { return sqlite.OpenInbox(ctx, db) }},
@@ -93,6 +93,16 @@ func newDatabase(t *testing.T, name string) *database {
 	must(t, err)
 	t.Cleanup(func() { must(t, opened.Close()) })
 	return opened
+}
+
+// through opens the database, in PostgreSQL, through a valve.
+func (db *database) through(t *testing.T) (*servertest.Valve, *database) {
+	t.Helper()
+	valve, dsn := servertest.Through(t, db.dsn)
+	through, err := open(t.Context(), db.name, dsn)
+	must(t, err)
+	t.Cleanup(func() { _ = through.Close() })
+	return valve, through
 }
 
 // databasesTakeTurns runs a test on each database, with that database's share of the steps.

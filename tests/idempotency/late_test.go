@@ -2,7 +2,6 @@ package idempotency_test
 
 import (
 	"context"
-	"net/url"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -31,14 +30,9 @@ func (i holdingInbox) AddPending(ctx context.Context, tx bridge.Tx, consumer str
 // The database confirms a started row late. By then the row has become doubtful, an operator has
 // decided, and Resume has run the effect. The first receiver must not run it too.
 func TestAnEffectIsNotBegunWhenItsTimeIsOver(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t, "PostgreSQL")
-	valve := servertest.NewValve(t, servertest.Postgres(t).Addr())
-	behind, err := url.Parse(db.dsn)
-	must(t, err)
-	behind.Host = valve.Addr()
-	through, err := open(t.Context(), db.name, behind.String())
-	must(t, err)
-	defer through.Close()
+	valve, through := db.through(t)
 	q := newQueue(t, limitless)
 	q.publish("m1")
 

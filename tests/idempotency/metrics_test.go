@@ -38,12 +38,8 @@ func gathered(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 // A scrape reports the outcomes of deliveries, the running handlers, and the age of doubtful
 // messages. If two processes share an inbox, the idle one reports the inbox's messages too.
 func TestTheMetricsOfAReceiver(t *testing.T) {
-	for name := range stores {
-		t.Run(name, func(t *testing.T) { testMetrics(t, newDatabase(t, name)) })
-	}
-}
-
-func testMetrics(t *testing.T, db *database) {
+	t.Parallel()
+	db := newDatabase(t, "PostgreSQL")
 	q := newQueue(t, quorum)
 	effects, err := pending.New(db.inbox, "orders", &pending.Options{HandBack: true})
 	must(t, err)
@@ -77,7 +73,7 @@ func testMetrics(t *testing.T, db *database) {
 		values := gathered(t, registry)
 		for name, n := range want {
 			if value, ok := values["twoqueue_receiver_"+name]; !ok || value != n {
-				t.Errorf("%s: %s is %v (there: %v), not %v", db.name, name, value, ok, n)
+				t.Errorf("%s is %v (there: %v), not %v", name, value, ok, n)
 			}
 		}
 		if oldest := values["twoqueue_receiver_oldest_pending_seconds consumer=orders state=doubtful"]; oldest < 0 || oldest > time.Hour.Seconds() {

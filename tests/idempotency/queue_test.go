@@ -113,12 +113,17 @@ func (q *queue) dial() (*amqp.Connection, *amqp.Channel) {
 func (q *queue) publish(ids ...string) {
 	q.t.Helper()
 	for _, id := range ids {
-		confirm, err := q.PublishWithDeferredConfirm("", q.name, true, false,
-			amqp.Publishing{MessageId: id, DeliveryMode: amqp.Persistent, Body: []byte(id)})
-		must(q.t, err)
-		if acked, err := confirm.WaitContext(q.t.Context()); err != nil || !acked {
-			q.t.Fatalf("message %s not confirmed: %v", id, err)
-		}
+		q.send(amqp.Publishing{MessageId: id, DeliveryMode: amqp.Persistent, Body: []byte(id)})
+	}
+}
+
+// send publishes a message to the queue.
+func (q *queue) send(p amqp.Publishing) {
+	q.t.Helper()
+	confirm, err := q.PublishWithDeferredConfirm("", q.name, true, false, p)
+	must(q.t, err)
+	if acked, err := confirm.WaitContext(q.t.Context()); err != nil || !acked {
+		q.t.Fatalf("message %s not confirmed: %v", p.MessageId, err)
 	}
 }
 

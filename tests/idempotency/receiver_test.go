@@ -44,9 +44,18 @@ func (db *database) receiver(strategy string, inbox driver.Inbox, opts versions.
 		}
 	}
 	switch strategy {
-	case "Handle":
+	case "Handle": // on PostgreSQL in a transaction of pgx
 		dedup, err := idempotency.New(inbox, "shop", &keyed)
-		handles(dedup.Handle)
+		if err != nil || db.name != "PostgreSQL" {
+			handles(dedup.Handle)
+			return r, err
+		}
+		pool, err := db.pool(context.Background())
+		r.handle = func(ctx context.Context, d amqp.Delivery, effect effect) error {
+			return pgxreceiver.Handle(ctx, dedup, pool, pgx.TxOptions{}, d, func(ctx context.Context, tx pgx.Tx) error {
+				return effect(ctx, pgxbridge.Tx(tx), string(d.Body))
+			})
+		}
 		return r, err
 	case "HandleBatch":
 		dedup, err := idempotency.New(inbox, "shop", &keyed)
@@ -57,21 +66,6 @@ func (db *database) receiver(strategy string, inbox driver.Inbox, opts versions.
 		}
 		r.handle = func(ctx context.Context, d amqp.Delivery, effect effect) error {
 			return r.batch(ctx, []amqp.Delivery{d}, effect)
-		}
-		return r, err
-	case "pgx":
-		if db.name != "PostgreSQL" {
-			return db.receiver("Handle", inbox, opts)
-		}
-		dedup, err := idempotency.New(inbox, "shop", &keyed)
-		if err != nil {
-			return nil, err
-		}
-		pool, err := db.pool(context.Background())
-		r.handle = func(ctx context.Context, d amqp.Delivery, effect effect) error {
-			return pgxreceiver.Handle(ctx, dedup, pool, pgx.TxOptions{}, d, func(ctx context.Context, tx pgx.Tx) error {
-				return effect(ctx, pgxbridge.Tx(tx), string(d.Body))
-			})
 		}
 		return r, err
 	case "Latest":

@@ -88,6 +88,7 @@ func strange(q *retrying, id string) amqp.Publishing {
 }
 
 func TestAFailingMessageWaitsInItsRetryQueuesAndHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
 	const others, attempts = 50, 4
 	db := newDatabase(t, "SQLite")
 	q := newRetrying(t, servertest.Vhost(t), idempotency.ReceiverOptions{})
@@ -165,6 +166,7 @@ func TestAFailingMessageWaitsInItsRetryQueuesAndHoldsUpNoOther(t *testing.T) {
 // An attempt that returns RetryLater does not count. The message waits in the first queue whose
 // delay is long enough.
 func TestRetryLaterWaitsInARetryQueue(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t, "SQLite")
 	q := newRetrying(t, servertest.Vhost(t), idempotency.ReceiverOptions{RetryDelays: []time.Duration{100 * time.Millisecond, 500 * time.Millisecond, time.Hour}})
 	dedup := q.dedup(db, idempotency.Options{Attempts: 2})
@@ -196,18 +198,13 @@ func TestRetryLaterWaitsInARetryQueue(t *testing.T) {
 
 // Where the order counts, no message leaves the queue.
 func TestAnOrderedConsumerRetriesInPlace(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t, "SQLite")
 	q := newRetrying(t, servertest.Vhost(t), idempotency.ReceiverOptions{})
 	dedup := q.dedup(db, idempotency.Options{Attempts: 3, MinDelay: time.Millisecond, MaxDelay: time.Millisecond})
 	q.publish("e:1", "e:2", "e:3")
-	r := q.run(q.url, func(ctx context.Context, d amqp.Delivery) error {
-		return dedup.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error {
-			if number, _ := idempotency.Attempt(ctx); number < 3 || d.MessageId == "e:2" {
-				return errHandler
-			}
-			return db.placeOrder(ctx, tx, d.MessageId)
-		})
-	}, idempotency.ConsumerOptions{Workers: 5, Key: func(amqp.Delivery) string { return "e" }})
+	fails := func(id string, attempt int) bool { return attempt < 3 || id == "e:2" }
+	r := q.run(q.url, failing(dedup, db, fails), idempotency.ConsumerOptions{Workers: 5, Key: func(amqp.Delivery) string { return "e" }})
 	settled(t, dedup, 2)
 	if d := q.dead(); d.MessageId != "e:2" || d.Headers[wire.HeaderDeadAttempts] != int64(3) {
 		t.Errorf("%s is dead: %v", d.MessageId, d.Headers)
@@ -221,7 +218,8 @@ func TestAnOrderedConsumerRetriesInPlace(t *testing.T) {
 
 // If no retry queue accepts the copy, the message is retried in place and not lost.
 func TestARetryQueueThatTakesNothingLosesNothing(t *testing.T) {
-	for name, breakIt := range map[string]func(t *testing.T, q *retrying){
+	t.Parallel()
+	for name, spoil := range map[string]func(t *testing.T, q *retrying){
 		"deleted": func(t *testing.T, q *retrying) {
 			for _, name := range q.retries {
 				_, err := q.QueueDelete(name, false, false, false)
@@ -230,37 +228,27 @@ func TestARetryQueueThatTakesNothingLosesNothing(t *testing.T) {
 		},
 		"full": func(t *testing.T, q *retrying) {
 			servertest.SetPolicy(t, q.url, "full", `^.*\.retry\..*$`, map[string]any{"max-length-bytes": 0})
+			eventually(t, "the retry queue is full", func() (bool, error) { // the policy needs a moment
+				confirm, err := q.PublishWithDeferredConfirm("", q.retries[0], true, false, amqp.Publishing{Body: []byte("fill")})
+				must(t, err)
+				acked, err := confirm.WaitContext(t.Context())
+				return !acked, err
+			})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			const messages = 20
 			db := newDatabase(t, "SQLite")
 			q := newRetrying(t, servertest.Vhost(t), idempotency.ReceiverOptions{RetryDelays: []time.Duration{time.Hour}})
-			breakIt(t, q)
-			dedup := q.dedup(db, idempotency.Options{Attempts: 3, MinDelay: time.Millisecond, MaxDelay: time.Millisecond})
-			if name == "full" { // the policy needs a moment
-				eventually(t, "the retry queue is full", func() (bool, error) {
-					confirm, err := q.PublishWithDeferredConfirm("", q.retries[0], true, false, amqp.Publishing{Body: []byte("fill")})
-					if err != nil {
-						return false, err
-					}
-					acked, err := confirm.WaitContext(t.Context())
-					return !acked, err
-				})
-			}
+			spoil(t, q)
 			before := 0
 			if name == "full" {
 				before = q.depth(q.retries[0])
 			}
+			dedup := q.dedup(db, idempotency.Options{Attempts: 3, MinDelay: time.Millisecond, MaxDelay: time.Millisecond})
 			q.publish(names("m", messages)...)
-			r := q.run(q.url, func(ctx context.Context, d amqp.Delivery) error {
-				return dedup.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error {
-					if number, _ := idempotency.Attempt(ctx); number < 3 {
-						return errHandler
-					}
-					return db.placeOrder(ctx, tx, d.MessageId)
-				})
-			}, idempotency.ConsumerOptions{Workers: 4})
+			r := q.run(q.url, failing(dedup, db, func(_ string, attempt int) bool { return attempt < 3 }), idempotency.ConsumerOptions{Workers: 4})
 			settled(t, dedup, messages)
 			r.drained()
 			db.wantOrders(t, messages)
@@ -280,16 +268,12 @@ func TestARetryQueueThatTakesNothingLosesNothing(t *testing.T) {
 
 // The message's headers leave no room for a copy's headers.
 func TestAMessageFullOfHeadersIsRetriedInPlace(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t, "SQLite")
 	q := newRetrying(t, servertest.Vhost(t), idempotency.ReceiverOptions{})
 	dedup := q.dedup(db, idempotency.Options{Attempts: 3, MinDelay: time.Millisecond, MaxDelay: time.Millisecond})
-	confirm, err := q.PublishWithDeferredConfirm("", q.name, true, false, amqp.Publishing{MessageId: "m1", Headers: amqp.Table{"a": strings.Repeat("x", 110<<10)}})
-	must(t, err)
-	_, err = confirm.WaitContext(t.Context())
-	must(t, err)
-	r := q.run(q.url, func(ctx context.Context, d amqp.Delivery) error {
-		return dedup.Handle(ctx, db.DB, d, func(context.Context, *sql.Tx) error { return errHandler })
-	}, idempotency.ConsumerOptions{Workers: 4})
+	q.send(amqp.Publishing{MessageId: "m1", Headers: amqp.Table{"a": strings.Repeat("x", 110<<10)}})
+	r := q.run(q.url, failing(dedup, db, func(string, int) bool { return true }), idempotency.ConsumerOptions{Workers: 4})
 	if d := q.dead(); len(d.Headers["a"].(string)) != 110<<10 || d.Headers[wire.HeaderDeadAttempts] != int64(3) {
 		t.Errorf("dead letter %s", d.MessageId)
 	}
@@ -299,34 +283,10 @@ func TestAMessageFullOfHeadersIsRetriedInPlace(t *testing.T) {
 	}
 }
 
-// Every message fails once, and the broker restarts while all wait in the retry queue.
-func TestMessagesInARetryQueueOutliveTheBroker(t *testing.T) {
-	const messages = 100
-	server := servertest.StartRabbitMQ(t, nil)
-	db := newDatabase(t, "SQLite")
-	q := newRetrying(t, server.URL(), idempotency.ReceiverOptions{RetryDelays: []time.Duration{3 * time.Second}})
-	dedup := q.dedup(db, idempotency.Options{})
-	r := q.run(q.url, func(ctx context.Context, d amqp.Delivery) error {
-		return dedup.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error {
-			if number, _ := idempotency.Attempt(ctx); number < 2 {
-				return errHandler
-			}
-			return db.placeOrder(ctx, tx, d.MessageId)
-		})
-	}, idempotency.ConsumerOptions{Workers: 20})
-	q.publish(names("m", messages)...)
-	eventually(t, "all have failed", func() (bool, error) { return dedup.Stats().RetriedLater >= messages, nil })
-	must(t, server.SyncDeclarations(t.Context()))
-	server.Kill()
-	must(t, server.Restart(t.Context()))
-	settled(t, dedup, messages)
-	r.drained()
-	db.wantOrders(t, messages)
-}
-
 // A receiver is killed after each of its steps. A kill between the confirm of the copy and the
 // ack leaves both messages, and the inbox recognizes the second as a duplicate.
 func TestAReceiverKilledWhileItRetriesLaterLosesAndRepeatsNothing(t *testing.T) {
+	t.Parallel()
 	const least = 4 // before and after the claim, before and after the ack
 	db := newDatabase(t, "SQLite")
 	q := newRetrying(t, servertest.Vhost(t), idempotency.ReceiverOptions{})
@@ -339,14 +299,7 @@ func TestAReceiverKilledWhileItRetriesLaterLosesAndRepeatsNothing(t *testing.T) 
 		dedup := q.dedup(db, idempotency.Options{})
 		marker := fmt.Sprint("behind ", step) // fails once, so it leaves the retry queue after the copy
 		q.publish(marker)
-		r := q.run(q.url, func(ctx context.Context, d amqp.Delivery) error {
-			return dedup.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error {
-				if number, _ := idempotency.Attempt(ctx); number == 1 && d.MessageId == marker {
-					return errHandler
-				}
-				return db.placeOrder(ctx, tx, d.MessageId)
-			})
-		}, idempotency.ConsumerOptions{Workers: 2})
+		r := q.run(q.url, failing(dedup, db, func(id string, attempt int) bool { return attempt == 1 && id == marker }), idempotency.ConsumerOptions{Workers: 2})
 		settled(t, dedup, 2)
 		r.drained()
 		q.wantEmpty()
@@ -367,6 +320,7 @@ func TestAReceiverKilledWhileItRetriesLaterLosesAndRepeatsNothing(t *testing.T) 
 // A message that ends its receiver's process each time is dead-lettered at the delivery limit,
 // and can be replayed from the dead queue.
 func TestAMessageThatKillsItsReceiverEachTimeIsDeadAtTheDeliveryLimit(t *testing.T) {
+	t.Parallel()
 	const limit = 2
 	db := newDatabase(t, "SQLite")
 	q := newRetrying(t, servertest.Vhost(t), idempotency.ReceiverOptions{DeliveryLimit: limit})
@@ -387,10 +341,7 @@ func TestAMessageThatKillsItsReceiverEachTimeIsDeadAtTheDeliveryLimit(t *testing
 	if queue, ok := wire.ReceiverOf(d); !ok || queue != q.name {
 		t.Errorf("it is a letter of the receiver of %q", queue)
 	}
-	confirm, err := q.PublishWithDeferredConfirm("", q.name, true, false, wire.ReplayToReceiver(d))
-	must(t, err)
-	_, err = confirm.WaitContext(t.Context())
-	must(t, err)
+	q.send(wire.ReplayToReceiver(d))
 	dedup := q.dedup(db, idempotency.Options{})
 	r := q.run(q.url, inserting(dedup, db), idempotency.ConsumerOptions{})
 	settled(t, dedup, 1)
@@ -402,6 +353,7 @@ func TestAMessageThatKillsItsReceiverEachTimeIsDeadAtTheDeliveryLimit(t *testing
 // After a batch's handler fails, its messages are handled one by one. The ones that fail again
 // leave for a retry queue, and the others are handled at once.
 func TestAMessageThatFailsInABatchWaitsInItsRetryQueueAndHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
 	const others, attempts = 30, 3
 	db := newDatabase(t, "SQLite")
 	q := newRetrying(t, servertest.Vhost(t), idempotency.ReceiverOptions{})
@@ -409,7 +361,7 @@ func TestAMessageThatFailsInABatchWaitsInItsRetryQueueAndHoldsUpNoOther(t *testi
 	dedup := q.dedup(db, idempotency.Options{Attempts: attempts, MinDelay: time.Hour, MaxDelay: time.Hour, Hold: 2 * time.Hour}) // in place a retry would wait for an hour
 	var mu sync.Mutex
 	seen := make(map[string][]int)
-	q.runBatches(others+2, func(ctx context.Context, ds []amqp.Delivery) error {
+	q.runBatches(others+2, nil, func(ctx context.Context, ds []amqp.Delivery) error {
 		return dedup.HandleBatch(ctx, db.DB, ds, func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
 			return eachOf(ctx, bridge.SQL(tx), fresh, func(ctx context.Context, tx bridge.Tx, id string) error {
 				number, _ := idempotency.Attempt(ctx)
@@ -444,6 +396,7 @@ func TestAMessageThatFailsInABatchWaitsInItsRetryQueueAndHoldsUpNoOther(t *testi
 }
 
 func TestDeclareReceiverChecksItsOptionsAndTheQueuesThatExist(t *testing.T) {
+	t.Parallel()
 	url := servertest.Vhost(t)
 	broker, err := bridge.Dial(t.Context(), url, nil)
 	must(t, err)
@@ -466,6 +419,11 @@ func TestDeclareReceiverChecksItsOptionsAndTheQueuesThatExist(t *testing.T) {
 	}
 	must(t, declare(nil))
 	must(t, declare(nil))
+	for _, queue := range idempotency.ReceiverQueues("orders", nil) { // a confirmed message of each outlives the broker
+		if queue.Arguments["x-queue-type"] != "quorum" {
+			t.Errorf("%s is no quorum queue: %v", queue.Name, queue.Arguments)
+		}
+	}
 	for name, c := range map[string]struct {
 		opts            idempotency.ReceiverOptions
 		queue, property string

@@ -17,6 +17,7 @@ import (
 // it at its delivery limit. 20 is the default of RabbitMQ 4. The loop over the deliveries is not
 // the Consumer's: after ctx has ended it goes on until the channel is closed.
 func TestAReceiverThatStopsLosesNothing(t *testing.T) {
+	t.Parallel()
 	const messages, limit = 10, 20
 	db := newDatabase(t, "SQLite")
 	q := newQueue(t, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": limit})

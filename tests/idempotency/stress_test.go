@@ -25,6 +25,7 @@ var errHandler = errors.New("no such customer")
 // Every message is in the queue twice, in random order. Handlers fail and panic at random, and
 // consumers lose their connections with acks in flight.
 func TestEveryMessageTakesEffectOnceUnderRandomFailures(t *testing.T) {
+	t.Parallel()
 	const entities, versions = 6, 12
 	var want []string
 	for version := 1; version <= versions; version++ {

@@ -164,13 +164,6 @@ type walker struct {
 type task func(ctx context.Context, w *walker, d amqp.Delivery) error
 
 var tasks = map[string]task{
-	"AtMostOnce": func(ctx context.Context, w *walker, d amqp.Delivery) error {
-		return w.effects.AtMostOnce(ctx, w.db.DB, d, func(_ context.Context, d amqp.Delivery) error {
-			w.step()
-			defer w.step()
-			return w.outbox.send(d)
-		})
-	},
 	// Its first attempt has certainly sent no e-mail.
 	"AtMostOnce, not done": func(ctx context.Context, w *walker, d amqp.Delivery) error {
 		attempts := 0
@@ -189,13 +182,8 @@ var tasks = map[string]task{
 		})
 	},
 	poisonTask: func(context.Context, *walker, amqp.Delivery) error { os.Exit(1); return nil },
-	"Accept":   func(ctx context.Context, w *walker, d amqp.Delivery) error { return w.worker.Accept(ctx, w.db.DB, d) },
-	"Work": func(ctx context.Context, w *walker, d amqp.Delivery) error {
-		accepting, err := pending.NewWorker(w.Inbox, "shop", &walkingWorkers)
-		if err != nil {
-			return err
-		}
-		if err := accepting.Accept(ctx, w.db.DB, d); err != nil {
+	"Accept and Work": func(ctx context.Context, w *walker, d amqp.Delivery) error {
+		if err := w.worker.Accept(ctx, w.db.DB, d); err != nil {
 			return err
 		}
 		ctx, done := context.WithCancel(ctx)
