@@ -33,18 +33,9 @@ func (r *receiver) claimed(key string, age time.Duration) {
 	r.Exec(`INSERT INTO bridge_inbox (consumer, key, claimed_at) VALUES ('shop', ?, unixepoch() - ?)`, key, int64(age/time.Second))
 }
 
-// newPurged returns a receiver whose database is fast, and not durable.
-func newPurged(t *testing.T, retention time.Duration) *receiver {
-	t.Helper()
-	r := newReceiver(t, idempotency.Options{Retention: retention})
-	r.DB.SetMaxOpenConns(1)
-	r.Exec(`PRAGMA synchronous = OFF`)
-	return r
-}
-
 func TestAPurgeForgetsOldKeysOnly(t *testing.T) {
 	t.Parallel()
-	r := newPurged(t, 10*day)
+	r := newReceiver(t, idempotency.Options{Retention: 10 * day})
 	const old, young = 1300, 700
 	for n := range uint32(old) {
 		r.claimed(uuidFrom(20*day, n), 20*day)
@@ -80,7 +71,7 @@ func TestHandlingPurges(t *testing.T) {
 	t.Parallel()
 	for name, failure := range map[string]error{"all that is old": nil, "nothing while it fails": receivertest.ErrNetwork} {
 		t.Run(name, func(t *testing.T) {
-			r := newPurged(t, 10*day)
+			r := newReceiver(t, idempotency.Options{Retention: 10 * day})
 			r.Inbox.FailClaimed = failure
 			const messages = 601
 			for n := range uint32(messages) {

@@ -116,16 +116,28 @@ func TestABatchThatFailsIsTakenApartAndThePoisonAloneIsDeadLettered(t *testing.T
 	}
 }
 
-func TestABatchWhoseDatabaseFailsIsTriedAgainAsAWhole(t *testing.T) {
+// A failure of the database counts against no message. The batch is tried again as a whole, or, if
+// the connection died behind the handler, one by one.
+func TestABatchWhoseDatabaseFailsIsHandledOnce(t *testing.T) {
+	commit := func(fail func(commit func() error) error) func(r *receiver) {
+		return func(r *receiver) {
+			r.Faults.OnCommit = func(commit func() error) error {
+				r.Faults.OnCommit = nil // a new connection works again
+				return fail(commit)
+			}
+		}
+	}
 	for name, c := range map[string]struct {
 		fail func(r *receiver)
+		dies int // how often the handler's connection dies
+		runs int // of the handler
 		want idempotency.Stats
 	}{
 		"no connection": {func(r *receiver) {
 			r.Faults.KillAll()
 			r.Faults.OnConnect = receivertest.FailingTimes(receivertest.Failures)
-		}, idempotency.Stats{Handled: 3}},
-		"no claim, twice": {func(r *receiver) { r.Inbox.Failures.Store(2) }, idempotency.Stats{Handled: 3}},
+		}, 0, 1, idempotency.Stats{Handled: 3}},
+		"no claim, twice": {func(r *receiver) { r.Inbox.Failures.Store(2) }, 0, 1, idempotency.Stats{Handled: 3}},
 		"no claim, and then no connection": {func(r *receiver) {
 			failures := receivertest.FailingTimes(receivertest.Failures)
 			r.Inbox.OnClaim = func(context.Context) error {
@@ -135,54 +147,27 @@ func TestABatchWhoseDatabaseFailsIsTriedAgainAsAWhole(t *testing.T) {
 				r.Faults.KillAll()
 				return receivertest.ErrNetwork
 			}
-		}, idempotency.Stats{Handled: 3}},
+		}, 0, 1, idempotency.Stats{Handled: 3}},
+		"dies in the handler": {func(*receiver) {}, 3, 1 + 3 + 2, idempotency.Stats{Handled: 3}},
+		"commit, done, no answer": {commit(func(commit func() error) error { return errors.Join(commit(), receivertest.ErrNetwork) }),
+			0, 1, idempotency.Stats{Duplicates: 3}},
+		"commit, not done, no answer": {commit(func(func() error) error { return receivertest.ErrNetwork }), 0, 1 + 3, idempotency.Stats{Handled: 3}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newReceiver(t, idempotency.Options{Attempts: 1, DeadLetterExchange: true})
 				c.fail(r)
-				calls := 0
+				dies, runs := receivertest.FailingTimes(c.dies), 0
 				receivertest.Must(t, r.dedup.HandleBatch(t.Context(), r.DB, r.deliveries("m1", "m2", "m3"), func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
-					calls++
-					return placeOrders(ctx, tx, fresh)
-				}))
-				if calls != 1 {
-					t.Errorf("the handler ran %d times", calls)
-				}
-				r.WantRows(3, 3)
-				r.wantStats(c.want)
-			})
-		})
-	}
-}
-
-// A connection that dies in the handler or the commit does not count against any message.
-func TestABatchWhoseConnectionDiesIsHandledOnceAllTheSame(t *testing.T) {
-	for name, c := range map[string]struct {
-		commit func(commit func() error) error
-		dies   int
-		want   idempotency.Stats
-	}{
-		"dies in the handler":         {nil, 3, idempotency.Stats{Handled: 3}},
-		"commit, done, no answer":     {func(commit func() error) error { return errors.Join(commit(), receivertest.ErrNetwork) }, 0, idempotency.Stats{Duplicates: 3}},
-		"commit, not done, no answer": {func(func() error) error { return receivertest.ErrNetwork }, 0, idempotency.Stats{Handled: 3}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r := newReceiver(t, idempotency.Options{Attempts: 1, DeadLetterExchange: true})
-				if c.commit != nil {
-					r.Faults.OnCommit = func(commit func() error) error {
-						r.Faults.OnCommit = nil // a new connection works again
-						return c.commit(commit)
-					}
-				}
-				dies := receivertest.FailingTimes(c.dies)
-				receivertest.Must(t, r.dedup.HandleBatch(t.Context(), r.DB, r.deliveries("m1", "m2", "m3"), func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
+					runs++
 					if dies() != nil {
 						r.Faults.KillAll()
 					}
 					return placeOrders(ctx, tx, fresh)
 				}))
+				if runs != c.runs {
+					t.Errorf("the handler ran %d times, must be %d", runs, c.runs)
+				}
 				r.WantRows(3, 3)
 				r.wantStats(c.want)
 			})
@@ -222,67 +207,59 @@ func TestAStopLeavesTheMessagesOfABatchUnacked(t *testing.T) {
 	}
 }
 
-func TestABatchThatOutlastsHoldIsHandedBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newReceiver(t, idempotency.Options{DeadLetterExchange: true, Hold: time.Hour})
-		r.Inbox.OnClaim = func(context.Context) error {
-			r.Faults.KillAll()
-			return receivertest.ErrNetwork
-		}
-		begun := time.Now()
-		err := r.dedup.HandleBatch(t.Context(), r.DB, r.deliveries("m1", "m2"), placeOrders)
-		if held := time.Since(begun); held != time.Hour {
-			t.Errorf("held for %v, must be an hour", held)
-		}
-		if !errors.Is(err, idempotency.ErrHandedBack) {
-			t.Errorf("error %v", err)
-		}
-		r.WantSaid("requeue 1", "requeue 2")
-		r.wantStats(idempotency.Stats{HandedBack: 2})
-	})
-}
-
 // The whole of Hold counts from the call, even for messages that are handled alone.
-func TestAMessageOfABatchIsHeldNoLongerThanHold(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newReceiver(t, idempotency.Options{Attempts: 1000, MinDelay: time.Minute, MaxDelay: time.Minute, Hold: time.Hour, DeadLetterExchange: true})
-		begun := time.Now()
-		err := r.dedup.HandleBatch(t.Context(), r.DB, r.deliveries("m1", "poison", "m2"), placeOrders)
-		if held := time.Since(begun); held != time.Hour {
-			t.Errorf("held for %v, must be an hour", held)
-		}
-		if !errors.Is(err, idempotency.ErrHandedBack) {
-			t.Errorf("error %v", err)
-		}
-		r.WantRows(2, 2)
-	})
-}
-
-func TestABatchWhoseHandlerEndsItsGoroutineIsHandedBack(t *testing.T) {
-	r := newReceiver(t, idempotency.Options{DeadLetterExchange: true})
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = r.dedup.HandleBatch(t.Context(), r.DB, r.deliveries("m1", "m2"), func(context.Context, *sql.Tx, []amqp.Delivery) error {
-			receivertest.Goexit()
-			return nil
+func TestABatchIsHeldNoLongerThanHold(t *testing.T) {
+	for name, c := range map[string]struct {
+		away bool // the database
+		want idempotency.Stats
+	}{
+		"the database is away":    {true, idempotency.Stats{HandedBack: 3}},
+		"one message fails alone": {false, idempotency.Stats{HandedBack: 1, Handled: 2}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newReceiver(t, idempotency.Options{Attempts: 1000, MinDelay: time.Minute, MaxDelay: time.Minute, Hold: time.Hour, DeadLetterExchange: true})
+				if c.away {
+					r.Inbox.OnClaim = func(context.Context) error {
+						r.Faults.KillAll()
+						return receivertest.ErrNetwork
+					}
+				}
+				begun := time.Now()
+				err := r.dedup.HandleBatch(t.Context(), r.DB, r.deliveries("m1", "poison", "m2"), placeOrders)
+				if held := time.Since(begun); held != time.Hour {
+					t.Errorf("held for %v, must be an hour", held)
+				}
+				if !errors.Is(err, idempotency.ErrHandedBack) {
+					t.Errorf("error %v", err)
+				}
+				r.WantRows(int(c.want.Handled), int(c.want.Handled))
+				stats := r.dedup.Stats()
+				stats.FailedAttempts = 0
+				receivertest.WantStats(t, stats, c.want)
+			})
 		})
-	}()
-	<-ended
-	r.WantSaid("requeue 1", "requeue 2")
-	r.WantRows(0, 0)
+	}
 }
 
-// The claim of one message waits for a transaction that does not end, in the batch and alone.
+// The claim of one message waits for a transaction that does not end, in the batch and alone. Alone
+// it keeps its turn for ten seconds at most.
 func TestAMessageWhoseAttemptHangsDelaysTheOthersOfItsBatchAndStopsNone(t *testing.T) {
 	for _, hold := range []time.Duration{time.Hour, 20 * time.Second, 4 * time.Second} {
 		t.Run(hold.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newReceiver(t, idempotency.Options{DeadLetterExchange: true, Hold: hold})
 				r.Inbox.Held = "m1"
-				err := r.dedup.HandleBatch(t.Context(), r.DB, r.deliveries("m1", "m2", "m3"), placeOrders)
+				begun, last := time.Now(), time.Duration(0)
+				err := r.dedup.HandleBatch(t.Context(), r.DB, r.deliveries("m1", "m2", "m3"), func(ctx context.Context, tx *sql.Tx, fresh []amqp.Delivery) error {
+					last = time.Since(begun)
+					return placeOrders(ctx, tx, fresh)
+				})
 				if !errors.Is(err, idempotency.ErrHandedBack) {
 					t.Errorf("error %v", err)
+				}
+				if last > 15*time.Minute+10*time.Second {
+					t.Errorf("the others are handled after %v", last)
 				}
 				r.WantRows(2, 2)
 				r.wantStats(idempotency.Stats{Handled: 2, HandedBack: 1})
@@ -310,28 +287,6 @@ func TestABatchOfOneWorkerThatIsTakenApartKeepsItsOrder(t *testing.T) {
 		}))
 		if want := []string{"m1", "m2", "m3", "m4", "m5"}; !slices.Equal(order, want) {
 			t.Errorf("handled in the order %q, must be %q", order, want)
-		}
-	})
-}
-
-// While one message's handler hangs, the other messages of its batch are handled.
-func TestAnAttemptAloneThatHangsKeepsItsTurnNoLongerThanTenSeconds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newReceiver(t, idempotency.Options{DeadLetterExchange: true, Hold: time.Hour})
-		r.Inbox.Held = "poison"
-		begun := time.Now()
-		ended := make(map[string]time.Duration)
-		err := r.dedup.HandleBatch(t.Context(), r.DB, r.deliveries("poison", "m2", "m3"), func(_ context.Context, _ *sql.Tx, fresh []amqp.Delivery) error {
-			ended[fresh[0].MessageId] = time.Since(begun)
-			return nil
-		})
-		if !errors.Is(err, idempotency.ErrHandedBack) {
-			t.Errorf("error %v", err)
-		}
-		for _, id := range []string{"m2", "m3"} {
-			if at, ok := ended[id]; !ok || at > 15*time.Minute+10*time.Second {
-				t.Errorf("%s is handled (%v) after %v", id, ok, at)
-			}
 		}
 	})
 }

@@ -318,6 +318,32 @@ func TestAnEffectThatOutlastsAShutdownAndItsDeliveryIsRecordedAllTheSame(t *test
 	}
 }
 
+func TestAStopWhileTheDatabaseIsAwayLeavesTheMessageUnacked(t *testing.T) {
+	for name, handle := range map[string]func(ctx context.Context, r *receiver) error{
+		"AtMostOnce": func(ctx context.Context, r *receiver) error {
+			return r.effects.AtMostOnce(ctx, r.DB, r.Delivery("m1"), new(mailbox).send())
+		},
+		"Accept": func(ctx context.Context, r *receiver) error { return r.worker.Accept(ctx, r.DB, r.Delivery("m1")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newReceiver(t, pending.Options{Hold: 24 * time.Hour})
+				r.addWorker(pending.WorkerOptions{Hold: 24 * time.Hour})
+				r.Inbox.Failures.Store(1 << 30)
+				ctx, stop := context.WithCancel(t.Context())
+				time.AfterFunc(time.Hour, stop)
+				if err := handle(ctx, r); !errors.Is(err, idempotency.ErrLeftUnacked) {
+					t.Errorf("got %v", err)
+				}
+				r.WantSaid()
+				if left := r.effects.Stats().LeftUnacked + r.worker.Stats().LeftUnacked; left != 1 {
+					t.Errorf("%d messages were left unacked, must be 1", left)
+				}
+			})
+		})
+	}
+}
+
 // An effect may end its goroutine, like FailNow of a test.
 func TestAnEffectThatEndsItsGoroutineHandsTheMessageBack(t *testing.T) {
 	r := newReceiver(t, pending.Options{})

@@ -271,54 +271,46 @@ func TestAStoredMessageThatLosesTheConnectionEachTimeFails(t *testing.T) {
 	}
 }
 
-// A statement that the database leaves without an answer until the lease is over is not the handler's
-// failure.
-func TestAStatementThatOutlastsTheLeaseInAnOutageDoesNotCountAgainstAStoredMessage(t *testing.T) {
-	t.Parallel()
-	opts := quick
-	opts.Lease, opts.Attempts = time.Second, 1
-	r := newWorker(t, opts)
-	r.accept("m1")
-	r.DB.SetMaxIdleConns(0) // each transaction opens a connection
-	var refused atomic.Int64
-	r.Faults.OnConnect = func() error {
-		if refused.Add(-1) >= 0 {
-			return receivertest.ErrNetwork
-		}
-		return nil
+// A statement or a COMMIT that gets no answer until the lease is over is not the handler's failure.
+func TestADatabaseThatIsSilentUntilTheLeaseIsOverDoesNotCountAgainstAStoredMessage(t *testing.T) {
+	for _, silent := range []string{"at a statement", "at the COMMIT"} {
+		t.Run(silent, func(t *testing.T) {
+			t.Parallel()
+			opts := quick
+			opts.Lease, opts.Attempts = time.Second, 1
+			r := newWorker(t, opts)
+			r.accept("m1")
+			r.DB.SetMaxIdleConns(0) // each transaction opens a connection
+			var refused atomic.Int64
+			r.Faults.OnConnect = func() error {
+				if refused.Add(-1) >= 0 {
+					return receivertest.ErrNetwork
+				}
+				return nil
+			}
+			var leased atomic.Pointer[context.Context]
+			r.Faults.OnCommit = func(commit func() error) error {
+				if ctx := leased.Load(); ctx != nil && (*ctx).Err() == nil {
+					<-(*ctx).Done()
+					return receivertest.ErrNetwork
+				}
+				return commit()
+			}
+			runs := 0
+			r.work(1, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
+				switch runs++; {
+				case runs == 1 && silent == "at a statement":
+					<-ctx.Done()
+					refused.Store(receivertest.Failures)
+					return ctx.Err()
+				case runs == 1:
+					leased.Store(&ctx)
+				}
+				return placeStored(ctx, tx, d)
+			}, "nothing is left", nothing)
+			r.WantRows(1, 1)
+		})
 	}
-	runs := 0
-	r.work(1, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
-		if runs++; runs == 1 {
-			<-ctx.Done()
-			refused.Store(receivertest.Failures)
-			return ctx.Err()
-		}
-		return placeStored(ctx, tx, d)
-	}, "nothing is left", nothing)
-	r.WantRows(1, 1)
-}
-
-// A COMMIT that gets no answer until the lease is over is not the handler's failure.
-func TestACommitThatOutlastsTheLeaseDoesNotCountAgainstAStoredMessage(t *testing.T) {
-	t.Parallel()
-	opts := quick
-	opts.Lease, opts.Attempts = time.Second, 1
-	r := newWorker(t, opts)
-	r.accept("m1")
-	var first atomic.Pointer[context.Context] // of the first run
-	r.Faults.OnCommit = func(commit func() error) error {
-		if ctx := first.Load(); ctx != nil && (*ctx).Err() == nil {
-			<-(*ctx).Done()
-			return receivertest.ErrNetwork
-		}
-		return commit()
-	}
-	r.work(1, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
-		first.CompareAndSwap(nil, &ctx)
-		return placeStored(ctx, tx, d)
-	}, "nothing is left", nothing)
-	r.WantRows(1, 1)
 }
 
 func TestWorkWakesForAMessageThatItsOwnProcessAccepts(t *testing.T) {

@@ -37,11 +37,11 @@ type Receiver struct {
 	tag uint64
 }
 
-// New returns a Receiver with an inbox and a table of orders.
+// New returns a Receiver with an inbox and a table of orders. Its commits do not wait for the disk.
 func New(t *testing.T) *Receiver {
 	t.Helper()
 	faults, err := newDatabase("file:" + filepath.Join(t.TempDir(), "receiver.db") +
-		"?_pragma=journal_mode(wal)&_pragma=busy_timeout(120000)&_pragma=foreign_keys(1)")
+		"?_pragma=journal_mode(wal)&_pragma=busy_timeout(120000)&_pragma=foreign_keys(1)&_pragma=synchronous(off)")
 	Must(t, err)
 	r := &Receiver{T: t, DB: sql.OpenDB(faults), Faults: faults, Channel: &Channel{}, Log: &Logbook{}}
 	t.Cleanup(func() { r.DB.Close() })
