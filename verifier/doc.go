@@ -66,7 +66,7 @@
 //
 // Messages with an order key come from the ordered queues (Options.Topology.OrderedShards). Each of
 // these queues has a single active consumer: one verifier gets all its messages. When that verifier
-// ends, another takes over. They are forwarded key by key, in the order that package bridge
+// ends, another takes over. The messages are forwarded key by key, in the order that package bridge
 // promises: a message waits until every earlier one of its key is dropped, or confirmed at its
 // target or in the dead queue.
 //
@@ -79,8 +79,9 @@
 // its unacked messages again, at their old places (measured on 3.10.8 and 4.3.6). So a verifier
 // never nacks such a message or sets it aside. It gives messages back only by closing the queue's
 // channel: after Options.HandBack, or to get a message again for which Options.MaxBytes had no
-// room. Before RabbitMQ 4.2.6, deliveries that got lost on the way to a channel may come out of
-// order, more likely in a cluster (rabbitmq-server, pull request 14386; fixed by 15883 and 16008).
+// room. A message on its way to an unavailable target may then come twice. Before RabbitMQ 4.2.6,
+// deliveries that got lost on the way to a channel may come out of order, more likely in a cluster
+// (rabbitmq-server, pull request 14386; fixed by 15883 and 16008).
 //
 // # Unavailable targets
 //
