@@ -122,32 +122,30 @@ func TestReplayTakesApartAGroupThatTheBrokerHasMoved(t *testing.T) {
 func TestReplayKeepsBackOnlyMessagesThatTheirTargetRefuses(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, stage.SQLite)
-	const rounds = 4
-	var want []string
+	const rounds = 10 // more than one batch
+	var letters []bridge.Message
 	for range rounds {
-		var letters []bridge.Message
-		for range 5 {
-			letters = append(letters, letter("good", ""), letter("good", ""), letter("good", ""), letter("full", ""), letter("missing", ""),
-				bridge.Message{Exchange: "missing", RoutingKey: "k"})
-		}
-		for i, id := range s.deadLetter(letters...) {
-			if letters[i].RoutingKey == "good" {
-				want = append(want, id)
-			}
+		letters = append(letters, letter("good", ""), letter("good", ""), letter("good", ""), letter("full", ""), letter("missing", ""),
+			bridge.Message{Exchange: "missing", RoutingKey: "k"})
+	}
+	var want []string
+	for i, id := range s.deadLetter(letters...) {
+		if letters[i].RoutingKey == "good" {
+			want = append(want, id)
 		}
 	}
 	good := s.Queue("good", nil)
 	s.Queue("full", amqp.Table{"x-max-length": 0, "x-overflow": "reject-publish"})
 	r := s.run("dead", "replay", "--all", "--yes")
-	if r.Code != 1 || !strings.Contains(r.Stderr, "60 of 120 messages not replayed") {
+	if r.Code != 1 || !strings.Contains(r.Stderr, "30 of 60 messages not replayed") {
 		t.Errorf("exit code %d, %s", r.Code, r.Stderr)
 	}
 	for _, words := range []string{"no queue is bound to its target", "its target refuses it; a queue may be full", "the broker refuses it: Exception (404)"} {
-		if strings.Count(r.Stdout, words) != 20 {
+		if strings.Count(r.Stdout, words) != rounds {
 			t.Errorf("%q is said %d times\n%s", words, strings.Count(r.Stdout, words), r.Stdout)
 		}
 	}
-	s.WaitDepth(s.Topology.DeadQueue(), 60)
+	s.WaitDepth(s.Topology.DeadQueue(), 3*rounds)
 	taken, err := s.Take(good)
 	must(t, err)
 	came := make(map[string]bool)
