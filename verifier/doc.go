@@ -249,7 +249,7 @@
 //	a target that never confirms               its messages; the others for  TestATargetThatNeverConfirmsHoldsUpItselfAlone
 //	                                           a second, or ConfirmTimeout once
 //	a publish that the broker refuses          itself (dead queue)           TestAMessageThatTheBrokerRefusesIsDeadLettered
-//	a malformed or foreign message             itself (dead queue)           TestAMalformedMessageIsDeadLetteredAndOthersGoOn
+//	a malformed or foreign message             itself (dead queue)           TestAMalformedOrForeignMessageIsDeadLetteredAndOthersGoOn
 //	headers that cannot be read                itself                        TestUnreadableHeadersEndNoSession
 //	a message larger than the broker takes     itself, its key               –
 //	a locked row of a delivered message        no message; its row stays     TestALockedRowHoldsUpNoOtherMessage
@@ -276,10 +276,10 @@
 //	                                           one; the session goes on
 //	no connection for messages published       none, they borrow; trials of  TestALimitOfConnectionsEndsNoSession
 //	alone                                      silent targets wait
-//	outcomes of another server                 the session; the next may     TestAnOutcomeOfAnotherServerIsNotBelieved
+//	outcomes of another server                 the session; the next may     TestACopyOfTheDatabase
 //	                                           begin up to 45 s later
-//	no evidence yet                            messages that look rolled     TestARowFromBeforeTheSessionIsNoEvidence,
-//	                                           back, and their keys          TestVerifiersOfTwoCopiesLoseNoCarriedMessage
+//	no evidence yet                            messages that look rolled     TestNeitherAnOldRowNorAMessageStagedAgainIsEvidence,
+//	                                           back, and their keys          TestACopyOfTheDatabase
 //	the waiting, dead or audit queue           its messages, which go back   –
 //	                                           after Options.HandBack
 //	the ledger queue, or the right to it       itself                        –

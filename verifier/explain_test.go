@@ -1,11 +1,10 @@
 package verifier
 
 import (
-	"bytes"
 	"context"
 	"log/slog"
+	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -16,6 +15,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/wire"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
 func TestATransactionIsNamedAgainAfterTwiceAsLong(t *testing.T) {
@@ -31,14 +31,8 @@ func TestATransactionIsNamedAgainAfterTwiceAsLong(t *testing.T) {
 			got = append(got, d/time.Second)
 		}
 	}
-	want := []time.Duration{0, 1, 3, 7, 15}
-	if len(got) != len(want) {
+	if want := []time.Duration{0, 1, 3, 7, 15}; !slices.Equal(got, want) {
 		t.Fatalf("named at %v s, want %v", got, want)
-	}
-	for i := range want {
-		if got[i] != want[i] {
-			t.Fatalf("named at %v s, want %v", got, want)
-		}
 	}
 	if !at(16*time.Second, another) {
 		t.Error("another transaction is not named")
@@ -60,24 +54,6 @@ type held struct {
 	open   atomic.Bool
 }
 
-// A lockedLog may be read while a logger writes it.
-type lockedLog struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *lockedLog) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *lockedLog) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
 func (h *held) Holders(context.Context, uuid.UUID) ([]inspect.Holder, error) {
 	if !h.open.Load() {
 		return nil, nil
@@ -92,7 +68,7 @@ func (h *held) OpenTransactions(context.Context, time.Duration, int) ([]inspect.
 func TestATransactionIsNamedWhenItsTimeHasComeAndWhenItIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const after, began, ends = 4 * time.Second, 100 * time.Millisecond, 6 * time.Second
-		var log lockedLog
+		var log servertest.Log
 		start, watcher := time.Now(), &held{holder: inspect.Holder{Session: "7", Login: "shop"}}
 		watcher.open.Store(true)
 		logger := slog.New(slog.NewTextHandler(&log, nil))

@@ -54,7 +54,7 @@ func TestHeldIsTheSizeInTheHeap(t *testing.T) {
 		for _, members := range []int{1, 20} {
 			record := wire.EncodeRecord(amqp.Publishing{MessageId: uuid.NewString(), Headers: with(headers)})
 			group := wire.Group(ledger, slices.Repeat([][]byte{record}, members)...)
-			const groups = 20
+			groups := 40 / members
 			counted := 0
 			var all []*message
 			before := heap()

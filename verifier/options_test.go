@@ -59,11 +59,15 @@ func TestAllowListPermitsTargetsAndTheirCopies(t *testing.T) {
 			t.Errorf("%s with %v: permitted %t", test.staged.Target(), test.staged.Message.Publishing.Headers, got)
 		}
 	}
+	topology.Exchange = "staging.stage"
 	open := newAllowList(Options{Topology: topology})
 	for target, want := range map[string]bool{"any": true, "staging": false, "staging.waiting": false, "staging.dead": false} {
 		if got := open.permits(message("", target)); got != want {
 			t.Errorf("without a list, queue %s: permitted %t", target, got)
 		}
+	}
+	if open.permits(message(topology.Exchange, "staging")) {
+		t.Error("a message for the verifier's own exchange would be staged again and again")
 	}
 	if !open.permits(message("x", "staging")) {
 		t.Error("the own queues' names are forbidden on the default exchange only")

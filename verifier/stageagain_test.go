@@ -216,6 +216,33 @@ func (w *carryingWorld) markers(queue *[]amqp.Publishing) (markers []amqp.Publis
 	return markers
 }
 
+// passMarkers delivers the markers in the staging queue to one verifier, and the markers in the
+// waiting queue to another.
+func (w *carryingWorld) passMarkers(fromStaging, fromWaiting *session) {
+	for _, m := range w.markers(&w.staging) {
+		fromStaging.brings(fromStaging.staging, m)
+	}
+	for _, m := range w.markers(&w.waiting) {
+		fromWaiting.brings(fromWaiting.waiting, m)
+	}
+}
+
+// walks returns the number of looks that began at the first row.
+func (w *carryingWorld) walks() (n int) {
+	for _, after := range w.looks {
+		if after.StageAt.IsZero() {
+			n++
+		}
+	}
+	return n
+}
+
+func (w *carryingWorld) block(blocked bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.blocked = blocked
+}
+
 // staged removes and returns the messages that were staged again, by ID.
 func (w *carryingWorld) staged() map[uuid.UUID]wire.Staged {
 	w.mu.Lock()
@@ -308,15 +335,9 @@ func TestALostMessageIsStagedAgain(t *testing.T) {
 		id := w.commits(1, true, nil)[0]
 		at := time.Now().Truncate(time.Millisecond)
 		first, second := verifiers[0], verifiers[1]
-		// The first receives each marker from the staging queue, the second from the waiting queue.
 		for len(w.rows) > 0 {
 			w.wait(10 * time.Millisecond)
-			for _, m := range w.markers(&w.staging) {
-				first.brings(first.staging, m)
-			}
-			for _, m := range w.markers(&w.waiting) {
-				second.brings(second.waiting, m)
-			}
+			w.passMarkers(first, second)
 			if m, ok := w.staged()[id]; ok {
 				if took := time.Since(began); took > dueIdle+5*time.Second { // the first row is found only after dueIdle
 					t.Errorf("it took %v", took)
@@ -407,13 +428,9 @@ func TestAMarkerStagesAgainOnlyRowsSeenBeforeItsLook(t *testing.T) {
 			return w.marker()
 		}, false},
 		"a row that was seen before publishing was blocked": {func(_ *session, w *carryingWorld, id uuid.UUID) amqp.Publishing {
-			w.mu.Lock()
-			w.blocked = true
-			w.mu.Unlock()
+			w.block(true)
 			w.wait(moment)
-			w.mu.Lock()
-			w.blocked = false
-			w.mu.Unlock()
+			w.block(false)
 			return w.marker()
 		}, false},
 	} {
@@ -650,9 +667,7 @@ func TestNothingIsClaimedWhileNothingCanBePublished(t *testing.T) {
 		if due, overdue, _ := s.stager.state(time.Now()); due != 2 || overdue < 50*time.Second {
 			t.Errorf("due: %d, for %v", due, overdue)
 		}
-		w.mu.Lock()
-		w.blocked = false
-		w.mu.Unlock()
+		w.block(false)
 		w.wait(moment)
 		if n := len(w.staged()); n != 1 {
 			t.Errorf("%d are staged when it can", n)
@@ -719,12 +734,7 @@ func TestAMessageThatCouldNotBeStagedIsDueAgain(t *testing.T) {
 		began := time.Now()
 		for len(w.staged()) == 0 {
 			w.wait(10 * time.Millisecond)
-			for _, m := range w.markers(&w.staging) {
-				s.brings(s.staging, m)
-			}
-			for _, m := range w.markers(&w.waiting) {
-				s.brings(s.waiting, m)
-			}
+			w.passMarkers(s, s)
 			if time.Since(began) > time.Minute {
 				t.Fatal("it is not staged")
 			}
@@ -761,12 +771,7 @@ func TestLooksAreCheap(t *testing.T) {
 		w.looks = nil
 		s.carried.ever.Store(true)
 		w.wait(time.Minute)
-		full := 0
-		for _, after := range w.looks {
-			if after.StageAt.IsZero() {
-				full++
-			}
-		}
+		full := w.walks()
 		if n := len(w.looks); n < 100 || n > 200 || full < 9 || full > 13 {
 			t.Errorf("%d looks in a minute, %d of them full", n, full)
 		}
@@ -843,12 +848,7 @@ func TestASlowWalkThroughAllRowsHidesNoRow(t *testing.T) {
 					}
 					w.wait(7 * time.Second)
 				}
-				full := 0
-				for _, after := range w.looks {
-					if after.StageAt.IsZero() {
-						full++
-					}
-				}
+				full := w.walks()
 				if full < 3 || full > 20 || len(w.looks) < 1000 {
 					t.Errorf("%d pages, %d walks through all rows begun", len(w.looks), full)
 				}
@@ -935,14 +935,8 @@ func TestABacklogHidesNothingThatWasNeverPublished(t *testing.T) {
 				}
 				w.looks = nil
 				w.wait(20 * time.Second)
-				begun, looks := 0, len(w.looks)
-				for _, after := range w.looks {
-					if after.StageAt.IsZero() {
-						begun++
-					}
-				}
-				if begun < 2 || begun > 4 || looks > 400 {
-					t.Errorf("%d pages in 20 s, %d walks through all", looks, begun)
+				if begun := w.walks(); begun < 2 || begun > 4 || len(w.looks) > 400 {
+					t.Errorf("%d pages in 20 s, %d walks through all", len(w.looks), begun)
 				}
 
 				// When the rows are gone, the candidates are gone too.
@@ -969,9 +963,7 @@ func TestRowsThatCannotBeStagedAreRememberedUpToALimit(t *testing.T) {
 		if n := len(s.stager.candidates); n != candidatesLimit+unpublishedLimit {
 			t.Errorf("%d candidates", n)
 		}
-		w.mu.Lock()
-		w.blocked = false
-		w.mu.Unlock()
+		w.block(false)
 		n, began := 0, time.Now()
 		for n < all && time.Since(began) < time.Minute {
 			w.wait(stageInterval)

@@ -63,12 +63,7 @@ func TestALostMessageAmidABacklogWaitsForNoLook(t *testing.T) {
 		began := time.Now()
 		for time.Since(began) < 8*time.Second {
 			w.wait(stageInterval)
-			for _, m := range w.markers(&w.staging) {
-				s.brings(s.staging, m)
-			}
-			for _, m := range w.markers(&w.waiting) {
-				s.brings(s.waiting, m)
-			}
+			w.passMarkers(s, s)
 			staged := w.staged()
 			if _, ok := staged[lost]; ok {
 				return

@@ -294,7 +294,7 @@ func (u *Unacked) HandBack() { u.From.acks.handBack(u.tag) }
 	{
 		name: "believe any server that answers",
 		pkg:  "verifier",
-		test: "TestAnOutcomeOfAnotherServerIsNotBelieved",
+		test: "TestACopyOfTheDatabase/an_outcome_of_another_server_is_not_believed",
 		says: "messages of open transactions are dropped|committed messages are dropped",
 		edits: []edit{{"bridge/proof/proof.go", `	if from != p.instance {
 `, `	if from != p.instance && !mutant("believe any server that answers") {
@@ -303,7 +303,7 @@ func (u *Unacked) HandBack() { u.From.acks.handBack(u.tag) }
 	{
 		name: "drop without evidence",
 		pkg:  "verifier",
-		test: "TestAVerifierOfACopyDropsNothing",
+		test: "TestACopyOfTheDatabase/a_verifier_of_a_copy_drops_nothing",
 		says: "the copy's verifier has dropped",
 		edits: []edit{{"verifier/lookup.go", `		if outcome == driver.RolledBack && !evident {
 `, `		if outcome == driver.RolledBack && !evident && !mutant("drop without evidence") {
@@ -312,7 +312,7 @@ func (u *Unacked) HandBack() { u.From.acks.handBack(u.tag) }
 	{
 		name: "a message that a verifier has staged again is evidence",
 		pkg:  "verifier",
-		test: "TestAMessageStagedAgainIsNoEvidence",
+		test: "TestNeitherAnOldRowNorAMessageStagedAgainIsEvidence",
 		says: "dropped without evidence",
 		edits: []edit{{"verifier/evidence.go", `	case m.staged.Restaged:
 `, `	case m.staged.Restaged && !mutant("a message that a verifier has staged again is evidence"):
@@ -321,7 +321,7 @@ func (u *Unacked) HandBack() { u.From.acks.handBack(u.tag) }
 	{
 		name: "a row from before the session is evidence",
 		pkg:  "verifier",
-		test: "TestARowFromBeforeTheSessionIsNoEvidence",
+		test: "TestNeitherAnOldRowNorAMessageStagedAgainIsEvidence",
 		says: "dropped without evidence",
 		edits: []edit{{"verifier/evidence.go", `		ids, err = e.proven.Recent(`, `		if mutant("a row from before the session is evidence") {
 			e.began = time.Now().Add(-time.Hour)

@@ -141,12 +141,3 @@ func TestAMissingBindingIsAnErrorOfTheSender(t *testing.T) {
 		t.Errorf("received %s", d[0].MessageId)
 	}
 }
-
-// A message whose target is the bridge's own exchange would be staged again and again.
-func TestTheExchangeIsNoTarget(t *testing.T) {
-	t.Parallel()
-	s := stage.On(t, stage.Postgres, servertest.Vhost(t), bridge.Topology{Queue: "staging", Exchange: "staging.stage"})
-	s.Verify(verifier.Options{})
-	s.Commit(bridge.Message{Exchange: "staging.stage", RoutingKey: "staging"})
-	expectDead(t, s, "not-allowed", "staging.stage")
-}

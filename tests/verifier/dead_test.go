@@ -83,9 +83,9 @@ func publish(t *testing.T, s *stage.Stage, p amqp.Publishing) {
 	}
 }
 
-// Each malformed message goes to the dead queue unchanged, with its fault as reason. The good
-// messages beside it, also in its group, are judged.
-func TestAMalformedMessageIsDeadLetteredAndOthersGoOn(t *testing.T) {
+// Each malformed message, and each of another ledger, goes to the dead queue unchanged and without a
+// judgement, with its fault as reason. The good messages beside it, also in its group, are judged.
+func TestAMalformedOrForeignMessageIsDeadLetteredAndOthersGoOn(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	queue := s.Queue("target", nil)
@@ -95,6 +95,12 @@ func TestAMalformedMessageIsDeadLetteredAndOthersGoOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	publish(t, s, amqp.Publishing{Body: []byte("no headers"), MessageId: "42"})
+	other := uuid.New()
+	foreign, err := wire.Encode(named(queue, "foreign"), other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	publish(t, s, foreign)
 	cut := wire.Group(ledger, recordOf(t, s, ledger, named(queue, "")))
 	cut.Body = cut.Body[:len(cut.Body)-1]
 	publish(t, s, cut)
@@ -111,40 +117,28 @@ func TestAMalformedMessageIsDeadLetteredAndOthersGoOn(t *testing.T) {
 	ids[good.ID.String()] = true
 	v := s.Verify(verifier.Options{})
 	expectAll(t, s, queue, ids)
-	wrong := map[string]string{"no headers": "message-id", string(cut.Body): "cut short", string(huge): "bytes of properties", string(countless): "headers"}
+	wrong := map[string]string{
+		"no headers": "message-id", string(cut.Body): "cut short", string(huge): "bytes of properties", string(countless): "headers",
+		"foreign": other.String(),
+	}
 	for _, d := range s.Receive(s.Topology.DeadQueue(), len(wrong)) {
 		text, ok := wrong[string(d.Body)]
-		if isDead(t, d, "malformed", text); !ok || d.Headers[wire.HeaderDeadVerdict] != "unknown" {
+		reason := wire.DeadMalformed
+		if string(d.Body) == "foreign" {
+			reason = wire.DeadForeign
+		}
+		if isDead(t, d, reason, text); !ok || d.Headers[wire.HeaderDeadVerdict] != "unknown" {
 			t.Errorf("a dead message of %d bytes, verdict %v", len(d.Body), d.Headers[wire.HeaderDeadVerdict])
 		}
-		if group := d.Headers[wire.HeaderGroup]; text == "message-id" && d.MessageId != "42" || text == "cut short" && group != "1" {
+		id, group := map[string]string{"message-id": "42", other.String(): foreign.MessageId}[text], d.Headers[wire.HeaderGroup]
+		if id != "" && d.MessageId != id || text == "cut short" && group != "1" {
 			t.Errorf("the dead message has ID %q and is of group %v", d.MessageId, group)
 		}
 		delete(wrong, string(d.Body))
 	}
 	v.Stop()
-	if n := s.Depth(s.Topology.Queue) + s.Depth(s.Topology.DeadQueue()); n != 0 {
-		t.Errorf("%d messages are left", n)
-	}
-}
-
-func TestForeignLedgerIsNeverJudged(t *testing.T) {
-	t.Parallel()
-	s := stage.New(t, stage.Postgres)
-	queue := s.Queue("target", nil)
-	other := uuid.New()
-	p, err := wire.Encode(bridge.Message{ID: uuid.New(), RoutingKey: queue}, other)
-	if err != nil {
-		t.Fatal(err)
-	}
-	publish(t, s, p)
-	v := s.Verify(verifier.Options{})
-	d := expectDead(t, s, "foreign", other.String())
-	if d.MessageId != p.MessageId {
-		t.Errorf("dead message %s, want %s", d.MessageId, p.MessageId)
-	}
-	if n := v.Stats().Dropped; n != 0 {
-		t.Errorf("%d dropped", n)
+	if n := s.Depth(s.Topology.Queue) + s.Depth(s.Topology.DeadQueue()); n != 0 || v.Stats().Dropped != 0 {
+		t.Errorf("%d messages are left, and %d were dropped", n, v.Stats().Dropped)
 	}
 }
 
@@ -403,20 +397,5 @@ func TestAQueueBehindAnExchangeIsTriedUntilItHasRoom(t *testing.T) {
 	s.Eventually("the ledger is empty", func() bool { return s.Rows() == 0 })
 	if n := v.Stats(); n.Sessions != 1 || n.DeadLettered != 0 {
 		t.Errorf("stats %+v", n)
-	}
-}
-
-// A full target queue has no queues beside it: its messages wait, however long.
-func TestAFullTargetQueueIsNoReasonForADeadLetter(t *testing.T) {
-	t.Parallel()
-	s := stage.New(t, stage.Postgres)
-	_, _, full := fanOut(t, s)
-	v := s.Verify(verifier.Options{Copies: 1})
-	ids := goodBatch(s, full, 5)
-	s.Eventually("the target is held", func() bool { return len(v.State().Targets) == 1 })
-	s.Receive(full, 1)
-	expectAll(t, s, full, ids)
-	if n := v.Stats().DeadLettered; n != 0 {
-		t.Errorf("%d dead letters", n)
 	}
 }

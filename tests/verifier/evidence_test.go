@@ -1,9 +1,7 @@
 package verifier_test
 
 import (
-	"database/sql"
 	"fmt"
-	"maps"
 	"testing"
 	"time"
 
@@ -12,112 +10,9 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// A copy of the database, or an old primary that has come back, passes the proof and lacks the
-// rows committed since. Its verifier reads the original's staging queue.
-func TestAVerifierOfACopyDropsNothing(t *testing.T) {
-	t.Parallel()
-	s, _, other := twoPrimaries(t)
-	s.Strict = true
-	target := s.Queue("target", nil)
-	const most = 50
-	for i := range most {
-		s.Commit(stage.To(target, fmt.Sprint(i)))
-	}
-	original := s.Ledger
-	db, ledger, err := s.Kind.Open(t.Context(), other.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = db.Close() })
-	s.Ledger = ledger
-	v := s.Verify(verifier.Options{})
-	s.Eventually("all look rolled back, or one is dropped", func() bool { return v.State().Waiting.Evidence == most || v.Stats().Dropped > 0 })
-	if state := v.State(); state.Waiting.EvidenceSince.IsZero() || !state.Evidence.IsZero() {
-		t.Errorf("the state says %+v", state)
-	}
-	v.Stop()
-	if n := v.Stats().Dropped; n > 0 {
-		t.Fatalf("the copy's verifier has dropped %d committed messages", n)
-	}
-	s.Ledger = original
-	s.Verify(verifier.Options{})
-	s.Receive(target, most)
-}
-
-// A verifier of a copy takes part in staging again: it sends markers, and receives markers of the
-// original's verifier. It may stage messages of copied rows again, and loses nothing.
-func TestVerifiersOfTwoCopiesLoseNoCarriedMessage(t *testing.T) {
-	t.Parallel()
-	s, _, other := twoPrimaries(t)
-	s.Strict = true
-	target := s.Queue("target", nil)
-	copied := lose(t, s, false, some(target, 10)...)
-	db, ledger, err := s.Kind.Open(t.Context(), other.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = db.Close() })
-	if n := copyRows(t, s.DB, db); n != len(copied) {
-		t.Fatalf("the copy has %d rows", n)
-	}
-	want := lose(t, s, false, some(target, 10)...) // only the original has these rows
-	maps.Copy(want, copied)
-
-	usual := s.Ledger
-	v := s.Verify(verifier.Options{})
-	s.Ledger = ledger
-	c := s.Verify(verifier.Options{})
-	s.Ledger = usual
-	seen := map[string]bool{}
-	receive := func() {
-		t.Helper()
-		for len(seen) < len(want) {
-			seen[s.Receive(target, 1)[0].MessageId] = true
-		}
-	}
-	receive()
-	s.Eventually("the copy's verifier withholds messages that the original's forwards", func() bool {
-		add(want, s.Commit(some(target, 1)...)...)
-		return v.Stats().Forwarded > 0 && c.State().Waiting.Evidence > 0
-	})
-	if n, state := c.Stats().Dropped, c.State(); n > 0 || !state.Evidence.IsZero() {
-		t.Errorf("the copy's verifier has dropped %d messages; its state is %+v", n, state)
-	}
-	c.Stop()
-	receive()
-	s.Eventually("all rows of the original are gone", func() bool { return s.Rows() == 0 })
-	for id := range seen {
-		if !want[id] {
-			t.Errorf("message %s was not committed", id)
-		}
-	}
-}
-
-// copyRows copies the ledger's rows to another database, and returns their number.
-func copyRows(t *testing.T, from, to *sql.DB) (n int) {
-	t.Helper()
-	rows, err := from.QueryContext(t.Context(), `SELECT id::text, recorded_at, message, stage_at FROM bridge_ledger`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer rows.Close()
-	for ; rows.Next(); n++ {
-		var id string
-		var recorded, stage time.Time
-		var message []byte
-		if err := rows.Scan(&id, &recorded, &message, &stage); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := to.ExecContext(t.Context(), `INSERT INTO bridge_ledger (id, recorded_at, message, stage_at) VALUES ($1::text::uuid, $2, $3, $4) ON CONFLICT DO NOTHING`,
-			id, recorded, message, stage); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return n
-}
-
-// A copy has only older rows: their messages are forwarded, and are no evidence.
-func TestARowFromBeforeTheSessionIsNoEvidence(t *testing.T) {
+// A copy has only rows from before the session, and stages the messages of its carried rows too: they
+// are forwarded, and are no evidence.
+func TestNeitherAnOldRowNorAMessageStagedAgainIsEvidence(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	s.Strict = true
@@ -127,24 +22,10 @@ func TestARowFromBeforeTheSessionIsNoEvidence(t *testing.T) {
 	v := s.Verify(verifier.Options{})
 	s.Receive(target, 1)
 	expectWaitingForEvidence(t, s, v, 1)
-	s.Commit(stage.To(target, "since"))
-	s.Receive(target, 1)
-	expectDropped(t, s, v, 1)
-}
-
-// A copy of the database has the original's carried rows and stages their messages too.
-func TestAMessageStagedAgainIsNoEvidence(t *testing.T) {
-	t.Parallel()
-	s := stage.New(t, stage.Postgres)
-	s.Strict = true
-	target := s.Queue("target", nil)
-	s.RollBack(stage.To(target, "rolled back"))
-	v := s.Verify(verifier.Options{})
-	expectWaitingForEvidence(t, s, v, 1)
 	s.CommitCarried(stage.To(target, "carried"))
 	s.Receive(target, 1)
 	expectWaitingForEvidence(t, s, v, 1)
-	s.Commit(stage.To(target, "staged"))
+	s.Commit(stage.To(target, "since"))
 	s.Receive(target, 1)
 	expectDropped(t, s, v, 1)
 }

@@ -3,10 +3,8 @@ package verifier_test
 import (
 	"context"
 	"errors"
-	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,7 +12,6 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
@@ -85,85 +82,4 @@ func (l *hungLedger) Settle(ctx context.Context, id uuid.UUID, wait time.Duratio
 		}
 	}
 	return l.Ledger.Settle(ctx, id, wait)
-}
-
-// Rule 12 of package bridge, with a driver that ignores the contexts of the side jobs' calls:
-// messages flow, sessions end, and one call of each job hangs, however many sessions there are.
-func TestASideJobThatHangsHoldsNoSessionUp(t *testing.T) {
-	t.Parallel()
-	s := stage.New(t, stage.Postgres)
-	queue := s.Queue("target", nil)
-	valve, address := servertest.Through(t, s.AMQP)
-	hung := &hungJobs{Ledger: s.Ledger, release: make(chan struct{})}
-	defer close(hung.release)
-	usual := s.Broker
-	s.Ledger, s.Broker = hung, dial(t, address)
-	v := s.Verify(verifier.Options{Unroutable: stage.Patience, Watcher: hung, ExplainAfter: 50 * time.Millisecond})
-	s.Broker = usual
-	s.Eventually("the queues have been empty, for a sweep", func() bool { return hung.sweeping.Load() > 0 })
-	open, _ := s.Begin(stage.To(queue, "open")) // something to explain
-	defer func() { _ = open.Rollback() }()
-	s.Eventually("the holder of a message is asked for", func() bool { return hung.explaining.Load() > 0 })
-	carrying(s)
-	held := s.Commit(stage.To("missing", "held")) // something to touch
-	ids := map[string]bool{}
-	for range 3 {
-		s.Eventually("a message is set aside without a touch", func() bool { return v.Stats().SetAside > 0 && hung.touching.Load() > 0 && hung.looking.Load() > 0 })
-		sessions, forwarded := v.Stats().Sessions, v.Stats().Forwarded
-		maps.Copy(ids, goodBatch(s, queue, 10))
-		s.Eventually("messages are forwarded", func() bool { return v.Stats().Forwarded >= forwarded+10 })
-		valve.Cut()
-		s.Eventually("a new session", func() bool { return v.Stats().Sessions > sessions })
-	}
-	expectAll(t, s, queue, ids)
-	missing := map[string]bool{}
-	add(missing, held...)
-	expectAll(t, s, s.Queue("missing", nil), missing)
-	began := time.Now()
-	v.Stop()
-	if took := time.Since(began); took > stage.Patience/4 {
-		t.Errorf("the verifier has taken %v to stop", took)
-	}
-	for name, calls := range map[string]*atomic.Int32{
-		"Due": &hung.looking, "Touch": &hung.touching, "Sweep": &hung.sweeping, "Holders": &hung.explaining,
-	} {
-		if n := calls.Load(); n != 1 {
-			t.Errorf("%d calls of %s hang", n, name)
-		}
-	}
-}
-
-// hungJobs blocks the calls of the side jobs until it is released.
-type hungJobs struct {
-	driver.Ledger
-	looking, touching, sweeping, explaining atomic.Int32
-	release                                 chan struct{}
-}
-
-func (l *hungJobs) Sweep(ctx context.Context, age time.Duration, limit int) ([]driver.Orphan, error) {
-	l.sweeping.Add(1)
-	<-l.release
-	return l.Ledger.Sweep(ctx, age, limit)
-}
-
-func (l *hungJobs) Holders(context.Context, uuid.UUID) ([]inspect.Holder, error) {
-	l.explaining.Add(1)
-	<-l.release
-	return nil, nil
-}
-
-func (l *hungJobs) OpenTransactions(context.Context, time.Duration, int) ([]inspect.Holder, error) {
-	return nil, nil
-}
-
-func (l *hungJobs) Due(ctx context.Context, after driver.DueRow, limit int) ([]driver.DueRow, time.Time, error) {
-	l.looking.Add(1)
-	<-l.release
-	return l.Ledger.Due(ctx, after, limit)
-}
-
-func (l *hungJobs) Touch(ctx context.Context, ids []uuid.UUID) error {
-	l.touching.Add(1)
-	<-l.release
-	return l.Ledger.Touch(ctx, ids)
 }

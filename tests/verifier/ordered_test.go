@@ -320,28 +320,23 @@ func TestLargeMessagesKeepTheirOrderInLittleRoom(t *testing.T) {
 // waiting consumers of a quorum queue.
 func TestNoVerifierSweepsARowThatAnotherHoldsForItsKey(t *testing.T) {
 	t.Parallel()
-	for _, classic := range []bool{false, true} {
-		t.Run(fmt.Sprintf("classic %t", classic), func(t *testing.T) {
-			t.Parallel()
-			s := orderedStage(t, bridge.Topology{Classic: classic, OrderedShards: 1})
-			var held, log servertest.Log
-			options := verifier.Options{HoldKeys: true, SweepAge: 2 * time.Hour, Allow: []verifier.Allow{{RoutingKey: "target"}},
-				Logger: slog.New(slog.NewTextHandler(&held, nil))}
-			s.Commit(inOrder("forbidden", "k", 1))
-			s.Verify(options)
-			s.Eventually("the key is held", func() bool { return len(held.With("holds its order key")) > 0 })
-			if _, err := s.DB.ExecContext(t.Context(), `UPDATE bridge_ledger SET recorded_at = now() - interval '3 hours'`); err != nil {
-				t.Fatal(err)
-			}
-			if n := s.Depth(s.Topology.OrderedQueues()[0]); n != 0 {
-				t.Fatalf("%d messages are ready", n)
-			}
-			options.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-			second := s.Verify(options)
-			s.Eventually("the second one has looked", func() bool { return len(log.With("no sweep")) > 0 || second.Stats().Swept > 0 })
-			if n := s.Rows(); n != 1 {
-				t.Errorf("%d rows are left", n)
-			}
-		})
+	s := orderedStage(t, bridge.Topology{OrderedShards: 1})
+	var held, log servertest.Log
+	options := verifier.Options{HoldKeys: true, SweepAge: 2 * time.Hour, Allow: []verifier.Allow{{RoutingKey: "target"}},
+		Logger: slog.New(slog.NewTextHandler(&held, nil))}
+	s.Commit(inOrder("forbidden", "k", 1))
+	s.Verify(options)
+	s.Eventually("the key is held", func() bool { return len(held.With("holds its order key")) > 0 })
+	if _, err := s.DB.ExecContext(t.Context(), `UPDATE bridge_ledger SET recorded_at = now() - interval '3 hours'`); err != nil {
+		t.Fatal(err)
+	}
+	if n := s.Depth(s.Topology.OrderedQueues()[0]); n != 0 {
+		t.Fatalf("%d messages are ready", n)
+	}
+	options.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	second := s.Verify(options)
+	s.Eventually("the second one has looked", func() bool { return len(log.With("no sweep")) > 0 || second.Stats().Swept > 0 })
+	if n := s.Rows(); n != 1 {
+		t.Errorf("%d rows are left", n)
 	}
 }

@@ -13,32 +13,27 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-func onAll(t *testing.T, test func(t *testing.T, s *stage.Stage)) {
+func TestCommittedIsForwardedAndRolledBackIsDropped(t *testing.T) {
+	t.Parallel()
 	for _, kind := range stage.Everywhere {
 		t.Run(kind.Name, func(t *testing.T) {
 			t.Parallel()
-			test(t, stage.New(t, kind))
+			s := stage.New(t, kind)
+			queue := s.Queue("target", nil)
+			committed := make(map[uuid.UUID]bool)
+			for i := range 50 {
+				committed[s.Commit(stage.To(queue, fmt.Sprint(i)))[0]] = true
+				s.RollBack(stage.To(queue, "rolled back"))
+			}
+			v := s.Verify(verifier.Options{})
+			s.Eventually("50 are forwarded and 50 dropped", func() bool { return v.Stats().Forwarded == 50 && v.Stats().Dropped == 50 })
+			v.Stop()
+			s.WaitEmpty(s.Topology.Queue)
+			copies, _ := s.Delivered(t, queue, func(d amqp.Delivery) bool { return string(d.Body) != "rolled back" && len(d.Headers) == 0 })
+			stage.CompareOnce(t, committed, copies)
+			if n := s.Rows(); n != 0 {
+				t.Errorf("%d rows left in the ledger", n)
+			}
 		})
 	}
-}
-
-func TestCommittedIsForwardedAndRolledBackIsDropped(t *testing.T) {
-	t.Parallel()
-	onAll(t, func(t *testing.T, s *stage.Stage) {
-		queue := s.Queue("target", nil)
-		committed := make(map[uuid.UUID]bool)
-		for i := range 50 {
-			committed[s.Commit(stage.To(queue, fmt.Sprint(i)))[0]] = true
-			s.RollBack(stage.To(queue, "rolled back"))
-		}
-		v := s.Verify(verifier.Options{})
-		s.Eventually("50 are forwarded and 50 dropped", func() bool { return v.Stats().Forwarded == 50 && v.Stats().Dropped == 50 })
-		v.Stop()
-		s.WaitEmpty(s.Topology.Queue)
-		copies, _ := s.Delivered(t, queue, func(d amqp.Delivery) bool { return string(d.Body) != "rolled back" && len(d.Headers) == 0 })
-		stage.CompareOnce(t, committed, copies)
-		if n := s.Rows(); n != 0 {
-			t.Errorf("%d rows left in the ledger", n)
-		}
-	})
 }

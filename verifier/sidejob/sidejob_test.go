@@ -6,12 +6,12 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/verifier/sidejob"
 )
 
@@ -20,24 +20,6 @@ const (
 	works = "side job works again"
 )
 
-// locked is a log that may be read while it is written.
-type locked struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *locked) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *locked) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
 func TestAJobThatFailsIsTriedAgainLessAndLessAndSaysSoOnce(t *testing.T) {
 	for name, fail := range map[string]func() error{
 		"error": func() error { return errors.New("no right") },
@@ -45,7 +27,7 @@ func TestAJobThatFailsIsTriedAgainLessAndLessAndSaysSoOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var log locked
+				var log servertest.Log
 				job := sidejob.New("sweep", slog.New(slog.NewTextHandler(&log, nil)))
 				ctx, cancel := context.WithCancel(t.Context())
 				ended := make(chan struct{})
