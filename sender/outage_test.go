@@ -17,41 +17,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
-// A brokenBroker answers as the test defines.
-type brokenBroker struct {
-	mu     sync.Mutex
-	answer func(context.Context, []string) error // nil: it confirms
-	asked  int
-}
-
-func (*brokenBroker) Blocked() string { return "" }
-
-func (*brokenBroker) Done() <-chan struct{} { return nil }
-
-func (b *brokenBroker) Publish(ctx context.Context, _ []bridge.Outgoing) error {
-	b.mu.Lock()
-	b.asked++
-	answer := b.answer
-	b.mu.Unlock()
-	if answer == nil {
-		return nil
-	}
-	return answer(ctx, nil)
-}
-
-func (b *brokenBroker) answers(with func(context.Context, []string) error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.answer = with
-}
-
-func (b *brokenBroker) times() int {
-	synctest.Wait()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.asked
-}
-
 func failing(err error) func(context.Context, []string) error {
 	return func(context.Context, []string) error { return &bridge.PublishError{Err: err} }
 }
@@ -92,7 +57,7 @@ func TestEveryMessageIsCarriedInAnOutage(t *testing.T) {
 				continue // it is always carried
 			}
 			synctest.Test(t, func(t *testing.T) {
-				b := &brokenBroker{answer: silent}
+				b := &scriptedBroker{plain: true, answer: silent}
 				s, ledger, log := newSenderOn(t, opts, b)
 				m.Publishing.Headers = amqp.Table{"a": "b"}
 				sends(t, s, 5*time.Second, true, m) // waits for Options.Timeout
@@ -148,7 +113,7 @@ func TestOnlyAFailureThatTimeRepairsIsAnOutage(t *testing.T) {
 	} {
 		for name, first := range map[string]bridge.Message{"waits": large, "carried": text("small")} {
 			synctest.Test(t, func(t *testing.T) {
-				b := &brokenBroker{answer: failing(test.failure)}
+				b := &scriptedBroker{plain: true, answer: failing(test.failure)}
 				s, ledger, _ := newSenderOn(t, Options{}, b)
 				_, _ = s.SendTx(t.Context(), nil, first)
 				b.times()
@@ -169,7 +134,7 @@ func TestOnlyAFailureThatTimeRepairsIsAnOutage(t *testing.T) {
 // In an outage that ends with a refused login, transactions get that error.
 func TestAnOutageEndsWithAFailureThatTimeDoesNotRepair(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &brokenBroker{answer: away}
+		b := &scriptedBroker{plain: true, answer: away}
 		s, ledger, _ := newSenderOn(t, Options{Carry: CarryOnOutage}, b)
 		sends(t, s, 0, true, large)
 		b.answers(failing(bridge.ErrCredentials))
@@ -187,7 +152,7 @@ func TestAnOutageEndsWithAFailureThatTimeDoesNotRepair(t *testing.T) {
 func TestAPublicationThatWaitsLetsOthersCarry(t *testing.T) {
 	for name, first := range map[string]bridge.Message{"alone": large, "in a group": text("small")} {
 		synctest.Test(t, func(t *testing.T) {
-			b := &brokenBroker{answer: func(context.Context, []string) error { time.Sleep(3 * time.Second); return nil }}
+			b := &scriptedBroker{plain: true, answer: func(context.Context, []string) error { time.Sleep(3 * time.Second); return nil }}
 			s, ledger, _ := newSenderOn(t, Options{Carry: CarryOnOutage}, b)
 			var waiting sync.WaitGroup
 			waiting.Go(func() { sends(t, s, 3*time.Second, false, first) })
@@ -209,7 +174,7 @@ func TestAPublicationThatWaitsLetsOthersCarry(t *testing.T) {
 // A caller that does not wait for long causes no outage.
 func TestACallerThatGivesUpFindsNoOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &brokenBroker{answer: func(ctx context.Context, _ []string) error {
+		b := &scriptedBroker{plain: true, answer: func(ctx context.Context, _ []string) error {
 			select {
 			case <-time.After(100 * time.Millisecond):
 				return nil
@@ -235,7 +200,7 @@ func TestACallerThatGivesUpFindsNoOutage(t *testing.T) {
 // A Wait that finds an early confirm late must not end an outage.
 func TestAnEarlyConfirmEndsNoLaterOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := new(brokenBroker)
+		b := &scriptedBroker{plain: true}
 		s, ledger, _ := newSenderOn(t, Options{}, b)
 		staged := stageEarly(t, s, large)
 		b.times()
@@ -254,7 +219,7 @@ func TestAnEarlyConfirmEndsNoLaterOutage(t *testing.T) {
 // In an outage messages with an order key fail at once, but one transaction a second tries.
 func TestMessagesWithAKeyFailAtOnceDuringAKnownOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &brokenBroker{answer: silent}
+		b := &scriptedBroker{plain: true, answer: silent}
 		s, ledger, _ := newSenderOn(t, Options{OrderedShards: 1, Carry: CarryOnOutage}, b)
 		sends(t, s, 5*time.Second, true, withKey) // no outage is known
 		sends(t, s, 5*time.Second, true, large)
@@ -286,10 +251,10 @@ func TestMessagesWithAKeyFailAtOnceDuringAKnownOutage(t *testing.T) {
 // Messages with an order key have separate queues.
 func TestAFullStagingQueueIsNoOutageForMessagesWithAKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &brokenBroker{answer: failing(bridge.ErrNacked)}
+		b := &scriptedBroker{plain: true, answer: failing(bridge.ErrNacked)}
 		s, ledger, _ := newSenderOn(t, Options{OrderedShards: 1}, b)
 		for _, one := range s.ordered.stagers {
-			one.broker = new(brokenBroker)
+			one.broker = &scriptedBroker{plain: true}
 		}
 		sends(t, s, 0, true, large)
 		sends(t, s, 0, false, withKey)
@@ -303,13 +268,13 @@ func TestAFullStagingQueueIsNoOutageForMessagesWithAKey(t *testing.T) {
 // By default small messages are carried, unless the rows cannot carry them.
 func TestSmallMessagesAreCarriedByDefault(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, ledger, _ := newSenderOn(t, Options{}, new(brokenBroker))
+		s, ledger, _ := newSenderOn(t, Options{}, &scriptedBroker{plain: true})
 		sends(t, s, 0, false, small, large)
 		if ledger.entries[0].Message == nil || ledger.entries[1].Message != nil {
 			t.Errorf("recorded %v", ledger.entries)
 		}
 		flush(t, s)
-		b := &brokenBroker{answer: away}
+		b := &scriptedBroker{plain: true, answer: away}
 		own, _ := newSender(t, Options{}, b, nil)
 		sends(t, own, 0, true, small)
 		sends(t, own, 0, true, small)
@@ -323,7 +288,7 @@ func TestSmallMessagesAreCarriedByDefault(t *testing.T) {
 // way, it is the probe, and no other message is published.
 func TestACarriedMessageThatWaitsLetsOthersCarry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &brokenBroker{answer: silent}
+		b := &scriptedBroker{plain: true, answer: silent}
 		s, ledger, _ := newSenderOn(t, Options{}, b)
 		sends(t, s, 0, false, small)
 		time.Sleep(3 * time.Second)
@@ -339,9 +304,9 @@ func TestACarriedMessageThatWaitsLetsOthersCarry(t *testing.T) {
 // Messages with an order key do not fail because a confirm of others is late.
 func TestALateConfirmIsNoOutageForMessagesWithAKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, ledger, _ := newSenderOn(t, Options{OrderedShards: 1}, &brokenBroker{answer: silent})
+		s, ledger, _ := newSenderOn(t, Options{OrderedShards: 1}, &scriptedBroker{plain: true, answer: silent})
 		for _, one := range s.ordered.stagers {
-			one.broker = new(brokenBroker)
+			one.broker = &scriptedBroker{plain: true}
 		}
 		var waiting sync.WaitGroup
 		waiting.Go(func() { sends(t, s, 5*time.Second, true, large) })
@@ -357,8 +322,8 @@ func TestALateConfirmIsNoOutageForMessagesWithAKey(t *testing.T) {
 // A refusal of a large message does not stop the publication of small ones.
 func TestARefusalOfOneTransactionConcernsNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, ledger, _ := newSenderOn(t, Options{}, new(brokenBroker))
-		s.stager.broker = &brokenBroker{answer: failing(&amqp.Error{Code: amqp.PreconditionFailed, Server: true, Recover: true})}
+		s, ledger, _ := newSenderOn(t, Options{}, &scriptedBroker{plain: true})
+		s.stager.broker = &scriptedBroker{plain: true, answer: failing(&amqp.Error{Code: amqp.PreconditionFailed, Server: true, Recover: true})}
 		if _, err := s.SendTx(t.Context(), nil, large); err == nil {
 			t.Error("no error")
 		}

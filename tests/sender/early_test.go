@@ -90,38 +90,39 @@ func insert(ctx context.Context, id int) func(bridge.Tx) error {
 // other statements are done.
 func TestRecordComesBeforePublish(t *testing.T) {
 	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	shop(t, s)
+	var all []uuid.UUID
 	for name, send := range ways {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := stage.New(t, stage.Postgres)
-			shop(t, s)
-			depths := []int{}
-			look := func() { depths = append(depths, len(s.Staged())) }
-			var failing error
-			r := &recorder{Recorder: s.Ledger, before: func() error { look(); return failing }, after: look}
-			sndr := newSender(t, r, s.Broker, stage.Patience)
-			ids, err := send(t.Context(), sndr, s.DB, func(bridge.Tx) error {
-				if early[name] {
-					s.WaitDepth("staging", 1) // while the transaction is open; they are one group
-				}
-				return nil
-			}, messages("target", 3)...)
-			if err != nil {
-				t.Fatal(err)
+		before := len(s.Staged())
+		var staged []int
+		look := func() { staged = append(staged, len(s.Staged())-before) }
+		var failing error
+		r := &recorder{Recorder: s.Ledger, before: func() error { look(); return failing }, after: look}
+		sndr := newSender(t, r, s.Broker, stage.Patience)
+		depth := s.Depth("staging")
+		ids, err := send(t.Context(), sndr, s.DB, func(bridge.Tx) error {
+			if early[name] {
+				s.WaitDepth("staging", depth+1) // while the transaction is open; they are one group
 			}
-			if look(); len(ids) != 3 || !slices.Equal(depths, []int{0, 0, 3}) {
-				t.Errorf("%d IDs; staged before and after Record and at the end: %v", len(ids), depths)
-			}
-			failing = errors.New("the disk is full")
-			if _, err := send(t.Context(), sndr, s.DB, func(bridge.Tx) error { return nil }, messages("target", 3)...); !errors.Is(err, failing) {
-				t.Errorf("error %v", err)
-			}
-			if n := len(s.Staged()); n != 3 {
-				t.Errorf("%d messages were sent without a record", n-3)
-			}
-			settled(t, s, "target", ids...)
-		})
+			return nil
+		}, messages("target", 3)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if look(); len(ids) != 3 || !slices.Equal(staged, []int{0, 0, 3}) {
+			t.Errorf("%s: %d IDs; staged before and after Record and at the end: %v", name, len(ids), staged)
+		}
+		failing = errors.New("the disk is full")
+		if _, err := send(t.Context(), sndr, s.DB, func(bridge.Tx) error { return nil }, messages("target", 3)...); !errors.Is(err, failing) {
+			t.Errorf("%s: error %v", name, err)
+		}
+		if n := len(s.Staged()) - before; n != 3 {
+			t.Errorf("%s: %d messages were sent without a record", name, n-3)
+		}
+		all = append(all, ids...)
 	}
+	settled(t, s, "target", all...)
 }
 
 // Rule 2 of package bridge: while the broker holds back its confirm, the transaction's other

@@ -230,10 +230,3 @@ func onEachAPI(t *testing.T, test func(t *testing.T, s *stage.Stage, d inTxAPI))
 		})
 	}
 }
-
-func execute(t *testing.T, tx *sql.Tx, statement string) {
-	t.Helper()
-	if _, err := tx.ExecContext(t.Context(), statement); err != nil {
-		t.Fatal(err)
-	}
-}

@@ -264,31 +264,3 @@ func TestAFrozenBrokerHoldsUpNoCarriedMessage(t *testing.T) {
 		t.Errorf("a transaction took %v, as long as the broker", slowest)
 	}
 }
-
-// By default small messages are carried and large ones are not. All arrive.
-func TestByDefaultSmallMessagesAreCarried(t *testing.T) {
-	t.Parallel()
-	for _, kind := range carryDatabases {
-		t.Run(kind.Name, func(t *testing.T) {
-			t.Parallel()
-			s := stage.New(t, kind)
-			s.Queue("target", nil)
-			sndr, err := sender.New(s.Ledger, s.Broker, &sender.Options{Queue: "staging"})
-			if err != nil {
-				t.Fatal(err)
-			}
-			ids, _, err := commit(t.Context(), s, sndr, stage.To("target", "small"), stage.To("target", strings.Repeat("x", 20_000)))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if n := carriedRows(t, s); n != 1 {
-				t.Errorf("%d rows carry messages, want 1", n)
-			}
-			if err := sndr.Flush(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			s.Verify(verifier.Options{})
-			arrive(t, s, ids...)
-		})
-	}
-}
