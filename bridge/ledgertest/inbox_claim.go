@@ -67,25 +67,27 @@ func testClaimMany(t *testing.T, i *inbox) {
 	check(t, tx.Rollback(), "roll back")
 }
 
-func testClaimManyWaits(t *testing.T, i *inbox) {
-	for committed, end := range map[bool]func(*sql.Tx) error{true: (*sql.Tx).Commit, false: (*sql.Tx).Rollback} {
-		keys := someKeys(20)
-		first, second := begin(t, i.db), begin(t, i.db)
-		expectFresh(t, i.claimMany(t, first, "a", keys[10:11]), keys[10:11])
-		done := beside(func() ([]string, error) { return i.Claim(t.Context(), i.in(second), "a", keys) })
-		awaitWaiting(t, i.Harness, i.db, 1)
-		check(t, end(first), "end the first transaction")
-		want := keys
-		if committed {
-			want = slices.Delete(slices.Clone(keys), 10, 11)
+func testClaimWaits(t *testing.T, i *inbox) {
+	for _, n := range []int{1, 20} {
+		for committed, end := range map[bool]func(*sql.Tx) error{true: (*sql.Tx).Commit, false: (*sql.Tx).Rollback} {
+			keys, contested := someKeys(n), n/2
+			first, second := begin(t, i.db), begin(t, i.db)
+			expectFresh(t, i.claimMany(t, first, "a", keys[contested:contested+1]), keys[contested:contested+1])
+			done := beside(func() ([]string, error) { return i.Claim(t.Context(), i.in(second), "a", keys) })
+			awaitWaiting(t, i.Harness, i.db, 1)
+			check(t, end(first), "end the first transaction")
+			want := keys
+			if committed {
+				want = slices.Delete(slices.Clone(keys), contested, contested+1)
+			}
+			fresh, err := next(t, "the second claim", done)
+			check(t, err, "claim")
+			expectFresh(t, fresh, want)
+			check(t, second.Commit(), "commit")
+			third := begin(t, i.db)
+			expectFresh(t, i.claimMany(t, third, "a", keys), nil)
+			check(t, third.Rollback(), "roll back")
 		}
-		fresh, err := next(t, "the second claim", done)
-		check(t, err, "claim")
-		expectFresh(t, fresh, want)
-		check(t, second.Commit(), "commit")
-		third := begin(t, i.db)
-		expectFresh(t, i.claimMany(t, third, "a", keys), nil)
-		check(t, third.Rollback(), "roll back")
 	}
 }
 
