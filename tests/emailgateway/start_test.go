@@ -6,12 +6,13 @@ import (
 	"testing"
 
 	"github.com/twoqueue/twoqueue/tests/emailgateway/mailserver"
-	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
 func TestALoginOverAnEncryptedConnectionWithThePasswordInAFile(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
+	_, err := w.ch.QueueDeclare(queue, true, false, false, false, nil) // the gateway accepts an existing queue as it is
+	w.must(err)
 	config, authority := mailserver.Certificate(t)
 	w.mail = mailserver.Start(t, mailserver.Options{TLS: config, User: "u", Password: "s3cret"})
 	dir := t.TempDir()
@@ -28,27 +29,4 @@ func TestALoginOverAnEncryptedConnectionWithThePasswordInAFile(t *testing.T) {
 	w.mail.WaitTaken(t, 2, patience)
 	p.Stop()
 	w.wantTaken(ids...)
-}
-
-func TestACutConnectionToTheBrokerStartsANewSession(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	_, err := w.ch.QueueDeclare(queue, true, false, false, false, nil) // the gateway accepts an existing queue as it is
-	w.must(err)
-	valve, broker := servertest.Through(t, w.amqp)
-	p := w.start("EMAIL_AMQP_URL=" + broker)
-	ids := w.publish(1)
-	w.wantStatus(ids[0], "sent")
-	valve.Cut()
-	p.Hear("consumer session ended")
-	ids = append(ids, w.publish(3)...)
-	w.mail.WaitTaken(t, 4, patience)
-	for _, id := range ids {
-		w.wantStatus(id, "sent")
-	}
-	if code := p.Stop(); code != 0 {
-		t.Errorf("exit code %d", code)
-	}
-	w.wantTaken(ids...)
-	w.wantEmpty(queue)
 }
