@@ -63,7 +63,7 @@ func (c *Connection) confirmChannel(inFlight int, ended func(error)) (*confirmCh
 	if err != nil {
 		return nil, err
 	}
-	if err := ch.Confirm(false); err != nil {
+	if err := c.Request(func() error { return ch.Confirm(false) }); err != nil {
 		_ = ch.Close()
 		return nil, fmt.Errorf("open publishing channel: %w: %w", ErrUnavailable, err)
 	}

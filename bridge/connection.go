@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -17,6 +18,10 @@ import (
 
 // closePatience bounds the closing handshake with a broker that does not answer.
 const closePatience = 2 * time.Second
+
+// answerPatience bounds the broker's answer to one request. A queue without a majority, or a node
+// that has frozen behind a proxy, may never answer, while heartbeats come.
+const answerPatience = 30 * time.Second
 
 // Product is the client's product that RabbitMQ's lists show for a connection of the bridge.
 const Product = "twoqueue"
@@ -36,6 +41,9 @@ type Connection struct {
 	burst *burstConn
 	ahead *readAhead
 	done  chan struct{}
+	lost  func() // called if the connection ends by an error, or gives no answer
+
+	silent atomic.Bool // a request got no answer in time
 
 	mu      sync.Mutex
 	err     error
@@ -46,7 +54,8 @@ type Connection struct {
 // A dialer makes connections; net.Dialer.DialContext is one.
 type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
-// connect opens a connection to one address. lost is called if the connection ends by an error.
+// connect opens a connection to one address. lost is called if the connection ends by an error, or
+// gives no answer.
 func connect(ctx context.Context, dial dialer, address, name string, tlsConfig *tls.Config, log *slog.Logger, lost func()) (*Connection, error) {
 	uri, err := amqp.ParseURI(address)
 	if err != nil {
@@ -98,11 +107,16 @@ func connect(ctx context.Context, dial dialer, address, name string, tlsConfig *
 		secure.opened.Store(true)
 	}
 	ahead.frames.max.Store(int64(conn.Config.FrameSize)) // must precede the first channel
-	c := &Connection{host: host, conn: conn, burst: burst, ahead: ahead, done: make(chan struct{}), open: make(chan struct{})}
+	if heartbeat := conn.Config.Heartbeat; heartbeat > 0 {
+		// The library clears the deadline after the handshake, and sets it again at the next frame. If the
+		// broker freezes in between, no frame comes.
+		_ = burst.SetReadDeadline(time.Now().Add(heartbeat * 3 / 2))
+	}
+	c := &Connection{host: host, conn: conn, burst: burst, ahead: ahead, done: make(chan struct{}), lost: lost, open: make(chan struct{})}
 	close(c.open)
 	blocks := conn.NotifyBlocked(make(chan amqp.Blocking, 4))
 	closes := conn.NotifyClose(make(chan *amqp.Error, 1))
-	go c.watch(blocks, closes, lost)
+	go c.watch(blocks, closes)
 	return c, nil
 }
 
@@ -124,7 +138,7 @@ func connectError(ctx context.Context, host string, err error) error {
 	return fmt.Errorf("connect to the broker at %s: %w: %w", host, ErrUnavailable, err)
 }
 
-func (c *Connection) watch(blocks <-chan amqp.Blocking, closes <-chan *amqp.Error, lost func()) {
+func (c *Connection) watch(blocks <-chan amqp.Blocking, closes <-chan *amqp.Error) {
 	var reason *amqp.Error
 	for blocks != nil || closes != nil {
 		select {
@@ -144,12 +158,15 @@ func (c *Connection) watch(blocks <-chan amqp.Blocking, closes <-chan *amqp.Erro
 	}
 	c.mu.Lock()
 	c.err = ErrUnavailable
-	if reason != nil {
+	switch {
+	case c.silent.Load():
+		c.err = &noAnswer{c.host}
+	case reason != nil:
 		c.err = fmt.Errorf("%w: connection to %s: %w", ErrUnavailable, c.host, reason)
 	}
 	c.mu.Unlock()
 	if reason != nil {
-		lost()
+		c.lost()
 	}
 	close(c.done)
 }
@@ -215,19 +232,67 @@ func (c *Connection) Server() (product, version string) {
 	return product, version
 }
 
-// Channel opens a channel, to consume or declare.
-func (c *Connection) Channel() (*amqp.Channel, error) {
-	ch, err := c.conn.Channel()
+// Channel opens a channel, to consume or declare. Make the requests on it through Request.
+func (c *Connection) Channel() (ch *amqp.Channel, err error) {
+	err = c.Request(func() (err error) {
+		ch, err = c.conn.Channel()
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("open channel: %w: %w", ErrUnavailable, err)
 	}
 	return ch, nil
 }
 
+// Request calls do, which makes one or a few requests on channels of the connection, such as a
+// declaration. The AMQP library waits for each answer without a bound. If do has not returned after
+// 30 s, Request ends the connection, which ends do, and returns an error that wraps ErrUnavailable.
+// The broker's next connection then begins at another address. Time in which the broker blocks the
+// connection (Blocked) does not count.
+func (c *Connection) Request(do func() error) error {
+	answered := make(chan struct{})
+	defer close(answered)
+	go c.endUnless(answered)
+	err := do()
+	if err != nil && c.silent.Load() {
+		return &noAnswer{c.host}
+	}
+	return err
+}
+
+// endUnless ends the connection unless answered is closed in time.
+func (c *Connection) endUnless(answered <-chan struct{}) {
+	late := time.NewTicker(answerPatience)
+	defer late.Stop()
+	for wait := true; wait; wait = c.Blocked() != "" {
+		select {
+		case <-late.C:
+		case <-answered:
+			return
+		case <-c.done:
+			return
+		}
+	}
+	c.silent.Store(true)
+	c.lost()
+	c.Close()
+}
+
+// A noAnswer is ErrUnavailable for a connection that did not answer a request in time.
+type noAnswer struct{ host string }
+
+func (e *noAnswer) Error() string {
+	return fmt.Sprintf("no answer from the broker at %s within %v", e.host, answerPatience)
+}
+
+func (*noAnswer) Is(target error) bool { return target == ErrUnavailable }
+
 // Close ends the connection and all its channels. Unconfirmed messages may or may not be at the
 // broker. Unacked messages are redelivered.
 func (c *Connection) Close() {
 	defer c.ahead.end(closePatience)()
+	// Each frame that comes, such as a heartbeat, moves the library's deadline on.
+	defer time.AfterFunc(closePatience+lastRead, func() { _ = c.ahead.Close() }).Stop()
 	_ = c.conn.CloseDeadline(time.Now().Add(closePatience))
 	<-c.done
 }

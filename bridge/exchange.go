@@ -91,14 +91,16 @@ func exchangeError(name string, err error) error {
 	return fmt.Errorf("exchange %q: %w", name, err)
 }
 
-// onChannel calls do with a channel of its own, since a refusal closes the channel.
-func onChannel(conn *Connection, do func(ch *amqp.Channel) error) error {
-	ch, err := conn.Channel()
-	if err != nil {
-		return err
-	}
-	defer func() { _ = ch.Close() }()
-	return do(ch)
+// onChannel makes a request on a channel of its own, since a refusal closes the channel.
+func onChannel(conn *Connection, request func(ch *amqp.Channel) error) error {
+	return conn.Request(func() error {
+		ch, err := conn.Channel()
+		if err != nil {
+			return err
+		}
+		defer func() { _ = ch.Close() }()
+		return request(ch)
+	})
 }
 
 // refusedWith reports whether err is a refusal by the broker with this code.

@@ -19,6 +19,7 @@ type peerConn struct {
 	net.Conn
 	writing sync.Mutex
 	declare func() method // answers a declaration of a queue
+	mute    [2]uint16     // the class and number of a method without an answer
 }
 
 // A peerMessage was published, and waits for its confirm, return or refusal.
@@ -78,6 +79,9 @@ func (c *peerConn) serve(on func(peerMessage) bool) {
 			continue
 		case methodFrame:
 			asked := [2]uint16{binary.BigEndian.Uint16(payload), binary.BigEndian.Uint16(payload[2:])}
+			if asked == c.mute {
+				continue
+			}
 			if answer, ok := answers[asked]; ok {
 				c.say(channel, answer)
 			} else if asked == [2]uint16{50, 10} {
@@ -134,6 +138,7 @@ type peer struct {
 	dials   atomic.Int32
 	on      func() func(peerMessage) bool // returns the argument of serve, for each connection
 	declare func() method
+	mute    [2]uint16
 	opened  chan *peerConn // gets each connection, if it is not nil
 }
 
@@ -151,7 +156,7 @@ func (p *peer) broker(t *testing.T, opts BrokerOptions) *Broker {
 		}
 		p.dials.Add(1)
 		near, far := net.Pipe()
-		conn := &peerConn{Conn: far, declare: p.declare}
+		conn := &peerConn{Conn: far, declare: p.declare, mute: p.mute}
 		go conn.serve(p.on())
 		if p.opened != nil {
 			p.opened <- conn

@@ -266,13 +266,11 @@ const singleActive = "x-single-active-consumer"
 const consumerTimeout = "x-consumer-timeout"
 
 func declare(conn *Connection, name string, args amqp.Table) error {
-	ch, err := conn.Channel()
-	if err != nil {
-		return err
-	}
-	defer func() { _ = ch.Close() }()
 	const durable, autoDelete, exclusive, noWait = true, false, false, false
-	_, err = ch.QueueDeclare(name, durable, autoDelete, exclusive, noWait, args)
+	err := onChannel(conn, func(ch *amqp.Channel) error {
+		_, err := ch.QueueDeclare(name, durable, autoDelete, exclusive, noWait, args)
+		return err
+	})
 	if amqpErr := new(amqp.Error); errors.As(err, &amqpErr) && amqpErr.Code == amqp.AccessRefused {
 		return exists(conn, name, err)
 	}
@@ -282,12 +280,10 @@ func declare(conn *Connection, name string, args amqp.Table) error {
 // exists checks only that the queue exists, for a login without the right to configure it: the
 // broker refuses that login before it compares anything.
 func exists(conn *Connection, name string, refusal error) error {
-	ch, err := conn.Channel()
-	if err != nil {
+	err := onChannel(conn, func(ch *amqp.Channel) error {
+		_, err := ch.QueueDeclarePassive(name, true, false, false, false, nil)
 		return err
-	}
-	defer func() { _ = ch.Close() }()
-	_, err = ch.QueueDeclarePassive(name, true, false, false, false, nil)
+	})
 	switch amqpErr := new(amqp.Error); {
 	case err == nil:
 		return fmt.Errorf("queue %q: %w", name, ErrUnchecked)

@@ -74,11 +74,15 @@ func consume(ctx context.Context, conn *bridge.Connection, queue string, prefetc
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := channel.Qos(prefetch, 0, false); err != nil {
+	if err := conn.Request(func() error { return channel.Qos(prefetch, 0, false) }); err != nil {
 		return nil, nil, fmt.Errorf("set prefetch: %w", err)
 	}
 	const autoAck, exclusive, noLocal, noWait = false, false, false, false
-	deliveries, err := channel.Consume(queue, "", autoAck, exclusive, noLocal, noWait, nil)
+	var deliveries <-chan amqp.Delivery
+	err = conn.Request(func() (err error) {
+		deliveries, err = channel.Consume(queue, "", autoAck, exclusive, noLocal, noWait, nil)
+		return err
+	})
 	refused := new(amqp.Error)
 	switch {
 	case errors.As(err, &refused) && refused.Code == amqp.NotFound:

@@ -217,9 +217,10 @@
 // # Errors and the end
 //
 // A session ends when its consuming connection or a consuming channel fails, or a database
-// statement for a message. Side jobs, such as staging again or sweeping, end no session (rule 12 of
-// package bridge). An Observer may panic without harm, but it must not block: messages wait until
-// it returns.
+// statement for a message. A broker that does not answer a request on a channel for 30 s counts as
+// lost (bridge.Connection.Request). Side jobs, such as staging again or sweeping, end no session
+// (rule 12 of package bridge). An Observer may panic without harm, but it must not block: messages
+// wait until it returns.
 //
 // At its end a session acks delivered messages and awaits confirms, for a second at most. All other
 // messages are redelivered. A new session starts with backoff, as Run describes. A pooled database
@@ -272,6 +273,8 @@
 //	a driver that ignores its context          this verifier; others get     TestADatabaseCallThatHangsHoldsNoMessages
 //	                                           its messages
 //	the consuming connection or channel        the session                   TestCutConnectionsStartANewSessionAndLoseNothing
+//	a broker that answers heartbeats and not   the connection, after 30 s;   TestABrokerThatDoesNotAnswerEndsTheStart
+//	a request                                  a start or session with it
 //	the publishing connection                  forwarding, until there is    TestALostPublishingConnectionEndsNoSession
 //	                                           one; the session goes on
 //	no connection for messages published       none, they borrow; trials of  TestALimitOfConnectionsEndsNoSession

@@ -74,6 +74,7 @@ func openSession(ctx context.Context, sh *shared, proven *proof.Proven, remember
 		ConfirmTimeout: s.opts.ConfirmTimeout,
 		Unroutable:     s.opts.Unroutable,
 		Copies:         s.opts.Copies,
+		HoldKeys:       s.opts.HoldKeys,
 		Waiting:        s.limits.more,
 		Log:            s.log,
 		Remembered:     remembered,
@@ -100,15 +101,18 @@ func missingQueues(ctx context.Context, sh *shared) (missing []string) {
 	defer conn.Close()
 	defer context.AfterFunc(ctx, conn.Close)()
 	for _, queue := range sh.opts.Topology.Queues() {
-		ch, err := conn.Channel()
-		if err != nil {
-			return missing
-		}
-		_, err = ch.QueueDeclarePassive(queue.Name, true, false, false, false, nil)
+		err := conn.Request(func() error {
+			ch, err := conn.Channel()
+			if err != nil {
+				return err
+			}
+			defer func() { _ = ch.Close() }()
+			_, err = ch.QueueDeclarePassive(queue.Name, true, false, false, false, nil)
+			return err
+		})
 		if refusal := bridge.Refusal(err); refusal != nil && refusal.Code == amqp.NotFound {
 			missing = append(missing, queue.Name)
 		}
-		_ = ch.Close()
 	}
 	return missing
 }

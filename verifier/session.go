@@ -79,6 +79,7 @@ func (s *session) run(ctx context.Context) error {
 	taking, stopTaking := context.WithCancel(moving)
 	defer context.AfterFunc(ctx, stopTaking)()
 
+	group.Go(func() error { return s.watch(moving, ctx.Done()) })
 	for _, c := range []*consume.Consumer{s.staging, s.waiting} {
 		if err := c.Consume(); err != nil {
 			close(opened)
@@ -110,7 +111,6 @@ func (s *session) run(ctx context.Context) error {
 	beside.Go(func() { s.explain(taking) })
 
 	group.Go(func() error { return takers.watch(moving) })
-	group.Go(func() error { return s.watch(moving, ctx.Done()) })
 	group.Go(func() error { return s.forwarder.Run(moving) })
 	group.Go(func() error { return s.touchFirst(moving) })
 	group.Go(func() error { return s.forget(moving) })

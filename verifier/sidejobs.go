@@ -12,11 +12,11 @@ import (
 type sideJobs struct{ forget, stage, touch, sweep, explain, observe *sidejob.Job }
 
 // sideCalls are the calls of prove and of the side jobs, without the calls of forgetter and
-// toucher.
-type sideCalls struct{ stage, sweep, explain, prove sideCall }
+// toucher. queues is the sweep's request to the broker.
+type sideCalls struct{ stage, sweep, queues, explain, prove sideCall }
 
 func newSideCalls() sideCalls {
-	return sideCalls{stage: newSideCall(), sweep: newSideCall(), explain: newSideCall(), prove: sidejob.NewCalls(provesAtOnce)}
+	return sideCalls{stage: newSideCall(), sweep: newSideCall(), queues: newSideCall(), explain: newSideCall(), prove: sidejob.NewCalls(provesAtOnce)}
 }
 
 func newSideJobs(logger *slog.Logger) sideJobs {

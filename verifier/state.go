@@ -89,8 +89,8 @@ type UnavailableTarget struct {
 	Problem  string    // why it takes none, in words
 	Fix      string    // how to fix it
 	// DeadLetterAt is when the first of the messages goes to the dead queue, unless the target takes
-	// messages by then; zero if none is to go there. With Options.HoldKeys a message with an order key
-	// counts here, although it stays in its queue.
+	// messages by then; zero if none is to go there. With Options.HoldKeys no message with an order key
+	// goes there.
 	DeadLetterAt time.Time
 }
 

@@ -2,6 +2,7 @@ package verifier
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -14,6 +15,9 @@ const (
 	sweepFirst    = time.Second // after the start of a session
 	sweepInterval = 10 * time.Minute
 	sweepLimit    = 10_000
+	// queuesPatience bounds the broker's answers about the queues. A later one ends no session: the call
+	// ends with the connection.
+	queuesPatience = 10 * time.Second
 	// sweepPatience is long because a sweep reads all rows of the ledger.
 	sweepPatience = sweepInterval
 	// sweepMargin is the largest assumed difference between the clocks of senders, verifiers and the
@@ -29,7 +33,11 @@ type sweeper struct {
 }
 
 func (s *sweeper) round(ctx context.Context) (time.Duration, error) {
-	if idle, err := s.queuesAreEmpty(); err != nil || !idle {
+	idle, err := inTime(ctx, s.calls.queues, queuesPatience, func(context.Context) (bool, error) { return s.queuesAreEmpty() })
+	if errors.Is(err, errNoAnswer) {
+		err = fmt.Errorf("count the messages in the queues: %w: no answer within %v", bridge.ErrUnavailable, queuesPatience)
+	}
+	if err != nil || !idle {
 		s.log.Debug("no sweep: messages may be in the queues", "error", err)
 		return sweepInterval, err
 	}

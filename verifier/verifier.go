@@ -232,7 +232,7 @@ func (v *Verifier) prove(ctx context.Context) (*proof.Proven, error) {
 		return proven, v.mayReadWatermark(ctx)
 	})
 	if errors.Is(err, errNoAnswer) {
-		err = fmt.Errorf("%w: prove that a lookup waits: %w within %v", bridge.ErrUnavailable, err, provePatience)
+		err = fmt.Errorf("prove within %v that a lookup waits: %w", provePatience, err)
 	}
 	return proven, err
 }

@@ -431,12 +431,12 @@ func (u *Unacked) HandBack() { u.From.acks.handBack(u.tag) }
 		pkg:  "verifier",
 		test: "TestUnackedMessagesAreBounded",
 		says: "messages were left to others",
-		edits: []edit{{"verifier/internal/consume/consumer.go", `	if err := ch.Qos(config.Prefetch, 0, false); err != nil {
+		edits: []edit{{"verifier/internal/consume/consumer.go", `	if err := conn.Request(func() error { return ch.Qos(config.Prefetch, 0, false) }); err != nil {
 `, `	prefetch := config.Prefetch
 	if mutant("no prefetch") {
 		prefetch = 0 // no bound
 	}
-	if err := ch.Qos(prefetch, 0, false); err != nil {
+	if err := conn.Request(func() error { return ch.Qos(prefetch, 0, false) }); err != nil {
 `}},
 	},
 	{

@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"maps"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -103,28 +105,94 @@ func TestTheProofChecksTheOutcomeOfASettleThatHasWaited(t *testing.T) {
 }
 
 // If a broker falls silent while a session is being opened, a stop of the verifier takes effect
-// at once, and not only when the heartbeat fails, after three minutes here.
+// soon, and not only when the heartbeat fails, after three minutes here.
 func TestASilentBrokerDoesNotKeepAStartingVerifier(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.SQLite)
-	qosOK := servertest.Method{60, 11}
-	gate, through := servertest.NewGate(t, s.AMQP, func(f servertest.Frame) bool { return f.Reply && f.Method == qosOK })
-	v, err := verifier.New(s.Ledger, dial(t, through+"?heartbeat=60"), &verifier.Options{Topology: s.Topology})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- v.Run(ctx) }()
-	gate.Reached(t)
-	cancel()
-	select {
-	case err := <-ended:
+	for _, silence := range silences {
+		gate, through := silence.gate(t, s.AMQP)
+		v, err := verifier.New(s.Ledger, dial(t, through+"?heartbeat=60"), &verifier.Options{Topology: s.Topology, Drain: time.Second})
 		if err != nil {
-			t.Error(err)
+			t.Fatal(err)
 		}
-	case <-time.After(time.Minute):
-		t.Error("Run does not end")
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- v.Run(ctx) }()
+		gate.Reached(t)
+		cancel()
+		select {
+		case err := <-ended:
+			if began := v.Stats().Sessions > 0; err != nil && !began {
+				t.Errorf("%s: %v", silence.names, err)
+			}
+		case <-time.After(time.Minute):
+			t.Errorf("%s: Run does not end", silence.names)
+		}
+	}
+}
+
+// A broker may answer heartbeats, and a request never: a queue without a majority, a frozen node
+// behind a proxy. The start must end all the same, and its error must name the request.
+func TestABrokerThatDoesNotAnswerEndsTheStart(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.SQLite)
+	var starts sync.WaitGroup
+	for _, silence := range silences { // at the same time: each takes as long as a request may
+		_, through := silence.gate(t, s.AMQP)
+		failed := make(firstFailure, 1)
+		v, err := verifier.New(s.Ledger, dial(t, through+"?heartbeat=600"), &verifier.Options{Topology: s.Topology, Observer: failed, Drain: time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		starts.Go(func() { _ = v.Run(ctx) })
+		starts.Go(func() {
+			defer cancel()
+			select {
+			case err := <-failed:
+				if text := err.Error(); !errors.Is(err, bridge.ErrUnavailable) || !strings.Contains(text, silence.names+": ") || !strings.Contains(text, "no answer from the broker") {
+					t.Errorf("%s: %v", silence.names, err)
+				}
+			case <-time.After(90 * time.Second):
+				t.Errorf("%s: the start neither ends nor fails", silence.names)
+			}
+		})
+	}
+	starts.Wait()
+}
+
+// silences are answers that a broker does not give to a verifier that starts.
+var silences = []silence{
+	{servertest.Method{50, 11}, 3, `queue "staging"`}, // the first three show whether the queues exist
+	{servertest.Method{60, 11}, 1, "set prefetch"},    // the first is for the ledger queue
+	{servertest.Method{85, 11}, 0, "open publishing channel"},
+	{servertest.Method{60, 21}, 1, `consume "staging"`},
+}
+
+// A silence is an answer that does not come, and nothing comes behind it.
+type silence struct {
+	answer servertest.Method
+	before int32  // this many earlier ones come, over all connections
+	names  string // the request in the error
+}
+
+func (s silence) gate(t *testing.T, address string) (gate *servertest.Gate, through string) {
+	var came atomic.Int32
+	return servertest.NewGate(t, address, func(f servertest.Frame) bool {
+		return f.Reply && f.Method == s.answer && came.Add(1) > s.before
+	})
+}
+
+// A firstFailure gets the reason of the first session's end, or why it could not start.
+type firstFailure chan error
+
+func (firstFailure) Done(verifier.Event) {}
+
+func (f firstFailure) SessionEnded(err error) {
+	select {
+	case f <- err:
+	default:
 	}
 }
 

@@ -98,7 +98,7 @@ func Open(conn *bridge.Connection, config Config) (*Consumer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := ch.Qos(config.Prefetch, 0, false); err != nil {
+	if err := conn.Request(func() error { return ch.Qos(config.Prefetch, 0, false) }); err != nil {
 		return nil, fmt.Errorf("set prefetch: %w", err)
 	}
 	c := New(config)
@@ -121,7 +121,10 @@ func (c *Consumer) Consume() (err error) {
 	c.cancels = c.ch.NotifyCancel(make(chan string, 1))
 	c.refusals = c.ch.NotifyClose(make(chan *amqp.Error, 1))
 	const autoAck, exclusive, noLocal, noWait = false, false, false, false
-	c.deliveries, err = c.ch.Consume(c.Queue, "", autoAck, exclusive, noLocal, noWait, nil)
+	err = c.conn.Request(func() (err error) {
+		c.deliveries, err = c.ch.Consume(c.Queue, "", autoAck, exclusive, noLocal, noWait, nil)
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("consume %q: %w", c.Queue, err)
 	}

@@ -141,7 +141,10 @@ func (o *Ordered) unpackUntilReopen(ctx context.Context, c *Consumer) error {
 func (o *Ordered) exchange(ctx context.Context) error {
 	defer context.AfterFunc(ctx, o.conn.Close)() // the AMQP library's channels take no context
 	c := o.Consumer()
-	if err := c.discardDuring(func() error { return o.closeChannel(c) }); err != nil {
+	err := c.discardDuring(func() error {
+		return o.conn.Request(func() error { return o.closeChannel(c) })
+	})
+	if err != nil {
 		return err
 	}
 	return o.begin()

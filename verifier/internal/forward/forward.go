@@ -76,6 +76,7 @@ type Config struct {
 	ConfirmTimeout time.Duration // after which an unconfirmed publication counts as failed
 	Unroutable     time.Duration // how long a message is retried whose target is missing
 	Copies         int           // most nacks of a message by an exchange
+	HoldKeys       bool          // a message with an order key never goes to the dead queue
 	Waiting        chan struct{} // woken when another publication waits for a held target
 	Log            *slog.Logger
 	Remembered     Remembered // of the last session
@@ -88,7 +89,7 @@ func New(c Config) *Forwarder {
 	held, suspects := c.Remembered.recall(time.Now())
 	return &Forwarder{
 		connect: c.Connect, timeout: c.ConfirmTimeout, limit: c.InFlight, copies: c.Copies, log: c.Log,
-		held:  &heldTargets{log: c.Log, unroutable: c.Unroutable, copies: c.Copies, more: c.Waiting, targets: held},
+		held:  &heldTargets{log: c.Log, unroutable: c.Unroutable, copies: c.Copies, holdKeys: c.HoldKeys, more: c.Waiting, targets: held},
 		ended: c.Ended,
 		ready: pipe.NewGatherer[*Publication](), solo: pipe.NewGatherer[*Publication](), stuck: pipe.NewGatherer[*Publication](),
 		suspects: suspects,
@@ -102,6 +103,7 @@ func (f *Forwarder) Open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	defer context.AfterFunc(ctx, conn.Close)()
 	if f.main, err = newMainChannel(context.WithoutCancel(ctx), conn, f.limit); err != nil {
 		conn.Close()
 	}

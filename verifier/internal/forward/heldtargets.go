@@ -26,6 +26,7 @@ type heldTargets struct {
 	log        *slog.Logger
 	unroutable time.Duration // how long a missing target is retried
 	copies     int           // most nacks of a message by an exchange
+	holdKeys   bool          // a message with an order key never goes to the dead queue
 	more       chan struct{} // woken when another message waits
 
 	mu      sync.Mutex
@@ -457,7 +458,7 @@ type Held struct {
 	Since        time.Time // when it was first held, perhaps by an earlier session
 	Problem      string    // why it takes none
 	Fix          string    // how to fix it
-	DeadLetterAt time.Time // when the first of the messages is given up, if the target's state does not change; zero: none is
+	DeadLetterAt time.Time // when the first of the messages goes to the dead queue, if the target's state does not change; zero: none does
 }
 
 // A Reason says why a target takes no messages.
@@ -491,7 +492,7 @@ func (h *heldTargets) deadLetterAt(to bridge.Target, target *heldTarget) (first 
 		var at time.Time
 		r := p.Retries
 		switch {
-		case r == nil:
+		case r == nil, h.holdKeys && p.Ordered:
 			continue
 		case target.reason == Missing:
 			at = h.missedSince(target, p)

@@ -495,3 +495,15 @@ func TestAnExchangeThatNacksKeepsNoFirstAttemptWaiting(t *testing.T) {
 		t.Error("a message for a queue that is full does not wait")
 	}
 }
+
+// A message that holds its key never goes to the dead queue.
+func TestNoDeadLetterIsAnnouncedForAMessageThatHoldsItsKey(t *testing.T) {
+	for _, holdKeys := range []bool{false, true} {
+		h, p := testTargets(time.Minute), publicationsTo("target", 1)[0]
+		h.holdKeys, p.Ordered = holdKeys, true
+		h.enqueueFailed(p, Missing, noQueue)
+		if at := h.list()[0].DeadLetterAt; at.IsZero() != holdKeys {
+			t.Errorf("HoldKeys %t: announced for %v", holdKeys, at)
+		}
+	}
+}
