@@ -43,9 +43,9 @@ type Harness struct {
 	// do not depend on the settings.
 	Further bool
 
-	// Driver: another suite runs on the same server, and this one uses another driver, or a pooler.
-	// It then runs only tests that depend on these: values to and from the server, its errors, and
-	// the end of a wait.
+	// Driver: another suite runs on the same server, and this one uses another driver, a pooler, or
+	// a schema of its own. It then runs only tests that depend on these: values to and from the
+	// server, its errors, and the end of a wait. They execute every statement.
 	Driver bool
 
 	// Tx makes a bridge.Tx from a transaction of the suite. Nil: bridge.SQL does.

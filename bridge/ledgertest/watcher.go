@@ -263,7 +263,9 @@ func testOpenTransactions(t *testing.T, w *watching) {
 	if found := w.listed(t, time.Hour, 10); len(found) > 0 {
 		t.Errorf("above an hour: %+v", found)
 	}
-	w.becomes(t, 1, 2*time.Second, 10) // some databases have the time to the second
+	if !w.Driver {
+		w.becomes(t, 1, 2*time.Second, 10) // some databases have the time to the second
+	}
 	second := w.opened(t, newID())
 	found := w.becomes(t, 2, 0, 10)
 	if !slices.IsSortedFunc(found, func(a, b inspect.Holder) int { return a.Since.Compare(b.Since) }) {
