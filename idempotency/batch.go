@@ -25,18 +25,18 @@ const togetherPart = 4
 var errTogetherTooLong = errors.New("an attempt at the whole batch took longer than a quarter of Options.Hold")
 
 // handleBatch is HandleBatchIn. The purge uses db.
-func handleBatch[T engine.Transaction](ctx context.Context, g *engine.Keys, db *sql.DB, begin func(ctx context.Context) (T, error), ds []amqp.Delivery, fn func(ctx context.Context, tx T, fresh []amqp.Delivery) error) error {
+func handleBatch[T engine.Transaction](ctx context.Context, keys *engine.Keys, db *sql.DB, begin func(ctx context.Context) (T, error), ds []amqp.Delivery, fn func(ctx context.Context, tx T, fresh []amqp.Delivery) error) error {
 	if len(ds) == 0 {
 		return nil
 	}
-	defer g.PurgeSome(ctx, db, ds...)
-	limit := time.Now().Add(g.Opts.Hold)
-	b := &batch[T]{keys: g, begin: begin, fn: fn, limit: limit, turn: make(chan struct{}, 1)}
+	defer keys.PurgeSome(ctx, db, ds...)
+	limit := time.Now().Add(keys.Opts.Hold)
+	b := &batch[T]{keys: keys, begin: begin, fn: fn, limit: limit, turn: make(chan struct{}, 1)}
 	together, alone := b.sortOut(ds)
 	untold := ds
 	defer func() { // runs if the handler ends the goroutine
 		for _, d := range untold {
-			g.Log.Error("message not handled", "message_id", d.MessageId, "error", g.Unfinished(ctx, d, engine.ErrGone))
+			keys.Log.Error("message not handled", "message_id", d.MessageId, "error", keys.Unfinished(ctx, d, engine.ErrGone))
 		}
 	}()
 	result, apart := b.tryTogether(ctx, together)
@@ -92,18 +92,17 @@ func (b *batch[T]) tryTogether(parent context.Context, ds []keyed) (result error
 	if len(ds) == 0 {
 		return nil, false
 	}
-	g := b.keys
-	caller, cancelCaller := g.Caller(parent, b.limit)
+	caller, cancelCaller := b.keys.Caller(parent, b.limit)
 	defer cancelCaller()
-	ctx, cancel := g.Attempting(parent, b.limit)
+	ctx, cancel := b.keys.Attempting(parent, b.limit)
 	defer cancel()
 	if caller.Err() != nil {
 		return nil, true // handleAlone leaves each unacked
 	}
-	delays := g.Opts.ShortDelays()
+	delays := b.keys.Opts.ShortDelays()
 	for tries := 1; ; tries++ {
 		begun := time.Now()
-		fresh, err := b.attemptWithin(ctx, g.Opts.Hold/togetherPart, ds)
+		fresh, err := b.attemptWithin(ctx, b.keys.Opts.Hold/togetherPart, ds)
 		if err == nil {
 			return b.ackCommitted(ds, fresh), false
 		}
@@ -111,16 +110,16 @@ func (b *batch[T]) tryTogether(parent context.Context, ds []keyed) (result error
 			reason := fmt.Errorf("%w: %w", context.Cause(caller), err)
 			var all []error
 			for _, d := range ds {
-				all = append(all, g.Unfinished(caller, d.Delivery, reason))
+				all = append(all, b.keys.Unfinished(caller, d.Delivery, reason))
 			}
 			return errors.Join(all...), false
 		}
 		if len(ds) == 1 || time.Since(begun) >= b.slowAttempt() || b.blames(err, tries) {
-			g.Log.Warn("batch failed, handling its messages one by one", "messages", len(ds), "error", err)
+			b.keys.Log.Warn("batch failed, handling its messages one by one", "messages", len(ds), "error", err)
 			return nil, true
 		}
 		delay := delays.NextBackOff()
-		g.Log.Warn("batch failed, trying again", "messages", len(ds), "retry_in", delay, "error", err)
+		b.keys.Log.Warn("batch failed, trying again", "messages", len(ds), "retry_in", delay, "error", err)
 		engine.Pause(caller, delay)
 	}
 }
@@ -155,18 +154,17 @@ func (b *batch[T]) attemptWithin(ctx context.Context, most time.Duration, ds []k
 // attempt claims the keys of ds and runs the handler for the new ones, in one transaction. It
 // returns the new keys.
 func (b *batch[T]) attempt(ctx context.Context, ds []keyed) (fresh map[string]bool, err error) {
-	g := b.keys
 	keys := make([]string, len(ds))
 	for i, d := range ds {
 		keys[i] = d.key
 	}
 	slices.Sort(keys)
 	keys = slices.Compact(keys)
-	_, err = engine.InTransaction(ctx, g.Engine, b.begin, func(ctx context.Context, tx T) (engine.Outcome, error) {
-		claimed, err := g.Inbox.Claim(ctx, tx, g.Consumer, keys)
+	_, err = engine.InTransaction(ctx, b.keys.Engine, b.begin, func(ctx context.Context, tx T) (engine.Outcome, error) {
+		claimed, err := b.keys.Inbox.Claim(ctx, tx, b.keys.Consumer, keys)
 		if err != nil {
 			tx.Rollback()
-			if !g.Inbox.Transient(err) && tx.Ping(ctx) == nil {
+			if !b.keys.Inbox.Transient(err) && tx.Ping(ctx) == nil {
 				err = &refusedClaim{err}
 			}
 			return engine.Unfinished, err
@@ -179,7 +177,7 @@ func (b *batch[T]) attempt(ctx context.Context, ds []keyed) (fresh map[string]bo
 		if len(todo) == 0 {
 			return engine.Duplicate, nil
 		}
-		return engine.Handled, g.Run(todo[0].MessageId, func() error { return b.fn(ctx, tx, todo) })
+		return engine.Handled, b.keys.Run(todo[0].MessageId, func() error { return b.fn(ctx, tx, todo) })
 	})
 	return fresh, err
 }
@@ -199,19 +197,18 @@ func first(ds []keyed, keys map[string]bool) []amqp.Delivery {
 
 // ackCommitted counts and acks deliveries that are committed.
 func (b *batch[T]) ackCommitted(ds []keyed, fresh map[string]bool) error {
-	g := b.keys
 	all := make([]amqp.Delivery, len(ds))
 	for i, d := range ds {
 		all[i] = d.Delivery
-		g.ClearFailures(d.MessageId)
+		b.keys.ClearFailures(d.MessageId)
 		if fresh[d.key] {
-			g.Count.Of(engine.Handled).Add(1)
+			b.keys.Count.Of(engine.Handled).Add(1)
 			fresh[d.key] = false // a second delivery with this key is a copy
 		} else {
-			g.Count.Of(engine.Duplicate).Add(1)
+			b.keys.Count.Of(engine.Duplicate).Add(1)
 		}
 	}
-	return g.AckAll(all)
+	return b.keys.AckAll(all)
 }
 
 // handleAlone handles each delivery as Handle does. Attempts run one at a time, and the pauses of
@@ -240,9 +237,8 @@ func (b *batch[T]) handleAlone(ctx context.Context, ds []amqp.Delivery) error {
 
 // deliver handles a delivery alone. Each attempt waits for its turn.
 func (b *batch[T]) deliver(ctx, caller context.Context, d amqp.Delivery) error {
-	g := b.keys
-	return g.DeliverUntil(ctx, b.limit, d, func(ctx context.Context) (ended engine.Outcome, err error) {
-		key, err := g.Key(d)
+	return b.keys.DeliverUntil(ctx, b.limit, d, func(ctx context.Context) (ended engine.Outcome, err error) {
+		key, err := b.keys.Key(d)
 		if err != nil {
 			return engine.Unfinished, err
 		}
@@ -254,8 +250,8 @@ func (b *batch[T]) deliver(ctx, caller context.Context, d amqp.Delivery) error {
 		pass := sync.OnceFunc(func() { <-b.turn })
 		defer pass()
 		defer time.AfterFunc(b.slowAttempt(), pass).Stop()
-		err = g.RecoverPanic("transaction", d.MessageId, func() (err error) { // in a new goroutine a panic would end the process
-			ended, err = attempt(ctx, g, b.begin, key, func(ctx context.Context, tx T) error { return b.fn(ctx, tx, []amqp.Delivery{d}) })
+		err = b.keys.RecoverPanic("transaction", d.MessageId, func() (err error) { // in a new goroutine a panic would end the process
+			ended, err = attempt(ctx, b.keys, b.begin, key, func(ctx context.Context, tx T) error { return b.fn(ctx, tx, []amqp.Delivery{d}) })
 			return err
 		})
 		return ended, err

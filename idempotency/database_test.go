@@ -5,12 +5,16 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
 	"github.com/twoqueue/twoqueue/idempotency/internal/receivertest"
 )
 
@@ -135,6 +139,54 @@ func TestALostConnectionCountsOnlyWhileTheDatabaseWorks(t *testing.T) {
 			})
 		})
 	}
+}
+
+// queues keeps the messages that are published, by queue.
+type queues map[string][]amqp.Publishing
+
+func (q queues) Publish(_ context.Context, messages []bridge.Outgoing) error {
+	for _, m := range messages {
+		q[m.Target.RoutingKey] = append(q[m.Target.RoutingKey], m.Publishing)
+	}
+	return nil
+}
+
+// A lost connection that counts takes the message to a retry queue, and the next one counts at once
+// when the message comes back.
+func TestLostConnectionsInARowCountAcrossRetryQueues(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const attempts = 4
+		published := make(queues)
+		retry := []engine.RetryQueue{{Name: "retry", Delay: time.Minute}}
+		r := newReceiver(t, idempotency.Options{Attempts: attempts, Hold: time.Second, MinDelay: time.Minute, MaxDelay: time.Minute, // one attempt per delivery
+			Queues: engine.NewQueues(published, "orders", retry, slog.New(slog.DiscardHandler))})
+		begun := time.Now()
+		for len(published["orders.dead"]) == 0 && time.Since(begun) < 12*time.Hour {
+			d := r.Delivery("m1")
+			if copies := published["retry"]; len(copies) > 0 {
+				d.Headers = copies[len(copies)-1].Headers
+			}
+			before := len(published["retry"])
+			err := r.dedup.Handle(t.Context(), r.DB, d, func(ctx context.Context, tx *sql.Tx) error {
+				r.Faults.KillAll()
+				return receivertest.PlaceOrder("m1")(ctx, tx)
+			})
+			if err != nil && !errors.Is(err, idempotency.ErrHandedBack) {
+				t.Fatal(err)
+			}
+			pause := 3 * time.Minute
+			if len(published["retry"]) > before {
+				pause = retry[0].Delay
+			}
+			time.Sleep(pause)
+		}
+		if took := time.Since(begun); took < time.Hour || took > time.Hour+15*time.Minute {
+			t.Errorf("it was dead after %v, must be after an hour and three retries", took)
+		}
+		if stats := r.dedup.Stats(); stats.DeadLettered != 1 || stats.RetriedLater != attempts-1 || stats.FailedAttempts != attempts {
+			t.Errorf("stats are %+v", stats)
+		}
+	})
 }
 
 // A message whose COMMIT gets no answer may be handled, so it is not given up: the next attempt finds

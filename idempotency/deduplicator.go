@@ -12,9 +12,9 @@ import (
 )
 
 // A Deduplicator handles each message once for one consumer. It is safe for concurrent use. Its
-// goroutines end with their call. In memory it keeps its counters, the position of its purge and,
-// of messages that it has handed back or left unacked, the failed attempts of up to 10,000 and the
-// lost connections of up to 10,000.
+// goroutines end with their call. In memory it keeps its counters, the position of its purge and, of
+// messages that are not done, the failed attempts of up to 10,000 and the lost connections of up to
+// 10,000.
 type Deduplicator struct {
 	keys *engine.Keys
 }

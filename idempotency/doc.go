@@ -102,10 +102,10 @@
 // A handler that loses the connection each time, for example by a statement too large for the
 // server, looks like a failure of the database. So a lost connection counts if the Deduplicator has
 // handled other messages since this message's previous lost connection: then the database works.
-// While no other messages come, a lost connection counts after an hour and 20 in a row, each of
-// which the database has survived: within a second it answered on another connection. With retry
-// queues each counted loss begins the hour anew. So in an outage no message is given up. A COMMIT
-// without an answer does not count: the next attempt finds out whether it has succeeded.
+// While no other messages come, lost connections count after an hour and 20 in a row, each of which
+// the database has survived: within a second it answered on another connection. Each process counts
+// for itself. So in an outage no message is given up. A COMMIT without an answer does not count: the
+// next attempt finds out whether it has succeeded.
 //
 // A message that cannot be read, or whose key cannot be used (Options.Key), is dead-lettered
 // without an attempt.

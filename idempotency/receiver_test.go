@@ -29,7 +29,7 @@ func newReceiver(t *testing.T, opts idempotency.Options) *receiver {
 
 func (r *receiver) newDedup(consumer string, opts idempotency.Options) *idempotency.Deduplicator {
 	r.T.Helper()
-	opts.HandBack = !opts.DeadLetterExchange && opts.DeadLetter == nil
+	opts.HandBack = !opts.DeadLetterExchange && opts.DeadLetter == nil && opts.Queues == nil
 	dedup, err := idempotency.New(r.Inbox, consumer, &opts)
 	receivertest.Must(r.T, err)
 	return dedup

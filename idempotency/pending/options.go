@@ -2,6 +2,7 @@ package pending
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"log/slog"
 	"time"
@@ -42,7 +43,8 @@ type Options struct {
 	MaxStored int
 
 	// These fields are explained in idempotency.Options. Resume counts attempts in the database, and
-	// makes a message Failed after the last one.
+	// makes a message Failed after the last one. There are no TxOptions, because an effect runs in no
+	// transaction.
 	Key                func(d amqp.Delivery) (string, error)                          // default: the message ID
 	Retention          time.Duration                                                  // of keys; default 30 days
 	Attempts           int                                                            // failures before a message is given up; default 13
@@ -81,6 +83,7 @@ type WorkerOptions struct {
 	// a message Failed after the last one.
 	Key                func(d amqp.Delivery) (string, error)                          // default: the message ID
 	Retention          time.Duration                                                  // of keys; default 30 days
+	TxOptions          *sql.TxOptions                                                 // of the transactions in which Work runs its handler; default nil: the database's default
 	Attempts           int                                                            // failures before a message is given up; default 13
 	MinDelay           time.Duration                                                  // pause after the first failure; doubles with each further one; default 100 ms
 	MaxDelay           time.Duration                                                  // the longest pause; default 1 minute
@@ -124,7 +127,7 @@ func (o *WorkerOptions) open(inbox driver.PendingMessages, consumer string) (Wor
 		filled = *o
 	}
 	m, err := newMessages(inbox, consumer, "WorkerOptions", engine.Options{
-		Key: filled.Key, Retention: filled.Retention, Attempts: filled.Attempts, MinDelay: filled.MinDelay, MaxDelay: filled.MaxDelay,
+		Key: filled.Key, Retention: filled.Retention, TxOptions: filled.TxOptions, Attempts: filled.Attempts, MinDelay: filled.MinDelay, MaxDelay: filled.MaxDelay,
 		Hold: filled.Hold, Drain: filled.Drain, Queues: filled.Queues, DeadLetterExchange: filled.DeadLetterExchange,
 		DeadLetter: filled.DeadLetter, HandBack: filled.HandBack, Logger: filled.Logger,
 	}, filled.Poll, filled.MaxStored)

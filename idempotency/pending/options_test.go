@@ -1,7 +1,10 @@
 package pending_test
 
 import (
+	"database/sql"
+	sqldriver "database/sql/driver"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -40,5 +43,23 @@ func TestMisuseIsRefusedByTheNameOfTheField(t *testing.T) {
 	}
 	if _, err := pending.New(nil, "shop", nil); err == nil || !strings.Contains(err.Error(), "inbox is nil") {
 		t.Errorf("without an inbox: %v", err)
+	}
+}
+
+// Only Work runs a handler in its transactions.
+func TestTheTransactionsOfWorkHaveTheTxOptions(t *testing.T) {
+	opts := quick
+	opts.TxOptions = &sql.TxOptions{Isolation: sql.LevelSerializable}
+	r := newWorker(t, opts)
+	var serializable atomic.Int64
+	r.Faults.OnBegin = func(opts sqldriver.TxOptions) {
+		if opts.Isolation == sqldriver.IsolationLevel(sql.LevelSerializable) {
+			serializable.Add(1)
+		}
+	}
+	r.accept("m1")
+	r.work(1, placeStored, "m1 is handled", nothing)
+	if n := serializable.Load(); n != 1 {
+		t.Errorf("%d transactions are serializable, want 1", n)
 	}
 }

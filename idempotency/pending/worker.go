@@ -101,8 +101,9 @@ type Handler func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error
 // because of the database or the end of ctx does not count; an attempt that lost its connection
 // follows the rule of package idempotency. An attempt whose fn runs for longer than
 // WorkerOptions.Lease counts, unless the database does not answer for 10 seconds then. An attempt in
-// which the process died, or recorded no result before the lease was over, counts, so a message that
-// kills its workers ends as Failed too.
+// which the process died, or recorded no result before another worker took the message, counts, so a
+// message that kills its workers ends as Failed too. So an outage that outlasts the lease may count one
+// attempt of each message that a worker has.
 //
 // When ctx ends, Work begins no other message. The current attempt may go on for WorkerOptions.Drain.
 // Then it is rolled back, and another worker may take its message.

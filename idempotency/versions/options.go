@@ -2,6 +2,7 @@ package versions
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"log/slog"
 	"time"
@@ -17,11 +18,12 @@ import (
 // Queues, DeadLetterExchange, DeadLetter and HandBack is required. The zero value of each other
 // field means its default. The fields are explained in idempotency.Options.
 type Options struct {
-	Attempts int           // failures before a message is dead-lettered; default 13
-	MinDelay time.Duration // pause after the first failure; doubles with each further one; default 100 ms
-	MaxDelay time.Duration // the longest pause; default 1 minute
-	Hold     time.Duration // how long a delivery is held at most; default 6 minutes
-	Drain    time.Duration // how long an attempt may go on after its context has ended; default 5 seconds
+	TxOptions *sql.TxOptions // of the handler's transactions; default nil: the database's default
+	Attempts  int            // failures before a message is dead-lettered; default 13
+	MinDelay  time.Duration  // pause after the first failure; doubles with each further one; default 100 ms
+	MaxDelay  time.Duration  // the longest pause; default 1 minute
+	Hold      time.Duration  // how long a delivery is held at most; default 6 minutes
+	Drain     time.Duration  // how long an attempt may go on after its context has ended; default 5 seconds
 
 	// Queues are the queues that idempotency.DeclareReceiver has declared. Latest uses their retry
 	// queues. With Ordered and HighWater later messages would overtake, so they retry in place, and
@@ -90,7 +92,7 @@ func newEngine(marks driver.Marks, consumer string, opts *Options) (*engine.Engi
 		opts = new(Options)
 	}
 	return engine.New(marks, consumer, "Options", engine.Options{
-		Attempts: opts.Attempts, MinDelay: opts.MinDelay, MaxDelay: opts.MaxDelay, Hold: opts.Hold, Drain: opts.Drain,
+		TxOptions: opts.TxOptions, Attempts: opts.Attempts, MinDelay: opts.MinDelay, MaxDelay: opts.MaxDelay, Hold: opts.Hold, Drain: opts.Drain,
 		Queues: opts.Queues, DeadLetterExchange: opts.DeadLetterExchange, DeadLetter: opts.DeadLetter, HandBack: opts.HandBack,
 		Logger: opts.Logger,
 	})

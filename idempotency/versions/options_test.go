@@ -1,6 +1,8 @@
 package versions_test
 
 import (
+	"database/sql"
+	sqldriver "database/sql/driver"
 	"strings"
 	"testing"
 
@@ -39,6 +41,24 @@ func TestMisuseIsRefusedByTheNameOfTheField(t *testing.T) {
 	for names, err := range map[string]error{"keyOf is nil": noKeys, "versionOf is nil": noVersions, "marks is nil": noStore, "HandBack": noChoice} {
 		if err == nil || !strings.Contains(err.Error(), names) {
 			t.Errorf("got %v, want an error that names %s", err, names)
+		}
+	}
+}
+
+func TestTheHandlersTransactionsHaveTheTxOptions(t *testing.T) {
+	r := newReceiver(t)
+	strategies := r.strategies("shop", versions.Options{TxOptions: &sql.TxOptions{Isolation: sql.LevelSerializable}})
+	serializable := 0
+	r.Faults.OnBegin = func(opts sqldriver.TxOptions) {
+		if opts.Isolation == sqldriver.IsolationLevel(sql.LevelSerializable) {
+			serializable++
+		}
+	}
+	for name, strategy := range strategies {
+		serializable = 0
+		receivertest.Must(t, strategy.handle(t.Context(), r.DB, r.event("e:1"), placeEvent))
+		if serializable != 1 {
+			t.Errorf("%s: %d transactions are serializable, want 1", name, serializable)
 		}
 	}
 }

@@ -163,6 +163,64 @@ func TestAFailingMessageWaitsInItsRetryQueuesAndHoldsUpNoOther(t *testing.T) {
 	}
 }
 
+// lostBeforeAck loses the connection between the confirm of a message's retry copy and the ack of the
+// message itself.
+type lostBeforeAck struct {
+	amqp.Acknowledger
+	conn *amqp.Connection
+}
+
+func (l lostBeforeAck) Ack(tag uint64, multiple bool) error {
+	return errors.Join(l.conn.CloseDeadline(time.Now().Add(time.Minute)), l.Acknowledger.Ack(tag, multiple))
+}
+
+// Then both are in the queues. If the handler succeeds, one of them is handled and the other is a
+// duplicate; if it fails for good, both are dead. An operator sees two dead letters with one message
+// ID, and replays one of them.
+func TestAConnectionLostAfterTheRetryCopyLeavesTheMessageAndItsCopy(t *testing.T) {
+	for name, succeeds := range map[string]bool{"the handler succeeds": true, "the handler fails for good": false} {
+		t.Run(name, func(t *testing.T) {
+			db := newDatabase(t, "SQLite")
+			q := newRetrying(t, servertest.Vhost(t), idempotency.ReceiverOptions{})
+			dedup := q.dedup(db, idempotency.Options{Attempts: 2})
+			q.publish("m1")
+			conn, channel := q.dial()
+			var d amqp.Delivery
+			eventually(t, "the message comes", func() (ok bool, err error) {
+				d, ok, err = channel.Get(q.name, false)
+				return ok, err
+			})
+			d.Acknowledger = lostBeforeAck{d.Acknowledger, conn}
+			fails := func(context.Context, *sql.Tx) error { return errHandler }
+			if err := dedup.Handle(t.Context(), db.DB, d, fails); !errors.Is(err, idempotency.ErrNotAcked) {
+				t.Fatalf("error %v, must be ErrNotAcked", err)
+			}
+			r := q.run(q.url, func(ctx context.Context, d amqp.Delivery) error {
+				return dedup.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error {
+					if !succeeds {
+						return errHandler
+					}
+					return db.placeOrder(ctx, tx, d.MessageId)
+				})
+			}, idempotency.ConsumerOptions{Workers: 2})
+			if succeeds {
+				eventually(t, "both are done", func() (bool, error) {
+					stats := dedup.Stats()
+					return stats.Handled == 1 && stats.Duplicates == 1, nil
+				})
+			} else {
+				for range 2 {
+					if d := q.dead(); d.MessageId != "m1" {
+						t.Errorf("%q is dead", d.MessageId)
+					}
+				}
+			}
+			r.drained()
+			q.wantEmpty()
+		})
+	}
+}
+
 // An attempt that returns RetryLater does not count. The message waits in the first queue whose
 // delay is long enough.
 func TestRetryLaterWaitsInARetryQueue(t *testing.T) {

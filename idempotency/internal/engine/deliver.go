@@ -94,6 +94,8 @@ func (e *Engine) tryToEnd(parent context.Context, limit time.Time, d amqp.Delive
 				e.Log.Warn("attempt failed, trying again later", "message_id", d.MessageId,
 					"failed", failed, "of", e.Opts.Attempts, "queue", queue.Name, "error", err)
 				e.Count.RetriedLater.Add(1)
+				known.failed = 0 // the copy carries this number; only its lost connections are remembered here
+				e.failures.put(d.MessageId, known)
 				return e.Ack(d)
 			}
 			copied = errors.Is(failure, bridge.ErrUnconfirmed) // each further try might publish another copy

@@ -20,8 +20,8 @@ import (
 const maxKey = 255
 
 // An Engine makes attempts at deliveries for one consumer. It is safe for concurrent use, and
-// starts no goroutines. In memory it keeps its counters and, of messages that it has handed back or
-// left unacked, the failed attempts of up to 10,000 and the lost connections of up to 10,000.
+// starts no goroutines. In memory it keeps its counters and, of messages that are not done, the failed
+// attempts of up to 10,000 and the lost connections of up to 10,000.
 type Engine struct {
 	Consumer string
 	Opts     Options // filled and checked

@@ -34,7 +34,8 @@ type tally struct {
 
 // A failures counts the failed attempts of messages that were handed back or left unacked before
 // their last attempt. Otherwise a handler that takes so long that Options.Hold ends first would fail
-// for ever.
+// for ever. Of messages in a retry queue, whose copy carries the failed attempts, it has the lost
+// connections.
 type failures struct {
 	mu sync.Mutex
 	// By message ID. Messages without an attempt that counts have a map of their own: in an outage

@@ -66,7 +66,7 @@ func (o *Options) validate(name string) error {
 	case o.Hold < 0:
 		return fmt.Errorf("%s.Hold is %v, must not be negative", name, o.Hold)
 	case o.TxOptions != nil && o.TxOptions.ReadOnly:
-		return fmt.Errorf("%s.TxOptions is read-only: the claim is a write", name)
+		return fmt.Errorf("%s.TxOptions is read-only, but each transaction writes", name)
 	case o.Retention > 0 && o.Retention < time.Hour:
 		return fmt.Errorf("%s.Retention is %v, must be at least 1h, or negative to keep keys for ever", name, o.Retention)
 	}

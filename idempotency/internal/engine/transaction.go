@@ -99,9 +99,9 @@ func blame(ctx context.Context, tx Transaction, err error, commit bool) error {
 	return Failure(err)
 }
 
-// InTx is InTransaction with database/sql.
+// InTx is InTransaction with database/sql and Options.TxOptions.
 func (e *Engine) InTx(ctx context.Context, db *sql.DB, work func(ctx context.Context, tx *sql.Tx) (Outcome, error)) (Outcome, error) {
-	return InTransaction(ctx, e, BeginOn(db, nil), func(ctx context.Context, tx *SQLTransaction) (Outcome, error) { return work(ctx, tx.SQL) })
+	return InTransaction(ctx, e, BeginOn(db, e.Opts.TxOptions), func(ctx context.Context, tx *SQLTransaction) (Outcome, error) { return work(ctx, tx.SQL) })
 }
 
 // A SQLTransaction is a Transaction of database/sql.
