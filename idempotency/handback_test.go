@@ -64,7 +64,11 @@ func TestShutdownAndTooLongAHoldAreNoFailedAttempt(t *testing.T) {
 					r.Inbox.Failures.Store(1 << 30)
 					time.AfterFunc(time.Minute, stop)
 				}
+				begun := time.Now()
 				err := r.dedup.Handle(ctx, r.DB, r.Delivery("m1"), func(ctx context.Context, tx *sql.Tx) error { return c.fn(ctx, tx, stop) })
+				if pauses := c.away || c.want.FailedAttempts > 0; pauses && time.Since(begun) > time.Minute {
+					t.Errorf("the pause has not ended with the shutdown, but after %v", time.Since(begun))
+				}
 				if c.want.LeftUnacked == 1 {
 					wantLeft(t, r, err)
 				} else {

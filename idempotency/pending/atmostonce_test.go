@@ -15,6 +15,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/idempotency/internal/engine"
 	"github.com/twoqueue/twoqueue/idempotency/internal/receivertest"
 	"github.com/twoqueue/twoqueue/idempotency/pending"
 )
@@ -318,6 +319,7 @@ func TestAnEffectThatOutlastsAShutdownAndItsDeliveryIsRecordedAllTheSame(t *test
 	}
 }
 
+// A Consumer stops, and its handlers have an hour left.
 func TestAStopWhileTheDatabaseIsAwayLeavesTheMessageUnacked(t *testing.T) {
 	for name, handle := range map[string]func(ctx context.Context, r *receiver) error{
 		"AtMostOnce": func(ctx context.Context, r *receiver) error {
@@ -330,10 +332,14 @@ func TestAStopWhileTheDatabaseIsAwayLeavesTheMessageUnacked(t *testing.T) {
 				r := newReceiver(t, pending.Options{Hold: 24 * time.Hour})
 				r.addWorker(pending.WorkerOptions{Hold: 24 * time.Hour})
 				r.Inbox.Failures.Store(1 << 30)
-				ctx, stop := context.WithCancel(t.Context())
-				time.AfterFunc(time.Hour, stop)
-				if err := handle(ctx, r); !errors.Is(err, idempotency.ErrLeftUnacked) {
-					t.Errorf("got %v", err)
+				stopping, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+				defer cancel()
+				begun := time.Now()
+				err := handle(engine.WithSession(ctx, &engine.Session{Stopping: stopping}), r)
+				if !errors.Is(err, idempotency.ErrLeftUnacked) || time.Since(begun) != time.Minute {
+					t.Errorf("after %v: %v, must be left unacked after a minute", time.Since(begun), err)
 				}
 				r.WantSaid()
 				if left := r.effects.Stats().LeftUnacked + r.worker.Stats().LeftUnacked; left != 1 {
