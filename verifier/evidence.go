@@ -65,6 +65,8 @@ func (e *evidence) seek(ctx context.Context, committed ...*message) error {
 		}
 	}
 	if len(ids) == 0 {
+		e.log.Debug("committed messages are no evidence", "messages", len(committed), "message_id", committed[0].id(),
+			"session_age", time.Since(e.began))
 		return nil
 	}
 	if first, withheld := e.find(time.Now()); first {
