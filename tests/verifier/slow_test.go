@@ -40,7 +40,7 @@ func TestSettlersThatWaitForMinutesKeepNoOtherMessageWaiting(t *testing.T) {
 	const settlers, slow = 4, 50
 	ledger := longSettles{s.Ledger, make(chan uuid.UUID, 10*slow)}
 	s.Ledger = ledger
-	v := s.Verify(verifier.Options{Settlers: settlers, SettleWait: stage.Patience, Patience: stage.Patience})
+	v := s.Verify(verifier.Options{Settlers: settlers, SettleWait: 2 * stage.Patience, Patience: 2 * stage.Patience})
 	open := make(map[uuid.UUID]*sql.Tx)
 	for range slow {
 		tx, ids := s.Begin(stage.To(slowQueue, "slow"))
