@@ -260,11 +260,13 @@ func (c *Connection) Request(do func() error) error {
 	return err
 }
 
-// endUnless ends the connection unless answered is closed in time.
+// endUnless ends the connection unless answered is closed within answerPatience. An answerPatience at
+// whose beginning or end the connection is blocked does not count.
 func (c *Connection) endUnless(answered <-chan struct{}) {
 	late := time.NewTicker(answerPatience)
 	defer late.Stop()
-	for wait := true; wait; wait = c.Blocked() != "" {
+	blocked := func() bool { return c.Blocked() != "" }
+	for atBegin, atEnd := true, blocked(); atBegin || atEnd; atBegin, atEnd = atEnd, blocked() {
 		select {
 		case <-late.C:
 		case <-answered:
