@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"database/sql"
 	"strconv"
 	"time"
 
@@ -37,9 +38,20 @@ func (l *Ledger) cancel(ctx context.Context, tx bridge.Tx, id uuid.UUID) (int64,
 }
 
 // due reads a snapshot that is no older than the returned time.
-func (l *Ledger) due(ctx context.Context, after driver.DueRow, limit int) (rows []portable.DueRow, err error) {
-	err = l.db.SelectContext(ctx, &rows, l.schema.In(due), l.Identity().String(), after.StageAt.UTC().Format(time.RFC3339Nano), after.ID.String(), strconv.Itoa(limit))
-	return rows, err
+func (l *Ledger) due(ctx context.Context, after driver.DueRow, limit int) ([]portable.DueRow, error) {
+	var rows []struct {
+		Now        moment
+		ID         uuid.NullUUID
+		RecordedAt moment `db:"recorded_at"`
+		StageAt    moment `db:"stage_at"`
+		Bytes      sql.NullInt64
+	}
+	err := l.db.SelectContext(ctx, &rows, l.schema.In(due), l.Identity().String(), after.StageAt.UTC().Format(time.RFC3339Nano), after.ID.String(), strconv.Itoa(limit))
+	found := make([]portable.DueRow, len(rows))
+	for i, row := range rows {
+		found[i] = portable.DueRow{Now: row.Now.Time, ID: row.ID, RecordedAt: row.RecordedAt.NullTime, StageAt: row.StageAt.NullTime, Bytes: row.Bytes}
+	}
+	return found, err
 }
 
 func (l *Ledger) claim(ctx context.Context, rows []driver.DueRow) (messages []driver.Carried, err error) {

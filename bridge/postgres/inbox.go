@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"database/sql"
+	"encoding/hex"
 	"fmt"
 	"strings"
 
@@ -15,14 +16,23 @@ import (
 )
 
 func inboxIn(in schema.Name, db *sql.DB) portable.Inbox {
-	return portable.NewInbox(db, inboxStatements, portable.InboxVerbs{Schema: in, Packing: portable.Unpacked, Classify: classifyIn(in)})
+	return portable.NewInbox(db, inboxStatements, portable.InboxVerbs{Schema: in, Packing: portable.Unpacked, Stored: fromHex, Classify: classifyIn(in)})
 }
 
 func entitiesIn(in schema.Name) portable.Entities {
 	return portable.NewEntities(entityStatements, portable.EntityVerbs{
 		Bind:     func(statement string, args ...any) (string, []any) { return in.In(statement), args },
+		Stored:   fromHex,
 		Classify: func(err error, _ string) error { return classify(in, err) },
 	})
+}
+
+// fromHex returns a message that a statement has returned as hex digits.
+func fromHex(digits []byte) ([]byte, error) {
+	if digits == nil {
+		return nil, nil
+	}
+	return hex.AppendDecode([]byte{}, digits)
 }
 
 // An Inbox holds the tables of processed keys, pending messages, marks and kept messages in one

@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"strconv"
 	"time"
@@ -14,9 +13,17 @@ import (
 )
 
 // orphans reads the whole ledger in one snapshot.
-func (l *Ledger) orphans(ctx context.Context, age time.Duration, limit int) (rows []portable.OrphanRow, err error) {
-	err = l.db.SelectContext(ctx, &rows, l.schema.In(orphans), l.Identity().String(), interval(age), strconv.Itoa(limit))
-	return rows, err
+func (l *Ledger) orphans(ctx context.Context, age time.Duration, limit int) ([]portable.OrphanRow, error) {
+	var rows []struct {
+		ID         uuid.NullUUID
+		RecordedAt moment `db:"recorded_at"`
+	}
+	err := l.db.SelectContext(ctx, &rows, l.schema.In(orphans), l.Identity().String(), interval(age), strconv.Itoa(limit))
+	found := make([]portable.OrphanRow, len(rows))
+	for i, row := range rows {
+		found[i] = portable.OrphanRow{ID: row.ID, RecordedAt: row.RecordedAt.NullTime}
+	}
+	return found, err
 }
 
 // interval returns an age as a parameter.
@@ -26,7 +33,7 @@ func interval(age time.Duration) string {
 
 func (l *Ledger) sweptBefore(ctx context.Context) (time.Time, error) {
 	var row struct {
-		SweptBefore sql.NullTime `db:"swept_before"`
+		SweptBefore moment `db:"swept_before"`
 		Standby     bool
 	}
 	err := l.db.GetContext(ctx, &row, l.schema.In(sweptBefore), l.Identity().String())
@@ -36,7 +43,7 @@ func (l *Ledger) sweptBefore(ctx context.Context) (time.Time, error) {
 	if err != nil || !row.SweptBefore.Valid {
 		return time.Time{}, err
 	}
-	return row.SweptBefore.Time.UTC(), nil
+	return row.SweptBefore.Time, nil
 }
 
 func (l *Ledger) raise(ctx context.Context, before time.Time) error {

@@ -16,6 +16,8 @@ import (
 
 // The statements of the ledger.
 //
+// They return times in microseconds since 1970 (see moment).
+//
 // They take IDs as the text of an array, or of a UUID, which every driver can send in every mode;
 // their own text does not depend on the number of IDs. The text of an array is parsed once, in a
 // subquery.
@@ -151,16 +153,18 @@ AND stage_at <= recorded_at`
 
 	// Parameters: identity, stage time and ID of the row before, limit. At least one row if the
 	// identity is right, with nulls if no row is due.
-	due = `SELECT now() AS now, d.id, d.recorded_at, d.stage_at, d.bytes FROM bridge_identity i
+	due = `SELECT (extract(epoch FROM now()) * 1000000)::bigint AS now, d.id, (extract(epoch FROM d.recorded_at) * 1000000)::bigint AS recorded_at,
+	(extract(epoch FROM d.stage_at) * 1000000)::bigint AS stage_at, d.bytes FROM bridge_identity i
 LEFT JOIN bridge_due($2::text::timestamptz, $3::text::uuid, $4::text::int) d ON true WHERE i.identity = $1::text::uuid ORDER BY d.stage_at, d.id`
 
 	// Parameters: IDs, stage times. A claim waits for the disk, whatever the login's setting.
 	// Otherwise a Cancel after a crash of the server could delete the row of a published message.
-	// Neither a claim nor a touch waits for a row.
+	// Neither a claim nor a touch waits for a row. A driver that reads the message as text needs it
+	// in hex.
 	claim = `WITH durable AS MATERIALIZED (
 	SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'
-), waits AS MATERIALIZED (SELECT count(*) FROM durable)
-SELECT c.id, c.message FROM waits, bridge_claim($1::text::uuid[], $2::text::timestamptz[]) c`
+), waits AS MATERIALIZED (SELECT count(*) FROM durable), hex AS MATERIALIZED (SELECT set_config('bytea_output', 'hex', true))
+SELECT c.id, c.message FROM waits, hex, bridge_claim($1::text::uuid[], $2::text::timestamptz[]) c`
 
 	// Parameter: IDs. A touch that a crash undoes costs at most a copy of a message, so it need not
 	// wait for the disk.
@@ -172,7 +176,7 @@ SELECT bridge_touch($1::text::uuid[]) FROM relaxed`
 const (
 	// Parameters: identity, age, limit. At least one row if the identity is right, with nulls if
 	// there are no orphans.
-	orphans = `SELECT o.id, o.recorded_at FROM bridge_identity i LEFT JOIN LATERAL (
+	orphans = `SELECT o.id, (extract(epoch FROM o.recorded_at) * 1000000)::bigint AS recorded_at FROM bridge_identity i LEFT JOIN LATERAL (
 	SELECT l.id, l.recorded_at FROM bridge_ledger l
 	WHERE l.recorded_at < now() - $2::text::interval AND l.stage_at IS NULL
 	ORDER BY l.recorded_at, l.id LIMIT $3::text::int
@@ -192,7 +196,7 @@ WHERE EXISTS (SELECT FROM bridge_identity WHERE identity = $1::text::uuid)`
 DELETE FROM bridge_ledger l USING free WHERE l.id = free.id RETURNING l.id`
 
 	// Parameter: identity.
-	sweptBefore = `SELECT w.swept_before, pg_is_in_recovery() AS standby
+	sweptBefore = `SELECT (extract(epoch FROM w.swept_before) * 1000000)::bigint AS swept_before, pg_is_in_recovery() AS standby
 FROM bridge_identity i CROSS JOIN bridge_watermark w WHERE i.identity = $1::text::uuid`
 )
 
@@ -248,7 +252,8 @@ LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = $3::text AND a.at
 WHERE c.relname = $2::text AND CASE WHEN $1::text = '' THEN pg_table_is_visible(c.oid) ELSE n.nspname = $1::text END`
 )
 
-// The statements of the inbox; portable.InboxStatements lists their parameters.
+// The statements of the inbox; portable.InboxStatements lists their parameters. They return messages
+// as hex digits, since a driver may read a bytea as text in the login's bytea_output.
 // statement_timestamp() never changes within a statement, so the planner can search an index for it.
 const (
 	claimOne = `INSERT INTO bridge_inbox (consumer, key) VALUES ($1, $2) ON CONFLICT DO NOTHING`
@@ -266,7 +271,7 @@ AND key = $2`,
 VALUES ($1, $2, $3, $4, $5, (extract(epoch FROM statement_timestamp()) * 1000)::bigint,
 	(extract(epoch FROM statement_timestamp()) * 1000)::bigint + $6, $7, $8) ON CONFLICT DO NOTHING`,
 
-	Look: `SELECT c.claimed, p.state, p.run, p.attempts, p.since_ms, p.error, p.message
+	Look: `SELECT c.claimed, p.state, p.run, p.attempts, p.since_ms, p.error, encode(p.message, 'hex') AS message
 FROM (SELECT count(*) AS claimed FROM bridge_inbox
 	WHERE consumer = $1 AND CASE WHEN $1 IS NULL THEN (SELECT count(*) FROM generate_series(1, 1000000000)) > 0 ELSE true END
 	AND key = $2) c
@@ -291,7 +296,7 @@ AND message_key = $2 AND run = $3`,
 WHERE consumer = $1 AND CASE WHEN $1 IS NULL THEN (SELECT count(*) FROM generate_series(1, 1000000000)) > 0 ELSE true END
 AND message_key = $2 AND run = $3 AND message IS NULL`,
 
-	Take: `SELECT message_key, state, run, attempts, since_ms, error, message FROM bridge_inbox_pending
+	Take: `SELECT message_key, state, run, attempts, since_ms, error, encode(message, 'hex') AS message FROM bridge_inbox_pending
 WHERE consumer = $1 AND CASE WHEN $1 IS NULL THEN (SELECT count(*) FROM generate_series(1, 1000000000)) > 0 ELSE true END
 AND state = $2 AND due_ms <= (extract(epoch FROM statement_timestamp()) * 1000)::bigint AND message IS NOT NULL
 ORDER BY due_ms LIMIT $3 FOR UPDATE SKIP LOCKED`,
@@ -349,7 +354,7 @@ AND name = $3`,
 WHERE consumer = $1 AND CASE WHEN $1 IS NULL THEN (SELECT count(*) FROM generate_series(1, 1000000000)) > 0 ELSE true END
 AND entity = $2`,
 
-	FirstKept: `SELECT version, message FROM bridge_kept
+	FirstKept: `SELECT version, encode(message, 'hex') AS message FROM bridge_kept
 WHERE consumer = $1 AND CASE WHEN $1 IS NULL THEN (SELECT count(*) FROM generate_series(1, 1000000000)) > 0 ELSE true END
 AND entity = $2 ORDER BY version LIMIT 1`,
 
@@ -404,7 +409,7 @@ const (
 
 	// The view pg_stat_activity would make a row of each session to find one.
 	holders = `SELECT a.pid::text AS session, coalesce(pg_get_userbyid(a.usesysid), '') AS login, coalesce(a.application_name, '') AS program,
-	coalesce(a.client_hostname, host(a.client_addr), '') AS host, coalesce(a.state, '') AS state, a.xact_start AS since,
+	coalesce(a.client_hostname, host(a.client_addr), '') AS host, coalesce(a.state, '') AS state, (extract(epoch FROM a.xact_start) * 1000000)::bigint AS since,
 	coalesce(nullif(a.query, '<insufficient privilege>'), '') AS statement, array_to_string(pg_blocking_pids(a.pid), ', ') AS waits_for FROM (SELECT DISTINCT unnest(pg_blocking_pids($1::text::int)) AS pid) b, pg_stat_get_activity(b.pid) a`
 
 	// pg_blocking_pids has 0 for a prepared transaction. pg_locks is read only then: it copies all
@@ -413,7 +418,7 @@ const (
 
 	preparedHolders = `WITH waited AS MATERIALIZED (SELECT * FROM pg_locks WHERE pid = $1::text::int AND NOT granted)
 SELECT 'prepared ' || p.gid AS session, p.owner AS login, '' AS program, '' AS host, 'prepared' AS state,
-	p.prepared AS since, '' AS statement, '' AS waits_for FROM waited w
+	(extract(epoch FROM p.prepared) * 1000000)::bigint AS since, '' AS statement, '' AS waits_for FROM waited w
 JOIN pg_locks h ON h.granted AND h.pid IS NULL AND (h.locktype, h.database, h.relation, h.transactionid, h.classid, h.objid, h.objsubid)
 	IS NOT DISTINCT FROM (w.locktype, w.database, w.relation, w.transactionid, w.classid, w.objid, w.objsubid)
 JOIN pg_locks t ON t.locktype = 'transactionid' AND t.pid IS NULL AND t.virtualtransaction = h.virtualtransaction
@@ -427,12 +432,12 @@ JOIN pg_prepared_xacts p ON p.transaction = t.transactionid`
 	AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
 )
 SELECT a.pid::text AS session, coalesce(pg_get_userbyid(a.usesysid), '') AS login, coalesce(a.application_name, '') AS program,
-	coalesce(a.client_hostname, host(a.client_addr), '') AS host, coalesce(a.state, '') AS state, a.xact_start AS since,
+	coalesce(a.client_hostname, host(a.client_addr), '') AS host, coalesce(a.state, '') AS state, (extract(epoch FROM a.xact_start) * 1000000)::bigint AS since,
 	coalesce(nullif(a.query, '<insufficient privilege>'), '') AS statement, array_to_string(pg_blocking_pids(a.pid), ', ') AS waits_for FROM (SELECT DISTINCT pid FROM writers) w JOIN pg_stat_activity a USING (pid)
 WHERE a.pid <> pg_backend_pid() AND a.xact_start <= clock_timestamp() - $2::text::interval
 UNION ALL
 SELECT 'prepared ' || p.gid AS session, p.owner AS login, '' AS program, '' AS host, 'prepared' AS state,
-	p.prepared AS since, '' AS statement, '' AS waits_for FROM writers w
+	(extract(epoch FROM p.prepared) * 1000000)::bigint AS since, '' AS statement, '' AS waits_for FROM writers w
 JOIN pg_locks t ON w.pid IS NULL AND t.locktype = 'transactionid' AND t.pid IS NULL AND t.virtualtransaction = w.virtualtransaction
 JOIN pg_prepared_xacts p ON p.transaction = t.transactionid
 WHERE p.prepared <= clock_timestamp() - $2::text::interval

@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"strconv"
 	"strings"
@@ -86,7 +85,7 @@ func (i *Inspector) list(ctx context.Context, q sqlx.QueryerContext, query strin
 	var rows []struct {
 		Session, Login, Program, Host, State, Statement string
 
-		Since    sql.NullTime
+		Since    moment
 		WaitsFor string `db:"waits_for"`
 	}
 	if err := sqlx.SelectContext(ctx, q, &rows, query, args...); err != nil {

@@ -161,10 +161,26 @@ func TestPostgresBehindPgBouncerByPgx(t *testing.T) {
 	for _, mode := range []string{"exec", "simple_protocol"} {
 		t.Run(mode, func(t *testing.T) {
 			runPostgres(t, pooled(ofDriver(postgresHarness("pgx", func(t testing.TB) string {
-				return withParameter(t, servertest.PgBouncer(t, servertest.PostgresDB(t)), "default_query_exec_mode", mode)
+				return withParameter(t, servertest.PgBouncer(t, inOldFormats(t, servertest.PostgresDB(t))), "default_query_exec_mode", mode)
 			}))))
 		})
 	}
+}
+
+// inOldFormats gives the logins of a database the formats in which pgx can read neither bytes nor
+// times as text, as it does in both modes.
+func inOldFormats(t testing.TB, address string) string {
+	t.Helper()
+	db, err := sql.Open("pgx", address)
+	must(t, err)
+	defer db.Close()
+	parsed, err := url.Parse(address)
+	must(t, err)
+	for _, setting := range []string{"bytea_output = 'escape'", "DateStyle = 'German'"} {
+		_, err := db.ExecContext(t.Context(), "ALTER DATABASE "+strings.TrimPrefix(parsed.Path, "/")+" SET "+setting)
+		must(t, err)
+	}
+	return address
 }
 
 func runPostgres(t *testing.T, h ledgertest.Harness) {

@@ -34,6 +34,9 @@ type EntityVerbs struct {
 	LockMark func(ctx context.Context, tx bridge.Tx, consumer, name string) (string, error)
 	SetMark  func(ctx context.Context, tx bridge.Tx, consumer, name, mark string) (changed int64, err error)
 
+	// Stored returns a message from the value that FirstKept returns; nil if the two are the same.
+	Stored func([]byte) ([]byte, error)
+
 	// IsDuplicate reports whether Keep found the version there; nil if Keep then inserts nothing
 	// and returns no error.
 	IsDuplicate func(error) bool
@@ -124,6 +127,9 @@ func (e Entities) CountKept(ctx context.Context, tx bridge.Tx, consumer, entity 
 func (e Entities) FirstKept(ctx context.Context, tx bridge.Tx, consumer, entity string) (version int64, message []byte, err error) {
 	if err = CheckName(consumer, entity); err == nil {
 		err = e.row(ctx, tx, e.statements.FirstKept, []any{consumer, entity}, &version, &message)
+	}
+	if err == nil && e.verbs.Stored != nil {
+		message, err = e.verbs.Stored(message)
 	}
 	return version, message, e.wrap("read kept message", err)
 }

@@ -36,8 +36,10 @@ type InboxStatements struct {
 
 // InboxVerbs are the parts of an inbox other than statements in which databases differ.
 type InboxVerbs struct {
-	Schema      schema.Name      // of the tables
-	Packing     Packing          // of consumers, keys, messages, states, runs and errors as arguments
+	Schema  schema.Name // of the tables
+	Packing Packing     // of consumers, keys, messages, states, runs and errors as arguments
+	// Stored returns a message from the value that Look or Take returns; nil if the two are the same.
+	Stored      func([]byte) ([]byte, error)
 	IsDuplicate func(error) bool // recognises the error of Add if the key is pending already; nil if Add then inserts nothing
 	Classify    func(error) error
 }
@@ -85,6 +87,14 @@ func (i Inbox) message(message []byte) any {
 		return []byte(nil)
 	}
 	return i.verbs.Packing.Bytes(message)
+}
+
+// stored returns a message from the value that a statement has returned.
+func (i Inbox) stored(value []byte) ([]byte, error) {
+	if i.verbs.Stored == nil {
+		return value, nil
+	}
+	return i.verbs.Stored(value)
 }
 
 // DB implements driver.Claims.
@@ -135,6 +145,9 @@ func (i Inbox) LookUp(ctx context.Context, tx bridge.Tx, consumer, key string) (
 	err = i.query(ctx, tx, i.statements.Look, []any{c, k, c, k}, func(rows bridge.Rows) error {
 		return rows.Scan(&n, &state, &run, &attempts, &since, &failure, &message)
 	})
+	if err == nil {
+		message, err = i.stored(message)
+	}
 	if err != nil {
 		return false, nil, fmt.Errorf("look up pending message: %w", err)
 	}
@@ -185,6 +198,9 @@ func (i Inbox) TakePending(ctx context.Context, tx bridge.Tx, consumer string, s
 	}
 	if len(taken) == 0 {
 		return nil, nil
+	}
+	if taken[0].Message, err = i.stored(taken[0].Message); err != nil {
+		return nil, fmt.Errorf("take pending message: %w", err)
 	}
 	return &taken[0], nil
 }
