@@ -19,7 +19,7 @@ var outageScenario = scenario{
 	trials: func(c config) []trial {
 		length := c.window * time.Duration(pick(c.long, 60, 10))
 		return []trial{{name: ledgerCarried.name, seldom: true, run: func(ctx context.Context, w *world, add adder) error {
-			for _, f := range faults {
+			for _, f := range pick(c.test, faults[1:], faults) { // the second also ends all connections
 				if err := w.fail(ctx, f, length, add); err != nil {
 					return err
 				}
