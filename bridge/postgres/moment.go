@@ -15,6 +15,9 @@ func (m *moment) Scan(value any) error {
 	if err := microseconds.Scan(value); err != nil {
 		return err
 	}
-	m.NullTime = sql.NullTime{Time: time.UnixMicro(microseconds.Int64).UTC(), Valid: microseconds.Valid}
+	m.NullTime = sql.NullTime{} // not 1970 if the time is unknown
+	if microseconds.Valid {
+		m.NullTime = sql.NullTime{Time: time.UnixMicro(microseconds.Int64).UTC(), Valid: true}
+	}
 	return nil
 }
