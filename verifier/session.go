@@ -84,7 +84,10 @@ func (s *session) run(ctx context.Context) error {
 		if err := c.Consume(); err != nil {
 			close(opened)
 			group.Go(func() error { return err })
-			return group.Wait()
+			if first := group.Wait(); first != err { // watch may notice the lost connection sooner
+				return errors.Join(err, first)
+			}
+			return err
 		}
 		group.Go(func() error { return c.Take(moving) }) // at once: the broker's answer to the next consume arrives behind the deliveries
 	}
