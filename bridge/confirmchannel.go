@@ -266,7 +266,10 @@ func returnedID(r amqp.Return) string {
 func (p *confirmChannel) end(cause *amqp.Error) {
 	p.mu.Lock()
 	p.err = fmt.Errorf("%w: publishing channel closed", ErrUnavailable)
-	if cause != nil {
+	switch {
+	case p.conn.silent.Load() && (cause == nil || !cause.Server):
+		p.err = fmt.Errorf("publishing channel closed: %w", &noAnswer{p.conn.host})
+	case cause != nil:
 		p.err = fmt.Errorf("%w: publishing channel closed: %w", ErrUnavailable, cause)
 	}
 	p.mu.Unlock()

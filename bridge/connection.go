@@ -159,7 +159,7 @@ func (c *Connection) watch(blocks <-chan amqp.Blocking, closes <-chan *amqp.Erro
 	c.mu.Lock()
 	c.err = ErrUnavailable
 	switch {
-	case c.silent.Load():
+	case c.silent.Load() && (reason == nil || !reason.Server):
 		c.err = &noAnswer{c.host}
 	case reason != nil:
 		c.err = fmt.Errorf("%w: connection to %s: %w", ErrUnavailable, c.host, reason)
@@ -254,10 +254,16 @@ func (c *Connection) Request(do func() error) error {
 	defer close(answered)
 	go c.endUnless(answered)
 	err := do()
-	if err != nil && c.silent.Load() {
+	if err != nil && c.silent.Load() && !fromBroker(err) {
 		return &noAnswer{c.host}
 	}
 	return err
+}
+
+// fromBroker reports whether err has the broker's words, which may come just after answerPatience.
+func fromBroker(err error) bool {
+	var words *amqp.Error
+	return errors.As(err, &words) && words.Server
 }
 
 // endUnless ends the connection unless answered is closed within answerPatience. An answerPatience at
