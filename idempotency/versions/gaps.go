@@ -25,9 +25,9 @@ type Gap struct {
 // kept rows of the consumer, without the messages.
 func (o *Ordered) Gaps(ctx context.Context, db *sql.DB, limit int) ([]Gap, error) {
 	var entities []driver.KeptEntity
-	_, err := o.engine.InTx(ctx, db, func(ctx context.Context, tx *sql.Tx) (_ engine.Outcome, err error) {
-		entities, err = o.keeper.KeptEntities(ctx, bridge.SQL(tx), o.engine.Consumer, limit)
-		return engine.Unfinished, err
+	err := engine.InOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
+		entities, err = o.keeper.KeptEntities(ctx, tx, o.engine.Consumer, limit)
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list gaps: %w", err)
