@@ -19,6 +19,7 @@ const (
 	missingTableRight  = 1142
 	missingColumnRight = 1143
 	noSuchTable        = 1146
+	safeUpdates        = 1175 // from the setting sql_safe_updates
 	noSuchIndex        = 1176 // also for an index that no statement may use
 	lockWaitTimeout    = 1205
 	deadlock           = 1213
@@ -82,6 +83,8 @@ func classify(err error) error {
 		return fmt.Errorf("%w: the address must name a database: %w", bridge.ErrNoSchema, err)
 	case noSuchIndex:
 		return fmt.Errorf("the index that the statements need is missing, IGNORED or INVISIBLE: restore it, or open the table again: %w", err)
+	case safeUpdates:
+		return fmt.Errorf("sql_safe_updates refuses a statement that joins the table by its key: switch it off, for example with sql_safe_updates=0 in the address: %w", err)
 	case readOnlyOption, readOnlyMode:
 		return fmt.Errorf("%w: %w", bridge.ErrNotPrimary, err)
 	case tooManySessions, tooManyOfUser, tooMuchOfUser:

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	driver "github.com/go-sql-driver/mysql"
@@ -29,5 +30,11 @@ func TestErrorsAreRecognizedByTheDriversNumber(t *testing.T) {
 		if got := errorNumber(c.err); got != c.want {
 			t.Errorf("%s: %d, must be %d", name, got, c.want)
 		}
+	}
+}
+
+func TestARefusalUnderSafeUpdatesNamesTheSetting(t *testing.T) {
+	if err := classify(&driver.MySQLError{Number: 1175}); !strings.Contains(err.Error(), "sql_safe_updates=0") {
+		t.Errorf("%v, must name the setting", err)
 	}
 }
