@@ -2,6 +2,7 @@ package ledger_test
 
 import (
 	"fmt"
+	"net"
 	"testing"
 
 	"github.com/twoqueue/twoqueue/bridge"
@@ -29,7 +30,7 @@ func TestMySQLGroupThatShowsAnOldStateIsRefused(t *testing.T) {
 
 	for _, statement := range []string{
 		"SET GLOBAL group_replication_group_name = '0192a0c0-0000-4000-8000-000000000001'",
-		fmt.Sprintf("SET GLOBAL group_replication_local_address = '127.0.0.1:%d'", server.Port+20000),
+		fmt.Sprintf("SET GLOBAL group_replication_local_address = '127.0.0.1:%d'", freePortAfter(t, server.Port)),
 		"SET GLOBAL group_replication_bootstrap_group = ON",
 		"START GROUP_REPLICATION",
 		"SET GLOBAL group_replication_bootstrap_group = OFF",
@@ -55,4 +56,18 @@ func TestMySQLGroupThatShowsAnOldStateIsRefused(t *testing.T) {
 		ledgertest.Finds(t, inspectorOf(t, ledger), "group replication", finding, level)
 	}
 	execute(t, db, "STOP GROUP_REPLICATION")
+}
+
+// freePortAfter returns a free port beside a server's. An outgoing connection has none of these ports
+// (see compose/servers), and may have any higher one.
+func freePortAfter(t *testing.T, port int) int {
+	t.Helper()
+	for next := port + 1; next < port+100; next++ {
+		if listener, err := net.Listen("tcp4", fmt.Sprintf("127.0.0.1:%d", next)); err == nil {
+			must(t, listener.Close())
+			return next
+		}
+	}
+	t.Fatalf("no port from %d on is free", port+1)
+	return 0
 }
