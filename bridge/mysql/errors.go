@@ -19,7 +19,7 @@ const (
 	missingTableRight  = 1142
 	missingColumnRight = 1143
 	noSuchTable        = 1146
-	safeUpdates        = 1175 // from the setting sql_safe_updates
+	safeUpdates        = 1175 // from the setting sql_safe_updates, on MariaDB
 	noSuchIndex        = 1176 // also for an index that no statement may use
 	lockWaitTimeout    = 1205
 	deadlock           = 1213

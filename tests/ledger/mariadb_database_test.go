@@ -19,6 +19,7 @@ type flavour struct {
 	statementTime, tenSeconds   string // a variable that bounds statements, and its value
 	sessionVariables            string // a table with the session's variables
 	oddMode                     string // an sql_mode
+	safeUpdates                 error  // the server's refusal of a join by key under sql_safe_updates, if it refuses
 	watch                       string // right that Holders needs besides PROCESS, if any
 }
 
@@ -44,6 +45,7 @@ func flavourOf(t *testing.T, db *sql.DB) flavour {
 		tenSeconds:       "10",
 		sessionVariables: "information_schema.session_variables",
 		oddMode:          "'ANSI,ORACLE,NO_BACKSLASH_ESCAPES'",
+		safeUpdates:      &driver.MySQLError{Number: 1175},
 	}
 }
 

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	client "github.com/go-sql-driver/mysql"
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
@@ -25,9 +24,6 @@ import (
 
 // notLatin1 are bytes that change if a server converts them from or to latin1.
 var notLatin1 = []byte("gr\u00fc\u00dfe \u20ac\x00\xff")
-
-// errSafeUpdates is the server's refusal under sql_safe_updates.
-var errSafeUpdates = &client.MySQLError{Number: 1175}
 
 // Whatever settings a connection has, the ledger passes the proof or reports that it cannot be
 // used, and finds no uncommitted row.
@@ -52,7 +48,7 @@ func testMariaDBAnyConnection(t *testing.T) {
 		{"sql_mode", "''", nil},
 		{"sql_mode", flavourOf(t, root).oddMode, nil},
 		{"character_set_connection", "latin1", nil},
-		{"sql_safe_updates", "1", errSafeUpdates},
+		{"sql_safe_updates", "1", flavourOf(t, root).safeUpdates},
 	} {
 		var known int
 		must(t, root.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+flavourOf(t, root).sessionVariables+" WHERE variable_name = ?", c.setting).Scan(&known))
