@@ -267,7 +267,7 @@ func (p *confirmChannel) end(cause *amqp.Error) {
 	p.mu.Lock()
 	p.err = fmt.Errorf("%w: publishing channel closed", ErrUnavailable)
 	switch {
-	case p.conn.silent.Load() && (cause == nil || !cause.Server):
+	case p.conn.unanswered(cause):
 		p.err = fmt.Errorf("publishing channel closed: %w", &noAnswer{p.conn.host})
 	case cause != nil:
 		p.err = fmt.Errorf("%w: publishing channel closed: %w", ErrUnavailable, cause)

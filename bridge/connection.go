@@ -159,7 +159,7 @@ func (c *Connection) watch(blocks <-chan amqp.Blocking, closes <-chan *amqp.Erro
 	c.mu.Lock()
 	c.err = ErrUnavailable
 	switch {
-	case c.silent.Load() && (reason == nil || !reason.Server):
+	case c.unanswered(reason):
 		c.err = &noAnswer{c.host}
 	case reason != nil:
 		c.err = fmt.Errorf("%w: connection to %s: %w", ErrUnavailable, c.host, reason)
@@ -247,23 +247,25 @@ func (c *Connection) Channel() (ch *amqp.Channel, err error) {
 // Request calls do, which makes one or a few requests on channels of the connection, such as a
 // declaration. The AMQP library waits for each answer without a bound. If do has not returned after
 // 30 s, Request ends the connection, which ends do, and returns an error that wraps ErrUnavailable.
-// The broker's next connection then begins at another address. Time in which the broker blocks the
-// connection (Blocked) does not count.
+// The broker's next connection then begins at another address. 30 s at whose beginning or end the
+// broker blocks the connection (Blocked) do not count.
 func (c *Connection) Request(do func() error) error {
 	answered := make(chan struct{})
 	defer close(answered)
 	go c.endUnless(answered)
 	err := do()
-	if err != nil && c.silent.Load() && !fromBroker(err) {
+	var cause *amqp.Error
+	errors.As(err, &cause)
+	if err != nil && c.unanswered(cause) {
 		return &noAnswer{c.host}
 	}
 	return err
 }
 
-// fromBroker reports whether err has the broker's words, which may come just after answerPatience.
-func fromBroker(err error) bool {
-	var words *amqp.Error
-	return errors.As(err, &words) && words.Server
+// unanswered reports whether the connection was ended because a request got no answer. The broker's
+// own words, which may come just after answerPatience, say more: then it returns false.
+func (c *Connection) unanswered(cause *amqp.Error) bool {
+	return c.silent.Load() && (cause == nil || !cause.Server)
 }
 
 // endUnless ends the connection unless answered is closed within answerPatience. An answerPatience at
