@@ -28,6 +28,7 @@ type schedule struct {
 	most    int           // most jobs that one worker takes at once
 	run     func([]*job)  // runs jobs of one session
 	freed   chan struct{} // a worker is free
+	idle    chan []*job   // jobs for a goroutine that waits in await
 
 	mu      sync.Mutex
 	ready   []*job            // jobs that have their key, and wait for a worker
@@ -36,7 +37,7 @@ type schedule struct {
 }
 
 func newSchedule(workers, most int, run func([]*job)) *schedule {
-	return &schedule{workers: workers, most: most, run: run, freed: make(chan struct{}, 1),
+	return &schedule{workers: workers, most: most, run: run, freed: make(chan struct{}, 1), idle: make(chan []*job),
 		behind: make(map[string][]*job), running: make(map[*job]struct{})}
 }
 
@@ -55,20 +56,39 @@ func (s *schedule) add(j *job) {
 	}))
 }
 
-// begin runs jobs in a new goroutine.
+// begin runs jobs in an idle goroutine, or else in a new one.
 func (s *schedule) begin(jobs []*job) {
-	if jobs != nil {
+	if jobs == nil {
+		return
+	}
+	select {
+	case s.idle <- jobs:
+	default:
 		go s.work(jobs)
 	}
 }
 
-// work runs jobs, and then others, until none waits: a new goroutine for each message would cost
-// more. If a handler ends the goroutine (runtime.Goexit), another one goes on.
+// work runs jobs, and then others, until the session of its last jobs is over: a new goroutine for
+// each message would cost more, since its stack grows anew. If a handler ends the goroutine
+// (runtime.Goexit), another one goes on.
 func (s *schedule) work(jobs []*job) {
 	defer func() { s.begin(s.finish(jobs)) }()
 	for jobs != nil {
+		session := jobs[0].session
 		s.run(jobs)
-		jobs = s.finish(jobs)
+		if jobs = s.finish(jobs); jobs == nil {
+			jobs = s.await(session)
+		}
+	}
+}
+
+// await returns the next jobs, or nil when session is over.
+func (s *schedule) await(session *consumerSession) []*job {
+	select {
+	case jobs := <-s.idle:
+		return jobs
+	case <-session.Stopping.Done():
+		return nil
 	}
 }
 
