@@ -42,10 +42,11 @@
 // # Settings
 //
 // Every statement sets the options that it depends on, and the server reverts them at its end:
-// neither a pooled connection nor the caller's transaction keeps them. IDs are sent as bytes, so
-// the connection's 'guid conversion' does not matter. Record and Claim work in transactions at
-// every isolation level, with XACT_ABORT ON or OFF. After a refused Claim the transaction stays
-// usable. A Claim at SNAPSHOT also sees keys claimed after the snapshot.
+// neither a pooled connection nor the caller's transaction keeps them. So NOCOUNT, ROWCOUNT and
+// TEXTSIZE of the caller's session, or of the server's 'user options', change no result. IDs are sent
+// as bytes, so the connection's 'guid conversion' does not matter. Record and Claim work in
+// transactions at every isolation level, with XACT_ABORT ON or OFF. After a refused Claim the
+// transaction stays usable. A Claim at SNAPSHOT also sees keys claimed after the snapshot.
 //
 // bridge_ledger has a filtered index on its stage time. So it takes INSERT, UPDATE and DELETE only
 // from a session with QUOTED_IDENTIFIER, ANSI_NULLS, ANSI_PADDING, ANSI_WARNINGS, ARITHABORT and
@@ -134,6 +135,9 @@
 //   - A copy of a database has the original's identity. Change it before the copy gets a verifier:
 //     bridgectl identity new, or migrate.NewIdentity.
 //   - The compatibility level is 120 to 170. Open and Check refuse an older one.
+//   - The bridge's tables have no triggers, and no key of theirs has IGNORE_DUP_KEY. A statement that
+//     returns changed rows fails with 334 on a table with a trigger; a Claim that the table does not
+//     take returns an error.
 //   - No column of the bridge's tables is encrypted by Always Encrypted. Leave it off in the
 //     connection string of the verifier.
 //   - Maintenance rebuilds the indexes of the bridge's tables, or leaves them out: it cannot

@@ -43,9 +43,9 @@ func (m marks) lock(ctx context.Context, tx bridge.Tx, consumer, name string) (s
 		if found, err := portable.ReadRow(rows, &mark); found || err != nil {
 			return string(mark), err
 		}
-		_, err = tx.Exec(ctx, m.schema.In(makeMark), packed(consumer), packed(name))
-		if err == nil || !isDuplicate(err) {
-			return "", err
+		made, err := tx.Exec(ctx, m.schema.In(makeMark), packed(consumer), packed(name))
+		if !isDuplicate(err) {
+			return "", expectInserted("bridge_mark", made, 1, err)
 		}
 	}
 	return "", errors.New("the row is hidden from this transaction: roll back and try again")

@@ -16,8 +16,13 @@ func isDuplicate(err error) bool {
 // Transient implements driver.Transactions.
 func (*Inbox) Transient(err error) bool {
 	switch mssql.Number(err) {
-	case mssql.DeadlockVictim, mssql.LockTimeout, mssql.UpdateConflict, mssql.LogFull, mssql.DiskFull, mssql.ServerStops, mssql.TooManySessions,
-		mssql.AzureMoved, mssql.AzureBusy, mssql.AzureUnavailable, mssql.AzureWorkers, mssql.AzureFewWorkers:
+	case mssql.DeadlockVictim, mssql.LockTimeout, mssql.DataMoved, mssql.ReadOnlyReplica,
+		mssql.LogFull, mssql.NoPage, mssql.DiskFull, mssql.ServerStops, mssql.TooManySessions,
+		mssql.NoMemory, mssql.NoBuffer, mssql.NoLock, mssql.CompileWait, mssql.MemoryWait, mssql.NoMemoryGrant,
+		mssql.VersionMissing, mssql.UpdateConflict, mssql.VersionsShrunk, mssql.NoVersionsSpace,
+		mssql.DependencyFailed, mssql.WriteConflict, mssql.RepeatableReadFailed, mssql.SerializableFailed, mssql.TooManyDependencies,
+		mssql.AzureMoved, mssql.AzureBusy, mssql.AzureUnavailable, mssql.AzureWorkers, mssql.AzureFewWorkers, mssql.AzurePoolWorkers,
+		mssql.AzurePoolFull, mssql.AzureDiskFull, mssql.AzureNoResources, mssql.AzureManyChanges, mssql.AzureManyRequests:
 		return true
 	}
 	return false
@@ -33,7 +38,7 @@ func classify(in schema.Name, err error, needed string) error {
 		return fmt.Errorf("%w: %s: %w", bridge.ErrNoSchema, in.Fix("the login's default schema"), err)
 	case mssql.ReadOnlyReplica:
 		return fmt.Errorf("%w: %w", bridge.ErrNotPrimary, err)
-	case mssql.TooManySessions, mssql.AzureWorkers, mssql.AzureFewWorkers: // no further connection
+	case mssql.TooManySessions, mssql.AzureWorkers, mssql.AzureFewWorkers, mssql.AzurePoolWorkers: // no further connection
 		return fmt.Errorf("%w: %w", driver.ErrNoConnection, err)
 	case mssql.Denied, mssql.ColumnDenied:
 		return fmt.Errorf("the login lacks a right, needed here: GRANT %s: %w", in.In(needed), err)

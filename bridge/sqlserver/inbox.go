@@ -86,14 +86,24 @@ func (i *Inbox) Claim(ctx context.Context, tx bridge.Tx, consumer string, keys [
 		for n := range size {
 			args = append(args, packed(keys[min(n, len(keys)-1)]))
 		}
-		_, err = tx.Exec(ctx, i.schema.In(claim[size]), args...)
+		inserted, err := tx.Exec(ctx, i.schema.In(claim[size]), args...)
 		if isDuplicate(err) {
 			return true, nil
 		}
-		return false, err
+		return false, expectInserted("bridge_inbox", inserted, len(keys), err)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("claim keys: %w", classify(i.schema, err, claimRights))
 	}
 	return fresh, nil
+}
+
+// expectInserted returns err, or an error if the table has not taken all rows. An index with
+// IGNORE_DUP_KEY skips a duplicate without an error, and a trigger may replace the INSERT. A trigger
+// may also count rows of its own.
+func expectInserted(table string, inserted int64, rows int, err error) error {
+	if err == nil && inserted < int64(rows) {
+		err = fmt.Errorf("%s took %d of %d rows: does its key have IGNORE_DUP_KEY, or the table a trigger?", table, inserted, rows)
+	}
+	return err
 }

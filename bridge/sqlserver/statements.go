@@ -10,8 +10,9 @@ import (
 
 // Every statement sets the options that it depends on: a pooled connection may have other settings.
 // With parameters a text runs within sp_executesql, at whose end the server reverts its SETs.
-// NOCOUNT would hide the number of changed rows. Times are text in ISO 8601, which no setting of the
-// connection changes.
+// NOCOUNT would hide the number of changed rows. ROWCOUNT would end a statement after that many rows,
+// without an error. TEXTSIZE would cut off messages that are read; 2147483647 is the most that a
+// column holds. Times are text in ISO 8601, which no setting of the connection changes.
 //
 // KEEPFIXED PLAN is on the statements of every message. A ledger is empty most of the time, so its
 // statistics go stale every 500 changes, and a statement that depends on them would be compiled
@@ -83,6 +84,7 @@ SELECT CAST(@p1 AS uniqueidentifier) FROM bridge_identity WHERE [identity] = CAS
 var (
 	// @p3 is the identity.
 	record = forIDs(`SET NOCOUNT OFF;
+SET ROWCOUNT 0;
 INSERT INTO bridge_ledger (id)
 SELECT asked.id FROM bridge_identity i CROSS JOIN $ids WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)
 OPTION (KEEPFIXED PLAN)`)
@@ -142,7 +144,8 @@ var (
 	// columns begins and bytes of $ids. @p5 is the identity. The stage time is @p6 milliseconds after
 	// the record's time, which is not before @p7. NOCOUNT: only the INSERT may count, since an
 	// assignment may count as one row ('@@ROWCOUNT').
-	carry = forEach(withMessage, `SET NOCOUNT ON;
+	carry = forEach(withMessage, `SET ROWCOUNT 0;
+SET NOCOUNT ON;
 DECLARE @now datetime2(3) = (SELECT MAX(t) FROM (VALUES (sysutcdatetime()), (CAST(@p7 AS datetime2(3)))) AS times (t));
 SET NOCOUNT OFF;
 INSERT INTO bridge_ledger (id, recorded_at, message, stage_at)
@@ -155,6 +158,7 @@ OPTION (KEEPFIXED PLAN)`)
 	// even if the clock has gone back: Cancel compares both. DATEDIFF is evaluated only where it
 	// cannot overflow. claimRows skips locked rows: see skipLocked, also for $wait.
 	claimRows = newSkipLocked(withStageMS, `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+SET TEXTSIZE 2147483647;
 SET LOCK_TIMEOUT $wait;
 DECLARE @now datetime2(3) = sysutcdatetime();
 UPDATE l SET stage_at = DATEADD(millisecond, CASE
@@ -277,6 +281,7 @@ var inboxStatements = portable.InboxStatements{
 WHERE consumer = SUBSTRING(@p1, 5, CAST(SUBSTRING(@p1, 1, 4) AS int)) AND [key] = SUBSTRING(@p2, 5, CAST(SUBSTRING(@p2, 1, 4) AS int))`,
 
 	Add: `SET XACT_ABORT OFF;
+SET NOCOUNT OFF;
 INSERT INTO bridge_inbox_pending (consumer, message_key, state, run, attempts, since_ms, due_ms, error, message)
 VALUES (SUBSTRING(@p1, 5, CAST(SUBSTRING(@p1, 1, 4) AS int)), SUBSTRING(@p2, 5, CAST(SUBSTRING(@p2, 1, 4) AS int)),
 	LEFT(@p3, LEN(@p3) - 1), LEFT(@p4, LEN(@p4) - 1), @p5,
@@ -288,46 +293,56 @@ VALUES (SUBSTRING(@p1, 5, CAST(SUBSTRING(@p1, 1, 4) AS int)), SUBSTRING(@p2, 5, 
 	// the claim, then the row, both by locks; REPEATABLEREAD makes a ReleasePending wait until
 	// the row is read. Where hints are ignored, a statement reads one snapshot, and of two
 	// transactions that take the same row the second finds that its run has changed.
-	Look: `SELECT c.claimed, p.state, p.run, p.attempts, p.since_ms, p.error, p.message
+	Look: `SET TEXTSIZE 2147483647;
+SELECT c.claimed, p.state, p.run, p.attempts, p.since_ms, p.error, p.message
 FROM (SELECT count(*) AS claimed FROM bridge_inbox WITH (REPEATABLEREAD, ROWLOCK, FORCESEEK)
 	WHERE consumer = SUBSTRING(@p1, 5, CAST(SUBSTRING(@p1, 1, 4) AS int)) AND [key] = SUBSTRING(@p2, 5, CAST(SUBSTRING(@p2, 1, 4) AS int))) c
 LEFT OUTER LOOP JOIN bridge_inbox_pending p WITH (READCOMMITTEDLOCK, ROWLOCK, FORCESEEK)
 ON p.consumer = SUBSTRING(@p3, 5, CAST(SUBSTRING(@p3, 1, 4) AS int)) AND p.message_key = SUBSTRING(@p4, 5, CAST(SUBSTRING(@p4, 1, 4) AS int))`,
 
-	Change: `UPDATE t SET state = LEFT(@p1, LEN(@p1) - 1), run = LEFT(@p2, LEN(@p2) - 1), attempts = @p3,
+	Change: `SET NOCOUNT OFF;
+UPDATE t SET state = LEFT(@p1, LEN(@p1) - 1), run = LEFT(@p2, LEN(@p2) - 1), attempts = @p3,
 	due_ms = DATEDIFF_BIG(millisecond, '19700101', SYSUTCDATETIME()) + @p4, error = LEFT(@p5, LEN(@p5) - 1),
 	message = COALESCE(SUBSTRING(@p6, 5, CAST(SUBSTRING(@p6, 1, 4) AS int)), message)
 FROM bridge_inbox_pending t WITH (ROWLOCK, FORCESEEK)
 WHERE consumer = SUBSTRING(@p7, 5, CAST(SUBSTRING(@p7, 1, 4) AS int)) AND message_key = SUBSTRING(@p8, 5, CAST(SUBSTRING(@p8, 1, 4) AS int))
 	AND run = LEFT(@p9, LEN(@p9) - 1)`,
 
-	Attach: `UPDATE t SET message = SUBSTRING(@p1, 5, CAST(SUBSTRING(@p1, 1, 4) AS int)) FROM bridge_inbox_pending t WITH (ROWLOCK, FORCESEEK)
+	Attach: `SET NOCOUNT OFF;
+UPDATE t SET message = SUBSTRING(@p1, 5, CAST(SUBSTRING(@p1, 1, 4) AS int)) FROM bridge_inbox_pending t WITH (ROWLOCK, FORCESEEK)
 WHERE consumer = SUBSTRING(@p2, 5, CAST(SUBSTRING(@p2, 1, 4) AS int)) AND message_key = SUBSTRING(@p3, 5, CAST(SUBSTRING(@p3, 1, 4) AS int))
 	AND run = LEFT(@p4, LEN(@p4) - 1) AND message IS NULL`,
 
-	Remove: `DELETE t FROM bridge_inbox_pending t WITH (ROWLOCK, FORCESEEK)
+	Remove: `SET NOCOUNT OFF;
+DELETE t FROM bridge_inbox_pending t WITH (ROWLOCK, FORCESEEK)
 WHERE consumer = SUBSTRING(@p1, 5, CAST(SUBSTRING(@p1, 1, 4) AS int)) AND message_key = SUBSTRING(@p2, 5, CAST(SUBSTRING(@p2, 1, 4) AS int))
 	AND run = LEFT(@p3, LEN(@p3) - 1)`,
 
-	RemoveBare: `DELETE t FROM bridge_inbox_pending t WITH (ROWLOCK, FORCESEEK)
+	RemoveBare: `SET NOCOUNT OFF;
+DELETE t FROM bridge_inbox_pending t WITH (ROWLOCK, FORCESEEK)
 WHERE consumer = SUBSTRING(@p1, 5, CAST(SUBSTRING(@p1, 1, 4) AS int)) AND message_key = SUBSTRING(@p2, 5, CAST(SUBSTRING(@p2, 1, 4) AS int))
 	AND run = LEFT(@p3, LEN(@p3) - 1) AND message IS NULL`,
 
 	// Without the message: a page of large messages would fill the memory.
-	List: `SELECT message_key, state, run, attempts, since_ms, error, CASE WHEN message IS NULL THEN 0 ELSE 1 END AS has_message
+	List: `SET ROWCOUNT 0;
+SELECT message_key, state, run, attempts, since_ms, error, CASE WHEN message IS NULL THEN 0 ELSE 1 END AS has_message
 FROM bridge_inbox_pending WITH (ROWLOCK, FORCESEEK)
 WHERE consumer = SUBSTRING(@p1, 5, CAST(SUBSTRING(@p1, 1, 4) AS int)) AND state = CAST(LEFT(@p2, LEN(@p2) - 1) AS varchar(16))
 	AND message_key > SUBSTRING(@p3, 5, CAST(SUBSTRING(@p3, 1, 4) AS int)) ORDER BY message_key OFFSET 0 ROWS FETCH NEXT @p4 ROWS ONLY`,
 
-	Count: `SELECT state, count(*) FROM bridge_inbox_pending WITH (ROWLOCK, FORCESEEK)
+	Count: `SET ROWCOUNT 0;
+SELECT state, count(*) FROM bridge_inbox_pending WITH (ROWLOCK, FORCESEEK)
 WHERE consumer = SUBSTRING(@p1, 5, CAST(SUBSTRING(@p1, 1, 4) AS int)) GROUP BY state`,
 
-	Claimed: `SELECT [key], DATEDIFF_BIG(millisecond, '19700101', SYSUTCDATETIME()) - DATEDIFF_BIG(millisecond, '19700101', claimed_at) AS age_ms
+	Claimed: `SET ROWCOUNT 0;
+SELECT [key], DATEDIFF_BIG(millisecond, '19700101', SYSUTCDATETIME()) - DATEDIFF_BIG(millisecond, '19700101', claimed_at) AS age_ms
 FROM bridge_inbox WITH (ROWLOCK, FORCESEEK)
 WHERE consumer = SUBSTRING(@p1, 5, CAST(SUBSTRING(@p1, 1, 4) AS int)) AND [key] > SUBSTRING(@p2, 5, CAST(SUBSTRING(@p2, 1, 4) AS int))
 ORDER BY [key] OFFSET 0 ROWS FETCH NEXT @p3 ROWS ONLY`,
 
-	Forget: withKeys(`DELETE i FROM (VALUES $keys) AS k (k)
+	Forget: withKeys(`SET NOCOUNT OFF;
+SET ROWCOUNT 0;
+DELETE i FROM (VALUES $keys) AS k (k)
 INNER LOOP JOIN bridge_inbox i WITH (ROWLOCK, FORCESEEK) ON i.[key] = k.k
 WHERE i.consumer = SUBSTRING(@p101, 5, CAST(SUBSTRING(@p101, 1, 4) AS int))
 	AND DATEDIFF_BIG(millisecond, '19700101', claimed_at) < DATEDIFF_BIG(millisecond, '19700101', SYSUTCDATETIME()) - @p102`,
@@ -350,6 +365,8 @@ var claim = map[int]string{1: claiming(1), 10: claiming(10), 100: claiming(100)}
 
 func claiming(keys int) string {
 	return withKeys(`SET XACT_ABORT OFF;
+SET NOCOUNT OFF;
+SET ROWCOUNT 0;
 INSERT INTO bridge_inbox (consumer, [key]) SELECT SUBSTRING(@p1, 5, CAST(SUBSTRING(@p1, 1, 4) AS int)), k.k FROM (VALUES $keys) AS k (n, k) WHERE k.n <= @p2`,
 		`(%[2]d, SUBSTRING(@p%[1]d, 5, CAST(SUBSTRING(@p%[1]d, 1, 4) AS int)))`, 3, keys)
 }
@@ -366,14 +383,16 @@ INSERT INTO bridge_inbox (consumer, [key]) SELECT SUBSTRING(@p1, 5, CAST(SUBSTRI
 // too (measured on 4.3).
 const (
 	// Parameters: consumer, state, due time of the row before, the same time again, key of that row.
-	due = `SELECT TOP (100) message_key, due_ms
+	due = `SET ROWCOUNT 0;
+SELECT TOP (100) message_key, due_ms
 FROM bridge_inbox_pending WITH (READUNCOMMITTED, FORCESEEK, INDEX (bridge_inbox_pending_due))
 WHERE consumer = SUBSTRING(@p1, 5, CAST(SUBSTRING(@p1, 1, 4) AS int)) AND state = CAST(LEFT(@p2, LEN(@p2) - 1) AS varchar(16))
 	AND due_ms >= @p3 AND due_ms <= DATEDIFF_BIG(millisecond, '19700101', SYSUTCDATETIME())
 	AND (due_ms > @p4 OR message_key > SUBSTRING(@p5, 5, CAST(SUBSTRING(@p5, 1, 4) AS int))) ORDER BY due_ms, message_key`
 
 	// The same, of rows with a message.
-	dueStored = `SELECT TOP (100) message_key, due_ms
+	dueStored = `SET ROWCOUNT 0;
+SELECT TOP (100) message_key, due_ms
 FROM bridge_inbox_pending WITH (READUNCOMMITTED, FORCESEEK, INDEX (bridge_inbox_pending_due))
 WHERE consumer = SUBSTRING(@p1, 5, CAST(SUBSTRING(@p1, 1, 4) AS int)) AND state = CAST(LEFT(@p2, LEN(@p2) - 1) AS varchar(16))
 	AND due_ms >= @p3 AND due_ms <= DATEDIFF_BIG(millisecond, '19700101', SYSUTCDATETIME())
@@ -381,6 +400,7 @@ WHERE consumer = SUBSTRING(@p1, 5, CAST(SUBSTRING(@p1, 1, 4) AS int)) AND state 
 
 	// Parameters: consumer, key, state.
 	takeDue = `SET XACT_ABORT OFF;
+SET TEXTSIZE 2147483647;
 SET LOCK_TIMEOUT 0;
 SELECT message_key, state, run, attempts, since_ms, error, message
 FROM bridge_inbox_pending WITH (UPDLOCK, READCOMMITTEDLOCK, ROWLOCK, FORCESEEK, INDEX (bridge_inbox_pending_key))
@@ -408,6 +428,7 @@ WHERE m.consumer = SUBSTRING(@p1, 5, CAST(SUBSTRING(@p1, 1, 4) AS int)) AND m.[n
 
 	// Parameters: consumer, name.
 	makeMark = `SET XACT_ABORT OFF;
+SET NOCOUNT OFF;
 INSERT INTO bridge_mark (consumer, [name], mark)
 VALUES (SUBSTRING(@p1, 5, CAST(SUBSTRING(@p1, 1, 4) AS int)), SUBSTRING(@p2, 5, CAST(SUBSTRING(@p2, 1, 4) AS int)), 0x)`
 
@@ -427,14 +448,16 @@ VALUES (SUBSTRING(@p1, 5, CAST(SUBSTRING(@p1, 1, 4) AS int)), SUBSTRING(@p2, 5, 
 	CountKept: `SELECT count(*) FROM bridge_kept WITH (ROWLOCK, FORCESEEK)
 WHERE consumer = SUBSTRING(@p1, 5, CAST(SUBSTRING(@p1, 1, 4) AS int)) AND entity = SUBSTRING(@p2, 5, CAST(SUBSTRING(@p2, 1, 4) AS int))`,
 
-	FirstKept: `SELECT TOP (1) [version], [message] FROM bridge_kept WITH (ROWLOCK, FORCESEEK)
+	FirstKept: `SET TEXTSIZE 2147483647;
+SELECT TOP (1) [version], [message] FROM bridge_kept WITH (ROWLOCK, FORCESEEK)
 WHERE consumer = SUBSTRING(@p1, 5, CAST(SUBSTRING(@p1, 1, 4) AS int)) AND entity = SUBSTRING(@p2, 5, CAST(SUBSTRING(@p2, 1, 4) AS int)) ORDER BY [version]`,
 
 	Unkeep: `DELETE k FROM bridge_kept k WITH (ROWLOCK, FORCESEEK)
 WHERE consumer = SUBSTRING(@p1, 5, CAST(SUBSTRING(@p1, 1, 4) AS int)) AND entity = SUBSTRING(@p2, 5, CAST(SUBSTRING(@p2, 1, 4) AS int)) AND [version] = @p3`,
 
 	// Without READ_COMMITTED_SNAPSHOT it waits for open transactions that handle such entities.
-	KeptEntities: `SELECT TOP (@p2) k.entity, m.mark, k.lowest, k.kept, k.age
+	KeptEntities: `SET ROWCOUNT 0;
+SELECT TOP (@p2) k.entity, m.mark, k.lowest, k.kept, k.age
 FROM (SELECT consumer, entity, min([version]) AS lowest, count(*) AS kept, DATEDIFF_BIG(second, min(kept_at), sysutcdatetime()) AS age
 FROM bridge_kept WITH (ROWLOCK, FORCESEEK) WHERE consumer = SUBSTRING(@p1, 5, CAST(SUBSTRING(@p1, 1, 4) AS int)) GROUP BY consumer, entity) k
 JOIN bridge_mark m WITH (ROWLOCK, FORCESEEK) ON m.consumer = k.consumer AND m.[name] = k.entity ORDER BY k.age DESC, k.entity`,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -192,5 +193,58 @@ func TestAMarkStaysLockedWithOptimizedLocking(t *testing.T) {
 				t.Errorf("the second reads %q, must read 7", mark)
 			}
 		})
+	}
+}
+
+// ROWCOUNT of the caller's session would end an INSERT or a list after some rows, without an error.
+func TestTheCallersRowcountLimitsNoStatementOfTheInbox(t *testing.T) {
+	db := connect(t, servertest.SQLServerDB(t, servertest.SQLServer(t, nil), true))
+	must(t, migrate.Inbox(t.Context(), db, migrate.SQLServer))
+	inbox, err := sqlserver.OpenInbox(t.Context(), db)
+	must(t, err)
+	keys := []string{"a", "b", "c"}
+	sqlTx := begin(t, db, nil)
+	execute(t, sqlTx, "SET ROWCOUNT 1")
+	tx, ctx := bridge.SQL(sqlTx), t.Context()
+	fresh, err := inbox.Claim(ctx, tx, "c", keys)
+	must(t, err)
+	for _, key := range keys {
+		_, err := inbox.AddPending(ctx, tx, "c", driver.Pending{Key: key, State: driver.Ready, Run: "r", Message: []byte("m")}, 0)
+		must(t, err)
+		_, err = inbox.LockMark(ctx, tx, "c", key)
+		must(t, err)
+		_, err = inbox.Keep(ctx, tx, "c", key, 1, []byte("m"))
+		must(t, err)
+	}
+	_, err = inbox.AddPending(ctx, tx, "c", driver.Pending{Key: "doubtful", State: driver.Doubtful, Run: "r"}, 0)
+	must(t, err)
+	claimed, err := inbox.Claimed(ctx, tx, "c", "", 10)
+	must(t, err)
+	listed, err := inbox.ListPending(ctx, tx, "c", driver.Ready, "", 10)
+	must(t, err)
+	states, err := inbox.CountPending(ctx, tx, "c")
+	must(t, err)
+	kept, err := inbox.KeptEntities(ctx, tx, "c", 10)
+	must(t, err)
+	forgotten, err := inbox.Forget(ctx, tx, "c", keys, -time.Minute)
+	must(t, err)
+	if len(fresh) != 3 || len(claimed) != 3 || len(listed) != 3 || len(states) != 2 || len(kept) != 3 || forgotten != 3 {
+		t.Errorf("%d are fresh, %d claimed, %d listed, %d kept, %d forgotten, of 3; %d states of 2", len(fresh), len(claimed), len(listed), len(kept), forgotten, len(states))
+	}
+	must(t, sqlTx.Commit())
+}
+
+// An INSERT that leaves rows out without an error must not look like a claim.
+func TestAClaimThatIsNotInsertedIsRefused(t *testing.T) {
+	db := connect(t, servertest.SQLServerDB(t, servertest.SQLServer(t, nil), true))
+	must(t, migrate.Inbox(t.Context(), db, migrate.SQLServer))
+	inbox, err := sqlserver.OpenInbox(t.Context(), db)
+	must(t, err)
+	execute(t, db, "ALTER INDEX bridge_inbox_key ON bridge_inbox SET (IGNORE_DUP_KEY = ON)")
+	tx := begin(t, db, nil)
+	_, err = inbox.Claim(t.Context(), bridge.SQL(tx), "c", []string{"a"})
+	must(t, err)
+	if fresh, err := inbox.Claim(t.Context(), bridge.SQL(tx), "c", []string{"a"}); err == nil || !strings.Contains(err.Error(), "IGNORE_DUP_KEY") {
+		t.Errorf("claim again: %q, %v", fresh, err)
 	}
 }

@@ -42,7 +42,7 @@ var ownSchemaQuoted = "[" + strings.ReplaceAll(ownSchema, "]", "]]") + "]"
 // statement.
 func TestSuitesInASchemaOfItsOwn(t *testing.T) {
 	t.Parallel()
-	h := withOwnSchema(harness(servertest.SQLServer(t, &tds.Options{Scan: true, Schema: ownSchema}), true))
+	h := withOwnSchema(harness(servertest.SQLServer(t, &tds.Options{Scan: true, Schema: ownSchema}), true, ""))
 	h.Driver = true
 	t.Run("ledger", func(t *testing.T) { ledgertest.Run(t, h) })
 	t.Run("inbox", func(t *testing.T) { ledgertest.RunInbox(t, h) })

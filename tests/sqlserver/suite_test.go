@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/uuid"
+	mssql "github.com/microsoft/go-mssqldb"
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
@@ -40,13 +41,15 @@ func TestSuites(t *testing.T) {
 			if s.options.Babelfish && servertest.RealSQLServer() {
 				t.Skip("only the stand-in is one")
 			}
-			h := harness(servertest.SQLServer(t, &s.options), s.snapshot)
+			server := servertest.SQLServer(t, &s.options)
+			h := harness(server, s.snapshot, "")
 			h.Further = s.further
 			if s.options.Babelfish {
 				h = fallenBack(h)
 			}
 			if !s.options.Babelfish { // on Babelfish no own table can be used for judging
 				t.Run("own table", func(t *testing.T) { ledgertest.Run(t, ownTable(h)) })
+				t.Run("inbox, other settings", func(t *testing.T) { ledgertest.RunInbox(t, harness(server, s.snapshot, otherSettings)) })
 			}
 			t.Run("ledger", func(t *testing.T) { ledgertest.Run(t, h) })
 			t.Run("inbox", func(t *testing.T) { ledgertest.RunInbox(t, h) })
@@ -124,14 +127,26 @@ func ownTable(h ledgertest.Harness) ledgertest.Harness {
 	return h
 }
 
+// otherSettings are settings that an application's session may have. ROWCOUNT would also end the
+// queries of the migrator.
+const otherSettings = "SET NOCOUNT ON; SET XACT_ABORT ON; SET TEXTSIZE 1"
+
 // program is the application name of the suites' connections.
 const program = "ledgertest"
 
-func harness(server string, snapshot bool) ledgertest.Harness {
+// harness returns the harness of a server, on sessions that begin with these settings.
+func harness(server string, snapshot bool, settings string) ledgertest.Harness {
 	return ledgertest.Harness{
 		Create: func(t testing.TB) func() (*sql.DB, error) {
 			address := servertest.SQLServerDB(t, server, snapshot)
-			return func() (*sql.DB, error) { return sql.Open("sqlserver", address+"&app+name="+program) }
+			return func() (*sql.DB, error) {
+				connector, err := mssql.NewConnector(address + "&app+name=" + program)
+				if err != nil {
+					return nil, err
+				}
+				connector.SessionInitSQL = settings
+				return sql.OpenDB(connector), nil
+			}
 		},
 		Migrate: func(ctx context.Context, db *sql.DB) error { return migrate.Ledger(ctx, db, migrate.SQLServer) },
 		Open:    func(ctx context.Context, db *sql.DB) (driver.Ledger, error) { return sqlserver.Open(ctx, db) },

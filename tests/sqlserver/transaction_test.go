@@ -28,7 +28,7 @@ func inEveryTransaction(t *testing.T, test func(t *testing.T, db *sql.DB, tx *sq
 					if xactAbort {
 						execute(t, tx, "SET XACT_ABORT ON")
 					}
-					execute(t, tx, "SET NOCOUNT ON")
+					execute(t, tx, "SET NOCOUNT ON; SET ROWCOUNT 1; SET TEXTSIZE 1")
 					test(t, db, tx, xactAbort)
 				})
 			}
@@ -74,7 +74,7 @@ func TestRecordAndARefusedClaimWorkInEveryTransaction(t *testing.T) {
 		inbox, err := sqlserver.OpenInbox(t.Context(), db)
 		must(t, err)
 		ledger := open(t, db)
-		key, id := newID().String(), newID()
+		key, id, further := newID().String(), newID(), newID()
 		claim := func(tx *sql.Tx, want bool) {
 			t.Helper()
 			claimed, err := inbox.Claim(t.Context(), bridge.SQL(tx), "consumer", []string{key})
@@ -88,7 +88,7 @@ func TestRecordAndARefusedClaimWorkInEveryTransaction(t *testing.T) {
 		must(t, first.Commit())
 
 		before := settings(t, tx)
-		must(t, ledger.Record(t.Context(), bridge.SQL(tx), driver.Plain(id)))
+		must(t, ledger.Record(t.Context(), bridge.SQL(tx), driver.Plain(id, further)))
 		claim(tx, false)
 		if after := settings(t, tx); after != before {
 			t.Errorf("the settings were %s, are %s", before, after)

@@ -56,7 +56,13 @@
 //     'EXECUTE (Transact-SQL)'.
 //   - A variable keeps one reading of the clock: 'DECLARE @local_variable'.
 //   - A unique key: 2627 if the row exists, after waiting for the end of its transaction: 'Unique
-//     constraints and check constraints'.
+//     constraints and check constraints'. With IGNORE_DUP_KEY the row is left out, without an error:
+//     'ALTER INDEX (Transact-SQL)'.
+//   - ROWCOUNT ends a statement, also an INSERT, UPDATE or DELETE, after that many rows: 'SET ROWCOUNT
+//     (Transact-SQL)'. TEXTSIZE cuts off a varbinary(max) that a SELECT returns: 'SET TEXTSIZE
+//     (Transact-SQL)'; here also a value that OUTPUT returns. NOCOUNT hides the number of changed
+//     rows: 'SET NOCOUNT (Transact-SQL)'. At login the driver turns both limits off: [MS-TDS]
+//     2.2.6.4, fODBC.
 //   - A failed statement is undone alone, or the whole transaction with it if XACT_ABORT is ON: 'SET
 //     XACT_ABORT (Transact-SQL)'. The victim of a deadlock loses its transaction (1205). It is the
 //     transaction with the least to undo: 'Deadlocks guide'.

@@ -169,7 +169,7 @@ func (x *execution) changeByKey(right, name, hints string, values row, change fu
 	t := x.writable(right, name)
 	x.reach(t, hints, waiting)
 	key := t.keyOf(values)
-	if x.absent(t, key) {
+	if x.absent(t, key) || x.stopped() {
 		return 0
 	}
 	x.lock(resource{t.name, key})

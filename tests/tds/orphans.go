@@ -69,7 +69,7 @@ func (x *execution) changeFree(right, places, hints string, change func(row) (ro
 		if l := x.db.locks[resource{ledger.name, key}]; how == skipping && l != nil && l.owner != x.tx && x.skipped(l) {
 			continue
 		}
-		if x.absent(ledger, key) {
+		if x.absent(ledger, key) || x.stopped() {
 			continue
 		}
 		if r := ledger.rows[key]; r != nil {

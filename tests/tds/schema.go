@@ -134,6 +134,11 @@ var schemaStatements = []statement{
 			x.tx.undo = append(x.tx.undo, func() { *i = before })
 		}
 	}),
+	form(`ALTER INDEX «(\w+)» ON «(\w+)» SET (IGNORE_DUP_KEY = ON)`, func(x *execution, words []string) {
+		t := x.changing(words[2])
+		t.ignoresDuplicates = true
+		x.tx.undo = append(x.tx.undo, func() { t.ignoresDuplicates = false })
+	}),
 	form(`CREATE DATABASE «(\w+)»`, func(x *execution, words []string) {
 		x.server.create(words[1])
 	}),

@@ -16,6 +16,8 @@ type settings struct {
 	xactAbort   bool
 	noCount     bool
 	notQuoted   bool // QUOTED_IDENTIFIER is OFF
+	rowCount    uint64
+	textSize    int // 0: no limit, which the driver's login sets
 }
 
 var standard = settings{isolation: "READ COMMITTED", lockTimeout: -1}

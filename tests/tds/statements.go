@@ -25,11 +25,13 @@ type execution struct {
 	now, since time.Time // the variables @now and @since
 	added      []string  // columns that the batch has added
 
-	// The current statement: its text; its transaction, which is the session's or its own; and the
-	// previous versions of the rows that others have committed since it began.
-	text string
-	tx   *transaction
-	asOf map[resource]row
+	// The current statement: its text; its transaction, which is the session's or its own; the
+	// previous versions of the rows that others have committed since it began; and the number of
+	// rows that it has changed.
+	text    string
+	tx      *transaction
+	asOf    map[resource]row
+	changed uint64 // rows
 }
 
 // A guid is a uniqueidentifier, in the order of its storage.
@@ -163,6 +165,7 @@ func (x *execution) statement(s statement, text string) error {
 	mark := len(x.tx.undo)
 	before := len(x.out.body)
 	x.asOf = make(map[resource]row)
+	x.changed, x.out.limit, x.out.textSize = 0, x.rowCount, x.textSize
 	x.db.running[x] = true
 	count, err := x.attempt(s, text)
 	delete(x.db.running, x)
@@ -296,6 +299,15 @@ var sessionStatements = []statement{
 	form(`SET NOCOUNT «(ON|OFF)»`, func(x *execution, words []string) {
 		x.noCount = strings.EqualFold(words[1], "ON")
 	}),
+	form(`SET ROWCOUNT «(\d+)»`, func(x *execution, words []string) {
+		x.rowCount, _ = strconv.ParseUint(words[1], 10, 32)
+	}),
+	form(`SET TEXTSIZE «(\d+)»`, func(x *execution, words []string) {
+		x.textSize, _ = strconv.Atoi(words[1])
+		if x.textSize == 0 {
+			x.textSize = 4096
+		}
+	}),
 	form(`BEGIN TRANSACTION`, func(x *execution, _ []string) {
 		if x.session.tx != nil {
 			panic(unknown("transaction", "inside a transaction"))
@@ -327,6 +339,10 @@ var sessionStatements = []statement{
 			x.out.describe(column{"", kindText})
 			x.out.row(fmt.Sprint(x.lockTimeout, count(x.xactAbort)*16384, count(x.noCount)*512, slices.Index(isolations, x.isolation)))
 		}),
+	form(`SELECT CONCAT(@@TEXTSIZE, ' ', @@OPTIONS & 16896)`, func(x *execution, _ []string) {
+		x.out.describe(column{"", kindText})
+		x.out.row(fmt.Sprint(x.textSize, count(x.xactAbort)*16384+count(x.noCount)*512))
+	}),
 	form(`SELECT count(*) FROM sys.dm_exec_requests WHERE database_id = DB_ID() AND wait_type LIKE 'LCK%'`,
 		func(x *execution, _ []string) {
 			n := 0

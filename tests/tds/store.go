@@ -22,7 +22,9 @@ type table struct {
 	rows     map[string]row // by key, including uncommitted rows
 	last     int64          // the last value of the identity column
 	refuses  bool           // a trigger refuses deletes
-	changes  int            // number of changes of rows, including undone ones
+
+	ignoresDuplicates bool // IGNORE_DUP_KEY of the key
+	changes           int  // number of changes of rows, including undone ones
 
 	escalation  string // lock escalation: TABLE, AUTO or DISABLE
 	noRecompute bool   // of the statistics
@@ -327,6 +329,9 @@ func (x *execution) insert(t *table, r row) uint64 {
 	if t.kind != "USER_TABLE" || t.inMemory || slices.ContainsFunc(t.indexes, special) {
 		panic(unknown("insert", "into "+t.name))
 	}
+	if x.stopped() {
+		return 0
+	}
 	t.last++
 	if t.columns["recorded_at"] != "" && r["recorded_at"] == nil {
 		r["recorded_at"] = now()
@@ -334,11 +339,17 @@ func (x *execution) insert(t *table, r row) uint64 {
 	key := t.keyOf(r)
 	x.lock(resource{t.name, key})
 	if t.rows[key] != nil {
+		if t.ignoresDuplicates {
+			return 0
+		}
 		panic(duplicate(t))
 	}
 	x.put(t, key, r)
 	return 1
 }
+
+// stopped reports whether the statement has changed as many rows as ROWCOUNT allows.
+func (x *execution) stopped() bool { return x.rowCount > 0 && x.changed >= x.rowCount }
 
 // put sets a row that the transaction has locked; nil deletes it.
 func (x *execution) put(t *table, key string, r row) {
@@ -352,12 +363,16 @@ func (x *execution) put(t *table, key string, r row) {
 	}
 	set(r)
 	t.changes++
+	x.changed++
 	x.tx.undo = append(x.tx.undo, func() { set(before) })
 }
 
 // change locks every row and replaces it by the result of fn.
 func (x *execution) change(t *table, fn func(row) row) (changed uint64) {
 	for _, key := range slices.Sorted(maps.Keys(t.rows)) {
+		if x.stopped() {
+			break
+		}
 		x.lock(resource{t.name, key})
 		if r := t.rows[key]; r != nil {
 			if after := fn(maps.Clone(r)); !maps.Equal(r, after) || after == nil {

@@ -43,6 +43,9 @@ type response struct {
 	columns []column
 	rows    uint64 // since describe
 	late    int    // number of bytes of body after which the rest comes late
+
+	limit    uint64 // of the rows of a result; 0: none
+	textSize int    // limit of a value of any length; 0: none
 }
 
 type column struct {
@@ -164,6 +167,9 @@ func (r *response) describe(columns ...column) {
 
 // row adds a row to the result; nil is NULL.
 func (r *response) row(values ...any) {
+	if r.limit > 0 && r.rows >= r.limit {
+		return
+	}
 	r.byte(tokenRow)
 	r.rows++
 	for i, value := range values {
@@ -202,6 +208,9 @@ func (r *response) row(values ...any) {
 		}
 		switch {
 		case kind == kindLong:
+			if r.textSize > 0 {
+				b = b[:min(len(b), r.textSize)]
+			}
 			r.long(b)
 			continue
 		case long:

@@ -23,19 +23,48 @@ const (
 	PrimaryKey      = 2627 // duplicate primary key
 	NoSchemaRight   = 2760 // the schema does not exist, or the login may not change it
 	ReadOnlyReplica = 3906 // a secondary, or a read-only database
-	DiskFull        = 1105 // no space in a filegroup
-	UpdateConflict  = 3960 // of a snapshot transaction
+	DataMoved       = 601  // under a READUNCOMMITTED read
+	NoPage          = 1101 // no space in a filegroup, as DiskFull
+	DiskFull        = 1105
 	ServerStops     = 6005 // SHUTDOWN is in progress
 	LogFull         = 9002
 	TooManySessions = 17809 // the limit 'user connections'
 
+	// The server lacks memory or time.
+	NoMemory      = 701
+	NoBuffer      = 802
+	NoLock        = 1204 // no memory for a lock
+	CompileWait   = 8628
+	MemoryWait    = 8645
+	NoMemoryGrant = 8651
+
+	// Row versions of a snapshot transaction.
+	VersionMissing  = 3958 // tempdb is full
+	UpdateConflict  = 3960
+	VersionsShrunk  = 3966 // tempdb is full
+	NoVersionsSpace = 3967 // tempdb is full
+
+	// Transactions on memory-optimized tables ('Transactions with Memory-Optimized Tables').
+	DependencyFailed     = 41301
+	WriteConflict        = 41302
+	RepeatableReadFailed = 41305
+	SerializableFailed   = 41325
+	TooManyDependencies  = 41839
+
 	// Azure SQL Database moves, is busy, or is at a limit of its resources ('Troubleshoot transient
-	// connection errors').
-	AzureMoved       = 40197
-	AzureBusy        = 40501
-	AzureUnavailable = 40613
-	AzureWorkers     = 10928
-	AzureFewWorkers  = 10929
+	// connection errors', 'Troubleshoot connectivity issues and other errors'). 40549 to 40553 are
+	// not here: they end a session because of its own transaction.
+	AzureMoved        = 40197
+	AzureBusy         = 40501
+	AzureUnavailable  = 40613
+	AzureWorkers      = 10928
+	AzureFewWorkers   = 10929
+	AzurePoolWorkers  = 10936 // of the elastic pool
+	AzurePoolFull     = 1132  // storage of the elastic pool
+	AzureDiskFull     = 40544
+	AzureNoResources  = 49918
+	AzureManyChanges  = 49919
+	AzureManyRequests = 49920
 )
 
 // babelfishError is the number of Babelfish 4.3 for PostgreSQL's errors that have no number of SQL

@@ -82,6 +82,8 @@ var questions = []question{
 		ask: carried},
 	{text: "Is a delayed message read, advanced and cancelled, and does a settle by INSERT tell a rollback?", want: "yes",
 		ask: delayed},
+	{text: "Do NOCOUNT, ROWCOUNT, TEXTSIZE and XACT_ABORT of the caller's session change a result, or does the bridge change them?", want: "no",
+		ask: callersSettings},
 	{text: "Do two workers that take pending messages at once get one each?", want: "first, second",
 		ask: twoTakers},
 	{text: "Which session holds a message up? (With the rights that this login has.)", want: "one session, with its statement",
@@ -340,6 +342,49 @@ func carried(ctx context.Context, w *world) (string, error) {
 		return fmt.Sprint("rows are left: ", left), err
 	}
 	return "yes", nil
+}
+
+// callersSettings runs statements of several rows, statements that count and statements that return
+// a message, in a session with unusual settings.
+func callersSettings(ctx context.Context, w *world) (string, error) {
+	const consumer = "settings"
+	keys, ids, message := []string{"a", "b", "c"}, []uuid.UUID{newID(), newID(), newID()}, []byte("message")
+	tx, err := w.begin(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = tx.Rollback() }()
+	if _, err := tx.ExecContext(ctx, "SET NOCOUNT ON; SET XACT_ABORT ON; SET ROWCOUNT 1; SET TEXTSIZE 2"); err != nil {
+		return "", err
+	}
+	of := bridge.SQL(tx)
+	record := w.ledger.Record(ctx, of, driver.Plain(ids...))
+	fresh, claim := w.inbox.Claim(ctx, of, consumer, keys)
+	again, refused := w.inbox.Claim(ctx, of, consumer, keys)
+	added, add := w.inbox.AddPending(ctx, of, consumer, driver.Pending{Key: "a", State: driver.Ready, Run: "r", Message: message}, 0)
+	_, pending, look := w.inbox.LookUp(ctx, of, consumer, "a")
+	removed, remove := w.inbox.RemovePending(ctx, of, consumer, "a", "r")
+	if err := errors.Join(record, claim, refused, add, look, remove); err != nil {
+		return err.Error(), nil
+	}
+	if len(fresh) != len(keys) || len(again) > 0 || !added || pending == nil || !bytes.Equal(pending.Message, message) || !removed {
+		return fmt.Sprintf("%d are fresh, then %d; added: %t, found: %+v, removed: %t", len(fresh), len(again), added, pending, removed), nil
+	}
+	var settings string
+	if err := tx.QueryRowContext(ctx, "SELECT CONCAT(@@TEXTSIZE, ' ', @@OPTIONS & 16896)").Scan(&settings); err != nil {
+		return "", err
+	}
+	if settings != "2 16896" {
+		return "they are now " + settings, nil
+	}
+	if err := tx.Commit(); err != nil {
+		return "", err
+	}
+	found, _, err := w.ledger.Committed(ctx, ids)
+	if err != nil || len(found) != len(ids) {
+		return fmt.Sprintf("%d of %d IDs are recorded", len(found), len(ids)), err
+	}
+	return "no", nil
 }
 
 // delayed runs the statements on single rows that other questions leave out.
