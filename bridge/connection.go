@@ -126,7 +126,9 @@ func connectError(ctx context.Context, host string, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		return fmt.Errorf("connect to the broker at %s: %w: %w", host, ErrUnavailable, context.Cause(ctx))
-	case errors.Is(err, amqp.ErrCredentials), errors.Is(err, amqp.ErrSASL):
+	case errors.Is(err, amqp.ErrSASL):
+		return fmt.Errorf("connect to the broker at %s: it does not offer the mechanism of the login: PLAIN, or the URL's auth_mechanism (auth_mechanisms in rabbitmq.conf): %w", host, ErrCredentials)
+	case errors.Is(err, amqp.ErrCredentials):
 		return fmt.Errorf("connect to the broker at %s: user or password refused: %w", host, ErrCredentials)
 	case errors.As(err, &amqpErr) && amqpErr.Code == amqp.NotAllowed && strings.Contains(amqpErr.Reason, "connection limit"):
 		return fmt.Errorf("connect to the broker at %s: %w: %w", host, ErrConnectionLimit, ErrUnavailable)
@@ -238,6 +240,9 @@ func (c *Connection) Channel() (ch *amqp.Channel, err error) {
 		ch, err = c.conn.Channel()
 		return err
 	})
+	if errors.Is(err, amqp.ErrChannelMax) {
+		err = fmt.Errorf("the connection may have %d channels: raise channel_max in rabbitmq.conf, or in the URL: %w", c.conn.Config.ChannelMax, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("open channel: %w: %w", ErrUnavailable, err)
 	}

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
 )
 
 // A broker may answer heartbeats and not a request: a queue without a majority, a frozen node behind
@@ -89,6 +91,29 @@ func TestABlockedConnectionMayAnswerLate(t *testing.T) {
 			t.Errorf("without an alarm, after %v: %v", took, err)
 		}
 	})
+}
+
+// A setting of the broker that refuses a request for good must be named: the operator changes it.
+func TestARefusalNamesTheSettingOfTheBroker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newScriptedPeer(t).broker(t, BrokerOptions{})
+		b.url += "&channel_max=1"
+		conn, err := b.Connect(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if _, err := conn.Channel(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Channel(); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "may have 1 channels: raise channel_max") {
+			t.Errorf("with too few channels: %v", err)
+		}
+	})
+	err := connectError(t.Context(), "peer:5672", amqp.ErrSASL)
+	if !errors.Is(err, ErrCredentials) || !strings.Contains(err.Error(), "auth_mechanisms") || strings.Contains(err.Error(), "password") {
+		t.Errorf("without a common mechanism: %v", err)
+	}
 }
 
 // connectTo connects to a peer, and returns the peer's side of the connection too. between may wrap

@@ -31,8 +31,9 @@ type Topology struct {
 	// "twoqueue.stage": at most 255 bytes, and no name that begins with "amq.". Only the staging
 	// queue and the ordered queues are bound to it, each with its name as the key. So a sender whose
 	// login may write to this exchange alone reaches no other queue. Senders and verifiers must
-	// agree on the name. Empty: the default exchange, whose right reaches every queue of the virtual
-	// host.
+	// agree on the name. No policy may give it an alternate exchange: a message for a missing queue
+	// would go there, confirmed. Empty: the default exchange, whose right reaches every queue of the
+	// virtual host.
 	Exchange string
 	// Classic declares classic queues instead of quorum queues. They are only as safe as one node,
 	// and RabbitMQ confirms a message in them before an fsync (RabbitMQ's blog of 2025-01-17). If

@@ -1,6 +1,7 @@
 package verifier
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -27,6 +28,38 @@ type claim struct {
 	ledger   uuid.UUID
 }
 
+// connectClaimed opens the connection to consume over, and makes the claim on it. A broker that may
+// have no classic queue (queue_types.classic.enabled = false) answers the declaration of the ledger
+// queue with an internal error, which ends the connection. Then connectClaimed calls unclaimed and
+// returns another connection.
+func connectClaimed(ctx context.Context, sh *shared, unclaimed func(error)) (*bridge.Connection, error) {
+	conn, err := sh.broker.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	// The AMQP library's channels take no context.
+	defer context.AfterFunc(ctx, conn.Close)()
+	made := &claim{conn, sh.opts.Topology, sh.ledger.Identity()}
+	if err = made.begin(unclaimed); err == nil {
+		return conn, nil
+	}
+	conn.Close()
+	if answer := connectionEnd(err); answer == nil || answer.Code != amqp.InternalError {
+		return nil, err
+	}
+	unclaimed(err)
+	return sh.broker.Connect(ctx)
+}
+
+// connectionEnd returns the broker's words if err comes from a connection that the broker ended.
+func connectionEnd(err error) *amqp.Error {
+	var answer *amqp.Error
+	if errors.As(err, &answer) && answer.Server && !answer.Recover {
+		return answer
+	}
+	return nil
+}
+
 // begin makes the claim. If another ledger uses the queue, begin returns bridge.ErrOtherLedger: the
 // verifiers would put each other's messages into the dead queue. Without the right to the ledger
 // queue, or without its node, begin calls unclaimed, and the session goes on.
@@ -43,7 +76,7 @@ func (c *claim) begin(unclaimed func(error)) error {
 		go c.late(claimed)
 	}
 	switch {
-	case errors.Is(err, bridge.ErrOtherLedger), c.conn.Err() != nil:
+	case errors.Is(err, bridge.ErrOtherLedger), c.conn.Err() != nil, connectionEnd(err) != nil:
 		return err
 	case err != nil:
 		unclaimed(err)

@@ -79,7 +79,8 @@
 // its unacked messages again, at their old places (measured on 3.10.8 and 4.3.6). So a verifier
 // never nacks such a message or sets it aside. It gives messages back only by closing the queue's
 // channel: after Options.HandBack, or to get a message again for which Options.MaxBytes had no
-// room. A message on its way to an unavailable target may then come twice. Before RabbitMQ 4.2.6,
+// room. A message on its way to an unavailable target may then come twice. A policy with
+// delayed-retry-type (RabbitMQ 4.3) breaks the promise; bridgectl doctor reports it. Before RabbitMQ 4.2.6,
 // deliveries that got lost on the way to a channel may come out of order, more likely in a cluster
 // (rabbitmq-server, pull request 14386; fixed by 15883 and 16008).
 //
@@ -176,8 +177,8 @@
 // queue, as foreign. So each session consumes Topology.LedgerQueue, an empty queue that names its
 // ledger and is deleted with its last consumer. A verifier of another ledger then does not start:
 // Run returns bridge.ErrOtherLedger. A verifier works without that queue, and the log reports this
-// once, if its login lacks the rights to configure and to read it, or if the broker does not answer
-// about it within ten seconds.
+// once, if its login lacks the rights to configure and to read it, if the broker has no classic
+// queues (queue_types.classic.enabled), or if the broker does not answer about it within ten seconds.
 //
 // Nothing keeps verifiers of one ledger from consuming different staging queues. Topology.Queue
 // describes the danger if rows carry messages. bridgectl doctor finds such verifiers by their
@@ -285,7 +286,7 @@
 //	                                           back, and their keys          TestACopyOfTheDatabase
 //	the waiting, dead or audit queue           its messages, which go back   –
 //	                                           after Options.HandBack
-//	the ledger queue, or the right to it       itself                        –
+//	the ledger queue, or the right to it       itself                        TestWithABrokerOfItsOwn
 //	a broker that blocks publishing            all forwarding                TestMessagesGoBackWhileNothingCanBePublished
 //	a proof that fails                         all: nothing is judged        TestVerifierRefusesALedgerThatFailsTheProof
 //	a proof that hangs                         all; after 75 s the next      verifier: TestAProofThatHangsIsNotWaitedFor

@@ -36,15 +36,11 @@ func openSession(ctx context.Context, sh *shared, proven *proof.Proven, remember
 	for _, queue := range missing {
 		s.log.Info("queue did not exist; created", "queue", queue)
 	}
-	if s.consuming, err = sh.broker.Connect(ctx); err != nil {
+	if s.consuming, err = connectClaimed(ctx, sh, unclaimed); err != nil {
 		return nil, err
 	}
 	// The AMQP library's channels take no context.
 	defer context.AfterFunc(ctx, s.consuming.Close)()
-	claimed := &claim{s.consuming, s.opts.Topology, s.ledger.Identity()}
-	if err := claimed.begin(unclaimed); err != nil {
-		return nil, err
-	}
 	bytes := s.opts.shares()
 	config := consume.Config{Queue: s.opts.Topology.Queue, Prefetch: s.opts.Prefetch, MaxBytes: bytes.staging, HandBack: s.opts.HandBack, Arrive: s.arrive}
 	if s.staging, err = consume.Open(s.consuming, config); err != nil {

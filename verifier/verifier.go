@@ -240,7 +240,7 @@ func (v *Verifier) prove(ctx context.Context) (*proof.Proven, error) {
 // unclaimed logs once that verifiers of another ledger are not kept from the queue.
 func (v *Verifier) unclaimed(err error) {
 	v.noClaim.Do(func() {
-		v.log.Info("cannot keep verifiers of another ledger from the queue; give the login the rights to configure and read the ledger queue",
+		v.log.Info("cannot keep verifiers of another ledger from the queue; the login needs the rights to configure and read the ledger queue, which is a classic queue",
 			"queue", v.opts.Topology.Queue, "ledger_queue", v.opts.Topology.LedgerQueue(), "error", err)
 	})
 }

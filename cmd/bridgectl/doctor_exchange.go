@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -41,6 +43,39 @@ func examineExchange(conn *bridge.Connection, g *group, name string) {
 	default:
 		c.ok("durable and direct")
 	}
+}
+
+// examineAlternate looks for a policy that gives the senders' exchange an alternate exchange. A
+// verifier refuses an exchange with such an argument.
+func (a *app) examineAlternate(ctx context.Context, g *group, m *management) {
+	t := a.topology()
+	c := g.check("policies of " + t.Exchange)
+	var exchange struct {
+		Policy string `json:"policy"`
+	}
+	if err := m.get(ctx, &exchange, "exchanges", m.vhost, t.Exchange); err != nil {
+		if !errors.Is(err, errNotThere) { // reported already
+			c.unanswered(err)
+		}
+		return
+	}
+	if exchange.Policy == "" {
+		c.ok("none")
+		return
+	}
+	var policy struct {
+		Definition map[string]any `json:"definition"`
+	}
+	if err := m.get(ctx, &policy, "policies", m.vhost, exchange.Policy); err != nil {
+		c.unknown("check that it sets no alternate-exchange; the doctor sees it with a user that has the tag policymaker", "the effect of policy %q is unknown: %s", exchange.Policy, err)
+		return
+	}
+	if alternate, isSet := policy.Definition["alternate-exchange"]; isSet {
+		c.fail(fmt.Sprintf("remove it from policy %q, or change its pattern so that it does not match the exchange", exchange.Policy),
+			"alternate-exchange is %q: if a queue or its binding is missing, the broker confirms a message and puts it there, so its transaction commits and the message does not arrive", alternate)
+		return
+	}
+	c.ok("policy %q does no harm", exchange.Policy)
 }
 
 // examineBindings compares the bindings of the senders' exchange with the queues that must be bound to

@@ -63,6 +63,7 @@ func (a *app) examineManaged(ctx context.Context, m *management, broker, queues 
 	}
 	if a.topology().Exchange != "" {
 		a.examineBindings(ctx, queues, m)
+		a.examineAlternate(ctx, queues, m)
 	}
 	if len(staging) > 0 {
 		examineConsumerTimeout(queues, staging, a.config.HandBack.Duration())

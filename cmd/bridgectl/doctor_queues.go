@@ -143,6 +143,10 @@ func examinePolicies(g *group, q *managedQueue, r role, want bridge.Queue) {
 	if !drops {
 		fullLevel, full = inspect.Warning, ", and a full queue refuses messages: "+refusedText(r)
 	}
+	delayedLevel, delayed := inspect.Warning, ": messages that a lost session gives back wait before another verifier gets them"
+	if want.Arguments["x-single-active-consumer"] == true {
+		delayedLevel, delayed = inspect.Error, ": messages that a lost session gives back wait, and later messages of their order keys overtake them"
+	}
 	for _, row := range []struct {
 		setting string
 		harms   bool // this queue
@@ -160,6 +164,7 @@ func examinePolicies(g *group, q *managedQueue, r role, want bridge.Queue) {
 			", which prevails over the queue's x-overflow and turns x-dead-letter-strategy at-least-once off: messages that the broker gives up can be lost on the way to the dead queue"},
 		// For this setting a queue's argument prevails over a policy.
 		{"dead-letter-exchange", want.Arguments["x-dead-letter-exchange"] == nil, inspect.Warning, quotedText, ": messages that a consumer rejects go there"},
+		{"delayed-retry-type", policy["delayed-retry-type"] != "disabled", delayedLevel, quotedText, delayed},
 		{"federation-upstream", true, inspect.Warning, quotedText, ": messages arrive from another broker, without a check by this ledger"},
 		{"federation-upstream-set", true, inspect.Warning, quotedText, ": messages arrive from another broker, without a check by this ledger"},
 	} {

@@ -55,6 +55,9 @@ func examineReceiver(ctx context.Context, g *group, m *management, name string) 
 			c.warn(fix, "the delivery limit is %s: a message reaches it if its receivers lose their connection or requeue it that often", valueText(limit))
 		}
 	}
+	if kind, isSet := q.setting("x-delayed-retry-type", "delayed-retry-type"); isSet && kind != "disabled" && q.Arguments["x-single-active-consumer"] == true {
+		c.fail("set delayed-retry-type to disabled", "delayed-retry-type is %s: messages that a receiver gives back wait, and later ones overtake them, although the queue has x-single-active-consumer to keep their order", valueText(kind))
+	}
 	c.okIfNoneFound("messages that the broker gives up go to a dead queue, at least once")
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -106,12 +107,16 @@ func (a *app) examineLimits(ctx context.Context, g *group, m *management) {
 		var limits []struct {
 			Value struct {
 				Connections *int `json:"max-connections"`
+				Channels    *int `json:"max-channels"` // only of a user
 			} `json:"value"`
 		}
 		if m.get(ctx, &limits, of.kind, of.name) != nil {
 			continue
 		}
 		for _, l := range limits {
+			if channels := l.Value.Channels; channels != nil && *channels >= 0 {
+				examineChannels(g, *channels, of.whose, leastChannels+a.topology().OrderedShards)
+			}
 			most := l.Value.Connections
 			if most == nil || *most < 0 { // no limit
 				continue
@@ -130,6 +135,21 @@ func (a *app) examineLimits(ctx context.Context, g *group, m *management) {
 			}
 		}
 	}
+}
+
+// leastChannels is how many channels a verifier opens without ordered queues: one to consume each of
+// its three queues (bridge.Topology.LedgerQueue is one), one to forward, and two to stage messages again.
+const leastChannels = 3 + 1 + 2
+
+// examineChannels compares a limit of channels with the number that a verifier needs.
+func examineChannels(g *group, most int, whose string, need int) {
+	c := g.check("channel limit")
+	if most < need {
+		c.fail(fmt.Sprintf("raise max-channels: at least %d for each verifier, plus the senders' and the receivers' channels", need),
+			"%s may have %s: too few for a verifier, whose connections the broker then ends", whose, count(most, "channel"))
+		return
+	}
+	c.ok("%s may have %s; a verifier opens %d or a few more", whose, count(most, "channel"), need)
 }
 
 // examineTargets looks for the targets that the allow-list names without a *. Verifiers hold a

@@ -193,6 +193,11 @@ func (r RabbitMQAddress) SetConsumerTimeout(ctx context.Context, timeout time.Du
 	return r.set(ctx, "consumer_timeout", "application:set_env(rabbit, consumer_timeout, %d), application:set_env(rabbit, channel_tick_interval, 500)", timeout.Milliseconds())
 }
 
+// SetClassicQueues allows or forbids new classic queues, from RabbitMQ 4.3 on. A restart allows them.
+func (r RabbitMQAddress) SetClassicQueues(ctx context.Context, on bool) error {
+	return r.set(ctx, "queue_types.classic.enabled", "application:set_env(rabbit, classic_queues_enabled, %t)", on)
+}
+
 // SetMaxConnections limits a user's connections; open ones stay. A negative number means no limit.
 func (r RabbitMQAddress) SetMaxConnections(ctx context.Context, user string, n int) error {
 	return r.set(ctx, "max-connections", `ok = rabbit_auth_backend_internal:set_user_limits(<<"%s">>, #{<<"max-connections">> => %d}, <<"test">>)`, user, n)

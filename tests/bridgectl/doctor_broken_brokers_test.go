@@ -1,6 +1,9 @@
 package bridgectl_test
 
 import (
+	"net/http"
+	"net/url"
+
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
@@ -157,6 +160,10 @@ var brokenBrokers = []brokenBroker{
 		{"bindings of twoqueue.stage", inspect.Error, `queue "twoqueue" is not bound`},
 		{"bindings of twoqueue.stage", inspect.Warning, `queue "twoqueue.dead" is bound to it with key "d"`},
 	}},
+	{"an alternate exchange of the senders' exchange", []string{"BRIDGE_EXCHANGE=twoqueue.stage"}, func(w *world) {
+		w.manage(http.MethodPut, "/policies/"+url.PathEscape(w.vhost())+"/alternate", map[string]any{
+			"pattern": "stage", "definition": map[string]any{"alternate-exchange": "amq.fanout"}, "apply-to": "exchanges"})
+	}, nothing, []found{{"policies of twoqueue.stage", inspect.Error, `alternate-exchange is "amq.fanout"`}}},
 
 	{"messages and no verifier", nil, nil, func(w *world) { w.publish("twoqueue"); w.publish("twoqueue.dead") }, []found{
 		{"verifiers", inspect.Warning, "no verifier consumes twoqueue"},

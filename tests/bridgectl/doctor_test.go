@@ -15,6 +15,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/compose/servers"
+	"github.com/twoqueue/twoqueue/idempotency"
 	"github.com/twoqueue/twoqueue/tests/program"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
@@ -79,6 +80,27 @@ func TestTheDoctorFindsTheFaultsOfABroker(t *testing.T) {
 	}
 }
 
+// RabbitMQ 4.3 can delay the messages that a consumer gives back, which changes their order.
+func TestTheDoctorFindsDelaysThatChangeTheOrder(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	if !servertest.FeaturesOf(t, w.url).DelayedRetry {
+		t.Skip("this release has no delayed retry")
+	}
+	w.policy("delay", ".*", map[string]any{"delayed-retry-type": "failed", "delayed-retry-min": 1000})
+	receiver := idempotency.ReceiverQueues("receiver", &idempotency.ReceiverOptions{SingleActiveConsumer: true})
+	for _, queue := range receiver {
+		w.queue(queue.Name, queue.Arguments)
+	}
+	b := w.tool("BRIDGE_ORDERED_SHARDS=1")
+	b.must("topology", "declare")
+	b.until(func(d diagnosis, _ int) bool {
+		return d.has("policies of twoqueue.ordered.0", inspect.Error, `delayed-retry-type is "failed"`) &&
+			d.has("policies of twoqueue", inspect.Warning, `delayed-retry-type is "failed"`) &&
+			d.has("receiver's queue receiver", inspect.Error, "delayed-retry-type is failed")
+	}, "broker", "--receiver", "receiver")
+}
+
 func TestTheDoctorFindsForeignConsumers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -122,6 +144,8 @@ func TestTheDoctorLooksNoFurtherThanTheLoginMay(t *testing.T) {
 	fixed, _ := user("^$", ".*", ".*") // a verifier with this login could not query the arguments either
 	limited, name := user("^$", "^amq[.]default$", "^twoqueue$")
 	silent, _ := user("", "^orders$", ".*")
+	few, fewName := user(".*", ".*", ".*")
+	w.manage(http.MethodPut, "/user-limits/"+fewName+"/max-channels", map[string]any{"value": 5})
 	unseen := 0 // queues
 	if servertest.FeaturesOf(t, w.url).LookNeedsRight {
 		unseen = 2
@@ -147,6 +171,7 @@ func TestTheDoctorLooksNoFurtherThanTheLoginMay(t *testing.T) {
 			{"publishing", inspect.Error, "may not publish to the default exchange"},
 			{"rights", inspect.Error, `may not write "amq.default"`},
 		}},
+		{[]string{few}, 1, []found{{"channel limit", inspect.Error, "may have 5 channels"}}},
 		{[]string{tagged("monitoring")}, 0, []found{
 			{"rights", inspect.Unknown, "to an administrator only"},
 			{"arguments of twoqueue", inspect.OK, ""},

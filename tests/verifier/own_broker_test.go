@@ -35,6 +35,7 @@ func TestWithABrokerOfItsOwn(t *testing.T) {
 	t.Run("messages that have become too large stay until it takes them", func(t *testing.T) { testTooLarge(t, broker, limit) })
 	t.Run("a verifier stops during an alarm", func(t *testing.T) { testStopDuringAlarm(t, broker) })
 	t.Run("a verifier that only stages reports an alarm", func(t *testing.T) { testAlarmWhileStaging(t, broker) })
+	t.Run("a verifier starts without classic queues", func(t *testing.T) { testNoClassicQueues(t, broker) })
 
 	if err := broker.SetConsumerTimeout(t.Context(), consumerTimeout); err != nil {
 		t.Fatal(err)
@@ -203,6 +204,27 @@ func testAlarmWhileStaging(t *testing.T, server *servers.RabbitMQ) {
 	servertest.Alarm(t, server, false)
 	expectAll(t, s, queue, want)
 	s.Eventually("the state has no alarm any more", func() bool { return v.State().Blocked == "" })
+}
+
+// The ledger queue, which keeps verifiers of another ledger away, is a classic queue. No message
+// depends on it.
+func testNoClassicQueues(t *testing.T, broker *servers.RabbitMQ) {
+	if !servertest.FeaturesOf(t, broker.URL()).ClassicCanBeOff {
+		t.Skip("this release always has classic queues")
+	}
+	s := stage.On(t, stage.Postgres, broker.URL(), bridge.Topology{Queue: "no-classic"})
+	queue := s.Queue("no-classic-target", nil)
+	allow := func(on bool) {
+		if err := broker.SetClassicQueues(context.Background(), on); err != nil {
+			t.Error(err)
+		}
+	}
+	defer allow(true)
+	allow(false)
+	unclaimed := make(chan struct{}, 1)
+	s.Verify(verifier.Options{Logger: slog.New(logSignal{slog.DiscardHandler, "cannot keep verifiers of another ledger from the queue", unclaimed})})
+	expectAll(t, s, queue, goodBatch(s, queue, 5))
+	servertest.Next(t, "the log says that the queue is not claimed", unclaimed)
 }
 
 const (

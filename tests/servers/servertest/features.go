@@ -28,6 +28,10 @@ type Features struct {
 	NacksForSilentQueue bool
 	// LookNeedsRight says that a user without rights to a queue cannot learn whether it exists.
 	LookNeedsRight bool
+	// ClassicCanBeOff says that the broker can be configured to have no classic queues.
+	ClassicCanBeOff bool
+	// DelayedRetry says that a policy can delay messages that a consumer gives back.
+	DelayedRetry bool
 }
 
 // The sources: RabbitMQ's guides to quorum queues ('Poison Message Handling', 'Consumer
@@ -37,7 +41,7 @@ var releases = []struct {
 	major, minor int // from this release on
 	Features
 }{
-	{4, 3, Features{DeliveryLimit: 20, CountHeader: "x-acquired-count", TimeoutCancels: true, LookNeedsRight: true}},
+	{4, 3, Features{DeliveryLimit: 20, CountHeader: "x-acquired-count", TimeoutCancels: true, LookNeedsRight: true, ClassicCanBeOff: true, DelayedRetry: true}},
 	{4, 0, Features{DeliveryLimit: 20, CountHeader: "x-delivery-count", MinorityPauses: true}},
 	{3, 10, Features{CountHeader: "x-delivery-count", MinorityPauses: true, NacksForSilentQueue: true}},
 }
