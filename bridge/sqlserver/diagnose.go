@@ -80,6 +80,21 @@ func (d *diagnosis) server(ctx context.Context) error {
 	d.isolation(p)
 	d.locking(p)
 	d.OK(inspection.CheckRows, "about %d", p.Rows)
+	return d.policies(ctx)
+}
+
+// policies looks for row-level security. Babelfish has none.
+func (d *diagnosis) policies(ctx context.Context) error {
+	if d.babelfish {
+		return nil
+	}
+	var filters int
+	if err := d.on.db.GetContext(ctx, &filters, policies, d.table()); err != nil {
+		return err
+	}
+	d.Expect("row-level security", filters == 0, "this login sees no security policy on the table", inspect.Warning,
+		"a security policy filters the rows: a row that it hides from the verifier's login looks rolled back, and its message is dropped",
+		"let the policy's function return every row to the verifier's login, or drop the filter")
 	return nil
 }
 

@@ -87,6 +87,7 @@
 // No security policy (row-level security) may hide rows of the table from the verifier's login: a
 // hidden row looks rolled back, and its message is dropped. The server does not show policies to
 // such a login, so Open cannot look for them; the proof finds one if bridge.OwnTable has a Canary.
+// Diagnose finds one for a login with ALTER ANY SECURITY POLICY, or VIEW DEFINITION on the policy.
 //
 // # A schema of the bridge's own
 //

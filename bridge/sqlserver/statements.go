@@ -578,6 +578,10 @@ FROM sys.databases d WHERE d.name = DB_NAME()`
 	peers = `SELECT count(*) FROM dbo.syspublications p JOIN dbo.sysarticles a ON a.pubid = p.pubid
 WHERE a.objid = OBJECT_ID(@p1) AND p.options & 1 = 1`
 
+	// Shows policies to a login with ALTER ANY SECURITY POLICY, or VIEW DEFINITION on the policy
+	// ('sys.security_predicates'). Type 0 is a filter.
+	policies = `SELECT count(*) FROM sys.security_predicates WHERE target_object_id = OBJECT_ID(@p1) AND predicate_type = 0`
+
 	// A login that may not see other sessions sees only its own, and gets no error
 	// ('sys.dm_exec_sessions').
 	sessionSeen = `SELECT count(*) FROM sys.dm_exec_sessions WHERE session_id = @p1`

@@ -60,6 +60,7 @@ func TestDiagnose(t *testing.T) {
 		"others unseen, 2019":     {options: tds.Options{Version: "15.0.4355.3"}, denied: "VIEW SERVER PERFORMANCE STATE", check: "holders of a row", level: inspect.Warning, says: "may not see"},
 		"no such view":            {options: tds.Options{Babelfish: true}, denied: "SELECT ON sys.dm_tran_locks", check: "holders of a row", level: inspect.Warning, says: "may not see"},
 		"age unseen":              {denied: "VIEW SERVER PERFORMANCE STATE", check: "oldest open transaction", level: inspect.Unknown, says: "may not see"},
+		"a security policy":       {denied: "ROWS ON bridge_ledger", check: "row-level security", level: inspect.Warning, says: "looks rolled back"},
 		"no right to delete":      {denied: "DELETE ON bridge_ledger", check: "rights of a verifier", level: inspect.Error, says: "DELETE ON bridge_ledger"},
 		"no right to stage again": {denied: "UPDATE ON bridge_ledger", check: "rights to stage again", level: inspect.Error, says: "UPDATE ON bridge_ledger: a carried message whose staged copy is lost"},
 		"no right to sweep":       {denied: "UPDATE ON bridge_watermark", check: "rights to sweep", level: inspect.Warning, says: "UPDATE ON bridge_watermark"},
@@ -115,6 +116,18 @@ func TestAnOwnTableIsDiagnosed(t *testing.T) {
 			ledgertest.Finds(t, sqlserver.InspectOwnTable(ledger), check, inspect.Warning, "")
 		}
 	})
+}
+
+// Only a login with a right on policies sees one.
+func TestASecurityPolicyOnAnOwnTableIsDiagnosed(t *testing.T) {
+	server, ledger := ordersOnStandIn(t, nil)
+	inspector := sqlserver.InspectOwnTable(ledger.(*sqlserver.OwnLedger))
+	const check = "row-level security"
+	ledgertest.Finds(t, inspector, check, inspect.OK, "sees no security policy")
+	server.Deny("ROWS ON orders")
+	ledgertest.Finds(t, inspector, check, inspect.Warning, "looks rolled back")
+	server.Deny("ALTER ANY SECURITY POLICY")
+	ledgertest.Finds(t, inspector, check, inspect.OK, "this login sees no")
 }
 
 type diagnoser func(context.Context) ([]inspect.Finding, error)

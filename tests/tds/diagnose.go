@@ -18,6 +18,12 @@ var diagnoseStatements = []statement{
 			product, edition, babelfish := x.product()
 			x.out.row(product, edition, babelfish, x.durability())
 		}),
+	form(`SELECT count(*) FROM sys.security_predicates WHERE target_object_id = OBJECT_ID(@p1) AND predicate_type = 0`,
+		func(x *execution, _ []string) {
+			name, _ := x.parameters["@p1"].(string)
+			there, hidden := slices.Contains(x.server.denied, "ROWS ON "+unquoted(name)), slices.Contains(x.server.denied, "ALTER ANY SECURITY POLICY")
+			x.number(count(there && !hidden))
+		}),
 	form(`SELECT QUOTENAME(USER_NAME())`, func(x *execution, _ []string) {
 		x.out.describe(column{"", kindText})
 		x.out.row("[dbo]")

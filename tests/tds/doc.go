@@ -97,7 +97,8 @@
 //     row.
 //   - READUNCOMMITTED reads uncommitted rows, and waits for no row: 'Table hints'.
 //   - A security policy hides rows from a login; a test denies 'ROWS ON table'. A row is read, and
-//     waited for, before it is hidden: 'Row-level security'. No page states the order.
+//     waited for, before it is hidden: 'Row-level security'. No page states the order. The catalogue
+//     shows a policy to a login with ALTER ANY SECURITY POLICY: 'sys.security_predicates'.
 //   - A masked column, for a login without UNMASK: 'Dynamic data masking'.
 //   - Whether a table is published, and whether peer to peer: 'sys.tables', 'syspublications'.
 //   - FORCESEEK makes a statement read only the rows of its keys, and is an error (8622) if there is

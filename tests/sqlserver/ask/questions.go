@@ -440,8 +440,9 @@ func whole(ctx context.Context, w *world) (string, error) {
 	_, countDelayed := inspector.CountDelayed(ctx, 10)
 	_, listDelayed := inspector.DelayedRows(ctx, 10)
 	_, inbox := sqlserver.DiagnoseInbox(ctx, w.db)
+	_, diagnosis := inspector.Diagnose(ctx)
 	_, transactions := inspector.OpenTransactions(ctx, 0, 10)
-	if err := errors.Join(older, sweep, count, list, countDelayed, listDelayed, inbox, transactions); err != nil {
+	if err := errors.Join(older, sweep, count, list, countDelayed, listDelayed, inbox, diagnosis, transactions); err != nil {
 		return err.Error(), nil
 	}
 	if len(swept) != 1 || swept[0].ID != orphan {
