@@ -1,6 +1,7 @@
 package verifier
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -109,37 +110,35 @@ func (c *carriedSet) remove(m *message) (copies []*message) {
 	h := m.carried
 	m.carried = nil
 	delete(c.held, h.id)
-	c.parted(h.copies)
+	c.uncount(h.copies)
 	return h.copies
 }
 
-func (c *carriedSet) parted(copies []*message) {
+func (c *carriedSet) uncount(copies []*message) {
 	c.joined -= len(copies)
 	for _, m := range copies {
 		c.bytes -= len(m.delivery.Body)
 	}
 }
 
-// part removes and returns the copies for which must returns true.
-func (c *carriedSet) part(must func(*message) bool) (parted []*message) {
+// removeCopies removes and returns the joined copies for which must returns true.
+func (c *carriedSet) removeCopies(must func(*message) bool) (removed []*message) {
 	if c == nil {
 		return nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, h := range c.held {
-		var stay []*message
-		for _, m := range h.copies {
-			if must(m) {
-				parted = append(parted, m)
-			} else {
-				stay = append(stay, m)
+		h.copies = slices.DeleteFunc(h.copies, func(m *message) bool {
+			if !must(m) {
+				return false
 			}
-		}
-		h.copies = stay
+			removed = append(removed, m)
+			return true
+		})
 	}
-	c.parted(parted)
-	return parted
+	c.uncount(removed)
+	return removed
 }
 
 // has reports whether a message is held.
@@ -215,20 +214,20 @@ func (h *heldCarried) touchDue(now time.Time) bool {
 // done as well. If m was dropped, each is judged by itself, because the ID may have been recorded
 // again since. If m goes back to its queue, they do too.
 func endsOf(m *message, copies []*message, waiting *consume.Consumer) (done, again, back []*message) {
-	for _, twin := range copies {
+	for _, c := range copies {
 		switch {
 		case m.verdict == Forwarded, m.verdict == DeadLettered && m.committed:
-			twin.verdict, twin.judged = Dropped, m.judged
-			done = append(done, twin)
-		case m.verdict == SetAside && twin.unacked.From != waiting:
-			twin.verdict, twin.safe = SetAside, m.safe
-			twin.unacked.Apart.Store(true)
-			done = append(done, twin)
+			c.verdict, c.judged = Dropped, m.judged
+			done = append(done, c)
+		case m.verdict == SetAside && c.unacked.From != waiting:
+			c.verdict, c.safe = SetAside, m.safe
+			c.unacked.Split.Store(true)
+			done = append(done, c)
 		case m.verdict == "" && m.unacked.Back.Load():
-			twin.unacked.Back.Store(true)
-			back = append(back, twin)
+			c.unacked.Back.Store(true)
+			back = append(back, c)
 		default: // if m was set aside, a copy from the waiting queue may be the one that was put there
-			again = append(again, twin)
+			again = append(again, c)
 		}
 	}
 	return done, again, back

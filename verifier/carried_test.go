@@ -23,7 +23,7 @@ import (
 // carryingSession returns a session without servers.
 func carryingSession(ledger driver.Ledger) *session {
 	opts, _ := (&Options{Logger: slog.New(slog.DiscardHandler)}).withDefaults()
-	s := testSession(newShared(ledger, nil, opts))
+	s := testSession(newResources(ledger, nil, opts))
 	s.staging, s.waiting = testConsumer("twoqueue", 3000), testConsumer("twoqueue.waiting", 1500)
 	s.carried = newCarriedSet(3000, 64<<20)
 	return s
@@ -37,7 +37,7 @@ func (s *session) delivered(c *consume.Consumer, id uuid.UUID) *message {
 	m := &message{unacked: u, received: time.Now(), delivery: amqp.Delivery{MessageId: id.String(), Body: []byte("body")}}
 	m.staged = wire.Staged{Carried: true, Message: bridge.Message{ID: id, RoutingKey: "target"}}
 	if s.carried.take(m) {
-		s.arrivals.Add(m)
+		s.toLookUp.Add(m)
 	}
 	return m
 }
@@ -80,11 +80,11 @@ func TestACopySharesTheEndOfTheMessageThatItHasJoined(t *testing.T) {
 		id := uuid.New()
 		first := s.delivered(s.staging, id)
 		copies := map[*message]string{s.delivered(s.staging, id): c.fromStaging, s.delivered(s.waiting, id): c.fromWaiting}
-		if got := s.arrivals.Take(10); !slices.Equal(got, []*message{first}) {
+		if got := s.toLookUp.Take(10); !slices.Equal(got, []*message{first}) {
 			t.Fatalf("%s: %d messages are judged, must be the first", name, len(got))
 		}
 		c.ends(s, first)
-		judged := s.arrivals.Take(10)
+		judged := s.toLookUp.Take(10)
 		want := 0
 		for m, end := range copies {
 			if end == isJudged {
@@ -101,7 +101,7 @@ func TestACopySharesTheEndOfTheMessageThatItHasJoined(t *testing.T) {
 			for _, m := range judged {
 				s.drop(m)
 			}
-			judged = s.arrivals.Take(10)
+			judged = s.toLookUp.Take(10)
 		}
 		if len(s.carried.held) != 0 || s.carried.joined != 0 || s.carried.bytes != 0 {
 			t.Errorf("%s: still held: %v, joined %d, %d bytes", name, s.carried.held, s.carried.joined, s.carried.bytes)
@@ -169,14 +169,14 @@ func TestCopiesThatHaveJoinedAreBounded(t *testing.T) {
 	for range 20 {
 		s.delivered(s.staging, id)
 	}
-	if got := len(s.arrivals.Take(100)); got != 10 {
+	if got := len(s.toLookUp.Take(100)); got != 10 {
 		t.Errorf("%d of 20 are judged by themselves, must be 10", got)
 	}
 	s.carried = newCarriedSet(4000, 4*4*len("body"))
 	for range 20 {
 		s.delivered(s.staging, id)
 	}
-	if got := len(s.arrivals.Take(100)); got != 16 {
+	if got := len(s.toLookUp.Take(100)); got != 16 {
 		t.Errorf("%d of 20 are judged by themselves, must be 16", got)
 	}
 }
@@ -187,11 +187,11 @@ func TestTheJoinedMembersOfATornGroupAreSetAsideAtTheEnd(t *testing.T) {
 	id := uuid.New()
 	s.delivered(s.staging, id)
 	twin := s.delivered(s.staging, id)
-	twin.unacked.Apart.Store(true)
-	if n := s.reunite(); n != 1 {
+	twin.unacked.Split.Store(true)
+	if n := s.setAsideSplitGroups(); n != 1 {
 		t.Errorf("%d are set aside, must be the copy", n)
 	}
-	if n := s.reunite(); n != 0 || s.carried.joined != 0 {
+	if n := s.setAsideSplitGroups(); n != 0 || s.carried.joined != 0 {
 		t.Errorf("%d are set aside again", n)
 	}
 }

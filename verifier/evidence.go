@@ -11,24 +11,22 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/proof"
 )
 
-// evidence records whether senders commit on the session's server (rule 6 of package bridge). A
-// copy of the database, or an old primary that has come back, has the ledger's identity and passes
-// the proof, and there every message looks rolled back. So a session drops nothing before it has
-// found committed a row that was recorded after the session began. Until then messages that look
-// rolled back are withheld: they wait in the room, circulate through the waiting queue, or hold
-// their order key.
+// evidence records whether senders commit on the session's server (rule 6 of package bridge, and
+// 'Copies of the database' in the package comment). Until a session has evidence, messages that look
+// rolled back are withheld: they wait in the room, circulate through the waiting queue, or hold their
+// order key.
 type evidence struct {
-	*shared
+	*resources
 	proven *proof.Proven
 	room   *waitingRoom
 	began  time.Time // of the session
 
-	mu       sync.Mutex
-	found    time.Time // zero: not yet
-	withheld time.Time // since when messages are withheld; zero: none are
-	seen     time.Time // when a message was last withheld
-	hit      time.Time // when a committed message was last found
-	told     bool      // the log has reported the withheld messages
+	mu            sync.Mutex
+	found         time.Time // zero: not yet
+	withheldSince time.Time // zero: no message is withheld
+	lastWithheld  time.Time // when a message was last withheld
+	lastCommitted time.Time // when a committed message was last found
+	reported      bool      // the log has reported the withheld messages
 }
 
 const (
@@ -42,7 +40,7 @@ const (
 
 // seek looks for evidence among committed messages, before their rows can be deleted.
 func (e *evidence) seek(ctx context.Context, committed ...*message) error {
-	if len(committed) == 0 || !e.sought(time.Now()) {
+	if len(committed) == 0 || !e.isNeeded(time.Now()) {
 		return nil
 	}
 	var ids []uuid.UUID
@@ -57,7 +55,7 @@ func (e *evidence) seek(ctx context.Context, committed ...*message) error {
 		var err error
 		// The age is measured before the database reads its clock.
 		ids, err = e.proven.Recent(asking, ids, time.Since(e.began))
-		if e.connections.refuses(err, int(e.room.settling.Load())) {
+		if e.connections.noteRefusal(err, int(e.room.settling.Load())) {
 			return nil // a later message may be evidence
 		}
 		if err != nil {
@@ -69,7 +67,7 @@ func (e *evidence) seek(ctx context.Context, committed ...*message) error {
 			"session_age", time.Since(e.began))
 		return nil
 	}
-	if first, withheld := e.find(time.Now()); first {
+	if first, withheld := e.noteFound(time.Now()); first {
 		e.room.release()
 		if withheld {
 			e.log.Info("evidence found: senders commit on this database server; messages that look rolled back are dropped from now on",
@@ -97,10 +95,10 @@ func (e *evidence) mayProve(m *message, now time.Time) bool {
 
 // report logs once that messages wait for evidence, unless it comes soon.
 func (e *evidence) report(now time.Time) {
-	e.look(now, e.room.withheld())
-	if e.untold(now, e.opts.ExplainAfter) {
+	e.refresh(now, e.room.countWithheld())
+	if e.reportDue(now, e.opts.ExplainAfter) {
 		e.log.Warn("messages that look rolled back are not dropped: no message has been found that a sender committed on this database server since the session began. "+
-			"They wait for one. Is the server a copy, or an old primary?", "messages", e.room.withheld(), "instance", string(e.proven.Instance()))
+			"They wait for one. Is the server a copy, or an old primary?", "messages", e.room.countWithheld(), "instance", string(e.proven.Instance()))
 	}
 }
 
@@ -111,54 +109,55 @@ func (e *evidence) isFound() bool {
 	return !e.found.IsZero()
 }
 
-// sought notes that a committed message was found, and reports whether evidence is still needed.
-func (e *evidence) sought(now time.Time) bool {
+// isNeeded notes that a committed message was found, and reports whether evidence is still missing.
+func (e *evidence) isNeeded(now time.Time) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.hit = now
+	e.lastCommitted = now
 	return e.found.IsZero()
 }
 
-// find reports whether this evidence is the first, and whether messages wait for it.
-func (e *evidence) find(now time.Time) (first, withheld bool) {
+// noteFound notes that evidence was found. It reports whether this evidence is the first, and whether
+// messages wait for it.
+func (e *evidence) noteFound(now time.Time) (first, withheld bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if !e.found.IsZero() {
 		return false, false
 	}
 	e.found = now
-	return true, !e.withheld.IsZero()
+	return true, !e.withheldSince.IsZero()
 }
 
-func (e *evidence) withhold(now time.Time) {
+func (e *evidence) noteWithheld(now time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.seen = now; e.withheld.IsZero() {
-		e.withheld = now
+	if e.lastWithheld = now; e.withheldSince.IsZero() {
+		e.withheldSince = now
 	}
 }
 
-// look is called periodically with the number of withheld messages here. If others circulate
-// through the waiting queue, one of them comes again within longestWithheld.
-func (e *evidence) look(now time.Time, messages int) {
+// refresh is called periodically with the number of messages that are withheld here. If others
+// circulate through the waiting queue, one of them comes again within longestWithheld.
+func (e *evidence) refresh(now time.Time, messages int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {
 	case messages > 0:
-		e.seen = now
-	case now.Sub(e.seen) > 2*longestWithheld: // another verifier has judged them
-		e.withheld = time.Time{}
+		e.lastWithheld = now
+	case now.Sub(e.lastWithheld) > 2*longestWithheld: // another verifier has judged them
+		e.withheldSince = time.Time{}
 	}
 }
 
-// untold reports, once, that messages have been withheld for patience.
-func (e *evidence) untold(now time.Time, patience time.Duration) bool {
+// reportDue returns true, once, when messages have been withheld for patience.
+func (e *evidence) reportDue(now time.Time, patience time.Duration) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.told || !e.found.IsZero() || e.withheld.IsZero() || now.Sub(e.withheld) < patience {
+	if e.reported || !e.found.IsZero() || e.withheldSince.IsZero() || now.Sub(e.withheldSince) < patience {
 		return false
 	}
-	e.told = true
+	e.reported = true
 	return true
 }
 
@@ -169,7 +168,7 @@ func (e *evidence) state() (found, withheld time.Time) {
 	if !e.found.IsZero() {
 		return e.found, time.Time{}
 	}
-	return time.Time{}, e.withheld
+	return time.Time{}, e.withheldSince
 }
 
 // stayTime returns how long a withheld message of the waiting queue stays while others wait behind
@@ -178,8 +177,8 @@ func (e *evidence) stayTime(now time.Time) time.Duration {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	last := e.began
-	if e.hit.After(last) {
-		last = e.hit
+	if e.lastCommitted.After(last) {
+		last = e.lastCommitted
 	}
 	return min(now.Sub(last)/4, longestWithheld)
 }

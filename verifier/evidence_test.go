@@ -15,7 +15,7 @@ func TestWithheldMessagesTurnSlowlyWhereNothingCommits(t *testing.T) {
 			t.Errorf("after %v they stay for %v, must stay for %v", quiet, got, want)
 		}
 	}
-	e.sought(began.Add(time.Hour))
+	e.isNeeded(began.Add(time.Hour))
 	if got := e.stayTime(began.Add(time.Hour)); got != 0 {
 		t.Errorf("after a commit they stay for %v", got)
 	}
@@ -25,24 +25,24 @@ func TestWithheldMessagesTurnSlowlyWhereNothingCommits(t *testing.T) {
 func TestNothingIsWithheldOnceTheMessagesAreGone(t *testing.T) {
 	e := &evidence{began: time.Now()}
 	now := e.began
-	e.withhold(now)
+	e.noteWithheld(now)
 	for range 3 {
 		now = now.Add(longestWithheld)
-		e.look(now, 1)
+		e.refresh(now, 1)
 	}
 	if _, since := e.state(); !since.Equal(e.began) {
 		t.Errorf("withheld since %v, must be %v", since, e.began)
 	}
 	now = now.Add(2 * longestWithheld)
-	e.look(now, 0) // messages may be circulating
+	e.refresh(now, 0) // messages may be circulating
 	if _, since := e.state(); since.IsZero() {
 		t.Error("none is withheld, though they may go round")
 	}
-	e.look(now.Add(time.Millisecond), 0)
+	e.refresh(now.Add(time.Millisecond), 0)
 	if _, since := e.state(); !since.IsZero() {
 		t.Errorf("withheld since %v, must be none", since)
 	}
-	if e.untold(now.Add(time.Hour), time.Second) {
+	if e.reportDue(now.Add(time.Hour), time.Second) {
 		t.Error("messages that are gone are logged")
 	}
 }

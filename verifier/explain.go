@@ -31,8 +31,8 @@ type explainer struct {
 	reported reportedHolders
 }
 
-func newExplainer(sh *shared, room *waitingRoom) *explainer {
-	return &explainer{watcher: sh.opts.Watcher, running: sh.calls.explain, after: sh.opts.ExplainAfter, room: room, log: sh.log}
+func newExplainer(r *resources, room *waitingRoom) *explainer {
+	return &explainer{watcher: r.opts.Watcher, running: r.calls.explain, after: r.opts.ExplainAfter, room: room, log: r.log}
 }
 
 func (e *explainer) round(ctx context.Context) (time.Duration, error) {

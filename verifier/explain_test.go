@@ -72,7 +72,7 @@ func TestATransactionIsNamedWhenItsTimeHasComeAndWhenItIsOver(t *testing.T) {
 		start, watcher := time.Now(), &held{holder: inspect.Holder{Session: "7", Login: "shop"}}
 		watcher.open.Store(true)
 		logger := slog.New(slog.NewTextHandler(&log, nil))
-		s := testSession(&shared{opts: Options{Watcher: watcher, ExplainAfter: after}, log: logger, jobs: newSideJobs(logger), calls: newSideCalls()})
+		s := testSession(&resources{opts: Options{Watcher: watcher, ExplainAfter: after}, log: logger, jobs: newSideJobs(logger), calls: newSideCalls()})
 		ctx, stop := context.WithCancel(t.Context())
 		go s.explain(ctx)
 		time.Sleep(began)

@@ -3,10 +3,12 @@ package verifier
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/wire"
 	"github.com/twoqueue/twoqueue/verifier/internal/consume"
 )
@@ -20,6 +22,10 @@ const (
 	// markerPatience is the longest time for which a marker is held while messages before it are not
 	// judged. Then it goes back to its queue.
 	markerPatience = 30 * time.Second
+	// markerOften and markerRarely bound the time between two markers: markerOften while markers come
+	// back, markerRarely while none do.
+	markerOften  = time.Second
+	markerRarely = 16 * time.Second
 )
 
 // A marker names no row, so it does not show whether its verifier works on a copy of the database.
@@ -45,25 +51,40 @@ type heldMarker struct {
 // endMarker acks a marker, or hands it back.
 func endMarker(u *consume.Unacked) { u.From.Done(0, []*consume.Unacked{u}) }
 
-func (g *stager) receive(m heldMarker) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.markers = append(g.markers, m)
+// markers sends markers and holds received ones. Each goes through the staging queue and then
+// through the waiting queue. Only the rounds of a stager call it, except receive.
+type markers struct {
+	ledger  driver.RecordedRows
+	queues  *ownQueues
+	rows    *dueRows
+	carried *carriedSet
+
+	sent time.Time     // when the last marker was sent
+	wait time.Duration // until the next one
+
+	mu   sync.Mutex
+	held []heldMarker
+}
+
+func (ms *markers) receive(m heldMarker) {
+	ms.mu.Lock()
+	defer ms.mu.Unlock()
+	ms.held = append(ms.held, m)
 }
 
 // ripe removes and returns the markers of a queue that were held for long enough. It hands back
 // markers after markerPatience if publishing is still blocked or a message before them is still
 // unjudged.
-func (g *stager) ripe(queue string, pause time.Duration, blocked bool) (ripe []heldMarker) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+func (ms *markers) ripe(queue string, pause time.Duration, blocked bool) (ripe []heldMarker) {
+	ms.mu.Lock()
+	defer ms.mu.Unlock()
 	var stay []heldMarker
-	for _, m := range g.markers {
+	for _, m := range ms.held {
 		age := time.Since(m.taken)
 		switch {
 		case m.unacked.From.Queue != queue || age < pause:
 			stay = append(stay, m)
-		case !blocked && !m.unacked.From.Short() && !g.carried.unjudged(m.taken):
+		case !blocked && !m.unacked.From.Short() && !ms.carried.unjudged(m.taken):
 			ripe = append(ripe, m)
 		case age < markerPatience:
 			stay = append(stay, m)
@@ -72,17 +93,17 @@ func (g *stager) ripe(queue string, pause time.Duration, blocked bool) (ripe []h
 			endMarker(m.unacked)
 		}
 	}
-	g.markers = stay
+	ms.held = stay
 	return ripe
 }
 
-// passMarkersOn moves markers from the staging queue to the waiting queue: it acks them when their
-// copies are confirmed.
-func (g *stager) passMarkersOn(ctx context.Context) error {
-	markers := g.ripe(g.queue, stagingPause, g.blocked())
+// passOn moves markers from the staging queue to the waiting queue: it acks them when their copies
+// are confirmed.
+func (ms *markers) passOn(ctx context.Context) error {
+	ripe := ms.ripe(ms.queues.staging, stagingPause, ms.queues.blocked())
 	confirmed := false
 	defer func() { // after a panic too
-		for _, m := range markers {
+		for _, m := range ripe {
 			if !confirmed { // a second copy does no harm
 				m.unacked.Back.Store(true)
 			}
@@ -90,70 +111,43 @@ func (g *stager) passMarkersOn(ctx context.Context) error {
 		}
 	}()
 	var copies []amqp.Publishing
-	for _, m := range markers {
+	for _, m := range ripe {
 		copies = append(copies, m.Publishing())
 	}
-	if err := g.sendTo(ctx, g.waiting, copies...); err != nil {
+	if err := ms.queues.send(ctx, ms.queues.waiting, copies...); err != nil {
 		return fmt.Errorf("pass markers on: %w", err)
 	}
 	confirmed = true
 	return nil
 }
 
-// evaluateMarkers finds the rows whose copies would have come before a marker from the waiting
-// queue. Only rows count that this verifier itself has seen committed in time.
-func (g *stager) evaluateMarkers() {
-	markers := g.ripe(g.waiting, waitingPause, false)
+// evaluate finds the rows whose copies would have come before a marker from the waiting queue. Only
+// rows count that this verifier itself has seen committed in time.
+func (ms *markers) evaluate() {
+	ripe := ms.ripe(ms.queues.waiting, waitingPause, false)
 	defer func() { // after a panic too
-		for _, m := range markers {
+		for _, m := range ripe {
 			endMarker(m.unacked)
 		}
 	}()
-	for _, m := range markers {
-		if m.Look.After(g.at.Add(time.Since(g.looked))) { // the database's clock has gone back since
+	for _, m := range ripe {
+		if ms.rows.isAhead(m.Look) { // the database's clock has gone back since
 			continue
 		}
-		g.wait = markerOften
-		g.goneBy(m.Look)
+		ms.wait = markerOften
+		ms.rows.goneBy(m.Look)
 	}
 }
 
-// goneBy notes the rows that have no copy in a queue, after a marker of that look.
-func (g *stager) goneBy(look time.Time) {
-	if g.anew {
-		return
-	}
-	left := g.undeleted()
-	for id, c := range g.candidates {
-		if c.before(look) && !left[id] && !g.carried.has(id) {
-			c.gone = true
-			g.candidates[id] = c
-		}
-	}
-}
-
-// before reports whether a row was seen long enough before a look.
-func (c candidate) before(look time.Time) bool { return !c.seen.After(look.Add(-seenBefore)) }
-
-// sendMarker publishes a marker after a look, if a row was seen long enough before the look.
-func (g *stager) sendMarker(ctx context.Context, at time.Time) error {
+// send publishes a marker after a look, if a row was seen long enough before the look.
+func (ms *markers) send(ctx context.Context, look time.Time) error {
 	now := time.Now()
-	if g.anew || g.blocked() || now.Sub(g.sent) < g.wait || !g.needsMarker(at) {
+	if ms.rows.wasBlocked || ms.queues.blocked() || now.Sub(ms.sent) < ms.wait || !ms.rows.needsMarker(look) {
 		return nil
 	}
-	g.sent, g.wait = now, min(2*g.wait, markerRarely)
-	if err := g.send(ctx, wire.Marker{Ledger: g.ledger.Identity(), Look: at}.Publishing()); err != nil {
+	ms.sent, ms.wait = now, min(2*ms.wait, markerRarely)
+	if err := ms.queues.send(ctx, ms.queues.staging, wire.Marker{Ledger: ms.ledger.Identity(), Look: look}.Publishing()); err != nil {
 		return fmt.Errorf("send a marker: %w", err)
 	}
 	return nil
-}
-
-func (g *stager) needsMarker(at time.Time) bool {
-	left := g.undeleted()
-	for id, c := range g.candidates {
-		if c.before(at) && !left[id] && !g.carried.has(id) {
-			return true
-		}
-	}
-	return false
 }

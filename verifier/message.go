@@ -22,7 +22,7 @@ type message struct {
 	judged   time.Time
 	safe     time.Time
 	verdict  Verdict
-	why      deathReason // why it goes to the dead queue, if it does
+	why      deadReason // why it goes to the dead queue, if it does
 
 	committed bool            // its row exists and is deleted when the message is safe elsewhere
 	retries   forward.Retries // at its target
@@ -216,8 +216,8 @@ func (m *message) toAudit(queue string, now time.Time) *publication {
 	return m.to(audit, bridge.Target{RoutingKey: queue}, &staged)
 }
 
-// A deathReason says why a message goes to the dead queue.
-type deathReason struct {
+// A deadReason says why a message goes to the dead queue.
+type deadReason struct {
 	code string // one of wire.DeadReasons
 	text string
 }

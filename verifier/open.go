@@ -12,37 +12,37 @@ import (
 	"github.com/twoqueue/twoqueue/verifier/internal/forward"
 )
 
-// openSession connects and declares the queues. The proof has succeeded before. remembered is the
-// last session's. If the session cannot claim the queue for its ledger, openSession calls unclaimed
-// and goes on.
-func openSession(ctx context.Context, sh *shared, proven *proof.Proven, remembered forward.Remembered, unclaimed func(error)) (_ *session, err error) {
-	room := newWaitingRoom(sh.opts.Settlers)
-	evidence := &evidence{shared: sh, proven: proven, room: room, began: time.Now()}
-	steps := newSteps(sh)
-	limits := &waitLimits{steps: steps, room: room, evidence: evidence, more: make(chan struct{}, 1)}
+// openSession declares the queues and connects. It must follow a successful proof. remembered comes
+// from the last session. If the session cannot claim the staging queue for its ledger, openSession
+// calls unclaimed and goes on.
+func openSession(ctx context.Context, r *resources, proven *proof.Proven, remembered forward.Remembered, unclaimed func(error)) (_ *session, err error) {
+	room := newWaitingRoom(r.opts.Settlers)
+	evidence := &evidence{resources: r, proven: proven, room: room, began: time.Now()}
+	pipeline := newPipeline(r)
+	limits := &waitLimits{pipeline: pipeline, room: room, evidence: evidence, more: make(chan struct{}, 1)}
 	s := &session{
-		steps: steps, room: room, evidence: evidence, limits: limits,
-		judge: &judge{steps: steps, proven: proven, room: room, evidence: evidence, limits: limits},
+		pipeline: pipeline, room: room, evidence: evidence, limits: limits,
+		judge: &judge{pipeline: pipeline, proven: proven, room: room, evidence: evidence, limits: limits},
 	}
 	defer func() {
 		if err != nil {
 			s.close()
 		}
 	}()
-	missing := missingQueues(ctx, sh)
-	if err := sh.opts.Topology.Declare(ctx, sh.broker); err != nil {
+	missing := missingQueues(ctx, r)
+	if err := r.opts.Topology.Declare(ctx, r.broker); err != nil {
 		return nil, err
 	}
 	for _, queue := range missing {
 		s.log.Info("queue did not exist; created", "queue", queue)
 	}
-	if s.consuming, err = connectClaimed(ctx, sh, unclaimed); err != nil {
+	if s.consuming, err = connectClaimed(ctx, r, unclaimed); err != nil {
 		return nil, err
 	}
 	// The AMQP library's channels take no context.
 	defer context.AfterFunc(ctx, s.consuming.Close)()
 	bytes := s.opts.shares()
-	config := consume.Config{Queue: s.opts.Topology.Queue, Prefetch: s.opts.Prefetch, MaxBytes: bytes.staging, HandBack: s.opts.HandBack, Arrive: s.arrive}
+	config := consume.Config{Queue: s.opts.Topology.Queue, Prefetch: s.opts.Prefetch, MaxBytes: bytes.staging, HandBack: s.opts.HandBack, Arrive: s.unpack}
 	if s.staging, err = consume.Open(s.consuming, config); err != nil {
 		return nil, err
 	}
@@ -65,7 +65,7 @@ func openSession(ctx context.Context, sh *shared, proven *proof.Proven, remember
 		s.carried = newCarriedSet(s.opts.Prefetch, bytes.staging)
 	}
 	s.forwarder = forward.New(forward.Config{
-		Connect:        sh.broker.Connect,
+		Connect:        r.broker.Connect,
 		InFlight:       s.opts.Prefetch,
 		ConfirmTimeout: s.opts.ConfirmTimeout,
 		Unroutable:     s.opts.Unroutable,
@@ -82,21 +82,21 @@ func openSession(ctx context.Context, sh *shared, proven *proof.Proven, remember
 		return nil, err
 	}
 	if s.carried != nil {
-		s.stager = newStager(sh, sh.calls.stage, s.carried, s.blocked)
+		s.stager = newStager(r, r.calls.stage, s.carried, s.blocked)
 	}
 	return s, nil
 }
 
 // missingQueues returns the queues that do not exist yet, as far as the login has the right and the
 // broker answers. The log names them, because a mistyped name makes new queues.
-func missingQueues(ctx context.Context, sh *shared) (missing []string) {
-	conn, err := sh.broker.Connect(ctx)
+func missingQueues(ctx context.Context, r *resources) (missing []string) {
+	conn, err := r.broker.Connect(ctx)
 	if err != nil {
 		return nil
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, conn.Close)()
-	for _, queue := range sh.opts.Topology.Queues() {
+	for _, queue := range r.opts.Topology.Queues() {
 		err := conn.Request(func() error {
 			ch, err := conn.Channel()
 			if err != nil {

@@ -5,15 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"regexp"
-	"strings"
 	"time"
 	"unicode/utf8"
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
-	"github.com/twoqueue/twoqueue/bridge/wire"
 	"github.com/twoqueue/twoqueue/verifier/internal/forward"
 )
 
@@ -135,8 +132,8 @@ type Allow struct {
 	RoutingKey string
 }
 
-// mostWaiting is how many messages from the staging queue may wait. With a Prefetch of 1 none may:
-// the next message comes only after the one that would wait has been set aside.
+// mostWaiting is how many messages from the staging queue may wait. With a Prefetch of 1 none may,
+// or the next message would not come before it.
 func (o *Options) mostWaiting() int { return o.Prefetch / 2 }
 
 // waitingPrefetch is how many messages of the waiting queue a verifier holds at once.
@@ -172,29 +169,25 @@ func (o *Options) withDefaults() (Options, error) {
 	for _, f := range []struct {
 		name     string
 		value    *int
-		standard int
+		fallback int
 	}{
 		{"Prefetch", &out.Prefetch, 3000},
 		{"Settlers", &out.Settlers, defaultSettlers},
 		{"Copies", &out.Copies, 10},
 	} {
 		if *f.value < 0 || *f.value > maxPrefetch {
-			return out, fmt.Errorf("%s is not between 1 and %d", "Options."+f.name, maxPrefetch)
+			return out, fmt.Errorf("Options.%s is not between 1 and %d", f.name, maxPrefetch)
 		}
-		if *f.value == 0 {
-			*f.value = f.standard
-		}
+		*f.value = cmp.Or(*f.value, f.fallback)
 	}
 	if out.MaxBytes < 0 {
 		return out, errors.New("Options.MaxBytes is negative")
 	}
-	if out.MaxBytes == 0 {
-		out.MaxBytes = 256 << 20
-	}
+	out.MaxBytes = cmp.Or(out.MaxBytes, 256<<20)
 	for _, f := range []struct {
 		name     string
 		value    *time.Duration
-		standard time.Duration
+		fallback time.Duration
 	}{
 		{"Patience", &out.Patience, 2 * time.Second},
 		{"HandBack", &out.HandBack, 10 * time.Minute},
@@ -205,11 +198,9 @@ func (o *Options) withDefaults() (Options, error) {
 		{"ExplainAfter", &out.ExplainAfter, 10 * time.Second},
 	} {
 		if *f.value < 0 {
-			return out, fmt.Errorf("%s is negative", "Options."+f.name)
+			return out, fmt.Errorf("Options.%s is negative", f.name)
 		}
-		if *f.value == 0 {
-			*f.value = f.standard
-		}
+		*f.value = cmp.Or(*f.value, f.fallback)
 	}
 	out.SettleWait = min(out.SettleWait, out.HandBack)
 	switch {
@@ -249,54 +240,3 @@ const (
 	LeastBrokerConnections = 2
 	MostBrokerConnections  = 1 + forward.MostConnections + 1 // to consume, to publish, to stage again
 )
-
-// allowList is Options.Allow, compiled.
-type allowList struct {
-	own      map[string]bool // the verifier's own queues, no targets by the default exchange
-	exchange string          // nor by this one; empty: only the default exchange exists for them
-	patterns []allowPattern
-}
-
-type allowPattern struct{ exchange, key *regexp.Regexp }
-
-func newAllowList(o Options) allowList {
-	t := o.Topology
-	list := allowList{exchange: t.Exchange, own: map[string]bool{
-		t.Queue: true, t.WaitingQueue(): true, t.DeadQueue(): true, t.AuditQueue(): true, t.LedgerQueue(): true,
-	}}
-	for _, queue := range t.OrderedQueues() {
-		list.own[queue] = true
-	}
-	for _, allow := range o.Allow {
-		list.patterns = append(list.patterns, allowPattern{glob(allow.Exchange), glob(allow.RoutingKey)})
-	}
-	return list
-}
-
-func glob(pattern string) *regexp.Regexp {
-	return regexp.MustCompile(`(?s)^` + strings.ReplaceAll(regexp.QuoteMeta(pattern), `\*`, `.*`) + `$`)
-}
-
-// permits reports whether a message may go to all places that it would reach: its target, and the
-// keys of its CC and BCC headers.
-func (l allowList) permits(s wire.Staged) bool {
-	for _, key := range append(s.CopyKeys(), s.RoutingKey) {
-		if !l.permitsTarget(bridge.Target{Exchange: s.Exchange, RoutingKey: key}) {
-			return false
-		}
-	}
-	return true
-}
-
-func (l allowList) permitsTarget(t bridge.Target) bool {
-	own := t.Exchange == "" && l.own[t.RoutingKey] || t.Exchange != "" && t.Exchange == l.exchange
-	if own || t.DirectReply() {
-		return false
-	}
-	for _, p := range l.patterns {
-		if p.exchange.MatchString(t.Exchange) && p.key.MatchString(t.RoutingKey) {
-			return true
-		}
-	}
-	return len(l.patterns) == 0
-}

@@ -29,7 +29,7 @@ func keyed(c *consume.Consumer, key string, body []byte) *message {
 // Otherwise a dead queue that is full or missing would gather a copy for each channel that is left.
 func TestDeadLettersOfAConsumerThatIsLeftAreForgotten(t *testing.T) {
 	const room = 1000
-	s := testSession(&shared{opts: Options{Topology: bridge.Topology{OrderedShards: 1}}})
+	s := testSession(&resources{opts: Options{Topology: bridge.Topology{OrderedShards: 1}}})
 	s.forwarder.Hold(bridge.Target{RoutingKey: "staging.dead"})
 	left, next := orderedConsumer(room), orderedConsumer(room)
 	var stays []*message
@@ -39,7 +39,7 @@ func TestDeadLettersOfAConsumerThatIsLeftAreForgotten(t *testing.T) {
 		judged.committed = true
 		judged.place.Ready()
 		for _, m := range []*message{malformed, judged} {
-			m.why = deathReason{wire.DeadMalformed, ""}
+			m.why = deadReason{wire.DeadMalformed, ""}
 			s.publish(m.toDead("staging.dead", time.Now()))
 		}
 		stays = []*message{malformed, judged}
@@ -56,7 +56,7 @@ func TestDeadLettersOfAConsumerThatIsLeftAreForgotten(t *testing.T) {
 
 // While the broker blocks publishing, messages stay in the forwarder, but consumers are left.
 func TestUnpublishedMessagesOfAConsumerThatIsLeftAreForgotten(t *testing.T) {
-	s := testSession(&shared{opts: Options{Topology: bridge.Topology{OrderedShards: 1}}})
+	s := testSession(&resources{opts: Options{Topology: bridge.Topology{OrderedShards: 1}}})
 	var last *publication
 	for _, leave := range []bool{true, true, false} {
 		c := orderedConsumer(1000)
@@ -77,7 +77,7 @@ func TestUnpublishedMessagesOfAConsumerThatIsLeftAreForgotten(t *testing.T) {
 
 // The key order keeps the message, since it holds its key.
 func TestAStrandedMessageThatHoldsItsKeyKeepsNoBody(t *testing.T) {
-	s := testSession(&shared{})
+	s := testSession(&resources{})
 	c := orderedConsumer(1000)
 	m := keyed(c, "key", make([]byte, 900))
 	m.committed, m.staged.Message.Publishing.Body = true, m.delivery.Body
@@ -99,7 +99,7 @@ func TestOnlyTheActiveConsumerKnowsThatNoKeyIsHeld(t *testing.T) {
 	active := orderedConsumer(1000)
 	active.Deliver(amqp.Delivery{})
 	for _, holdKeys := range []bool{false, true} {
-		s := &sweeper{shared: &shared{opts: Options{HoldKeys: holdKeys}}}
+		s := &sweeper{resources: &resources{opts: Options{HoldKeys: holdKeys}}}
 		if got := s.heldElsewhere(orderedConsumer(1000)); got != holdKeys {
 			t.Errorf("HoldKeys %t: messages may be held elsewhere: %t", holdKeys, got)
 		}

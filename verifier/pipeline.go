@@ -13,8 +13,8 @@ import (
 	"github.com/twoqueue/twoqueue/verifier/internal/pipe"
 )
 
-// steps has the steps of a message from its delivery (arrive.go) to its ack. The judge decides the
-// message's way by one of four calls:
+// A pipeline takes messages from their delivery (unpack.go) to their ack. The judge decides how a
+// message goes on by one of four calls:
 //
 //	committed    publish to the target, placed, forget, done, release
 //	drop         publish to the audit queue if there is one, dropped, done, release
@@ -22,46 +22,46 @@ import (
 //	setAside     Touch a committed carried row, publish to the waiting queue, placed, done, release
 //
 // release acks. The forwarder reports the end of each publication to publicationEnded, which sends a
-// message on as a dead letter if its target has not taken it.
-type steps struct {
-	*shared
+// message to the dead queue if its target has not taken it.
+type pipeline struct {
+	*resources
 	staging *consume.Consumer
 	waiting *consume.Consumer
 
 	load       loadMeter
-	stay       stayTime // of messages of the waiting queue
-	arrivals   *pipe.Gatherer[*message]
+	stay       stayTime                 // of messages of the waiting queue
+	toLookUp   *pipe.Gatherer[*message] // messages that were just unpacked
 	carried    *carriedSet              // nil if no row of the ledger carries a message
 	stager     *stager                  // nil if no row of the ledger carries a message
 	toTouch    *pipe.Gatherer[*message] // messages to set aside after a Touch
 	touching   pipe.Counter             // messages in toTouch, or being touched
 	forwarder  *forward.Forwarder
-	toForget   *pipe.Gatherer[*message]
-	forgetting pipe.Counter // messages in toForget, or whose rows are being deleted
+	toForget   *pipe.Gatherer[*message] // safe messages whose rows are to be deleted
+	forgetting pipe.Counter             // messages in toForget, or whose rows are being deleted
 }
 
-func newSteps(sh *shared) *steps {
-	return &steps{
-		shared: sh, arrivals: pipe.NewGatherer[*message](),
+func newPipeline(r *resources) *pipeline {
+	return &pipeline{
+		resources: r, toLookUp: pipe.NewGatherer[*message](),
 		toTouch: pipe.NewGatherer[*message](), toForget: pipe.NewGatherer[*message](),
 	}
 }
 
-// committed sends messages on whose transaction has committed.
-func (s *steps) committed(messages ...*message) {
+// committed publishes messages whose transaction has committed to their targets.
+func (p *pipeline) committed(messages ...*message) {
 	now := time.Now()
-	s.carried.committed(now, messages...)
+	p.carried.committed(now, messages...)
 	for _, m := range messages {
 		if m.comesAgain() {
 			continue
 		}
 		m.committed, m.judged = true, now
-		if !s.allow.permits(m.staged) {
-			s.deadLetter(m, deathReason{wire.DeadNotAllowed, notAllowed(m.staged.Target())})
+		if !p.allow.permits(m.staged) {
+			p.deadLetter(m, deadReason{wire.DeadNotAllowed, notAllowed(m.staged.Target())})
 			continue
 		}
 		if m.place.Ready() {
-			s.publish(m.toTarget())
+			p.publish(m.toTarget())
 		}
 	}
 }
@@ -74,32 +74,32 @@ func notAllowed(to bridge.Target) string {
 }
 
 // drop ends a message whose transaction has rolled back. The audit queue may keep a copy.
-func (s *steps) drop(m *message) {
+func (p *pipeline) drop(m *message) {
 	if m.comesAgain() {
 		return
 	}
 	m.judged = time.Now()
-	s.passed(m)
-	if s.opts.Topology.Audit > 0 {
-		s.publish(m.toAudit(s.opts.Topology.AuditQueue(), m.judged))
+	p.passed(m)
+	if p.opts.Topology.Audit > 0 {
+		p.publish(m.toAudit(p.opts.Topology.AuditQueue(), m.judged))
 		return
 	}
-	s.dropped(m)
+	p.dropped(m)
 }
 
-func (s *steps) dropped(m *message) {
+func (p *pipeline) dropped(m *message) {
 	m.verdict = Dropped
-	s.stats.dropped.Add(1)
-	s.log.Debug("dropped", "message_id", m.id(), "outcome", driver.RolledBack.String())
-	s.done(m)
+	p.stats.dropped.Add(1)
+	p.log.Debug("dropped", "message_id", m.id(), "outcome", driver.RolledBack.String())
+	p.done(m)
 }
 
 // deadLetter sends a message to the dead queue.
-func (s *steps) deadLetter(m *message, why deathReason) {
+func (p *pipeline) deadLetter(m *message, why deadReason) {
 	if m.comesAgain() {
 		return
 	}
-	if m.committed && s.holdsKey(m, why) {
+	if m.committed && p.holdsKey(m, why) {
 		m.place.Finished()
 		return
 	}
@@ -108,23 +108,23 @@ func (s *steps) deadLetter(m *message, why deathReason) {
 	if m.judged.IsZero() {
 		m.judged = now
 	}
-	s.publish(m.toDead(s.opts.Topology.DeadQueue(), now))
+	p.publish(m.toDead(p.opts.Topology.DeadQueue(), now))
 }
 
 // holdsKey reports whether a message that should go to the dead queue stays in its ordered queue
 // and holds its key instead.
-func (s *steps) holdsKey(m *message, why deathReason) bool {
-	if !m.place.Ordered() || !s.opts.HoldKeys {
+func (p *pipeline) holdsKey(m *message, why deadReason) bool {
+	if !m.place.Ordered() || !p.opts.HoldKeys {
 		return false
 	}
-	s.log.Warn("a message holds its order key", "message_id", m.id(), "order_key", m.staged.OrderKey,
+	p.log.Warn("a message holds its order key", "message_id", m.id(), "order_key", m.staged.OrderKey,
 		"reason", why.code, "text", why.text)
 	return true
 }
 
 // setAside moves messages to the waiting queue. Committed carried messages wait for a Touch first:
 // the copy in the waiting queue is behind markers that were behind the message before.
-func (s *steps) setAside(messages ...*message) {
+func (p *pipeline) setAside(messages ...*message) {
 	now := time.Now()
 	var ready, first []*message
 	for _, m := range messages {
@@ -135,195 +135,195 @@ func (s *steps) setAside(messages ...*message) {
 		}
 	}
 	if len(first) > 0 {
-		s.touching.Add(len(first)) // until setAsideNow has published them
-		s.toTouch.Add(first...)
+		p.touching.Add(len(first)) // until setAsideNow has published them
+		p.toTouch.Add(first...)
 	}
-	s.setAsideNow(ready...)
+	p.setAsideNow(ready...)
 }
 
 // touchFirst moves on the stage times of messages, then sets them aside, whether that has worked or
 // not.
-func (s *steps) touchFirst(ctx context.Context) error {
+func (p *pipeline) touchFirst(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-s.toTouch.More:
+		case <-p.toTouch.More:
 		}
-		batch := s.toTouch.Take(touchLimit)
-		if err := s.toucher.first(ctx, batch); err != nil {
-			s.jobs.touch.Report(err)
+		batch := p.toTouch.Take(touchLimit)
+		if err := p.toucher.first(ctx, batch); err != nil {
+			p.jobs.touch.Report(err)
 		}
-		s.setAsideNow(batch...)
-		s.touching.Add(-len(batch))
+		p.setAsideNow(batch...)
+		p.touching.Add(-len(batch))
 	}
 }
 
 // setAsideNow moves messages to the waiting queue, in groups: a group costs the broker as much as
 // one message, and a long waiting queue circulates fast.
-func (s *steps) setAsideNow(messages ...*message) {
-	most := max(1, s.waiting.Prefetch/4) // no group is large beside the number that the consumer holds
-	for _, p := range inGroups(s.ledger, s.opts.Topology.WaitingQueue(), most, messages) {
-		s.publish(p)
+func (p *pipeline) setAsideNow(messages ...*message) {
+	most := max(1, p.waiting.Prefetch/4) // no group is large beside the number that the consumer holds
+	for _, pub := range inGroups(p.ledger, p.opts.Topology.WaitingQueue(), most, messages) {
+		p.publish(pub)
 	}
 }
 
 // setAsideAlone is setAsideNow without groups.
-func (s *steps) setAsideAlone(messages ...*message) {
+func (p *pipeline) setAsideAlone(messages ...*message) {
 	now := time.Now()
 	for _, m := range messages {
-		s.publish(m.toWaiting(s.opts.Topology.WaitingQueue(), now))
+		p.publish(m.toWaiting(p.opts.Topology.WaitingQueue(), now))
 	}
 }
 
 // publish passes a publication to the forwarder, which calls publicationEnded at its end.
-func (s *steps) publish(p *publication) {
-	p.Of = p
-	s.forwarder.Publish(&p.Publication)
+func (p *pipeline) publish(pub *publication) {
+	pub.Of = pub
+	p.forwarder.Publish(&pub.Publication)
 }
 
-// publicationEnded takes over publications that the forwarder has ended.
-func (s *steps) publicationEnded(p *publication, result forward.Result, err error) {
+// publicationEnded takes a publication back from the forwarder, and acts on its result.
+func (p *pipeline) publicationEnded(pub *publication, result forward.Result, err error) {
 	switch result {
 	case forward.Placed:
-		s.placed(p)
+		p.placed(pub)
 	case forward.Refused:
-		s.refused(p, err)
+		p.refused(pub, err)
 	case forward.Expired:
-		s.giveUp(p.message, deathReason{wire.DeadUnroutable, err.Error()})
+		p.giveUp(pub.message, deadReason{wire.DeadUnroutable, err.Error()})
 	case forward.NackedOut:
-		s.giveUp(p.message, deathReason{wire.DeadFull, err.Error()})
+		p.giveUp(pub.message, deadReason{wire.DeadFull, err.Error()})
 	case forward.Skipped:
-		s.dropped(p.message)
+		p.dropped(pub.message)
 	}
 }
 
-// placed: the broker has confirmed the publication.
-func (s *steps) placed(p *publication) {
-	if p.purpose == setAside { // the copy in the waiting queue will be judged
-		s.wasSetAside(p.messages()...)
+// placed handles a publication that the broker has confirmed.
+func (p *pipeline) placed(pub *publication) {
+	if pub.purpose == setAside { // the copy in the waiting queue will be judged
+		p.wasSetAside(pub.messages()...)
 		return
 	}
-	m := p.message
+	m := pub.message
 	m.safe = time.Now()
-	switch p.purpose {
+	switch pub.purpose {
 	case toTarget:
 		m.verdict = Forwarded
-		s.stats.forwarded.Add(1)
-		s.passed(m)
+		p.stats.forwarded.Add(1)
+		p.passed(m)
 	case deadLetter:
-		s.dead(m)
-		s.passed(m)
+		p.dead(m)
+		p.passed(m)
 		if !m.committed { // judged again, it would go there twice
-			m.unacked.Apart.Store(true)
+			m.unacked.Split.Store(true)
 		}
 	case audit:
-		s.dropped(m)
+		p.dropped(m)
 		return
 	}
 	if m.committed {
-		s.forgetting.Add(1)
-		s.toForget.Add(m)
+		p.forgetting.Add(1)
+		p.toForget.Add(m)
 	} else {
-		s.done(m)
+		p.done(m)
 	}
 }
 
 // passed gives the next message of the key its turn.
-func (s *steps) passed(m *message) {
+func (p *pipeline) passed(m *message) {
 	if next := m.place.Passed(); next != nil {
-		s.publish(next.(*message).toTarget())
+		p.publish(next.(*message).toTarget())
 	}
 }
 
-func (s *steps) dead(m *message) {
+func (p *pipeline) dead(m *message) {
 	m.verdict = DeadLettered
-	s.stats.deadLettered.Add(1)
-	s.log.Warn("dead-lettered", "message_id", m.id(), "reason", m.why.code, "text", m.why.text)
+	p.stats.deadLettered.Add(1)
+	p.log.Warn("dead-lettered", "message_id", m.id(), "reason", m.why.code, "text", m.why.text)
 }
 
-// wasSetAside: the waiting queue has copies of these messages.
-func (s *steps) wasSetAside(messages ...*message) {
+// wasSetAside handles messages of which the waiting queue now has copies.
+func (p *pipeline) wasSetAside(messages ...*message) {
 	now := time.Now()
 	for _, m := range messages {
 		m.verdict, m.safe = SetAside, now
-		m.unacked.Apart.Store(true)
+		m.unacked.Split.Store(true)
 	}
-	s.stats.setAside.Add(int64(len(messages)))
-	s.done(messages...)
+	p.stats.setAside.Add(int64(len(messages)))
+	p.done(messages...)
 }
 
-// refused: the broker will never accept p. A dead letter then becomes a record, which leaves room
-// for the reason. A message that is larger than the broker accepts (its max_message_size was
-// lowered) cannot be moved to any queue: it stays in its own.
-func (s *steps) refused(p *publication, err error) {
-	switch m := p.message; {
-	case p.group != nil:
-		s.setAsideAlone(p.group...)
-	case p.purpose == toTarget:
-		s.deadLetter(m, deathReason{wire.DeadRefused, err.Error()})
-	case p.purpose == audit:
-		s.dropped(m)
-	case p.purpose == deadLetter && !p.enclosed:
-		s.publish(p.asRecord())
+// refused handles a publication that the broker will never accept. A refused dead letter is sent
+// again as a record, which leaves room for the reason. A message that is larger than the broker
+// accepts (its max_message_size was lowered) cannot be moved to any queue: it stays in its own.
+func (p *pipeline) refused(pub *publication, err error) {
+	switch m := pub.message; {
+	case pub.group != nil:
+		p.setAsideAlone(pub.group...)
+	case pub.purpose == toTarget:
+		p.deadLetter(m, deadReason{wire.DeadRefused, err.Error()})
+	case pub.purpose == audit:
+		p.dropped(m)
+	case pub.purpose == deadLetter && !pub.enclosed:
+		p.publish(pub.asRecord())
 	default:
-		s.log.Error("broker accepts the message in no queue; it stays where it is", "message_id", m.id(),
-			"bytes", len(m.delivery.Body), "queue", m.unacked.From.Queue, "retry_in", s.opts.HandBack, "error", err)
+		p.log.Error("broker accepts the message in no queue; it stays where it is", "message_id", m.id(),
+			"bytes", len(m.delivery.Body), "queue", m.unacked.From.Queue, "retry_in", p.opts.HandBack, "error", err)
 		m.unacked.Stranded.Store(true)
 		m.delivery.Body, m.staged.Message.Publishing.Body = nil, nil // in an ordered queue the message holds its key
-		s.release(m)
+		p.release(m)
 	}
 }
 
-// giveUp is called when a message's target has not taken it for too long. A message that holds its
-// key is published again, all others go to the dead queue.
-func (s *steps) giveUp(m *message, why deathReason) {
+// giveUp handles a message whose target has not taken it for too long. It goes to the dead queue, or
+// is published again if it holds its key.
+func (p *pipeline) giveUp(m *message, why deadReason) {
 	if m.comesAgain() {
 		return
 	}
-	if !s.holdsKey(m, why) {
-		s.deadLetter(m, why)
+	if !p.holdsKey(m, why) {
+		p.deadLetter(m, why)
 		return
 	}
 	m.retries.HoldKey(time.Now())
-	s.publish(m.toTarget())
+	p.publish(m.toTarget())
 }
 
 // forget deletes the rows of safe messages, then lets the messages be acked. Both orders are right
-// (rule 4 of package bridge), but after a crash between the two steps, this order leaves a
-// redelivery, whose row is absent and which is dropped. The other order leaves an orphan row.
+// (rule 4 of package bridge). After a crash between the two steps, this order leaves a redelivery,
+// which is dropped because its row is absent; the other order leaves an orphan row.
 //
-// A row that cannot be deleted now (locked, or the database does not answer) delays no message: its
-// message is acked nevertheless, and the forgetter retries the row. If the message were handed back
-// instead, it would be forwarded again; if it were held, it would fill the prefetch.
-func (s *steps) forget(ctx context.Context) error {
+// If a row cannot be deleted now (locked, or the database does not answer), its message is acked
+// nevertheless, and the forgetter retries the row. A message that was handed back instead would be
+// forwarded again; a message that was held would fill the prefetch.
+func (p *pipeline) forget(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-s.toForget.More:
+		case <-p.toForget.More:
 		}
 		pipe.Pause(ctx, forgetGather)
-		batch := s.toForget.Take(forgetLimit)
+		batch := p.toForget.Take(forgetLimit)
 		if len(batch) == 0 {
 			continue
 		}
-		s.forgetter.delete(ctx, leftRows(batch))
-		s.done(batch...)
-		s.forgetting.Add(-len(batch))
+		p.forgetter.delete(ctx, undeletedRows(batch))
+		p.done(batch...)
+		p.forgetting.Add(-len(batch))
 	}
 }
 
 // done reports finished messages to the observer and lets them be acked.
-func (s *steps) done(messages ...*message) {
-	if s.opts.Observer != nil {
-		notify(s.opts.Observer, s.jobs.observe, messages)
+func (p *pipeline) done(messages ...*message) {
+	if p.opts.Observer != nil {
+		notify(p.opts.Observer, p.jobs.observe, messages)
 	}
-	s.release(messages...)
+	p.release(messages...)
 }
 
-// release removes messages from the session, and lets the deliveries that they complete be acked.
-func (s *steps) release(messages ...*message) {
+// release removes messages from the session, and lets each delivery be acked with its last message.
+func (p *pipeline) release(messages ...*message) {
 	for len(messages) > 0 { // consumer by consumer
 		c := messages[0].unacked.From
 		var ended []*consume.Unacked
@@ -336,12 +336,12 @@ func (s *steps) release(messages ...*message) {
 			}
 			n++
 			m.place.Finished()
-			if m.staged.Restaged && s.stager != nil {
-				s.stager.staged.noteDone(m.staged.ID)
+			if m.staged.Restaged && p.stager != nil {
+				p.stager.staged.noteDone(m.staged.ID)
 			}
 			if m.carried != nil {
-				if copies := s.carried.remove(m); len(copies) > 0 {
-					defer s.endJoined(m, copies)
+				if copies := p.carried.remove(m); len(copies) > 0 {
+					defer p.endJoined(m, copies)
 				}
 			}
 			if m.unacked.MessageDone() {
@@ -354,27 +354,26 @@ func (s *steps) release(messages ...*message) {
 }
 
 // endJoined ends the copies that had joined m, which is done.
-func (s *steps) endJoined(m *message, copies []*message) {
-	done, again, back := endsOf(m, copies, s.waiting)
-	for _, twin := range done {
-		if twin.verdict == SetAside {
-			s.stats.setAside.Add(1)
+func (p *pipeline) endJoined(m *message, copies []*message) {
+	done, again, back := endsOf(m, copies, p.waiting)
+	for _, c := range done {
+		if c.verdict == SetAside {
+			p.stats.setAside.Add(1)
 		} else {
-			s.stats.dropped.Add(1)
+			p.stats.dropped.Add(1)
 		}
 	}
-	for _, twin := range again {
-		if s.carried.take(twin) {
-			s.arrivals.Add(twin)
+	for _, c := range again {
+		if p.carried.take(c) {
+			p.toLookUp.Add(c)
 		}
 	}
-	s.done(done...)
-	s.release(back...)
-	s.log.Debug("copies of a held message ended with it", "message_id", m.id(), "verdict", string(m.verdict),
+	p.done(done...)
+	p.release(back...)
+	p.log.Debug("copies of a held message ended with it", "message_id", m.id(), "verdict", string(m.verdict),
 		"done", len(done), "judged", len(again), "handed_back", len(back))
 }
 
 // blocked returns why nothing can be published, as far as a publishing connection has learned it,
-// or "". While only carried rows wait, nothing is forwarded, so only the connection that stages
-// learns it.
-func (s *steps) blocked() string { return cmp.Or(s.forwarder.Blocked(), s.broker.Blocked()) }
+// or "". While only carried rows wait, only the connection that stages them publishes and learns it.
+func (p *pipeline) blocked() string { return cmp.Or(p.forwarder.Blocked(), p.broker.Blocked()) }

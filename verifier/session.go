@@ -16,16 +16,14 @@ import (
 	"github.com/twoqueue/twoqueue/verifier/internal/pipe"
 )
 
-// A session is the pipeline of the package comment, on one pair of connections:
+// A session works through the steps of the package comment, on one pair of connections:
 //
-//	take -> look ---------------> forwarder
-//	          \-> room -> settle -/     \-> forget -> ack
+//	unpack -> look up -------------> forward -> forget -> ack
+//	                 \-> settle -/
 //
-// Before forwarder a message of an ordered queue waits for its turn (consume.Place).
-//
-// The session opens, starts, drains and closes the parts. The judge looks up and settles. The steps
-// do the rest, from the delivery to the ack. The limits set messages aside that wait for too long.
-// Each part calls only the ones below it: judge, limits, steps.
+// The session starts, drains and closes the parts. The judge looks up and settles. The pipeline does
+// the rest, from the delivery to the ack. The limits set messages aside that wait for too long. Each
+// part calls only the ones below it: judge, limits, pipeline.
 //
 // A message has one owner at a time. The owner passes it on and then does not touch it again. While
 // a message waits in the room or for a held target, setAsideExcess may remove it and set it aside.
@@ -35,45 +33,27 @@ import (
 type session struct {
 	judge  *judge
 	limits *waitLimits
-	*steps
+	*pipeline
 	room     *waitingRoom
 	evidence *evidence
 
 	consuming *bridge.Connection // separate, so that an alarm that blocks publishing does not block acks
 	shards    []*consume.Ordered
-	finished  atomic.Bool // at the end all messages were acked or handed back
+	finished  atomic.Bool // all messages were acked or handed back at the end
 }
 
 // run works until ctx ends or something fails. When ctx ends it takes and judges no further
 // messages, but finishes the judged ones, for at most Options.Drain. All others are unacked and so
 // handed back.
 func (s *session) run(ctx context.Context) error {
-	var beside sync.WaitGroup // the side jobs
-	defer beside.Wait()
+	var sideJobs sync.WaitGroup
+	defer sideJobs.Wait()
 	defer s.close()
-	// Any failure ends all stages. The end of ctx ends only the stages that take new work; the others
-	// run until they are drained.
+	// The first failure ends everything. The end of ctx ends only the loops that take new work; the
+	// others run until they are drained.
 	group, failing := errgroup.WithContext(context.WithoutCancel(ctx))
-	// If a stage fails, safe messages are acked and the rest is handed back, even while another stage
-	// waits.
-	ended, opened := make(chan struct{}), make(chan struct{})
-	stopEnd := context.AfterFunc(failing, func() {
-		defer close(ended)
-		if s.finished.Load() {
-			return
-		}
-		select {
-		case <-opened: // the last acks make requests on the channels, one at a time
-			s.ackAndClose()
-		case <-time.After(lastMoment): // the broker does not answer
-			s.consuming.Close()
-		}
-	})
-	defer func() {
-		if !stopEnd() {
-			<-ended
-		}
-	}()
+	consumed := make(chan struct{})
+	defer s.ackOnFailure(failing, consumed)()
 	moving, stop := context.WithCancel(failing)
 	defer stop()
 	taking, stopTaking := context.WithCancel(moving)
@@ -82,7 +62,7 @@ func (s *session) run(ctx context.Context) error {
 	group.Go(func() error { return s.watch(moving, ctx.Done()) })
 	for _, c := range []*consume.Consumer{s.staging, s.waiting} {
 		if err := c.Consume(); err != nil {
-			close(opened)
+			close(consumed)
 			group.Go(func() error { return err })
 			if first := group.Wait(); first != err { // watch may notice the lost connection sooner
 				return errors.Join(err, first)
@@ -91,27 +71,27 @@ func (s *session) run(ctx context.Context) error {
 		}
 		group.Go(func() error { return c.Take(moving) }) // at once: the broker's answer to the next consume arrives behind the deliveries
 	}
-	close(opened)
-	takers, takerCtx := newStages(taking)
+	close(consumed)
+	takers, takerCtx := newTakers(taking)
 	for _, c := range []*consume.Consumer{s.staging, s.waiting} {
 		takers.Go(func() error { return c.Unpack(takerCtx) })
 		takers.Go(func() error { return c.HandBackResting(takerCtx) })
 	}
-	for _, sh := range s.shards {
-		group.Go(func() error { return sh.Serve(moving, takerCtx) })
-		takers.Go(func() error { return sh.Wait(moving) })
+	for _, shard := range s.shards {
+		group.Go(func() error { return shard.Serve(moving, takerCtx) })
+		takers.Go(func() error { return shard.Wait(moving) })
 	}
-	takers.Go(func() error { return ofDatabase(s.judge.look(takerCtx)) })
+	takers.Go(func() error { return ofDatabase(s.judge.lookUpAll(takerCtx)) })
 	for range s.opts.Settlers {
-		takers.Go(func() error { return ofDatabase(s.judge.settle(takerCtx)) })
+		takers.Go(func() error { return ofDatabase(s.judge.settleAll(takerCtx)) })
 	}
 	takers.Go(func() error { return s.limits.tend(takerCtx) })
 
-	beside.Go(func() { s.retryForget(moving) })
-	beside.Go(func() { s.touchHeld(moving) })
-	beside.Go(func() { s.stageAgain(taking) })
-	beside.Go(func() { s.sweep(taking) })
-	beside.Go(func() { s.explain(taking) })
+	sideJobs.Go(func() { s.retryForget(moving) })
+	sideJobs.Go(func() { s.touchHeld(moving) })
+	sideJobs.Go(func() { s.stageAgain(taking) })
+	sideJobs.Go(func() { s.sweep(taking) })
+	sideJobs.Go(func() { s.explain(taking) })
 
 	group.Go(func() error { return takers.watch(moving) })
 	group.Go(func() error { return s.forwarder.Run(moving) })
@@ -156,14 +136,14 @@ func (s *session) sweep(ctx context.Context) {
 		return
 	}
 	pipe.Pause(ctx, sweepFirst)
-	sweeper := &sweeper{shared: s.shared, consuming: s.consuming, consumers: s.consumers}
+	sweeper := &sweeper{resources: s.resources, consuming: s.consuming, consumers: s.consumers}
 	s.jobs.sweep.Run(ctx, sweeper.round)
 }
 
 // explain, a side job, logs whose open transactions hold messages up for long.
 func (s *session) explain(ctx context.Context) {
 	if s.opts.Watcher != nil {
-		s.jobs.explain.Run(ctx, newExplainer(s.shared, s.room).round)
+		s.jobs.explain.Run(ctx, newExplainer(s.resources, s.room).round)
 	}
 }
 
@@ -190,29 +170,29 @@ func (s *session) watch(ctx context.Context, ending <-chan struct{}) error {
 // drain waits until all judged messages are done, acks them, and hands back the rest.
 func (s *session) drain(ctx context.Context) error {
 	late := time.After(s.opts.Drain)
-	counted := []*pipe.Counter{&s.touching, s.forwarder.Moving(), &s.forgetting} // no message goes back to an earlier one
+	steps := []*pipe.Counter{&s.touching, s.forwarder.Moving(), &s.forgetting} // no message goes back to an earlier one
 	for {
-		for _, stage := range counted {
+		for _, step := range steps {
 			select {
-			case <-stage.Zero():
+			case <-step.Zero():
 			case <-ctx.Done():
 				return nil
 			case <-late:
 				left := 0
-				for _, stage := range counted {
-					left += stage.Value()
+				for _, step := range steps {
+					left += step.Value()
 				}
 				return errors.Join(fmt.Errorf("%d messages not finished within %v", left, s.opts.Drain), s.finish())
 			}
 		}
-		if s.reunite() == 0 {
+		if s.setAsideSplitGroups() == 0 {
 			return s.finish()
 		}
 	}
 }
 
-// finish hands messages back once. Messages that come again before the channels end go back at that
-// end: each return counts towards a delivery limit.
+// finish acks all messages that are done and hands back the rest, once: each return counts towards a
+// delivery limit. Messages that come again before the channels end go back at that end.
 func (s *session) finish() error {
 	var errs []error
 	for _, c := range s.consumers() {
@@ -226,36 +206,60 @@ func (s *session) finish() error {
 // consumers returns the present consumers.
 func (s *session) consumers() []*consume.Consumer {
 	consumers := []*consume.Consumer{s.staging, s.waiting}
-	for _, sh := range s.shards {
-		consumers = append(consumers, sh.Consumer())
+	for _, shard := range s.shards {
+		consumers = append(consumers, shard.Consumer())
 	}
 	return consumers
 }
 
-// reunite sets aside the waiting members of a group if another member is in another queue already:
-// the group will be handed back whole, and that member would be in both queues. No other goroutine
-// may be judging any more. Messages of an ordered queue keep their place nevertheless, and a dead
-// letter then comes twice.
-func (s *session) reunite() int {
-	apart := func(m *message) bool { return !m.place.Ordered() && m.unacked.Apart.Load() }
-	s.room.enter(false, s.arrivals.Take(math.MaxInt)...)
-	waiting := append(s.room.removeMessages(apart), messagesOf(s.forwarder.RemoveHeld(forwards(apart)))...)
-	waiting = append(waiting, s.carried.part(apart)...)
+// setAsideSplitGroups sets aside the waiting members of each group that has a member in another queue
+// already, and returns their number. Otherwise the group would be handed back whole, and that member
+// would be in both queues. No other goroutine may be judging any more. Messages of an ordered queue
+// keep their place nevertheless, and a dead letter then comes twice.
+func (s *session) setAsideSplitGroups() int {
+	split := func(m *message) bool { return !m.place.Ordered() && m.unacked.Split.Load() }
+	s.room.enter(false, s.toLookUp.Take(math.MaxInt)...)
+	waiting := append(s.room.removeMessages(split), messagesOf(s.forwarder.RemoveHeld(forwards(split)))...)
+	waiting = append(waiting, s.carried.removeCopies(split)...)
 	s.setAside(waiting...)
 	return len(waiting)
 }
 
-// lastMoment bounds the work of a session that has failed. Usually it takes some milliseconds.
-const lastMoment = time.Second
+// failedPatience bounds the last acks of a session that has failed, which usually take milliseconds.
+const failedPatience = time.Second
+
+// ackOnFailure has safe messages acked and the rest handed back as soon as failing ends, even while
+// a loop still hangs. The acks make requests on the channels, so they wait until consumed is closed:
+// a channel serves one request at a time. The caller must call wait at the end.
+func (s *session) ackOnFailure(failing context.Context, consumed <-chan struct{}) (wait func()) {
+	ended := make(chan struct{})
+	stop := context.AfterFunc(failing, func() {
+		defer close(ended)
+		if s.finished.Load() {
+			return
+		}
+		select {
+		case <-consumed:
+			s.ackAndClose()
+		case <-time.After(failedPatience): // the broker does not answer
+			s.consuming.Close()
+		}
+	})
+	return func() {
+		if !stop() {
+			<-ended
+		}
+	}
+}
 
 var errSessionEnded = errors.New("the session has ended")
 
-// ackAndClose acks safe messages before a session that has failed hands the rest back: a message
-// that is acked now does not come again. It waits a moment for the confirms of messages that are on
-// their way. Then it closes the consuming connection.
+// ackAndClose acks safe messages, so that they do not come again, and closes the consuming connection,
+// which hands back the rest. Before that it waits for the confirms of messages that are on their way.
+// All of it takes failedPatience at most.
 func (s *session) ackAndClose() {
 	defer s.consuming.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), lastMoment)
+	ctx, cancel := context.WithTimeout(context.Background(), failedPatience)
 	defer cancel()
 	acked := make(chan struct{})
 	go func() { // the broker may not answer
@@ -270,12 +274,11 @@ func (s *session) ackAndClose() {
 }
 
 func (s *session) ackLast(ctx context.Context) {
-	const look = 5 * time.Millisecond
 	for s.forwarder.Awaits() && ctx.Err() == nil && s.consuming.Err() == nil {
-		pipe.Pause(ctx, look)
+		pipe.Pause(ctx, 5*time.Millisecond)
 	}
 	safe := s.toForget.Take(math.MaxInt)
-	s.forgetter.keep(leftRows(safe), errSessionEnded)
+	s.forgetter.remember(undeletedRows(safe), errSessionEnded)
 	s.done(safe...)
 	s.forgetting.Add(-len(safe))
 	select {

@@ -19,12 +19,12 @@ func testConsumer(queue string, prefetch int) *consume.Consumer {
 }
 
 // testSession returns a session without servers and consumers. It publishes nothing.
-func testSession(sh *shared) *session {
-	if sh.log == nil {
-		sh.log = slog.New(slog.DiscardHandler)
+func testSession(r *resources) *session {
+	if r.log == nil {
+		r.log = slog.New(slog.DiscardHandler)
 	}
-	s := &session{steps: newSteps(sh), room: newWaitingRoom(1)}
-	s.limits = &waitLimits{steps: s.steps, room: s.room, more: make(chan struct{}, 1)}
+	s := &session{pipeline: newPipeline(r), room: newWaitingRoom(1)}
+	s.limits = &waitLimits{pipeline: s.pipeline, room: s.room, more: make(chan struct{}, 1)}
 	s.forwarder = forward.New(forward.Config{
 		ConfirmTimeout: s.opts.ConfirmTimeout, Unroutable: time.Minute, Copies: 10, Log: slog.New(slog.DiscardHandler),
 		Ended: func(p *forward.Publication, result forward.Result, err error) {
@@ -47,11 +47,11 @@ func anyPublication(*forward.Publication) bool { return true }
 // A drain looks for such messages until it finds none: it must find each once, even if a settler or
 // a lookup had it when the end came.
 func TestTheMembersOfATornGroupAreSetAsideOnceAtTheEnd(t *testing.T) {
-	s := testSession(&shared{})
+	s := testSession(&resources{})
 	s.waiting = testConsumer("w", 10)
 	s.forwarder.Hold(bridge.Target{RoutingKey: "target"})
 	places := map[string]func(*message){
-		"not looked up": func(m *message) { s.arrivals.Add(m) },
+		"not looked up": func(m *message) { s.toLookUp.Add(m) },
 		"in the room":   func(m *message) { s.room.enter(false, m) },
 		"with a settler": func(m *message) {
 			s.room.enter(false, m)
@@ -70,11 +70,11 @@ func TestTheMembersOfATornGroupAreSetAsideOnceAtTheEnd(t *testing.T) {
 		}
 	}
 	for i, u := range groups {
-		u.Apart.Store(true)
-		if n := s.reunite(); n != len(places) {
+		u.Split.Store(true)
+		if n := s.setAsideSplitGroups(); n != len(places) {
 			t.Errorf("group %d: %d are set aside, want %d", i, n, len(places))
 		}
-		if n := s.reunite(); n != 0 {
+		if n := s.setAsideSplitGroups(); n != 0 {
 			t.Fatalf("group %d: %d are set aside again", i, n)
 		}
 	}

@@ -142,8 +142,8 @@ func TestASideCallGoesOnAfterOneThatWasSlow(t *testing.T) {
 func TestAPanicLeavesNoMarkerUnacked(t *testing.T) {
 	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
 		s := w.verifier()
-		s.stager.publish = func(context.Context, []bridge.Outgoing) error { panic("a fault") }
-		s.stager.undeleted = func() map[uuid.UUID]bool { panic("a fault") }
+		s.stager.queues.publish = func(context.Context, []bridge.Outgoing) error { panic("a fault") }
+		s.stager.rows.undeleted = func() map[uuid.UUID]bool { panic("a fault") }
 		w.commits(1, true, nil)
 		w.wait(dueIdle + driver.PublishedGrace + seenBefore + moment)
 		staging := s.brings(s.staging, w.marker())
@@ -191,7 +191,7 @@ func TestAProofThatHangsIsNotWaitedFor(t *testing.T) {
 		defer db.Close()
 		defer synctest.Wait()
 		defer close(connector.release)
-		v := &Verifier{shared: &shared{ledger: pooledLedger{db: db}, calls: newSideCalls()}}
+		v := &Verifier{resources: &resources{ledger: pooledLedger{db: db}, calls: newSideCalls()}}
 		for n := range int32(provesAtOnce + 2) {
 			began := time.Now()
 			_, err := v.prove(t.Context())

@@ -278,10 +278,10 @@ func (w *carryingWorld) staged() map[uuid.UUID]wire.Staged {
 // session returns a session without servers.
 func (w *carryingWorld) session(ledger driver.Ledger, running sideCall) *session {
 	s := carryingSession(ledger)
-	s.stager = newStager(s.shared, running, s.carried, s.blocked)
-	s.stager.publish = w.publish
+	s.stager = newStager(s.resources, running, s.carried, s.blocked)
+	s.stager.queues.publish = w.publish
 	w.sessions = append(w.sessions, s)
-	s.stager.blocked = func() bool {
+	s.stager.queues.blocked = func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		return w.blocked
@@ -306,7 +306,7 @@ func (w *carryingWorld) runs(s *session) *session {
 // brings delivers a message to a consumer.
 func (s *session) brings(c *consume.Consumer, p amqp.Publishing) *consume.Unacked {
 	unacked := c.Deliver(amqp.Delivery{})
-	s.arrive(unacked, amqp.Delivery{Headers: p.Headers, MessageId: p.MessageId, Body: p.Body})
+	s.unpack(unacked, amqp.Delivery{Headers: p.Headers, MessageId: p.MessageId, Body: p.Body})
 	return unacked
 }
 
@@ -399,7 +399,7 @@ func TestAMarkerStagesAgainOnlyRowsSeenBeforeItsLook(t *testing.T) {
 		}, false},
 		// GONE_SEEN_BY_READER of the model.
 		"a row that only another verifier has seen long before its look": {func(s *session, w *carryingWorld, id uuid.UUID) amqp.Publishing {
-			clear(s.stager.candidates)
+			clear(s.stager.rows.candidates)
 			return w.marker()
 		}, false},
 		// GONE_READ_AGAIN of the model.
@@ -420,11 +420,11 @@ func TestAMarkerStagesAgainOnlyRowsSeenBeforeItsLook(t *testing.T) {
 		}, false},
 		"a row whose message is held": {func(s *session, w *carryingWorld, id uuid.UUID) amqp.Publishing {
 			s.delivered(s.staging, id)
-			s.carried.looked(s.arrivals.Take(1)...)
+			s.carried.looked(s.toLookUp.Take(1)...)
 			return w.marker()
 		}, false},
 		"a row whose message is delivered, but that could not be deleted": {func(s *session, w *carryingWorld, id uuid.UUID) amqp.Publishing {
-			s.forgetter.keep(carriedRows(id), nil)
+			s.forgetter.remember(carriedRows(id), nil)
 			return w.marker()
 		}, false},
 		"a row that was seen before publishing was blocked": {func(_ *session, w *carryingWorld, id uuid.UUID) amqp.Publishing {
@@ -475,8 +475,8 @@ func TestADeliveredMessageThatCannotBeDeletedIsNotStagedAgain(t *testing.T) {
 				ids := w.commits(c.rows, true, nil)
 				undeleted := w.session(undeletableWorld{w, c.forget}, newSideCall())
 				other := w.verifier()
-				plain := leftRow{id: uuid.New(), since: time.Now()}
-				undeleted.forgetter.keep(append(carriedRows(ids...), plain), errDenied)
+				plain := undeletedRow{id: uuid.New(), since: time.Now()}
+				undeleted.forgetter.remember(append(carriedRows(ids...), plain), errDenied)
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				go undeleted.retryForget(ctx)
@@ -490,7 +490,7 @@ func TestADeliveredMessageThatCannotBeDeletedIsNotStagedAgain(t *testing.T) {
 					}
 				}
 				want := c.rows + 1
-				if time.Since(plain.since) > leftAge {
+				if time.Since(plain.since) > undeletedAge {
 					want = c.rows
 				}
 				if n := undeleted.forgetter.count(); n != want || undeleted.stats.abandoned.Load() != int64(c.rows+1-want) {
@@ -502,11 +502,11 @@ func TestADeliveredMessageThatCannotBeDeletedIsNotStagedAgain(t *testing.T) {
 }
 
 // carriedRows returns the rows of messages that were committed just now.
-func carriedRows(ids ...uuid.UUID) (rows []leftRow) {
+func carriedRows(ids ...uuid.UUID) (rows []undeletedRow) {
 	for _, id := range ids {
 		m := &message{received: time.Now()}
 		m.staged = wire.Staged{Carried: true, Message: bridge.Message{ID: id}}
-		rows = append(rows, leftRows([]*message{m})...)
+		rows = append(rows, undeletedRows([]*message{m})...)
 	}
 	return rows
 }
@@ -525,7 +525,7 @@ func TestARowThatFailsEveryDeleteIsTriedWithOthers(t *testing.T) {
 			}
 			return nil, nil
 		}}, newSideCall())
-		s.forgetter.keep(carriedRows(ids...), errDenied)
+		s.forgetter.remember(carriedRows(ids...), errDenied)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go s.retryForget(ctx)
@@ -872,7 +872,7 @@ func TestCandidatesAreTheRowsOfTheLedger(t *testing.T) {
 		w.wait(driver.PublishedGrace + moment)
 		check := func(want int) {
 			t.Helper()
-			if n := len(s.stager.candidates); n != want {
+			if n := len(s.stager.rows.candidates); n != want {
 				t.Errorf("%d candidates, must be %d", n, want)
 			}
 		}
@@ -895,7 +895,7 @@ func TestCandidatesAreTheRowsOfTheLedger(t *testing.T) {
 		}
 		w.commits(candidatesLimit+2000, true, nil)
 		w.wait(10 * time.Second)
-		if n := len(s.stager.candidates); n > candidatesLimit {
+		if n := len(s.stager.rows.candidates); n > candidatesLimit {
 			t.Errorf("%d candidates", n)
 		}
 	})
@@ -930,7 +930,7 @@ func TestABacklogHidesNothingThatWasNeverPublished(t *testing.T) {
 				if n := len(w.staged()); n != 10 {
 					t.Errorf("of 10 new ones %d are staged", n)
 				}
-				if n := len(s.stager.candidates); n != candidatesLimit {
+				if n := len(s.stager.rows.candidates); n != candidatesLimit {
 					t.Errorf("%d candidates", n)
 				}
 				w.looks = nil
@@ -944,7 +944,7 @@ func TestABacklogHidesNothingThatWasNeverPublished(t *testing.T) {
 				clear(w.rows)
 				w.mu.Unlock()
 				w.wait(2 * fullLook)
-				if n := len(s.stager.candidates); n != 0 {
+				if n := len(s.stager.rows.candidates); n != 0 {
 					t.Errorf("%d candidates without rows", n)
 				}
 			})
@@ -960,7 +960,7 @@ func TestRowsThatCannotBeStagedAreRememberedUpToALimit(t *testing.T) {
 		w.commits(all, false, nil)
 		s := w.verifier()
 		w.wait(30 * time.Second)
-		if n := len(s.stager.candidates); n != candidatesLimit+unpublishedLimit {
+		if n := len(s.stager.rows.candidates); n != candidatesLimit+unpublishedLimit {
 			t.Errorf("%d candidates", n)
 		}
 		w.block(false)
@@ -1016,7 +1016,7 @@ func TestAMarkerIsNoMessage(t *testing.T) {
 		}
 		w.wait(stagingPause + moment)
 		counted := s.stats.forwarded.Load() + s.stats.dropped.Load() + s.stats.deadLettered.Load() + s.stats.setAside.Load() + s.stats.restaged.Load()
-		if !marker.IsAcked() || counted != 0 || len(s.arrivals.Take(10)) != 0 {
+		if !marker.IsAcked() || counted != 0 || len(s.toLookUp.Take(10)) != 0 {
 			t.Errorf("acked: %v, counted: %d", marker.IsAcked(), counted)
 		}
 		ordered := orderedConsumer(1 << 20)

@@ -175,7 +175,7 @@ func (s *session) describe(state *State) {
 	}
 	slices.SortFunc(state.Targets, func(a, b UnavailableTarget) int { return cmp.Compare(a.Target.String(), b.Target.String()) })
 	state.Evidence, state.Waiting.EvidenceSince = s.evidence.state()
-	state.Waiting.Evidence = s.room.withheld()
+	state.Waiting.Evidence = s.room.countWithheld()
 	state.Due, state.Overdue, state.Unstageable = s.stager.state(time.Now())
 	waiting := s.room.longest()
 	state.Waiting.Transaction = len(waiting)

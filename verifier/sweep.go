@@ -27,7 +27,7 @@ const (
 
 // A sweeper removes orphan rows.
 type sweeper struct {
-	*shared
+	*resources
 	consuming *bridge.Connection
 	consumers func() []*consume.Consumer // the present ones
 }

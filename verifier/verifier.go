@@ -24,7 +24,7 @@ var ErrNotDrained = errors.New("not drained")
 // A Verifier judges staged messages by one ledger. Any number of verifiers, in any number of
 // processes, may work on one staging queue.
 type Verifier struct {
-	*shared
+	*resources
 	now        currentSession
 	remembered forward.Remembered // only Run uses it
 
@@ -54,7 +54,7 @@ func New(ledger driver.Ledger, broker *bridge.Broker, opts *Options) (*Verifier,
 		return nil, fmt.Errorf("new verifier: the ledger's pool allows %d open connections and Options.Settlers of %d needs %d: call SetMaxOpenConns(%d) on it (of a pgxpool, set MaxConns), or lower Options.Settlers",
 			most, options.Settlers, need, need)
 	}
-	return &Verifier{shared: newShared(ledger, broker, options)}, nil
+	return &Verifier{resources: newResources(ledger, broker, options)}, nil
 }
 
 // Run judges messages until ctx ends. Then it drains: it forwards and acks the judged messages,
@@ -172,7 +172,7 @@ func (v *Verifier) start(ctx context.Context) (*session, error) {
 			v.log.Warn("waiting lookup failed the proof; using its fallback", "ledger", v.ledger.Identity().String(), "reason", reason)
 		})
 	}
-	s, err := openSession(ctx, v.shared, proven, v.remembered, v.unclaimed)
+	s, err := openSession(ctx, v.resources, proven, v.remembered, v.unclaimed)
 	if err != nil {
 		return nil, fmt.Errorf("start verifier: %w", err)
 	}

@@ -34,12 +34,12 @@ const (
 type waitingRoom struct {
 	settling atomic.Int64 // lookups that wait in the database
 
-	mu      sync.Mutex
-	fresh   *list.List // idle
-	slow    *list.List // idle, was still open after slowAge or after a settler's wait
-	kept    *list.List // idle, looks rolled back: withheld until there is evidence
-	all     *list.List // of *waiter, by arrival
-	waiters map[*message]*waiter
+	mu       sync.Mutex
+	fresh    *list.List // idle
+	slow     *list.List // idle, was still open after slowAge or after a settler's wait
+	withheld *list.List // idle, looks rolled back: waits for evidence
+	all      *list.List // of *waiter, by arrival
+	waiters  map[*message]*waiter
 
 	evident      bool // there is evidence: no message is withheld any more
 	ordered      int  // messages among all that must keep their order and are never set aside
@@ -54,7 +54,7 @@ type waitingRoom struct {
 type waiter struct {
 	m       *message
 	slow    bool
-	in      *list.List    // fresh, slow or kept
+	in      *list.List    // fresh, slow or withheld
 	idle    *list.Element // its place in that list; nil while busy
 	arrival *list.Element
 }
@@ -63,7 +63,7 @@ func newWaitingRoom(settlers int) *waitingRoom {
 	return &waitingRoom{
 		fresh:     list.New(),
 		slow:      list.New(),
-		kept:      list.New(),
+		withheld:  list.New(),
 		all:       list.New(),
 		waiters:   make(map[*message]*waiter),
 		slowLimit: max(1, settlers/2),
@@ -83,11 +83,11 @@ func (r *waitingRoom) enter(slow bool, messages ...*message) {
 			r.ordered++
 		}
 		r.waiters[m] = w
-		r.idle(w)
+		r.makeIdle(w)
 	}
 }
 
-func (r *waitingRoom) idle(w *waiter) {
+func (r *waitingRoom) makeIdle(w *waiter) {
 	w.in = r.fresh
 	if w.slow {
 		w.in = r.slow
@@ -96,8 +96,8 @@ func (r *waitingRoom) idle(w *waiter) {
 	pipe.Wake(r.settlable)
 }
 
-// busy removes a waiter from the idle ones.
-func (r *waitingRoom) busy(w *waiter) *message {
+// takeIdle makes a waiter busy and returns its message.
+func (r *waitingRoom) takeIdle(w *waiter) *message {
 	w.in.Remove(w.idle)
 	w.in, w.idle = nil, nil
 	return w.m
@@ -135,7 +135,7 @@ func (r *waitingRoom) pick() (m *message, slow bool) {
 	if r.fresh.Len()+r.slow.Len() > 1 {
 		pipe.Wake(r.settlable) // for the next settler
 	}
-	return r.busy(w), w.slow
+	return r.takeIdle(w), w.slow
 }
 
 // waited ends a settler's wait for m: m stays, as a slow one, or it leaves.
@@ -148,7 +148,7 @@ func (r *waitingRoom) waited(m *message, stays bool) {
 	}
 	if stays {
 		w.slow = true
-		r.idle(w)
+		r.makeIdle(w)
 		return
 	}
 	r.remove(w)
@@ -167,11 +167,11 @@ func (r *waitingRoom) withhold(m *message) {
 	}
 	w.slow = true
 	if r.evident { // evidence was found meanwhile
-		r.idle(w)
+		r.makeIdle(w)
 		return
 	}
 	m.withheld = true
-	w.in = r.kept
+	w.in = r.withheld
 	w.idle = w.in.PushBack(w)
 	pipe.Wake(r.settlable)
 }
@@ -181,22 +181,22 @@ func (r *waitingRoom) release() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.evident = true
-	for r.kept.Len() > 0 {
-		w := r.kept.Front().Value.(*waiter)
-		r.busy(w).withheld = false
-		r.idle(w)
+	for r.withheld.Len() > 0 {
+		w := r.withheld.Front().Value.(*waiter)
+		r.takeIdle(w).withheld = false
+		r.makeIdle(w)
 	}
 }
 
-// withheld counts the messages that wait for evidence.
-func (r *waitingRoom) withheld() int {
+// countWithheld counts the messages that wait for evidence.
+func (r *waitingRoom) countWithheld() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.kept.Len()
+	return r.withheld.Len()
 }
 
 // transactionEnded requests an immediate lookup of messages that may belong to the same transaction
-// as w. A transaction that was open for long has all its messages among the slow ones.
+// as w. If the transaction was open for long, all its messages are slow.
 func (r *waitingRoom) transactionEnded(w *waiter) {
 	if w.slow {
 		r.slowAll = true
@@ -223,7 +223,7 @@ func (r *waitingRoom) lookAgain(now time.Time, limit int) []*message {
 	var out []*message
 	take := func(idle *list.List, limit int) {
 		for ; limit > 0 && idle.Len() > 0; limit-- {
-			out = append(out, r.busy(idle.Front().Value.(*waiter)))
+			out = append(out, r.takeIdle(idle.Front().Value.(*waiter)))
 		}
 	}
 	take(r.fresh, limit)
@@ -248,7 +248,7 @@ func (r *waitingRoom) looked(m *message, found bool, now time.Time) {
 		r.transactionEnded(w)
 	} else {
 		w.slow = w.slow || now.Sub(m.received) >= slowAge
-		r.idle(w)
+		r.makeIdle(w)
 	}
 }
 
@@ -290,7 +290,7 @@ func (r *waitingRoom) messages() []*message {
 	defer r.mu.Unlock()
 	out := make([]*message, 0, r.all.Len())
 	for e := r.all.Front(); e != nil; e = e.Next() {
-		if w := e.Value.(*waiter); w.in != r.kept {
+		if w := e.Value.(*waiter); w.in != r.withheld {
 			out = append(out, w.m)
 		}
 	}
@@ -314,7 +314,7 @@ func (r *waitingRoom) removeMessages(must func(*message) bool) []*message {
 		w := e.Value.(*waiter)
 		e = e.Next()
 		if w.idle != nil && must(w.m) {
-			out = append(out, r.busy(w))
+			out = append(out, r.takeIdle(w))
 			r.remove(w)
 		}
 	}

@@ -54,11 +54,11 @@ var mutants = []mutant{
 		name:     "ack before confirm",
 		scenario: "a verifier dies while a target is missing",
 		caught:   world.Lost,
-		edits: []edit{{"verifier/pipeline.go", `		s.publish(m.toTarget())
+		edits: []edit{{"verifier/pipeline.go", `		p.publish(m.toTarget())
 `, `		if mutant("ack before confirm") {
 			_ = m.unacked.AckAtOnce()
 		}
-		s.publish(m.toTarget())
+		p.publish(m.toTarget())
 `}, {"verifier/internal/consume/unacked.go", `// IsSingle reports`, `func (u *Unacked) AckAtOnce() error { return u.From.ch.Ack(u.tag, false) }
 
 func (u *Unacked) HandBack() { u.From.acks.handBack(u.tag) }
@@ -70,16 +70,16 @@ func (u *Unacked) HandBack() { u.From.acks.handBack(u.tag) }
 		scenario: "a verifier dies while a target is missing",
 		caught:   world.Lost,
 		edits: []edit{
-			{"verifier/forget.go", `// A leftRow is`, `func (s *shared) forgetAtOnce(m *message) {
-	_, _ = s.ledger.Forget(context.Background(), []uuid.UUID{m.staged.ID})
+			{"verifier/forgetter.go", `// An undeletedRow is`, `func (r *resources) forgetAtOnce(m *message) {
+	_, _ = r.ledger.Forget(context.Background(), []uuid.UUID{m.staged.ID})
 }
 
-// A leftRow is`},
-			{"verifier/pipeline.go", `		s.publish(m.toTarget())
+// An undeletedRow is`},
+			{"verifier/pipeline.go", `		p.publish(m.toTarget())
 `, `		if mutant("delete before confirm") || mutant("delete a carried row before the confirm") {
-			s.forgetAtOnce(m)
+			p.forgetAtOnce(m)
 		}
-		s.publish(m.toTarget())
+		p.publish(m.toTarget())
 `},
 		},
 	},
@@ -88,9 +88,9 @@ func (u *Unacked) HandBack() { u.From.acks.handBack(u.tag) }
 		scenario: "a transaction is open for longer than the lock time-out",
 		caught:   world.Lost,
 		edits: []edit{
-			{"verifier/lookup.go", `leaves := outcome != driver.StillOpen || tooMany || j.limits.overstays(m, time.Now())`,
+			{"verifier/judge.go", `leaves := outcome != driver.StillOpen || tooMany || j.limits.overstays(m, time.Now())`,
 				`leaves := outcome != driver.StillOpen || tooMany || j.limits.overstays(m, time.Now()) || mutant("drop on time-out")`},
-			{"verifier/lookup.go", `case outcome == driver.RolledBack:`,
+			{"verifier/judge.go", `case outcome == driver.RolledBack:`,
 				`case outcome == driver.RolledBack || mutant("drop on time-out") && outcome != driver.Committed:`},
 		},
 	},
@@ -99,9 +99,9 @@ func (u *Unacked) HandBack() { u.From.acks.handBack(u.tag) }
 		scenario: "a transaction is open for longer than the lock time-out",
 		caught:   world.Invented,
 		edits: []edit{
-			{"verifier/lookup.go", `leaves := outcome != driver.StillOpen || tooMany || j.limits.overstays(m, time.Now())`,
+			{"verifier/judge.go", `leaves := outcome != driver.StillOpen || tooMany || j.limits.overstays(m, time.Now())`,
 				`leaves := outcome != driver.StillOpen || tooMany || j.limits.overstays(m, time.Now()) || mutant("forward on time-out")`},
-			{"verifier/lookup.go", `case outcome == driver.Committed:`,
+			{"verifier/judge.go", `case outcome == driver.Committed:`,
 				`case outcome == driver.Committed || mutant("forward on time-out") && outcome != driver.RolledBack:`},
 		},
 	},
@@ -175,7 +175,7 @@ func (u *Unacked) HandBack() { u.From.acks.handBack(u.tag) }
 		name:     "believe a non-waiting miss",
 		scenario: "a transaction is open for longer than the lock time-out",
 		caught:   world.Lost,
-		edits: []edit{{"verifier/lookup.go", `	j.room.enter(false, misses...)
+		edits: []edit{{"verifier/judge.go", `	j.room.enter(false, misses...)
 `, `	if mutant("believe a non-waiting miss") {
 		for _, m := range misses {
 			j.drop(m)
@@ -305,7 +305,7 @@ func (u *Unacked) HandBack() { u.From.acks.handBack(u.tag) }
 		pkg:  "verifier",
 		test: "TestACopyOfTheDatabase/a_verifier_of_a_copy_drops_nothing",
 		says: "the copy's verifier has dropped",
-		edits: []edit{{"verifier/lookup.go", `		if outcome == driver.RolledBack && !evident {
+		edits: []edit{{"verifier/judge.go", `		if outcome == driver.RolledBack && !evident {
 `, `		if outcome == driver.RolledBack && !evident && !mutant("drop without evidence") {
 `}},
 	},
@@ -332,8 +332,8 @@ func (u *Unacked) HandBack() { u.From.acks.handBack(u.tag) }
 		name:     "judge messages of another ledger",
 		scenario: "strange messages are in the staging queue, and a verifier dies while the dead queue is missing",
 		caught:   world.Lost,
-		edits: []edit{{"verifier/arrive.go", `	if staged.Ledger != s.ledger.Identity() {
-`, `	if staged.Ledger != s.ledger.Identity() && !mutant("judge messages of another ledger") {
+		edits: []edit{{"verifier/unpack.go", `	if staged.Ledger != p.ledger.Identity() {
+`, `	if staged.Ledger != p.ledger.Identity() && !mutant("judge messages of another ledger") {
 `}},
 	},
 	// Rule 8.
@@ -341,11 +341,11 @@ func (u *Unacked) HandBack() { u.From.acks.handBack(u.tag) }
 		name:     "ack a strange message before its dead letter is confirmed",
 		scenario: "strange messages are in the staging queue, and a verifier dies while the dead queue is missing",
 		caught:   world.Lost,
-		edits: []edit{{"verifier/pipeline.go", `	s.publish(m.toDead(s.opts.Topology.DeadQueue(), now))
+		edits: []edit{{"verifier/pipeline.go", `	p.publish(m.toDead(p.opts.Topology.DeadQueue(), now))
 `, `	if mutant("ack a strange message before its dead letter is confirmed") {
 		_ = m.unacked.AckAtOnce()
 	}
-	s.publish(m.toDead(s.opts.Topology.DeadQueue(), now))
+	p.publish(m.toDead(p.opts.Topology.DeadQueue(), now))
 `}},
 	},
 	{
@@ -401,7 +401,7 @@ func (u *Unacked) HandBack() { u.From.acks.handBack(u.tag) }
 		pkg:  "verifier",
 		test: "TestSlowTransactionsDelayTheirOwnMessagesOnly",
 		says: "messages have not come",
-		edits: []edit{{"verifier/lookup.go", `	j.room.enter(false, misses...)
+		edits: []edit{{"verifier/judge.go", `	j.room.enter(false, misses...)
 	j.room.enter(true, again...)`, `	for _, m := range misses {
 		for mutant("wait for one transaction after the other") && ctx.Err() == nil {
 			if outcome, err := j.proven.Settle(ctx, m.staged.ID, j.opts.SettleWait); err == nil && outcome != driver.StillOpen {
@@ -417,12 +417,12 @@ func (u *Unacked) HandBack() { u.From.acks.handBack(u.tag) }
 		pkg:  "verifier",
 		test: "TestSlowTransactionsDelayTheirOwnMessagesOnly",
 		says: "messages have not come",
-		edits: []edit{{"verifier/setaside.go", `func (w *waitLimits) setAsideExcess(now time.Time) {
+		edits: []edit{{"verifier/waitlimits.go", `func (w *waitLimits) setAsideExcess(now time.Time) {
 `, `func (w *waitLimits) setAsideExcess(now time.Time) {
 	if mutant("a waiting room that is full stays so") {
 		return
 	}
-`}, {"verifier/lookup.go", `		leaves := outcome != driver.StillOpen || tooMany || j.limits.overstays(m, time.Now())`,
+`}, {"verifier/judge.go", `		leaves := outcome != driver.StillOpen || tooMany || j.limits.overstays(m, time.Now())`,
 			`		leaves := outcome != driver.StillOpen || !mutant("a waiting room that is full stays so") && (tooMany || j.limits.overstays(m, time.Now()))`}},
 	},
 	// Rule 10.
@@ -493,15 +493,15 @@ func (u *Unacked) HandBack() { u.From.acks.handBack(u.tag) }
 		test: "TestAnOpenTransactionHoldsItsKeyOnly",
 		says: "came after",
 		edits: []edit{
-			{"verifier/setaside.go", `	case m.place.Ordered(): // it keeps its place
+			{"verifier/waitlimits.go", `	case m.place.Ordered(): // it keeps its place
 		return false
 `, `	case m.place.Ordered(): // it keeps its place
 		return (mutant("nack in an ordered queue") || mutant("set messages with a key aside")) && age >= w.opts.Patience
 `},
-			{"verifier/pipeline.go", `	most := max(1, s.waiting.Prefetch/4)`, `	var aside []*message
+			{"verifier/pipeline.go", `	most := max(1, p.waiting.Prefetch/4)`, `	var aside []*message
 	for _, m := range messages {
 		if m.place.Ordered() {
-			s.passed(m)
+			p.passed(m)
 			if mutant("nack in an ordered queue") {
 				m.unacked.HandBack()
 				continue
@@ -510,7 +510,7 @@ func (u *Unacked) HandBack() { u.From.acks.handBack(u.tag) }
 		aside = append(aside, m)
 	}
 	messages = aside
-	most := max(1, s.waiting.Prefetch/4)`},
+	most := max(1, p.waiting.Prefetch/4)`},
 		},
 	},
 	{
@@ -548,7 +548,7 @@ func (u *Unacked) HandBack() { u.From.acks.handBack(u.tag) }
 		pkg:   "verifier",
 		test:  "TestADirectReplyToIsNoTarget",
 		says:  "not in time|replies came",
-		edits: []edit{{"verifier/options.go", `if own || t.DirectReply() {`, `if own || t.DirectReply() && !mutant("a direct reply-to is a target") {`}},
+		edits: []edit{{"verifier/allowlist.go", `if own || t.DirectReply() {`, `if own || t.DirectReply() && !mutant("a direct reply-to is a target") {`}},
 	},
 	// Carried messages. Mutants for recording first and for waiting lookups use plain messages,
 	// since the row of a carried message is there.
@@ -692,7 +692,7 @@ func inspectorOn(`},
 		pkg:  "../verifier",
 		test: "TestNothingIsStagedAgainWithoutAMarker",
 		says: "1 are staged again",
-		edits: []edit{{"verifier/stageagain.go", `return c.row.Unpublished() || c.gone`,
+		edits: []edit{{"verifier/duerows.go", `return c.row.Unpublished() || c.gone`,
 			`return c.row.Unpublished() || c.gone || mutant("staged again without a marker")`}},
 	},
 	{
@@ -700,15 +700,17 @@ func inspectorOn(`},
 		pkg:  "../verifier",
 		test: "TestAMarkerStagesAgainOnlyRowsSeenBeforeItsLook/a_row_that_was_seen_after_its_look",
 		says: "1 are staged again",
-		edits: []edit{{"verifier/marker.go", `if c.before(look) && `,
-			`if (c.before(look) || mutant("a marker counts for rows that were seen after its look")) && `}},
+		edits: []edit{{"verifier/duerows.go", `		if c.before(look) && !left[id] && !d.carried.has(id) {
+			c.gone = true`,
+			`		if (c.before(look) || mutant("a marker counts for rows that were seen after its look")) && !left[id] && !d.carried.has(id) {
+			c.gone = true`}},
 	},
 	{
 		name: "a marker counts for rows that were seen just before its look", // GONE_PAUSE_BEFORE_LOOK
 		pkg:  "../verifier",
 		test: "TestAMarkerStagesAgainOnlyRowsSeenBeforeItsLook/a_row_that_was_seen_just_before_its_look",
 		says: "1 are staged again",
-		edits: []edit{{"verifier/marker.go", `func (c candidate) before(look time.Time) bool {`,
+		edits: []edit{{"verifier/duerows.go", `func (c candidate) before(look time.Time) bool {`,
 			`func (c candidate) before(look time.Time) bool {
 	if mutant("a marker counts for rows that were seen just before its look") {
 		look = look.Add(seenBefore)
@@ -720,17 +722,14 @@ func inspectorOn(`},
 		pkg:  "../verifier",
 		test: "TestAMarkerStagesAgainOnlyRowsSeenBeforeItsLook/a_row_that_only_another_verifier_has_seen_long_before_its_look",
 		says: "1 are staged again",
-		edits: []edit{{"verifier/marker.go", `		g.wait = markerOften
-`, `		g.wait = markerOften
+		edits: []edit{{"verifier/marker.go", `		ms.wait = markerOften
+`, `		ms.wait = markerOften
 		if mutant("a marker counts for rows that only another verifier has seen") {
-			due, _, _ := g.ledger.Due(context.Background(), driver.DueRow{}, dueLimit)
+			due, _, _ := ms.ledger.Due(context.Background(), driver.DueRow{}, dueLimit)
 			for _, row := range due {
-				g.candidates[row.ID] = candidate{row: row, seen: m.Look.Add(-seenBefore)}
+				ms.rows.candidates[row.ID] = candidate{row: row, seen: m.Look.Add(-seenBefore)}
 			}
 		}
-`}, {"verifier/marker.go", `	"github.com/twoqueue/twoqueue/bridge/wire"
-`, `	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/wire"
 `}},
 	},
 	{
@@ -739,9 +738,9 @@ func inspectorOn(`},
 		test: "TestAMarkerWaitsForItsPauses",
 		says: "it has shown something before it came to the waiting queue",
 		edits: []edit{{"verifier/marker.go", `	confirmed := false
-`, `	for _, m := range markers {
+`, `	for _, m := range ripe {
 		if mutant("a marker counts before it has come from the waiting queue") {
-			g.goneBy(m.Look)
+			ms.rows.goneBy(m.Look)
 		}
 	}
 	confirmed := false
@@ -754,7 +753,7 @@ func inspectorOn(`},
 		says: "it is passed on too soon",
 		edits: []edit{{"verifier/marker.go", `	age := time.Since(m.taken)
 `, `	age := time.Since(m.taken)
-		if mutant("a marker goes to the waiting queue at once") && queue == g.queue {
+		if mutant("a marker goes to the waiting queue at once") && queue == ms.queues.staging {
 			age += pause
 		}
 `}},
@@ -766,7 +765,7 @@ func inspectorOn(`},
 		says: "it counts too soon",
 		edits: []edit{{"verifier/marker.go", `	age := time.Since(m.taken)
 `, `	age := time.Since(m.taken)
-		if mutant("a marker from the waiting queue counts at once") && queue == g.waiting {
+		if mutant("a marker from the waiting queue counts at once") && queue == ms.queues.waiting {
 			age += pause
 		}
 `}},
@@ -795,13 +794,13 @@ func inspectorOn(`},
 		test: "TestAMarkerStagesAgainOnlyRowsSeenBeforeItsLook/a_row_that_was_touched_since,_and_is_due_again",
 		says: "1 are staged again",
 		edits: []edit{
-			{"verifier/stageagain.go", `!seen[id] && at.After(from) &&`,
+			{"verifier/duerows.go", `!seen[id] && at.After(from) &&`,
 				`!seen[id] && !mutant("a row counts as seen before its stage time was moved on") && at.After(from) &&`},
-			{"verifier/stageagain.go", `	g.candidates[row.ID] = candidate{row: row, seen: at}
-}`, `	if c, ok := g.candidates[row.ID]; ok && mutant("a row counts as seen before its stage time was moved on") {
+			{"verifier/duerows.go", `	d.candidates[row.ID] = candidate{row: row, seen: at}
+}`, `	if c, ok := d.candidates[row.ID]; ok && mutant("a row counts as seen before its stage time was moved on") {
 		at = c.seen
 	}
-	g.candidates[row.ID] = candidate{row: row, seen: at}
+	d.candidates[row.ID] = candidate{row: row, seen: at}
 }`},
 		},
 	},
@@ -820,9 +819,9 @@ func inspectorOn(`},
 		pkg:  "verifier",
 		test: "TestALockedRowHoldsUpNoOtherMessage/postgres",
 		says: `not in time|stats`,
-		edits: []edit{{"verifier/pipeline.go", `		s.forgetter.delete(ctx, leftRows(batch))
-`, `		s.forgetter.delete(ctx, leftRows(batch))
-		if s.forgetter.count() > 0 && mutant("a row that is left ends the session") {
+		edits: []edit{{"verifier/pipeline.go", `		p.forgetter.delete(ctx, undeletedRows(batch))
+`, `		p.forgetter.delete(ctx, undeletedRows(batch))
+		if p.forgetter.count() > 0 && mutant("a row that is left ends the session") {
 			return errLocked
 		}
 `}},

@@ -7,9 +7,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// shared has the parts of a verifier that outlive its sessions. Its sessions use them one after the
-// other.
-type shared struct {
+// resources are the parts of a verifier that outlive its sessions.
+type resources struct {
 	ledger driver.Ledger
 	broker *bridge.Broker
 	opts   Options
@@ -19,16 +18,16 @@ type shared struct {
 	jobs   sideJobs
 	calls  sideCalls
 
-	connections *connections
+	connections *dbConnections
 	forgetter   *forgetter
 	toucher     *toucher
 }
 
-func newShared(ledger driver.Ledger, broker *bridge.Broker, opts Options) *shared {
-	s := &shared{
+func newResources(ledger driver.Ledger, broker *bridge.Broker, opts Options) *resources {
+	s := &resources{
 		ledger: ledger, broker: broker, opts: opts, allow: newAllowList(opts), log: opts.Logger,
 		jobs: newSideJobs(opts.Logger), calls: newSideCalls(),
-		connections: newConnections(opts.Logger, opts.Settlers), toucher: newToucher(ledger),
+		connections: newDBConnections(opts.Logger, opts.Settlers), toucher: newToucher(ledger),
 	}
 	s.forgetter = newForgetter(ledger, opts.Logger, &s.stats.abandoned)
 	return s

@@ -12,7 +12,7 @@ import (
 // waitLimits bounds how many messages wait here, and for how long: for their transactions in the
 // room, and for unavailable targets in the forwarder. It sets the others aside.
 type waitLimits struct {
-	*steps
+	*pipeline
 	room     *waitingRoom
 	evidence *evidence
 	more     chan struct{} // woken when another message waits in the room or for a held target

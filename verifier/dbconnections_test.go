@@ -17,15 +17,15 @@ import (
 func TestALookupWithoutAConnectionEndsTheSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const patience = time.Minute
-		c := newConnections(slog.New(slog.DiscardHandler), 20)
+		c := newDBConnections(slog.New(slog.DiscardHandler), 20)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		began := time.Now()
-		err := c.look(ctx, new(atomic.Int64), patience, func() error { return driver.ErrNoConnection })
+		err := c.lookUp(ctx, new(atomic.Int64), patience, func() error { return driver.ErrNoConnection })
 		if took := time.Since(began); !errors.Is(err, driver.ErrNoConnection) || took < patience || took > 2*patience {
-			t.Errorf("look has ended after %v with %v, must end after %v with ErrNoConnection", took, err, patience)
+			t.Errorf("the lookup has ended after %v with %v, must end after %v with ErrNoConnection", took, err, patience)
 		}
-		if c.isLooking() {
+		if c.lookupWaits.Load() {
 			t.Error("settlers wait for a lookup that has ended")
 		}
 	})

@@ -28,29 +28,29 @@ const (
 // A judge finds out whether the transactions of messages have committed: by lookups that never wait,
 // and by settles, which alone may say 'rolled back'.
 type judge struct {
-	*steps
+	*pipeline
 	proven   *proof.Proven // gives all outcomes, of the same ledger
 	room     *waitingRoom
 	evidence *evidence
 	limits   *waitLimits
 }
 
-// look asks the ledger, without waiting, about all messages that have arrived. Committed messages
+// lookUpAll asks the ledger, without waiting, about all messages that have arrived. Committed messages
 // go on; the others go to the waiting room. Waiting messages that no settler has are looked up
 // again.
-func (j *judge) look(ctx context.Context) error {
+func (j *judge) lookUpAll(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-j.arrivals.More:
+		case <-j.toLookUp.More:
 		case <-j.room.lookNow:
 		case <-j.room.idlers():
 		}
-		if j.arrivals.Count() < lookupEnough {
+		if j.toLookUp.Count() < lookupEnough {
 			pipe.Pause(ctx, j.load.gather(lookupGather))
 		}
-		fresh := j.arrivals.Take(lookupLimit)
+		fresh := j.toLookUp.Take(lookupLimit)
 		waiting := j.room.lookAgain(time.Now(), lookupLimit)
 		if len(fresh)+len(waiting) == 0 {
 			continue
@@ -70,14 +70,14 @@ func (j *judge) lookUp(ctx context.Context, fresh, waiting []*message) error {
 		ids = append(ids, m.staged.ID)
 	}
 	var committed []uuid.UUID
-	err := j.connections.look(ctx, &j.room.settling, j.opts.SettleWait+ledgerTimeout, func() (err error) {
+	err := j.connections.lookUp(ctx, &j.room.settling, j.opts.SettleWait+ledgerTimeout, func() (err error) {
 		asking, cancel := context.WithTimeout(ctx, ledgerTimeout)
 		defer cancel()
 		committed, err = j.proven.Committed(asking, ids)
 		return err
 	})
-	if ctx.Err() != nil { // reunite must see the messages
-		j.arrivals.Add(fresh...)
+	if ctx.Err() != nil { // setAsideSplitGroups must see the messages
+		j.toLookUp.Add(fresh...)
 		for _, m := range waiting {
 			j.room.looked(m, false, time.Now())
 		}
@@ -109,7 +109,7 @@ func (j *judge) lookUp(ctx context.Context, fresh, waiting []*message) error {
 		}
 	}
 	if len(young) > 0 {
-		j.arrivals.Add(young...)
+		j.toLookUp.Add(young...)
 	}
 	j.carried.looked(fresh...)
 	for _, m := range waiting {
@@ -128,10 +128,10 @@ func (j *judge) lookUp(ctx context.Context, fresh, waiting []*message) error {
 	return nil
 }
 
-// settle waits for the transaction of one message at a time.
-func (j *judge) settle(ctx context.Context) error {
+// settleAll waits for the transaction of one message at a time.
+func (j *judge) settleAll(ctx context.Context) error {
 	refused := pipe.NewBackOff(refusedFirst, refusedLongest)
-	for j.connections.begin(ctx) {
+	for j.connections.acquire(ctx) {
 		m, slow := j.room.next(ctx)
 		if m == nil {
 			j.connections.release()
@@ -141,7 +141,7 @@ func (j *judge) settle(ctx context.Context) error {
 		if !slow || m.unacked.From.Full() { // other messages need the settler too
 			wait = min(wait, slowAge)
 		}
-		j.connections.yield(ctx)
+		j.connections.yieldToLookup(ctx)
 		asking, cancel := context.WithTimeout(ctx, wait+ledgerTimeout)
 		j.room.settling.Add(1)
 		outcome, err := j.proven.Settle(asking, m.staged.ID, wait)
@@ -156,10 +156,10 @@ func (j *judge) settle(ctx context.Context) error {
 		}
 		j.connections.release()
 		if ctx.Err() != nil {
-			j.room.waited(m, true) // reunite must see the message
+			j.room.waited(m, true) // setAsideSplitGroups must see the message
 			return nil
 		}
-		if j.connections.refuses(err, int(j.room.settling.Load())) {
+		if j.connections.noteRefusal(err, int(j.room.settling.Load())) {
 			j.room.waited(m, true)
 			pipe.Pause(ctx, refused.NextBackOff())
 			continue
@@ -169,7 +169,7 @@ func (j *judge) settle(ctx context.Context) error {
 		}
 		refused.Reset()
 		if outcome == driver.RolledBack && !evident {
-			j.evidence.withhold(time.Now())
+			j.evidence.noteWithheld(time.Now())
 			j.room.withhold(m) // until there is evidence
 			continue
 		}
@@ -180,7 +180,7 @@ func (j *judge) settle(ctx context.Context) error {
 		case outcome == driver.Committed:
 			j.committed(m)
 		case swept:
-			j.deadLetter(m, deathReason{wire.DeadSwept, "row absent, but a sweep removed orphan rows of its age: its row may have been one of them"})
+			j.deadLetter(m, deadReason{wire.DeadSwept, "row absent, but a sweep removed orphan rows of its age: its row may have been one of them"})
 		case outcome == driver.RolledBack:
 			j.drop(m)
 		case leaves:

@@ -32,26 +32,26 @@ const (
 	retryFirst   = 100 * time.Millisecond
 	retryLongest = 15 * time.Second
 
-	// leftLimit bounds the remembered rows. leftAge is how long a plain row is remembered: an older
-	// one may be swept.
-	leftLimit = 100_000
-	leftAge   = driver.MinSweepAge
+	// undeletedLimit bounds the remembered rows. undeletedAge is how long a plain row is remembered: an
+	// older one may be swept.
+	undeletedLimit = 100_000
+	undeletedAge   = driver.MinSweepAge
 
-	// leftLook is the time between looks for rows whose stage time is to be moved on.
-	leftLook = time.Second
+	// undeletedLook is the time between searches for rows whose stage time is to be moved on.
+	undeletedLook = time.Second
 )
 
-// A leftRow is the row of a safe message that is not deleted yet.
-type leftRow struct {
+// An undeletedRow is the row of a safe message that is not deleted yet.
+type undeletedRow struct {
 	id      uuid.UUID
 	since   time.Time
 	carried *heldCarried // nil: the row carries no message
 }
 
-func leftRows(messages []*message) []leftRow {
-	rows, now := make([]leftRow, len(messages)), time.Now()
+func undeletedRows(messages []*message) []undeletedRow {
+	rows, now := make([]undeletedRow, len(messages)), time.Now()
 	for i, m := range messages {
-		rows[i] = leftRow{id: m.staged.ID, since: now}
+		rows[i] = undeletedRow{id: m.staged.ID, since: now}
 		if !m.staged.Carried {
 			continue
 		}
@@ -63,7 +63,7 @@ func leftRows(messages []*message) []leftRow {
 	return rows
 }
 
-func idsOf(rows []leftRow) []uuid.UUID {
+func idsOf(rows []undeletedRow) []uuid.UUID {
 	ids := make([]uuid.UUID, len(rows))
 	for i, r := range rows {
 		ids[i] = r.id
@@ -71,11 +71,11 @@ func idsOf(rows []leftRow) []uuid.UUID {
 	return ids
 }
 
-// A forgetter deletes rows, and remembers the rows that could not be deleted. Their messages are
-// safe. It outlives sessions, and retries between them too. A session moves on the stage times of
-// remembered carried rows (touchHeld), so that no verifier stages their messages again. When the
-// process ends the forgetter forgets the rows: the sweep removes plain ones, and carried messages
-// are delivered again.
+// A forgetter deletes the rows of safe messages (Forget of package driver), and remembers rows that
+// could not be deleted. It outlives sessions, and retries between them too. A session moves on the
+// stage times of remembered carried rows (touchHeld), so that no verifier stages their messages again.
+// When the process ends, these rows stay: the sweep removes plain ones, and carried messages are
+// delivered again.
 //
 // One DELETE runs at a time. The forgetter does not wait for a DELETE that hangs, and begins no
 // other one meanwhile.
@@ -86,13 +86,13 @@ type forgetter struct {
 
 	running chan struct{} // holds an element while a DELETE runs
 
-	mu      sync.Mutex
-	left    []leftRow // the next to retry first
-	err     error     // why the last DELETE failed; nil: it succeeded
-	wait    *backoff.ExponentialBackOff
-	given   time.Time      // when the log last reported rows that were given up
-	toTouch []*heldCarried // rows that the last search for due stage times found
-	looked  time.Time      // when that search was
+	mu        sync.Mutex
+	undeleted []undeletedRow // the next to retry first
+	err       error          // why the last DELETE failed; nil: it succeeded
+	wait      *backoff.ExponentialBackOff
+	reported  time.Time      // when the log last reported rows that were given up
+	toTouch   []*heldCarried // rows whose stage time was due at the last search
+	searched  time.Time      // when that search was
 }
 
 func newForgetter(ledger driver.RecordedRows, log *slog.Logger, abandoned *atomic.Int64) *forgetter {
@@ -106,7 +106,7 @@ var errNoDelete = errors.New("the database has not answered a DELETE in time")
 
 // delete returns when the rows are deleted or remembered: after forgetPatience at the latest, and
 // at once while DELETEs fail.
-func (f *forgetter) delete(ctx context.Context, rows []leftRow) {
+func (f *forgetter) delete(ctx context.Context, rows []undeletedRow) {
 	err := f.failure()
 	if err == nil {
 		var locked []uuid.UUID
@@ -114,11 +114,11 @@ func (f *forgetter) delete(ctx context.Context, rows []leftRow) {
 			rows = only(rows, locked)
 		}
 	}
-	f.keep(rows, err)
+	f.remember(rows, err)
 }
 
 // only returns the rows with these IDs.
-func only(rows []leftRow, ids []uuid.UUID) (some []leftRow) {
+func only(rows []undeletedRow, ids []uuid.UUID) (some []undeletedRow) {
 	if len(ids) == 0 {
 		return nil
 	}
@@ -189,18 +189,18 @@ func (f *forgetter) failure() error {
 func (f *forgetter) count() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return len(f.left)
+	return len(f.undeleted)
 }
 
 // rows returns the IDs of the remaining rows.
 func (f *forgetter) rows() map[uuid.UUID]bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(f.left) == 0 {
+	if len(f.undeleted) == 0 {
 		return nil
 	}
-	ids := make(map[uuid.UUID]bool, len(f.left))
-	for _, r := range f.left {
+	ids := make(map[uuid.UUID]bool, len(f.undeleted))
+	for _, r := range f.undeleted {
 		ids[r.id] = true
 	}
 	return ids
@@ -210,9 +210,9 @@ func (f *forgetter) rows() map[uuid.UUID]bool {
 func (f *forgetter) untouched(now time.Time, limit int) []*heldCarried {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(f.toTouch) == 0 && now.Sub(f.looked) >= leftLook {
-		f.looked = now
-		for _, r := range f.left {
+	if len(f.toTouch) == 0 && now.Sub(f.searched) >= undeletedLook {
+		f.searched = now
+		for _, r := range f.undeleted {
 			if r.carried != nil && r.carried.touchDue(now) {
 				f.toTouch = append(f.toTouch, r.carried)
 			}
@@ -224,8 +224,8 @@ func (f *forgetter) untouched(now time.Time, limit int) []*heldCarried {
 	return next
 }
 
-// keep remembers rows of safe messages that could not be deleted, and why; nil: they are locked.
-func (f *forgetter) keep(rows []leftRow, why error) {
+// remember remembers rows of safe messages that could not be deleted, and why; nil: they are locked.
+func (f *forgetter) remember(rows []undeletedRow, why error) {
 	if len(rows) == 0 {
 		return
 	}
@@ -233,9 +233,9 @@ func (f *forgetter) keep(rows []leftRow, why error) {
 		why = errLocked
 	}
 	f.mu.Lock()
-	room := min(leftLimit-len(f.left), len(rows))
-	first := len(f.left) == 0
-	f.left = append(f.left, rows[:room]...)
+	room := min(undeletedLimit-len(f.undeleted), len(rows))
+	first := len(f.undeleted) == 0
+	f.undeleted = append(f.undeleted, rows[:room]...)
 	if first {
 		f.wait.Reset()
 	}
@@ -251,18 +251,18 @@ func (f *forgetter) keep(rows []leftRow, why error) {
 }
 
 // giveUp counts rows that are no longer remembered. The sweep removes the plain ones.
-func (f *forgetter) giveUp(rows []leftRow) {
+func (f *forgetter) giveUp(rows []undeletedRow) {
 	if len(rows) == 0 {
 		return
 	}
 	all := f.abandoned.Add(int64(len(rows)))
 	f.mu.Lock()
-	tell := time.Since(f.given) >= time.Minute
-	if tell {
-		f.given = time.Now()
+	report := time.Since(f.reported) >= time.Minute
+	if report {
+		f.reported = time.Now()
 	}
 	f.mu.Unlock()
-	if tell {
+	if report {
 		f.log.Error("rows of delivered messages stay in the ledger; the sweep removes plain ones, and carried messages are delivered again", "rows", all, "message_id", rows[0].id.String())
 	}
 }
@@ -286,15 +286,15 @@ func (f *forgetter) retry(ctx context.Context) (next time.Duration, err error) {
 // next returns the next rows to try, and gives up plain rows that are too old.
 func (f *forgetter) next() []uuid.UUID {
 	f.mu.Lock()
-	var old []leftRow
-	f.left = slices.DeleteFunc(f.left, func(r leftRow) bool {
-		over := r.carried == nil && time.Since(r.since) >= leftAge
+	var old []undeletedRow
+	f.undeleted = slices.DeleteFunc(f.undeleted, func(r undeletedRow) bool {
+		over := r.carried == nil && time.Since(r.since) >= undeletedAge
 		if over {
 			old = append(old, r)
 		}
 		return over
 	})
-	ids := idsOf(f.left[:min(len(f.left), forgetLimit)])
+	ids := idsOf(f.undeleted[:min(len(f.undeleted), forgetLimit)])
 	if len(ids) == 0 {
 		f.err = nil // the next DELETE shows whether it still fails
 	}
@@ -310,7 +310,7 @@ func (f *forgetter) deleted(n int, locked []uuid.UUID) (next time.Duration) {
 	defer f.mu.Unlock()
 	f.tried(n, locked)
 	switch {
-	case len(f.left) == 0:
+	case len(f.undeleted) == 0:
 		f.log.Info("all rows of delivered messages are deleted")
 		return retryIdle
 	case len(locked) < n:
@@ -321,8 +321,8 @@ func (f *forgetter) deleted(n int, locked []uuid.UUID) (next time.Duration) {
 
 // tried removes the first n rows, and appends the ones whose IDs are in stay. The caller holds mu.
 func (f *forgetter) tried(n int, stay []uuid.UUID) {
-	tried := f.left[:n] // other goroutines only append rows
-	f.left = append(slices.Clone(f.left[n:]), only(tried, stay)...)
+	tried := f.undeleted[:n] // other goroutines only append rows
+	f.undeleted = append(slices.Clone(f.undeleted[n:]), only(tried, stay)...)
 }
 
 // last tries the remaining rows once more, before the process forgets them.
