@@ -115,7 +115,7 @@ func (a *app) examineLimits(ctx context.Context, g *group, m *management) {
 		}
 		for _, l := range limits {
 			if channels := l.Value.Channels; channels != nil && *channels >= 0 {
-				examineChannels(g, *channels, of.whose, leastChannels+a.topology().OrderedShards)
+				examineChannels(g, *channels, of.whose, a.topology().OrderedShards)
 			}
 			most := l.Value.Connections
 			if most == nil || *most < 0 { // no limit
@@ -137,19 +137,30 @@ func (a *app) examineLimits(ctx context.Context, g *group, m *management) {
 	}
 }
 
-// leastChannels is how many channels a verifier opens without ordered queues: one to consume each of
-// its three queues (bridge.Topology.LedgerQueue is one), one to forward, and two to stage messages again.
-const leastChannels = 3 + 1 + 2
+// A verifier without ordered queues opens leastChannels: one to consume each of its three queues
+// (bridge.Topology.LedgerQueue is one), one to forward, two to stage messages again, and one to
+// publish a message alone. With targets that do not confirm it opens up to mostChannels: four to
+// publish alone, four for trials of such targets, and eight that may still get confirms.
+const (
+	leastChannels = 3 + 1 + 2 + 1
+	mostChannels  = 3 + 1 + 2 + 4 + 4 + 8
+)
 
-// examineChannels compares a limit of channels with the number that a verifier needs.
-func examineChannels(g *group, most int, whose string, need int) {
+// examineChannels compares a limit of channels with the number that a verifier may need.
+func examineChannels(g *group, limit int, whose string, shards int) {
 	c := g.check("channel limit")
-	if most < need {
-		c.fail(fmt.Sprintf("raise max-channels: at least %d for each verifier, plus the senders' and the receivers' channels", need),
-			"%s may have %s: too few for a verifier, whose connections the broker then ends", whose, count(most, "channel"))
-		return
+	least, most := leastChannels+shards, mostChannels+shards
+	fix := fmt.Sprintf("raise max-channels: %d for each verifier, plus the senders' and the receivers' channels", most)
+	switch {
+	case limit < least:
+		c.fail(fix, "%s may have %s: too few for a verifier, which needs %d; the broker ends a connection that opens one more, so the verifier does not start, or forwards nothing",
+			whose, count(limit, "channel"), least)
+	case limit < most:
+		c.warn(fix, "%s may have %s: enough for one verifier while all targets confirm; with targets that do not confirm it opens up to %d",
+			whose, count(limit, "channel"), most)
+	default:
+		c.ok("%s may have %s; a verifier opens %d to %d", whose, count(limit, "channel"), least, most)
 	}
-	c.ok("%s may have %s; a verifier opens %d or a few more", whose, count(most, "channel"), need)
 }
 
 // examineTargets looks for the targets that the allow-list names without a *. Verifiers hold a
