@@ -52,7 +52,7 @@ func openSession(ctx context.Context, r *resources, proven *proof.Proven, rememb
 	}
 	for _, queue := range s.opts.Topology.OrderedQueues() {
 		config.Queue, config.Prefetch, config.MaxBytes = queue, consume.OrderedPrefetch, bytes.ordered
-		shard, err := consume.OpenOrdered(s.consuming, consume.OrderedConfig{
+		shard, err := consume.OpenOrderedQueue(s.consuming, consume.OrderedQueueConfig{
 			Config: config, FinishWait: s.opts.ConfirmTimeout + time.Second, Log: s.log,
 			IsHeld: func(m any) bool { return s.forwarder.IsHeld(m.(*message).staged.Target()) },
 		})

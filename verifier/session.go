@@ -38,7 +38,7 @@ type session struct {
 	evidence *evidence
 
 	consuming *bridge.Connection // separate, so that an alarm that blocks publishing does not block acks
-	shards    []*consume.Ordered
+	shards    []*consume.OrderedQueue
 	finished  atomic.Bool // all messages were acked or handed back at the end
 }
 
@@ -79,7 +79,7 @@ func (s *session) run(ctx context.Context) error {
 	}
 	for _, shard := range s.shards {
 		group.Go(func() error { return shard.Serve(moving, takerCtx) })
-		takers.Go(func() error { return shard.Wait(moving) })
+		takers.Go(func() error { return shard.WaitUnpacked(moving) })
 	}
 	takers.Go(func() error { return ofDatabase(s.judge.lookUpAll(takerCtx)) })
 	for range s.opts.Settlers {

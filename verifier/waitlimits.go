@@ -85,7 +85,7 @@ func (w *waitLimits) setAsideExcess(now time.Time) {
 // Options.HandBack, or of ConfirmTimeout if that is longer: nothing can be published, or the
 // waiting or the dead queue takes nothing. They come again at once. A message in flight may arrive
 // nevertheless, and then comes twice. An ordered queue gives back by its next channel
-// (consume.Ordered).
+// (consume.OrderedQueue).
 func (w *waitLimits) giveBack(now time.Time) {
 	most := w.opts.HandBack + max(w.opts.HandBack, w.opts.ConfirmTimeout)/2
 	tooLong := func(m *message) bool { return !m.unacked.From.Ordered && now.Sub(m.received) >= most }

@@ -35,7 +35,7 @@ type acks struct {
 	mu    sync.Mutex
 	open  []openTag // the lowest tag first
 	back  []uint64  // to be handed back
-	stuck uint64    // tags up to here were behind a gap at the last look
+	stuck uint64    // tags up to here were behind a gap at the last flush with singles
 	last  uint64    // the highest safe tag
 }
 
@@ -110,9 +110,8 @@ func (a *acks) run(ctx context.Context) error {
 }
 
 // finish acks all safe messages at the end and hands back the rest, with one multiple ack or nack
-// for each run of tags. When a quorum queue's channel closes with many small acks to pass on, it
-// loses some of them (measured on RabbitMQ 3.10). That is harmless, but those messages come again.
-// The last call waits until the broker has read the acks.
+// for each run of tags, and waits until the broker has read them. Of many small acks RabbitMQ loses
+// some when a quorum queue's channel closes (measured on 3.10): these messages come again.
 func (a *acks) finish() error {
 	if err := a.sendLast(); err != nil {
 		return fmt.Errorf("ack the last: %w", err)
@@ -145,8 +144,8 @@ func (a *acks) sendLast() error {
 	return nil
 }
 
-// awaitRead waits until the broker has read the acks. The broker's answer arrives behind
-// deliveries, so awaitRead does not hold mu, which register needs.
+// awaitRead waits until the broker has read the acks. The answer arrives behind deliveries, which
+// need mu to be registered, so the caller must not hold it.
 func (a *acks) awaitRead() error {
 	if err := a.ch.Qos(1, 0, false); err != nil {
 		return fmt.Errorf("ack the last: %w", err)
@@ -154,8 +153,7 @@ func (a *acks) awaitRead() error {
 	return nil
 }
 
-// finishInOrder is finish without handing anything back: closing the channel does that, and keeps
-// the order.
+// finishInOrder acks all safe messages and hands nothing back: closing the channel does that in order.
 func (a *acks) finishInOrder() error {
 	a.mu.Lock()
 	a.stuck = math.MaxUint64

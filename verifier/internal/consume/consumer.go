@@ -18,23 +18,22 @@ import (
 	"github.com/twoqueue/twoqueue/verifier/internal/pipe"
 )
 
-// errEnded: the broker has ended a consumer: the queue was deleted, its leader has moved, or a
-// message was held for too long.
+// errEnded: the broker has ended the consumer, because the queue was deleted, its leader has moved, or
+// a message was held for too long.
 var errEnded = fmt.Errorf("%w: consumer ended by the broker", bridge.ErrUnavailable)
 
-// A Config has the arguments of Open and OpenOrdered. All are required.
+// A Config has the arguments of Open and OpenOrderedQueue. All are required.
 type Config struct {
 	Queue    string
 	Prefetch int
 	MaxBytes int
 	HandBack time.Duration // how long a delivery is held at most
-	Ordered  bool          // the queue is ordered; OpenOrdered sets it
-	// Arrive unpacks a delivery, whose content is d. It must call CountMessages of u first.
+	Ordered  bool          // the queue is ordered; OpenOrderedQueue sets it
+	// Arrive takes over a delivery. It must call u.CountMessages before anything else.
 	Arrive func(u *Unacked, d amqp.Delivery)
 }
 
-// A Consumer consumes one queue on its own channel. It has the channel's acks and the messages that
-// it has received.
+// A Consumer consumes one queue on its own channel.
 //
 // The broker limits the number of a consumer's unacked deliveries, but not their bytes (RabbitMQ's
 // guide 'Consumer Prefetch'). So the consumer keeps the content of at most MaxBytes. A delivery
@@ -44,7 +43,7 @@ type Config struct {
 // A message that no queue of the broker accepts rests too, until it is too old to be held.
 //
 // The consumer of an ordered queue hands nothing back, since that would change the order. Its
-// resting deliveries come again over the next channel (Ordered).
+// resting deliveries come again over the next channel (OrderedQueue).
 //
 // All consumers share a connection. The connection reads at most about readAhead and one message
 // ahead of them.
@@ -131,10 +130,10 @@ func (c *Consumer) Consume() (err error) {
 	return nil
 }
 
-// Take reads the deliveries, also while a session drains: acks bring new ones, which are not
-// unpacked any more, and the consumer bounds them. There is no basic.cancel before the drain:
-// RabbitMQ 3.10 ignores some of the acks that reach a quorum queue after it (measured). The
-// channel's end cancels too.
+// Take receives deliveries until ctx ends. It must run while a session drains too: acks bring new
+// deliveries, which stay unacked. The consumer is not cancelled before, because RabbitMQ 3.10 ignores
+// some of the acks that reach a quorum queue after a basic.cancel (measured). The end of the channel
+// cancels it.
 func (c *Consumer) Take(ctx context.Context) error {
 	for {
 		select {
@@ -305,7 +304,8 @@ func (c *Consumer) Finish() error {
 	return c.acks.finish()
 }
 
-// FinishLast is Finish after Take has ended. The broker's answer arrives behind deliveries.
+// FinishLast is Finish after Take has ended: it discards the deliveries in front of the broker's
+// answer.
 func (c *Consumer) FinishLast() error { return c.discardDuring(c.Finish) }
 
 // Order returns the key order, or nil if the queue is not ordered.

@@ -12,7 +12,7 @@ import (
 type KeyOrder struct {
 	mu     sync.Mutex
 	keys   map[string][]*Place // messages that have not passed, the earliest first
-	moving map[*Place]bool     // messages that had their turn and are not done, see Ordered
+	moving map[*Place]bool     // messages that had their turn and are not done (OrderedQueue)
 	closed bool                // no message gets a turn any more: the channel is to be left
 }
 
@@ -62,7 +62,7 @@ func (k *KeyOrder) turn(p *Place) bool {
 	return true
 }
 
-// Passed removes a message, for which later messages of its key wait no longer. It returns the
+// Passed removes a message, so that later messages of its key no longer wait for it. It returns the
 // message whose turn has come, or nil.
 func (p *Place) Passed() (next any) {
 	k := p.order

@@ -20,23 +20,23 @@ import (
 // the list.
 const OrderedPrefetch = 500
 
-// An Ordered is an ordered queue, with the consumer that consumes it at present.
+// An OrderedQueue consumes an ordered queue, by one Consumer after the other.
 //
 // Its messages are never nacked, since that would change the order of the queue: only the end of a
 // channel hands messages back in their order. So if a consumer holds a message for too long, or had
 // no room for a delivery that now fits, its channel is closed and the next consumer begins. Before
-// that, messages on their way are finished; the rest is dropped from memory and delivered again.
-type Ordered struct {
-	OrderedConfig
-	conn  *bridge.Connection
-	quiet chan struct{} // closed when none of its deliveries is unpacked any more
+// that, messages on their way are finished; the rest is removed from memory and delivered again.
+type OrderedQueue struct {
+	OrderedQueueConfig
+	conn        *bridge.Connection
+	unpackEnded chan struct{} // closed when no further delivery is unpacked
 
 	mu       sync.Mutex
 	consumer *Consumer
 }
 
-// An OrderedConfig has the arguments of OpenOrdered. All are required.
-type OrderedConfig struct {
+// An OrderedQueueConfig has the arguments of OpenOrderedQueue. All are required.
+type OrderedQueueConfig struct {
 	Config
 	// FinishWait is how long messages that are on their way may delay the change of the channel.
 	// After it they come twice.
@@ -46,15 +46,15 @@ type OrderedConfig struct {
 	Log    *slog.Logger
 }
 
-// OpenOrdered opens the first channel of an ordered queue.
-func OpenOrdered(conn *bridge.Connection, config OrderedConfig) (*Ordered, error) {
+// OpenOrderedQueue opens the first channel of an ordered queue.
+func OpenOrderedQueue(conn *bridge.Connection, config OrderedQueueConfig) (*OrderedQueue, error) {
 	config.Ordered = true
-	o := &Ordered{OrderedConfig: config, conn: conn, quiet: make(chan struct{})}
+	o := &OrderedQueue{OrderedQueueConfig: config, conn: conn, unpackEnded: make(chan struct{})}
 	return o, o.begin()
 }
 
 // begin opens the next consumer.
-func (o *Ordered) begin() error {
+func (o *OrderedQueue) begin() error {
 	c, err := Open(o.conn, o.Config)
 	if err != nil {
 		return err
@@ -66,16 +66,16 @@ func (o *Ordered) begin() error {
 }
 
 // Consumer returns the present consumer.
-func (o *Ordered) Consumer() *Consumer {
+func (o *OrderedQueue) Consumer() *Consumer {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.consumer
 }
 
-// Wait waits until no delivery is unpacked any more, or until moving ends.
-func (o *Ordered) Wait(moving context.Context) error {
+// WaitUnpacked waits until no further delivery is unpacked, or until moving ends.
+func (o *OrderedQueue) WaitUnpacked(moving context.Context) error {
 	select {
-	case <-o.quiet:
+	case <-o.unpackEnded:
 	case <-moving.Done():
 	}
 	return nil
@@ -83,7 +83,7 @@ func (o *Ordered) Wait(moving context.Context) error {
 
 // Serve consumes the queue, over one channel after the other. It unpacks nothing after taking has
 // ended, and ends with moving.
-func (o *Ordered) Serve(moving, taking context.Context) error {
+func (o *OrderedQueue) Serve(moving, taking context.Context) error {
 	for {
 		c := o.Consumer()
 		if err := c.Consume(); err != nil {
@@ -102,7 +102,7 @@ func (o *Ordered) Serve(moving, taking context.Context) error {
 				return err
 			}
 			if taking.Err() != nil { // the caller's drain finishes the messages on their way
-				close(o.quiet)
+				close(o.unpackEnded)
 				return nil
 			}
 			again = true
@@ -114,15 +114,15 @@ func (o *Ordered) Serve(moving, taking context.Context) error {
 		if err != nil || !again {
 			return err
 		}
-		if err := o.exchange(moving); err != nil {
+		if err := o.reopen(moving); err != nil {
 			return err
 		}
 	}
 }
 
-// unpackUntilReopen unpacks the consumer's deliveries until the consumer should be left and none of
+// unpackUntilReopen unpacks the consumer's deliveries until its channel should be closed and none of
 // its messages is on its way, or until ctx ends. After that no message of the consumer gets a turn.
-func (o *Ordered) unpackUntilReopen(ctx context.Context, c *Consumer) error {
+func (o *OrderedQueue) unpackUntilReopen(ctx context.Context, c *Consumer) error {
 	unpacking, stop := context.WithCancel(ctx)
 	defer stop()
 	var unpacked errgroup.Group
@@ -137,8 +137,8 @@ func (o *Ordered) unpackUntilReopen(ctx context.Context, c *Consumer) error {
 	return err
 }
 
-// exchange replaces the consumer by the next one.
-func (o *Ordered) exchange(ctx context.Context) error {
+// reopen closes the channel and opens the next consumer.
+func (o *OrderedQueue) reopen(ctx context.Context) error {
 	defer context.AfterFunc(ctx, o.conn.Close)() // the AMQP library's channels take no context
 	c := o.Consumer()
 	err := c.discardDuring(func() error {
@@ -150,16 +150,16 @@ func (o *Ordered) exchange(ctx context.Context) error {
 	return o.begin()
 }
 
-// lookInterval is the time between checks of an ordered queue's consumer.
-const lookInterval = 50 * time.Millisecond
+// checkInterval is the time between checks of an ordered queue's consumer.
+const checkInterval = 50 * time.Millisecond
 
-// exchangePause is the shortest time before a consumer is left for lack of room. Each exchange
-// delivers all its messages again.
-const exchangePause = 5 * lookInterval
+// reopenPause is the shortest time before a channel is closed for lack of room. Each reopening has
+// all messages of the channel delivered again.
+const reopenPause = 5 * checkInterval
 
-// awaitReopen waits until the consumer should be left, or ctx ends.
+// awaitReopen waits until the channel should be closed, or ctx ends.
 func (c *Consumer) awaitReopen(ctx context.Context) {
-	ticker := time.NewTicker(lookInterval)
+	ticker := time.NewTicker(checkInterval)
 	defer ticker.Stop()
 	for {
 		select {
@@ -179,7 +179,7 @@ func (c *Consumer) shouldReopen(now time.Time) bool {
 	if since, some := c.acks.oldest(); some && now.Sub(since) >= c.HandBack {
 		return true
 	}
-	if now.Sub(c.opened) < exchangePause {
+	if now.Sub(c.opened) < reopenPause {
 		return false
 	}
 	c.mu.Lock()
@@ -191,8 +191,8 @@ func (c *Consumer) shouldReopen(now time.Time) bool {
 // awaitUnderWay waits until no message of the consumer is on its way, except messages for held
 // targets. Meanwhile the caller removes the messages that wait for such targets; a trial in
 // progress may come twice.
-func (o *Ordered) awaitUnderWay(ctx context.Context, c *Consumer) {
-	ticker := time.NewTicker(lookInterval)
+func (o *OrderedQueue) awaitUnderWay(ctx context.Context, c *Consumer) {
+	ticker := time.NewTicker(checkInterval)
 	defer ticker.Stop()
 	late := time.After(o.FinishWait)
 	free := func(p *Place) bool { return !o.IsHeld(p.Of) }
@@ -208,7 +208,7 @@ func (o *Ordered) awaitUnderWay(ctx context.Context, c *Consumer) {
 }
 
 // closeChannel acks the safe messages, and gives all others back by closing the channel.
-func (o *Ordered) closeChannel(c *Consumer) error {
+func (o *OrderedQueue) closeChannel(c *Consumer) error {
 	if err := c.Finish(); err != nil {
 		return err
 	}

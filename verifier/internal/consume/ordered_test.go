@@ -26,7 +26,7 @@ func TestAConsumerIsLeftForLackOfRoomOnlyIfItGainsRoom(t *testing.T) {
 		if len(kept) != 1 || !c.Short() {
 			t.Fatalf("%s: %d are kept", name, len(kept))
 		}
-		soon, late := c.opened.Add(exchangePause/2), c.opened.Add(time.Minute)
+		soon, late := c.opened.Add(reopenPause/2), c.opened.Add(time.Minute)
 		if c.shouldReopen(late) {
 			t.Errorf("%s: it is left while there is no room for the second", name)
 		}
@@ -45,7 +45,7 @@ func TestAConsumerIsLeftForLackOfRoomOnlyIfItGainsRoom(t *testing.T) {
 func TestTheEndOfAVerifierWaitsForNoExchange(t *testing.T) {
 	for name, age := range map[string]time.Duration{"while a consumer is used": 0, "while it is left": 2 * time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
-			o := &Ordered{OrderedConfig: OrderedConfig{FinishWait: time.Hour, IsHeld: func(any) bool { return false }}}
+			o := &OrderedQueue{OrderedQueueConfig: OrderedQueueConfig{FinishWait: time.Hour, IsHeld: func(any) bool { return false }}}
 			c := orderedConsumer(1000)
 			first, second := joined(c.order, "key", 1), joined(c.order, "key", 2)
 			first.Ready()
@@ -80,7 +80,7 @@ func TestAConsumerThatIsLeftWaitsForNoTrialAtAHeldTarget(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			c := orderedConsumer(1000)
 			m := joined(c.order, "key", 1)
-			o := &Ordered{OrderedConfig: OrderedConfig{FinishWait: time.Minute, IsHeld: func(of any) bool { return held && of == m }}}
+			o := &OrderedQueue{OrderedQueueConfig: OrderedQueueConfig{FinishWait: time.Minute, IsHeld: func(of any) bool { return held && of == m }}}
 			m.Ready()
 			c.acks.register(1)
 			time.Sleep(2 * time.Hour)

@@ -13,7 +13,7 @@ import (
 type Unacked struct {
 	From     *Consumer
 	Received time.Time
-	Split    atomic.Bool // another queue has a member already, which would be judged twice
+	Split    atomic.Bool // another queue has one of them already; handed back, it would be judged twice
 	Stranded atomic.Bool // no queue of the broker accepts one of them
 	Back     atomic.Bool // one of them could not be moved to any queue: the delivery is handed back
 

@@ -18,9 +18,9 @@ import (
 	"github.com/twoqueue/twoqueue/verifier/internal/pipe"
 )
 
-// A Forwarder publishes messages and tracks which are safe: confirmed and not returned (rule 4 of
+// A Forwarder publishes messages and reports which are safe: confirmed and not returned (rule 4 of
 // package bridge). If a target does not take a message, the message waits in heldTargets and is
-// published again, until its fate is known.
+// published again.
 //
 // Most messages go over the main channel, without waiting for each other's confirms. A publish that
 // the broker refuses (missing exchange, no right, refused property) closes the channel, and the
@@ -196,7 +196,7 @@ func (f *Forwarder) RemoveUnsent(must func(*Publication) bool) (out []*Publicati
 
 // Retry retries held targets, and gives up messages that have been unroutable for too long.
 func (f *Forwarder) Retry(now time.Time) {
-	again, dead := f.held.tick(now)
+	again, dead := f.held.takeDue(now)
 	f.moving.Add(len(again) + len(dead))
 	for _, p := range dead {
 		f.end(p.Publication, Expired, errMissing(p.To, p.why))
@@ -275,7 +275,7 @@ func (f *Forwarder) runMain(ctx context.Context) error {
 				f.solo.Add(p)
 				continue
 			}
-			err := f.amongOthers(ctx, p)
+			err := f.publishMain(ctx, p)
 			if err == nil {
 				wait.Reset()
 				continue
@@ -299,9 +299,9 @@ func (f *Forwarder) reconnectLater(ctx context.Context, pauseFor time.Duration, 
 	f.ready.Wake()
 }
 
-// amongOthers publishes p over the main channel, unless its target is held by now. It waits only
+// publishMain publishes p over the main channel, unless its target is held by now. It waits only
 // for room on the channel. The error says why there is no main channel.
-func (f *Forwarder) amongOthers(ctx context.Context, p *Publication) error {
+func (f *Forwarder) publishMain(ctx context.Context, p *Publication) error {
 	for {
 		main, err := f.mainChannel(ctx)
 		if err != nil {
@@ -315,7 +315,7 @@ func (f *Forwarder) amongOthers(ctx context.Context, p *Publication) error {
 		one := main.begin(p)
 		err = main.publisher.Publish(main.taking, p.To, *p.Publishing, func(err error) {
 			if main.confirmed(one, err) {
-				f.report(ctx, p, err)
+				f.reportMain(ctx, p, err)
 			}
 		})
 		if err == nil {
@@ -336,8 +336,8 @@ func (f *Forwarder) amongOthers(ctx context.Context, p *Publication) error {
 	}
 }
 
-// report handles the result of a publication on the main channel. It must not block.
-func (f *Forwarder) report(ctx context.Context, p *Publication, err error) {
+// reportMain handles the result of a publication on the main channel. It must not block.
+func (f *Forwarder) reportMain(ctx context.Context, p *Publication, err error) {
 	switch {
 	case err == nil:
 		f.end(p, Placed, nil)
@@ -457,22 +457,22 @@ func (f *Forwarder) watchMain(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-lost:
-			f.lose(main)
+			f.leaveLost(main)
 		case now := <-ticker.C:
 			if main != nil {
 				f.reportBlocked(main.conn.Blocked())
-				f.lookAt(main, now)
+				f.holdBehind(main, now)
 			}
 			for _, c := range left {
-				f.clear(c, now)
+				f.clearLeft(c, now)
 			}
 		}
 	}
 }
 
-// lose leaves a main channel whose connection was lost. The messages in flight on it are reported
+// leaveLost leaves a main channel whose connection was lost. The messages in flight on it are reported
 // as unconfirmed.
-func (f *Forwarder) lose(main *mainChannel) {
+func (f *Forwarder) leaveLost(main *mainChannel) {
 	f.mu.Lock()
 	if f.main != main { // mainChannel has noticed the loss too
 		f.mu.Unlock()
@@ -518,14 +518,14 @@ func (f *Forwarder) Blocked() string {
 	return cmp.Or(f.blocked, f.disconnected)
 }
 
-// lookAt holds the targets that have fallen behind on the main channel. If there are any, it leaves
+// holdBehind holds the targets that have fallen behind on the main channel. If there are any, it leaves
 // the channel.
-func (f *Forwarder) lookAt(main *mainChannel, now time.Time) {
+func (f *Forwarder) holdBehind(main *mainChannel, now time.Time) {
 	if main.conn.Blocked() != "" { // no target is the cause
 		main.restartTimes(now)
 		return
 	}
-	behind, overdue, silent := main.look(now, f.timeout)
+	behind, overdue, silent := main.check(now, f.timeout)
 	leave := overdue || silent
 	for _, to := range behind {
 		leave = f.held.holdStuck(to) || leave
@@ -546,7 +546,7 @@ func (f *Forwarder) lookAt(main *mainChannel, now time.Time) {
 		f.log.Warn("no confirm for too long; looking for the target that is stuck", "waited", f.timeout)
 	}
 	main.leave()
-	f.clear(main, now)
+	f.clearLeft(main, now)
 	if tooMany {
 		f.giveUpOldest(now)
 	}
@@ -567,12 +567,12 @@ func (f *Forwarder) giveUpOldest(now time.Time) {
 	for _, p := range oldest.giveUp(now, f.timeout, true) {
 		f.failed(p, Stuck, noConfirm)
 	}
-	f.clear(oldest, now)
+	f.clearLeft(oldest, now)
 }
 
-// clear gives up publications that are in flight for too long on a channel that was left, and
+// clearLeft gives up publications that are in flight for too long on a channel that was left, and
 // closes the channel when none are.
-func (f *Forwarder) clear(c *mainChannel, now time.Time) {
+func (f *Forwarder) clearLeft(c *mainChannel, now time.Time) {
 	if c.conn.Err() == nil && c.conn.Blocked() != "" {
 		c.restartTimes(now)
 		return
@@ -580,7 +580,7 @@ func (f *Forwarder) clear(c *mainChannel, now time.Time) {
 	if again := c.unread(now); len(again) > 0 {
 		f.ready.Add(again...)
 	}
-	_, _, silent := c.look(now, f.timeout)
+	_, _, silent := c.check(now, f.timeout)
 	for _, p := range c.giveUp(now, f.timeout, silent) {
 		if silent {
 			f.solo.Add(p)

@@ -12,12 +12,11 @@ import (
 	"github.com/twoqueue/twoqueue/verifier/internal/pipe"
 )
 
-// heldTargets contains the targets that take no messages now, with the messages that wait for them:
-// a full queue (nack), a missing one (return, 404), a stuck one. Each such target is tried with
-// backoff, first with one message, after a success with twice as many. It delays no other target
-// (rule 8 of package bridge). It is released as soon as all its waiting messages may be tried
-// together, not only when none waits: messages of an order key come one after the other, so with
-// them one always waits.
+// heldTargets contains the targets that take no messages now, with the messages that wait for them: a
+// full queue (nack), a missing one (return, 404), a stuck one. Each such target is tried with backoff,
+// first with one message, after a success with twice as many. It delays no other target (rule 8 of
+// package bridge). It is released as soon as all its waiting messages may be tried together. It need
+// not wait until there are none: of an order key's messages, one always waits.
 //
 // An exchange that nacks a message may have given it to its other queues; only the full queue lacks
 // it. So the first attempt of a message at such an exchange does not wait (heldTarget.exempts),
@@ -35,18 +34,18 @@ type heldTargets struct {
 }
 
 type heldTarget struct {
-	reason  Reason
-	problem problem
-	since   time.Time // when the target was first held
-	waiting []*Publication
-	backoff *backoff.ExponentialBackOff
-	due     time.Time
-	burst   int // how many messages are tried together
-	trying  int // how many of these are under way
-	failed  bool
-	placed  bool // at least one of them was placed
-	refuted bool // the last attempt found the target missing
-	works   bool // the last attempt succeeded
+	reason       Reason
+	problem      problem
+	since        time.Time // when the target was first held
+	waiting      []*Publication
+	backoff      *backoff.ExponentialBackOff
+	due          time.Time
+	burst        int // how many messages are tried together
+	trying       int // how many of these are under way
+	failed       bool
+	placed       bool // at least one of them was placed
+	foundMissing bool // the last attempt found the target missing
+	works        bool // the last attempt succeeded
 	// silent: a message to the target had no answer for long, and none has been placed since. On a
 	// shared channel the next trial would delay other messages: for a quorum queue without a leader
 	// RabbitMQ answers after a minute, with a nack, and blocks the channel until then.
@@ -142,7 +141,7 @@ func (t *heldTarget) exempts(p *Publication) bool {
 
 func (h *heldTargets) enqueue(target *heldTarget, p *Publication) {
 	target.waiting = append(target.waiting, p)
-	h.count += p.crowds()
+	h.count += p.countsAsWaiting()
 	pipe.Wake(h.more)
 	if r := p.Retries; r != nil && !p.Ordered && target.reason == Missing && r.UnroutableSince.IsZero() {
 		r.UnroutableSince = target.unroutableSince(p, time.Now())
@@ -172,7 +171,7 @@ func (h *heldTargets) enqueueFailed(p *Publication, reason Reason, why problem) 
 	defer h.mu.Unlock()
 	target := h.holdTarget(p.To, reason, why, "message_id", p.ID)
 	target.silent = target.silent || reason == Stuck || p.slow && reason == Full
-	target.refuted = reason == Missing
+	target.foundMissing = reason == Missing
 	target.works = false
 	h.enqueue(target, p)
 	h.noteFailure(target, p, reason)
@@ -184,7 +183,7 @@ func (h *heldTargets) nackedOut(p *Publication, why problem) {
 	defer h.mu.Unlock()
 	target := h.holdTarget(p.To, Full, why, "message_id", p.ID)
 	target.silent = target.silent || p.slow
-	target.refuted, target.works = false, false
+	target.foundMissing, target.works = false, false
 	h.noteFailure(target, p, Full)
 }
 
@@ -224,18 +223,18 @@ func (h *heldTargets) holdTarget(to bridge.Target, reason Reason, why problem, a
 		target = &heldTarget{since: now, backoff: pipe.NewBackOff(50*time.Millisecond, 5*time.Second), burst: 1}
 		target.due = now.Add(target.backoff.NextBackOff())
 		h.targets[to] = target
-		said := append([]any{"target", to.String(), "reason", string(reason), "text", why.text, "fix", why.fix}, about...)
+		attributes := append([]any{"target", to.String(), "reason", string(reason), "text", why.text, "fix", why.fix}, about...)
 		if reason == Missing {
-			said = append(said, "dead_letter_after", h.unroutable)
+			attributes = append(attributes, "dead_letter_after", h.unroutable)
 		}
-		h.log.Warn("target is unavailable", said...)
+		h.log.Warn("target is unavailable", attributes...)
 	}
 	target.reason, target.problem = reason, why
 	return target
 }
 
-// noteEnd notes that p needs no further attempt: the target has it, or p was taken out or ended
-// otherwise.
+// noteEnd notes that p needs no further attempt: its target has it (placed), or it was removed or
+// given up.
 func (h *heldTargets) noteEnd(p *Publication, placed bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -248,7 +247,7 @@ func (h *heldTargets) noteEnd(p *Publication, placed bool) {
 }
 
 // endTrial counts the end of one trial. After the last one of a burst it decides when to try next,
-// and with how many. A message that was refused for its own sake says nothing about its target.
+// and with how many. A message that was itself refused shows nothing about its target.
 func (h *heldTargets) endTrial(p *Publication, placed bool) {
 	p.trial = false
 	target := h.targets[p.To]
@@ -286,13 +285,13 @@ func (t *heldTarget) noteExists() {
 	}
 }
 
-// tick returns publications to retry, and publications to give up because they have been unroutable
+// takeDue returns publications to retry, and publications to give up because they have been unroutable
 // for too long (givesUp). It releases a working target when all its waiting messages may be tried
 // together, and any other target some time after no message waits for it.
 //
 // At most soloChannels silent targets are tried at a time, the longest due first. The messages
 // of the others wait here, where they can be set aside.
-func (h *heldTargets) tick(now time.Time) (again []*Publication, dead []givenUp) {
+func (h *heldTargets) takeDue(now time.Time) (again []*Publication, dead []givenUp) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	trying := 0 // silent targets
@@ -308,36 +307,23 @@ func (h *heldTargets) tick(now time.Time) (again []*Publication, dead []givenUp)
 			for _, p := range h.takeOut(target, func(p *Publication) bool { return h.givesUp(target, p, now) }) {
 				dead = append(dead, givenUp{p, target.problem})
 			}
-			target.refuted = false
+			target.foundMissing = false
 		}
-		letGo := target.works && (len(target.waiting) <= target.burst || target.burst == maxBurst)
-		if len(target.waiting) == 0 {
-			letGo = letGo || now.Sub(target.due) > rememberFor || len(h.targets) > maxRemembered
-		}
-		if letGo {
+		if h.mayRelease(target, now) {
 			for _, p := range target.waiting {
-				h.count -= p.crowds()
+				h.count -= p.countsAsWaiting()
 			}
 			again = append(again, target.waiting...)
 			delete(h.targets, to)
 			h.log.Info("target is no longer held", "target", to.String(), "works", target.works)
 			continue
 		}
-		switch {
-		case len(target.waiting) == 0:
-		case target.reason == Full && to.Exchange != "" && !target.works:
-			if n := target.bringForward(now); n == 0 || target.silent && now.Before(target.due) {
-				continue
-			} else if target.silent {
-				due = append(due, target)
-			} else {
-				again = append(again, h.startTrials(target, min(n, maxBurst))...)
-			}
-		case now.Before(target.due):
+		switch n := target.trialsDue(to, now); {
+		case n == 0:
 		case target.silent:
 			due = append(due, target)
 		default:
-			again = append(again, h.startTrials(target, min(target.burst, len(target.waiting)))...)
+			again = append(again, h.startTrials(target, n)...)
 		}
 	}
 	slices.SortFunc(due, func(a, b *heldTarget) int { return a.due.Compare(b.due) })
@@ -345,6 +331,32 @@ func (h *heldTargets) tick(now time.Time) (again []*Publication, dead []givenUp)
 		again = append(again, h.startTrials(target, 1)...)
 	}
 	return again, dead
+}
+
+// mayRelease reports whether a target need no longer be held.
+func (h *heldTargets) mayRelease(target *heldTarget, now time.Time) bool {
+	switch {
+	case target.works && (len(target.waiting) <= target.burst || target.burst == maxBurst):
+		return true
+	case len(target.waiting) > 0:
+		return false
+	}
+	return now.Sub(target.due) > rememberFor || len(h.targets) > maxRemembered
+}
+
+// trialsDue returns how many publications are to be tried together now.
+func (t *heldTarget) trialsDue(to bridge.Target, now time.Time) int {
+	if t.reason == Full && to.Exchange != "" && !t.works {
+		n := t.bringForward(now)
+		if t.silent && now.Before(t.due) {
+			return 0
+		}
+		return min(n, maxBurst)
+	}
+	if now.Before(t.due) {
+		return 0
+	}
+	return min(t.burst, len(t.waiting))
 }
 
 // bringForward moves the publications whose own pause is over to the front, and counts them.
@@ -371,7 +383,7 @@ func (t *heldTarget) bringForward(now time.Time) (due int) {
 func (h *heldTargets) startTrials(target *heldTarget, n int) []*Publication {
 	trials := target.waiting[:n]
 	for _, p := range trials {
-		h.count -= p.crowds()
+		h.count -= p.countsAsWaiting()
 		p.trial, p.solo = true, target.silent
 	}
 	target.waiting = target.waiting[n:]
@@ -396,7 +408,7 @@ func (h *heldTargets) givesUp(target *heldTarget, p *Publication, now time.Time)
 		return false
 	case p.Ordered:
 		return now.Sub(h.missedSince(target, p)) >= h.unroutable && !p.Received.After(target.missingAt)
-	case !target.refuted:
+	case !target.foundMissing:
 		return false
 	}
 	if p.Retries.UnroutableSince.IsZero() { // its target was held for another reason
@@ -426,7 +438,7 @@ func (h *heldTargets) takeOut(target *heldTarget, must func(*Publication) bool) 
 	var out, rest []*Publication
 	for _, p := range target.waiting {
 		if must(p) {
-			h.count -= p.crowds()
+			h.count -= p.countsAsWaiting()
 			out = append(out, p)
 		} else {
 			rest = append(rest, p)

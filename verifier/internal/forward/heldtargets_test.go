@@ -20,7 +20,7 @@ func testTargets(unroutableFor time.Duration) *heldTargets {
 	}
 }
 
-// tickedTargets remembers the publications that tick has returned.
+// tickedTargets remembers the publications that takeDue has returned.
 type tickedTargets struct {
 	*heldTargets
 	again []*Publication
@@ -31,8 +31,8 @@ func newTickedTargets(unroutableFor time.Duration) *tickedTargets {
 	return &tickedTargets{heldTargets: testTargets(unroutableFor)}
 }
 
-func (h *tickedTargets) tick(now time.Time) {
-	again, dead := h.heldTargets.tick(now)
+func (h *tickedTargets) takeDue(now time.Time) {
+	again, dead := h.heldTargets.takeDue(now)
 	h.again, h.dead = append(h.again, again...), append(h.dead, dead...)
 }
 
@@ -67,11 +67,11 @@ func TestAHeldTargetIsTriedWithOneMessageThenWithTwiceAsMany(t *testing.T) {
 	}
 	for _, want := range []int{1, 2, 4, 1} {
 		h.again = nil
-		h.tick(later())
+		h.takeDue(later())
 		if len(h.again) != want {
 			t.Fatalf("%d are tried, want %d", len(h.again), want)
 		}
-		h.tick(later())
+		h.takeDue(later())
 		if len(h.again) != want {
 			t.Fatal("more are tried before the last attempt has ended")
 		}
@@ -79,7 +79,7 @@ func TestAHeldTargetIsTriedWithOneMessageThenWithTwiceAsMany(t *testing.T) {
 			h.noteEnd(p, true)
 		}
 	}
-	h.tick(later())
+	h.takeDue(later())
 	if len(h.targets) != 0 || h.size() != 0 {
 		t.Errorf("%d targets and %d messages are left", len(h.targets), h.size())
 	}
@@ -87,18 +87,18 @@ func TestAHeldTargetIsTriedWithOneMessageThenWithTwiceAsMany(t *testing.T) {
 
 func TestAFailedAttemptStartsAgainWithOne(t *testing.T) {
 	h, _ := heldFor(time.Hour, Full, 7)
-	h.tick(later()) // one
+	h.takeDue(later()) // one
 	h.noteEnd(h.again[0], true)
 	h.again = nil
-	h.tick(later()) // two
+	h.takeDue(later()) // two
 	h.noteEnd(h.again[0], true)
 	h.enqueueFailed(h.again[1], Full, problem{})
 	h.again = nil
-	h.tick(time.Now())
+	h.takeDue(time.Now())
 	if len(h.again) != 0 {
 		t.Fatal("tried again at once after a failure")
 	}
-	h.tick(later())
+	h.takeDue(later())
 	if len(h.again) != 1 {
 		t.Errorf("%d are tried after a failure, want 1", len(h.again))
 	}
@@ -130,7 +130,7 @@ func TestATargetThatLeftAMessageUnansweredIsTriedAloneUntilItWorks(t *testing.T)
 			}
 			trial := func() *Publication {
 				h.again = nil
-				h.tick(later())
+				h.takeDue(later())
 				return h.again[0]
 			}
 			p := trial()
@@ -169,7 +169,7 @@ func TestATargetThatWorksIsHeldNoLongerAlthoughTheNextOfEachKeyWaits(t *testing.
 		rounds, passed := 0, 0
 		for ; rounds < 100 && len(h.targets) > 0; rounds++ {
 			h.again = nil
-			h.tick(later())
+			h.takeDue(later())
 			for _, p := range h.again {
 				passed++
 				h.noteEnd(p, true)
@@ -190,13 +190,13 @@ func TestATargetWhoseMessagesWereSetAsideStaysHeld(t *testing.T) {
 	if n := len(h.remove(all)); n != 1 {
 		t.Fatalf("%d leave", n)
 	}
-	h.tick(time.Now().Add(rememberFor / 2))
+	h.takeDue(time.Now().Add(rememberFor / 2))
 	if !h.enqueueIfHeld(publicationsTo("full", 1)[0]) {
 		t.Fatal("the next message for it is not kept")
 	}
-	h.tick(time.Now().Add(rememberFor / 2))
+	h.takeDue(time.Now().Add(rememberFor / 2))
 	h.noteEnd(h.again[0], true)
-	h.tick(time.Now())
+	h.takeDue(time.Now())
 	if len(h.targets) != 0 {
 		t.Error("it is held after a success")
 	}
@@ -208,11 +208,11 @@ func TestHeldTargetsWithoutMessagesAreForgotten(t *testing.T) {
 		h.enqueueFailed(publicationsTo(fmt.Sprint(i), 1)[0], Missing, problem{})
 	}
 	h.remove(func(*Publication) bool { return true })
-	h.tick(time.Now())
+	h.takeDue(time.Now())
 	if len(h.targets) != maxRemembered {
 		t.Errorf("%d are remembered", len(h.targets))
 	}
-	h.tick(later())
+	h.takeDue(later())
 	if len(h.targets) != 0 {
 		t.Errorf("%d are remembered for ever", len(h.targets))
 	}
@@ -225,17 +225,17 @@ func TestUnroutableIsGivenUpOnlyAfterAnAttempt(t *testing.T) {
 	old, young := publicationsTo("missing", 1)[0], publicationsTo("missing", 1)[0]
 	old.Retries.UnroutableSince = time.Now().Add(-time.Hour)
 	h.enqueueFailed(young, Missing, problem{})
-	h.tick(time.Now()) // the attempt that has just failed
+	h.takeDue(time.Now()) // the attempt that has just failed
 	if !h.enqueueIfHeld(old) {
 		t.Fatal("not kept")
 	}
-	h.tick(time.Now())
+	h.takeDue(time.Now())
 	if len(h.dead) != 0 {
 		t.Fatal("given up without an attempt")
 	}
-	h.tick(later())
+	h.takeDue(later())
 	h.enqueueFailed(h.again[0], Missing, problem{})
-	h.tick(time.Now())
+	h.takeDue(time.Now())
 	if len(h.dead) != 1 || h.dead[0].Publication != old {
 		t.Errorf("%d are given up, want the old one", len(h.dead))
 	}
@@ -249,7 +249,7 @@ func TestADeadLetterIsNeverGivenUp(t *testing.T) {
 	p := publicationsTo("staging.dead", 1)[0]
 	p.Retries = nil
 	h.enqueueFailed(p, Missing, problem{})
-	h.tick(later())
+	h.takeDue(later())
 	if len(h.dead) != 0 {
 		t.Error("given up")
 	}
@@ -259,16 +259,16 @@ func TestADeadLetterIsNeverGivenUp(t *testing.T) {
 // reason before.
 func TestTheTimeOfAMissingTargetBeginsWhenItIsFoundMissing(t *testing.T) {
 	h, _ := heldFor(time.Minute, Full, 2)
-	h.tick(later())
+	h.takeDue(later())
 	h.enqueueFailed(h.again[0], Missing, problem{})
-	h.tick(time.Now())
+	h.takeDue(time.Now())
 	if len(h.dead) != 0 {
 		t.Fatalf("%d are given up at the first sign that their target is missing", len(h.dead))
 	}
 	h.again = nil
-	h.tick(later())
+	h.takeDue(later())
 	h.enqueueFailed(h.again[0], Missing, problem{})
-	h.tick(time.Now().Add(2 * time.Minute))
+	h.takeDue(time.Now().Add(2 * time.Minute))
 	if len(h.dead) != 2 {
 		t.Errorf("%d are given up after their time, want both", len(h.dead))
 	}
@@ -285,20 +285,20 @@ func TestATargetThatWasThereBetweenIsMissingAnew(t *testing.T) {
 		h.enqueueFailed(waiting[0], Missing, problem{})
 		h.enqueueIfHeld(waiting[1])
 		h.enqueueIfHeld(waiting[2])
-		h.tick(time.Now())
+		h.takeDue(time.Now())
 		if len(h.dead) != 1 {
 			t.Fatalf("%s: %d are given up, want the oldest", name, len(h.dead))
 		}
 		for _, p := range waiting {
 			p.Retries.UnroutableSince = time.Now().Add(-time.Hour)
 		}
-		h.targets[waiting[0].To].refuted = false
-		h.tick(later())
+		h.targets[waiting[0].To].foundMissing = false
+		h.takeDue(later())
 		thereBetween(h, h.again[0])
 		h.again = nil
-		h.tick(later())
+		h.takeDue(later())
 		h.enqueueFailed(h.again[0], Missing, problem{})
-		h.tick(time.Now())
+		h.takeDue(time.Now())
 		if len(h.dead) != 1 {
 			t.Errorf("%s: %d are given up, although their target was there a moment ago", name, len(h.dead)-1)
 		}
@@ -317,7 +317,7 @@ func TestMessagesOfAKeyAreGivenUpByTheTimeOfTheirTarget(t *testing.T) {
 	gone := 0
 	givenUp := func(now time.Time) int {
 		before := gone
-		h.tick(now)
+		h.takeDue(now)
 		gone = len(h.dead)
 		return gone - before
 	}
@@ -327,7 +327,7 @@ func TestMessagesOfAKeyAreGivenUpByTheTimeOfTheirTarget(t *testing.T) {
 	if givenUp(time.Now()) != 0 {
 		t.Fatal("given up at the first attempt")
 	}
-	h.tick(now.Add(time.Minute / 2))
+	h.takeDue(now.Add(time.Minute / 2))
 	h.enqueueFailed(h.again[len(h.again)-1], Missing, problem{})
 	since := h.targets[first.To].missingSince
 	late := since.Add(time.Minute)
@@ -366,12 +366,12 @@ func TestTheTimeOfATargetBeginsAnewWhenItWasThere(t *testing.T) {
 	h.enqueueFailed(p, Missing, problem{})
 	h.targets[p.To].due = time.Now()
 	h.targets[p.To].missingSince = time.Now().Add(-time.Minute / 2)
-	h.tick(time.Now())
+	h.takeDue(time.Now())
 	h.enqueueFailed(h.again[0], Full, problem{})
 	h.targets[p.To].due = time.Now()
-	h.tick(time.Now())
+	h.takeDue(time.Now())
 	h.enqueueFailed(h.again[1], Missing, problem{})
-	h.tick(time.Now().Add(time.Minute / 2))
+	h.takeDue(time.Now().Add(time.Minute / 2))
 	if len(h.dead) != 0 {
 		t.Error("given up, although its target was there a moment ago")
 	}
@@ -441,12 +441,12 @@ func TestNoMoreSilentTargetsAreTriedThanThereAreChannels(t *testing.T) {
 	for i := range 3 * soloChannels {
 		h.enqueueFailed(publicationsTo(fmt.Sprint(i), 1)[0], Stuck, noConfirm)
 	}
-	h.tick(later())
+	h.takeDue(later())
 	if len(h.again) != soloChannels || h.size() != 2*soloChannels {
 		t.Fatalf("%d are tried, %d wait", len(h.again), h.size())
 	}
 	h.noteEnd(h.again[0], true)
-	h.tick(later())
+	h.takeDue(later())
 	if len(h.again) != soloChannels+1 {
 		t.Errorf("%d are tried after one trial has ended", len(h.again))
 	}
@@ -472,7 +472,7 @@ func TestAnExchangeThatNacksKeepsNoFirstAttemptWaiting(t *testing.T) {
 		nack(p)
 	}
 	second.Retries.Nacks, second.Retries.NackedAt = 3, time.Now().Add(-5*time.Second) // due after 9 s
-	h.tick(time.Now().Add(2 * time.Second))
+	h.takeDue(time.Now().Add(2 * time.Second))
 	if len(h.again) != 1 || h.again[0] != first {
 		t.Fatalf("%d are tried, want the one whose pause is over", len(h.again))
 	}
@@ -483,7 +483,7 @@ func TestAnExchangeThatNacksKeepsNoFirstAttemptWaiting(t *testing.T) {
 		h.noteEnd(again, true)
 	}
 	h.again = nil
-	h.tick(time.Now())
+	h.takeDue(time.Now())
 	if len(h.again) != 1 {
 		t.Errorf("%d are tried after the exchange has taken a message, want 1", len(h.again))
 	}

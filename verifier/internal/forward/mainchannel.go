@@ -15,10 +15,10 @@ import (
 // then behindAfter bounds the silence.
 const behindAfter = time.Second
 
-// burst is the number of messages in flight to one target that can silence a connection: a quorum
-// queue's client blocks its channel from 32 on (RabbitMQ's quorum_commands_soft_limit), a classic
-// queue from some hundreds on (credit_flow_default_credit).
-const burst = 32
+// silencingBurst is the number of messages in flight to one target that can silence a connection. A
+// quorum queue's client blocks its channel from 32 on (RabbitMQ's quorum_commands_soft_limit), a
+// classic queue from some hundreds on (credit_flow_default_credit).
+const silencingBurst = 32
 
 // A mainChannel publishes many messages at a time, over a separate connection, and tracks the
 // messages in flight.
@@ -125,9 +125,9 @@ func (c *mainChannel) remove(a *attempt) bool {
 	return true
 }
 
-// look returns the targets that have fallen behind, whether one of them has been so for patience,
+// check returns the targets that have fallen behind, whether one of them has been so for patience,
 // and whether the whole channel has been silent for patience.
-func (c *mainChannel) look(now time.Time, patience time.Duration) (behind []bridge.Target, overdue, silent bool) {
+func (c *mainChannel) check(now time.Time, patience time.Duration) (behind []bridge.Target, overdue, silent bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	after := min(behindAfter, patience)
@@ -145,7 +145,7 @@ func (c *mainChannel) look(now time.Time, patience time.Duration) (behind []brid
 // silences reports whether a target without confirms may have silenced the connection: it has a
 // burst in flight, and the oldest of it was published before a message that is confirmed.
 func (c *mainChannel) silences(all *list.List) bool {
-	return all.Len() >= burst && all.Front().Value.(*attempt).at.Before(c.latest)
+	return all.Len() >= silencingBurst && all.Front().Value.(*attempt).at.Before(c.latest)
 }
 
 // unread removes and returns the publications that the broker has probably not read because a

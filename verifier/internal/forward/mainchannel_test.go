@@ -25,11 +25,11 @@ func TestATargetIsBehindWhenLaterMessagesOfOthersAreConfirmed(t *testing.T) {
 	const patience = time.Minute
 	now := time.Now()
 	c, attempts := flight(now, map[string]time.Duration{"old": 10 * time.Second, "young": behindAfter / 2, "other": 0})
-	if behind, _, silent := c.look(now, patience); len(behind) > 0 || silent {
+	if behind, _, silent := c.check(now, patience); len(behind) > 0 || silent {
 		t.Errorf("%v are behind, silent %t, though nothing was confirmed", behind, silent)
 	}
 	c.confirmed(attempts["other"], nil)
-	if behind, _, silent := c.look(now, patience); silent || !slices.Equal(behind, []bridge.Target{{RoutingKey: "old"}}) {
+	if behind, _, silent := c.check(now, patience); silent || !slices.Equal(behind, []bridge.Target{{RoutingKey: "old"}}) {
 		t.Errorf("%v are behind, silent %t", behind, silent)
 	}
 }
@@ -41,16 +41,16 @@ func TestASilencedBurstShowsTheTargetsBehindAndTheUnreadMessages(t *testing.T) {
 	c, attempts := flight(now, map[string]time.Duration{"stuck": behindAfter / 2, "first": behindAfter / 4, "next": 0})
 	c.confirmed(attempts["first"], nil)
 	later := now.Add(2 * behindAfter)
-	if behind, _, _ := c.look(later, patience); len(behind) > 0 || len(c.unread(later)) > 0 {
+	if behind, _, _ := c.check(later, patience); len(behind) > 0 || len(c.unread(later)) > 0 {
 		t.Errorf("%v are behind, with a message each", behind)
 	}
-	for range burst {
+	for range silencingBurst {
 		c.begin(&Publication{To: bridge.Target{RoutingKey: "stuck"}}).at = now
 	}
-	if behind, _, _ := c.look(now, patience); len(behind) > 0 || len(c.unread(now)) > 0 {
+	if behind, _, _ := c.check(now, patience); len(behind) > 0 || len(c.unread(now)) > 0 {
 		t.Errorf("%v are behind, while confirms come", behind)
 	}
-	if behind, _, silent := c.look(later, patience); silent || !slices.Equal(behind, []bridge.Target{{RoutingKey: "stuck"}}) {
+	if behind, _, silent := c.check(later, patience); silent || !slices.Equal(behind, []bridge.Target{{RoutingKey: "stuck"}}) {
 		t.Errorf("%v are behind, silent %t", behind, silent)
 	}
 	c.begin(&Publication{To: bridge.Target{RoutingKey: "young"}}).at = later
@@ -81,11 +81,11 @@ func TestALateConfirmOfAGivenUpPublicationDoesNotCount(t *testing.T) {
 	if c.confirmed(attempts["old"], nil) || c.withdraw(attempts["old"]) {
 		t.Error("a late confirm counts although the message is on its way elsewhere")
 	}
-	if _, _, silent := c.look(now.Add(2*patience), patience); !silent {
+	if _, _, silent := c.check(now.Add(2*patience), patience); !silent {
 		t.Error("a channel without confirms is not silent")
 	}
 	c.restartTimes(now.Add(2 * patience))
-	if _, _, silent := c.look(now.Add(2*patience), patience); silent {
+	if _, _, silent := c.check(now.Add(2*patience), patience); silent {
 		t.Error("a blocked channel is silent")
 	}
 	if out := c.giveUp(now, patience, true); len(out) != 1 || !c.empty() {

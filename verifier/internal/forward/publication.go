@@ -63,8 +63,8 @@ func nackPause(nacks int64) time.Duration {
 	return pause
 }
 
-// crowds is 1 if the message may be set aside when too many wait, and 0 if it must keep its order.
-func (p *Publication) crowds() int {
+// countsAsWaiting is 1 if the message may be set aside when too many wait, and 0 if it keeps its order.
+func (p *Publication) countsAsWaiting() int {
 	if p.Ordered {
 		return 0
 	}

@@ -51,7 +51,7 @@ func (f *Forwarder) runSolo(ctx context.Context, messages *pipe.Gatherer[*Public
 				}
 				if channel.connection.conn.Err() == nil {
 					wait.Reset()
-					if f.conclude(p, err) {
+					if f.reportSolo(p, err) {
 						channel.leave()
 					}
 					continue
@@ -70,10 +70,10 @@ func (f *Forwarder) runSolo(ctx context.Context, messages *pipe.Gatherer[*Public
 	}
 }
 
-// conclude acts on the result of publishing p alone. It reports whether the target did not confirm.
-func (f *Forwarder) conclude(p *Publication, err error) (stuck bool) {
+// reportSolo acts on the result of publishing p alone. It reports whether the target did not confirm.
+func (f *Forwarder) reportSolo(p *Publication, err error) (stuck bool) {
 	refusal := bridge.Refusal(err)
-	f.suspect(p.To.Exchange, refusal != nil)
+	f.setSuspect(p.To.Exchange, refusal != nil)
 	switch {
 	case err == nil:
 		f.end(p, Placed, nil)
@@ -121,7 +121,7 @@ func (f *Forwarder) isSuspect(exchange string) bool {
 	return f.suspects[exchange]
 }
 
-func (f *Forwarder) suspect(exchange string, is bool) {
+func (f *Forwarder) setSuspect(exchange string, is bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
