@@ -139,6 +139,10 @@
 //   - The bridge's tables have no triggers, and no key of theirs has IGNORE_DUP_KEY. A statement that
 //     returns changed rows fails with 334 on a table with a trigger; a Claim that the table does not
 //     take returns an error.
+//   - Automatic tuning of Azure SQL Database drops no index of the bridge's tables: its option
+//     DROP INDEX does not know the indexes that hints name ('Performance recommendations').
+//   - The database is not a ledger database (CREATE DATABASE ... WITH LEDGER = ON): there each deleted
+//     row, also with its message, stays in a history table for ever.
 //   - No column of the bridge's tables is encrypted by Always Encrypted. Leave it off in the
 //     connection string of the verifier.
 //   - Maintenance rebuilds the indexes of the bridge's tables, or leaves them out: it cannot

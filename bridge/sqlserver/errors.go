@@ -36,6 +36,8 @@ func classify(in schema.Name, err error, needed string) error {
 		return fmt.Errorf("%w: %w", bridge.ErrDuplicateID, err)
 	case mssql.NoObject:
 		return fmt.Errorf("%w: %s: %w", bridge.ErrNoSchema, in.Fix("the login's default schema"), err)
+	case mssql.NoIndex, mssql.IndexDisabled, mssql.NoPlan:
+		return fmt.Errorf("an index that the statements need is missing or disabled: enable it by ALTER INDEX ALL ON the table REBUILD, or create it again, the bridge's own as bridgectl migrate print shows: %w", err)
 	case mssql.ReadOnlyReplica:
 		return fmt.Errorf("%w: %w", bridge.ErrNotPrimary, err)
 	case mssql.TooManySessions, mssql.AzureWorkers, mssql.AzureFewWorkers, mssql.AzurePoolWorkers: // no further connection

@@ -124,3 +124,16 @@ func TestThePrintedScriptSetsTheOptionsOfAFilteredIndex(t *testing.T) {
 		t.Error("a DELETE without QUOTED_IDENTIFIER passes, which the package's comment denies")
 	}
 }
+
+// Automatic tuning, or a person, may drop an index that no other statement uses.
+func TestAnErrorNamesAMissingIndex(t *testing.T) {
+	onBoth(t, func(t *testing.T, address string) {
+		ledger := open(t, connect(t, address))
+		execute(t, ledger.DB(), "DROP INDEX bridge_ledger_stage_at ON bridge_ledger")
+		_, _, err := ledger.Due(t.Context(), driver.DueRow{}, 500)
+		if err == nil || !strings.Contains(err.Error(), "index") || !strings.Contains(err.Error(), "bridgectl migrate print") {
+			t.Errorf("list due rows: %v", err)
+		}
+		must(t, prove(t, ledger)) // judging needs no such index
+	})
+}

@@ -11,6 +11,9 @@ import (
 // and errors').
 const (
 	NoObject        = 208  // there is no such table or view
+	NoIndex         = 308  // a hint names an index that does not exist
+	IndexDisabled   = 315  // a hint names a disabled index
+	NoPlan          = 8622 // no plan follows the hints: there is no index to seek
 	Denied          = 229  // no right on the object
 	ColumnDenied    = 230  // no right on the column
 	NoDatabaseRight = 262  // no right in the database, such as CREATE TABLE or VIEW DATABASE STATE
