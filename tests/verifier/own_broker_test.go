@@ -342,7 +342,7 @@ func testConsumerTimeout(t *testing.T, broker *servers.RabbitMQ) {
 	s.Eventually("the session has ended", func() bool { return v.Stats().Sessions > 1 })
 	reason := "acknowledgement on channel"
 	if servertest.FeaturesOf(t, s.AMQP).TimeoutCancels { // and gives no reason
-		reason = "consumer ended by the broker"
+		reason = "consumer_timeout"
 	}
 	var ends []error
 	s.Eventually("the reason is reported", func() bool { ends = a.ends(); return len(ends) > 0 })

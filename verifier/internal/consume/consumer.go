@@ -139,11 +139,16 @@ func (c *Consumer) Take(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-c.cancels:
-			return c.endReason()
+		case _, cancelled := <-c.cancels:
+			return c.endReason(cancelled)
 		case d, ok := <-c.deliveries:
 			if !ok {
-				return c.endReason()
+				cancelled := false
+				select {
+				case _, cancelled = <-c.cancels: // the library sends the broker's cancel first
+				default:
+				}
+				return c.endReason(cancelled)
 			}
 			c.conn.Received(d)
 			c.receive(d)
@@ -201,14 +206,18 @@ func (c *Consumer) Unpack(ctx context.Context) error {
 func (c *Consumer) RunAcks(ctx context.Context) error { return c.acks.run(ctx) }
 
 // endReason returns why the consumer has ended. The library reports the reason of the end of its
-// channel or connection before it closes the deliveries.
-func (c *Consumer) endReason() error {
+// channel or connection before it closes the deliveries. If the broker has cancelled the consumer, it
+// gives no reason.
+func (c *Consumer) endReason(cancelled bool) error {
 	select {
 	case reason := <-c.refusals:
 		if reason != nil {
 			return fmt.Errorf("consume %q: %w: %w", c.Queue, errEnded, reason)
 		}
 	default:
+	}
+	if cancelled {
+		return fmt.Errorf("consume %q: %w: the queue was deleted, its leader has moved, or a message was held for longer than consumer_timeout", c.Queue, errEnded)
 	}
 	return fmt.Errorf("consume %q: %w", c.Queue, errEnded)
 }
