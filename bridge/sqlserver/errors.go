@@ -1,7 +1,9 @@
 package sqlserver
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
@@ -28,9 +30,20 @@ func (*Inbox) Transient(err error) bool {
 	return false
 }
 
+// inFull adds the server's error to an error whose text leaves it out: the driver's text for an
+// error that ends the connection says only that there was one.
+func inFull(err error) error {
+	var e interface{ SQLErrorMessage() string }
+	if errors.As(err, &e) && !strings.Contains(err.Error(), e.SQLErrorMessage()) {
+		return fmt.Errorf("%w: %s (%d)", err, e.SQLErrorMessage(), mssql.Number(err))
+	}
+	return err
+}
+
 // classify adds the bridge's error, with the fix, to the driver's error. needed are the rights
 // without which the statement is denied.
 func classify(in schema.Name, err error, needed string) error {
+	err = inFull(err)
 	switch mssql.Number(err) {
 	case mssql.PrimaryKey, mssql.UniqueIndex:
 		return fmt.Errorf("%w: %w", bridge.ErrDuplicateID, err)

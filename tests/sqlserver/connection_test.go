@@ -3,6 +3,7 @@ package sqlserver_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/sqlserver"
 	"github.com/twoqueue/twoqueue/tests/tds"
 )
 
@@ -114,4 +116,18 @@ func TestADeadlineThatPassesCostsNoConnection(t *testing.T) {
 			t.Errorf("the session was %d, is %d", before, after)
 		}
 	})
+}
+
+// The driver's text for such an error is only that the server had one.
+func TestAnErrorThatEndsTheConnectionIsNamed(t *testing.T) {
+	server, ledger := onStandIn(t, nil)
+	server.Inject(tds.Severe)
+	_, _, err := ledger.Settle(t.Context(), newID(), patience)
+	if err == nil || !strings.Contains(err.Error(), "currently busy") || !strings.Contains(err.Error(), "40501") {
+		t.Errorf("settle: %v", err)
+	}
+	if !new(sqlserver.Inbox).Transient(err) {
+		t.Errorf("%v is not transient", err)
+	}
+	expectOutcome(t, ledger, newID(), driver.RolledBack) // over another connection
 }

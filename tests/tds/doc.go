@@ -21,6 +21,7 @@
 //     the session's transaction: 2.2.5.3.2. The reset bit restores the session's settings:
 //     2.2.3.1.2. Since 2014 it also restores the isolation level: 'sp_reset_connection' under 'SET
 //     TRANSACTION ISOLATION LEVEL'.
+//   - An error that ends the connection: DONE with the bit 0x100 ([MS-TDS] 2.2.7.6).
 //   - A login to a database that is missing, offline or recovering is answered with 4060, then
 //     18456: 'MSSQLSERVER_4060' and 'MSSQLSERVER_18456'. Public probes of SQL Server 2025 recorded
 //     the order.

@@ -55,6 +55,8 @@ const (
 	DropBeforeCommit Fault = iota + 1
 	// DropAfterCommit: the connection ends after a commit, before the answer.
 	DropAfterCommit
+	// Severe: the next statement is answered with an error that ends the connection.
+	Severe
 	// DropInResult: the connection ends in the middle of the next rows.
 	DropInResult
 	// LateEnd: the next rows come at once, and their end some time later, or when the client

@@ -220,6 +220,9 @@ var refusedByBabelfish = regexp.MustCompile(`LEFT LOOP JOIN|OUTPUT CAST\(|FORCES
 
 // finish ends the answer to a batch or a call.
 func (x *execution) finish(err error) error {
+	if err == nil && x.server.happens(Severe) {
+		err = errBusy
+	}
 	var said *sqlError
 	if err != nil && !errors.As(err, &said) {
 		return err
@@ -234,6 +237,9 @@ func (x *execution) finish(err error) error {
 		}
 		x.out.error(said)
 		status = doneError
+		if said == errBusy {
+			status = doneSevere
+		}
 	}
 	if x.done == tokenDone {
 		x.out.done(tokenDone, status, 0)

@@ -25,6 +25,7 @@ const (
 	doneError     = 0x02
 	doneCount     = 0x10
 	doneAttention = 0x20
+	doneSevere    = 0x100
 )
 
 // Kinds of changes of the environment ([MS-TDS] 2.2.7.9).
