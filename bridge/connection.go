@@ -267,6 +267,18 @@ func (c *Connection) Request(do func() error) error {
 	return err
 }
 
+// OnChannel is Request with a channel of its own, since a refusal by the broker closes the channel.
+func (c *Connection) OnChannel(do func(*amqp.Channel) error) error {
+	return c.Request(func() error {
+		ch, err := c.Channel()
+		if err != nil {
+			return err
+		}
+		defer func() { _ = ch.Close() }()
+		return do(ch)
+	})
+}
+
 // unanswered reports whether the connection was ended because a request got no answer. The broker's
 // own words, which may come just after answerPatience, say more: then it returns false.
 func (c *Connection) unanswered(cause *amqp.Error) bool {

@@ -32,7 +32,7 @@ func (t Topology) DeclareExchange(conn *Connection) error {
 		return nil
 	}
 	const durable, autoDelete, internal, noWait = true, false, false, false
-	err := onChannel(conn, func(ch *amqp.Channel) error {
+	err := conn.OnChannel(func(ch *amqp.Channel) error {
 		return ch.ExchangeDeclare(t.Exchange, amqp.ExchangeDirect, durable, autoDelete, internal, noWait, nil)
 	})
 	if refusedWith(err, amqp.AccessRefused) {
@@ -45,7 +45,7 @@ func (t Topology) DeclareExchange(conn *Connection) error {
 		return exchangeError(t.Exchange, err)
 	}
 	for _, queue := range t.BoundQueues() {
-		err := onChannel(conn, func(ch *amqp.Channel) error {
+		err := conn.OnChannel(func(ch *amqp.Channel) error {
 			return ch.QueueBind(queue, queue, t.Exchange, noWait, nil)
 		})
 		if refusedWith(err, amqp.AccessRefused) {
@@ -70,7 +70,7 @@ func (*uncheckedBinding) Is(target error) bool { return target == ErrUnchecked }
 // exchangeExists checks the exchange for a login without the right to configure it.
 func (t Topology) exchangeExists(conn *Connection, refusal error) error {
 	const durable, autoDelete, internal, noWait = true, false, false, false
-	err := onChannel(conn, func(ch *amqp.Channel) error {
+	err := conn.OnChannel(func(ch *amqp.Channel) error {
 		return ch.ExchangeDeclarePassive(t.Exchange, amqp.ExchangeDirect, durable, autoDelete, internal, noWait, nil)
 	})
 	switch {
@@ -89,18 +89,6 @@ func exchangeError(name string, err error) error {
 		err = fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	return fmt.Errorf("exchange %q: %w", name, err)
-}
-
-// onChannel makes a request on a channel of its own, since a refusal closes the channel.
-func onChannel(conn *Connection, request func(ch *amqp.Channel) error) error {
-	return conn.Request(func() error {
-		ch, err := conn.Channel()
-		if err != nil {
-			return err
-		}
-		defer func() { _ = ch.Close() }()
-		return request(ch)
-	})
 }
 
 // refusedWith reports whether err is a refusal by the broker with this code.

@@ -268,7 +268,7 @@ const consumerTimeout = "x-consumer-timeout"
 
 func declare(conn *Connection, name string, args amqp.Table) error {
 	const durable, autoDelete, exclusive, noWait = true, false, false, false
-	err := onChannel(conn, func(ch *amqp.Channel) error {
+	err := conn.OnChannel(func(ch *amqp.Channel) error {
 		_, err := ch.QueueDeclare(name, durable, autoDelete, exclusive, noWait, args)
 		return err
 	})
@@ -281,7 +281,7 @@ func declare(conn *Connection, name string, args amqp.Table) error {
 // exists checks only that the queue exists, for a login without the right to configure it: the
 // broker refuses that login before it compares anything.
 func exists(conn *Connection, name string, refusal error) error {
-	err := onChannel(conn, func(ch *amqp.Channel) error {
+	err := conn.OnChannel(func(ch *amqp.Channel) error {
 		_, err := ch.QueueDeclarePassive(name, true, false, false, false, nil)
 		return err
 	})

@@ -30,7 +30,7 @@ func examineExchange(conn *bridge.Connection, g *group, name string) {
 		return
 	}
 	const durable, autoDelete, internal, noWait = true, false, false, false
-	err = onChannel(conn, func(ch *amqp.Channel) error { // it exists, so this only compares
+	err = conn.OnChannel(func(ch *amqp.Channel) error { // it exists, so this only compares
 		return ch.ExchangeDeclare(name, amqp.ExchangeDirect, durable, autoDelete, internal, noWait, nil)
 	})
 	switch {

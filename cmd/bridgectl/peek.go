@@ -36,9 +36,7 @@ func (a *app) peek(ctx context.Context, queue string) (*peek, error) {
 	}
 	p := &peek{conn: conn, queue: queue, stop: context.AfterFunc(ctx, conn.Close)}
 	if p.ch, err = conn.Channel(); err == nil {
-		var found amqp.Queue
-		found, err = p.ch.QueueDeclarePassive(queue, true, false, false, false, nil)
-		p.depth = found.Messages
+		p.depth, err = p.ready()
 	}
 	if err != nil {
 		p.abandon()
@@ -47,11 +45,30 @@ func (a *app) peek(ctx context.Context, queue string) (*peek, error) {
 	return p, nil
 }
 
+// ready returns the number of messages that are ready.
+func (p *peek) ready() (n int, err error) {
+	err = p.conn.Request(func() error {
+		queue, err := p.ch.QueueDeclarePassive(p.queue, true, false, false, false, nil)
+		n = queue.Messages
+		return err
+	})
+	return n, err
+}
+
+// take takes one message, if one is ready.
+func (p *peek) take() (d amqp.Delivery, ok bool, err error) {
+	const autoAck = false
+	err = p.conn.Request(func() (err error) {
+		d, ok, err = p.ch.Get(p.queue, autoAck)
+		return err
+	})
+	return d, ok, err
+}
+
 // each takes at most limit messages, and no more than were ready at the beginning.
 func (p *peek) each(limit int, visit func(amqp.Delivery) error) (seen int, err error) {
-	const autoAck = false
 	for limit = min(limit, p.depth); seen < limit; seen++ {
-		d, ok, err := p.ch.Get(p.queue, autoAck)
+		d, ok, err := p.take()
 		switch {
 		case err != nil:
 			return seen, fmt.Errorf("take a message from queue %q: %w", p.queue, err)
@@ -78,7 +95,7 @@ func (p *peek) ack(tags ...uint64) error {
 
 // flush waits until the broker has read the acks.
 func (p *peek) flush() error {
-	if err := p.ch.Qos(1, 0, false); err != nil {
+	if err := p.conn.Request(func() error { return p.ch.Qos(1, 0, false) }); err != nil {
 		return fmt.Errorf("remove messages from queue %q: %w", p.queue, err)
 	}
 	return nil
@@ -110,8 +127,8 @@ func (p *peek) seeBack() error {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for end := time.Now().Add(longest); ; <-ticker.C {
-		queue, err := p.ch.QueueDeclarePassive(p.queue, true, false, false, false, nil)
-		if err != nil || queue.Messages >= p.depth-p.acked || time.Now().After(end) {
+		ready, err := p.ready()
+		if err != nil || ready >= p.depth-p.acked || time.Now().After(end) {
 			return err
 		}
 	}

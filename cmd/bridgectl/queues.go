@@ -50,31 +50,22 @@ func (a *app) held(ctx context.Context, m *management, queues []string) (*int64,
 // lookAt reads a queue's depth without creating the queue.
 func lookAt(conn *bridge.Connection, name string) (queue amqp.Queue, err error) {
 	const durable, autoDelete, exclusive, noWait = true, false, false, false
-	err = onChannel(conn, func(ch *amqp.Channel) (err error) {
-		if queue, err = ch.QueueDeclarePassive(name, durable, autoDelete, exclusive, noWait, nil); err != nil {
-			return fmt.Errorf("look at queue %q: %w", name, err)
-		}
-		return nil
+	err = conn.OnChannel(func(ch *amqp.Channel) (err error) {
+		queue, err = ch.QueueDeclarePassive(name, durable, autoDelete, exclusive, noWait, nil)
+		return err
 	})
-	return queue, err
+	if err != nil {
+		return queue, fmt.Errorf("look at queue %q: %w", name, err)
+	}
+	return queue, nil
 }
 
 // lookAtExchange returns nil if an exchange exists, whatever its type.
 func lookAtExchange(conn *bridge.Connection, name string) error {
 	const durable, autoDelete, internal, noWait = true, false, false, false
-	return onChannel(conn, func(ch *amqp.Channel) error {
+	return conn.OnChannel(func(ch *amqp.Channel) error {
 		return ch.ExchangeDeclarePassive(name, amqp.ExchangeDirect, durable, autoDelete, internal, noWait, nil)
 	})
-}
-
-// onChannel calls do with a channel of its own, since a refusal by the broker closes the channel.
-func onChannel(conn *bridge.Connection, do func(*amqp.Channel) error) error {
-	ch, err := conn.Channel()
-	if err != nil {
-		return err
-	}
-	defer func() { _ = ch.Close() }()
-	return do(ch)
 }
 
 // missing reports whether err says that a queue does not exist.

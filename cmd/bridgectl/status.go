@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 )
@@ -83,14 +84,12 @@ type ledgerStatus struct {
 	unseen bool // the login may not see open transactions
 }
 
-// statusPatience bounds the questions to all servers.
+// statusPatience bounds the questions to the broker, and then those to the database.
 const statusPatience = 20 * time.Second
 
 // status asks the servers that are named. It leaves out transactions that have been open for less
 // than openFor.
 func (a *app) status(ctx context.Context, m *management, openFor time.Duration) *statusFacts {
-	ctx, cancel := context.WithTimeout(ctx, statusPatience)
-	defer cancel()
 	facts := &statusFacts{At: time.Now().UTC(), Failures: failures{}}
 	if a.config.AMQP.URL != "" {
 		var err error
@@ -99,19 +98,27 @@ func (a *app) status(ctx context.Context, m *management, openFor time.Duration) 
 		}
 	}
 	if a.config.Database.URL != "" {
+		ctx, cancel := context.WithTimeout(ctx, statusPatience)
+		defer cancel()
 		facts.Ledger = a.ledgerStatus(ctx, openFor, facts.Failures.add)
 	}
 	return facts
 }
 
 // queueStatus returns the queues that it has read, also with an error.
-func (a *app) queueStatus(ctx context.Context, m *management) ([]queueStatus, error) {
+func (a *app) queueStatus(ctx context.Context, m *management) (all []queueStatus, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, statusPatience, fmt.Errorf("%w: no answer from the broker within %v", bridge.ErrUnavailable, statusPatience))
+	defer cancel()
+	defer func() {
+		if err != nil && ctx.Err() != nil {
+			err = fmt.Errorf("ask for the queues: %w", context.Cause(ctx))
+		}
+	}()
 	conn, err := a.connect(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close()
-	// A broker that no longer answers would block a request for ever.
 	defer context.AfterFunc(ctx, conn.Close)()
 	t := a.topology()
 	queues := []queueStatus{
@@ -121,7 +128,6 @@ func (a *app) queueStatus(ctx context.Context, m *management) ([]queueStatus, er
 	for _, name := range t.OrderedQueues() {
 		queues = append(queues, queueStatus{Role: "ordered", Name: name})
 	}
-	var all []queueStatus
 	for _, queue := range queues {
 		found, err := lookAt(conn, queue.Name)
 		if queue.Role == "audit" && (missing(err) || denied(err)) {

@@ -33,7 +33,11 @@ func (t *theatre) listen(ctx context.Context) error {
 		<-ended
 		return nil
 	})
-	deliveries, err := t.consumeCopies(conn.Channel())
+	var deliveries <-chan amqp.Delivery
+	err = conn.Request(func() (err error) {
+		deliveries, err = t.consumeCopies(conn.Channel())
+		return err
+	})
 	if err != nil {
 		close(ended)
 		return err

@@ -230,11 +230,7 @@ func (t *theatre) onChannel(ctx context.Context, do func(*amqp.Channel) error) e
 		return err
 	}
 	defer conn.Close()
-	ch, err := conn.Channel()
-	if err != nil {
-		return err
-	}
-	return do(ch)
+	return conn.OnChannel(do)
 }
 
 // close removes everything that build made.
