@@ -302,7 +302,7 @@ func TestAMessageIsTouchedBeforeItIsSetAside(t *testing.T) {
 				s := carryingSession(ledger)
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
-				go func() { _ = s.touchFirst(ctx) }()
+				go func() { _ = s.touchAndSetAside(ctx) }()
 				m, open := s.delivered(s.staging, uuid.New()), s.delivered(s.staging, uuid.New())
 				s.committed(m)
 				unsent(s)

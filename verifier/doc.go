@@ -9,7 +9,7 @@
 //	}
 //	db.SetMaxIdleConns(options.Connections()) // database/sql keeps 2
 //	v, err := verifier.New(ledger, broker, options)
-//	err = v.Run(ctx) // makes the queues; until ctx ends, then drains
+//	err = v.Run(ctx) // makes the queues, works until ctx ends, then drains
 //
 // A verifier runs inside your service (example_test.go is a whole program), or as the program
 // cmd/verifier. Package verifier/ops adds metrics, readiness and a status page to either, package
@@ -24,14 +24,14 @@
 //   - Waiting room. A message that the lookup does not find may be uncommitted, rolled back, or
 //     committed a moment ago. It waits in memory. At most Options.Settlers messages are settled at
 //     a time, each by a statement that waits on the row lock of the open transaction. Only this
-//     statement may say 'rolled back'. All others are looked up again and again.
-//   - Evidence. A session drops no message before it has found committed a message whose row was
+//     statement may say 'rolled back'. The other messages in the room are looked up again and again.
+//   - Evidence. A session drops no message before it has found a committed message whose row was
 //     recorded since the session began (see Copies of the database).
 //   - Waiting queue. A message that waits longer than Options.Patience, or for which the room is
 //     too full, is copied to the waiting queue with a confirm and then acked. Verifiers consume
-//     that queue too. If it has more messages than the verifier may hold, they circulate: each is
-//     looked up and copied to the queue's end. So even a transaction that stays open for hours,
-//     with more messages than fit into memory, delays its own messages only.
+//     that queue too. If that queue has more messages than a verifier may hold, the messages
+//     circulate: each is looked up and copied to the queue's end. So even a transaction that stays
+//     open for hours, with more messages than fit into memory, delays its own messages only.
 //   - Forward. The message is published to its target, mandatory and persistent, without waiting
 //     for others. It is safe when it is confirmed and was not returned.
 //   - Forget, then ack. Rows are deleted in batches, then the messages are acked, many at once.
@@ -41,26 +41,24 @@
 // A delivery may be a group of messages (package wire). Each message is judged by itself, and the
 // delivery is acked when the last of them is done. The verifier does not read bodies.
 //
-// The cost is per burst, not per message. So under load messages wait for others: up to 500
-// messages a second not at all, then ever longer, and from 1,500 a second on for 6 ms before the
-// lookup. Deletes gather for 30 ms at every rate. If the verifier is killed, the messages of those
-// 30 ms come twice.
+// The cost is per burst, not per message. So under load a lookup waits for more messages: not at all
+// up to 500 messages a second, 6 ms from 1,500 a second on. A DELETE waits for 30 ms at every rate. If
+// the verifier is killed, the messages of those 30 ms come twice.
 //
 // # Copies of the database
 //
 // A copy of the database, and an old primary that comes back, pass the proof, but messages that
 // were committed on the other server look rolled back there. So a session believes only the server
 // that its proof covers (proof.Proven), and drops nothing before it has evidence that senders
-// commit on this server (rule 6 of package bridge, which defines it). With an own table the
-// evidence is a message that was staged at least a minute after the session began. Until it has
-// evidence, the session runs one more statement for each batch of committed messages.
+// commit on this server (rule 6 of package bridge defines it). With an own table the evidence is a
+// message that was staged at least a minute after the session began. Until it has evidence, the
+// session runs one more statement for each batch of committed messages.
 //
-// Until then messages that look rolled back wait, for as long as no sender commits. With evidence,
-// all are settled again. Such a message takes the place of one that waits for its transaction, but
-// no settler. When these places are taken, further messages circulate through the waiting queue,
-// ever more slowly, up to 30 s each round. A message with an order key holds its key.
-// State.Waiting.Evidence counts the messages. The log reports them after Options.ExplainAfter, and
-// again when evidence comes.
+// Until then messages that look rolled back wait, each in a place of the waiting room but without a
+// settler. When these places are taken, further messages circulate through the waiting queue, ever
+// more slowly, up to 30 s each round. A message with an order key holds its key. When evidence comes,
+// all are settled again. State.Waiting.Evidence counts the messages. The log reports them after
+// Options.ExplainAfter, and again when evidence comes.
 //
 // # Messages in order
 //
@@ -80,17 +78,17 @@
 // never nacks such a message or sets it aside. It gives messages back only by closing the queue's
 // channel: after Options.HandBack, or to get a message again for which Options.MaxBytes had no
 // room. A message on its way to an unavailable target may then come twice. A policy with
-// delayed-retry-type (RabbitMQ 4.3) breaks the promise; bridgectl doctor reports it. Before RabbitMQ 4.2.6,
-// deliveries that got lost on the way to a channel may come out of order, more likely in a cluster
-// (rabbitmq-server, pull request 14386; fixed by 15883 and 16008).
+// delayed-retry-type (RabbitMQ 4.3) breaks the promise; bridgectl doctor reports it. Before RabbitMQ
+// 4.2.6, deliveries that got lost on the way to a channel may come out of order, more likely in a
+// cluster (rabbitmq-server, pull request 14386; fixed by 15883 and 16008).
 //
 // # Unavailable targets
 //
 // A target may be full (nack), missing (return, or 404), or never confirm. Such a target is
 // unavailable: its messages wait, the verifier retries it with backoff, and messages for other
-// targets do not wait. A missing target is given up after Options.Unroutable, a message that an
-// exchange nacks after Options.Copies attempts. A nack of a target queue (by the default exchange)
-// means that no queue has the message: it is retried without a bound. The next session remembers
+// targets do not wait. A message for a missing target is given up after Options.Unroutable, and a
+// message that an exchange nacks after Options.Copies attempts. A nack by the default exchange means
+// that no queue has the message, so it is retried without a bound. The next session remembers
 // unavailable targets.
 //
 // A target counts as one that never confirms if messages that were published to other targets a
@@ -98,9 +96,9 @@
 // quorum queue without a leader. The verifier then tries it with one message at a time, over a
 // separate connection. Within that second, 32 messages to such a target can make RabbitMQ stop
 // reading the whole connection. Then messages to other targets are published again on another
-// connection, or wait for Options.ConfirmTimeout, once, if nothing shows which target is silent.
-// After a publish that the broker refuses with an error, all messages in flight on that channel are
-// published again too. In both cases they may be delivered twice.
+// connection. If nothing shows which target is silent, they first wait for Options.ConfirmTimeout,
+// once. After a publish that the broker refuses with an error, all messages in flight on that channel
+// are published again too. In all these cases they may be delivered twice.
 //
 // # The dead queue
 //
@@ -119,8 +117,8 @@
 //	swept        its row is absent, but may have been removed as an orphan
 //
 // When a committed message is safe in the dead queue, its row is deleted. So do not put the message
-// back into the staging queue, where it would be dropped: bridgectl dead replay sends such messages
-// to their targets. It reads all forms of dead letters (package wire).
+// back into the staging queue, where it would be dropped. bridgectl dead replay sends such messages to
+// their targets. It reads all forms of dead letters (package wire).
 //
 // A message that is larger than the broker now accepts (by default 128 MiB on RabbitMQ 3.x, 16 MiB
 // on 4.x) cannot be published to any queue. It stays in its queue, and its row stays. The log names
@@ -144,28 +142,28 @@
 // commit, or when its backlog is worked off. In a backlog at most 2,000 messages, 16 MiB in all,
 // are on their way to their targets, the longest due first, so new messages wait behind few others.
 //
-// A copy that comes while the verifier holds the message joins it, and a copy whose message has
-// been forwarded finds no row and is dropped. A duplicate, with the same ID, is possible if two
-// verifiers hold both copies at the same moment, or if a row could not be deleted. Needless copies
-// come from a verifier that is killed, frozen or slow, at most as many as it holds messages, and
-// from a sender that repeats a rolled-back transaction with the same ID while the broker is out. If
-// the broker refuses a message for good, the message stays in its row, and the log names it.
+// A copy that comes while the verifier holds the message shares its end. A copy whose message has been
+// forwarded finds no row and is dropped. A duplicate, with the same ID, is possible if two verifiers
+// hold both copies at the same moment, or if a row could not be deleted. Needless copies arise when a
+// verifier is killed, frozen or slow, at most as many as it holds messages, and when a sender repeats
+// a rolled-back transaction with the same ID while the broker is out. If the broker refuses a message
+// for good, the message stays in its row, and the log names it.
 //
 // # Orphan rows
 //
 // A row that carries no message and is older than Options.SweepAge counts as an orphan: its message
 // is gone, because a queue was purged or deleted. The verifier removes orphans at the start of a
-// session and every ten minutes, if the queues are empty. If the message of a removed row does
-// come, it goes to the dead queue; package driver explains why it is never dropped.
+// session and every ten minutes, if the queues are empty. If the message of a removed row comes after
+// all, it goes to the dead queue; package driver explains why it is never dropped.
 //
 // # Rows that cannot be deleted
 //
 // The DELETE of a delivered message's row may fail, or get no answer within a second, or another
 // session may have locked the row. Then the verifier acks the messages first (rule 4 of package
 // bridge allows both orders), so they are not forwarded again and fill no prefetch. It remembers at
-// most 100,000 such rows, across sessions, and retries them with backoff: plain rows for an hour,
-// rows that carry their messages without end. It also retries between two sessions, unless the
-// database ended the first one or failed the proof. While DELETEs fail, no message waits for one.
+// most 100,000 such rows, across sessions, and retries the DELETE with backoff: of plain rows for an
+// hour, of rows that carry their messages without end. It also retries between two sessions, unless
+// the database ended the first one or failed the proof. While DELETEs fail, no message waits for one.
 //
 // If the verifier gives a plain row up, or dies, the row is an orphan: it is harmless, and the
 // sweep removes it. If such a row carries its message, the message is delivered again, with the
@@ -180,9 +178,9 @@
 // once, if its login lacks the rights to configure and to read it, if the broker has no classic
 // queues (queue_types.classic.enabled), or if the broker does not answer about it within ten seconds.
 //
-// Nothing keeps verifiers of one ledger from consuming different staging queues. Topology.Queue
-// describes the danger if rows carry messages. bridgectl doctor finds such verifiers by their
-// ledger queues, with BRIDGE_MANAGEMENT_URL.
+// Verifiers of one ledger can consume different staging queues. If rows carry messages this is
+// dangerous (Topology.Queue). bridgectl doctor finds such verifiers by their ledger queues, with
+// BRIDGE_MANAGEMENT_URL.
 //
 // # Memory
 //
@@ -201,8 +199,7 @@
 // and markers, one for each of at most four targets that did not confirm and are tried again, and
 // up to eight former publishing connections whose confirms are missing. Before a session the
 // verifier opens two others for a moment, one after the other. RabbitMQ may still count these, and
-// the connections of an earlier verifier. So a start that meets the limit of connections waits and
-// tries again.
+// the connections of an earlier verifier. So at a limit of connections, a start waits and tries again.
 //
 // Without a connection to publish over, the session goes on and retries, after pauses that grow to
 // about five seconds.
@@ -210,16 +207,15 @@
 // # Few connections to the database
 //
 // The database may refuse a further connection (max_connections, a limit of the role or user). Then
-// the session goes on with its open connections: the lookup gets the next free one, before all
-// settlers, and fewer settlers wait at a time. A verifier that starts meanwhile waits. If the
-// lookup gets no connection for half a minute, the session ends, so that other verifiers get its
-// messages.
+// the session goes on with its open connections: the lookup gets the next free one, and fewer
+// settlers wait at a time. A verifier that starts meanwhile waits. If the lookup gets no connection
+// for half a minute, the session ends, so that other verifiers get its messages.
 //
 // # Errors and the end
 //
-// A session ends when its consuming connection or a consuming channel fails, or a database
-// statement for a message. A broker that does not answer a request on a channel for 30 s counts as
-// lost (bridge.Connection.Request). Side jobs, such as staging again or sweeping, end no session
+// A session ends when its consuming connection, a consuming channel, or a database statement for a
+// message fails. A broker that does not answer a request on a channel for 30 s counts as lost
+// (bridge.Connection.Request). Side jobs, such as staging again or sweeping, end no session
 // (rule 12 of package bridge). An Observer may panic without harm, but it must not block: messages
 // wait until it returns.
 //

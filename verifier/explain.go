@@ -43,7 +43,7 @@ func (e *explainer) round(ctx context.Context) (time.Duration, error) {
 	}
 	now := time.Now()
 	for i, m := range slow {
-		if waited := now.Sub(m.since()); waited < e.after {
+		if waited := now.Sub(m.waitingSince()); waited < e.after {
 			if slow = slow[:i]; i == 0 {
 				return min(interval, e.after-waited), nil // until ExplainAfter has passed
 			}
@@ -71,7 +71,7 @@ func (e *explainer) logHolders(ctx context.Context, m *message, waiting int) err
 		if !e.reported.due(h, m.staged.ID, now, e.after) {
 			continue
 		}
-		said := []any{"message_id", m.id(), "waited", now.Sub(m.since()).Round(time.Millisecond), "waiting", waiting}
+		said := []any{"message_id", m.id(), "waited", now.Sub(m.waitingSince()).Round(time.Millisecond), "waiting", waiting}
 		e.log.Warn("a message waits for an open transaction", append(said, attributesOf(h)...)...)
 	}
 	return nil

@@ -122,10 +122,7 @@ func only(rows []undeletedRow, ids []uuid.UUID) (some []undeletedRow) {
 	if len(ids) == 0 {
 		return nil
 	}
-	are := make(map[uuid.UUID]bool, len(ids))
-	for _, id := range ids {
-		are[id] = true
-	}
+	are := setOf(ids)
 	for _, r := range rows {
 		if are[r.id] {
 			some = append(some, r)
@@ -196,14 +193,7 @@ func (f *forgetter) count() int {
 func (f *forgetter) rows() map[uuid.UUID]bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(f.undeleted) == 0 {
-		return nil
-	}
-	ids := make(map[uuid.UUID]bool, len(f.undeleted))
-	for _, r := range f.undeleted {
-		ids[r.id] = true
-	}
-	return ids
+	return setOf(idsOf(f.undeleted))
 }
 
 // untouched returns at most limit carried rows whose stage time is to be moved on.

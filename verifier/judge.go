@@ -3,6 +3,7 @@ package verifier
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -25,19 +26,18 @@ const (
 	settleAge = 25 * time.Millisecond
 )
 
-// A judge finds out whether the transactions of messages have committed: by lookups that never wait,
-// and by settles, which alone may say 'rolled back'.
+// A judge finds out whether the transactions of messages have committed, by lookups that never wait
+// and by settles that wait. Only a settle may conclude that a transaction rolled back.
 type judge struct {
 	*pipeline
-	proven   *proof.Proven // gives all outcomes, of the same ledger
+	proven   *proof.Proven // the ledger, on the server that the proof covers
 	room     *waitingRoom
 	evidence *evidence
 	limits   *waitLimits
 }
 
-// lookUpAll asks the ledger, without waiting, about all messages that have arrived. Committed messages
-// go on; the others go to the waiting room. Waiting messages that no settler has are looked up
-// again.
+// lookUpAll looks up messages until ctx ends: messages that were just unpacked, and again messages in
+// the waiting room that no settler has. Committed messages go on; the others go to the waiting room.
 func (j *judge) lookUpAll(ctx context.Context) error {
 	for {
 		select {
@@ -62,20 +62,7 @@ func (j *judge) lookUpAll(ctx context.Context) error {
 }
 
 func (j *judge) lookUp(ctx context.Context, fresh, waiting []*message) error {
-	ids := make([]uuid.UUID, 0, len(fresh)+len(waiting))
-	for _, m := range fresh {
-		ids = append(ids, m.staged.ID)
-	}
-	for _, m := range waiting {
-		ids = append(ids, m.staged.ID)
-	}
-	var committed []uuid.UUID
-	err := j.connections.lookUp(ctx, &j.room.settling, j.opts.SettleWait+ledgerTimeout, func() (err error) {
-		asking, cancel := context.WithTimeout(ctx, ledgerTimeout)
-		defer cancel()
-		committed, err = j.proven.Committed(asking, ids)
-		return err
-	})
+	found, err := j.findCommitted(ctx, slices.Concat(fresh, waiting))
 	if ctx.Err() != nil { // setAsideSplitGroups must see the messages
 		j.toLookUp.Add(fresh...)
 		for _, m := range waiting {
@@ -86,10 +73,6 @@ func (j *judge) lookUp(ctx context.Context, fresh, waiting []*message) error {
 	if err != nil {
 		return fmt.Errorf("look up: %w", err)
 	}
-	found := make(map[uuid.UUID]bool, len(committed))
-	for _, id := range committed {
-		found[id] = true
-	}
 	var hits, misses, again, young []*message
 	// With shorter pauses, further lookups would cost more than settling.
 	busy, now := j.load.gather(lookupGather) >= lookupGather/2, time.Now()
@@ -98,7 +81,7 @@ func (j *judge) lookUp(ctx context.Context, fresh, waiting []*message) error {
 		case found[m.staged.ID]:
 			hits = append(hits, m)
 			if m.unacked.From == j.waiting {
-				j.load.add(1) // counts like a new one, since it goes on
+				j.load.add(1) // parse has not counted it
 			}
 		case m.unacked.From == j.waiting:
 			again = append(again, m)
@@ -128,7 +111,23 @@ func (j *judge) lookUp(ctx context.Context, fresh, waiting []*message) error {
 	return nil
 }
 
-// settleAll waits for the transaction of one message at a time.
+// findCommitted returns the IDs of the messages that have certainly committed.
+func (j *judge) findCommitted(ctx context.Context, messages []*message) (map[uuid.UUID]bool, error) {
+	ids := make([]uuid.UUID, len(messages))
+	for i, m := range messages {
+		ids[i] = m.staged.ID
+	}
+	var committed []uuid.UUID
+	err := j.connections.lookUp(ctx, &j.room.settling, j.opts.SettleWait+ledgerTimeout, func() (err error) {
+		asking, cancel := context.WithTimeout(ctx, ledgerTimeout)
+		defer cancel()
+		committed, err = j.proven.Committed(asking, ids)
+		return err
+	})
+	return setOf(committed), err
+}
+
+// settleAll waits for the transactions of messages, one after the other, until ctx ends.
 func (j *judge) settleAll(ctx context.Context) error {
 	refused := pipe.NewBackOff(refusedFirst, refusedLongest)
 	for j.connections.acquire(ctx) {

@@ -37,22 +37,22 @@ type message struct {
 
 func (m *message) id() string { return m.delivery.MessageId }
 
-// since returns when the message began to wait, as far as that is known.
-func (m *message) since() time.Time {
+// waitingSince returns when the message was staged, or if that is not known, received.
+func (m *message) waitingSince() time.Time {
 	if at := m.staged.StagedAt; !at.IsZero() && at.Before(m.received) {
 		return at
 	}
 	return m.received
 }
 
-// comesAgain reports whether the message was delivered over a channel that was left or is about to
-// be. The message comes again.
+// comesAgain reports whether the message was delivered over a channel that was closed or is about to
+// be. The message then comes again over the next channel; here it ends without an ack.
 func (m *message) comesAgain() bool {
 	order := m.unacked.From.Order() // the message has no place in it if it could not be judged
 	if order == nil || !order.IsClosed() {
 		return false
 	}
-	m.place.Finished()
+	m.place.Finished() // the channel is closed when no message is on its way
 	return true
 }
 
@@ -64,17 +64,17 @@ type publication struct {
 	purpose  purpose
 	message  *message   // nil for a group
 	group    []*message // the messages of a group for the waiting queue
-	enclosed bool       // it is a dead letter in the form of a record
+	enclosed bool       // a dead letter whose body is the message as a record
 }
 
-// A purpose tells the publications of a message apart: to its target, or to a queue of the verifier.
+// A purpose says why a message is published.
 type purpose int
 
 const (
-	toTarget purpose = iota
-	deadLetter
-	setAside
-	audit
+	toTarget   purpose = iota
+	deadLetter         // to the dead queue
+	setAside           // to the waiting queue
+	audit              // to the audit queue
 )
 
 // publicationOf returns the publication that the forwarder knows as p.
@@ -88,8 +88,8 @@ func (p *publication) messages() []*message {
 	return []*message{p.message}
 }
 
-// forwards adapts must to the forwarder's publications: it holds for publications of such a message
-// to its target.
+// forwards makes a condition for publications from one for messages. It holds for a message's
+// publication to its target only.
 func forwards(must func(*message) bool) func(*forward.Publication) bool {
 	return func(p *forward.Publication) bool {
 		o := publicationOf(p)
@@ -144,7 +144,7 @@ func (m *message) toWaiting(queue string, now time.Time) *publication {
 // quarter of it goes alone: its cost is its bytes.
 const groupBytes = 64 << 10
 
-// groupRecord returns the encoded form of a copy for the waiting queue in a group, if it may be in one.
+// groupRecord returns the record of a copy for the waiting queue, if the copy may be in a group.
 func (p *publication) groupRecord() ([]byte, bool) {
 	const most = groupBytes / 4
 	if len(p.Publishing.Body) > most {
@@ -162,7 +162,8 @@ func (p *publication) groupRecord() ([]byte, bool) {
 	return record, true
 }
 
-// inGroups returns copies of messages for the waiting queue, in groups of at most most messages.
+// inGroups returns copies of messages for the waiting queue, as groups of at most most members and as
+// single messages.
 func inGroups(ledger driver.RecordedRows, queue string, most int, messages []*message) (out []*publication) {
 	now := time.Now()
 	packing := wire.Packing{Records: most, Bytes: groupBytes}

@@ -22,23 +22,23 @@ type Options struct {
 	// Prefetch is how many messages of the staging queue a verifier holds at once; together with
 	// MaxBytes it bounds its memory. Half of them may wait, for an open transaction or for a target
 	// that takes nothing. Further ones, and messages that have waited longer than Patience, go to
-	// the waiting queue. The verifier holds half of Prefetch, but at least 20, of that queue in
-	// addition, and 500 of each ordered queue. Further messages of the waiting queue take turns: the
-	// smaller Prefetch is, the longer a message waits for its turn and the more the turns cost the
-	// broker. Default 3000.
+	// the waiting queue. In addition the verifier holds half of Prefetch, but at least 20, of the
+	// waiting queue, and 500 of each ordered queue. Further messages of the waiting queue circulate:
+	// the smaller Prefetch is, the longer a round takes and the more it costs the broker. Default
+	// 3000. At most 65535.
 	Prefetch int
 	// HoldKeys keeps a committed message with an order key that would go to the dead queue
 	// (not-allowed, refused, unroutable, full) in its ordered queue, where it holds its key until
-	// the cause is fixed. The log says so. By default the message goes to the dead queue, and its
-	// key goes on. A message that is unroutable or nacked is retried. Any other is looked at again
-	// after HandBack, or by the next session, and dropped then if you have deleted its row in the
-	// ledger. With HoldKeys a verifier sweeps orphans only if it has received a message from every
-	// ordered queue, since it cannot see the messages that other verifiers hold.
+	// the cause is fixed. The log reports it. By default the message goes to the dead queue, and its
+	// key goes on. With HoldKeys an unroutable or nacked message is retried. Any other is judged again
+	// after HandBack, or by the next session, and is then dropped if you have deleted its row in the
+	// ledger. A verifier then sweeps orphans only if it has received a message from every ordered
+	// queue, since it cannot see the messages that other verifiers hold.
 	HoldKeys bool
 	// MaxBytes is how many bytes of memory a verifier uses for messages at once: their bodies, their
 	// decoded headers, which may take fifty times their bytes on the wire, and 2 KiB for each
-	// message. The shares are 3/4 for the staging queue and 1/4 for the waiting queue; with ordered
-	// queues 2/4, 1/4, and 1/4 for all of these. A message or group that exceeds its queue's share
+	// message. The staging queue has 3/4 of it and the waiting queue 1/4; with ordered queues these
+	// have 1/4 together, and the staging queue 2/4. A message or group that exceeds its queue's share
 	// is held alone. If the broker delivers more than there is room for, the verifier discards the
 	// content, keeps the message unacked, and gets it again when there is room: from the staging and
 	// the waiting queue by handing it back, from an ordered queue with all its unfinished messages,
@@ -52,26 +52,26 @@ type Options struct {
 	// cannot be set aside either, because nothing can be published or the waiting queue takes
 	// nothing, it goes back to its queue after another half of HandBack (or of ConfirmTimeout, if
 	// that is longer), and comes again. A message that is being published alone takes up to
-	// ConfirmTimeout more. Messages of an ordered queue go back after HandBack, ConfirmTimeout and a
-	// second, since the verifier waits for messages on their way. All of that must be shorter than
-	// the broker's consumer timeout (30 minutes by default). Otherwise the timeout ends sessions,
-	// and on RabbitMQ 4.3 an ordered queue may lose its order. Default 10 min.
+	// ConfirmTimeout more. Messages of an ordered queue go back after HandBack, plus up to
+	// ConfirmTimeout and a second for messages on their way. These times must be shorter than the
+	// broker's consumer timeout (30 minutes by default). Otherwise the timeout ends sessions, and on
+	// RabbitMQ 4.3 an ordered queue may lose its order. Default 10 min.
 	HandBack time.Duration
 
 	// Settlers is the number of lookups that wait at the same time, each on a separate database
 	// connection (see Connections). Default 16.
 	Settlers int
-	// SettleWait bounds one waiting lookup; the server ends it. The longer it is, the longer a
-	// lookup keeps its connection from the messages of other transactions; the shorter, the more
-	// often the database is queried. If HandBack is shorter, HandBack counts instead. Default 1 s.
+	// SettleWait is the longest time of one waiting lookup, by the server's lock time-out. A longer one
+	// keeps its connection from the messages of other transactions; a shorter one queries the database
+	// more often. At most HandBack. Default 1 s.
 	SettleWait time.Duration
 
 	// Allow lists the targets to which messages are forwarded; a committed message for another
 	// target goes to the dead queue. If Allow is empty, every target is allowed: a login that may
 	// write to the staging queue, and has a committed ID, then reaches every exchange that the
-	// verifier's login may write to. So cmd/verifier refuses an empty list. For a ledger on a
-	// bridge.OwnTable New refuses it too, because its rows stay and many parties have their IDs;
-	// {"*", "*"} allows every target.
+	// verifier's login may write to. So cmd/verifier refuses an empty list, and New refuses it for a
+	// ledger on a bridge.OwnTable, whose rows stay, so that many parties have their IDs. {"*", "*"}
+	// allows every target.
 	//
 	// The verifier's own queues are never targets, by the default exchange or by Topology.Exchange.
 	// Bind none of them to another allowed exchange: messages for that exchange would reach it.
@@ -84,9 +84,9 @@ type Options struct {
 	// Copies is how many times a message is published to an exchange that nacks it, before it goes
 	// to the dead queue. The nack means that one of the exchange's queues is full, and does not name
 	// it: each attempt may give the other queues another copy. The pauses between the attempts grow
-	// from 1 s to 2 min. Other messages for the target do not wait. Retried without a bound are a
-	// message for a queue by the default exchange, which has no other queues, and with HoldKeys a
-	// message with an order key. At most 65535. Default 10, which takes about 10 min.
+	// from 1 s to 2 min. Other messages for the target do not wait. A message for a queue by the
+	// default exchange, which has no other queues, is retried without a bound, and so is with HoldKeys
+	// a message with an order key. At most 65535. Default 10, which takes about 10 min.
 	Copies int
 	// ConfirmTimeout is how long a forwarded message may stay unconfirmed before
 	// its target counts as stuck. Default 10 s.
@@ -103,9 +103,9 @@ type Options struct {
 	// hour; negative: no sweep. Default 7 days.
 	SweepAge time.Duration
 
-	// Watcher finds out whose open transaction a message waits for, for the log, as far as the login
-	// may see that. Inspect and InspectOwnTable of packages postgres, mysql and sqlserver return one.
-	// Nil: the log does not say, and ExplainAfter has no effect.
+	// Watcher finds the session whose open transaction a message waits for, for the log, as far as the
+	// login may see it. Inspect and InspectOwnTable of packages postgres, mysql and sqlserver return
+	// one. Nil: the log names no session, and ExplainAfter has no effect.
 	Watcher inspect.Watcher
 	// ExplainAfter is how long a message waits for an open transaction before the log names the
 	// holder. The log repeats it after twice that time, four times, and so on. Default 10 s.
@@ -220,10 +220,10 @@ func (o *Options) withDefaults() (Options, error) {
 	return out, nil
 }
 
-// Connections is how many database connections a verifier with these options uses at once; o may be
-// nil. Each of the Settlers uses one. The lookup, the deletion, staging again, Touch, the sweep and
-// the checks use one each, and the query for the holder of a lock takes two.
-// (*sql.DB).SetMaxOpenConns must allow this number, and SetMaxIdleConns should.
+// Connections is how many database connections a verifier with these options uses at once: one for
+// each of the Settlers, one each for the lookup, the deletion, staging again, Touch, the sweep and the
+// checks, and two for the query for the holder of a lock. (*sql.DB).SetMaxOpenConns must allow this
+// number, and SetMaxIdleConns should. o may be nil.
 func (o *Options) Connections() int {
 	settlers := defaultSettlers
 	if o != nil && o.Settlers != 0 {

@@ -141,9 +141,9 @@ func (p *pipeline) setAside(messages ...*message) {
 	p.setAsideNow(ready...)
 }
 
-// touchFirst moves on the stage times of messages, then sets them aside, whether that has worked or
-// not.
-func (p *pipeline) touchFirst(ctx context.Context) error {
+// touchAndSetAside moves on the stage times of messages in toTouch, and sets them aside even if that
+// fails.
+func (p *pipeline) touchAndSetAside(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
@@ -151,7 +151,7 @@ func (p *pipeline) touchFirst(ctx context.Context) error {
 		case <-p.toTouch.More:
 		}
 		batch := p.toTouch.Take(touchLimit)
-		if err := p.toucher.first(ctx, batch); err != nil {
+		if err := p.toucher.touchMessages(ctx, batch); err != nil {
 			p.jobs.touch.Report(err)
 		}
 		p.setAsideNow(batch...)

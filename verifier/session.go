@@ -95,7 +95,7 @@ func (s *session) run(ctx context.Context) error {
 
 	group.Go(func() error { return takers.watch(moving) })
 	group.Go(func() error { return s.forwarder.Run(moving) })
-	group.Go(func() error { return s.touchFirst(moving) })
+	group.Go(func() error { return s.touchAndSetAside(moving) })
 	group.Go(func() error { return s.forget(moving) })
 	group.Go(func() error { return s.staging.RunAcks(moving) })
 	group.Go(func() error { return s.waiting.RunAcks(moving) })

@@ -66,7 +66,7 @@ func TestACallOfASideJobThatHangsHoldsNothingUp(t *testing.T) {
 					s.toucher = toucher
 					ctx, cancel := context.WithCancel(t.Context())
 					var ended atomic.Int32
-					for _, job := range []func(context.Context){s.stageAgain, s.touchHeld, func(ctx context.Context) { _ = s.touchFirst(ctx) }} {
+					for _, job := range []func(context.Context){s.stageAgain, s.touchHeld, func(ctx context.Context) { _ = s.touchAndSetAside(ctx) }} {
 						go func() {
 							job(ctx)
 							ended.Add(1)

@@ -72,7 +72,7 @@ func (g *stager) round(ctx context.Context) (time.Duration, error) {
 	passed := g.markers.passOn(ctx)
 	look, err := g.rows.search(ctx)
 	g.markers.evaluate()
-	errs := []error{passed, err, g.askAway(ctx)}
+	errs := []error{passed, err, g.removeDoneElsewhere(ctx)}
 	next := stageInterval
 	waits, err := g.stage(ctx)
 	if errs = append(errs, err); waits {
@@ -84,7 +84,7 @@ func (g *stager) round(ctx context.Context) (time.Duration, error) {
 	return next, errors.Join(errs...)
 }
 
-// stage claims and publishes candidates without a copy in a queue, the longest due first, as many
+// stage claims and publishes candidates that have no copy in a queue, the longest due first, as many
 // as there is room for. It reports whether others wait for room.
 func (g *stager) stage(ctx context.Context) (waits bool, err error) {
 	room, roomBytes := g.staged.room(time.Now())
@@ -123,9 +123,9 @@ func (g *stager) stage(ctx context.Context) (waits bool, err error) {
 	return len(rows) > 0, nil
 }
 
-// askAway queries the ledger for messages on their way if none has been done here for long.
-// Messages whose rows are gone have left the queues.
-func (g *stager) askAway(ctx context.Context) error {
+// removeDoneElsewhere queries the ledger for messages on their way if none has been done here for
+// long. Messages whose rows are gone have left the queues.
+func (g *stager) removeDoneElsewhere(ctx context.Context) error {
 	silent := g.staged.silent(time.Now())
 	if len(silent) == 0 {
 		return nil
@@ -137,12 +137,9 @@ func (g *stager) askAway(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("look up %d staged messages: %w", len(silent), err)
 	}
-	stay := make(map[uuid.UUID]bool, len(there))
-	for _, id := range there {
-		stay[id] = true
-	}
+	stays := setOf(there)
 	for _, id := range silent {
-		if !stay[id] {
+		if !stays[id] {
 			g.staged.noteDone(id)
 		}
 	}

@@ -15,10 +15,10 @@ const (
 	// verifier forwards some while it claims and stages others.
 	stagedLimit = 2000
 	stagedBytes = 16 << 20
-	// stagedSilence: if none of these messages is staged or done for this time, the verifier asks the
-	// ledger which of them are gone, because other verifiers may have forwarded them. stagedPatience:
-	// if none is staged or done for this time, they no longer count, because all of them wait, with
-	// other verifiers, for targets that take nothing.
+	// If none of these messages is staged or done for stagedSilence, the verifier queries the ledger for
+	// rows that are gone, because other verifiers may have forwarded their messages. If none is staged or
+	// done for stagedPatience, the messages no longer count: all of them wait, in other verifiers, for
+	// targets that take nothing.
 	stagedSilence  = time.Second
 	stagedPatience = driver.StageAgainAfter
 )
@@ -83,10 +83,7 @@ func (w *stagedWindow) keep(added []driver.Carried, staged []uuid.UUID) {
 	if len(staged) == len(added) {
 		return
 	}
-	is := make(map[uuid.UUID]bool, len(staged))
-	for _, id := range staged {
-		is[id] = true
-	}
+	is := setOf(staged)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, m := range added {

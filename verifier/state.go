@@ -32,7 +32,7 @@ type State struct {
 	// or set aside (Stats.SetAside).
 	Held    int
 	Bytes   int     // of the held messages: at most Options.MaxBytes, or one larger message of each queue
-	Waiting Waiting // the held messages that cannot go on yet, except as Targets and Keys count them
+	Waiting Waiting // the held messages that cannot go on yet; Targets and Keys count further ones
 	// Settling counts the lookups that wait in the database.
 	Settling int
 	// Targets are the unavailable targets, by name.
@@ -40,10 +40,9 @@ type State struct {
 	// Evidence is when the session found proof that a sender had committed on its database server
 	// since the session began (rule 6 of package bridge); zero: not yet. Until then it drops nothing.
 	Evidence time.Time
-	// Due counts the rows that carry a message and whose stage time has come, as far as they are
-	// remembered: at most 10,000, and 10,000 more of which no copy was ever published. In a backlog
-	// most of these messages are also in the queues; after an outage of the broker most are only in
-	// their rows.
+	// Due counts the rows that carry a message and whose stage time has come. At most 10,000, and 10,000
+	// more of which no copy was ever published. In a backlog most of these messages are also in the
+	// queues; after an outage of the broker most are only in their rows.
 	Due int
 	// Overdue is how long ago the stage time of the first of them was, by the database's clock; zero
 	// if none is due.
@@ -156,7 +155,7 @@ func (s *session) describe(state *State) {
 		if order := c.Order(); order != nil {
 			for _, key := range order.Waiting() {
 				first := key.First.(*message)
-				state.Keys = append(state.Keys, WaitingKey{Key: key.Key, Queue: c.Queue, ID: first.id(), Since: first.since(), Messages: key.Messages})
+				state.Keys = append(state.Keys, WaitingKey{Key: key.Key, Queue: c.Queue, ID: first.id(), Since: first.waitingSince(), Messages: key.Messages})
 			}
 		}
 	}
@@ -180,6 +179,6 @@ func (s *session) describe(state *State) {
 	waiting := s.room.longest()
 	state.Waiting.Transaction = len(waiting)
 	for _, m := range waiting[:min(len(waiting), oldestLimit)] {
-		state.Oldest = append(state.Oldest, WaitingMessage{m.id(), m.staged.Target(), m.since()})
+		state.Oldest = append(state.Oldest, WaitingMessage{m.id(), m.staged.Target(), m.waitingSince()})
 	}
 }

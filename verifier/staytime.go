@@ -16,9 +16,9 @@ const (
 	rareRound  = 4 * time.Second
 )
 
-// A stayTime is how long messages of the waiting queue stay if others wait behind them. They have
-// been looked up by then. A message whose transaction has ended may be behind very many of a
-// transaction that stays open: so the more messages wait, the shorter the stay is.
+// A stayTime is how long messages of the waiting queue stay here, after their lookup, if others wait
+// behind them. The more messages circulate, the shorter the stay is: a message whose transaction has
+// ended may be behind very many of a transaction that stays open.
 type stayTime struct {
 	mu      sync.Mutex
 	shorter time.Duration // the stay is longestStay minus this
@@ -31,9 +31,8 @@ func (t *stayTime) length() time.Duration {
 	return longestStay - t.shorter
 }
 
-// adapt is called when a message has come round again, with the duration of the round. A changed
-// stay affects that duration only from the next messages on, so the stay changes at most once per
-// stay.
+// adapt is called when a message comes again from the waiting queue, with the duration of its round.
+// A change of the stay affects only later rounds, so the stay changes at most once per stay.
 func (t *stayTime) adapt(now time.Time, round time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

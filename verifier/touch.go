@@ -91,9 +91,9 @@ func (t *toucher) round(ctx context.Context, carried *carriedSet, left *forgette
 	return touchInterval, nil
 }
 
-// first moves on the stage times of messages that are to be set aside. It waits for touchPatience
+// touchMessages moves on the stage times of messages that are to be set aside. It waits for touchPatience
 // at most, and not at all while Touch fails.
-func (t *toucher) first(ctx context.Context, batch []*message) error {
+func (t *toucher) touchMessages(ctx context.Context, batch []*message) error {
 	var held []*heldCarried
 	for _, m := range batch {
 		held = append(held, m.carried)
@@ -107,7 +107,7 @@ func (t *toucher) first(ctx context.Context, batch []*message) error {
 	return nil
 }
 
-// needsTouch reports whether the stage time of m must be moved on before m is set aside.
+// needsTouch reports whether the stage time of m must be moved on before m may be set aside.
 func (m *message) needsTouch(now time.Time) bool {
 	return m.committed && m.carried != nil && m.carried.touchDue(now)
 }

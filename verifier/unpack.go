@@ -59,7 +59,7 @@ func (p *pipeline) parse(m *message) {
 			"; this verifier judges " + p.ledger.Identity().String() + ", perhaps in another database than the senders'"})
 		return
 	}
-	if m.unacked.From != p.waiting { // a message that comes round again counts as load only if it goes on
+	if m.unacked.From != p.waiting { // a circulating message counts as load only when it has committed
 		p.load.add(1)
 	}
 	if order := m.unacked.From.Order(); order != nil {

@@ -25,10 +25,10 @@ var ErrNotDrained = errors.New("not drained")
 // processes, may work on one staging queue.
 type Verifier struct {
 	*resources
-	now        currentSession
+	current    currentSession
 	remembered forward.Remembered // only Run uses it
 
-	fellBack, noClaim sync.Once // each has been logged
+	fellBack, noClaim sync.Once // each is logged once
 }
 
 // New returns a verifier. Its ledger's connection pool must allow Options.Connections open
@@ -70,43 +70,43 @@ func New(ledger driver.Ledger, broker *bridge.Broker, opts *Options) (*Verifier,
 // not give up. On any error it logs the reason, ends the session, so that every unacked message is
 // redelivered, and starts another one with backoff, including the proof.
 func (v *Verifier) Run(ctx context.Context) error {
-	v.now.stop(false)
-	defer context.AfterFunc(ctx, func() { v.now.stop(true) })()
+	v.current.stop(false)
+	defer context.AfterFunc(ctx, func() { v.current.stop(true) })()
 	s, err := v.start(ctx)
-	if err != nil && ctx.Err() == nil && !full(err) {
+	if err != nil && ctx.Err() == nil && !atConnectionLimit(err) {
 		v.noteEnd(err)
 		return err
 	}
-	wait, apart := pipe.NewBackOff(100*time.Millisecond, 3*time.Second), pipe.NewBackOff(time.Second, 30*time.Second)
+	usual, otherInstance := pipe.NewBackOff(100*time.Millisecond, 3*time.Second), pipe.NewBackOff(time.Second, 30*time.Second)
 	for {
 		if s != nil {
 			began := time.Now()
-			v.now.begin(s, began)
+			v.current.begin(s, began)
 			err = s.run(ctx)
 			v.remembered = s.forwarder.Remember(time.Now())
-			if time.Since(began) > wait.MaxInterval {
-				wait.Reset()
+			if time.Since(began) > usual.MaxInterval {
+				usual.Reset()
 			}
 		}
-		between := apart // two servers answer, so each session would end soon, and cause duplicates
+		pauses := otherInstance // two servers answer, so each session would end soon, and cause duplicates
 		if !errors.Is(err, bridge.ErrOtherInstance) {
-			between = wait
-			apart.Reset()
+			pauses = usual
+			otherInstance.Reset()
 		}
 		if ctx.Err() != nil {
 			return v.stopped(s, err)
 		}
 		v.noteEnd(err)
-		retry, what := between.NextBackOff(), "session ended"
+		pause, text := pauses.NextBackOff(), "session ended"
 		if s == nil {
-			what = "no session"
+			text = "no session"
 		}
-		v.log.Warn(what, "error", err, "retry_in", retry)
+		v.log.Warn(text, "error", err, "retry_in", pause)
 		stopForget := func() {}
 		if !errors.As(err, new(databaseError)) { // the last proof still holds
 			stopForget = v.retryForget(ctx)
 		}
-		pipe.Pause(ctx, retry)
+		pipe.Pause(ctx, pause)
 		if errors.Is(err, bridge.ErrOtherInstance) { // the idle connections would go on leading to both servers
 			_, _ = inTime(ctx, v.calls.prove, askPatience, func(ctx context.Context) (struct{}, error) {
 				closeIdle(ctx, v.ledger.DB())
@@ -131,9 +131,9 @@ func ofDatabase(err error) error {
 	return databaseError{err}
 }
 
-// retryForget deletes the remaining rows of delivered messages until stop is called. It works
-// between sessions, when other verifiers may stage such messages again. A redelivered message of a
-// deleted row is dropped.
+// retryForget deletes the remaining rows of delivered messages between sessions, until stop is called.
+// Otherwise other verifiers may stage such messages again. A redelivered message of a deleted row is
+// dropped.
 func (v *Verifier) retryForget(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
@@ -144,14 +144,14 @@ func (v *Verifier) retryForget(ctx context.Context) (stop func()) {
 	}
 }
 
-// full reports whether a server opens no further connection at present.
-func full(err error) bool {
+// atConnectionLimit reports whether the database or the broker opens no further connection now.
+func atConnectionLimit(err error) bool {
 	return errors.Is(err, driver.ErrNoConnection) || errors.Is(err, bridge.ErrConnectionLimit)
 }
 
 // stopped ends Run. Without a session there was no message to drain.
 func (v *Verifier) stopped(s *session, err error) error {
-	v.now.end(err)
+	v.current.end(err)
 	v.forgetter.last()
 	if s != nil && err != nil {
 		v.log.Warn("verifier stopped before draining; unacked messages are requeued", "queue", v.opts.Topology.Queue, "error", err)
@@ -183,7 +183,7 @@ func (v *Verifier) start(ctx context.Context) (*session, error) {
 
 // noteEnd notes the end of a session, or of an attempt to start one.
 func (v *Verifier) noteEnd(err error) {
-	v.now.end(err)
+	v.current.end(err)
 	if v.opts.Observer != nil {
 		v.jobs.observe.Do(func() { v.opts.Observer.SessionEnded(err) })
 	}
@@ -192,7 +192,7 @@ func (v *Verifier) noteEnd(err error) {
 // State returns the verifier's present state. It looks at every waiting message, so do not call it
 // for each message.
 func (v *Verifier) State() State {
-	s, state := v.now.get()
+	s, state := v.current.get()
 	state.Undeleted, state.DeleteErr = v.forgetter.count(), v.forgetter.failure()
 	if s != nil {
 		s.describe(&state)
@@ -200,8 +200,8 @@ func (v *Verifier) State() State {
 	return state
 }
 
-// Stats returns the counts. They are for people and metrics. Only the broker and the ledger know
-// the truth about a message.
+// Stats returns the counts, for people and metrics. Only the broker and the ledger show the state of a
+// message.
 func (v *Verifier) Stats() Stats { return v.stats.read() }
 
 const (
@@ -245,8 +245,8 @@ func (v *Verifier) unclaimed(err error) {
 	})
 }
 
-// mayReadWatermark checks the right to read the sweep's watermark. Only an old message needs it,
-// and without the right one session after the other would end.
+// mayReadWatermark checks the right to read the sweep's watermark. Without the right, a session would
+// begin well and then end at the first old message.
 func (v *Verifier) mayReadWatermark(ctx context.Context) error {
 	if !v.ledger.Features().Sweeps {
 		return nil
@@ -279,8 +279,8 @@ func closeIdle(ctx context.Context, db *sql.DB) {
 func eachIdle(ctx context.Context, db *sql.DB, do func(ctx context.Context, conn *sql.Conn)) {
 	ctx, cancel := context.WithTimeout(ctx, askPatience)
 	defer cancel()
-	var asked sync.WaitGroup
-	defer asked.Wait()
+	var running sync.WaitGroup
+	defer running.Wait()
 	var idle []*sql.Conn
 	for range db.Stats().Idle {
 		conn, err := db.Conn(ctx)
@@ -290,7 +290,7 @@ func eachIdle(ctx context.Context, db *sql.DB, do func(ctx context.Context, conn
 		idle = append(idle, conn) // held, so that the next connection is another one
 	}
 	for _, conn := range idle {
-		asked.Go(func() {
+		running.Go(func() {
 			do(ctx, conn)
 			_ = conn.Close()
 		})

@@ -300,7 +300,7 @@ func (r *waitingRoom) messages() []*message {
 // longest lists the messages that wait for an open transaction, the oldest first.
 func (r *waitingRoom) longest() []*message {
 	waiting := r.messages()
-	slices.SortStableFunc(waiting, func(a, b *message) int { return a.since().Compare(b.since()) })
+	slices.SortStableFunc(waiting, func(a, b *message) int { return a.waitingSince().Compare(b.waitingSince()) })
 	return waiting
 }
 

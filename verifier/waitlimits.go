@@ -102,9 +102,9 @@ func (w *waitLimits) giveBack(now time.Time) {
 	w.release(back...)
 }
 
-// abandon removes waiting messages that will come over another channel, and their dead letters.
-// While the broker blocks publishing, each consumer of an ordered queue would otherwise leave all
-// its messages here.
+// abandon removes waiting messages, and their dead letters, that will come again over another channel.
+// Otherwise each closed channel of an ordered queue would leave all its messages here while the broker
+// blocks publishing.
 func (w *waitLimits) abandon() {
 	if w.opts.Topology.OrderedShards == 0 {
 		return
@@ -118,9 +118,9 @@ func (w *waitLimits) abandon() {
 	w.forwarder.RemoveUnsent(comesAgain)
 }
 
-// overstays reports whether a message has waited for long enough. A message from the staging queue
-// may wait for Options.Patience. A message from the waiting queue may wait for the stay time if
-// others may be waiting behind it, else for Options.HandBack.
+// overstays reports whether a message has waited too long. A message from the staging queue may wait
+// for Options.Patience. A message from the waiting queue may wait for the stay time if others may be
+// waiting behind it, and otherwise for Options.HandBack.
 func (w *waitLimits) overstays(m *message, now time.Time) bool {
 	age := now.Sub(m.received)
 	switch {

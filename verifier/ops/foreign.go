@@ -17,14 +17,14 @@ const (
 	foreignMost   = 10
 )
 
-// foreigners watches for messages of other ledgers.
-type foreigners struct {
+// foreignMessages watches for messages of other ledgers.
+type foreignMessages struct {
 	mu   sync.Mutex
 	last [foreignMost]time.Time // the times of the last ones, used in turn
 	next int
 }
 
-func (f *foreigners) done(e verifier.Event) {
+func (f *foreignMessages) done(e verifier.Event) {
 	if e.Reason != wire.DeadForeign {
 		return
 	}
@@ -35,7 +35,7 @@ func (f *foreigners) done(e verifier.Event) {
 }
 
 // stream returns a warning while messages of another ledger keep coming, else "".
-func (f *foreigners) stream(now time.Time) string {
+func (f *foreignMessages) stream(now time.Time) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if oldest := f.last[f.next]; oldest.IsZero() || now.Sub(oldest) > foreignWindow {

@@ -159,9 +159,9 @@ func (stateCollector) Describe(descs chan<- *prometheus.Desc) {
 	}
 }
 
-// one returns 1 for true, else 0.
-func one(so bool) float64 {
-	if so {
+// oneIf returns 1 if the condition holds, else 0.
+func oneIf(condition bool) float64 {
+	if condition {
 		return 1
 	}
 	return 0
@@ -193,10 +193,10 @@ func (c stateCollector) Collect(values chan<- prometheus.Metric) {
 		send(overdueDesc, prometheus.GaugeValue, late.overdue.Seconds())
 	}
 	send(sessionsDesc, prometheus.CounterValue, float64(stats.Sessions))
-	send(runningDesc, prometheus.GaugeValue, one(!state.Session.IsZero()))
+	send(runningDesc, prometheus.GaugeValue, oneIf(!state.Session.IsZero()))
 	asked, unusable := c.of.lastCheck()
-	send(usableDesc, prometheus.GaugeValue, one(asked && unusable == nil))
-	send(blockedDesc, prometheus.GaugeValue, one(state.Blocked != ""))
+	send(usableDesc, prometheus.GaugeValue, oneIf(asked && unusable == nil))
+	send(blockedDesc, prometheus.GaugeValue, oneIf(state.Blocked != ""))
 	send(heldDesc, prometheus.GaugeValue, float64(state.Held))
 	oldest := 0.0
 	if len(state.Oldest) > 0 {

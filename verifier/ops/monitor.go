@@ -48,14 +48,14 @@ type Monitor struct {
 	watched  atomic.Pointer[watched] // nil until Run
 	metrics  *metrics
 	status   *status
-	foreign  foreigners
+	foreign  foreignMessages
 	delayed  atomic.Pointer[delayed] // nil until counted
 	unusable atomic.Pointer[error]   // result of the last check of the ledger's database; nil: not checked yet
 
 	checking singleflight.Group // shares the answer of a check with all callers that wait for it
 
 	// one call of each kind at a time, because a driver may ignore the context of a call
-	checks, counts, looks sidejob.Calls
+	checkCalls, countCalls, transactionCalls sidejob.Calls
 }
 
 var (
@@ -79,7 +79,7 @@ func New(options *verifier.Options, opts *Options) (*Monitor, error) {
 		of = *options
 	}
 	m := &Monitor{topology: of.Topology, sweepAge: of.SweepAge, logger: cmp.Or(of.Logger, slog.Default()),
-		checks: sidejob.NewCalls(1), counts: sidejob.NewCalls(1), looks: sidejob.NewCalls(1)}
+		checkCalls: sidejob.NewCalls(1), countCalls: sidejob.NewCalls(1), transactionCalls: sidejob.NewCalls(1)}
 	if opts != nil {
 		m.opts = *opts
 	}
@@ -165,7 +165,7 @@ func ask[T any](ctx context.Context, running sidejob.Calls, patience time.Durati
 // notices that it is not.
 func (m *Monitor) check(ctx context.Context, of *watched) error {
 	answer := m.checking.DoChan("", func() (any, error) { // shared by all callers meanwhile
-		_, err := ask(context.WithoutCancel(ctx), m.checks, checkPatience, func(ctx context.Context) (struct{}, error) {
+		_, err := ask(context.WithoutCancel(ctx), m.checkCalls, checkPatience, func(ctx context.Context) (struct{}, error) {
 			return struct{}{}, of.ledger.Check(ctx)
 		})
 		return nil, err

@@ -71,7 +71,7 @@ func (m *metrics) countDue(ctx context.Context, ledger driver.RecordedRows) ([]d
 		rows []driver.DueRow
 		now  time.Time
 	}
-	due, err := ask(ctx, m.of.counts, samplePatience, func(ctx context.Context) (a answer, err error) {
+	due, err := ask(ctx, m.of.countCalls, samplePatience, func(ctx context.Context) (a answer, err error) {
 		a.rows, a.now, err = ledger.Due(ctx, driver.DueRow{}, dueLimit)
 		return a, err
 	})
@@ -102,7 +102,7 @@ func (m *Monitor) countDelayed(ctx context.Context, of *watched, due []driver.Du
 	if of.carried == nil || !of.ledger.Features().Carries {
 		return nil
 	}
-	d, err := ask(ctx, m.counts, samplePatience, func(ctx context.Context) (d delayed, err error) {
+	d, err := ask(ctx, m.countCalls, samplePatience, func(ctx context.Context) (d delayed, err error) {
 		next, err := of.carried.DelayedRows(ctx, 1)
 		if err != nil || len(next) == 0 {
 			return d, err
@@ -130,7 +130,7 @@ func (m *metrics) countOrphans(ctx context.Context, ledger driver.RecordedRows) 
 	if age <= 0 {
 		age = unsweptAge
 	}
-	orphans, err := ask(ctx, m.of.counts, samplePatience, func(ctx context.Context) ([]driver.Orphan, error) {
+	orphans, err := ask(ctx, m.of.countCalls, samplePatience, func(ctx context.Context) ([]driver.Orphan, error) {
 		return ledger.Orphans(ctx, age, sampleLimit)
 	})
 	if err != nil {

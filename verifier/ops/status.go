@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// minute is the number of seconds for which the page shows rates.
-	minute = 60
+	// rateSeconds is the number of seconds for which the page shows rates.
+	rateSeconds = 60
 	// shownFinished is how many dead letters, and how many drops, the page shows.
 	shownFinished = 20
 	// shownMessages is how many waiting messages the page shows.
@@ -94,14 +94,14 @@ func (s *status) count(ctx context.Context) {
 func (s *status) counted(stats verifier.Stats) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.counts = append(s.counts, stats); len(s.counts) > minute+1 {
+	if s.counts = append(s.counts, stats); len(s.counts) > rateSeconds+1 {
 		s.counts = append(s.counts[:0], s.counts[1:]...)
 	}
 }
 
 // rates returns, for each of the last seconds, how many messages had one verdict.
 func (s *status) rates(of func(verifier.Stats) int64) []int64 {
-	rates := make([]int64, 0, minute)
+	rates := make([]int64, 0, rateSeconds)
 	for i := 1; i < len(s.counts); i++ {
 		rates = append(rates, of(s.counts[i])-of(s.counts[i-1]))
 	}

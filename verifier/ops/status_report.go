@@ -136,12 +136,7 @@ func (s *status) report(ctx context.Context) report {
 	slices.SortStableFunc(state.Targets, func(a, b verifier.UnavailableTarget) int { return cmp.Compare(b.Messages, a.Messages) })
 	r.TargetsUnavailable = len(state.Targets)
 	for _, t := range state.Targets[:min(len(state.Targets), shownTargets)] {
-		one := targetReport{Target: t.Target.String(), Reason: t.Problem, Fix: t.Fix, Messages: t.Messages, Since: t.Since.UTC()}
-		if !t.DeadLetterAt.IsZero() {
-			at := t.DeadLetterAt.UTC()
-			one.DeadLetterAt = &at
-		}
-		r.Targets = append(r.Targets, one)
+		r.Targets = append(r.Targets, targetReport{t.Target.String(), t.Problem, t.Fix, t.Messages, t.Since.UTC(), utc(t.DeadLetterAt)})
 	}
 	if s.of.topology.OrderedShards > 0 {
 		r.Keys, r.KeysWaiting = []keyReport{}, state.KeysWaiting
@@ -159,7 +154,12 @@ func (s *status) report(ctx context.Context) report {
 	if of := s.of.watched.Load(); of != nil {
 		r.Ledger = of.ledger.Identity().String()
 	}
+	s.addFinished(&r, stats)
+	return r
+}
 
+// addFinished adds the counts by verdict and by reason, and the last finished messages.
+func (s *status) addFinished(r *report, stats verifier.Stats) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, v := range []struct {
@@ -180,7 +180,6 @@ func (s *status) report(ctx context.Context) report {
 		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Reason, b.Reason))
 	})
 	r.Dead, r.Dropped = newest(s.dead), newest(s.dropped)
-	return r
 }
 
 // utc returns nil for the zero time.
@@ -214,7 +213,7 @@ func (s *status) transactions(ctx context.Context) transactionsReport {
 		return r
 	}
 	r.Known = of.watcher != nil
-	holders, err := s.open.get(ctx, s.of.looks, func(ctx context.Context) ([]inspect.Holder, error) {
+	holders, err := s.open.get(ctx, s.of.transactionCalls, func(ctx context.Context) ([]inspect.Holder, error) {
 		if err := s.of.check(ctx, of); err != nil || of.watcher == nil {
 			return nil, err
 		}

@@ -32,10 +32,10 @@ func TestTheStatusPageKeepsLittle(t *testing.T) {
 		t.Errorf("by reason: %+v", r.DeadByReason)
 	}
 	rates := r.Verdicts[0].Rates
-	if len(rates) != minute || rates[minute-1] != 999*999-998*998 || rates[0] != 940*940-939*939 {
+	if len(rates) != rateSeconds || rates[rateSeconds-1] != 999*999-998*998 || rates[0] != 940*940-939*939 {
 		t.Errorf("rates: %v", rates)
 	}
-	if cap(s.counts) > 4*minute || cap(s.dead) > 4*shownFinished {
+	if cap(s.counts) > 4*rateSeconds || cap(s.dead) > 4*shownFinished {
 		t.Errorf("room for %d counts and %d dead letters", cap(s.counts), cap(s.dead))
 	}
 	if r.State != "starting" {
