@@ -3,6 +3,7 @@ package portable
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -22,6 +23,17 @@ func TestTheReleaseThatParkedRefusesTablesWithoutParking(t *testing.T) {
 	}
 	if err := CheckLedgerVersion(ledgerVersion - 1); !errors.Is(err, bridge.ErrNoSchema) {
 		t.Errorf("version %d: %v, must be %v", ledgerVersion-1, err, bridge.ErrNoSchema)
+	}
+}
+
+func TestAnotherNumberOfRowsIsNamed(t *testing.T) {
+	for changed, says := range map[int64]string{0: "another identity", 1: "1 rows", 4: "4 rows are counted, must be 2"} {
+		if err := ExpectChanged(changed, 2, uuid.Nil); !errors.Is(err, bridge.ErrOtherLedger) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%d rows: %v, must say %q", changed, err, says)
+		}
+	}
+	if err := ExpectChanged(2, 2, uuid.Nil); err != nil {
+		t.Error(err)
 	}
 }
 

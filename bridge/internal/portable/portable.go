@@ -92,10 +92,14 @@ func OtherLedger(identity uuid.UUID) error {
 // ExpectChanged returns OtherLedger unless the statement has changed n rows, which it does if it
 // has found the identity.
 func ExpectChanged[N int | int64](changed N, n int, identity uuid.UUID) error {
-	if int(changed) != n {
+	switch int(changed) {
+	case n:
+		return nil
+	case 0:
 		return OtherLedger(identity)
+	default: // SQL Server also counts the rows that a trigger changes
+		return fmt.Errorf("%w; or a trigger of the table is the cause: %d rows are counted, must be %d", OtherLedger(identity), changed, n)
 	}
-	return nil
 }
 
 // Changed returns how many rows a statement has changed.
