@@ -47,16 +47,16 @@ const (
 	carryRefusals = 2
 	// flushSlow is how much longer Flush waits for a late confirm.
 	flushSlow = 4 * time.Second
-	// carriedHeld is added to each message's bytes.
+	// carriedHeld is the memory of a message beside its record.
 	carriedHeld = 256
 )
 
 // A carrier publishes carried messages. No transaction waits for it: the rows hold the messages,
 // and a verifier stages each message that does not reach the staging queue in time.
 //
-// It publishes in rounds. Meanwhile further messages gather for the next round. If
-// a group fails, its messages are published again, until driver.StageAgainAfter after they were
-// recorded. The carrier's goroutine runs while it holds messages.
+// It publishes in rounds; further messages gather for the next round. If a group fails, its messages
+// are published again, until driver.StageAgainAfter after they were recorded. The carrier's goroutine
+// runs while the carrier holds messages.
 type carrier struct {
 	stager *stager // provides its broker, timeout and limit
 	outage *outage
@@ -85,7 +85,7 @@ func (m *carriedMessage) alone() bool { return len(m.record) > groupBytes/3 || m
 
 // carryInOutage carries all messages without an order key if the broker is out.
 func (c *carrier) carryInOutage(messages []encoded) error {
-	c.outage.blocked(c.stager.broker.Blocked())
+	c.outage.noteBlocked(c.stager.broker.Blocked())
 	if !c.outage.out() {
 		return nil
 	}
@@ -196,7 +196,7 @@ func (c *carrier) run() {
 			c.gather()
 		}
 		var groups [][]*carriedMessage
-		if groups, calls = c.take(); groups == nil {
+		if groups, calls = c.nextRound(); groups == nil {
 			return
 		}
 		if c.publishGroups(groups) {
@@ -237,10 +237,10 @@ func (c *carrier) gather() {
 	c.mu.Unlock()
 }
 
-// take removes and returns the groups of the next round, one group while the broker fails, and
+// nextRound removes and returns the groups of the next round, one group while the broker fails, and
 // the number of calls whose messages were waiting. Without messages it ends the run, and groups is
 // nil.
-func (c *carrier) take() (groups [][]*carriedMessage, calls int) {
+func (c *carrier) nextRound() (groups [][]*carriedMessage, calls int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	calls, c.calls = c.calls, 0
@@ -282,7 +282,7 @@ func (c *carrier) publishGroups(groups [][]*carriedMessage) bool {
 			bytes += len(m.record)
 		}
 	}
-	learn := c.outage.watch(bytes)
+	noteEnd := c.outage.watch(bytes)
 	ended := make([]error, len(groups))
 	var others sync.WaitGroup
 	for i, group := range groups[1:] {
@@ -291,8 +291,8 @@ func (c *carrier) publishGroups(groups [][]*carriedMessage) bool {
 	ended[0] = c.publish(groups[0])
 	others.Wait()
 	failure := failureOf(ended)
-	learn(failure, true)
-	return c.judge(groups, ended, failure)
+	noteEnd(failure, true)
+	return c.concludeRound(groups, ended, failure)
 }
 
 // failureOf returns the first error that is not a refusal of a message. Without such an error it
@@ -316,9 +316,9 @@ func failureOf(ended []error) error {
 	return refusal
 }
 
-// judge removes the messages of groups that need no other attempt; failure is failureOf(ended). It
-// returns false if messages wait for another attempt after a pause.
-func (c *carrier) judge(groups [][]*carriedMessage, ended []error, failure error) bool {
+// concludeRound removes the messages of groups that need no other attempt; failure is
+// failureOf(ended). It returns false if messages wait for another attempt after a pause.
+func (c *carrier) concludeRound(groups [][]*carriedMessage, ended []error, failure error) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i, err := range ended {

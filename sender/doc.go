@@ -45,9 +45,9 @@
 // without its confirm. Options.Carry selects the messages that are carried. Messages with an order
 // key never are.
 //
-// The sender publishes a carried message again, until ten seconds after its record. If the staging
-// queue still does not have it, or the process has died, a verifier stages the message from its row
-// after the commit, some seconds late. While the broker fails or blocks, the sender writes only the
+// If a carried message is not confirmed, the sender publishes it again, until ten seconds after its
+// record. If the staging queue still does not have it, or the process has died, a verifier stages the
+// message from its row after the commit, some seconds late. While the broker fails or blocks, the sender writes only the
 // rows, and publishes one message a second to find the end of the failure. It also writes only the
 // rows while carried messages of Options.CarryPendingBytes wait for their confirms.
 //
@@ -139,8 +139,9 @@
 // A message with a bridge.Message.NotBefore waits in its row until the database's clock has reached
 // that time. Then a verifier stages it, and it is judged and forwarded like any other. Its row
 // always carries it, whatever its size and Options.Carry. The sender neither publishes it nor keeps
-// it in memory. With an order key, which later messages would overtake, it is
-// bridge.ErrInvalidMessage, and so it is on an own table, which carries nothing.
+// it in memory. A delayed message with an order key is bridge.ErrInvalidMessage, because later
+// messages of the key would overtake it. On an own table, which carries nothing, every delayed
+// message is.
 //
 // The message is staged less than a second after its time, if a verifier runs and the broker
 // accepts messages. A verifier that was down stages the overdue ones, the earliest first, and new
@@ -149,8 +150,8 @@
 //
 // Sender.Cancel cancels a delayed message in a transaction, for example the reminder of an order
 // that the transaction marks as paid (example_delay_test.go). After a failover to a replica that
-// lacks a verifier's last commits it may return true for a delivered message. So the receiver of a
-// reminder should check that the order is still unpaid.
+// lacks a verifier's last commits, Cancel may return true for a delivered message. So the receiver of
+// a reminder should check that the order is still unpaid.
 //
 // Leave bridge.Message.ID zero, so that the ID's time is NotBefore: a receiver refuses a UUIDv7
 // that is older than its idempotency.Options.Retention.

@@ -197,9 +197,9 @@ func (s *stager) run() {
 			s.publishGroup(p)
 			continue
 		}
-		learn := s.outage.watch(p.size)
+		noteEnd := s.outage.watch(p.size)
 		err := s.publishInTime(p.records)
-		learn(err, false)
+		noteEnd(err, false)
 		s.finish(p, err)
 	}
 }
@@ -241,12 +241,12 @@ func (s *stager) publishInTime(records [][]byte) error {
 // publishAlone publishes the batch of one caller. It ends when the caller gives it up.
 func (s *stager) publishAlone(alone *publication) {
 	defer alone.ctx.release()
-	learn := s.outage.watch(alone.bytes)
+	noteEnd := s.outage.watch(alone.bytes)
 	err := s.publish(alone.ctx, alone.records, wire.Packing{Records: 1})
 	if alone.ctx.givenUp() {
-		learn(context.Canceled, false) // the caller's end is no failure of the broker
+		noteEnd(context.Canceled, false) // the caller's end is no failure of the broker
 	} else {
-		learn(err, false)
+		noteEnd(err, false)
 	}
 	s.finish(alone, err)
 }

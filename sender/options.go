@@ -1,6 +1,7 @@
 package sender
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -96,26 +97,14 @@ func (o *Options) withDefaults() (Options, error) {
 	case out.GroupMessages < 0 || out.GroupMessages > wire.MaxMembers:
 		return out, fmt.Errorf("Options.GroupMessages is not between 1 and %d", wire.MaxMembers)
 	}
-	if out.CarryBytes == 0 {
-		out.CarryBytes = 8 << 10
-	}
-	if out.CarryPendingBytes == 0 {
-		out.CarryPendingBytes = 8 << 20
-	}
+	out.Queue = cmp.Or(out.Queue, "twoqueue")
+	out.Timeout = cmp.Or(out.Timeout, 5*time.Second)
+	out.MaxMessageBytes = cmp.Or(out.MaxMessageBytes, 16<<20)
+	out.GroupMessages = cmp.Or(out.GroupMessages, wire.MaxMembers)
+	out.CarryBytes = cmp.Or(out.CarryBytes, 8<<10)
+	out.CarryPendingBytes = cmp.Or(out.CarryPendingBytes, 8<<20)
 	if out.Logger == nil {
 		out.Logger = slog.Default()
-	}
-	if out.GroupMessages == 0 {
-		out.GroupMessages = wire.MaxMembers
-	}
-	if out.Queue == "" {
-		out.Queue = "twoqueue"
-	}
-	if out.Timeout == 0 {
-		out.Timeout = 5 * time.Second
-	}
-	if out.MaxMessageBytes == 0 {
-		out.MaxMessageBytes = 16 << 20
 	}
 	return out, nil
 }

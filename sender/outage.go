@@ -22,24 +22,24 @@ const (
 	carryProbe = time.Second
 )
 
-// An outage is the only place where a Sender remembers that the broker fails. All publications
-// report to it. All transactions query it, unless no message is carried.
+// An outage records whether the broker fails. All publications report to it, and all transactions
+// query it, unless no message is carried.
 //
 // The broker is out if the last publication failed for a reason that time repairs: the broker is
 // unavailable, blocks, has no room, or does not confirm. Any other reason, such as a missing queue,
 // only stops the publication of carried messages: their rows suffice, and other transactions should
-// get the error. A message that the broker refuses says nothing about others.
+// get the error. The refusal of one message shows nothing about others.
 type outage struct {
 	queue   string
 	logger  *slog.Logger
 	explain func(error) error // adds the fix
 	quiet   bool              // no message is carried, so the log gets nothing
 
-	mu      sync.Mutex
-	failure error         // of the last publication; nil: it was confirmed
-	since   time.Time     // when failures last began or ended
-	probe   time.Time     // when the next message is published in spite of failure
-	begins  chan struct{} // closed when the broker is out; nil if no Flush waits
+	mu        sync.Mutex
+	failure   error         // of the last publication; nil: it was confirmed
+	since     time.Time     // when failures last began or ended
+	probe     time.Time     // when the next message is published in spite of failure
+	outSignal chan struct{} // closed when the broker is out; nil if no Flush waits
 }
 
 // errSlow is the failure of a publication that is still waiting.
@@ -58,25 +58,25 @@ func refusesMessage(failure error) bool {
 }
 
 // watch must be called before each publication with its size, and the returned function after it. A
-// publication that takes too long counts as failed until it has ended; if it ends by its caller's
-// cancellation or by a refusal that does not count, until another one is confirmed.
+// publication that takes too long counts as failed until it has ended. If it ends by its caller's
+// cancellation, or by a refusal that does not count, it counts as failed until another one is confirmed.
 func (o *outage) watch(bytes int) (ended func(failure error, carried bool)) {
 	over := false // guarded by mu
 	slow := time.AfterFunc(outAfter+time.Duration(bytes)*outAfterByte, func() {
-		o.learn(errSlow, func() bool { return !over })
+		o.note(errSlow, func() bool { return !over })
 	})
 	return func(failure error, carried bool) {
 		slow.Stop()
-		o.learn(failure, func() bool {
+		o.note(failure, func() bool {
 			over = true
 			return failure == nil || isOutage(failure) || carried && !refusesMessage(failure)
 		})
 	}
 }
 
-// learn stores the failure of a publication, or nil, if counts returns true, and logs the beginning
+// note stores the failure of a publication, or nil, if counts returns true, and logs the beginning
 // and the end of failures. It calls counts with mu held.
-func (o *outage) learn(failure error, counts func() bool) {
+func (o *outage) note(failure error, counts func() bool) {
 	o.mu.Lock()
 	if !counts() {
 		o.mu.Unlock()
@@ -87,9 +87,9 @@ func (o *outage) learn(failure error, counts func() bool) {
 	if (before == nil) != (failure == nil) {
 		o.since = time.Now()
 	}
-	if o.begins != nil && isOutage(failure) {
-		close(o.begins)
-		o.begins = nil
+	if o.outSignal != nil && isOutage(failure) {
+		close(o.outSignal)
+		o.outSignal = nil
 	}
 	if failure != nil {
 		o.probe = time.Now().Add(carryProbe)
@@ -104,10 +104,10 @@ func (o *outage) learn(failure error, counts func() bool) {
 	}
 }
 
-// blocked notes that the broker blocks, with its reason; "" means that it does not.
-func (o *outage) blocked(reason string) {
+// noteBlocked notes that the broker blocks, with its reason; "" means that it does not.
+func (o *outage) noteBlocked(reason string) {
 	if reason != "" {
-		o.learn(fmt.Errorf("%w: %s", bridge.ErrBlocked, reason), func() bool { return true })
+		o.note(fmt.Errorf("%w: %s", bridge.ErrBlocked, reason), func() bool { return true })
 	}
 }
 
@@ -151,10 +151,10 @@ func (o *outage) whenOut() <-chan struct{} {
 		close(out)
 		return out
 	}
-	if o.begins == nil {
-		o.begins = make(chan struct{})
+	if o.outSignal == nil {
+		o.outSignal = make(chan struct{})
 	}
-	return o.begins
+	return o.outSignal
 }
 
 // holdsBack reports whether a message is not to be published now. During a failure it returns false
@@ -162,7 +162,7 @@ func (o *outage) whenOut() <-chan struct{} {
 func (o *outage) holdsBack() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.failure != nil && !o.turn()
+	return o.failure != nil && !o.takeProbe()
 }
 
 // holdsBackOrdered is holdsBack for messages with an order key. If it returns true their
@@ -170,7 +170,7 @@ func (o *outage) holdsBack() bool {
 func (o *outage) holdsBackOrdered() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.concernsOrdered() && !o.turn()
+	return o.concernsOrdered() && !o.takeProbe()
 }
 
 // concernsOrdered reports whether the failure is an outage for messages with an order key too. They
@@ -180,9 +180,9 @@ func (o *outage) concernsOrdered() bool {
 	return isOutage(o.failure) && !errors.Is(o.failure, bridge.ErrNacked) && o.failure != errSlow
 }
 
-// turn reports whether it is time for the next attempt to find the end of a failure. If so, the
-// attempt is the caller's. The caller holds mu.
-func (o *outage) turn() bool {
+// takeProbe reports whether it is time for the next attempt to find the end of a failure. If so, the
+// caller must make it. The caller holds mu.
+func (o *outage) takeProbe() bool {
 	if time.Now().Before(o.probe) {
 		return false
 	}
@@ -192,4 +192,4 @@ func (o *outage) turn() bool {
 
 // orderedConfirmed notes that messages with an order key are confirmed, which ends an outage. Their
 // failure begins none: it may be due to their own queue.
-func (o *outage) orderedConfirmed() { o.learn(nil, o.concernsOrdered) }
+func (o *outage) orderedConfirmed() { o.note(nil, o.concernsOrdered) }

@@ -17,16 +17,15 @@ import (
 )
 
 // A Sender stages messages for transactions. Any number of goroutines may use it. It needs no
-// closing: its publications end within twice Options.Timeout, or with the broker. For an ordered
-// queue that is true of each group of a call's messages. Carried messages are published for at most
+// closing: its publications end within twice Options.Timeout (for an ordered queue, each group of a
+// call's messages does), or with the broker. Carried messages are published for at most
 // driver.StageAgainAfter plus Options.Timeout; Flush waits for them.
 type Sender struct {
 	ledger  driver.Recorder
 	stager  *stager
 	ordered ordered
 	carrier *carrier // nil: no message is carried
-	outage  *outage  // nil: no message is carried
-	failure *outage  // the same, but never nil
+	outage  *outage
 	count   *counters
 	opts    Options
 }
@@ -52,10 +51,7 @@ func New(ledger driver.Recorder, broker Broker, opts *Options) (*Sender, error) 
 		options.Carry = CarryNever
 	}
 	s := &Sender{ledger: ledger, count: newCounters(), opts: options}
-	s.failure = &outage{queue: options.Queue, logger: options.Logger, explain: s.explain, quiet: options.Carry == CarryNever}
-	if options.Carry != CarryNever {
-		s.outage = s.failure
-	}
+	s.outage = &outage{queue: options.Queue, logger: options.Logger, explain: s.explain, quiet: options.Carry == CarryNever}
 	newStager := func(queue string) *stager {
 		return &stager{
 			ledger:  ledger.Identity(),
@@ -63,7 +59,7 @@ func New(ledger driver.Recorder, broker Broker, opts *Options) (*Sender, error) 
 			broker:  broker,
 			timeout: options.Timeout,
 			packing: wire.Packing{Records: options.GroupMessages, Bytes: groupBytes},
-			outage:  s.failure,
+			outage:  s.outage,
 			count:   s.count,
 		}
 	}
@@ -130,12 +126,12 @@ func (s *Sender) Cancel(ctx context.Context, tx bridge.Tx, id uuid.UUID) (bool, 
 	return s.ledger.Cancel(ctx, tx, id)
 }
 
-// Flush waits until no carried message is on its way to the broker: each one is confirmed, or left
-// to its row because it could not be published. Without Flush the end of the process may leave some
-// to their rows, and verifiers stage them some seconds late. So call it before the process ends and
-// before the Broker is closed, when no transaction sends any more; otherwise it waits for their
-// messages too. Flush returns an error if ctx ends first, or if the sender knows that the broker is
-// out: at once, or when a confirm has been missing for 5 s. No committed message is lost by that.
+// Flush waits until no carried message is on its way to the broker: each one is confirmed, or only its
+// row has it because it could not be published. Without Flush, messages that are on their way when
+// the process ends may be staged from their rows, some seconds late. So call Flush before the process
+// ends and before the Broker is closed, when no transaction sends any more; otherwise it waits for
+// their messages too. Flush returns an error if ctx ends first, or if the sender knows that the broker
+// is out: at once, or when a confirm has been missing for 5 s. No committed message is lost by that.
 // If no message is carried, Flush returns nil at once.
 func (s *Sender) Flush(ctx context.Context) error {
 	if s.carrier == nil {

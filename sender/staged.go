@@ -13,13 +13,12 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// Staged represents the messages of one call of StageTx: recorded, and on their way to the staging
-// queue. The messages in batch are not carried and have no order key. The transaction must not
-// commit before Wait has returned nil.
+// Staged has the messages of one call of StageTx: recorded, and on their way to the staging queue.
+// The transaction must not commit before Wait has returned nil.
 type Staged struct {
 	sender *Sender
 	ids    []uuid.UUID
-	batch  batch
+	batch  batch // the messages that are not carried and have no order key
 
 	mu          sync.Mutex
 	publication *publication // nil: nothing has been published yet
@@ -37,16 +36,14 @@ type Staged struct {
 //
 // The caller must call Wait, and may commit only after it has returned nil. If all messages are
 // carried (Options.Carry), Wait returns nil at once. After an error of either call the caller must
-// roll back. SendTx makes these two calls, one after the other; its comment is true of both
-// together. For messages with an order key StageTx itself waits until they are confirmed, to keep
-// their order.
+// roll back. SendTx is StageTx and Wait, and its comment applies to both together. For messages with
+// an order key StageTx itself waits until they are confirmed, to keep their order.
 //
 // ctx bounds the statement that records. Its end does not stop the publication, which ends within
-// Options.Timeout, or twice that if messages gather, whether or not Wait is called (with an order
-// key: each group of messages does). So a caller that rolls back need not call Wait, and the
-// verifier drops the staged messages. The messages are copied: the caller may change them when
-// StageTx has returned. At most 16 MiB, or the messages of one call, are published early; Wait
-// publishes the rest.
+// twice Options.Timeout (with an order key: each group of messages does), whether or not Wait is
+// called. So a caller that rolls back need not call Wait, and the verifier drops the staged messages.
+// The messages are copied: the caller may change them when StageTx has returned. At most 16 MiB, or
+// the messages of one call, are published early; Wait publishes the rest.
 //
 // After a rollback to a savepoint that was set before StageTx, the messages are dropped and the
 // transaction may commit the rest. Wait is not needed then.
@@ -74,7 +71,7 @@ func (s *Sender) stage(ctx context.Context, tx bridge.Tx, first []encoded, msgs 
 		}
 	}
 	inOrder, batch := s.splitByQueue(messages)
-	if len(inOrder) > 0 && s.outage != nil && s.outage.holdsBackOrdered() {
+	if len(inOrder) > 0 && s.carrier != nil && s.outage.holdsBackOrdered() {
 		return nil, s.mustRollBack(ctx, fmt.Errorf("%w: the last attempt failed a moment ago, and messages with an order key are never carried", bridge.ErrUnavailable))
 	}
 	// Rule 1: the INSERT has succeeded before the first byte leaves.
@@ -89,7 +86,7 @@ func (s *Sender) stage(ctx context.Context, tx bridge.Tx, first []encoded, msgs 
 		ended := s.trace(ctx, Stage, len(messages))
 		err := s.ordered.stage(ctx, inOrder)
 		ended(err)
-		if s.outage != nil && err == nil {
+		if s.carrier != nil && err == nil {
 			s.outage.orderedConfirmed()
 		}
 		if err != nil {

@@ -129,7 +129,7 @@ func (s *Sender) Stats() Stats {
 	// Loaded after the results, so that the parts are never more than the whole.
 	stats.Staged, stats.Carried = c.staged.Load(), c.carried.Load()
 	stats.Recorded = c.recorded.Load()
-	stats.Since, stats.Err = s.failure.state()
+	stats.Since, stats.Err = s.outage.state()
 	stats.Outage = isOutage(stats.Err)
 	c.mu.Lock()
 	defer c.mu.Unlock()

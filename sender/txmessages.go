@@ -74,7 +74,7 @@ func (t *TxMessages) Stage(ctx context.Context, msgs ...bridge.Message) ([]uuid.
 		return nil, fmt.Errorf("stage: nothing sent: %w", errOver)
 	}
 	t.staging.Add(1)
-	first := t.before(msgs)
+	first := t.takeEarlier(msgs)
 	t.mu.Unlock()
 	defer t.staging.Done()
 	var staged *Staged
@@ -93,9 +93,9 @@ func (t *TxMessages) Stage(ctx context.Context, msgs ...bridge.Message) ([]uuid.
 	return staged.IDs()[len(first):], nil
 }
 
-// before removes and returns earlier messages of Send that have an order key of these messages:
+// takeEarlier removes and returns earlier messages of Send that have an order key of these messages:
 // they must be staged first. The caller holds mu.
-func (t *TxMessages) before(msgs []bridge.Message) (first []encoded) {
+func (t *TxMessages) takeEarlier(msgs []bridge.Message) (first []encoded) {
 	keys := make(map[string]bool)
 	for _, m := range msgs {
 		if m.OrderKey != "" {

@@ -171,12 +171,12 @@ func (o *Options) withDefaults() (Options, error) {
 		value    *int
 		fallback int
 	}{
-		{"Prefetch", &out.Prefetch, 3000},
-		{"Settlers", &out.Settlers, defaultSettlers},
-		{"Copies", &out.Copies, 10},
+		{"Options.Prefetch", &out.Prefetch, 3000},
+		{"Options.Settlers", &out.Settlers, defaultSettlers},
+		{"Options.Copies", &out.Copies, 10},
 	} {
 		if *f.value < 0 || *f.value > maxPrefetch {
-			return out, fmt.Errorf("Options.%s is not between 1 and %d", f.name, maxPrefetch)
+			return out, fmt.Errorf("%s is not between 1 and %d", f.name, maxPrefetch)
 		}
 		*f.value = cmp.Or(*f.value, f.fallback)
 	}
@@ -189,16 +189,16 @@ func (o *Options) withDefaults() (Options, error) {
 		value    *time.Duration
 		fallback time.Duration
 	}{
-		{"Patience", &out.Patience, 2 * time.Second},
-		{"HandBack", &out.HandBack, 10 * time.Minute},
-		{"SettleWait", &out.SettleWait, time.Second},
-		{"Unroutable", &out.Unroutable, time.Minute},
-		{"ConfirmTimeout", &out.ConfirmTimeout, 10 * time.Second},
-		{"Drain", &out.Drain, 10 * time.Second},
-		{"ExplainAfter", &out.ExplainAfter, 10 * time.Second},
+		{"Options.Patience", &out.Patience, 2 * time.Second},
+		{"Options.HandBack", &out.HandBack, 10 * time.Minute},
+		{"Options.SettleWait", &out.SettleWait, time.Second},
+		{"Options.Unroutable", &out.Unroutable, time.Minute},
+		{"Options.ConfirmTimeout", &out.ConfirmTimeout, 10 * time.Second},
+		{"Options.Drain", &out.Drain, 10 * time.Second},
+		{"Options.ExplainAfter", &out.ExplainAfter, 10 * time.Second},
 	} {
 		if *f.value < 0 {
-			return out, fmt.Errorf("Options.%s is negative", f.name)
+			return out, fmt.Errorf("%s is negative", f.name)
 		}
 		*f.value = cmp.Or(*f.value, f.fallback)
 	}
