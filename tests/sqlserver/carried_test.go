@@ -2,10 +2,12 @@ package sqlserver_test
 
 import (
 	"bytes"
+	"database/sql"
 	"strings"
 	"testing"
 
 	"github.com/google/uuid"
+	mssql "github.com/microsoft/go-mssqldb"
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
@@ -136,4 +138,21 @@ func TestAnErrorNamesAMissingIndex(t *testing.T) {
 		}
 		must(t, prove(t, ledger)) // judging needs no such index
 	})
+}
+
+// A connection may begin with other settings, as the driver's SessionInitSQL.
+func TestTheSettingsOfAPoolCutNoClaimedMessage(t *testing.T) {
+	connector, err := mssql.NewConnector(newDatabase(t, servertest.SQLServer(t, nil), true))
+	must(t, err)
+	connector.SessionInitSQL = otherSettings
+	db := sql.OpenDB(connector)
+	defer db.Close()
+	ledger := open(t, db)
+	want := []byte("message")
+	carry(t, ledger, driver.Entry{ID: newID(), Message: want})
+	claimed, err := ledger.Claim(t.Context(), due(t, ledger))
+	must(t, err)
+	if len(claimed) != 1 || !bytes.Equal(claimed[0].Message, want) {
+		t.Errorf("%+v are claimed, must be %q", claimed, want)
+	}
 }
