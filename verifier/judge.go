@@ -136,23 +136,7 @@ func (j *judge) settleAll(ctx context.Context) error {
 			j.connections.release()
 			return nil
 		}
-		wait := j.opts.SettleWait
-		if !slow || m.unacked.From.Full() { // other messages need the settler too
-			wait = min(wait, slowAge)
-		}
-		j.connections.yieldToLookup(ctx)
-		asking, cancel := context.WithTimeout(ctx, wait+ledgerTimeout)
-		j.room.settling.Add(1)
-		outcome, err := j.proven.Settle(asking, m.staged.ID, wait)
-		j.room.settling.Add(-1)
-		cancel()
-		swept, evident := false, j.evidence.isFound()
-		if err == nil && outcome == driver.Committed {
-			err = j.evidence.seek(ctx, m)
-		}
-		if err == nil && outcome == driver.RolledBack && evident {
-			swept, err = sweptMaybe(ctx, j.ledger, m)
-		}
+		outcome, evident, swept, err := j.settle(ctx, m, slow)
 		j.connections.release()
 		if ctx.Err() != nil {
 			j.room.waited(m, true) // setAsideSplitGroups must see the message
@@ -187,4 +171,27 @@ func (j *judge) settleAll(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// settle waits for the transaction of one message. evident reports whether there was evidence when
+// the outcome was known, and swept whether the message's row is absent but may have been swept.
+func (j *judge) settle(ctx context.Context, m *message, slow bool) (outcome driver.Outcome, evident, swept bool, err error) {
+	wait := j.opts.SettleWait
+	if !slow || m.unacked.From.Full() { // other messages need the settler too
+		wait = min(wait, slowAge)
+	}
+	j.connections.yieldToLookup(ctx)
+	asking, cancel := context.WithTimeout(ctx, wait+ledgerTimeout)
+	defer cancel()
+	j.room.settling.Add(1)
+	outcome, err = j.proven.Settle(asking, m.staged.ID, wait)
+	j.room.settling.Add(-1)
+	evident = j.evidence.isFound()
+	if err == nil && outcome == driver.Committed {
+		err = j.evidence.seek(ctx, m)
+	}
+	if err == nil && outcome == driver.RolledBack && evident {
+		swept, err = sweptMaybe(ctx, j.ledger, m)
+	}
+	return outcome, evident, swept, err
 }
