@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"runtime/debug"
-	"slices"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -119,7 +118,12 @@ func (w *workers) run(jobs []*job) {
 // handBackUnacked hands back the deliveries that the handler has neither acked nor rejected.
 func (w *workers) handBackUnacked(jobs []*job) {
 	session := jobs[0].session
-	open := slices.DeleteFunc(slices.Clone(jobs), func(j *job) bool { return j.acknowledger.done.Load() })
+	var open []*job
+	for _, j := range jobs {
+		if !j.acknowledger.done.Load() {
+			open = append(open, j)
+		}
+	}
 	if len(open) == 0 || session.over() {
 		return
 	}

@@ -63,7 +63,7 @@ func inTransaction[T Transaction](ctx context.Context, e *Engine, begin func(ctx
 	}
 
 	ended, err := work(ctx, tx)
-	if failure := new(handlerError); errors.As(err, &failure) {
+	if failure, failed := errors.AsType[*handlerError](err); failed {
 		tx.Rollback()
 		return Unfinished, blame(ctx, tx, failure.err, false)
 	}
