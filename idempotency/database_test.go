@@ -89,12 +89,14 @@ func TestALostConnectionCountsOnlyWhileTheDatabaseWorks(t *testing.T) {
 		pause   time.Duration // between two deliveries
 		away    time.Duration // how long the database is away after each loss
 		between bool          // between two losses no transaction begins
+		fails   int           // the attempt in which the handler only fails, from 1 on
 		err     error         // of the handler
 		want    idempotency.Stats
 	}{
 		"others are handled":                          {others: true, want: idempotency.Stats{DeadLettered: 1, HandedBack: 3, FailedAttempts: 3, Handled: 3}},
 		"others are handled, the broker is away":      {others: true, err: bridge.ErrBlocked, want: idempotency.Stats{HandedBack: 40, Handled: 40}},
 		"no others, the database answers for an hour": {pause: 3 * time.Minute, want: idempotency.Stats{DeadLettered: 1, HandedBack: 22, FailedAttempts: 3}},
+		"no others, one attempt fails otherwise":      {pause: 3 * time.Minute, fails: 20, want: idempotency.Stats{DeadLettered: 1, HandedBack: 41, FailedAttempts: 3}},
 		"no others, the database answers for minutes": {pause: time.Minute, want: idempotency.Stats{HandedBack: 40}},
 		"no others, the database is away":             {pause: 3 * time.Minute, away: time.Second / 2, want: idempotency.Stats{HandedBack: 40}},
 		"no others, the database is away in between":  {pause: 3 * time.Minute, between: true, want: idempotency.Stats{HandedBack: 80}},
@@ -113,6 +115,9 @@ func TestALostConnectionCountsOnlyWhileTheDatabaseWorks(t *testing.T) {
 				}
 				for n := 0; r.dedup.Stats().HandedBack < c.want.HandedBack || c.want.DeadLettered > 0; n++ {
 					err := r.dedup.Handle(t.Context(), r.DB, r.Delivery("m1"), func(ctx context.Context, tx *sql.Tx) error {
+						if n+1 == c.fails {
+							return receivertest.ErrHandler
+						}
 						r.Faults.KillAll()
 						back = time.Now().Add(c.away)
 						if c.err != nil {

@@ -319,7 +319,7 @@ func TestAnEffectThatOutlastsAShutdownAndItsDeliveryIsRecordedAllTheSame(t *test
 	}
 }
 
-// A Consumer stops, and its handlers have an hour left.
+// A Consumer stops, and its handlers have an hour left; or a loop of the user's own stops.
 func TestAStopWhileTheDatabaseIsAwayLeavesTheMessageUnacked(t *testing.T) {
 	for name, handle := range map[string]func(ctx context.Context, r *receiver) error{
 		"AtMostOnce": func(ctx context.Context, r *receiver) error {
@@ -327,26 +327,32 @@ func TestAStopWhileTheDatabaseIsAwayLeavesTheMessageUnacked(t *testing.T) {
 		},
 		"Accept": func(ctx context.Context, r *receiver) error { return r.worker.Accept(ctx, r.DB, r.Delivery("m1")) },
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r := newReceiver(t, pending.Options{Hold: 24 * time.Hour})
-				r.addWorker(pending.WorkerOptions{Hold: 24 * time.Hour})
-				r.Inbox.Failures.Store(1 << 30)
-				stopping, cancel := context.WithTimeout(t.Context(), time.Minute)
-				defer cancel()
-				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
-				defer cancel()
-				begun := time.Now()
-				err := handle(engine.WithSession(ctx, &engine.Session{Stopping: stopping}), r)
-				if !errors.Is(err, idempotency.ErrLeftUnacked) || time.Since(begun) != time.Minute {
-					t.Errorf("after %v: %v, must be left unacked after a minute", time.Since(begun), err)
-				}
-				r.WantSaid()
-				if left := r.effects.Stats().LeftUnacked + r.worker.Stats().LeftUnacked; left != 1 {
-					t.Errorf("%d messages were left unacked, must be 1", left)
-				}
+		for _, consumer := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s in a Consumer %t", name, consumer), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					r := newReceiver(t, pending.Options{Hold: 24 * time.Hour})
+					r.addWorker(pending.WorkerOptions{Hold: 24 * time.Hour})
+					r.Inbox.Failures.Store(1 << 30)
+					stopping, stop := context.WithCancel(t.Context())
+					time.AfterFunc(time.Minute, stop)
+					ctx := stopping
+					if consumer {
+						handling, cancel := context.WithTimeout(t.Context(), time.Hour)
+						defer cancel()
+						ctx = engine.WithSession(handling, &engine.Session{Stopping: stopping})
+					}
+					begun := time.Now()
+					err := handle(ctx, r)
+					if !errors.Is(err, idempotency.ErrLeftUnacked) || time.Since(begun) != time.Minute {
+						t.Errorf("after %v: %v, must be left unacked after a minute", time.Since(begun), err)
+					}
+					r.WantSaid()
+					if left := r.effects.Stats().LeftUnacked + r.worker.Stats().LeftUnacked; left != 1 {
+						t.Errorf("%d messages were left unacked, must be 1", left)
+					}
+				})
 			})
-		})
+		}
 	}
 }
 

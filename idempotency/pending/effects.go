@@ -64,6 +64,7 @@ func (e *Effects) AtMostOnce(ctx context.Context, db *sql.DB, d amqp.Delivery, e
 		panic("pending: AtMostOnce needs a database and an effect")
 	}
 	defer e.keys.PurgeSome(ctx, db, d)
+	caller := ctx
 	return e.keys.Deliver(ctx, d, func(ctx context.Context) (engine.Outcome, error) {
 		key, err := e.keys.Key(d)
 		if err != nil {
@@ -76,7 +77,8 @@ func (e *Effects) AtMostOnce(ctx context.Context, db *sql.DB, d amqp.Delivery, e
 		first := e.transition(driver.Pending{Key: key}, begun, nil)
 		mine := first.next
 		ended, started := engine.Unfinished, time.Now()
-		until, cancel := engine.UntilStop(ctx) // the effect has not begun yet
+		held, _ := ctx.Deadline()
+		until, cancel := e.keys.Caller(caller, held) // the effect has not begun yet
 		defer cancel()
 		err = e.commitUntil(until, ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
 			mine, ended, err = e.start(ctx, tx, first, message)

@@ -44,7 +44,7 @@ const (
 	unclear                  // it is unknown whether its effect was done
 	failed                   // of Work and Resume: an attempt failed, and counts
 	excused                  // of Work and Resume: an attempt failed, and does not count
-	interrupted              // of Work: the database failed, or the worker stops
+	interrupted              // of Work: the database failed, or the worker stops; the worker pauses, not the message
 	again                    // an operator, or FindOut, says that its effect was not done
 )
 
@@ -88,7 +88,7 @@ func (m *messages) transition(mine driver.Pending, what event, cause error) chan
 		}
 	case excused:
 		c.next.Attempts--
-		c.due = engine.After(cause, m.keys.Opts.ShortDelay)
+		c.due = m.keys.ExcusedPause(mine.Key, cause)
 	case interrupted:
 		c.next.Attempts--
 	case again:
@@ -165,23 +165,19 @@ func (m *messages) take(ctx context.Context, db *sql.DB, what event) (mine *driv
 // of the delivery.
 func (m *messages) endRun(ctx context.Context, db *sql.DB, mine driver.Pending, what event, cause error) (engine.Outcome, error) {
 	c := m.transition(mine, what, cause)
-	switch {
-	case what == unclear:
+	if what == unclear {
 		m.keys.Log.Error("unknown whether the effect completed", "message_id", mine.Key, "error", cause)
-	case c.next.State == driver.Failed:
-		m.keys.Log.Error("message failed", "message_id", mine.Key, "attempts", mine.Attempts, "error", cause)
-	case what == failed || what == excused:
-		m.keys.Log.Warn("attempt failed, trying again", "message_id", mine.Key,
-			"failed", c.next.Attempts, "of", m.keys.Opts.Attempts, "retry_in", c.due, "error", cause)
-	}
-	if what == failed {
-		m.keys.Count.FailedAttempts.Add(1)
 	}
 	var found, stays bool
+	ours := false // in one of the transactions the row belonged to the run
 	err := m.commit(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
 		found, stays, err = m.write(ctx, tx, mine, c)
+		ours = ours || found
 		return err
 	})
+	if err != nil || ours { // otherwise a COMMIT without an answer may have succeeded
+		m.report(mine, what, c, cause)
+	}
 	switch {
 	case err != nil:
 		return engine.Unfinished, err
@@ -196,6 +192,20 @@ func (m *messages) endRun(ctx context.Context, db *sql.DB, mine driver.Pending, 
 		return engine.Unfinished, engine.Failure(fmt.Errorf("run effect: %w", cause))
 	default:
 		return engine.Kept, nil
+	}
+}
+
+// report logs and counts an attempt that has failed.
+func (m *messages) report(mine driver.Pending, what event, c change, cause error) {
+	switch {
+	case c.next.State == driver.Failed:
+		m.keys.Log.Error("message failed", "message_id", mine.Key, "attempts", mine.Attempts, "error", cause)
+	case what == failed || what == excused:
+		m.keys.Log.Warn("attempt failed, trying again", "message_id", mine.Key,
+			"failed", c.next.Attempts, "of", m.keys.Opts.Attempts, "retry_in", c.due, "error", cause)
+	}
+	if what == failed {
+		m.keys.Count.FailedAttempts.Add(1)
 	}
 }
 

@@ -14,7 +14,9 @@ import (
 
 type steadyInbox struct{ driver.Inbox }
 
-func (steadyInbox) Transient(error) bool { return false }
+var errDeadlock = errors.New("deadlock")
+
+func (steadyInbox) Transient(err error) bool { return errors.Is(err, errDeadlock) }
 
 // Each event leads to one state. Only a doubt keeps the run, which may still end it.
 func TestEachEventLeadsToOneState(t *testing.T) {
@@ -78,5 +80,29 @@ func TestEachEventLeadsToOneState(t *testing.T) {
 		if (next.Run == "run") != c.itsRun {
 			t.Errorf("%s: its run is %q", name, next.Run)
 		}
+	}
+}
+
+// The other transaction of the deadlock is over, so the message need not wait as for an outage.
+func TestThePausesAfterDeadlocksGrow(t *testing.T) {
+	w, err := NewWorker(steadyInbox{}, "mailer", &WorkerOptions{HandBack: true, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pause := func() time.Duration {
+		return w.transition(driver.Pending{Key: "k", Attempts: 1}, excused, errDeadlock).due
+	}
+	const least = 100 * time.Millisecond // the default of MinDelay
+	for range 2 {
+		if due := pause(); due > 2*least {
+			t.Errorf("the first pause is %v", due)
+		}
+		for range 20 {
+			pause()
+		}
+		if due := pause(); due != 10*time.Second {
+			t.Errorf("a late pause is %v", due)
+		}
+		w.keys.ClearFailures("k")
 	}
 }

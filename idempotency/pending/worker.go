@@ -98,12 +98,15 @@ type Handler func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error
 // An error or a panic of fn is a failed attempt. The message is tried again after a pause that grows
 // from WorkerOptions.MinDelay to MaxDelay. After WorkerOptions.Attempts, or backoff.Permanent, it is
 // Failed, with its error, and waits for an operator (List, Retry, MarkDone). An attempt that failed
-// because of the database or the end of ctx does not count; an attempt that lost its connection
-// follows the rule of package idempotency. An attempt whose fn runs for longer than
-// WorkerOptions.Lease counts, unless the database does not answer for 10 seconds then. An attempt in
-// which the process died, or recorded no result before another worker took the message, counts, so a
-// message that kills its workers ends as Failed too. So an outage that outlasts the lease may count one
-// attempt of each message that a worker has.
+// because of the database or the end of ctx does not count. After a deadlock, or a similar error of the
+// database, the message is tried again soon, with pauses that grow to 10 seconds, or MaxDelay if that is
+// less; after another error that does not count, and is not RetryLater's, after the longest of these.
+// An attempt that lost its connection follows the rule of package idempotency. So does a COMMIT without
+// an answer, or one that takes longer than WorkerOptions.Lease, unless it has succeeded. An attempt
+// whose fn runs for longer than Lease counts, unless the database does not answer for 10 seconds then.
+// An attempt in which the process died, or recorded no result before another worker took the message,
+// counts, so a message that kills its workers ends as Failed too. So an outage that goes on when a lease
+// ends may count one attempt of each message that a worker has.
 //
 // When ctx ends, Work begins no other message. The current attempt may go on for WorkerOptions.Drain.
 // Then it is rolled back, and another worker may take its message.
@@ -163,10 +166,16 @@ func (w *Worker) work(ctx context.Context, db *sql.DB, taken time.Time, mine dri
 	// since, the record changes nothing.
 	recording, cancel := engine.Outliving(ctx, w.lease/4)
 	defer cancel()
+	answers := ctx.Err() == nil && leased.Err() != nil && engine.Answers(recording, silence, engine.BeginOn(db, nil))
+	loss := err
+	if late {
+		loss = nil // the end of its context has ended its connection
+	}
+	lossCounts := w.keys.CountsLoss(mine.Key, loss, answers)
 	what, cause := interrupted, error(nil)
 	switch {
 	case ctx.Err() != nil:
-	case late && !engine.Answers(recording, silence, engine.BeginOn(db, nil)): // a statement of fn may have waited for the database
+	case late && !answers: // a statement of fn may have waited for the database
 	case late:
 		what, cause = failed, fmt.Errorf("%w: %w", context.Cause(leased), err)
 		if engine.IsLater(err) {
@@ -174,7 +183,7 @@ func (w *Worker) work(ctx context.Context, db *sql.DB, taken time.Time, mine dri
 		}
 	case engine.IsFailure(err):
 		what, cause = w.blamed(err), err
-	case leased.Err() == nil && w.keys.CountsLoss(mine.Key, err):
+	case lossCounts: // also if a COMMIT has taken longer than the lease
 		what, cause = failed, err
 	}
 	if what == failed && last {

@@ -313,6 +313,64 @@ func TestADatabaseThatIsSilentUntilTheLeaseIsOverDoesNotCountAgainstAStoredMessa
 	}
 }
 
+// Such a COMMIT may be the message's fault or the database's, so the rule for lost connections decides.
+// The message's row shows whether the COMMIT has succeeded.
+func TestAMessageWhoseCommitOutlastsEachLeaseFails(t *testing.T) {
+	for name, c := range map[string]struct {
+		others  []string
+		commits bool // the second COMMIT succeeds
+		runs    int
+		want    idempotency.Stats
+	}{
+		"others are handled":                          {[]string{"m2"}, false, 2, idempotency.Stats{Kept: 2, Handled: 1, FailedAttempts: 1}},
+		"no others, the database answers for an hour": {nil, false, 21, idempotency.Stats{Kept: 1, FailedAttempts: 1}},
+		"it succeeds":                                 {[]string{"m2"}, true, 2, idempotency.Stats{Kept: 2, Handled: 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				opts := quick
+				opts.Poll, opts.Lease, opts.Attempts = time.Minute, 4*time.Minute, 1
+				r := newWorker(t, opts)
+				r.accept(append([]string{"m1"}, c.others...)...)
+				runs, leased := 0, context.Context(nil)
+				r.Faults.OnCommit = func(commit func() error) (err error) {
+					if leased == nil {
+						return commit()
+					}
+					if c.commits && runs == 2 {
+						err = commit()
+					}
+					<-leased.Done()
+					leased = nil
+					return errors.Join(err, receivertest.ErrNetwork)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 3*time.Hour)
+				defer cancel()
+				receivertest.Must(t, r.worker.Work(ctx, r.DB, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
+					if d.MessageId == "m1" {
+						runs++
+						leased = ctx
+					}
+					return placeStored(ctx, tx, d)
+				}))
+				if runs != c.runs {
+					t.Errorf("%d runs, want %d", runs, c.runs)
+				}
+				r.wantStats(c.want)
+				if c.commits {
+					r.WantRows(2, 2)
+					r.wantNothingPending()
+					if log := r.Log.String(); strings.Contains(log, "message failed") {
+						t.Errorf("the log is\n%s", log)
+					}
+				} else if p := r.pending(pending.Failed); p.Key != "m1" || p.Attempts != 1 || !strings.Contains(p.Error, "commit") {
+					t.Errorf("pending is %+v", p)
+				}
+			})
+		})
+	}
+}
+
 func TestWorkWakesForAMessageThatItsOwnProcessAccepts(t *testing.T) {
 	opts := quick
 	opts.Poll = time.Hour

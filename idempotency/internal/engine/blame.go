@@ -61,8 +61,8 @@ func excusedByBridge(err error) bool {
 	return false
 }
 
-// After returns the pause after an attempt that does not count.
-func After(err error, otherwise func() time.Duration) time.Duration {
+// after returns the pause after an attempt that does not count.
+func after(err error, otherwise func() time.Duration) time.Duration {
 	if later := new(laterError); errors.As(err, &later) && later.after > 0 {
 		return later.after
 	}

@@ -76,7 +76,8 @@ func (e *Engine) tryToEnd(parent context.Context, limit time.Time, d amqp.Delive
 			return e.Unfinished(caller, d, fmt.Errorf("%w: %w", context.Cause(caller), err))
 		}
 		var delay time.Duration
-		counted := IsFailure(err) && e.Counts(err) || e.countsLoss(&known, err)
+		lossCounts := e.countsLoss(&known, err)
+		counted := lossCounts || IsFailure(err) && e.Counts(err)
 		if counted {
 			e.Count.FailedAttempts.Add(1)
 			failed++
@@ -86,7 +87,7 @@ func (e *Engine) tryToEnd(parent context.Context, limit time.Time, d amqp.Delive
 			delay = e.Opts.Delay(failed)
 			delays.Reset()
 		} else {
-			delay = After(err, delays.NextBackOff)
+			delay = after(err, delays.NextBackOff)
 		}
 		if queue, found := e.retryQueue(caller, err, counted, failed, retries); found && !copied {
 			failure := e.putAside(ctx, queue, d, failed, retries+1)

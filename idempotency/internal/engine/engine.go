@@ -21,7 +21,7 @@ const maxKey = 255
 
 // An Engine makes attempts at deliveries for one consumer. It is safe for concurrent use, and
 // starts no goroutines. In memory it keeps its counters and, of messages that are not done, the failed
-// attempts of up to 10,000 and the lost connections of up to 10,000.
+// attempts of up to 10,000, and the lost connections and deadlocks of up to 10,000.
 type Engine struct {
 	Consumer string
 	Opts     Options // filled and checked

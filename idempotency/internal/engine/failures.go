@@ -30,6 +30,9 @@ type tally struct {
 	// on another one, and since is the first of them.
 	survived int
 	since    time.Time
+
+	// conflicts is how many attempts at a stored message have failed by a deadlock or a similar error.
+	conflicts int
 }
 
 // A failures counts the failed attempts of messages that were handed back or left unacked before
@@ -86,7 +89,8 @@ func (e *Engine) ClearFailures(id string) { e.failures.take(id) }
 // had run. It does if the Engine has handled other messages since the message's last lost
 // connection: then the database works, and the handler may be the cause. In an outage no message is
 // handled, so no attempt counts. It also counts after survivedLosses and survivedFor. An attempt
-// that may be committed does not count: the next one finds out, by its claim.
+// that may be committed does not count: the next one finds out, by its claim. An attempt that
+// failed otherwise ends the row of lost connections.
 func (e *Engine) countsLoss(t *tally, err error) bool {
 	lost := new(lostError)
 	if !errors.As(err, &lost) || IsLater(err) || excusedByBridge(err) {
@@ -107,9 +111,26 @@ func (e *Engine) countsLoss(t *tally, err error) bool {
 	return !lost.commit && (before > 0 && t.lost > before || survived)
 }
 
-// CountsLoss is countsLoss for a message outside of a delivery.
-func (e *Engine) CountsLoss(id string, err error) bool {
+// CountsLoss is countsLoss for a stored message. A COMMIT without an answer counts too: the caller
+// records the failed attempt in the message's row, which is gone if the COMMIT has succeeded.
+// answers reports whether the database has answered since on another connection.
+func (e *Engine) CountsLoss(id string, err error, answers bool) bool {
 	t := e.failures.take(id)
 	defer func() { e.failures.put(id, t) }()
+	if lost := new(lostError); errors.As(err, &lost) {
+		err = &lostError{err: lost.err, answered: lost.answered || answers}
+	}
 	return e.countsLoss(&t, err)
+}
+
+// ExcusedPause returns the pause after an attempt at a stored message that does not count. After a
+// deadlock or a failed serialization the next attempt may succeed at once, so these pauses grow.
+func (e *Engine) ExcusedPause(id string, err error) time.Duration {
+	if IsLater(err) || !e.txs.Transient(err) {
+		return after(err, e.Opts.ShortDelay)
+	}
+	t := e.failures.take(id)
+	t.conflicts++
+	e.failures.put(id, t)
+	return min(e.Opts.Delay(t.conflicts), e.Opts.ShortDelay())
 }
