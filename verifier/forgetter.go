@@ -84,11 +84,11 @@ type forgetter struct {
 	log       *slog.Logger
 	abandoned *atomic.Int64 // rows that are no longer remembered
 
-	running chan struct{} // holds an element while a DELETE runs
+	running   chan struct{} // holds an element while a DELETE runs
+	lastError               // of a DELETE
 
 	mu        sync.Mutex
 	undeleted []undeletedRow // the next to retry first
-	err       error          // why the last DELETE failed; nil: it succeeded
 	wait      *backoff.ExponentialBackOff
 	reported  time.Time      // when the log last reported rows that were given up
 	toTouch   []*heldCarried // rows whose stage time was due at the last search
@@ -165,21 +165,6 @@ func (f *forgetter) try(ctx context.Context, ids []uuid.UUID, patience time.Dura
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-}
-
-// failed stores and returns the error of a DELETE; nil means that it succeeded.
-func (f *forgetter) failed(err error) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.err = err
-	return err
-}
-
-// failure returns why DELETEs fail, or nil.
-func (f *forgetter) failure() error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.err
 }
 
 // count returns the number of remaining rows.
@@ -286,7 +271,7 @@ func (f *forgetter) next() []uuid.UUID {
 	})
 	ids := idsOf(f.undeleted[:min(len(f.undeleted), forgetLimit)])
 	if len(ids) == 0 {
-		f.err = nil // the next DELETE shows whether it still fails
+		_ = f.failed(nil) // the next DELETE shows whether the database still fails
 	}
 	f.mu.Unlock()
 	f.giveUp(old)

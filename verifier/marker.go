@@ -28,18 +28,14 @@ const (
 	markerRarely = 16 * time.Second
 )
 
-// A marker names no row, so it does not show whether its verifier works on a copy of the database.
-// Committing a row for each marker would not show that either. A marker may come again after the
-// row's DELETE, because its channel was lost before the ack, or because it was passed on twice:
-// then the row is absent although no database is a copy. If the row stayed for long, it would have
-// to be swept, and a later copy of the database would have it too.
-//
-// Nothing depends on this. A marker shows that all messages before it have passed a verifier,
-// whichever database its own verifier uses, and only rows count that the reader itself has seen
-// committed before the marker's look. If the clock of a copy is ahead, the look is in the future
-// and does not count. Evidence (evidence.go) keeps a verifier on a copy from dropping the
-// original's messages, and log, State and metrics report it. Such a verifier may stage the messages
-// of copied rows: duplicates, which a separate identity for the copy avoids (migrate.NewIdentity).
+// A marker does not show whether the verifier that sent it works on a copy of the database. (A row
+// committed for each marker would not show it either: if the marker comes again after the row's
+// DELETE, the row is absent on the original too.) Nothing depends on this. A marker shows that all
+// messages before it have passed a verifier, whichever database its sender uses, and only rows count
+// that the reader itself has seen committed before the marker's look. A look in the future, by a
+// copy's clock, does not count. Evidence (evidence.go) keeps a verifier on a copy from dropping the
+// original's messages. Such a verifier may stage the messages of copied rows: duplicates, which a
+// separate identity for the copy avoids (migrate.NewIdentity).
 
 // A heldMarker is a marker that this verifier has taken from a queue.
 type heldMarker struct {

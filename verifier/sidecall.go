@@ -2,6 +2,7 @@ package verifier
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/twoqueue/twoqueue/verifier/sidejob"
@@ -24,4 +25,25 @@ var errNoAnswer = sidejob.ErrNoAnswer
 // ledgerTimeout.
 func inTime[T any](ctx context.Context, running sideCall, patience time.Duration, call func(context.Context) (T, error)) (T, error) {
 	return sidejob.InTime(ctx, running, patience, max(patience, ledgerTimeout), call)
+}
+
+// lastError is the error of the last statement of a kind.
+type lastError struct {
+	mu  sync.Mutex
+	err error
+}
+
+// failed stores and returns the error of a statement; nil means that it succeeded.
+func (l *lastError) failed(err error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.err = err
+	return err
+}
+
+// failure returns why the statements fail, or nil.
+func (l *lastError) failure() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err
 }

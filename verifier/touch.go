@@ -3,7 +3,6 @@ package verifier
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -26,9 +25,7 @@ const (
 type toucher struct {
 	ledger  driver.RecordedRows
 	running sideCall
-
-	mu  sync.Mutex
-	err error // why the last statement failed; nil: it succeeded
+	lastError
 }
 
 func newToucher(ledger driver.RecordedRows) *toucher {
@@ -56,20 +53,6 @@ func (t *toucher) touch(ctx context.Context, held []*heldCarried, patience time.
 		return err
 	}
 	return t.failed(err)
-}
-
-// failed stores and returns the error of a statement; nil means that it succeeded.
-func (t *toucher) failed(err error) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.err = err
-	return err
-}
-
-func (t *toucher) failure() error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.err
 }
 
 // round moves on the stage times of messages that are held for long or for an unavailable target,

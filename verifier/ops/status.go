@@ -14,20 +14,15 @@ import (
 const (
 	// rateSeconds is the number of seconds for which the page shows rates.
 	rateSeconds = 60
-	// shownFinished is how many dead letters, and how many drops, the page shows.
-	shownFinished = 20
-	// shownMessages is how many waiting messages the page shows.
-	shownMessages = 20
-	// shownTargets is how many unavailable targets the page shows.
-	shownTargets = 50
-	// shownKeys is how many waiting order keys the page shows.
-	shownKeys = 20
-	// shownTransactions is how many open transactions the page shows.
-	shownTransactions = 20
-	// watchEvery is the shortest time between two queries for open transactions, while the page is
-	// open.
-	watchEvery = 2 * time.Second
-	// watchPatience bounds such a query.
+	// The page shows at most
+	shownFinished     = 20 // dead letters, and as many drops
+	shownMessages     = 20 // waiting messages
+	shownTargets      = 50 // unavailable targets
+	shownKeys         = 20 // waiting order keys
+	shownTransactions = 20 // open transactions
+	// watchEvery is the shortest time between two queries for open transactions, and watchPatience
+	// bounds such a query.
+	watchEvery    = 2 * time.Second
 	watchPatience = 2 * time.Second
 )
 
