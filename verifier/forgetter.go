@@ -111,14 +111,14 @@ func (f *forgetter) delete(ctx context.Context, rows []undeletedRow) {
 	if err == nil {
 		var locked []uuid.UUID
 		if locked, err = f.try(ctx, idsOf(rows), forgetPatience); err == nil {
-			rows = only(rows, locked)
+			rows = rowsWith(rows, locked)
 		}
 	}
 	f.remember(rows, err)
 }
 
-// only returns the rows with these IDs.
-func only(rows []undeletedRow, ids []uuid.UUID) (some []undeletedRow) {
+// rowsWith returns the rows with these IDs.
+func rowsWith(rows []undeletedRow, ids []uuid.UUID) (some []undeletedRow) {
 	if len(ids) == 0 {
 		return nil
 	}
@@ -244,22 +244,22 @@ func (f *forgetter) giveUp(rows []undeletedRow) {
 
 // retry tries the next remaining rows, and returns when to try again.
 func (f *forgetter) retry(ctx context.Context) (next time.Duration, err error) {
-	ids := f.next()
+	ids := f.nextToRetry()
 	if len(ids) == 0 {
 		return retryIdle, nil
 	}
 	locked, err := f.try(ctx, ids, ledgerTimeout)
 	if err != nil {
 		f.mu.Lock()
-		f.tried(len(ids), ids)
+		f.removeTried(len(ids), ids)
 		f.mu.Unlock()
 		return 0, fmt.Errorf("forget: %w", err)
 	}
-	return f.deleted(len(ids), locked), nil
+	return f.noteDeleted(len(ids), locked), nil
 }
 
-// next returns the next rows to try, and gives up plain rows that are too old.
-func (f *forgetter) next() []uuid.UUID {
+// nextToRetry returns the next rows to try, and gives up plain rows that are too old.
+func (f *forgetter) nextToRetry() []uuid.UUID {
 	f.mu.Lock()
 	var old []undeletedRow
 	f.undeleted = slices.DeleteFunc(f.undeleted, func(r undeletedRow) bool {
@@ -278,12 +278,12 @@ func (f *forgetter) next() []uuid.UUID {
 	return ids
 }
 
-// deleted removes the first n rows, which were tried, appends the locked ones, and returns when to
+// noteDeleted removes the first n rows, which were tried, appends the locked ones, and returns when to
 // try again.
-func (f *forgetter) deleted(n int, locked []uuid.UUID) (next time.Duration) {
+func (f *forgetter) noteDeleted(n int, locked []uuid.UUID) (next time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.tried(n, locked)
+	f.removeTried(n, locked)
 	switch {
 	case len(f.undeleted) == 0:
 		f.log.Info("all rows of delivered messages are deleted")
@@ -294,14 +294,14 @@ func (f *forgetter) deleted(n int, locked []uuid.UUID) (next time.Duration) {
 	return f.wait.NextBackOff()
 }
 
-// tried removes the first n rows, and appends the ones whose IDs are in stay. The caller holds mu.
-func (f *forgetter) tried(n int, stay []uuid.UUID) {
+// removeTried removes the first n rows, and appends the ones whose IDs are in stay. The caller holds mu.
+func (f *forgetter) removeTried(n int, stay []uuid.UUID) {
 	tried := f.undeleted[:n] // other goroutines only append rows
-	f.undeleted = append(slices.Clone(f.undeleted[n:]), only(tried, stay)...)
+	f.undeleted = append(slices.Clone(f.undeleted[n:]), rowsWith(tried, stay)...)
 }
 
-// last tries the remaining rows once more, before the process forgets them.
-func (f *forgetter) last() {
+// tryLast tries the remaining rows once more, before the process forgets them.
+func (f *forgetter) tryLast() {
 	const patience = 2 * time.Second
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

@@ -152,7 +152,7 @@ func atConnectionLimit(err error) bool {
 // stopped ends Run. Without a session there was no message to drain.
 func (v *Verifier) stopped(s *session, err error) error {
 	v.current.end(err)
-	v.forgetter.last()
+	v.forgetter.tryLast()
 	if s != nil && err != nil {
 		v.log.Warn("verifier stopped before draining; unacked messages are requeued", "queue", v.opts.Topology.Queue, "error", err)
 		return fmt.Errorf("stop verifier: %w: %w", ErrNotDrained, err)

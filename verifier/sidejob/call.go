@@ -17,8 +17,8 @@ type Calls chan struct{} // holds an element for each call that runs
 // NewCalls allows n calls at a time, at least 1.
 func NewCalls(n int) Calls { return make(Calls, n) }
 
-// stayTime is how long a call waits for a running one to end, if as many run as allowed.
-const stayTime = time.Second
+// turnPatience is how long a call waits for a running one to end, if as many run as allowed.
+const turnPatience = time.Second
 
 // ErrNoAnswer: the database has not answered in time, or still runs the previous call.
 var ErrNoAnswer = errors.New("the database has not answered in time")
@@ -27,7 +27,7 @@ var ErrNoAnswer = errors.New("the database has not answered in time")
 // running call has ended. The context of the call ends after limit, or with ctx. A panic in the
 // call becomes an error.
 func InTime[T any](ctx context.Context, running Calls, patience, limit time.Duration, call func(context.Context) (T, error)) (none T, err error) {
-	late, turn := time.NewTimer(patience), time.NewTimer(min(patience, stayTime))
+	late, turn := time.NewTimer(patience), time.NewTimer(min(patience, turnPatience))
 	defer late.Stop()
 	defer turn.Stop()
 	select {

@@ -186,14 +186,14 @@ func (c *Consumer) discardDuring(do func() error) error {
 
 // Unpack passes deliveries to Arrive, while the consumer holds fewer messages than it may.
 func (c *Consumer) Unpack(ctx context.Context) error {
-	const some = 100
+	const limit = 100
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-c.arrived.More:
 		}
-		for _, a := range c.arrived.Take(some) {
+		for _, a := range c.arrived.Take(limit) {
 			if !c.waitRoom(ctx) {
 				return nil
 			}

@@ -15,8 +15,9 @@ type Publication struct {
 	To         bridge.Target
 	Publishing *amqp.Publishing
 	ID         string // of the message, for the log
-	Of         any    // the caller's
-	// Once: the publication never waits for its target and is never retried. It ends as Skipped.
+	Of         any    // the caller's own form of the publication
+	// Once: the publication never waits for its target and is never retried. If the target does not
+	// take it, it ends as Skipped.
 	Once bool
 	// Ordered: its message has an order key, so it keeps its place, and the messages of its key follow
 	// one after the other.
@@ -43,8 +44,9 @@ type Retries struct {
 	UnroutableSince time.Time // when the message began to wait for its missing target; with an order key: when its key was last held for it (HoldKey)
 }
 
-// HoldKey begins the retries of an ordered message anew, because it holds its key instead of being
-// given up. The longest pause comes first; with no nack there would be none (heldTarget.exempts).
+// HoldKey restarts the retries of an ordered message that holds its key instead of being given up. One
+// nack fewer leaves one more attempt, after the longest pause. At least one nack counts, because without
+// one the attempt would not wait (heldTarget.exempts).
 func (r *Retries) HoldKey(now time.Time) {
 	r.UnroutableSince = now
 	r.Nacks = max(1, r.Nacks-1)
