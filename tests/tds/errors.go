@@ -34,6 +34,7 @@ var (
 	errLogin        = &sqlError{18456, 14, "Login failed."}
 	errNoPlan       = &sqlError{8622, 16, "Query processor could not produce a query plan because of the hints defined in this query."}
 	errBusy         = &sqlError{40501, 20, "The service is currently busy. Retry the request after 10 seconds."}
+	errDisabled     = &sqlError{315, 16, "Index on the table (specified in the FROM clause) is disabled or resides in a filegroup which is not online."}
 	errNoIndex      = &sqlError{308, 16, "Index on the table (specified in the FROM clause) does not exist."}
 	errCannotOpen   = &sqlError{4060, 11, "Cannot open database requested by the login. The login failed."}
 	errNoDatabase   = &sqlError{18456, 14, "Login failed for user."} // preceded by errCannotOpen

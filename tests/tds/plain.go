@@ -9,10 +9,26 @@ import (
 	"time"
 )
 
+// hinted panics unless the table has an index that a hint can name: 'Disable Indexes and
+// Constraints', and 308 and 315 of 'Database engine events and errors'.
+func (x *execution) hinted(t *table, name string) {
+	switch i := slices.IndexFunc(t.indexes, func(i *index) bool { return i.name == name }); {
+	case i < 0:
+		panic(errNoIndex)
+	case t.indexes[i].disabled:
+		panic(errDisabled)
+	}
+}
+
 // The statements that do not depend on a table's role in the library.
 var plainStatements = []statement{
 	form(`SELECT count(*) FROM «(\w+)»`, func(x *execution, words []string) {
 		x.number(len(x.plain(words[1])))
+	}),
+	form(`SELECT count(*) FROM $name WITH (INDEX («(\w+)»))`, func(x *execution, words []string) {
+		rows := x.plain(unquoted(words[1]))
+		x.hinted(x.db.tables[unquoted(words[1])], words[2])
+		x.number(len(rows))
 	}),
 	form(`SELECT count(*) FROM bridge_ledger«(?: WITH \(([A-Z, ]+)\))?» WHERE id = CAST(@p1 AS uniqueidentifier)`,
 		func(x *execution, words []string) {

@@ -44,6 +44,8 @@ var questions = []question{
 		ask: missingDatabase},
 	{text: "And to a database that is offline?",
 		ask: offlineDatabase},
+	{text: "With which errors do statements fail whose hints name a missing index, then a disabled one?", want: "308, 315",
+		ask: missingIndex},
 	{text: "Which errors has each view of sessions and locks without VIEW SERVER STATE?",
 		ask: noServerState},
 	{text: "Which settings has a pooled connection that comes back (LOCK_TIMEOUT, XACT_ABORT, NOCOUNT, isolation level): at once, after 1222, after 2627?", want: "-1 0 0 2, -1 0 0 2, -1 0 0 2",
@@ -179,6 +181,26 @@ func lockTimeoutNumber(ctx context.Context, w *world) (string, error) {
 func stored(id uuid.UUID) []byte {
 	value, _ := mssql.UniqueIdentifier(id).Value()
 	return value.([]byte)
+}
+
+// missingIndex reads a table by hints that no plan can follow.
+func missingIndex(ctx context.Context, w *world) (answer string, err error) {
+	defer func() {
+		_, failed := w.db.ExecContext(context.WithoutCancel(ctx), "DROP TABLE ask_indexed")
+		err = errors.Join(err, failed)
+	}()
+	for _, statement := range []string{"CREATE TABLE ask_indexed (n int NOT NULL)", "CREATE INDEX ask_i ON ask_indexed (n)", "ALTER INDEX ask_i ON ask_indexed DISABLE"} {
+		if _, err := w.db.ExecContext(ctx, statement); err != nil {
+			return "", err
+		}
+	}
+	var numbers []string
+	for _, index := range []string{"nowhere", "ask_i"} {
+		var n int
+		err := w.db.QueryRowContext(ctx, "SELECT count(*) FROM ask_indexed WITH (INDEX ("+index+"))").Scan(&n)
+		numbers = append(numbers, number(err))
+	}
+	return strings.Join(numbers, ", "), nil
 }
 
 func prove(ctx context.Context, w *world) (string, error) {
