@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"sync"
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
@@ -21,7 +22,8 @@ type app struct {
 	config  config // from the environment, before a command runs
 	running bool   // a command has begun: its errors are not misuse
 
-	opened struct { // the servers that the command has used; the others are nil
+	mu     sync.Mutex // for opened.database and opened.inbox, which answered reads
+	opened struct {   // the servers that the command has used; the others are nil
 		database   *database.Database
 		inbox      *inboxDatabase
 		ledger     *database.Ledger
@@ -70,8 +72,28 @@ func (a *app) database(ctx context.Context) (*database.Database, error) {
 	if err != nil {
 		return nil, about("BRIDGE_DATABASE_URL", err)
 	}
+	a.mu.Lock()
 	a.opened.database = db
+	a.mu.Unlock()
 	return db, nil
+}
+
+// databases returns the databases that were opened.
+func (a *app) databases() (all []*database.Database) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.opened.database != nil {
+		all = append(all, a.opened.database)
+	}
+	if a.opened.inbox != nil {
+		all = append(all, a.opened.inbox.Database)
+	}
+	return all
+}
+
+// answered calls ask, and ends its context if a locked table keeps a database from answering.
+func (a *app) answered(ctx context.Context, ask func(ctx context.Context) error) error {
+	return database.Answering(ctx, a.databases, ask)
 }
 
 // ledger opens the ledger in the database, or on the application's own table, once.

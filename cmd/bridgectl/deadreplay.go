@@ -59,7 +59,7 @@ BRIDGE_ALLOW is not set here, needs --force or --to as well.`,
 			if err != nil {
 				return err
 			}
-			r := &replayer{planner: p, dry: c.dry, resender: newResender(broker),
+			r := &replayer{planner: p, dry: c.dry, answered: a.answered, resender: newResender(broker),
 				report: &deadReport{Action: "replay", DryRun: c.dry, Messages: []deadOutcome{}}}
 			defer r.resender.disconnect()
 			return a.report(cmd.Context(), f, r.report, r.act)
@@ -85,6 +85,7 @@ type replayer struct {
 	planner  *planner
 	resender *resender
 	dry      bool
+	answered func(ctx context.Context, ask func(context.Context) error) error
 	report   *deadReport
 }
 
@@ -92,7 +93,11 @@ type replayer struct {
 // last their rows from the ledger. Rule 4 of package bridge allows this order; a sweep removes a
 // row that is left.
 func (r *replayer) act(ctx context.Context, p *peek, batch []*deadMessage) error {
-	plans, err := r.planner.plan(ctx, batch)
+	var plans []replayPlan
+	err := r.answered(ctx, func(ctx context.Context) (err error) {
+		plans, err = r.planner.plan(ctx, batch)
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -137,7 +142,11 @@ func (r *replayer) act(ctx context.Context, p *peek, batch []*deadMessage) error
 	if err != nil {
 		return err
 	}
-	left, err := ledger.Forget(ctx, forget)
+	var left []uuid.UUID
+	err = r.answered(ctx, func(ctx context.Context) (err error) {
+		left, err = ledger.Forget(ctx, forget)
+		return err
+	})
 	if err == nil && len(left) > 0 {
 		err = fmt.Errorf("the messages are replayed, but %d of their rows are locked by another transaction and stay; the sweep removes them; the first is %s", len(left), left[0])
 	}

@@ -27,8 +27,9 @@ func newDoctorCommand(a *app) *cobra.Command {
 	var quiet bool
 	var workers, receivers []string
 	cmd := &cobra.Command{
-		Use:   "doctor [database] [broker]",
-		Short: "Examine the database and the broker: problems and their fixes",
+		Use:         "doctor [database] [broker]",
+		Annotations: map[string]string{piecemeal: "true"},
+		Short:       "Examine the database and the broker: problems and their fixes",
 		Long: `Looks for problems that would lose, stop or delay messages: whether the ledger's lookup
 waits for open transactions, how the database is set up, whether the queues exist with
 the right arguments, the effects of policies, alarms, rights, versions, dead messages, the

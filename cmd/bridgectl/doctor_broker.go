@@ -245,7 +245,11 @@ func (a *app) examineLost(ctx context.Context, g *group, m *management) error {
 		return nil
 	}
 	c := g.check("lost messages")
-	lost, err := a.lost(ctx, m)
+	var lost int
+	err := a.answered(ctx, func(ctx context.Context) (err error) {
+		lost, err = a.lost(ctx, m)
+		return err
+	})
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()

@@ -17,7 +17,11 @@ import (
 // examineDatabase examines the ledger's database, and the inbox if one is named.
 func (a *app) examineDatabase(ctx context.Context) []group {
 	g := &group{Name: "Database"}
-	a.examineLedger(ctx, g)
+	err := a.answered(ctx, func(ctx context.Context) error {
+		a.examineLedger(ctx, g)
+		return ctx.Err()
+	})
+	g.examineLock(err)
 	groups := []group{*g}
 	if a.config.Inbox.URL != "" {
 		i := &group{Name: "Inbox"}
@@ -25,6 +29,13 @@ func (a *app) examineDatabase(ctx context.Context) []group {
 		groups = append(groups, *i)
 	}
 	return groups
+}
+
+// examineLock adds a finding if a locked table has ended the examination.
+func (g *group) examineLock(err error) {
+	if errors.Is(err, database.ErrTableLocked) {
+		g.check("table locks").failed(err)
+	}
 }
 
 func (a *app) examineLedger(ctx context.Context, g *group) {
@@ -126,6 +137,13 @@ func examineInbox(ctx context.Context, g *group, url string, schema database.Sch
 	g.Name = fmt.Sprintf("Inbox (%s)", db.Dialect())
 	g.check("connection").ok("the database answers")
 	g.check("encryption").examineTransit("BRIDGE_INBOX_URL", transit.Database(url))
+	g.examineLock(database.Answering(ctx, func() []*database.Database { return []*database.Database{db} }, func(ctx context.Context) error {
+		examineInboxTables(ctx, g, db)
+		return ctx.Err()
+	}))
+}
+
+func examineInboxTables(ctx context.Context, g *group, db *database.Database) {
 	if !examineSchema(ctx, g, db, migrate.InboxPart) {
 		return
 	}

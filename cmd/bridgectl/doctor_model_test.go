@@ -1,11 +1,13 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -91,6 +93,29 @@ func TestAnAnswerInAnotherFormIsNoAnswer(t *testing.T) {
 		g := new(group)
 		examineNodes(t.Context(), g, m)
 		g.expect(t, "alarms", inspect.Error, "management API not reachable")
+	}
+}
+
+// The doctor makes several requests for each queue. One that gets no answer is enough.
+func TestAnAPIThatDoesNotAnswerIsAskedOnce(t *testing.T) {
+	var asked atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		<-r.Context().Done()
+	}))
+	defer server.Close()
+	m, err := newManagement(server.URL, "amqp://user:s3cret@host/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.http.Timeout = 100 * time.Millisecond
+	for range 3 {
+		if _, err := m.queue(t.Context(), "q"); !errors.Is(err, errManagementAway) {
+			t.Errorf("the error is %v", err)
+		}
+	}
+	if n := asked.Load(); n != 1 {
+		t.Errorf("the API got %d requests", n)
 	}
 }
 

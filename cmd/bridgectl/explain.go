@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -9,10 +10,19 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/cmd/internal/advice"
+	"github.com/twoqueue/twoqueue/cmd/internal/database"
 )
 
 // about puts the variable that names a server before an error from the first contact with it.
 func about(variable string, err error) error { return fmt.Errorf("%s: %w", variable, err) }
+
+// reasonOf returns the reason why ctx has ended, if that is a locked table, and otherwise err.
+func reasonOf(ctx context.Context, err error) error {
+	if locked := context.Cause(ctx); errors.Is(locked, database.ErrTableLocked) {
+		return locked
+	}
+	return err
+}
 
 // fixes has bridgectl's own fixes for errors. They prevail over the fixes of package advice.
 var fixes = []struct {
@@ -21,6 +31,7 @@ var fixes = []struct {
 }{
 	{bridge.ErrLaterSchema, "run the bridgectl of the release that made the tables, or of a later one"},
 	{bridge.ErrNoSchema, "name the right database, or create the tables with bridgectl migrate up"},
+	{database.ErrTableLocked, "wait until its transaction ends, or end that session"},
 	{errManagementLogin, "correct its user and password, and " + monitoringFix},
 	{errManagementRights, monitoringFix},
 	{errManagementAway, "check that the management plugin runs, and that host and port are right"},

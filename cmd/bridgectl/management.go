@@ -42,6 +42,8 @@ type management struct {
 	vhost    string // of the staging queue
 	login    string // the AMQP URL's user
 	http     *http.Client
+
+	silent error // a request got no answer in time, so the next ones fail at once
 }
 
 // newManagement takes http:// or https://user:password@host:port, with or without the API's path.
@@ -91,6 +93,9 @@ func (m *management) get(ctx context.Context, answer any, path ...string) error 
 
 // search is get with a query.
 func (m *management) search(ctx context.Context, answer any, query url.Values, path ...string) error {
+	if m.silent != nil {
+		return m.silent
+	}
 	what := "ask the management API for " + strings.Join(path, " ")
 	address := m.base.JoinPath("api").String()
 	for _, part := range path {
@@ -107,16 +112,12 @@ func (m *management) search(ctx context.Context, answer any, query url.Values, p
 	request.Header.Set("Accept", "application/json")
 	response, err := m.http.Do(request)
 	if err != nil {
-		var inner *url.Error
-		if errors.As(err, &inner) {
-			err = inner.Err // without the address
-		}
-		return fmt.Errorf("%s: %w: %w", what, errManagementAway, err)
+		return m.away(what, err)
 	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(response.Body, managementMost))
 	if err != nil {
-		return fmt.Errorf("%s: %w: %w", what, errManagementAway, err)
+		return m.away(what, err)
 	}
 	switch response.StatusCode {
 	case http.StatusOK:
@@ -134,6 +135,20 @@ func (m *management) search(ctx context.Context, answer any, query url.Values, p
 		return fmt.Errorf("%s: %w: its answer has not the form of RabbitMQ's", what, errManagementAway)
 	}
 	return nil
+}
+
+// away returns the error of a request without an answer.
+func (m *management) away(what string, err error) error {
+	var inner *url.Error
+	late := errors.As(err, &inner) && inner.Timeout() || errors.Is(err, context.DeadlineExceeded)
+	if inner != nil {
+		err = inner.Err // without the address
+	}
+	err = fmt.Errorf("%s: %w: %w", what, errManagementAway, err)
+	if late {
+		m.silent = err
+	}
+	return err
 }
 
 // refused returns errManagementLogin for a wrong login, and errManagementRights for a login that

@@ -20,8 +20,9 @@ import (
 func newMessageCommand(a *app) *cobra.Command {
 	l := &messageLook{app: a}
 	cmd := &cobra.Command{
-		Use:   "message ID",
-		Short: "Show all known facts about one message",
+		Use:         "message ID",
+		Annotations: map[string]string{piecemeal: "true"},
+		Short:       "Show all known facts about one message",
 		Long: `Asks the ledger, the dead queue, the audit queue and the inbox, if variables name their
 servers. Explains the answers and the next step. Changes nothing. Messages in the staging queue,
 the waiting queue and the ordered queues are only counted: reading them would take them from the
@@ -128,29 +129,31 @@ func (l *messageLook) look(ctx context.Context, m *management, id uuid.UUID) *me
 	// The questions follow a message's way, so that a message that moves meanwhile is seen twice
 	// rather than never.
 	if l.app.config.Database.URL != "" {
-		l.askLedger(ctx, facts)
+		if err := l.app.answered(ctx, func(ctx context.Context) error { return l.askLedger(ctx, facts) }); err != nil {
+			facts.Ledger = nil
+			facts.Failures.add(err)
+		}
 	}
 	if l.app.config.AMQP.URL != "" {
 		l.askQueues(ctx, m, facts)
 	}
-	var err error
-	if facts.Inbox, err = l.app.claims(ctx, id.String(), l.consumers); err != nil {
+	err := l.app.answered(ctx, func(ctx context.Context) (err error) {
+		facts.Inbox, err = l.app.claims(ctx, id.String(), l.consumers)
+		return err
+	})
+	if err != nil {
 		facts.Inbox = nil
 		facts.Failures.add(err)
 	}
 	return facts
 }
 
-func (l *messageLook) askLedger(ctx context.Context, facts *messageFacts) {
+func (l *messageLook) askLedger(ctx context.Context, facts *messageFacts) error {
 	ledger, err := l.app.ledger(ctx)
-	if err != nil {
-		facts.Failures.add(err)
-		return
+	if err == nil {
+		facts.Ledger, err = l.askRow(ctx, ledger, facts.ID)
 	}
-	if facts.Ledger, err = l.askRow(ctx, ledger, facts.ID); err != nil {
-		facts.Ledger = nil
-		facts.Failures.add(err)
-	}
+	return err
 }
 
 // settlePatience bounds the question whether a transaction is open.

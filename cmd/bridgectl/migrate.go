@@ -155,6 +155,16 @@ func inspectSchema(ctx context.Context, part migrate.Part, url string, open func
 			return schema{}, err
 		}
 	}
+	var s schema
+	err = database.Answering(ctx, func() []*database.Database { return []*database.Database{db} }, func(ctx context.Context) (err error) {
+		s, err = identifySchema(ctx, db, part)
+		return err
+	})
+	return s, err
+}
+
+// identifySchema is readSchema with the ledger's identity.
+func identifySchema(ctx context.Context, db *database.Database, part migrate.Part) (schema, error) {
 	s, err := readSchema(ctx, db, part)
 	if err == nil && part == migrate.LedgerPart && (s.State == stateCurrent || s.State == stateNewer) {
 		var ledger *database.Ledger

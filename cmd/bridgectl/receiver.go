@@ -26,7 +26,7 @@ type inboxDatabase struct {
 
 // inbox opens the inbox in the database of BRIDGE_INBOX_URL, or else of BRIDGE_DATABASE_URL, once.
 func (a *app) inbox(ctx context.Context) (*inboxDatabase, error) {
-	if a.opened.inbox != nil {
+	if a.opened.inbox != nil && a.opened.inbox.inbox != nil {
 		return a.opened.inbox, nil
 	}
 	variable, url, err := a.schemaURL(migrate.InboxPart)
@@ -37,13 +37,14 @@ func (a *app) inbox(ctx context.Context) (*inboxDatabase, error) {
 	if err != nil {
 		return nil, about(variable, err)
 	}
-	inbox, err := db.Inbox(ctx)
-	if err != nil {
-		_ = db.Close()
+	opened := &inboxDatabase{Database: db}
+	a.mu.Lock()
+	a.opened.inbox = opened // answered sees it from now on
+	a.mu.Unlock()
+	if opened.inbox, err = db.Inbox(ctx); err != nil {
 		return nil, about(variable, err)
 	}
-	a.opened.inbox = &inboxDatabase{db, inbox}
-	return a.opened.inbox, nil
+	return opened, nil
 }
 
 // consumers returns the named consumers, or else all consumers that have rows in a table.

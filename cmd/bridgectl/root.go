@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -55,6 +56,10 @@ func newRoot(a *app) *cobra.Command {
 	return root
 }
 
+// piecemeal annotates a command that shows the other answers if a server gives none. It calls
+// app.answered itself.
+const piecemeal = "piecemeal"
+
 // offline annotates a command that contacts no server. Such a command takes URLs without TLS.
 const offline = "offline"
 
@@ -103,6 +108,12 @@ func prepare(a *app, cmd *cobra.Command) {
 		if err := a.begin(cmd.Annotations[offline] != ""); err != nil {
 			return err
 		}
-		return runE(cmd, args)
+		if cmd.Annotations[piecemeal] != "" {
+			return runE(cmd, args)
+		}
+		return a.answered(cmd.Context(), func(ctx context.Context) error {
+			cmd.SetContext(ctx)
+			return runE(cmd, args)
+		})
 	}
 }

@@ -25,8 +25,9 @@ const (
 func newStatusCommand(a *app) *cobra.Command {
 	var openFor time.Duration
 	cmd := &cobra.Command{
-		Use:   "status",
-		Short: "Show staged, waiting, dead, carried and orphaned messages, and open transactions",
+		Use:         "status",
+		Annotations: map[string]string{piecemeal: "true"},
+		Short:       "Show staged, waiting, dead, carried and orphaned messages, and open transactions",
 		Long: `Shows the depths of the queues, the ledger, and the transactions that hold it. Rates and the
 number of messages that verifiers hold unacked need BRIDGE_MANAGEMENT_URL. If a server does
 not answer, the output says so, and the exit code is 1.`,
@@ -100,7 +101,10 @@ func (a *app) status(ctx context.Context, m *management, openFor time.Duration) 
 	if a.config.Database.URL != "" {
 		ctx, cancel := context.WithTimeout(ctx, statusPatience)
 		defer cancel()
-		facts.Ledger = a.ledgerStatus(ctx, openFor, facts.Failures.add)
+		_ = a.answered(ctx, func(ctx context.Context) error {
+			facts.Ledger = a.ledgerStatus(ctx, openFor, func(err error) { facts.Failures.add(reasonOf(ctx, err)) })
+			return nil
+		})
 	}
 	return facts
 }

@@ -5,6 +5,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/tests/program"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
@@ -41,6 +44,53 @@ func TestACommandEndsIfTheBrokerAnswersHeartbeatsOnly(t *testing.T) {
 		code, said := call.Await(), strings.Join(strings.Fields(call.Stdout.String()+call.Stderr.String()), " ")
 		if code == 0 || !strings.Contains(said, names) || !strings.Contains(said, "no answer from the broker") {
 			t.Errorf("%s: exit code %d, it says %s, without %s", call, code, said, names)
+		}
+	}
+}
+
+// An ALTER TABLE in an open transaction locks the whole table. Each command that needs the table
+// must end with an error that names the session.
+func TestACommandThatWaitsForALockedTableNamesTheSession(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, stage.Postgres)
+	must(t, migrate.Inbox(t.Context(), s.DB, migrate.PostgreSQL))
+	id := s.deadLetter(letter("t", ""))[0]
+	tx, err := s.DB.BeginTx(t.Context(), nil)
+	must(t, err)
+	defer func() { _ = tx.Rollback() }()
+	var session string
+	must(t, tx.QueryRowContext(t.Context(), "SELECT pg_backend_pid()::text").Scan(&session))
+	_, err = tx.ExecContext(t.Context(), "LOCK TABLE bridge_ledger, bridge_inbox_pending, bridge_mark, bridge_kept IN ACCESS EXCLUSIVE MODE")
+	must(t, err)
+	expectLocked(t, s, ", for more than 10s, by session "+session+", login ", [][]string{
+		{"status"}, {"message", id}, {"doctor", "database"}, {"orphans", "list"}, {"orphans", "sweep"}, {"carried", "list"}, {"delayed", "list"},
+		{"dead", "replay", id}, {"pending", "list"}, {"gaps", "list"}, {"marks", "list"}, {"identity", "new", "--yes"},
+	})
+}
+
+// MySQL and MariaDB show the wait to each login, the session that has the lock to few.
+func TestACommandThatWaitsForALockedTableOfMySQLSaysSo(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, stage.MariaDB)
+	conn, err := s.DB.Conn(t.Context())
+	must(t, err)
+	defer func() { _ = conn.Close() }()
+	_, err = conn.ExecContext(t.Context(), "LOCK TABLES bridge_ledger WRITE")
+	must(t, err)
+	expectLocked(t, s, "Waiting for table metadata lock", [][]string{{"status"}, {"message", uuid.NewString()}, {"carried", "list"}})
+}
+
+// expectLocked runs commands that must fail, with a text that says why.
+func expectLocked(t *testing.T, s *scene, names string, commands [][]string) {
+	t.Helper()
+	var calls []*program.Process
+	for _, args := range commands {
+		calls = append(calls, s.start(args...))
+	}
+	for _, call := range calls {
+		code, said := call.Await(), strings.Join(strings.Fields(call.Stdout.String()+call.Stderr.String()), " ")
+		if code == 0 || !strings.Contains(said, "table is locked: ") || !strings.Contains(said, names) {
+			t.Errorf("%s: exit code %d, it says %s", call, code, said)
 		}
 	}
 }

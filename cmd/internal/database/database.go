@@ -39,7 +39,7 @@
 //
 // A connection is dropped if MySQL or SQL Server does not answer for two minutes. The parameters
 // readTimeout (MySQL) and 'connection timeout' (SQL Server, in seconds) set another time. A
-// migration has no such limit.
+// migration has no such limit. PostgreSQL has none either: Answering ends its wait for a locked table.
 //
 // No error contains the URL or a password.
 package database
@@ -96,6 +96,9 @@ type kind struct {
 	in func(schema migrate.Schema) openers
 	// inboxDiagnose examines a receiver's server.
 	inboxDiagnose func(ctx context.Context, db *sql.DB) ([]inspect.Finding, error)
+	// tableLocks is a statement that lists the tables for whose lock a statement of this login has waited
+	// for the seconds of its parameter, with the sessions in the way; "": there is none.
+	tableLocks string
 	// inClear returns InClear's hosts; nil for a database without a network. fixClear is its fix.
 	inClear  func(url string) []string
 	fixClear string

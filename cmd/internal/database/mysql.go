@@ -25,6 +25,7 @@ var mysqlKind = kind{
 	},
 
 	inboxDiagnose: mysql.DiagnoseInbox,
+	tableLocks:    mysqlTableLocks,
 
 	inClear: mysqlInClear, fixClear: "add tls=true, or ssl-ca=FILE",
 }
@@ -32,6 +33,11 @@ var mysqlKind = kind{
 // silence is the time that MySQL or SQL Server may take for an answer, unless the URL sets another.
 // In MySQL's driver nothing else ends COMMIT and ROLLBACK. No statement of a worker takes as long.
 const silence = 2 * time.Minute
+
+// mysqlTableLocks cannot name the session that has the lock: that takes the right to read
+// performance_schema, and on MariaDB a plugin.
+const mysqlTableLocks = `SELECT LEFT(COALESCE(info, ''), 200) AS locked, CONCAT('a session in SHOW FULL PROCESSLIST, which needs the right PROCESS (', state, ')') AS holder
+FROM information_schema.processlist WHERE user = SUBSTRING_INDEX(USER(), '@', 1) AND db = DATABASE() AND state LIKE 'Waiting for table%lock' AND time >= ? LIMIT 5`
 
 func openMySQL(ctx context.Context, read func() string, create bool) (*sqlx.DB, error) {
 	return connect(ctx, "mysql", read, func(address string) (driver.Connector, error) {

@@ -26,9 +26,22 @@ var postgresKind = kind{
 	},
 
 	inboxDiagnose: postgres.DiagnoseInbox,
+	tableLocks:    postgresTableLocks,
 
 	inClear: postgresInClear, fixClear: "add sslmode=verify-full",
 }
+
+// postgresTableLocks shows state and statement of other logins' sessions to a login in
+// pg_read_all_stats only.
+const postgresTableLocks = `WITH waiting AS MATERIALIZED (
+	SELECT pid FROM pg_stat_activity WHERE usename = session_user AND datname = current_database()
+	AND wait_event_type = 'Lock' AND wait_event = 'relation' AND query_start <= clock_timestamp() - make_interval(secs => ?::int)
+)
+SELECT DISTINCT coalesce((SELECT l.relation::regclass::text FROM pg_locks l WHERE l.pid = w.pid AND NOT l.granted LIMIT 1), '') AS locked,
+	CASE b.pid WHEN 0 THEN 'a prepared transaction' ELSE concat_ws(', ', 'session ' || b.pid, 'login ' || a.usename,
+	'program ' || nullif(a.application_name, ''), a.state, 'transaction since ' || date_trunc('second', a.xact_start),
+	'statement ' || left(nullif(a.query, '<insufficient privilege>'), 200)) END AS holder
+FROM waiting w CROSS JOIN LATERAL unnest(pg_blocking_pids(w.pid)) b (pid) LEFT JOIN pg_stat_activity a ON a.pid = b.pid LIMIT 5`
 
 func openPostgres(ctx context.Context, read func() string, _ bool) (*sqlx.DB, error) {
 	return connect(ctx, "pgx", read, func(address string) (driver.Connector, error) {
