@@ -21,6 +21,8 @@ import (
 //	unpack -> look up -------------> forward -> forget -> ack
 //	                 \-> settle -/
 //
+// Before it is forwarded, a message of an ordered queue waits for its turn (consume.Place).
+//
 // The session starts, drains and closes the parts. The judge looks up and settles. The pipeline does
 // the rest, from the delivery to the ack. The limits set messages aside that wait for too long. Each
 // part calls only the ones below it: judge, limits, pipeline.
