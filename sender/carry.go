@@ -178,9 +178,9 @@ func (c *carrier) send(admitted []*carriedMessage) {
 
 // groupWaits reports whether the waiting messages fill a group. The caller holds mu.
 func (c *carrier) groupWaits() bool {
-	bytes := 0
+	bytes, bounds := 0, c.stager.bounds()
 	for n, m := range c.waiting {
-		if bytes += len(m.record); bytes >= c.stager.packing.Bytes || n+1 >= c.stager.packing.Records {
+		if bytes += len(m.record); bytes >= bounds.Bytes || n+1 >= bounds.Records {
 			return true
 		}
 	}
@@ -249,7 +249,7 @@ func (c *carrier) nextRound() (groups [][]*carriedMessage, calls int) {
 		most = 1
 	}
 	oldest := time.Now().Add(-driver.StageAgainAfter)
-	bytes, taken := 0, 0
+	bytes, taken, bounds := 0, 0, c.stager.bounds()
 	for _, m := range c.waiting {
 		if !m.recorded.After(oldest) { // a verifier is about to stage it
 			c.remove(m)
@@ -257,7 +257,7 @@ func (c *carrier) nextRound() (groups [][]*carriedMessage, calls int) {
 			continue
 		}
 		n := len(groups)
-		if n == 0 || m.alone() || groups[n-1][0].alone() || !c.stager.packing.Fits(len(groups[n-1])+1, bytes+len(m.record)) {
+		if n == 0 || m.alone() || groups[n-1][0].alone() || !bounds.Fits(len(groups[n-1])+1, bytes+len(m.record)) {
 			if n == most {
 				break
 			}
@@ -353,7 +353,7 @@ func (c *carrier) publish(group []*carriedMessage) error {
 	for i, m := range group {
 		records[i] = m.record
 	}
-	return c.stager.publishInTime(records)
+	return c.stager.publishInTime(records, c.stager.bounds())
 }
 
 // waitingBytes returns the bytes of the held messages.

@@ -41,9 +41,10 @@ type stager struct {
 	queue   bridge.Target
 	broker  Broker
 	timeout time.Duration
-	packing wire.Packing // bounds its groups
-	ordered bool         // its queue is ordered: publications go one after the other
-	outage  *outage      // notified of the end of each publication, unless the queue is ordered
+	packing wire.Packing // the largest groups, see bounds
+	limit   *wire.SizeLimit
+	ordered bool    // its queue is ordered: publications go one after the other
+	outage  *outage // notified of the end of each publication, unless the queue is ordered
 	count   *counters
 
 	mu         sync.Mutex
@@ -170,7 +171,7 @@ func (s *stager) join(records [][]byte, size, bytes int) *publication {
 func (s *stager) gathering(records, size int) *publication {
 	if n := len(s.next); n > 0 {
 		last := s.next[n-1]
-		if !s.ordered || s.packing.Fits(len(last.records)+records, last.size+size) {
+		if !s.ordered || s.bounds().Fits(len(last.records)+records, last.size+size) {
 			return last
 		}
 	}
@@ -198,7 +199,7 @@ func (s *stager) run() {
 			continue
 		}
 		noteEnd := s.outage.watch(p.size)
-		err := s.publishInTime(p.records)
+		err := s.publishInTime(p.records, s.bounds())
 		noteEnd(err, false)
 		s.finish(p, err)
 	}
@@ -218,8 +219,9 @@ func (s *stager) publishGroup(p *publication) {
 		s.finish(p, &bridge.PublishError{Err: s.late(context.DeadlineExceeded)})
 		return
 	}
-	n, size := s.packing.First(p.records)
-	err := s.publishInTime(p.records[:n])
+	bounds := s.bounds()
+	n, size := bounds.First(p.records)
+	err := s.publishInTime(p.records[:n], bounds)
 	if err != nil || n == len(p.records) {
 		s.finish(p, err)
 		return
@@ -232,11 +234,15 @@ func (s *stager) publishGroup(p *publication) {
 	s.next = append(s.next, p)
 }
 
-func (s *stager) publishInTime(records [][]byte) error {
+func (s *stager) publishInTime(records [][]byte, bounds wire.Packing) error {
 	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
 	defer cancel()
-	return s.publish(ctx, records, s.packing)
+	return s.publish(ctx, records, bounds)
 }
+
+// bounds returns the bounds of the next group. After a broker has refused a group because of its
+// max_message_size, groups are smaller.
+func (s *stager) bounds() wire.Packing { return s.limit.Bound(s.packing) }
 
 // publishAlone publishes the batch of one caller. It ends when the caller gives it up.
 func (s *stager) publishAlone(alone *publication) {
@@ -260,6 +266,7 @@ func (s *stager) publish(ctx context.Context, records [][]byte, packing wire.Pac
 	began := time.Now()
 	err = s.broker.Publish(ctx, s.outgoing(groups))
 	s.count.addResult(len(records), time.Since(began), err)
+	s.limit.Learn(err)
 	return err
 }
 

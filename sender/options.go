@@ -47,7 +47,8 @@ type Options struct {
 	// GroupMessages is how many messages of concurrent transactions may travel to the staging
 	// queue as one group, while earlier ones wait for their confirms. Messages of more than 8
 	// KiB go alone. Each message is judged by itself, but if a group cannot be published, all
-	// its transactions fail. Default and maximum 1000; 1 stages every message alone.
+	// its transactions fail. A group has at most 24 KiB, or less after the broker has refused one
+	// because of a smaller max_message_size. Default and maximum 1000; 1 stages every message alone.
 	GroupMessages int
 	// Carry selects the messages that are carried: a message's row in the ledger holds a copy of it,
 	// so the commit does not wait for the broker ('Carrying' and 'When the broker is out' in the

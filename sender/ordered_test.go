@@ -16,7 +16,7 @@ import (
 )
 
 func orderedStager(b Broker) *stager {
-	return &stager{broker: b, timeout: time.Second, packing: wire.Packing{Records: wire.MaxMembers, Bytes: groupBytes}, ordered: true, count: newCounters()}
+	return &stager{broker: b, timeout: time.Second, packing: wire.Packing{Records: wire.MaxMembers, Bytes: groupBytes}, limit: new(wire.SizeLimit), ordered: true, count: newCounters()}
 }
 
 // batchOf returns messages of which each fills most of a group.

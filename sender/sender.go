@@ -52,6 +52,7 @@ func New(ledger driver.Recorder, broker Broker, opts *Options) (*Sender, error) 
 	}
 	s := &Sender{ledger: ledger, count: newCounters(), opts: options}
 	s.outage = &outage{queue: options.Queue, logger: options.Logger, explain: s.explain, quiet: options.Carry == CarryNever}
+	limit := new(wire.SizeLimit)
 	newStager := func(queue string) *stager {
 		return &stager{
 			ledger:  ledger.Identity(),
@@ -59,6 +60,7 @@ func New(ledger driver.Recorder, broker Broker, opts *Options) (*Sender, error) 
 			broker:  broker,
 			timeout: options.Timeout,
 			packing: wire.Packing{Records: options.GroupMessages, Bytes: groupBytes},
+			limit:   limit,
 			outage:  s.outage,
 			count:   s.count,
 		}

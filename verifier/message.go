@@ -162,11 +162,10 @@ func (p *publication) groupRecord() ([]byte, bool) {
 	return record, true
 }
 
-// inGroups returns copies of messages for the waiting queue, as groups of at most most members and as
-// single messages.
-func inGroups(ledger driver.RecordedRows, queue string, most int, messages []*message) (out []*publication) {
+// inGroups returns copies of messages for the waiting queue, as groups within the bounds of packing and
+// as single messages.
+func inGroups(ledger driver.RecordedRows, queue string, packing wire.Packing, messages []*message) (out []*publication) {
 	now := time.Now()
-	packing := wire.Packing{Records: most, Bytes: groupBytes}
 	var group []*publication
 	var records [][]byte
 	size := 0

@@ -163,7 +163,8 @@ func (p *pipeline) touchAndSetAside(ctx context.Context) error {
 // one message, and a long waiting queue circulates fast.
 func (p *pipeline) setAsideNow(messages ...*message) {
 	most := max(1, p.waiting.Prefetch/4) // no group is large beside the number that the consumer holds
-	for _, pub := range inGroups(p.ledger, p.opts.Topology.WaitingQueue(), most, messages) {
+	packing := p.limit.Bound(wire.Packing{Records: most, Bytes: groupBytes})
+	for _, pub := range inGroups(p.ledger, p.opts.Topology.WaitingQueue(), packing, messages) {
 		p.publish(pub)
 	}
 }
@@ -259,6 +260,7 @@ func (p *pipeline) wasSetAside(messages ...*message) {
 func (p *pipeline) refused(pub *publication, err error) {
 	switch m := pub.message; {
 	case pub.group != nil:
+		p.limit.Learn(err)
 		p.setAsideAlone(pub.group...)
 	case pub.purpose == toTarget:
 		p.deadLetter(m, deadReason{wire.DeadRefused, err.Error()})

@@ -5,6 +5,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
 // resources are the parts of a verifier that outlive its sessions.
@@ -17,6 +18,7 @@ type resources struct {
 	stats  counters
 	jobs   sideJobs
 	calls  sideCalls
+	limit  wire.SizeLimit // of the broker, for groups
 
 	connections *dbConnections
 	forgetter   *forgetter

@@ -51,6 +51,7 @@ type stager struct {
 	staged  stagedWindow
 	failing bool          // the last publication failed
 	count   *atomic.Int64 // messages that were staged again
+	limit   *wire.SizeLimit
 	log     *slog.Logger
 }
 
@@ -64,7 +65,7 @@ func newStager(r *resources, running sideCall, carried *carriedSet, blocked func
 	return &stager{
 		ledger: r.ledger, running: running, carried: carried, queues: queues, rows: rows,
 		markers: markers{ledger: r.ledger, queues: queues, rows: rows, carried: carried, wait: markerOften},
-		count:   &r.stats.restaged, log: r.log,
+		count:   &r.stats.restaged, limit: &r.limit, log: r.log,
 	}
 }
 
@@ -268,14 +269,16 @@ func (g *stager) restage(ctx context.Context, carried ...driver.Carried) error {
 	for _, c := range carried {
 		records = append(records, c.Message)
 	}
-	staged, err := restaging.Pack(g.ledger.Identity(), records)
+	staged, err := g.limit.Bound(restaging).Pack(g.ledger.Identity(), records)
 	if err != nil {
 		return err
 	}
 	for i := range staged {
 		staged[i].Headers[wire.HeaderRestaged] = true
 	}
-	return g.queues.send(ctx, g.queues.staging, staged...)
+	err = g.queues.send(ctx, g.queues.staging, staged...)
+	g.limit.Learn(err)
+	return err
 }
 
 // refusedForGood reports whether err means that the broker will never accept one of the messages.

@@ -1,8 +1,14 @@
 package wire
 
 import (
+	"regexp"
+	"strconv"
+	"sync/atomic"
+
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
 )
 
 // A Packing bounds the groups into which records are packed.
@@ -41,4 +47,33 @@ func (p Packing) Pack(ledger uuid.UUID, records [][]byte) (out []amqp.Publishing
 		records = records[n:]
 	}
 	return out, nil
+}
+
+// A SizeLimit is the max_message_size of a broker, as its last refusal named it. The zero value knows
+// no limit. It does not notice when the limit is raised. Any number of goroutines may use it.
+type SizeLimit struct{ bytes atomic.Int64 }
+
+// Learn notes the limit if err is the broker's refusal of a message that is too large.
+func (l *SizeLimit) Learn(err error) {
+	refusal := bridge.Refusal(err)
+	if refusal == nil || refusal.Code != amqp.PreconditionFailed {
+		return
+	}
+	if number := maxSize.FindStringSubmatch(refusal.Reason); number != nil {
+		if bytes, err := strconv.ParseInt(number[1], 10, 64); err == nil {
+			l.bytes.Store(bytes)
+		}
+	}
+}
+
+// maxSize matches RabbitMQ's answer, such as: message size 20436 is larger than configured max size
+// 16000.
+var maxSize = regexp.MustCompile(`larger than configured max size (\d+)`)
+
+// Bound returns the packing whose groups the broker accepts.
+func (l *SizeLimit) Bound(p Packing) Packing {
+	if most := int(l.bytes.Load()); most > 0 {
+		p.Bytes = min(p.Bytes, most-most/10) // a group has some bytes more than its records
+	}
+	return p
 }

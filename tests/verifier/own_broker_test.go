@@ -2,6 +2,7 @@ package verifier_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
@@ -33,6 +35,7 @@ func TestWithABrokerOfItsOwn(t *testing.T) {
 	}
 	t.Run("a carried message that it refuses stops no other", func(t *testing.T) { testCarriedAndRefused(t, broker, limit) })
 	t.Run("messages that have become too large stay until it takes them", func(t *testing.T) { testTooLarge(t, broker, limit) })
+	t.Run("groups become as small as it takes them", func(t *testing.T) { testSmallerGroups(t, broker, limit) })
 	t.Run("a verifier stops during an alarm", func(t *testing.T) { testStopDuringAlarm(t, broker) })
 	t.Run("a verifier that only stages reports an alarm", func(t *testing.T) { testAlarmWhileStaging(t, broker) })
 	t.Run("a verifier starts without classic queues", func(t *testing.T) { testNoClassicQueues(t, broker) })
@@ -143,6 +146,54 @@ func testTooLarge(t *testing.T, broker *servers.RabbitMQ, limit func(bytes int))
 	if n := v.Stats(); n.Sessions != 1 {
 		t.Errorf("stats %+v", n)
 	}
+}
+
+// The broker takes each message, but neither the sender's groups nor those of the waiting queue. One
+// refusal is enough: it names the limit.
+func testSmallerGroups(t *testing.T, broker *servers.RabbitMQ, limit func(bytes int)) {
+	limit(8000)
+	defer limit(128 << 20)
+	s := stage.On(t, stage.Postgres, broker.URL(), bridge.Topology{Queue: "groups"})
+	queue := s.Queue("groups-target", nil)
+	var messages []bridge.Message
+	for range 4 {
+		messages = append(messages, stage.To(queue, strings.Repeat("x", 3000)))
+	}
+	send := func() (ids []uuid.UUID, tx *sql.Tx, err error) {
+		if tx, err = s.DB.BeginTx(t.Context(), nil); err != nil {
+			t.Fatal(err)
+		}
+		ids, err = s.Sender.SendTx(t.Context(), bridge.SQL(tx), messages...)
+		return ids, tx, err
+	}
+	_, refused, err := send()
+	if !bridge.Retryable(err) || bridge.Refusal(err) == nil {
+		t.Errorf("a group that is too large: %v", err)
+	}
+	_ = refused.Rollback()
+	want := map[string]bool{}
+	var open []*sql.Tx
+	for range 10 {
+		ids, tx, err := send()
+		if err != nil {
+			t.Fatal(err)
+		}
+		add(want, ids...)
+		open = append(open, tx)
+	}
+	closed := make(chan struct{}, 1000)
+	v := s.Verify(verifier.Options{Patience: 100 * time.Millisecond, HandBack: 300 * time.Millisecond,
+		Logger: slog.New(logSignal{slog.DiscardHandler, "publishing channel closed", closed})})
+	s.Eventually("all were set aside several times", func() bool { return v.Stats().SetAside >= int64(5*len(want)) })
+	if n := len(closed); n > 1 {
+		t.Errorf("the broker has closed %d channels", n)
+	}
+	for _, tx := range open {
+		if err := tx.Commit(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expectAll(t, s, queue, want)
 }
 
 // While the broker accepts no message, a message waits to be published. It must not keep the
