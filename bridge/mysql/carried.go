@@ -24,15 +24,18 @@ func (l *Ledger) carry(ctx context.Context, tx bridge.Tx, stage portable.Stage, 
 	if stage.Published {
 		grace = driver.PublishedGrace
 	}
-	notBefore := stage.NotBefore.Format(timeText)
+	recorded := recordNow
+	if stage.NotBefore.After(time.Unix(0, 0)) {
+		recorded = fmt.Sprintf(recordLater, stage.NotBefore.Format(timeText))
+	}
 	first, others := messages[0], messages[1:]
-	n, err := tx.Exec(ctx, l.statement(carryOne, digits(first.ID), inBase64(first), grace.Microseconds(), notBefore))
+	n, err := tx.Exec(ctx, l.statement(carryOne, digits(first.ID), inBase64(first), grace.Microseconds(), recorded))
 	if err != nil || n == 0 || len(others) == 0 {
 		return n, err
 	}
 	rows := make([]string, len(others))
 	for i, m := range others {
-		rows[i] = fmt.Sprintf(more, digits(m.ID), inBase64(m), grace.Microseconds(), notBefore)
+		rows[i] = fmt.Sprintf(more, digits(m.ID), inBase64(m), grace.Microseconds(), recorded)
 	}
 	inserted, err := tx.Exec(ctx, carryMore+strings.Join(rows, ", "))
 	return n + inserted, err

@@ -30,7 +30,7 @@ func (l *Ledger) makeDurable(ctx context.Context, on driver.Instance) error {
 				err = portable.OtherLedger(l.Identity())
 			}
 			if err == nil {
-				_, err = tx.ExecContext(ctx, l.statement(forget, array([]uuid.UUID{id})))
+				_, err = tx.ExecContext(ctx, l.statement(deletePlaceholder, digits(id)))
 			}
 			return err
 		})
