@@ -105,8 +105,9 @@
 //	bridge.ErrReturned         the staging queue or its binding to Options.Exchange is
 //	                           not there: Topology.Declare
 //	bridge.ErrInvalidMessage   this message can never be sent; nothing was touched
-//	bridge.ErrTxEnded          from InTx on MySQL and MariaDB: the server ended the
-//	                           transaction; its comment names the consequences
+//	bridge.ErrTxEnded          from InTx on MySQL, MariaDB and SQLite: the database
+//	                           ended the transaction; its comment names the
+//	                           consequences
 //	sender.ErrCommitUnknown    from InTx only: check before you repeat the work
 //
 // The comments of bridge.ErrDuplicateID, ErrNoRow, ErrOtherLedger, ErrCredentials, ErrNoSchema,

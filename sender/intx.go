@@ -122,9 +122,10 @@ func (tx *Tx) Stage(ctx context.Context, msgs ...bridge.Message) ([]uuid.UUID, e
 // delivered.
 //
 // On MySQL and MariaDB the error is bridge.ErrTxEnded if the server ended the transaction while fn
-// ran, by a deadlock whose error fn ignored or by a statement such as CREATE TABLE. InTx then sends
-// no more messages. But statements that fn executed after that are committed, and after a CREATE
-// TABLE the statements before it too.
+// ran, by a deadlock whose error fn ignored or by a statement such as CREATE TABLE. SQLite ends it
+// if fn ignores the error of a cancelled statement, of a full disk or of ON CONFLICT ROLLBACK. InTx
+// then sends no more messages. But statements that fn executed after that are committed, and after
+// a CREATE TABLE the statements before it too.
 //
 // Messages of Send are staged after fn has returned, so a rollback to a savepoint does not undo a
 // Send (see Tx.Send).

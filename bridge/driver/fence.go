@@ -8,8 +8,9 @@ import (
 
 // A Fence notices that a transaction has ended before its COMMIT, so that later statements were
 // committed one by one. MySQL and MariaDB end a transaction so at a deadlock, and at a CREATE TABLE
-// and its like; the COMMIT then succeeds. On the other databases the COMMIT fails, and both methods
-// do nothing.
+// and its like; the COMMIT then succeeds. SQLite ends one at a full disk, a cancelled statement or
+// ON CONFLICT ROLLBACK; the COMMIT then fails, too late for a Record before it. On the other
+// databases later statements and the COMMIT fail, and both methods do nothing.
 type Fence interface {
 	// Enter prepares a transaction that has just begun, before its first statement.
 	Enter(ctx context.Context, tx bridge.Tx) error

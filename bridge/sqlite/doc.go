@@ -17,7 +17,9 @@
 // a mere read transaction while another process writes. So Settle also writes, and rolls back.
 //
 // Every outcome names the file, by its path, device and inode (on Windows by its path). If another
-// file replaces it, a verifier begins anew.
+// file replaces it, a verifier begins anew. An open connection goes on with the removed file, so
+// Check, with which each session begins, then closes the idle connections. If a verifier shares its
+// pool with an application, restart the program after a restore.
 //
 // # Carried messages and orphans
 //
@@ -49,6 +51,12 @@
 //     is normal or off, a crash of the machine can undo a transaction whose message has been
 //     forwarded or acked. Open and Check do not refuse it. Diagnose and DiagnoseInbox report it for
 //     one of their own connections.
+//   - SQLite rolls a transaction back if a statement that writes is cancelled by its context, finds
+//     the disk full, or meets ON CONFLICT ROLLBACK. Later statements, a Record too, are then
+//     committed one by one. So ignore no error of a statement. sender.InTx and package idempotency's
+//     Handle notice it (bridge.ErrTxEnded), by a savepoint at the beginning that they release before
+//     the COMMIT. SendTx and StageTx cannot notice it; the COMMIT then fails, but the messages are
+//     delivered.
 //   - If a transaction first reads and then sends, begin it with _txlock=immediate. Otherwise
 //     SQLite does not let it write if another one has committed in between.
 //   - In a table of the application's own (OpenOwnTable, bridge.OwnTable) the IDs are canonical

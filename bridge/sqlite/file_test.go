@@ -36,6 +36,26 @@ func TestAProofEndsWithItsFile(t *testing.T) {
 	}
 }
 
+// SQLite shows only the path of its file. A connection that had been idle during the replacement
+// would return 'rolled back' in the name of the new file.
+func TestACheckLeavesARemovedFile(t *testing.T) {
+	file, former := newLedger(t, "")
+	ledger := openLedger(t, file, "")
+	_, err := former.DB().ExecContext(t.Context(), "VACUUM INTO ?", file+".copy")
+	must(t, err)
+	for _, suffix := range []string{"", "-wal", "-shm"} {
+		must(t, os.Remove(file+suffix))
+	}
+	must(t, os.Rename(file+".copy", file))
+	sender, id := openLedger(t, file, ""), newID()
+	tx, err := sender.DB().BeginTx(t.Context(), nil)
+	must(t, err)
+	must(t, sender.Record(t.Context(), bridge.SQL(tx), driver.Plain(id)))
+	must(t, tx.Commit())
+	must(t, ledger.Check(t.Context()))
+	expectOutcome(t, ledger, id, driver.Committed)
+}
+
 func TestFileNotInWALModeIsRefused(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "ledger.db")
 	db, err := sql.Open("sqlite", "file:"+file)

@@ -31,6 +31,7 @@ var entities = portable.NewEntities(entityStatements, portable.EntityVerbs{
 type Inbox struct {
 	portable.Inbox
 	portable.Entities
+	fence
 }
 
 var _ driver.Inbox = (*Inbox)(nil)
@@ -41,7 +42,7 @@ func OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
 	if err := portable.CheckInbox(ctx, sqlx.NewDb(db, "sqlite"), schema.Name{}); err != nil {
 		return nil, fmt.Errorf("open inbox: %w", classify(err))
 	}
-	return &Inbox{portable.NewInbox(db, inboxStatements, inboxVerbs), entities}, nil
+	return &Inbox{Inbox: portable.NewInbox(db, inboxStatements, inboxVerbs), Entities: entities}, nil
 }
 
 // TakePending first waits for any other transaction that writes to the database.

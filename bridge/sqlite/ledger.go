@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/google/uuid"
@@ -23,8 +22,10 @@ import (
 // of them. It takes the file's write lock, which tx keeps until it ends.
 type Ledger struct {
 	portable.Ledger
+	fence
 	db        *sqlx.DB
 	committed string
+	file      *file
 }
 
 var _ driver.Ledger = (*Ledger)(nil)
@@ -33,7 +34,7 @@ var _ driver.Ledger = (*Ledger)(nil)
 // version, the error wraps bridge.ErrNoSchema. The file must be in WAL mode. db stays the
 // caller's.
 func Open(ctx context.Context, db *sql.DB) (*Ledger, error) {
-	l := &Ledger{db: sqlx.NewDb(db, "sqlite"), committed: fmt.Sprintf(committed, "bridge_ledger", "id")}
+	l := &Ledger{db: sqlx.NewDb(db, "sqlite"), committed: fmt.Sprintf(committed, "bridge_ledger", "id"), file: new(file)}
 	var err error
 	if l.Ledger, err = portable.Open(ctx, l.db, l.verbs()); err != nil {
 		return nil, err
@@ -107,27 +108,6 @@ func (l *Ledger) find(ctx context.Context, q sqlx.QueryerContext, statement stri
 	return found, from, nil
 }
 
-func nameInstance(ctx context.Context, tx bridge.Tx) (driver.Instance, error) {
-	var file sql.NullString
-	if err := portable.QueryRow(ctx, tx, nameFile, nil, &file); err != nil {
-		return "", err
-	}
-	return instanceOf(file.String)
-}
-
-// instanceOf names the file: by its path, and by the file system's number if there is one. So a
-// file that replaces another is another instance.
-func instanceOf(path string) (driver.Instance, error) {
-	if path == "" {
-		return "a database in memory", nil
-	}
-	file, err := os.Stat(path)
-	if err != nil {
-		return "", err
-	}
-	return driver.Instance("the file " + path + number(file)), nil
-}
-
 // briefWait is how long forget, claim and touchCarried wait for other writers, in milliseconds.
 const briefWait = 500
 
@@ -170,6 +150,9 @@ func (l *Ledger) check(ctx context.Context) error {
 }
 
 func (l *Ledger) readIdentity(ctx context.Context) (uuid.UUID, error) {
+	if err := l.file.leaveReplaced(ctx, l.db); err != nil {
+		return uuid.Nil, err
+	}
 	identity, err := portable.ReadIdentity(ctx, l.db, schema.Name{})
 	if err != nil {
 		return uuid.Nil, err

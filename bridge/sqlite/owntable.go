@@ -16,7 +16,10 @@ import (
 
 // An OwnLedger is a ledger that reads a table of the application's, and does not change it. It
 // implements driver.Ledger.
-type OwnLedger struct{ portable.OwnLedger }
+type OwnLedger struct {
+	portable.OwnLedger
+	fence
+}
 
 var _ driver.Ledger = (*OwnLedger)(nil)
 
@@ -32,10 +35,10 @@ func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*OwnLed
 	if err != nil {
 		return nil, fmt.Errorf("open own table: %w", err)
 	}
-	l := &Ledger{db: proof.db, committed: fmt.Sprintf(committed, table, column)}
+	l := &Ledger{db: proof.db, committed: fmt.Sprintf(committed, table, column), file: proof.file}
 	l.Ledger = portable.With(&proof.Ledger, l.verbs())
 	rows := fmt.Sprintf(rows, table, column)
-	return &OwnLedger{portable.NewOwnLedger(&l.Ledger, table, column, proof, portable.OwnVerbs{
+	return &OwnLedger{OwnLedger: portable.NewOwnLedger(&l.Ledger, table, column, proof, portable.OwnVerbs{
 		Canary: own.Canary,
 		Rows:   func(ids []uuid.UUID) (string, []any) { return rows, []any{array(ids), l.Identity().String()} },
 		Check: func(ctx context.Context) error {

@@ -6,7 +6,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// NoFence is the driver.Fence of a database whose COMMIT fails if the transaction ended before.
+// NoFence is the driver.Fence of a database whose statements, and COMMIT, fail if the transaction
+// ended before.
 type NoFence struct{}
 
 // Enter does nothing.
