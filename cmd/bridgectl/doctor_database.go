@@ -137,7 +137,7 @@ func examineInbox(ctx context.Context, g *group, url string, schema database.Sch
 	g.Name = fmt.Sprintf("Inbox (%s)", db.Dialect())
 	g.check("connection").ok("the database answers")
 	g.check("encryption").examineTransit("BRIDGE_INBOX_URL", transit.Database(url))
-	g.examineLock(database.Answering(ctx, func() []*database.Database { return []*database.Database{db} }, func(ctx context.Context) error {
+	g.examineLock(db.Answering(ctx, func(ctx context.Context) error {
 		examineInboxTables(ctx, g, db)
 		return ctx.Err()
 	}))

@@ -156,7 +156,7 @@ func inspectSchema(ctx context.Context, part migrate.Part, url string, open func
 		}
 	}
 	var s schema
-	err = database.Answering(ctx, func() []*database.Database { return []*database.Database{db} }, func(ctx context.Context) (err error) {
+	err = db.Answering(ctx, func(ctx context.Context) (err error) {
 		s, err = identifySchema(ctx, db, part)
 		return err
 	})

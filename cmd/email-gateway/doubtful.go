@@ -36,7 +36,7 @@ func parseDoubtful(args []string) (query, error) {
 	switch {
 	case args[0] == "list" && flags.NArg() == 0 && (output == "text" || output == "json"):
 		return func(ctx context.Context, c *config, stdout, stderr io.Writer) error {
-			return list(ctx, c, output == "json", stdout, stderr)
+			return inRecords(ctx, c, stderr, func(ctx context.Context, r records) error { return r.list(ctx, output == "json", stdout) })
 		}, nil
 	case args[0] == "list":
 		return nil, errors.New("doubtful list takes only -o json; see email-gateway -help")
@@ -46,7 +46,9 @@ func parseDoubtful(args []string) (query, error) {
 		return nil, fmt.Errorf("doubtful %s takes one message ID; see email-gateway -help", args[0])
 	}
 	return func(ctx context.Context, c *config, stdout, stderr io.Writer) error {
-		return decide(ctx, c, flags.Arg(0), args[0] == "sent", stdout, stderr)
+		return inRecords(ctx, c, stderr, func(ctx context.Context, r records) error {
+			return r.decide(ctx, flags.Arg(0), args[0] == "sent", stdout)
+		})
 	}, nil
 }
 
@@ -60,28 +62,44 @@ type row struct {
 	Error    string    `json:"error"`
 }
 
-func list(ctx context.Context, c *config, asJSON bool, stdout, stderr io.Writer) error {
+// records are the database's records of e-mails.
+type records struct {
+	db       *sql.DB
+	effects  *pending.Effects
+	statuses *statuses
+}
+
+// inRecords calls do with the records of the database. A locked table ends the context of do.
+func inRecords(ctx context.Context, c *config, stderr io.Writer, do func(ctx context.Context, r records) error) error {
 	db, err := c.Schema.Open(ctx, c.Database.URL)
 	if err != nil {
 		return err
 	}
 	defer db.Close()
-	effects, statuses, err := open(ctx, c, db, c.Log.Logger(stderr), nil)
-	if err != nil {
-		return err
-	}
-	if _, err := effects.Count(ctx, db.DB.DB); err != nil { // makes overdue e-mails doubtful
+	return db.Answering(ctx, func(ctx context.Context) error {
+		effects, statuses, err := open(ctx, c, db, c.Log.Logger(stderr), nil)
+		if err != nil {
+			return err
+		}
+		return do(ctx, records{db.DB.DB, effects, statuses})
+	})
+}
+
+// list prints the doubtful and the failed e-mails.
+func (r records) list(ctx context.Context, asJSON bool, stdout io.Writer) error {
+	if _, err := r.effects.Count(ctx, r.db); err != nil { // makes overdue e-mails doubtful
 		return err
 	}
 	rows := []row{}
 	for _, state := range []pending.State{pending.Doubtful, pending.Failed} {
-		err := statuses.eachPending(ctx, state, func(p driver.Pending) { rows = append(rows, newRow(p)) })
+		err := r.statuses.eachPending(ctx, state, func(p driver.Pending) { rows = append(rows, newRow(p)) })
 		if err != nil {
 			return fmt.Errorf("list %s e-mails: %w", state, err)
 		}
 	}
 	for i := range rows {
-		if rows[i].To, err = statuses.recipients(ctx, rows[i].ID); err != nil {
+		var err error
+		if rows[i].To, err = r.statuses.recipients(ctx, rows[i].ID); err != nil {
 			return err
 		}
 	}
@@ -117,28 +135,19 @@ func write(stdout io.Writer, rows []row) error {
 }
 
 // decide carries out the operator's decision.
-func decide(ctx context.Context, c *config, id string, wasSent bool, stdout, stderr io.Writer) error {
-	db, err := c.Schema.Open(ctx, c.Database.URL)
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	effects, statuses, err := open(ctx, c, db, c.Log.Logger(stderr), nil)
-	if err != nil {
-		return err
-	}
+func (r records) decide(ctx context.Context, id string, wasSent bool, stdout io.Writer) error {
 	if !wasSent {
-		text, err := retry(ctx, effects, statuses, db.DB.DB, id)
+		text, err := r.retry(ctx, id)
 		if err != nil {
 			return err
 		}
 		fmt.Fprintln(stdout, text)
 		return nil
 	}
-	if err := effects.MarkDone(ctx, db.DB.DB, id); err != nil {
+	if err := r.effects.MarkDone(ctx, r.db, id); err != nil {
 		return err
 	}
-	if err := statuses.markSent(ctx, id); err != nil {
+	if err := r.statuses.markSent(ctx, id); err != nil {
 		return err
 	}
 	fmt.Fprintln(stdout, "it counts as sent")
@@ -148,12 +157,12 @@ func decide(ctx context.Context, c *config, id string, wasSent bool, stdout, std
 // retry changes the status before the inbox: if the command dies in between, findOut of a running
 // gateway releases the e-mail. That gateway may also be faster than this command, and then the inbox
 // has no doubtful message any more.
-func retry(ctx context.Context, effects *pending.Effects, statuses *statuses, db *sql.DB, id string) (text string, err error) {
-	released, err := statuses.release(ctx, id)
+func (r records) retry(ctx context.Context, id string) (text string, err error) {
+	released, err := r.statuses.release(ctx, id)
 	if err != nil {
 		return "", err
 	}
-	err = effects.Retry(ctx, db, id)
+	err = r.effects.Retry(ctx, r.db, id)
 	if released && (errors.Is(err, pending.ErrNotPending) || errors.Is(err, pending.ErrUnderWay)) {
 		return "it is no longer doubtful: a running gateway sends it, or another command has decided", nil
 	}

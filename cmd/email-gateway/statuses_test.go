@@ -255,13 +255,13 @@ func TestARetrySucceedsIfARunningGatewayIsFaster(t *testing.T) {
 			must(t, err)
 			effects, err := pending.New(inbox, consumer, &pending.Options{HandBack: true})
 			must(t, err)
-			text, err := retry(t.Context(), effects, s, s.db.DB, anID)
+			text, err := (records{s.db.DB, effects, s}).retry(t.Context(), anID)
 			must(t, err)
 			if !strings.Contains(text, "no longer doubtful") {
 				t.Errorf("the command says %q", text)
 			}
 			s.want(t, retrying)
-			if _, err := retry(t.Context(), effects, s, s.db.DB, anID); err == nil {
+			if _, err := (records{s.db.DB, effects, s}).retry(t.Context(), anID); err == nil {
 				t.Error("a second retry succeeds, although the e-mail is not doubtful")
 			}
 		})

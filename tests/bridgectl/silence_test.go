@@ -54,6 +54,14 @@ func TestACommandThatWaitsForALockedTableNamesTheSession(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, stage.Postgres)
 	must(t, migrate.Inbox(t.Context(), s.DB, migrate.PostgreSQL))
+	gateway := func(args ...string) *program.Process {
+		cmd := program.Command(t, "email-gateway", args...)
+		cmd.Env = append(cmd.Env, "EMAIL_DATABASE_URL="+program.DatabaseURL(t, s.DatabaseURL))
+		return program.StartCmd(t, cmd)
+	}
+	if code := gateway("migrate").Await(); code != 0 {
+		t.Fatalf("email-gateway migrate ends with %d", code)
+	}
 	id := s.deadLetter(letter("t", ""))[0]
 	tx, err := s.DB.BeginTx(t.Context(), nil)
 	must(t, err)
@@ -62,7 +70,7 @@ func TestACommandThatWaitsForALockedTableNamesTheSession(t *testing.T) {
 	must(t, tx.QueryRowContext(t.Context(), "SELECT pg_backend_pid()::text").Scan(&session))
 	_, err = tx.ExecContext(t.Context(), "LOCK TABLE bridge_ledger, bridge_inbox_pending, bridge_mark, bridge_kept IN ACCESS EXCLUSIVE MODE")
 	must(t, err)
-	expectLocked(t, s, ", for more than 10s, by session "+session+", login ", [][]string{
+	expectLocked(t, s, []*program.Process{gateway("doubtful", "list")}, ", for more than 10s, by session "+session+", login ", [][]string{
 		{"status"}, {"message", id}, {"doctor", "database"}, {"orphans", "list"}, {"orphans", "sweep"}, {"carried", "list"}, {"delayed", "list"},
 		{"dead", "replay", id}, {"pending", "list"}, {"gaps", "list"}, {"marks", "list"}, {"identity", "new", "--yes"},
 	})
@@ -77,13 +85,12 @@ func TestACommandThatWaitsForALockedTableOfMySQLSaysSo(t *testing.T) {
 	defer func() { _ = conn.Close() }()
 	_, err = conn.ExecContext(t.Context(), "LOCK TABLES bridge_ledger WRITE")
 	must(t, err)
-	expectLocked(t, s, "Waiting for table metadata lock", [][]string{{"status"}, {"message", uuid.NewString()}, {"carried", "list"}})
+	expectLocked(t, s, nil, "Waiting for table metadata lock", [][]string{{"status"}, {"message", uuid.NewString()}, {"carried", "list"}})
 }
 
-// expectLocked runs commands that must fail, with a text that says why.
-func expectLocked(t *testing.T, s *scene, names string, commands [][]string) {
+// expectLocked starts commands. They and the calls must fail, with a text that says why.
+func expectLocked(t *testing.T, s *scene, calls []*program.Process, names string, commands [][]string) {
 	t.Helper()
-	var calls []*program.Process
 	for _, args := range commands {
 		calls = append(calls, s.start(args...))
 	}

@@ -54,6 +54,11 @@ func Answering(ctx context.Context, opened func() []*Database, ask func(ctx cont
 	return err
 }
 
+// Answering is the function Answering for one database.
+func (d *Database) Answering(ctx context.Context, ask func(ctx context.Context) error) error {
+	return Answering(ctx, func() []*Database { return []*Database{d} }, ask)
+}
+
 // tableLock returns ErrTableLocked if a statement of this login waits for a lock on a table. It
 // returns nil if the server does not tell: another bound, or the user, then ends the statement.
 func (d *Database) tableLock(ctx context.Context) error {
