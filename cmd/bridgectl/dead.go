@@ -21,8 +21,7 @@ million deliveries, and the order may change.
 
 --queue names another staging queue, or the queue NAME of a receiver, with the dead queue NAME.dead
 (idempotency.DeclareReceiver). A receiver's dead messages belong to no ledger and have no verdict;
-replay sends them to the queue NAME. Messages in the dead queue of cmd/email-gateway count as
-malformed; replay --to=:NAME --force sends one back.`,
+replay sends them to the queue NAME. cmd/email-gateway is such a receiver.`,
 		newDeadList(a), newDeadShow(a), newDeadReplay(a), newDeadDiscard(a))
 	dead.PersistentFlags().StringVar(&a.queue, "queue", "", "act on the dead queue NAME.dead: `NAME` is a staging queue or a receiver's queue (default: BRIDGE_QUEUE)")
 	return dead
