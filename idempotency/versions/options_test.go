@@ -61,4 +61,12 @@ func TestTheHandlersTransactionsHaveTheTxOptions(t *testing.T) {
 			t.Errorf("%s: %d transactions are serializable, want 1", name, serializable)
 		}
 	}
+
+	serializable = 0
+	ordered, err := versions.NewOrdered(r.Inbox, "lists", receivertest.VersionOf, &versions.OrderedOptions{
+		Options: versions.Options{HandBack: true, TxOptions: &sql.TxOptions{Isolation: sql.LevelSerializable}}})
+	receivertest.Must(t, err)
+	if _, err := ordered.Gaps(t.Context(), r.DB, 10); err != nil || serializable != 0 {
+		t.Errorf("Gaps: %v; %d transactions are serializable, want none: reading all kept rows would make events fail", err, serializable)
+	}
 }
