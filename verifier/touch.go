@@ -33,7 +33,9 @@ func newToucher(ledger driver.RecordedRows) *toucher {
 }
 
 // touch moves the stage times on, and waits for the answer for patience. The messages must have
-// committed.
+// committed. Touch skips a row that another transaction has locked, and does not name it. Such a
+// message counts as touched, so the next try comes some seconds later, and at worst the message is
+// staged again needlessly.
 func (t *toucher) touch(ctx context.Context, held []*heldCarried, patience time.Duration) error {
 	ids := make([]uuid.UUID, len(held))
 	for i, h := range held {

@@ -135,7 +135,7 @@ type RecordedRows interface {
 
 	// Touch moves the stage time of the carried rows of ids on, as Claim does, and commits at once.
 	// It skips rows that another transaction has locked or has not committed. Missing rows and rows
-	// without a message are no error.
+	// without a message are no error. The caller does not learn which rows were skipped.
 	Touch(ctx context.Context, ids []uuid.UUID) error
 
 	// Orphans lists at most limit committed rows that were recorded more than age ago and carry no

@@ -49,10 +49,11 @@ func (s *Stage) HandedBack(t Failer) (messages int) {
 	return messages
 }
 
-// Finish calls judge until no message is left in these queues, and removes markers. judge starts a
-// verifier, waits until it has judged that many messages, and stops it. One call is enough, except
-// for a broker that loses some acks when the channel of very many ends (see the verifier's
-// acks.finish): those messages are delivered again.
+// Finish calls judge until no message is left in these queues. judge starts a verifier, waits until
+// it has judged that many messages, and stops it. One call is enough, except for a broker that loses
+// some acks when the channel of very many ends (see the verifier's acks.finish): those messages are
+// delivered again. If only markers are left, Finish removes them, so it does not notice a marker that
+// every verifier hands back.
 func (s *Stage) Finish(t Failer, judge func(messages int)) {
 	t.Helper()
 	const rounds = 12
