@@ -63,6 +63,9 @@ func erlang(text string) string {
 	return "<<" + strings.ReplaceAll(numbers, " ", ",") + ">>"
 }
 
+// reasonOfBroker is the broker's reason for the end of a connection.
+const reasonOfBroker = "a reason of its own"
+
 // userShop creates the user shop, with the password, in a vhost of the shared broker. goodbye
 // closes its connections with a reason.
 func userShop(t *testing.T, vhostURL string) (goodbye func()) {
@@ -82,7 +85,7 @@ func userShop(t *testing.T, vhostURL string) (goodbye func()) {
 	return func() {
 		// This fails if the verifier, having lost its first connection, closes its second one
 		// meanwhile.
-		eval(`catch rabbit_networking:close_all_user_connections(<<"shop">>, "a reason of its own")`)
+		eval(`catch rabbit_networking:close_all_user_connections(<<"shop">>, "%s")`, reasonOfBroker)
 	}
 }
 
@@ -131,6 +134,13 @@ func TestNoPasswordInALongLife(t *testing.T) {
 	ended := said("session ended")
 	goodbye()
 	servertest.Eventually(t, "the broker has ended a session", func() bool { return said("session ended") > ended })
+	named := false
+	for line := range strings.Lines(p.Stderr.String()) {
+		named = named || strings.Contains(line, "session ended") && strings.Contains(line, reasonOfBroker)
+	}
+	if !named {
+		t.Errorf("the end of the session does not name the broker's reason %q:\n%s", reasonOfBroker, p.Stderr.String())
+	}
 	endures(func() { valve.Avoid(broker) }, func() { valve.Avoid("") })
 	restart := func() { must(t, database.Restart(t.Context())) }
 	// Without a message the verifier would not notice that the database is away.
