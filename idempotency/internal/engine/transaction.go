@@ -74,6 +74,8 @@ func inTransaction[T Transaction](ctx context.Context, e *Engine, begin func(ctx
 	switch {
 	case errors.Is(err, bridge.ErrTxEnded):
 		return Unfinished, Failure(fmt.Errorf("commit: %w", err))
+	case errors.Is(err, sql.ErrTxDone) && ctx.Err() == nil:
+		return Unfinished, blame(ctx, tx, endedByHandler(err), true)
 	case err != nil:
 		return Unfinished, fmt.Errorf("commit: %w", err)
 	}
@@ -84,11 +86,15 @@ func inTransaction[T Transaction](ctx context.Context, e *Engine, begin func(ctx
 	}
 	if err := tx.Commit(ctx); err != nil {
 		if errors.Is(err, sql.ErrTxDone) && ctx.Err() == nil {
-			err = fmt.Errorf("the handler ended the transaction itself: %w", err)
+			return Unfinished, blame(ctx, tx, endedByHandler(err), true)
 		}
 		return Unfinished, blame(ctx, tx, fmt.Errorf("commit: %w", err), true)
 	}
 	return ended, nil
+}
+
+func endedByHandler(err error) error {
+	return fmt.Errorf("commit: the handler ended the transaction itself: %w", err)
 }
 
 // blame marks err as the handler's if tx's connection still answers, and as a lostError otherwise.
