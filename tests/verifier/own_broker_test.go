@@ -148,7 +148,7 @@ func testTooLarge(t *testing.T, broker *servers.RabbitMQ, limit func(bytes int))
 	}
 }
 
-// The broker takes each message, but neither the sender's groups nor those of the waiting queue. One
+// The broker takes each message, but not the larger groups of the sender and the waiting queue. One
 // refusal is enough: it names the limit.
 func testSmallerGroups(t *testing.T, broker *servers.RabbitMQ, limit func(bytes int)) {
 	limit(8000)
