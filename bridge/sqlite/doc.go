@@ -45,6 +45,8 @@
 //     SQLite tries the lock again after 1 to 25 ms. If others write without a pause, a Settle may
 //     return 'still open' several times.
 //   - The pool needs at least two connections.
+//   - Open the file without cache=shared. With it, package modernc.org/sqlite waits for a lock of the
+//     same process without a time-out, whatever the context (its conn.retry).
 //   - Give every connection a busy_timeout; without one, Record returns SQLITE_BUSY as soon as
 //     another connection writes.
 //   - PRAGMA synchronous stays full, SQLite's default, for senders, verifiers and receivers. If it
@@ -64,4 +66,8 @@
 //   - A copy of the file has the original's identity. Change it before the copy gets a verifier:
 //     bridgectl identity new, or migrate.NewIdentity.
 //   - All processes must be on one machine: WAL does not work over a network file system.
+//   - All processes must open the file in one folder, by one name, because its -wal lies beside that
+//     name. Mount the folder into a container, not the file, and make no hard link: a lookup with
+//     another -wal would not see a committed row, and the file may be damaged
+//     (sqlite.org/howtocorrupt.html, 'Multiple links to the same file').
 package sqlite
