@@ -31,25 +31,40 @@ type ledgerQueue struct {
 
 // connectClaimed opens the connection to consume over, and claims the ledger queue on it. A broker
 // without classic queues (queue_types.classic.enabled = false) answers the declaration of the ledger
-// queue with an internal error, which ends the connection. Then connectClaimed calls unclaimed and
-// returns another connection.
+// queue with an internal error, which ends the connection. So after two such errors connectClaimed
+// calls unclaimed and returns a connection without a claim, but only if the ledger queue does not
+// exist: otherwise the error has another cause, and verifiers of another ledger may hold the queue.
 func connectClaimed(ctx context.Context, r *resources, unclaimed func(error)) (*bridge.Connection, error) {
+	var failed error
+	for range 2 {
+		conn, err := connectAnd(ctx, r, func(q *ledgerQueue) error { return q.claim(unclaimed) })
+		if end := connectionEnd(err); end == nil || end.Code != amqp.InternalError {
+			return conn, err
+		}
+		failed = err
+	}
+	return connectAnd(ctx, r, func(q *ledgerQueue) error {
+		if !q.isMissing() {
+			return failed
+		}
+		unclaimed(failed)
+		return nil
+	})
+}
+
+// connectAnd opens a connection and calls do. If do fails, it closes the connection.
+func connectAnd(ctx context.Context, r *resources, do func(*ledgerQueue) error) (*bridge.Connection, error) {
 	conn, err := r.broker.Connect(ctx)
 	if err != nil {
 		return nil, err
 	}
 	// The AMQP library's channels take no context.
 	defer context.AfterFunc(ctx, conn.Close)()
-	queue := &ledgerQueue{conn, r.opts.Topology, r.ledger.Identity()}
-	if err = queue.claim(unclaimed); err == nil {
-		return conn, nil
-	}
-	conn.Close()
-	if answer := connectionEnd(err); answer == nil || answer.Code != amqp.InternalError {
+	if err := do(&ledgerQueue{conn, r.opts.Topology, r.ledger.Identity()}); err != nil {
+		conn.Close()
 		return nil, err
 	}
-	unclaimed(err)
-	return r.broker.Connect(ctx)
+	return conn, nil
 }
 
 // connectionEnd returns the broker's words if err comes from a connection that the broker ended.
@@ -83,6 +98,16 @@ func (q *ledgerQueue) claim(unclaimed func(error)) error {
 		unclaimed(err)
 	}
 	return nil
+}
+
+// isMissing reports whether the broker has answered that the ledger queue does not exist.
+func (q *ledgerQueue) isMissing() bool {
+	err := q.conn.OnChannel(func(ch *amqp.Channel) error {
+		_, err := ch.QueueDeclarePassive(q.topology.LedgerQueue(), true, false, false, false, nil)
+		return err
+	})
+	refusal := bridge.Refusal(err)
+	return refusal != nil && refusal.Code == amqp.NotFound
 }
 
 // late ends the session if a late answer names another ledger. The next session reports it.
