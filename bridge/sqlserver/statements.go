@@ -579,8 +579,9 @@ FROM sys.databases d WHERE d.name = DB_NAME()`
 WHERE a.objid = OBJECT_ID(@p1) AND p.options & 1 = 1`
 
 	// Shows policies to a login with ALTER ANY SECURITY POLICY, or VIEW DEFINITION on the policy
-	// ('sys.security_predicates'). Type 0 is a filter.
-	policies = `SELECT count(*) FROM sys.security_predicates WHERE target_object_id = OBJECT_ID(@p1) AND predicate_type = 0`
+	// ('sys.security_predicates', 'sys.security_policies'). Type 0 is a filter.
+	policies = `SELECT count(*) FROM sys.security_predicates f JOIN sys.security_policies p ON p.object_id = f.object_id
+WHERE f.target_object_id = OBJECT_ID(@p1) AND f.predicate_type = 0 AND p.is_enabled = 1`
 
 	// A login that may not see other sessions sees only its own, and gets no error
 	// ('sys.dm_exec_sessions').

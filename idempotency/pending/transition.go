@@ -175,9 +175,7 @@ func (m *messages) endRun(ctx context.Context, db *sql.DB, mine driver.Pending, 
 		ours = ours || found
 		return err
 	})
-	if err != nil || ours { // otherwise a COMMIT without an answer may have succeeded
-		m.report(mine, what, c, cause)
-	}
+	m.report(mine, what, c, cause, err != nil || ours)
 	switch {
 	case err != nil:
 		return engine.Unfinished, err
@@ -195,16 +193,22 @@ func (m *messages) endRun(ctx context.Context, db *sql.DB, mine driver.Pending, 
 	}
 }
 
-// report logs and counts an attempt that has failed.
-func (m *messages) report(mine driver.Pending, what event, c change, cause error) {
+// report logs and counts an attempt that has failed. If its row was gone before the result was
+// recorded, a COMMIT without an answer may have succeeded.
+func (m *messages) report(mine driver.Pending, what event, c change, cause error, recorded bool) {
 	switch {
+	case what != failed && what != excused:
+		return
+	case !recorded:
+		m.keys.Log.Warn("result of the attempt not recorded: its row was removed or taken over", "message_id", mine.Key,
+			"attempts", mine.Attempts, "error", cause)
 	case c.next.State == driver.Failed:
 		m.keys.Log.Error("message failed", "message_id", mine.Key, "attempts", mine.Attempts, "error", cause)
-	case what == failed || what == excused:
+	default:
 		m.keys.Log.Warn("attempt failed, trying again", "message_id", mine.Key,
 			"failed", c.next.Attempts, "of", m.keys.Opts.Attempts, "retry_in", c.due, "error", cause)
 	}
-	if what == failed {
+	if what == failed && (recorded || !engine.MayBeCommitted(cause)) {
 		m.keys.Count.FailedAttempts.Add(1)
 	}
 }

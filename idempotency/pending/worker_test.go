@@ -3,6 +3,7 @@ package pending_test
 import (
 	"context"
 	"database/sql"
+	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
 	"reflect"
@@ -369,6 +370,33 @@ func TestAMessageWhoseCommitOutlastsEachLeaseFails(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Its error is in the log, as no row has it.
+func TestAnAttemptWhoseRowAnotherWorkerHasTakenIsLoggedAndCounted(t *testing.T) {
+	t.Parallel()
+	opts := quick
+	opts.Lease = time.Second
+	r := newWorker(t, opts)
+	r.accept("m1")
+	r.DB.SetMaxIdleConns(0) // each transaction opens a connection
+	var taken, over atomic.Bool
+	r.Faults.OnBegin = func(sqldriver.TxOptions) {
+		if over.Load() && taken.CompareAndSwap(false, true) { // before the result is recorded
+			r.Exec(`UPDATE bridge_inbox_pending SET run = 'another', state = 'failed'`)
+		}
+	}
+	r.work(1, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
+		<-ctx.Done()
+		over.Store(true)
+		return receivertest.ErrHandler
+	}, "it is logged", func(map[pending.State]int64) bool {
+		return strings.Contains(r.Log.String(), "its row was removed or taken over")
+	})
+	if log := r.Log.String(); !strings.Contains(log, receivertest.ErrHandler.Error()) || strings.Contains(log, "message failed") {
+		t.Errorf("the log is\n%s", log)
+	}
+	r.wantStats(idempotency.Stats{Kept: 1, FailedAttempts: 1})
 }
 
 func TestWorkWakesForAMessageThatItsOwnProcessAccepts(t *testing.T) {

@@ -18,7 +18,7 @@ var diagnoseStatements = []statement{
 			product, edition, babelfish := x.product()
 			x.out.row(product, edition, babelfish, x.durability())
 		}),
-	form(`SELECT count(*) FROM sys.security_predicates WHERE target_object_id = OBJECT_ID(@p1) AND predicate_type = 0`,
+	form(`SELECT count(*) FROM sys.security_predicates f JOIN sys.security_policies p ON p.object_id = f.object_id WHERE f.target_object_id = OBJECT_ID(@p1) AND f.predicate_type = 0 AND p.is_enabled = 1`,
 		func(x *execution, _ []string) {
 			name, _ := x.parameters["@p1"].(string)
 			there, hidden := slices.Contains(x.server.denied, "ROWS ON "+unquoted(name)), slices.Contains(x.server.denied, "ALTER ANY SECURITY POLICY")

@@ -32,6 +32,12 @@ func (e *lostError) Unwrap() error { return e.err }
 // IsLost reports whether the connection was dead after the handler had run.
 func IsLost(err error) bool { return errors.As(err, new(*lostError)) }
 
+// MayBeCommitted reports whether the answer to the attempt's COMMIT is lost.
+func MayBeCommitted(err error) bool {
+	lost := new(lostError)
+	return errors.As(err, &lost) && lost.commit
+}
+
 // A refusal is an error that no further attempt can change: the message is dead-lettered.
 type refusal struct{ err error }
 
