@@ -37,7 +37,8 @@ const silence = 2 * time.Minute
 // mysqlTableLocks cannot name the session that has the lock: that takes the right to read
 // performance_schema, and on MariaDB a plugin.
 const mysqlTableLocks = `SELECT LEFT(COALESCE(info, ''), 200) AS locked, CONCAT('a session in SHOW FULL PROCESSLIST, which needs the right PROCESS (', state, ')') AS holder
-FROM information_schema.processlist WHERE user = SUBSTRING_INDEX(USER(), '@', 1) AND db = DATABASE() AND state LIKE 'Waiting for table%lock' AND time >= ? LIMIT 5`
+FROM information_schema.processlist WHERE user = SUBSTRING_INDEX(USER(), '@', 1) AND db = DATABASE() AND state LIKE 'Waiting for table%lock'
+AND LOCATE('bridge_', info) > 0 AND time >= ? LIMIT 5`
 
 func openMySQL(ctx context.Context, read func() string, create bool) (*sqlx.DB, error) {
 	return connect(ctx, "mysql", read, func(address string) (driver.Connector, error) {
