@@ -333,6 +333,7 @@ func TestAMessageWhoseCommitOutlastsEachLeaseFails(t *testing.T) {
 				opts.Poll, opts.Lease, opts.Attempts = time.Minute, 4*time.Minute, 1
 				r := newWorker(t, opts)
 				r.accept(append([]string{"m1"}, c.others...)...)
+				r.Exec(`UPDATE bridge_inbox_pending SET due_ms = CASE message_key WHEN 'm1' THEN 1 ELSE 2 END`) // m1 comes first, then m2; the accepts and the first run may take less than a millisecond
 				runs, leased := 0, context.Context(nil)
 				r.Faults.OnCommit = func(commit func() error) (err error) {
 					if leased == nil {
