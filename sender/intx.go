@@ -3,6 +3,7 @@ package sender
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 
 	"github.com/google/uuid"
@@ -158,6 +159,9 @@ func (s *Sender) InBegun(ctx context.Context, tx bridge.SQLTx, fn func(messages 
 	messages.End()
 	// Before Confirm records, because outside of a transaction a Record commits at once.
 	if err := s.ledger.Leave(ctx, bridge.SQL(tx)); err != nil {
+		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
+			err = fmt.Errorf("%w: %w", cause, err)
+		}
 		return fmt.Errorf("commit transaction: %w", err)
 	}
 	if err := messages.Confirm(ctx); err != nil { // rule 2
