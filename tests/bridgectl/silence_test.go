@@ -68,12 +68,36 @@ func TestACommandThatWaitsForALockedTableNamesTheSession(t *testing.T) {
 	defer func() { _ = tx.Rollback() }()
 	var session string
 	must(t, tx.QueryRowContext(t.Context(), "SELECT pg_backend_pid()::text").Scan(&session))
+	retry := retryBehindALock(t)
 	_, err = tx.ExecContext(t.Context(), "LOCK TABLE bridge_ledger, bridge_inbox_pending, bridge_mark, bridge_kept IN ACCESS EXCLUSIVE MODE")
 	must(t, err)
 	expectLocked(t, s, []*program.Process{gateway("doubtful", "list")}, ", for more than 10s, by session "+session+", login ", [][]string{
 		{"status"}, {"message", id}, {"doctor", "database"}, {"orphans", "list"}, {"orphans", "sweep"}, {"carried", "list"}, {"delayed", "list"},
 		{"dead", "replay", id}, {"pending", "list"}, {"gaps", "list"}, {"marks", "list"}, {"identity", "new", "--yes"},
 	})
+	expectLocked(t, s, []*program.Process{retry}, "email_gateway, for more than 10s, by session ", nil)
+}
+
+// retryBehindALock starts a command of the gateway on a database of its own, where only the gateway's
+// own table is locked.
+func retryBehindALock(t *testing.T) *program.Process {
+	t.Helper()
+	s := stage.New(t, stage.Postgres)
+	must(t, migrate.Inbox(t.Context(), s.DB, migrate.PostgreSQL))
+	start := func(args ...string) *program.Process {
+		cmd := program.Command(t, "email-gateway", args...)
+		cmd.Env = append(cmd.Env, "EMAIL_DATABASE_URL="+program.DatabaseURL(t, s.DatabaseURL))
+		return program.StartCmd(t, cmd)
+	}
+	if code := start("migrate").Await(); code != 0 {
+		t.Fatalf("email-gateway migrate ends with %d", code)
+	}
+	tx, err := s.DB.BeginTx(t.Context(), nil)
+	must(t, err)
+	t.Cleanup(func() { _ = tx.Rollback() })
+	_, err = tx.ExecContext(t.Context(), "LOCK TABLE email_gateway IN ACCESS EXCLUSIVE MODE")
+	must(t, err)
+	return start("doubtful", "retry", uuid.NewString())
 }
 
 // MySQL and MariaDB show the wait to each login, the session that has the lock to few.

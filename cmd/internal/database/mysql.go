@@ -38,7 +38,7 @@ const silence = 2 * time.Minute
 // performance_schema, and on MariaDB a plugin.
 const mysqlTableLocks = `SELECT LEFT(COALESCE(info, ''), 200) AS locked, CONCAT('a session in SHOW FULL PROCESSLIST, which needs the right PROCESS (', state, ')') AS holder
 FROM information_schema.processlist WHERE user = SUBSTRING_INDEX(USER(), '@', 1) AND db = DATABASE() AND state LIKE 'Waiting for table%lock'
-AND LOCATE('bridge_', info) > 0 AND time >= ? LIMIT 5`
+AND info REGEXP 'bridge_|email_gateway' AND time >= ? LIMIT 5`
 
 func openMySQL(ctx context.Context, read func() string, create bool) (*sqlx.DB, error) {
 	return connect(ctx, "mysql", read, func(address string) (driver.Connector, error) {

@@ -35,7 +35,7 @@ var postgresKind = kind{
 // pg_read_all_stats only.
 const postgresTableLocks = `WITH waiting AS MATERIALIZED (
 	SELECT pid FROM pg_stat_activity WHERE usename = session_user AND datname = current_database()
-	AND wait_event_type = 'Lock' AND wait_event = 'relation' AND strpos(query, 'bridge_') > 0
+	AND wait_event_type = 'Lock' AND wait_event = 'relation' AND query ~ 'bridge_|email_gateway'
 	AND query_start <= clock_timestamp() - make_interval(secs => ?::int)
 )
 SELECT DISTINCT coalesce((SELECT l.relation::regclass::text FROM pg_locks l WHERE l.pid = w.pid AND NOT l.granted LIMIT 1), '') AS locked,

@@ -22,9 +22,9 @@ const (
 // Answering calls ask, which makes statements on the databases that opened returns. If a statement
 // waits for a lock on a table for more than ten seconds, Answering ends the context of ask, and its
 // error, as context.Cause of that context, wraps ErrTableLocked and names the sessions in the way.
-// Locked rows do not count. Of other sessions with the same login, statements that name one of the
-// bridge's tables count. SQL Server and SQLite are not asked: the bounds of package database end the
-// statement.
+// Locked rows do not count. Statements that name a table of the bridge or of cmd/email-gateway count,
+// also of other sessions with the same login. SQL Server and SQLite are not asked: the bounds of
+// package database end the statement.
 func Answering(ctx context.Context, opened func() []*Database, ask func(ctx context.Context) error) error {
 	ctx, end := context.WithCancelCause(ctx)
 	ended := make(chan struct{})
@@ -60,7 +60,7 @@ func (d *Database) Answering(ctx context.Context, ask func(ctx context.Context) 
 	return Answering(ctx, func() []*Database { return []*Database{d} }, ask)
 }
 
-// tableLock returns ErrTableLocked if a statement of this login on the bridge's tables waits for a lock. It
+// tableLock returns ErrTableLocked if such a statement of this login waits for a lock on a table. It
 // returns nil if the server does not tell: another bound, or the user, then ends the statement.
 func (d *Database) tableLock(ctx context.Context) error {
 	if d.kind.tableLocks == "" {
