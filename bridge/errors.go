@@ -33,8 +33,8 @@ var (
 	// may have committed.
 	ErrCommitUnknown = errors.New("unknown whether the transaction committed")
 
-	// ErrNotBegun: the connection to the database was lost before the transaction did anything, and
-	// so was every connection tried after it.
+	// ErrNotBegun: the transaction did nothing. No connection to the database could be opened over the
+	// network, or the connection was lost first, and so was every connection tried after it.
 	ErrNotBegun = errors.New("no connection to begin a transaction on")
 
 	// ErrNoSchema: the tables are missing, or of a version that this release does not work with.
@@ -124,8 +124,8 @@ func (e *PublishError) Error() string {
 func (e *PublishError) Unwrap() error { return e.Err }
 
 // Retryable reports whether another attempt, in a new transaction, may succeed without a repair:
-// the broker was away, blocked, full, or did not confirm in time, or the connection to the database
-// was lost before the transaction did anything (ErrNotBegun). It returns false for other errors of
+// the broker was away, blocked, full, or did not confirm in time, or there was no connection to the
+// database before the transaction did anything (ErrNotBegun). It returns false for other errors of
 // the database, which it cannot classify; if the caller's context was cancelled (not if its
 // deadline passed); and if the Broker was closed.
 //

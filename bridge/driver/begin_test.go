@@ -6,6 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"os"
+	"syscall"
 	"testing"
 
 	"github.com/twoqueue/twoqueue/bridge"
@@ -14,7 +17,7 @@ import (
 	_ "modernc.org/sqlite" // driver
 )
 
-func TestALostConnectionIsTriedOnceMoreAndThenRetryable(t *testing.T) {
+func TestWithoutAConnectionABeginIsRetryable(t *testing.T) {
 	db, err := sql.Open("sqlite", ":memory:")
 	if err != nil {
 		t.Fatal(err)
@@ -30,6 +33,8 @@ func TestALostConnectionIsTriedOnceMoreAndThenRetryable(t *testing.T) {
 	}{
 		"lost":       {t.Context(), fmt.Errorf("read: %w", io.EOF), 2, true},
 		"ended":      {ended, io.EOF, 1, false},
+		"unreached":  {t.Context(), fmt.Errorf("connect: %w", &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}), 1, true},
+		"silent":     {t.Context(), &net.OpError{Op: "read", Err: os.ErrDeadlineExceeded}, 1, false},
 		"refused":    {t.Context(), errors.New("login failed"), 1, false},
 		"timed out":  {t.Context(), context.DeadlineExceeded, 1, false},
 		"no trouble": {t.Context(), nil, 1, false},
