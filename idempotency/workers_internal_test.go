@@ -1,10 +1,16 @@
 package idempotency
 
 import (
+	"context"
+	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"runtime"
 	"slices"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -72,5 +78,108 @@ func TestAHandlerThatEndsItsGoroutineDelaysNoOtherMessage(t *testing.T) {
 		if id := <-handled; id != want {
 			t.Errorf("handled %s, want %s", id, want)
 		}
+	}
+}
+
+// Whatever the handlers do and the sessions last: each job runs once, or is dropped after the end of
+// its session; no more than the workers run; jobs of one key run one after the other, in their order;
+// and no goroutine outlives the last session.
+func TestAScheduleRunsOrDropsEachJobOnce(t *testing.T) {
+	for seed := range uint64(200) {
+		synctest.Test(t, func(t *testing.T) {
+			random := rand.New(rand.NewPCG(seed, 0))
+			workers, most := 1+random.IntN(4), 1+random.IntN(3)
+			var mu sync.Mutex
+			running, ran, released := 0, make(map[*job]int), make(map[*job]int)
+			holders, latest := make(map[string]*job), make(map[string]uint64)
+			var jobs *schedule
+			jobs = newSchedule(workers, most, func(batch []*job) {
+				mu.Lock()
+				if running++; running > workers {
+					t.Errorf("seed %d: %d workers run, of %d", seed, running, workers)
+				}
+				for _, j := range batch {
+					ran[j]++
+					if j.session != batch[0].session {
+						t.Errorf("seed %d: a worker has jobs of two sessions", seed)
+					}
+					if j.key != "" {
+						if holders[j.key] != nil || latest[j.key] > j.delivery.DeliveryTag {
+							t.Errorf("seed %d: job %d runs beside another of its key, or after a later one", seed, j.delivery.DeliveryTag)
+						}
+						holders[j.key], latest[j.key] = j, j.delivery.DeliveryTag
+					}
+				}
+				pause, early, exits := time.Duration(random.IntN(4)), random.IntN(2) == 0, random.IntN(10) == 0
+				mu.Unlock()
+				time.Sleep(pause)
+				mu.Lock()
+				for _, j := range batch {
+					delete(holders, j.key)
+				}
+				mu.Unlock()
+				if early {
+					jobs.releaseKey(batch[0])
+					time.Sleep(pause)
+				}
+				mu.Lock()
+				running--
+				mu.Unlock()
+				if exits {
+					runtime.Goexit()
+				}
+			})
+			var all []*job
+			for range 3 {
+				stopping, end := context.WithCancel(t.Context())
+				session := &consumerSession{Session: engine.Session{Stopping: stopping}}
+				for range 30 {
+					mu.Lock()
+					j := &job{session: session, delivery: amqp.Delivery{DeliveryTag: uint64(len(all) + 1)}}
+					if key := random.IntN(5); key > 0 && workers > 1 {
+						j.key = fmt.Sprint(key)
+					}
+					pause := time.Duration(random.IntN(3))
+					mu.Unlock()
+					j.release = sync.OnceFunc(func() {
+						mu.Lock()
+						defer mu.Unlock()
+						released[j]++
+					})
+					all = append(all, j)
+					jobs.add(j)
+					time.Sleep(pause)
+				}
+				mu.Lock()
+				lasting := random.IntN(2) == 0
+				mu.Unlock()
+				if lasting {
+					time.Sleep(time.Hour) // no handler takes so long
+					mu.Lock()
+					for _, j := range all[len(all)-30:] {
+						if ran[j] == 0 {
+							t.Errorf("seed %d: job %d has not run", seed, j.delivery.DeliveryTag)
+						}
+					}
+					mu.Unlock()
+				}
+				end()
+				jobs.prune()
+			}
+			time.Sleep(time.Hour)
+			if count, _ := jobs.state(); count > 0 {
+				t.Errorf("seed %d: %d workers still run", seed, count)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			for _, j := range all {
+				if ran[j] > 1 || released[j] != 1 {
+					t.Errorf("seed %d: job %d ran %d times, and gave back its memory %d times", seed, j.delivery.DeliveryTag, ran[j], released[j])
+				}
+			}
+			if len(jobs.ready) > 0 || len(jobs.behind) > 0 {
+				t.Errorf("seed %d: %d jobs and %d keys are left", seed, len(jobs.ready), len(jobs.behind))
+			}
+		}) // it fails if a goroutine is left
 	}
 }
