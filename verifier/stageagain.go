@@ -178,8 +178,12 @@ func (g *stager) claim(ctx context.Context, batch []driver.DueRow) error {
 				lost++
 			}
 		}
-		g.log.Info("carried messages are staged", "messages", len(staged),
-			"never_published", len(staged)-lost, "lost", lost, "message_ids", someIDs(staged))
+		level := slog.LevelDebug // a delayed message, or one of an outage, which its sender has logged
+		if lost > 0 {
+			level = slog.LevelInfo
+		}
+		g.log.Log(ctx, level, "carried messages are staged", "messages", len(staged),
+			"never_published", len(staged)-lost, "copies_lost", lost, "message_ids", someIDs(staged))
 	}
 	if err != nil {
 		return fmt.Errorf("stage %d carried messages, which are due again later: %w", len(claimed)-len(staged), err)

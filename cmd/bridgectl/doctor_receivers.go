@@ -69,10 +69,14 @@ func (c *check) examineDeadTarget(ctx context.Context, m *management, q *managed
 		c.warn("set x-dead-letter-routing-key to the dead queue", "it has no dead-letter routing key: dead messages are routed by their own routing key")
 		return
 	}
-	if _, err := m.queue(ctx, target); errors.Is(err, errNotThere) {
+	dead, err := m.queue(ctx, target)
+	switch {
+	case errors.Is(err, errNotThere):
 		c.fail("declare it", "its dead queue %s is missing", target)
-	} else if err != nil {
+	case err != nil:
 		c.unanswered(err)
+	case dead.Ready > 0:
+		c.group.check("dead messages of "+q.Name).warn("look at them with bridgectl dead list --queue "+q.Name+", then replay or discard them", "%s in %s", readyText(dead.Ready), target)
 	}
 }
 

@@ -181,6 +181,7 @@ type managedQueue struct {
 	OperatorPolicy  string         `json:"operator_policy"` // likewise
 	EffectivePolicy looseMap       `json:"effective_policy_definition"`
 	State           string         `json:"state"`
+	Ready           int            `json:"messages_ready"`
 	Unacked         *int64         `json:"messages_unacknowledged"` // nil: the API counts nothing (disable_metrics_collector)
 	ConsumerDetails []struct {
 		Channel struct {

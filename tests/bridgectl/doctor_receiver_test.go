@@ -76,7 +76,7 @@ func TestTheDoctorFindsReceiversWhoseDeadMessagesAreLost(t *testing.T) {
 	d.expect(t, "receiver's queue safe", inspect.Unknown, "AMQP does not report")
 }
 
-func TestTheDoctorLooksAtTheRetryQueuesOfAReceiver(t *testing.T) {
+func TestTheDoctorLooksAtTheRetryAndDeadQueuesOfAReceiver(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	_, err := idempotency.DeclareReceiver(t.Context(), w.broker(), "emails", nil)
@@ -97,4 +97,8 @@ func TestTheDoctorLooksAtTheRetryQueuesOfAReceiver(t *testing.T) {
 	args["x-message-ttl"] = 50
 	w.queue("emails.retry.5s", args)
 	expect(inspect.Error, "x-message-ttl is 50")
+	must(t, channel.Publish("", "emails.dead", false, false, amqp.Publishing{}))
+	b.until(func(d diagnosis, _ int) bool {
+		return d.has("dead messages of emails", inspect.Warning, "1 message is ready in emails.dead")
+	}, "broker", "--receiver", "emails")
 }

@@ -36,7 +36,8 @@ const silence = 2 * time.Minute
 
 // mysqlTableLocks cannot name the session that has the lock: that takes the right to read
 // performance_schema, and on MariaDB a plugin.
-const mysqlTableLocks = `SELECT LEFT(COALESCE(info, ''), 200) AS locked, CONCAT('a session in SHOW FULL PROCESSLIST, which needs the right PROCESS (', state, ')') AS holder
+const mysqlTableLocks = `SELECT CONCAT('a statement waits (', LEFT(COALESCE(info, ''), 200), ')') AS locked,
+	CONCAT('another session: find it with SHOW FULL PROCESSLIST and the right PROCESS (', state, ')') AS holder
 FROM information_schema.processlist WHERE user = SUBSTRING_INDEX(USER(), '@', 1) AND db = DATABASE() AND state LIKE 'Waiting for table%lock'
 AND info REGEXP 'bridge_|email_gateway' AND time >= ? LIMIT 5`
 
