@@ -72,7 +72,8 @@
 // messages with a key first.
 //
 //   - A copy may come again later, with the same ID. A receiver that skips messages it has handled
-//     sees the order. The target must keep the order too: one queue with one active consumer.
+//     sees the order. The target must keep the order too: one queue with one active consumer
+//     (idempotency.ReceiverOptions.SingleActiveConsumer), and one worker or a ConsumerOptions.Key.
 //   - Each attempt to send a message needs a new ID. The copy of a rolled-back attempt is further
 //     ahead in the queue. With the same ID it would count as the message's first copy, and arrive
 //     too early.

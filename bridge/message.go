@@ -38,7 +38,8 @@ type Message struct {
 	// OrderKey, if it is not empty, keeps the message in order with all others of the same key
 	// ('In order, per key' in the package's comment). It has at most 255 bytes and no NUL. It
 	// needs ordered queues, see Topology.OrderedShards. A message with a key must have no
-	// priority, which would change the order. Each attempt to send it needs a new ID.
+	// priority, which would change the order. Each attempt to send it needs a new ID. The receiver
+	// does not get the key: put it into the body or a header of your own too.
 	OrderKey string
 
 	// NotBefore, if it is not zero, delays the message: a verifier stages it when the database's

@@ -39,10 +39,11 @@ import (
 //
 // Messages are handled in parallel and in no order, unless ConsumerOptions.Key is set or Workers is
 // 1. Then the order of the queue is kept, per key or for all messages, if the queue has
-// x-single-active-consumer. A requeued message could be overtaken. So if a message must go back,
-// the Consumer closes the channel instead, which returns all unacked messages in their order. For
-// the same reason messages are retried in place, and not in retry queues (Options.Queues). A
-// versions.HighWater needs Workers 1. With one worker Key changes no order.
+// x-single-active-consumer (ReceiverOptions.SingleActiveConsumer). A requeued message could be
+// overtaken. So if a message must go back, the Consumer closes the channel instead, which returns
+// all unacked messages in their order. For the same reason messages are retried in place, and not in
+// retry queues (Options.Queues). A versions.HighWater needs Workers 1. With one worker Key changes no
+// order.
 //
 // Before RabbitMQ 4.2.6 the broker itself may deliver a new session's first messages out of order
 // (rabbitmq-server, pull requests 14386 and 16008). A test that ends dozens of sessions a minute saw

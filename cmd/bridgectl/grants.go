@@ -56,7 +56,7 @@ replace its earlier ones on the virtual host, so grant a login one role there.
   effects   a receiver that uses only AtMostOnce, Accept and Work; takes the same two flags
   gateway   the e-mail gateway, on the queue --target
   migrate   creates the tables; no other role needs that right
-  operator  bridgectl
+  operator  bridgectl; it may also read the dead queue of the receiver's queue --target
   scaler    asks the broker's management API for the length of queues (KEDA)`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 || !slices.Contains(grantRoles(), args[0]) {
@@ -72,7 +72,7 @@ replace its earlier ones on the virtual host, so grant a login one role there.
 	cmd.Flags().StringVar(&g.login, "login", "", "the login's name (default: twoqueue_ROLE)")
 	cmd.Flags().BoolVar(&g.broker, "broker", false, "print the commands for the broker alone")
 	cmd.Flags().BoolVar(&g.inbox, "inbox", false, "print the rights at the inbox's database alone")
-	cmd.Flags().StringVar(&g.target, "target", "emails", "the queue of a receiver, or of the gateway")
+	cmd.Flags().StringVar(&g.target, "target", "emails", "the queue of a receiver or of the gateway; for an operator, the receiver's queue whose dead queue the operator reads")
 	cmd.Flags().BoolVar(&g.declares, "declares", false, "the receiver uses idempotency.DeclareReceiver or DeadQueue")
 	cmd.Flags().BoolVar(&g.sends, "sends", false, "the receiver sends messages in its transactions: it needs the rights of a sender too")
 	cmd.Flags().StringVar(&g.schema, "schema", "", "the schema of the tables (default: BRIDGE_SCHEMA for the ledger's, BRIDGE_INBOX_SCHEMA for the inbox's)")

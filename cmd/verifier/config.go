@@ -33,7 +33,7 @@ type config struct {
 
 	Settlers environment.Count `default:"16" desc:"how many lookups wait at the same time, each for a second at most and on its own database connection; the worker uses up to eleven more connections"`
 
-	Unroutable     environment.Span  `default:"1m" desc:"how long a message whose target is missing is retried before it goes to the dead queue"`
+	Unroutable     environment.Span  `default:"1m" desc:"how long a message whose target is missing is retried before it goes to the dead queue; for messages with an order key, how long the target has been missing"`
 	Copies         environment.Count `default:"10" desc:"how many times a message is published to an exchange that nacks it because one of its queues is full, before the message goes to the dead queue; the exchange's other queues get as many copies"`
 	ConfirmTimeout environment.Span  `split_words:"true" default:"10s" desc:"how long a forwarded message may stay unconfirmed before its target counts as stuck"`
 	KeepUserID     environment.Truth `split_words:"true" default:"false" desc:"forward the user-id that the sender set; the broker refuses it unless the login has the tag impersonator"`

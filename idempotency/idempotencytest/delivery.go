@@ -12,7 +12,9 @@
 // sender and receiver together, pass the messages of package sendertest to New.
 //
 // A Deduplicator that retries pauses between its attempts: set Options.Attempts or Options.MinDelay in
-// a test of failures.
+// a test of failures. These do not bound failures that do not count, such as an outage or an error
+// bridge.ErrReturned of the handler. A Deduplicator retries them until Options.Hold ends, 6 minutes by
+// default, and hands the message back: set a short Hold.
 package idempotencytest
 
 import (
