@@ -33,8 +33,8 @@ func silent(t *testing.T, p *process) {
 	for _, text := range []string{
 		head, tail,
 		base64.StdEncoding.EncodeToString([]byte(secret))[:24],
-		base64.StdEncoding.EncodeToString([]byte("\x00shop\x00" + secret))[:24], // as AMQP's PLAIN mechanism encodes it
-		base64.StdEncoding.EncodeToString([]byte("shop:" + secret))[:24],
+		base64.StdEncoding.EncodeToString([]byte("\x00till\x00" + secret))[:24], // as AMQP's PLAIN mechanism encodes it
+		base64.StdEncoding.EncodeToString([]byte("till:" + secret))[:24],
 	} {
 		if strings.Contains(all, strings.ToLower(text)) {
 			t.Errorf("the output has %q in it:\n%s%s", text, p.Stdout.String(), p.Stderr.String())
@@ -46,7 +46,7 @@ func login(t *testing.T, address string) string {
 	t.Helper()
 	parsed, err := url.Parse(address)
 	must(t, err)
-	parsed.User = url.UserPassword("shop", secret)
+	parsed.User = url.UserPassword("till", secret)
 	return parsed.String()
 }
 
@@ -66,9 +66,10 @@ func erlang(text string) string {
 // reasonOfBroker is the broker's reason for the end of a connection.
 const reasonOfBroker = "a reason of its own"
 
-// userShop creates the user shop, with the password, in a vhost of the shared broker. goodbye
-// closes its connections with a reason.
-func userShop(t *testing.T, vhostURL string) (goodbye func()) {
+// userTill creates the user till, with the password, in a vhost of the shared broker. No other package
+// that is tested at the same time has a user with this name. goodbye closes the user's connections
+// with a reason.
+func userTill(t *testing.T, vhostURL string) (goodbye func()) {
 	t.Helper()
 	broker := servertest.RabbitMQ(t)
 	vhost, err := url.Parse(vhostURL)
@@ -78,14 +79,14 @@ func userShop(t *testing.T, vhostURL string) (goodbye func()) {
 			t.Fatal(err)
 		}
 	}
-	eval(`rabbit_auth_backend_internal:add_user(<<"shop">>, %s, <<"test">>)`, erlang(secret))
-	t.Cleanup(func() { eval(`rabbit_auth_backend_internal:delete_user(<<"shop">>, <<"test">>)`) })
-	eval(`rabbit_auth_backend_internal:set_permissions(<<"shop">>, %s, <<".*">>, <<"^(?!forbidden)">>, <<".*">>, <<"test">>)`,
+	eval(`rabbit_auth_backend_internal:add_user(<<"till">>, %s, <<"test">>)`, erlang(secret))
+	t.Cleanup(func() { eval(`rabbit_auth_backend_internal:delete_user(<<"till">>, <<"test">>)`) })
+	eval(`rabbit_auth_backend_internal:set_permissions(<<"till">>, %s, <<".*">>, <<"^(?!forbidden)">>, <<".*">>, <<"test">>)`,
 		erlang(strings.TrimPrefix(vhost.Path, "/")))
 	return func() {
 		// This fails if the verifier, having lost its first connection, closes its second one
 		// meanwhile.
-		eval(`catch rabbit_networking:close_all_user_connections(<<"shop">>, "%s")`, reasonOfBroker)
+		eval(`catch rabbit_networking:close_all_user_connections(<<"till">>, "%s")`, reasonOfBroker)
 	}
 }
 
@@ -94,13 +95,13 @@ func userShop(t *testing.T, vhostURL string) (goodbye func()) {
 func TestNoPasswordInALongLife(t *testing.T) {
 	t.Parallel()
 	address := servertest.Vhost(t)
-	goodbye := userShop(t, address)
+	goodbye := userTill(t, address)
 	database := strictPostgres(t)
 	kind := stage.Postgres
 	kind.URL = func(testing.TB) string { return database.URL() }
 	s := stage.On(t, kind, address, bridge.Topology{Queue: "staging"})
 	refused(t, 4, "BRIDGE_DATABASE_URL", "correct user or password", "BRIDGE_DATABASE_URL="+login(t, database.URL()), "BRIDGE_AMQP_URL="+address)
-	if _, err := s.DB.ExecContext(t.Context(), "CREATE ROLE shop LOGIN SUPERUSER PASSWORD '"+secret+"'"); err != nil {
+	if _, err := s.DB.ExecContext(t.Context(), "CREATE ROLE till LOGIN SUPERUSER PASSWORD '"+secret+"'"); err != nil {
 		t.Fatal(err)
 	}
 	target := s.Queue("target", nil)
