@@ -28,7 +28,12 @@ func TestCommittedIsForwardedAndRolledBackIsDropped(t *testing.T) {
 			v := s.Verify(verifier.Options{})
 			s.Eventually("50 are forwarded and 50 dropped", func() bool { return v.Stats().Forwarded == 50 && v.Stats().Dropped == 50 })
 			v.Stop()
-			s.WaitEmpty(s.Topology.Queue)
+			s.Finish(t, func(left int) { // RabbitMQ 3.10 may lose acks when the channel ends
+				v := s.Verify(verifier.Options{})
+				s.Evidence()
+				s.Eventually("the messages that came again are dropped", func() bool { return v.Stats().Forwarded == 1 && v.Stats().Dropped >= int64(left) })
+				v.Stop()
+			})
 			copies, _ := s.Delivered(t, queue, func(d amqp.Delivery) bool { return string(d.Body) != "rolled back" && len(d.Headers) == 0 })
 			stage.CompareOnce(t, committed, copies)
 			if n := s.Rows(); n != 0 {
